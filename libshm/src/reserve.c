@@ -1,0 +1,42 @@
+/* Reserve the bytes of a file before anybody can touch them, so that a full file system is an
+ * error code and not a SIGBUS. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/statvfs.h>
+#include <sys/sysinfo.h>
+
+#include "internal.h"
+
+/* One call reserves at most this much. A signal makes posix_fallocate give up and free what that
+ * call had reserved, so a large request in one piece might never finish under a profiler's timer. */
+enum { STEP = 64 << 20 };
+
+/* A mount without a size limit would let us fill all memory before it says no. */
+static int impossible(int fd, uint64_t size)
+{
+    struct statvfs fs;
+    struct sysinfo info;
+
+    if (MPSHM__RETRY(fstatvfs(fd, &fs)) == 0 && fs.f_blocks != 0)
+        return size / fs.f_frsize > fs.f_blocks;
+    if (sysinfo(&info) == 0)
+        return size / info.mem_unit > (uint64_t)info.totalram + info.totalswap;
+    return 0;
+}
+
+int mpshm__reserve(int fd, uint64_t size)
+{
+    if (impossible(fd, size))
+        return -ENOSPC;
+    for (uint64_t at = 0; at < size;) {
+        uint64_t len = size - at < STEP ? size - at : STEP;
+        /* Returns its error and leaves errno alone. */
+        int err = posix_fallocate(fd, (off_t)at, (off_t)len);
+        if (err == EINTR)
+            continue;
+        if (err != 0)
+            return -err;
+        at += len;
+    }
+    return 0;
+}

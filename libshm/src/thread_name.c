@@ -1,0 +1,27 @@
+/* The name of the calling thread, as the kernel shows it. */
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "internal.h"
+
+int mpshm_set_thread_name(const char *name)
+{
+    char cut[MPSHM_THREAD_NAME_SIZE] = {0};
+    size_t len = strnlen(name, sizeof(cut));
+
+    if (len == sizeof(cut)) {
+        /* The byte at `len` is the first that does not fit. A continuation byte (10xxxxxx) there
+         * means that a character straddles the cut: it goes as a whole. */
+        len = sizeof(cut) - 1;
+        while (len > 0 && ((unsigned char)name[len] & 0xC0) == 0x80)
+            len--;
+    }
+    memcpy(cut, name, len);
+    return prctl(PR_SET_NAME, cut, 0, 0, 0) < 0 ? -errno : 0;
+}
+
+int mpshm_get_thread_name(char *name)
+{
+    return prctl(PR_GET_NAME, name, 0, 0, 0) < 0 ? -errno : 0;
+}

@@ -1,0 +1,77 @@
+"""Carry libshm into the sdist, compile it into the wheel.
+
+`libshm/` stands at the top of the repository, and inside an unpacked sdist. One recipe compiles it, its own Makefile:
+what its C tests tested is what the wheel links.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+# The stable ABI of 3.11 is the first that has the buffer protocol, which a Block needs.
+LIMITED_API = "0x030b0000"
+EXTENSION = "_libshm.abi3.so"
+
+
+def header_as_cdef(header: str) -> str:
+    """The header is the cdef: plain C, so only the preprocessor lines have to go."""
+    return re.sub(r"(?m)^#.*$", "", header)
+
+
+def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
+    """Build libshm.a with make, link it and the hand-written `_block` into one extension; return its path."""
+    import cffi
+
+    try:
+        subprocess.run(["make", "-C", str(libshm), f"BUILD={build}"], check=True)
+    except FileNotFoundError:
+        raise SystemExit(
+            "mp-core is built from source here and needs make and a C compiler (on Debian or Ubuntu: "
+            "apt-get install build-essential)"
+        ) from None
+    ffi = cffi.FFI()
+    ffi.cdef(header_as_cdef((libshm / "include" / "mpshm.h").read_text()))
+    ffi.set_source(
+        "_libshm",
+        '#include "mpshm.h"',
+        sources=[str(source) for source in sorted(native.glob("*.c"))],
+        include_dirs=[str(libshm / "include")],
+        extra_objects=[str(build / "libshm.a")],
+        extra_compile_args=["-fvisibility=hidden", "-std=gnu11", "-O2"],
+        define_macros=[("Py_LIMITED_API", LIMITED_API)],
+        libraries=["rt", "pthread"],
+        py_limited_api=True,
+    )
+    return Path(ffi.compile(tmpdir=str(build), target=EXTENSION))
+
+
+class LibshmBuildHook(BuildHookInterface):  # type: ignore[type-arg]
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        root = Path(self.root)
+        libshm = next(p for p in (root / "libshm", root.parents[1] / "libshm") if p.is_dir())
+        if self.target_name == "sdist":
+            for part in ("Makefile", "README.md", "include", "src", "cmd", "tests"):
+                build_data["force_include"][str(libshm / part)] = f"libshm/{part}"
+            return
+
+        self.build = tempfile.TemporaryDirectory(prefix="mp-core-build-")
+        extension = compile_extension(libshm, root / "native", Path(self.build.name))
+        if version == "editable":
+            shutil.copy2(extension, root / "src" / "mp_core" / EXTENSION)
+        else:
+            build_data["force_include"][str(extension)] = f"mp_core/{EXTENSION}"
+        platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
+        build_data["tag"] = f"cp311-abi3-{platform}"
+        build_data["pure_python"] = False
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
+        if hasattr(self, "build"):
+            self.build.cleanup()

@@ -1,0 +1,61 @@
+"""Every submodule of multiprocessing under our name, being the same module object.
+
+`import mp_all.pool` finds `multiprocessing.pool` through a finder on `sys.meta_path` that answers for our packages only.
+Nothing is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+__all__ = ["install"]
+
+# `mp_all.spawn` is the launcher function; the standard library's module of that name is reached under its own.
+_NOT_ALIASED = {"spawn"}
+
+
+class _SameModule(Loader):
+    def __init__(self, original: str) -> None:
+        self.original = original
+
+    def exec_module(self, module: ModuleType) -> None:
+        # The import system takes what stands in sys.modules after this call, so the alias *is* the original: its
+        # __spec__ and __name__ stay the standard library's, and classes keep their identity.
+        assert module.__spec__ is not None
+        sys.modules[module.__spec__.name] = importlib.import_module(self.original)
+
+
+class _Finder(MetaPathFinder):
+    def __init__(self) -> None:
+        self.packages: set[str] = set()
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        package, _, name = fullname.partition(".")
+        if package not in self.packages or not name or name in _NOT_ALIASED:
+            return None
+        original = f"multiprocessing.{name}"
+        try:
+            if importlib.util.find_spec(original) is None:
+                return None
+        except ModuleNotFoundError:
+            return None
+        return ModuleSpec(fullname, _SameModule(original))
+
+
+_finder = _Finder()
+
+
+def install(package: str) -> None:
+    """Let *package* have every submodule of multiprocessing that it does not define itself."""
+    _finder.packages.add(package)
+    if _finder not in sys.meta_path:
+        # Last: a submodule that the package really has goes first.
+        sys.meta_path.append(_finder)

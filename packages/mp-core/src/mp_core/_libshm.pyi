@@ -1,0 +1,5 @@
+from typing import Any
+
+__file__: str
+ffi: Any
+lib: Any

@@ -1,0 +1,56 @@
+"""Manners of a process: what its threads are called, and what happens when its parent dies."""
+
+from __future__ import annotations
+
+import signal as _signal
+
+from mp_core._native import check, ffi, lib
+
+__all__ = ["get_thread_name", "set_parent_death_signal", "set_thread_name"]
+
+
+def set_thread_name(name: str) -> None:
+    """
+    Name the calling thread as `ps -L`, `top -H` and debuggers show it.
+
+    The kernel keeps 15 bytes; a longer name is cut there, between two characters.
+
+    >>> set_thread_name("feeder")
+    >>> get_thread_name()
+    'feeder'
+    """
+    if "\0" in name:
+        raise ValueError(f"a thread name cannot contain a NUL character: {name!r}")
+    check(lib.mpshm_set_thread_name(name.encode()), "set_thread_name")
+
+
+def get_thread_name() -> str:
+    """
+    The calling thread's name as the kernel knows it, at most 15 bytes.
+
+    >>> isinstance(get_thread_name(), str)
+    True
+    """
+    name = ffi.new("char[]", lib.MPSHM_THREAD_NAME_SIZE)
+    check(lib.mpshm_get_thread_name(name), "get_thread_name")
+    text: str = ffi.string(name).decode(errors="replace")
+    return text
+
+
+def set_parent_death_signal(signum: int, *, parent: int = 0) -> None:
+    """
+    Ask the kernel to send *signum* to this process when its parent dies; 0 takes it back.
+
+    *parent* is the pid that is believed to be the parent, when known: if it has already gone, the signal is raised at
+    once, so that no orphan slips through. 0 stands for whoever is the parent now. On Linux the signal comes when the
+    parent *thread*, the one that forked, ends. Elsewhere than on Linux this does nothing.
+
+    Raises `ValueError` for a number that is no signal.
+
+    >>> set_parent_death_signal(0)
+    """
+    number = int(signum)
+    if number != 0 and number not in set(_signal.valid_signals()):
+        raise ValueError(f"{signum!r} is not a signal number; see signal.valid_signals(), or 0 for none")
+    if hasattr(lib, "mpshm_set_pdeathsig"):
+        check(lib.mpshm_set_pdeathsig(number, parent), "set_parent_death_signal")

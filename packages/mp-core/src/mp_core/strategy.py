@@ -1,0 +1,58 @@
+"""Sharing strategies: how a segment is made and how another process meets it.
+
+Each strategy is a module of its own (`file_descriptor`, `file_system`) with the same few functions; this module knows
+which of them the platform has and which one is in use.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy"]
+
+_ALL: tuple[str, ...] = ("file_descriptor", "file_system") if sys.platform == "linux" else ("file_system",)
+
+
+def _validated(name: str, source: str = "sharing strategy") -> str:
+    if name not in _ALL:
+        raise ValueError(f"unknown {source} {name!r}; the valid ones here are {', '.join(map(repr, _ALL))}")
+    return name
+
+
+_current = _validated(os.environ.get("MP_SHARING_STRATEGY", _ALL[0]), "value of MP_SHARING_STRATEGY,")
+
+
+def set_sharing_strategy(new_strategy: str) -> None:
+    """
+    Choose how memory that is shared from now on is made; what is already shared or on its way keeps working.
+
+    *new_strategy* is one of `get_all_sharing_strategies()`, otherwise a `ValueError` lists them. Children started
+    after this inherit it. The environment variable ``MP_SHARING_STRATEGY`` sets the initial one.
+
+    >>> set_sharing_strategy("file_system")
+    >>> get_sharing_strategy()
+    'file_system'
+    """
+    global _current
+    _current = _validated(new_strategy)
+
+
+def get_sharing_strategy() -> str:
+    """
+    The strategy by which memory is shared now.
+
+    >>> get_sharing_strategy() in get_all_sharing_strategies()
+    True
+    """
+    return _current
+
+
+def get_all_sharing_strategies() -> set[str]:
+    """
+    The strategies that this platform has: on Linux both, elsewhere ``file_system``.
+
+    >>> "file_system" in get_all_sharing_strategies()
+    True
+    """
+    return set(_ALL)
