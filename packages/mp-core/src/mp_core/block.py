@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mp_core import file_descriptor, file_system, strategy
 from mp_core._native import Buffer, check, ffi, lib
 
-__all__ = ["Block", "rebuild_block", "reduce_block"]
+__all__ = ["Block", "allocate", "rebuild_block", "reduce_block"]
 
 _STRATEGIES: dict[str, ModuleType] = {"file_descriptor": file_descriptor, "file_system": file_system}
 
@@ -68,18 +68,7 @@ class Block(_Base):
     _strategy: str
 
     def __new__(cls, nbytes: int) -> Block:
-        size = operator.index(nbytes)
-        name = strategy.get_sharing_strategy()
-        if size < 0:
-            raise ValueError(f"a block cannot have {size} bytes; give 0 or more")
-        if size >= 2**63:
-            raise MemoryError(_no_room(size, name))
-        out = ffi.new("mpshm_segment **")
-        rc = lib.mpshm_segment_create(_STRATEGIES[name].CODE, size, out)
-        if -rc in _NO_ROOM:
-            raise MemoryError(_no_room(size, name))
-        check(rc, f"allocate {size} bytes of shared memory ({name})")
-        return _adopt(cls, out[0], name)
+        return allocate(nbytes, zeroed=True)
 
     def __del__(self) -> None:
         segment = getattr(self, "_segment", None)
@@ -106,8 +95,31 @@ class Block(_Base):
         )
 
 
-def _adopt(cls: type[Block], segment: Any, name: str) -> Block:
-    block = _Base.__new__(cls, int(ffi.cast("uintptr_t", segment)))
+def allocate(nbytes: int, *, zeroed: bool) -> Block:
+    """
+    A block of *nbytes* bytes, whose content is undefined unless *zeroed*. `Block` is the friendlier way to ask.
+
+    Errors are those of `Block`.
+
+    >>> allocate(1000, zeroed=False).nbytes
+    1000
+    """
+    size = operator.index(nbytes)
+    name = strategy.get_sharing_strategy()
+    if size < 0:
+        raise ValueError(f"a block cannot have {size} bytes; give 0 or more")
+    if size >= 2**63:
+        raise MemoryError(_no_room(size, name))
+    out = ffi.new("mpshm_segment **")
+    rc = lib.mpshm_segment_create(_STRATEGIES[name].CODE, size, out)
+    if -rc in _NO_ROOM:
+        raise MemoryError(_no_room(size, name))
+    check(rc, f"allocate {size} bytes of shared memory ({name})")
+    return _adopt(out[0], name)
+
+
+def _adopt(segment: Any, name: str) -> Block:
+    block = _Base.__new__(Block, int(ffi.cast("uintptr_t", segment)))
     assert isinstance(block, Block)
     block._segment = segment
     block._strategy = name
@@ -159,7 +171,7 @@ def rebuild_block(name: str, identity: bytes, nbytes: int, ticket: Any) -> Block
     with _lock:
         known = _live.get(identity)
         if known is None:
-            return _adopt(Block, segment, name)
+            return _adopt(segment, name)
     module.forget(segment)  # the message's claim
     lib.mpshm_segment_close(segment)
     return known

@@ -1,0 +1,40 @@
+"""`multiprocessing` with NumPy arrays in shared memory: change the import, and nothing else.
+
+    import mp_all as multiprocessing
+
+Everything of `multiprocessing` is here, being the same objects. Arrays that cross a process boundary (queues, pipes,
+pools, arguments, results, executors) travel through shared memory. Beside that: `shared.zeros` and its family,
+`is_shared`, `share_memory`, sharing strategies, and the launcher `spawn`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mp_core
+import mp_reductions
+import mp_spawn
+from mp_core import *  # noqa: F403
+from mp_core import _aliases, _get_thread_name, _prctl_pr_set_pdeathsig, _set_thread_name
+from mp_reductions import *  # noqa: F403
+from mp_spawn import *  # noqa: F403
+
+__version__ = mp_core.__version__
+
+__all__ = ["__version__"]  # noqa: PLE0604
+__all__ += mp_core.__all__
+__all__ += mp_reductions.__all__
+__all__ += mp_spawn.__all__
+__all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
+
+_aliases.install(__name__)
+mp_reductions.init_reductions()
+
+
+def __getattr__(name: str) -> Any:
+    # What `import *` does not bring: the submodules of multiprocessing, and names that a later Python adds.
+    return getattr(mp_core, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *dir(mp_core)})

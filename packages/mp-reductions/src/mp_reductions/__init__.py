@@ -1,0 +1,28 @@
+"""NumPy arrays travel between processes through shared memory.
+
+After `init_reductions()` every `np.ndarray` that crosses a process boundary through multiprocessing (queues, pipes,
+pools, arguments, results, executors) is moved by one copy into shared memory, and by none when it lives there already.
+
+    shared.empty, zeros, ones, full, array, …     arrays made in shared memory
+    is_shared, share_memory, share_memory_        ask, copy, move in place
+    get_inline_limit, set_inline_limit            below this size a private array travels in the message itself
+"""
+
+from __future__ import annotations
+
+from mp_core._version import __version__
+from mp_reductions import shared
+from mp_reductions.array import init_reductions
+from mp_reductions.inline import get_inline_limit, set_inline_limit
+from mp_reductions.sharing import is_shared, share_memory, share_memory_
+
+__all__ = [
+    "__version__",
+    "get_inline_limit",
+    "init_reductions",
+    "is_shared",
+    "set_inline_limit",
+    "share_memory",
+    "share_memory_",
+    "shared",
+]

@@ -1,0 +1,146 @@
+"""Is an array shared, and make it so: a question, a copy, a move."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import Any
+
+import numpy as np
+
+from mp_core.block import Block, allocate
+
+__all__ = ["address_of", "find_block", "is_shared", "share_memory", "share_memory_"]
+
+
+def find_block(a: np.ndarray[Any, Any]) -> Block | None:
+    """The Block that *a* lives in, through however many views and memoryviews, or None."""
+    base: Any = a.base
+    while base is not None:
+        if isinstance(base, Block):
+            return base
+        if isinstance(base, np.ndarray):
+            base = base.base
+        elif isinstance(base, memoryview):
+            base = base.obj
+        else:
+            return None
+    return None
+
+
+def address_of(memory: np.ndarray[Any, Any] | Block) -> int:
+    """Where the first element of an array, or the first byte of a block, lies in this process."""
+    a = memory if isinstance(memory, np.ndarray) else np.ndarray(0, np.uint8, memory)
+    address: int = a.__array_interface__["data"][0]
+    return address
+
+
+def is_shared(a: np.ndarray[Any, Any]) -> bool:
+    """
+    Does *a* live in shared memory, so that sending it copies nothing and both sides see each other's writes?
+
+    True for what `shared.*` and `share_memory` return, for arrays received through shared memory, and for their views.
+    Raises `TypeError` for what is not an array.
+
+    >>> is_shared(np.ones(3)), is_shared(share_memory(np.ones(3))[1:])
+    (False, True)
+    """
+    return find_block(_array(a, "is_shared")) is not None
+
+
+def share_memory(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """
+    *a* itself when it lives in shared memory already, otherwise a shared copy (as `np.asarray` is to `np.array`).
+
+    The copy has *a*'s dtype and shape and lies in memory in the same order. Raises `TypeError` when *a* is no array or
+    holds Python objects, `MemoryError` with the sizes when there is no room.
+
+    >>> a = share_memory(np.arange(3))
+    >>> share_memory(a) is a
+    True
+    """
+    if find_block(_array(a, "share_memory")) is not None:
+        return a
+    copy = _shared_like(a)
+    copy[...] = a
+    return copy
+
+
+def share_memory_(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """
+    Move the data of *a* into shared memory, in place, and return *a*.
+
+    It follows the rules of ``ndarray.resize(refcheck=True)``: *a* owns its data and nothing else refers to it, since a
+    view or a memoryview would be left behind on the old memory. Otherwise a `ValueError` says why; `share_memory`
+    makes a copy instead. An array that is already shared is left alone. Raises `TypeError` when *a* is no array or
+    holds Python objects, `MemoryError` with the sizes when there is no room.
+
+    >>> a = np.arange(3)
+    >>> share_memory_(a) is a, is_shared(a)
+    (True, True)
+    """
+    if find_block(_array(a, "share_memory_")) is not None:
+        return a
+    if type(a) is not np.ndarray:
+        raise ValueError(f"share_memory_ works on plain arrays, not on {type(a).__name__}; use share_memory for a copy")
+    if not a.flags.owndata:
+        raise ValueError(
+            "share_memory_ cannot move this array: it does not own its data, which belongs to "
+            f"{type(a.base).__name__!r} object; use share_memory for a copy"
+        )
+    # The caller's name, this function's, and getrefcount's argument.
+    references = sys.getrefcount(a) - 3
+    if references > 0:
+        raise ValueError(
+            f"share_memory_ cannot move this array: {references} other references to it exist (a view, a memoryview, "
+            "a container) and would be left on the old memory; drop them, or use share_memory for a copy"
+        )
+    donor = _shared_like(a)
+    donor[...] = a
+    if not a.flags.writeable:
+        donor.flags.writeable = False
+    _swap_memory(a, donor)
+    return a
+
+
+def _array(a: Any, who: str) -> np.ndarray[Any, Any]:
+    if not isinstance(a, np.ndarray):
+        raise TypeError(f"{who} takes a NumPy array, not {type(a).__name__}")
+    return a
+
+
+def _shared_like(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An uninitialised shared array that lies in memory as a copy of *a* in order "K" would."""
+    if a.dtype.hasobject:
+        raise TypeError(f"an array of dtype {a.dtype} holds references to Python objects, which cannot be shared")
+    like = np.empty_like(a, subok=False)
+    return np.ndarray(like.shape, like.dtype, allocate(like.nbytes, zeroed=False), 0, like.strides)
+
+
+def _swap_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
+    """
+    Exchange the memory of two arrays of the same shape and strides.
+
+    NumPy has no call for it (the setter of ``ndarray.data`` is gone since 2.x). Both arrays stay whole: each keeps a
+    pointer together with what frees it, so the old memory is freed by whichever array has it in the end. The fields
+    are those of `PyArrayObject_fields`, part of NumPy's ABI, and are looked at before they are touched.
+    """
+    head = object.__basicsize__
+    word = ctypes.sizeof(ctypes.c_void_p)
+    # data, nd, dims, strides, base, descr, flags, weakreflist, _buffer_info, mem_handler
+    data, base, flags, handler = head, head + 4 * word, head + 6 * word, head + 9 * word
+
+    def field(array: np.ndarray[Any, Any], offset: int, kind: Any = ctypes.c_size_t) -> Any:
+        return kind.from_address(id(array) + offset)
+
+    for array in (a, b):
+        owner = 0 if array.base is None else id(array.base)
+        if (field(array, data).value, field(array, base).value, field(array, flags, ctypes.c_int).value) != (
+            address_of(array),
+            owner,
+            array.flags.num,
+        ) or a.strides != b.strides:
+            raise NotImplementedError(f"share_memory_ does not know the layout of arrays of NumPy {np.__version__}")
+    for offset, kind in ((data, ctypes.c_size_t), (base, ctypes.c_size_t), (handler, ctypes.c_size_t), (flags, ctypes.c_int)):
+        x, y = field(a, offset, kind), field(b, offset, kind)
+        x.value, y.value = y.value, x.value
