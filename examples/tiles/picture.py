@@ -1,0 +1,52 @@
+"""The picture that goes in, the Hubble deep field from scikit-image, and the pictures that come out."""
+
+from __future__ import annotations
+
+from math import ceil
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from grid import Grid
+from PIL import Image
+from skimage import data
+
+GAP = 8  # white pixels between "before" and "after"
+
+
+def padded_sky(grid: Grid) -> npt.NDArray[np.uint8]:
+    """
+    Return the photograph, enlarged until it fills the grid, with a border of *halo* pixels.
+
+    The border is a mirror image, which is how `scipy.ndimage` continues a picture beyond its edge.
+    """
+    photo = Image.fromarray(data.hubble_deep_field())
+    height, width, _ = grid.shape
+    scale = max(width / photo.width, height / photo.height)
+    large = photo.resize((ceil(photo.width * scale), ceil(photo.height * scale)), Image.Resampling.LANCZOS)
+    border = (grid.halo, grid.halo)
+    return np.pad(np.asarray(large)[:height, :width], (border, border, (0, 0)), mode="symmetric")
+
+
+def save_pictures(mosaic: npt.NDArray[np.float32], grid: Grid, folder: Path) -> list[Path]:
+    """
+    Save the mosaic at a quarter of its size, and a detail before and after.
+
+    The detail has a corner of four tiles in its middle: a seam would show as a cross.
+    """
+    top = grid.rows // 2 * grid.size - grid.size // 2
+    left = grid.columns // 2 * grid.size - grid.size // 2
+    middle = np.s_[top : top + grid.size, left : left + grid.size]
+    before = padded_sky(grid)[grid.halo : -grid.halo, grid.halo : -grid.halo][middle]
+    gap = np.full((grid.size, GAP, 3), 255, np.uint8)
+    detail = folder / "before_after.png"
+    Image.fromarray(np.hstack([before, gap, _to_bytes(mosaic[middle])])).save(detail)
+
+    overview = folder / "sky.jpg"
+    # `reduce` takes the mean of 4 × 4 pixels, so that faint stars are dimmed instead of dropped.
+    Image.fromarray(_to_bytes(mosaic)).reduce(4).save(overview, quality=90)
+    return [overview, detail]
+
+
+def _to_bytes(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:
+    return np.rint(pixels * 255).astype(np.uint8)
