@@ -1,0 +1,145 @@
+"""The one door: everything that is done to this repository is a session here. `nox -l` is the help."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-cuda", "mp-all"]
+WHEELS = [f"./packages/{name}" for name in PACKAGES]
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+STRATEGIES = [nox.param(s, id=s) for s in ("file_descriptor", "file_system")]
+SANITIZERS = {"plain": "", "asan": "address,undefined", "tsan": "thread"}
+
+GROUPS = nox.project.load_toml("pyproject.toml")["dependency-groups"]
+
+# Interpreters that pyenv keeps, where there is a pyenv: nox looks for python3.12 and its like on PATH.
+_pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *(str(p) for p in sorted(_pyenv.glob("3.*/bin")))])
+
+nox.needs_version = ">=2024.4.15"
+nox.options.reuse_existing_virtualenvs = True
+# A session that asks for an interpreter which is not there fails and says which.
+nox.options.error_on_missing_interpreters = True
+# What the README calls "the tests": on the interpreter that runs nox, both strategies.
+nox.options.sessions = [
+    "lint",
+    "libshm(plain)",
+    "libshm(asan)",
+    "libshm(tsan)",
+    *(f"tests-{HERE}({s})" for s in ("file_descriptor", "file_system")),
+    "alone(mp-spawn)",
+]
+
+
+def install_all(session: nox.Session, *groups: str) -> None:
+    """The five packages as a user gets them, built into wheels, and what the groups name."""
+    session.install(*(req for group in groups for req in GROUPS[group]))
+    # Its own step and never from a cache: the version does not change while one develops.
+    session.install("--no-cache-dir", "--force-reinstall", "--no-deps", *WHEELS)
+    session.install(*WHEELS)
+
+
+@nox.session(python=PYTHONS)
+@nox.parametrize("strategy", STRATEGIES)
+def tests(session: nox.Session, strategy: str) -> None:
+    """The test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
+    install_all(session, "test")
+    env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
+    session.run("pytest", *(session.posargs or ["tests"]), env=env)
+
+
+@nox.session(python=False)
+@nox.parametrize("sanitizer", [nox.param(s, id=s) for s in SANITIZERS])
+def libshm(session: nox.Session, sanitizer: str) -> None:
+    """The C library's own tests, plain or under sanitizers."""
+    build = Path(session.create_tmp()).resolve() / "libshm" / sanitizer
+    flags = [f"SAN={SANITIZERS[sanitizer]}"] if SANITIZERS[sanitizer] else []
+    session.run("make", "-C", "libshm", "check", f"BUILD={build}", *flags, external=True)
+
+
+@nox.session
+@nox.parametrize("package", [nox.param(p, id=p) for p in PACKAGES])
+def alone(session: nox.Session, package: str) -> None:
+    """One package by itself, from sdists in a fresh environment: it installs, imports, and brings no more than it says."""
+    house = Path(session.create_tmp()).resolve() / "wheelhouse"
+    shutil.rmtree(house, ignore_errors=True)
+    session.install(*GROUPS["build"])
+    for name in ["mp-core", "mp-reductions", "mp-spawn", "mp-cuda", "mp-all"]:
+        if name in ("mp-core", package) or package == "mp-all":
+            session.run("python", "-m", "build", "--no-isolation", "--sdist", "-o", str(house), f"packages/{name}", silent=True)
+    fresh = house / "venv"
+    session.run("python", "-m", "venv", str(fresh))
+    python = str(fresh / "bin" / "python")
+    session.run(python, "-m", "pip", "install", "-q", "--find-links", str(house), package, external=True)
+    session.run(python, "tests/packaging/alone.py", package, external=True)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """ruff, mypy --strict on our packages, clang-format; nothing is changed."""
+    session.install(*GROUPS["lint"])
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    sources = [str(p) for p in sorted((ROOT / "packages").glob("*/src/mp_*"))]
+    path = os.pathsep.join(str(p) for p in sorted((ROOT / "packages").glob("*/src")))
+    session.run("mypy", "--strict", *sources, env={"MYPYPATH": path})
+    session.run("clang-format", "--dry-run", "-Werror", *c_files())
+
+
+@nox.session(name="format", default=False)
+def format_(session: nox.Session) -> None:
+    """Format Python and C in place."""
+    session.install(*GROUPS["lint"])
+    session.run("ruff", "check", "--fix-only", ".")
+    session.run("ruff", "format", ".")
+    session.run("clang-format", "-i", *c_files())
+
+
+def c_files() -> list[str]:
+    return [str(p) for pattern in ("libshm/**/*.[ch]", "packages/*/native/*.c") for p in sorted(ROOT.glob(pattern))]
+
+
+@nox.session(default=False)
+def demo(session: nox.Session) -> None:
+    """The main job: a picture filtered tile by tile, on multiprocessing and with the one import changed."""
+    install_all(session, "demo")
+    session.run("python", "examples/tiles/demo.py", *session.posargs)
+
+
+@nox.session(default=False)
+def dev(session: nox.Session) -> None:
+    """A virtual environment in .venv with the five packages editable and every tool."""
+    python = ROOT / ".venv" / "bin" / "python"
+    session.run("python", "-m", "venv", ".venv")
+    tools = sorted({req for group in GROUPS.values() for req in group} | {"nox", "editables"})
+    session.run(str(python), "-m", "pip", "install", "-q", *tools, external=True)
+    editable = [arg for wheel in WHEELS for arg in ("-e", wheel)]
+    session.run(str(python), "-m", "pip", "install", "-q", "--no-build-isolation", *editable, external=True)
+    session.log("now: . .venv/bin/activate && pytest")
+
+
+@nox.session(python=False, default=False)
+def bump(session: nox.Session) -> None:
+    """Set the one version everywhere: nox -s bump -- X.Y.Z"""
+    if len(session.posargs) != 1:
+        session.error("usage: nox -s bump -- X.Y.Z")
+    (new,) = session.posargs
+    old = nox.project.load_toml("packages/mp-core/pyproject.toml")["project"]["version"]
+    places = [
+        *(ROOT / "packages").glob("*/pyproject.toml"),
+        ROOT / "packages/mp-core/src/mp_core/_version.py",
+        ROOT / "libshm/src/version.c",
+    ]
+    for place in places:
+        text = place.read_text()
+        place.write_text(text.replace(f'version = "{old}"', f'version = "{new}"').replace(f"=={old}", f"=={new}")
+                         .replace(f'__version__ = "{old}"', f'__version__ = "{new}"')
+                         .replace(f'MPSHM_VERSION "{old}"', f'MPSHM_VERSION "{new}"'))
+    session.log(f"{old} -> {new}; now write CHANGELOG.md")
