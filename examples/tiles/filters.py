@@ -1,4 +1,8 @@
-"""What is done to a tile: sharpening, which is real work, or next to nothing, which leaves the transport."""
+"""
+What is done to a tile: sharpening, which is real work, or next to nothing, which leaves the transport.
+
+Filters work in place and return what they were given: a tile belongs to the worker that received it.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,16 @@ AMOUNT = 2
 
 
 def sharpen(pixels: Pixels) -> Pixels:
-    """Unsharp mask: what a Gaussian blur takes away is detail, and detail is added to the picture."""
-    blurred = gaussian_filter(pixels, sigma=(SIGMA, SIGMA, 0), radius=(RADIUS, RADIUS, 0))
-    detail: Pixels = np.subtract(pixels, blurred, out=blurred)
+    """Unsharp mask: what a Gaussian blur takes away is the detail, so add more of that."""
+    detail = gaussian_filter(pixels, sigma=(SIGMA, SIGMA, 0), radius=(RADIUS, RADIUS, 0))
+    np.subtract(pixels, detail, out=detail)
     detail *= AMOUNT
-    detail += pixels
-    return np.clip(detail, 0, 1, out=detail)
+    pixels += detail
+    return np.clip(pixels, 0, 1, out=pixels)
 
 
 def touch(pixels: Pixels) -> Pixels:
-    """Read and write every pixel once, and no more: a negative, made in place."""
+    """Read and write every pixel once, and no more: a negative."""
     return np.subtract(1, pixels, out=pixels)
 
 
