@@ -1,0 +1,88 @@
+"""The examples do what they say: each is run as a reader would run it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from pathlib import Path
+
+import pytest
+from support.scripts import run_python, run_script, succeeded
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+TILES = EXAMPLES / "tiles"
+SMALL = ["--rows", "2", "--columns", "3", "--size", "100", "--workers", "2"]
+
+WHOLE = """
+    # The picture filtered in one piece, beside the mosaic that came out of the pipeline.
+    import sys
+    import numpy as np
+    from filters import RADIUS, sharpen
+    from grid import Grid
+    from picture import padded_sky
+
+    sky = padded_sky(Grid(2, 3, 100, RADIUS))[RADIUS:-RADIUS, RADIUS:-RADIUS]
+    whole = sharpen(np.divide(sky, 255, dtype=np.float32))
+    print(np.array_equal(whole, np.load(sys.argv[1])))
+"""
+
+DYING_WORKER = """
+    import os
+    import filters
+    import mp_all as mp
+
+    filters.FILTERS["sharpen"] = lambda pixels: os._exit(3)
+
+    if __name__ == "__main__":
+        from job import main
+        main(mp)
+"""
+
+
+@pytest.fixture
+def needs_pictures() -> None:
+    for module in "skimage", "tqdm":
+        pytest.importorskip(module, reason=f"the tiles need {module}: pip install scikit-image tqdm")
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("[0-9]*.py")), ids=lambda path: path.stem)
+def test_an_example_holds_what_it_asserts(example: Path, strategy: str) -> None:
+    assert succeeded(run_python(str(example), MP_SHARING_STRATEGY=strategy))
+
+
+def test_the_two_programs_differ_in_one_line() -> None:
+    plain, shared = (
+        TILES.joinpath(f"with_{m}.py").read_text().splitlines() for m in ("multiprocessing", "mp_all")
+    )
+    different = [line for line in difflib.ndiff(plain, shared) if line.startswith(("-", "+"))]
+    assert different == ["- import multiprocessing as mp", "+ import mp_all as mp"]
+
+
+def test_both_programs_make_the_picture_that_one_process_would_make(
+    tmp_path: Path, strategy: str, start_method: str, needs_pictures: None
+) -> None:
+    results = []
+    for module in "multiprocessing", "mp_all":
+        mosaic = str(tmp_path / f"{module}.npy")
+        program = str(TILES / f"with_{module}.py")
+        done = run_python(
+            program, *SMALL, "--start", start_method, "--mosaic", mosaic, MP_SHARING_STRATEGY=strategy
+        )
+        results.append(json.loads(succeeded(done))["sha256"])
+        assert succeeded(run_script(tmp_path, WHOLE, mosaic, PYTHONPATH=str(TILES))) == "True\n"
+    assert results[0] == results[1]
+
+
+def test_a_worker_that_dies_ends_the_run_and_is_named(
+    tmp_path: Path, strategy: str, needs_pictures: None
+) -> None:
+    done = run_script(tmp_path, DYING_WORKER, *SMALL, PYTHONPATH=str(TILES), MP_SHARING_STRATEGY=strategy)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: worker ")
+    assert done.stderr.endswith("ended with exit code 3\n")
+
+
+def test_the_comparison_runs_and_saves_its_pictures(tmp_path: Path, needs_pictures: None) -> None:
+    done = run_python(str(TILES / "demo.py"), *SMALL, "--rounds", "1", "--out", str(tmp_path))
+    assert "all results equal, bit for bit" in succeeded(done)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["before_after.png", "sky.jpg"]
