@@ -1,0 +1,29 @@
+"""A process launcher that tells the truth about its ranks.
+
+    mp_spawn.spawn(fn, args, nprocs)             fn(rank, *args) in nprocs new processes, as torch has it
+    mp_spawn.start_processes(fn, args, nprocs)   the same, by fork, forkserver or spawn, with more to choose
+    mp_spawn.run(fn, args, nprocs)               the same, and returns the results
+    mp-spawn -n 4 script.py                      the command
+
+A rank that fails is an exception here, with the rank, its pid and the reason. Ranks live as long as this
+process does, and not longer.
+"""
+
+from __future__ import annotations
+
+from mp_spawn.context import ProcessContext, SpawnContext
+from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
+from mp_spawn.launch import ENV_VAR_PARALLEL_START, run, spawn, start_processes
+
+__all__ = [
+    "ENV_VAR_PARALLEL_START",
+    "Failure",
+    "ProcessContext",
+    "ProcessException",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "SpawnContext",
+    "run",
+    "spawn",
+    "start_processes",
+]

@@ -1,0 +1,114 @@
+"""Inside a rank: call `fn`, and tell the parent how it ended."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from multiprocessing import util
+from types import TracebackType
+
+from mp_spawn import report
+from mp_spawn.payload import Source
+from mp_spawn.pickling import dumps
+from mp_spawn.place import Place
+from mp_spawn.report import Kind
+
+__all__ = ["Orders", "reporting", "work"]
+
+_HERE = os.path.dirname(__file__)
+
+
+@dataclasses.dataclass
+class Orders:
+    """What a rank is told; its process gets this as the one argument of `work`."""
+
+    rank: int
+    report: int
+    payload: Source
+    #: None where the rank has taken its place before its process object was unpickled.
+    place: Place | None
+    wants_result: bool
+
+
+def work(orders: Orders) -> None:
+    """The target of every rank's process."""
+    fd = orders.report if orders.place is None else orders.place.report.fd
+    with reporting(fd):
+        if orders.place is not None:
+            orders.place.take()
+        fn, args = orders.payload.load()
+        del orders.payload
+        result = fn(orders.rank, *args)
+        blob = memoryview(b"")
+        if orders.wants_result:
+            blob = dumps(result, f"the result of rank {orders.rank}, {type(result).__name__},").buffer
+        report.send(fd, Kind.RETURNED, blob=blob)
+
+
+@contextlib.contextmanager
+def reporting(fd: int) -> Iterator[None]:
+    """
+    Report what is raised inside, and leave with an exit code that says the same.
+    """
+    try:
+        yield
+    except SystemExit as leaving:
+        _leave(fd, leaving)
+    except KeyboardInterrupt:
+        # The parent gets the same control-C and says so; a traceback from each rank would only bury that.
+        _die_of(signal.SIGINT)
+    except BaseException as error:
+        report.send(fd, Kind.RAISED, _text(error), _pickled(error))
+        sys.exit(1)
+
+
+def _leave(fd: int, leaving: SystemExit) -> None:
+    code = leaving.code
+    if code is None or (isinstance(code, int) and (code % 256 or code == 0)):
+        raise leaving
+    # A text, which Python prints; or a number like 256, of which the system would keep the 0 of a success.
+    report.send(fd, Kind.LEFT, f"sys.exit({code!r})")
+    if isinstance(code, int):
+        sys.exit(1)
+    raise leaving
+
+
+def _die_of(signum: signal.Signals) -> None:
+    """
+    End as the signal would have ended this process, but with its own children and queues looked after.
+    """
+    util._exit_function()  # type: ignore[attr-defined]
+    util._flush_std_streams()  # type: ignore[attr-defined]
+    signal.signal(signum, signal.SIG_DFL)
+    os.kill(os.getpid(), signum)
+
+
+def _text(error: BaseException) -> str:
+    """
+    The error in one line, and below it the traceback.
+    """
+    summary = traceback.TracebackException(type(error), error, _without_us(error.__traceback__))
+    reason = next(summary.format_exception_only(), type(error).__name__)
+    return reason.partition("\n")[0] + "\n" + "".join(summary.format())
+
+
+def _without_us(trace: TracebackType | None) -> TracebackType | None:
+    """
+    The traceback from the first frame that is not of this package; all of it when there is none.
+    """
+    rest = trace
+    while rest is not None and os.path.dirname(rest.tb_frame.f_code.co_filename) == _HERE:
+        rest = rest.tb_next
+    return rest or trace
+
+
+def _pickled(error: BaseException) -> memoryview:
+    try:
+        return dumps(error, "the exception").buffer
+    except Exception:
+        return memoryview(b"")  # its text travels

@@ -1,0 +1,334 @@
+"""The ranks of one job, from their start to the truth about their end."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import selectors
+import signal
+import threading
+import time
+import warnings
+from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Self
+
+from mp_spawn.errors import Failure, ProcessException, exception_of
+from mp_spawn.job import Job
+from mp_spawn.output import Captured
+from mp_spawn.rank import Rank
+from mp_spawn.report import Kind
+
+__all__ = ["ProcessContext", "SpawnContext"]
+
+# How long the others may go on after the first failure, when join() was not told: long enough to hear of what
+# failed at the same time.
+GRACE = 0.1
+# From SIGTERM to SIGKILL, and from SIGKILL until we give up on a process that the kernel does not let go.
+TERM_TO_KILL = 5.0
+KILL_TO_DEAD = 5.0
+# After a control-C, which the terminal sends to the ranks, too: until SIGTERM.
+INTERRUPTED = 1.0
+
+logger = logging.getLogger("mp_spawn")
+
+
+class ProcessContext:
+    """
+    What `start_processes` returns with ``join=False``: the ranks of a job.
+
+    A context manager, too: the end of the block waits for the ranks, and an exception in it ends them.
+
+    >>> with start_processes(print, args=("says hello",), nprocs=2, join=False, output="capture") as context:
+    ...     context.join()
+    True
+    >>> context.captured[1].stdout
+    '1 says hello\\n'
+    """
+
+    def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:
+        self._begin([Rank(index, process, None) for index, process in enumerate(processes)], None)
+        self.error_files = error_files
+
+    @classmethod
+    def _of(cls, job: Job) -> Self:
+        """
+        Start a job.
+        """
+        self = cls.__new__(cls)
+        try:
+            ranks = job.start(dict.fromkeys(range(job.nprocs), 0))
+        except BaseException:
+            job.output.finish()
+            job.lifeline.close()
+            raise
+        self._begin(ranks, job)
+        #: torch's files with errors; here errors travel through pipes, and there are none.
+        self.error_files = [""] * len(ranks)
+        return self
+
+    def _begin(self, ranks: list[Rank], job: Job | None) -> None:
+        self._job = job
+        self._ranks = ranks
+        self.processes: list[BaseProcess] = [rank.process for rank in ranks]
+        self.sentinels = {rank.process.sentinel: rank.index for rank in ranks}
+        self._past: list[Failure] = []  # failures that were made good by a restart
+        self._settled = False
+        self._error: ProcessException | None = None
+        self._looked_at = 0.0
+        self._lock = threading.RLock()
+
+    def pids(self) -> list[int]:
+        """
+        The process of each rank.
+        """
+        return [rank.pid for rank in self._ranks]
+
+    @property
+    def captured(self) -> list[Captured]:
+        """
+        What each rank has written so far, under ``output="capture"``.
+        """
+        return [Captured(self._text(i, "stdout"), self._text(i, "stderr")) for i in range(len(self._ranks))]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """
+        Wait for the ranks: True when all have ended well, False when some are still running after *timeout*
+        seconds.
+
+        When a rank fails, the others have *grace_period* seconds (default 0.1) to end by themselves; then
+        they get SIGTERM, and SIGKILL 5 seconds later. Raises `ProcessRaisedException` or
+        `ProcessExitedException` for the rank that failed first, with every rank that failed in its
+        `failures`; and the same again when called again.
+
+        >>> start_processes(print, nprocs=2, join=False, output="capture").join()
+        True
+        """
+        patience = None if timeout is None else max(0.0, timeout)
+        deadline = None if patience is None else time.monotonic() + patience
+        if not self._lock.acquire(timeout=-1 if patience is None else patience):
+            return False
+        try:
+            if not self._settled:
+                if not self._wait(deadline):
+                    return False
+                self._error = self._settle(GRACE if grace_period is None else grace_period)
+                self._settled = True
+            if self._error is not None:
+                raise self._error
+            return True
+        except Exception:
+            raise
+        except BaseException:
+            # Control-C, or a signal handler that leaves the program: not without its ranks.
+            self._end(INTERRUPTED)
+            raise
+        finally:
+            self._lock.release()
+
+    def terminate(self, grace_period: float = 0.0) -> None:
+        """
+        End the ranks: after *grace_period* seconds those still there get SIGTERM, and SIGKILL 5 seconds
+        later.
+
+        Raises nothing for how they end; join() does, if asked. A second control-C while this waits kills at
+        once. May be called while another thread is in join().
+
+        >>> context = start_processes(time.sleep, nprocs=2, join=False)
+        >>> context.terminate()
+        >>> [process.is_alive() for process in context.processes]
+        [False, False]
+        """
+        if self._lock.acquire(timeout=grace_period):
+            try:
+                self._end(grace_period)
+            finally:
+                self._lock.release()
+            return
+        # Somebody is in join(), and takes note of what we do.
+        for signum, seconds in ((signal.SIGTERM, TERM_TO_KILL), (signal.SIGKILL, KILL_TO_DEAD)):
+            self._signal(signum)
+            if self._lock.acquire(timeout=seconds):
+                self._lock.release()
+                return
+
+    def _wait(self, deadline: float | None) -> bool:
+        """
+        Wait until all have ended, or one has failed for good (True); False at the deadline.
+        """
+        with self._selector() as selector:
+            changed = self._look(selector, 0.0, late=True) or self._ranks
+            while True:
+                if self._failed_for_good(selector, changed) or all_ended(self._ranks):
+                    return True
+                left = None if deadline is None else deadline - time.monotonic()
+                changed = self._look(selector, left)
+                if not changed and left is not None and left <= 0:
+                    return False
+
+    def _failed_for_good(self, selector: selectors.BaseSelector, changed: list[Rank]) -> bool:
+        """
+        Whether one of *changed* has failed and may not be started again; those that may, are.
+        """
+        for rank in changed:
+            failure = self._failure(rank)
+            if failure is None:
+                continue
+            if self._job is None or rank.restarts >= self._job.max_restarts:
+                return True
+            if rank.ended:  # and is not only on its way out
+                self._restart(rank, failure, self._job)
+                self._register(selector, self._ranks[rank.index])
+        return False
+
+    def _restart(self, old: Rank, failure: Failure, job: Job) -> None:
+        again = old.restarts + 1
+        logger.warning("%s; it is started again (%d of %d)", failure.describe(), again, job.max_restarts)
+        self._past.append(failure)
+        try:
+            new = job.start({old.index: again})[0]
+        except BaseException:
+            self._end(0.0)
+            raise
+        self._ranks[new.index] = new
+        self.processes[new.index] = new.process
+        self.sentinels[new.process.sentinel] = new.index
+
+    def _failure(self, rank: Rank) -> Failure | None:
+        return rank.failure(needs_result=self._job is not None and self._job.wants_result)
+
+    def _settle(self, grace_period: float) -> ProcessException | None:
+        """
+        After the wait: the exception, once the others have been ended; None when all went well.
+        """
+        if not all_ended(self._ranks):
+            self._end(grace_period, casualties=True)
+        self._finish()
+        failures = [failure for rank in self._ranks if (failure := self._failure(rank)) is not None]
+        if not failures:
+            return None
+        with_output = [
+            dataclasses.replace(
+                failure, stdout=self._text(failure.rank, "stdout"), stderr=self._text(failure.rank, "stderr")
+            )
+            for failure in failures
+        ]
+        return exception_of(with_output, self._past)
+
+    def _end(self, grace_period: float, casualties: bool = False) -> None:
+        """
+        End the ranks; as *casualties* of a failure, how they end is not their own.
+        """
+        try:
+            self._pass_time(grace_period)
+            self._signal(signal.SIGTERM, casualties)
+            self._pass_time(TERM_TO_KILL)
+        finally:
+            self._signal(signal.SIGKILL, casualties)
+            self._pass_time(KILL_TO_DEAD)
+            self._finish()
+
+    def _text(self, rank: int, stream: str) -> str:
+        return "" if self._job is None else self._job.output.text(rank, stream)
+
+    def _signal(self, signum: int, casualties: bool = False) -> None:
+        for rank in self._ranks:
+            rank.signal(signum, casualties)
+
+    def _pass_time(self, seconds: float) -> None:
+        """
+        Wait until all have ended, at most *seconds*, listening to what they report.
+        """
+        deadline = time.monotonic() + seconds
+        with self._selector() as selector:
+            self._look(selector, 0.0)
+            while not all_ended(self._ranks) and (left := deadline - time.monotonic()) > 0:
+                self._look(selector, left)
+
+    def _selector(self) -> selectors.BaseSelector:
+        selector = selectors.DefaultSelector()
+        for rank in self._ranks:
+            self._register(selector, rank)
+        return selector
+
+    @staticmethod
+    def _register(selector: selectors.BaseSelector, rank: Rank) -> None:
+        if not rank.ended:
+            selector.register(rank.process.sentinel, selectors.EVENT_READ, (rank, True))
+            if rank.inbox_fd >= 0:
+                selector.register(rank.inbox_fd, selectors.EVENT_READ, (rank, False))
+
+    def _look(
+        self, selector: selectors.BaseSelector, timeout: float | None, late: bool = False
+    ) -> list[Rank]:
+        """
+        Take in what has happened, waiting for *timeout* at most; the ranks to which something has.
+
+        *late* says that nobody has looked for a while: a death found now is dated back to when the rank was
+        last known to be alive.
+        """
+        events = selector.select(timeout)
+        now = time.monotonic()
+        for key, _ in events:
+            rank, has_ended = key.data
+            if rank.ended:
+                continue
+            inbox = rank.inbox_fd
+            if has_ended:
+                self.sentinels.pop(key.fd, None)
+                selector.unregister(key.fd)
+                rank.reap(max(rank.started_at, self._looked_at) if late else now)
+            else:
+                rank.read()
+            if inbox >= 0 and rank.inbox_fd < 0:
+                selector.unregister(inbox)
+        self._looked_at = now
+        return [key.data[0] for key, _ in events]
+
+    def _finish(self) -> None:
+        """
+        Close what was open for the job.
+        """
+        for rank in self._ranks:
+            rank.close()
+        if self._job is not None and all_ended(self._ranks):
+            self._job.output.finish()
+            self._job.lifeline.close()
+
+    def _reports(self) -> list[bytes]:
+        """
+        What each rank returned, as bytes, after join() has returned True.
+        """
+        blobs = []
+        for rank in self._ranks:
+            assert rank.report is not None and rank.report.kind is Kind.RETURNED
+            blobs.append(rank.report.blob)
+        return blobs
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.join()
+        else:
+            self.terminate(INTERRUPTED if kind is KeyboardInterrupt else 0.0)
+
+
+def all_ended(ranks: list[Rank]) -> bool:
+    """
+    Whether all of them have ended.
+    """
+    return all(rank.ended for rank in ranks)
+
+
+class SpawnContext(ProcessContext):
+    """
+    The old name of `ProcessContext`, which warns.
+    """
+
+    def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:
+        warnings.warn("SpawnContext is an old name; use ProcessContext", DeprecationWarning, stacklevel=2)
+        super().__init__(processes, error_files)

@@ -1,0 +1,149 @@
+"""What is raised when a rank fails, and what is known about each failure."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from typing import Any
+
+__all__ = ["Failure", "ProcessException", "ProcessExitedException", "ProcessRaisedException"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """
+    One rank that failed, as found in `ProcessException.failures`.
+
+    >>> Failure(rank=1, pid=4711, reason="signal SIGKILL", exit_code=-9, signal_name="SIGKILL").describe()
+    'rank 1 (pid 4711): signal SIGKILL'
+    """
+
+    rank: int
+    pid: int
+    #: One line: ``ValueError: boom``, ``signal SIGKILL``, ``exit code 3``.
+    reason: str
+    #: As `multiprocessing.Process.exitcode`: negative for a signal, None when it had not ended by itself.
+    exit_code: int | None = None
+    signal_name: str | None = None
+    #: The traceback as text; empty when the rank did not raise.
+    traceback: str = ""
+    #: What the rank raised; None when it did not raise, or raised what cannot be pickled.
+    exception: BaseException | None = None
+    #: When, on the clock of `time.monotonic`.
+    at: float = 0.0
+    #: How often this rank had been started before.
+    restarts: int = 0
+    #: What it had written, under ``output="capture"``.
+    stdout: str = ""
+    stderr: str = ""
+
+    def describe(self) -> str:
+        """The failure in one line."""
+        return f"rank {self.rank} (pid {self.pid}): {self.reason}"
+
+
+class ProcessException(Exception):
+    """
+    A rank failed; the base of the two below.
+
+    *error_index* is the rank that failed first, *error_pid* (also `pid`) its process. `failures` holds every
+    rank that failed by itself before the others were ended, the first by time on top. Can be pickled; the
+    exceptions inside `failures` then stay behind, their texts travel.
+
+    >>> ProcessException("no luck", 1, 4711).error_index
+    1
+    """
+
+    def __init__(self, msg: str, error_index: int, error_pid: int) -> None:
+        super().__init__(msg)
+        self.msg = msg
+        self.error_index = error_index
+        self.error_pid = error_pid
+        self.failures: tuple[Failure, ...] = ()
+
+    @property
+    def pid(self) -> int:
+        """The same as `error_pid`."""
+        return self.error_pid
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return self.msg, self.error_index, self.error_pid
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        state: dict[str, Any] = {
+            "failures": tuple(dataclasses.replace(failure, exception=None) for failure in self.failures)
+        }
+        if notes := getattr(self, "__notes__", None):
+            state["__notes__"] = list(notes)
+        return type(self), self._arguments(), state
+
+
+class ProcessRaisedException(ProcessException):
+    """
+    A rank raised an exception. Its traceback is in the message, and the exception itself is `__cause__`,
+    unless it could not be pickled.
+
+    >>> try:
+    ...     spawn(divmod, args=(0,), nprocs=2)  # each rank calls divmod(rank, 0)
+    ... except ProcessRaisedException as error:
+    ...     type(error.__cause__)
+    <class 'ZeroDivisionError'>
+    """
+
+
+class ProcessExitedException(ProcessException):
+    """
+    A rank ended by a signal, or with an exit code of its own; *exit_code* is negative for a signal.
+
+    >>> ProcessExitedException("process 1 terminated with signal SIGKILL", 1, 4711, -9, "SIGKILL").signal_name
+    'SIGKILL'
+    """
+
+    def __init__(
+        self, msg: str, error_index: int, error_pid: int, exit_code: int, signal_name: str | None = None
+    ) -> None:
+        super().__init__(msg, error_index, error_pid)
+        self.exit_code = exit_code
+        self.signal_name = signal_name
+
+    def _arguments(self) -> tuple[Any, ...]:
+        return *super()._arguments(), self.exit_code, self.signal_name
+
+
+def name_of_signal(number: int) -> str:
+    """
+    The name of a signal; its number where it has none (most real-time signals).
+
+    >>> name_of_signal(9), name_of_signal(42)
+    ('SIGKILL', '42')
+    """
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
+
+
+def exception_of(failures: list[Failure], past: list[Failure]) -> ProcessException:
+    """
+    The exception for *failures*, the first by time on top, with a note for each of the others and for those
+    of the *past*, that a restart made good.
+    """
+    failures = sorted(failures, key=lambda failure: failure.at)
+    first = failures[0]
+    error: ProcessException
+    if first.traceback:
+        text = f"\n\n-- Process {first.rank} terminated with the following error:\n{first.traceback}"
+        error = ProcessRaisedException(text, first.rank, first.pid)
+        error.__cause__ = first.exception
+    else:
+        how = "signal " + first.signal_name if first.signal_name else f"exit code {first.exit_code}"
+        text = f"process {first.rank} terminated with {how}"
+        error = ProcessExitedException(text, first.rank, first.pid, first.exit_code or 0, first.signal_name)
+        if first.reason != how:
+            error.add_note(first.describe())
+    for other in failures[1:]:
+        error.add_note(f"{other.describe()}, {other.at - first.at:.3f} s later")
+    for earlier in past:
+        error.add_note(f"{earlier.describe()}, {first.at - earlier.at:.3f} s before; it was started again")
+    error.failures = tuple(failures)
+    return error

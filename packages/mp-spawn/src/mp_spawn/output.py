@@ -1,0 +1,262 @@
+"""What the ranks write: left alone, prefixed line by line, captured, or one file per rank and stream."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import selectors
+import sys
+import threading
+from collections import defaultdict
+from pathlib import Path
+from typing import NamedTuple, Protocol, TextIO
+
+from mp_spawn.payload import Handed
+
+__all__ = ["Captured", "Output", "output_for"]
+
+STREAMS = ("stdout", "stderr")
+# A line longer than this is passed on in parts, so that a rank cannot fill the parent's memory.
+LONGEST = 1 << 20
+COLOURS = (36, 33, 35, 32, 34, 31)
+
+Pair = tuple[Handed, Handed]
+
+
+class Output(Protocol):
+    """What becomes of the ranks' standard output and error."""
+
+    def ends_for(self, rank: int, restarts: int) -> Pair | None:
+        """The descriptors for a rank that is about to start; None leaves it what it inherits."""
+
+    def started(self) -> None:
+        """The ranks have the descriptors; ours are to be closed."""
+
+    def own_fds(self) -> list[int]:
+        """What a forked rank must not keep."""
+
+    def text(self, rank: int, stream: str) -> str:
+        """What a rank has written, as far as it was kept."""
+
+    def finish(self) -> None:
+        """All ranks have ended: pass on what is left, and stop."""
+
+
+class _Kept:
+    """The child's ends between their making and the start."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+
+    def started(self) -> None:
+        ends, self._ends = self._ends, []
+        for fd in ends:
+            os.close(fd)
+
+    def own_fds(self) -> list[int]:
+        return []
+
+    def text(self, rank: int, stream: str) -> str:
+        return ""
+
+    def finish(self) -> None:
+        self.started()
+
+
+class Inherit(_Kept):
+    """``"inherit"``: the ranks write where this process writes."""
+
+    def ends_for(self, rank: int, restarts: int) -> Pair | None:
+        return None
+
+
+class Files(_Kept):
+    """A folder: ``rank-0.out``, ``rank-0.err``, …; a restart appends."""
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        super().__init__()
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def ends_for(self, rank: int, restarts: int) -> Pair | None:
+        mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if restarts else os.O_TRUNC)
+        out, err = (os.open(self._folder / f"rank-{rank}.{end}", mode, 0o666) for end in ("out", "err"))
+        self._ends += [out, err]
+        return Handed(out), Handed(err)
+
+
+class _Piped(_Kept):
+    """
+    A pipe per rank and stream, emptied by one thread: nobody writes in the middle of another's line.
+
+    The thread ends with the last pipe, or when the job has ended: a daemon that a rank has left behind may
+    hold its pipes open for ever.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._new: dict[int, tuple[int, str]] = {}
+        self._pipes: dict[int, tuple[int, str]] = {}
+        self._stop = False
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._wake: tuple[int, int] | None = None
+
+    def ends_for(self, rank: int, restarts: int) -> Pair | None:
+        ends = []
+        for stream in STREAMS:
+            read, write = os.pipe()
+            os.set_blocking(read, False)
+            self._new[read] = (rank, stream)
+            self._ends.append(write)
+            ends.append(Handed(write))
+        return ends[0], ends[1]
+
+    def own_fds(self) -> list[int]:
+        return [*self._pipes, *self._new, *(self._wake or ())]
+
+    def started(self) -> None:
+        super().started()
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._wake = os.pipe()
+                self._thread = threading.Thread(target=self._run, name="mp-spawn output", daemon=True)
+                self._thread.start()
+            else:
+                assert self._wake is not None
+                os.write(self._wake[1], b"+")
+
+    def finish(self) -> None:
+        super().finish()
+        with self._lock:
+            self._stop = True
+            if self._wake is not None:
+                os.write(self._wake[1], b".")
+        if self._thread is not None:
+            self._thread.join()
+        for fd in self._new:  # of ranks that never came to start
+            os.close(fd)
+        self._new.clear()
+
+    def _run(self) -> None:
+        assert self._wake is not None
+        wake = self._wake
+        with selectors.DefaultSelector() as selector:
+            selector.register(wake[0], selectors.EVENT_READ)
+            while True:
+                with self._lock:
+                    for fd in self._new:
+                        selector.register(fd, selectors.EVENT_READ)
+                    self._pipes.update(self._new)
+                    self._new.clear()
+                    if not self._pipes or self._stop:
+                        self._end(wake)
+                        return
+                for key, _ in selector.select():
+                    if key.fd == wake[0]:
+                        os.read(wake[0], 4096)
+                    elif not self._read(key.fd):
+                        selector.unregister(key.fd)
+                        self._close(key.fd)
+
+    def _end(self, wake: tuple[int, int]) -> None:
+        """
+        Empty what is left, without waiting; called with the lock held.
+        """
+        for fd in list(self._pipes):
+            while self._read(fd, only_once=True):
+                pass
+            self._close(fd)
+        for fd in wake:
+            os.close(fd)
+        self._wake = None
+
+    def _read(self, fd: int, only_once: bool = False) -> bool:
+        """
+        Pass on a piece; False at the end of the file (or, *only_once*, when there is nothing more just now).
+        """
+        try:
+            data = os.read(fd, 1 << 16)
+        except BlockingIOError:
+            return not only_once
+        if data:
+            self._take(*self._pipes[fd], data)
+        return bool(data)
+
+    def _close(self, fd: int) -> None:
+        os.close(fd)
+        self._closed(*self._pipes.pop(fd))
+
+    def _take(self, rank: int, stream: str, data: bytes) -> None:
+        raise NotImplementedError
+
+    def _closed(self, rank: int, stream: str) -> None: ...
+
+
+class Capture(_Piped):
+    """``"capture"``: kept, for `ProcessContext.captured` and for `Failure.stdout` and `Failure.stderr`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._texts: defaultdict[tuple[int, str], bytearray] = defaultdict(bytearray)
+
+    def _take(self, rank: int, stream: str, data: bytes) -> None:
+        self._texts[rank, stream] += data
+
+    def text(self, rank: int, stream: str) -> str:
+        return self._texts[rank, stream].decode(errors="replace")
+
+
+class Prefix(_Piped):
+    """``"prefix"``: to the same stream of this process, each line with its rank in front."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._rests: defaultdict[tuple[int, str], str] = defaultdict(str)
+        decoder = codecs.getincrementaldecoder("utf-8")
+        self._decoders = defaultdict[tuple[int, str], codecs.IncrementalDecoder](lambda: decoder("replace"))
+
+    def _take(self, rank: int, stream: str, data: bytes) -> None:
+        key = rank, stream
+        *lines, rest = (self._rests[key] + self._decoders[key].decode(data)).split("\n")
+        if len(rest) > LONGEST:
+            lines, rest = [*lines, rest], ""
+        self._rests[key] = rest
+        if lines:
+            self._write(rank, stream, lines)
+
+    def _closed(self, rank: int, stream: str) -> None:
+        rest = self._rests.pop((rank, stream), "") + self._decoders[rank, stream].decode(b"", True)
+        self._decoders.pop((rank, stream))
+        if rest:
+            self._write(rank, stream, [rest])
+
+    def _write(self, rank: int, stream: str, lines: list[str]) -> None:
+        # Looked up each time: a test runner or a notebook may have put another one there.
+        target: TextIO = getattr(sys, stream)
+        prefix = f"[rank {rank}] "
+        if target.isatty() and not os.environ.get("NO_COLOR"):
+            prefix = f"\x1b[{COLOURS[rank % len(COLOURS)]}m{prefix}\x1b[0m"
+        try:
+            # One call for all of it: another thread's print comes before or after.
+            target.write("".join(f"{prefix}{line}\n" for line in lines))
+            target.flush()
+        except (OSError, ValueError):
+            pass  # nobody reads it any more; the ranks are not to stop for that
+
+
+class Captured(NamedTuple):
+    """What a rank has written under ``output="capture"``."""
+
+    stdout: str
+    stderr: str
+
+
+def output_for(kind: str | os.PathLike[str]) -> Output:
+    """
+    The output of that kind; everything that is no word is a folder.
+    """
+    for word, output in (("inherit", Inherit), ("prefix", Prefix), ("capture", Capture)):
+        if kind == word:
+            return output()
+    return Files(kind)

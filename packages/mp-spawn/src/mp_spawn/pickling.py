@@ -1,0 +1,131 @@
+"""From objects to bytes: multiprocessing's pickler first, cloudpickle where that cannot reach.
+
+`multiprocessing.reduction.ForkingPickler` knows queues, locks, connections and whatever else has been
+registered with it (arrays, with mp-reductions). It pickles functions by name. A lambda, a closure, a function
+of a notebook or of an interactive session has no name that a new process could look up: with cloudpickle
+installed those go by value, and everything else in the same pickle still as multiprocessing would have sent
+it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import sys
+from collections import ChainMap
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NamedTuple
+
+__all__ = ["Pickle", "check_name", "dumps", "registered_elsewhere"]
+
+ADVICE = "Define it at the top level of a module"
+EXTRA = "pip install 'mp-spawn[cloudpickle]'"
+UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
+
+
+class Pickle(NamedTuple):
+    """Bytes, and whether more than one process may unpickle them."""
+
+    buffer: memoryview
+    many: bool
+
+
+class _Pickler(ForkingPickler):
+    """Notes whether a reducer that is not multiprocessing's own has had a part in it."""
+
+    many = True
+
+    def reducer_override(self, thing: Any) -> Any:
+        if registered_elsewhere(type(thing)):
+            # It may have handed out a claim, a reference counted for one receiver.
+            self.many = False
+        return NotImplemented
+
+
+def dumps(thing: Any, what: str, start_method: str = "spawn") -> Pickle:
+    """
+    Pickle *thing* for another process; *what* names it in the error.
+
+    Raises `pickle.PicklingError` with the reason and what to do about it.
+
+    >>> import pickle
+    >>> pickle.loads(dumps((1, "a"), "the arguments").buffer)
+    (1, 'a')
+    """
+    if not main_can_be_imported() and (by_value := _by_value(thing)) is not None:
+        return by_value
+    try:
+        file = io.BytesIO()
+        pickler = _Pickler(file)
+        pickler.dump(thing)
+        return Pickle(file.getbuffer(), pickler.many)
+    except UNPICKLABLE as error:
+        try:
+            by_value = _by_value(thing)
+        except UNPICKLABLE as again:
+            text = f"{what} cannot be pickled, by cloudpickle neither: {again}"
+            raise pickle.PicklingError(text) from error
+        if by_value is None:
+            raise pickle.PicklingError(
+                f"{what} cannot be pickled for start_method={start_method!r}: {error}. {ADVICE}, or "
+                f"{EXTRA} for lambdas, closures and notebooks, or use start_method='fork'"
+            ) from error
+        return by_value
+
+
+def _by_value(thing: Any) -> Pickle | None:
+    """
+    The pickle by cloudpickle; None when that is not installed.
+    """
+    try:
+        import cloudpickle  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        return None
+    file = io.BytesIO()
+    pickler = cloudpickle.CloudPickler(file)
+    pickler.dispatch_table = ChainMap(_registered(), pickler.dispatch_table)
+    pickler.dump(thing)
+    return Pickle(file.getbuffer(), many=False)
+
+
+def _registered() -> dict[type, Callable[..., Any]]:
+    reducers: dict[type, Callable[..., Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+    return reducers
+
+
+def registered_elsewhere(kind: type) -> bool:
+    """
+    Whether somebody else than multiprocessing itself has registered how objects of *kind* are sent.
+    """
+    reduce = _registered().get(kind)
+    return reduce is not None and reduce.__module__.partition(".")[0] != "multiprocessing"
+
+
+def main_can_be_imported() -> bool:
+    """
+    Whether a new process can have what is in this process's `__main__` by importing it again.
+    """
+    main = sys.modules["__main__"]
+    spec = getattr(main, "__spec__", None)
+    if spec is not None:
+        # A package's __main__.py is not imported again by multiprocessing.
+        return not spec.name.endswith("__main__")
+    path = getattr(main, "__file__", None)
+    return path is not None and os.path.exists(path)
+
+
+def check_name(fn: Callable[..., Any], start_method: str) -> None:
+    """
+    Raise `pickle.PicklingError` for a function that would pickle by a name which nobody else can look up.
+    """
+    if getattr(fn, "__module__", None) != "__main__" or main_can_be_imported():
+        return
+    try:
+        import cloudpickle  # noqa: F401
+    except ImportError:
+        raise pickle.PicklingError(
+            f"{fn!r} stands in no file that a new process could import (an interactive session, a notebook, "
+            f"python -c). {ADVICE}, or {EXTRA}, or use start_method='fork' instead of {start_method!r}"
+        ) from None

@@ -1,0 +1,164 @@
+"""A rank as the parent sees it: a process, a handle that no recycled pid can take over, and an inbox."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import pickle
+import signal
+import threading
+import time
+from multiprocessing.process import BaseProcess
+
+from mp_spawn.errors import Failure, name_of_signal
+from mp_spawn.report import Inbox, Kind, Report
+
+__all__ = ["Rank"]
+
+# A death is seen when the kernel has closed the dead process's files, and by then its peers may have
+# complained of broken connections. In the order of failures, a death therefore counts as having come this
+# much earlier.
+HEAD_START = 0.05
+
+
+class Rank:
+    """One life of one rank; a restart makes a new one."""
+
+    def __init__(
+        self,
+        index: int,
+        process: BaseProcess,
+        inbox: Inbox | None,
+        pidfd: int | None = None,
+        restarts: int = 0,
+    ) -> None:
+        self.index = index
+        self.process = process
+        self.restarts = restarts
+        self.started_at = time.monotonic()
+        self.ended_at: float | None = None
+        self._inbox = inbox
+        self._pidfd = _open_pidfd(process) if pidfd is None else pidfd
+        self._casualty_at: float | None = None
+        self._guard = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        return int(self.process.pid or 0)
+
+    @property
+    def ended(self) -> bool:
+        return self.ended_at is not None
+
+    @property
+    def inbox_fd(self) -> int:
+        """The pipe to wait on for the report; -1 when there is nothing more to wait for."""
+        return -1 if self._inbox is None else self._inbox.fd
+
+    @property
+    def report(self) -> Report | None:
+        return None if self._inbox is None else self._inbox.report
+
+    def read(self) -> None:
+        """Take what there is of the report."""
+        if self._inbox is not None:
+            self._inbox.read()
+
+    def reap(self, at: float) -> None:
+        """The process has ended: take its exit code and the last of its report."""
+        self.process.join()
+        self.ended_at = getattr(self.process, "ended_at", None) or at
+        self.read()
+        self.close()
+
+    def signal(self, signum: int, casualty: bool = False) -> None:
+        """Send a signal, if the process is still there; how a *casualty* ends from now on is not its own."""
+        with self._guard:
+            if self.ended:
+                return
+            if casualty and self._casualty_at is None:
+                self._casualty_at = time.monotonic()
+            try:
+                if self._pidfd >= 0:
+                    signal.pidfd_send_signal(self._pidfd, signum)
+                elif not hasattr(os, "pidfd_open") and self.process.is_alive():
+                    os.kill(self.pid, signum)
+            except ProcessLookupError:
+                pass  # it has ended, and its status is on its way
+
+    def kill(self) -> None:
+        """End it at once, and wait until it is gone."""
+        self.signal(signal.SIGKILL)
+        self.process.join()
+        self.close()
+
+    def failure(self, needs_result: bool) -> Failure | None:
+        """How this rank failed by itself; None when it has not."""
+        report = self.report
+        base = Failure(self.index, self.pid, "", restarts=self.restarts)
+        fate = self._casualty_at or float("inf")
+        exit_code = self.process.exitcode if self.ended else None
+        if report is not None and report.kind is Kind.RAISED:
+            if report.at > fate:
+                return None
+            reason, _, text = report.text.partition("\n")
+            return dataclasses.replace(
+                base,
+                reason=reason,
+                exit_code=exit_code,
+                traceback=text,
+                exception=_unpickled(report.blob),
+                at=report.at,
+            )
+        if self.ended_at is None or exit_code is None or self.ended_at > fate:
+            return None
+        at = self.ended_at - HEAD_START
+        if exit_code < 0:
+            name = name_of_signal(-exit_code)
+            reason = f"signal {name}"
+            return dataclasses.replace(base, reason=reason, exit_code=exit_code, signal_name=name, at=at)
+        reason = f"exit code {exit_code}"
+        if report is not None and report.kind is Kind.LEFT:
+            reason += f", {report.text}"
+        elif exit_code == 0 and needs_result and report is None:
+            reason += ", before it returned a result"
+        elif exit_code == 0:
+            return None
+        return dataclasses.replace(base, reason=reason, exit_code=exit_code, at=at)
+
+    def close(self) -> None:
+        """Close what was open for it; what was reported stays."""
+        if self._inbox is not None:
+            self._inbox.close()
+        with self._guard:
+            pidfd, self._pidfd = self._pidfd, -1
+            if pidfd >= 0:
+                os.close(pidfd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _open_pidfd(process: BaseProcess) -> int:
+    """
+    A descriptor for the process; -1 where there are none, or when it has ended.
+    """
+    if not hasattr(os, "pidfd_open") or process.pid is None:
+        return -1
+    try:
+        pidfd = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return -1
+    if process.exitcode is not None:
+        # It ended before the descriptor was opened, so that the pid may be somebody else's by now.
+        os.close(pidfd)
+        return -1
+    return pidfd
+
+
+def _unpickled(blob: bytes) -> BaseException | None:
+    try:
+        error = pickle.loads(blob)
+    except Exception:
+        return None  # nothing was sent, or it cannot be made again here; the text is enough
+    return error if isinstance(error, BaseException) else None

@@ -1,0 +1,172 @@
+"""However a rank fails, the failure has the right rank, the right process and the right reason."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import rank_functions as ranks
+
+from mp_spawn import ProcessException, ProcessExitedException, ProcessRaisedException, run, start_processes
+
+Pipe = tuple[Connection, Connection]
+
+
+def failing(
+    fn: Any,
+    *args: Any,
+    start_method: str = "spawn",
+    nprocs: int = 2,
+    meanwhile: Callable[[], Any] = int,
+    **options: Any,
+) -> ProcessException:
+    """
+    The exception of a job that fails; *meanwhile* is called when it has started.
+    """
+    context = start_processes(fn, args, nprocs, join=False, start_method=start_method, **options)
+    assert context is not None
+    pids = context.pids()
+    meanwhile()
+    with pytest.raises(ProcessException) as caught:
+        context.join(timeout=60)
+    error = caught.value
+    assert error.error_pid == error.pid == pids[error.error_index]
+    assert not any(process.is_alive() for process in context.processes)
+    with pytest.raises(ProcessException) as again:
+        context.join()
+    assert again.value is error
+    return error
+
+
+def test_the_exception_itself_is_the_cause(start_method: str) -> None:
+    error = failing(ranks.raise_odd, 1, start_method=start_method)
+    assert type(error) is ProcessRaisedException
+    assert error.error_index == 1
+    assert type(error.__cause__) is ranks.Odd
+    assert (error.__cause__.args, error.__cause__.number) == (("boom", 42), 42)
+    assert error.failures[0].exception is error.__cause__
+    assert error.failures[0].reason == "rank_functions.Odd: ('boom', 42)"
+
+
+@pytest.mark.parametrize("kind", [ranks.CannotBePickled, ranks.CannotBeMadeAgain])
+def test_an_exception_that_cannot_travel_leaves_its_text(start_method: str, kind: type[Exception]) -> None:
+    arguments = () if kind is ranks.CannotBePickled else ("needs two", 2)
+    error = failing(ranks.raise_, kind, *arguments, start_method=start_method)
+    assert type(error) is ProcessRaisedException
+    assert error.error_index == 1
+    assert error.__cause__ is None
+    assert f"{kind.__name__}: " in str(error)
+
+
+@pytest.mark.parametrize("code", [3, 255])
+def test_sys_exit_with_a_number_is_that_exit_code(start_method: str, code: int) -> None:
+    error = failing(ranks.leave, code, start_method=start_method)
+    assert isinstance(error, ProcessExitedException)
+    assert (error.error_index, error.exit_code) == (1, code)
+
+
+def test_sys_exit_with_a_text_is_exit_code_1_and_the_text(start_method: str) -> None:
+    error = failing(ranks.leave, "no more disk", start_method=start_method, output="capture")
+    assert isinstance(error, ProcessExitedException)
+    assert str(error) == "process 1 terminated with exit code 1"
+    assert error.failures[0].reason == "exit code 1, sys.exit('no more disk')"
+    assert error.failures[0].stderr == "no more disk\n"
+
+
+def test_an_exit_code_that_the_system_would_cut_to_zero_is_a_failure(start_method: str) -> None:
+    error = failing(ranks.leave, 256, start_method=start_method)
+    assert error.failures[0].reason == "exit code 1, sys.exit(256)"
+
+
+@pytest.mark.parametrize("code", [0, None])
+def test_leaving_with_zero_is_success(start_method: str, code: int | None) -> None:
+    start_processes(ranks.leave, (code,), 2, start_method=start_method)
+
+
+def test_os_exit_with_a_number_is_that_exit_code(start_method: str) -> None:
+    error = failing(ranks.leave_hard, 7, start_method=start_method)
+    assert isinstance(error, ProcessExitedException)
+    assert error.exit_code == 7
+
+
+def test_leaving_without_a_result_is_a_failure_of_run(start_method: str) -> None:
+    with pytest.raises(ProcessExitedException) as caught:
+        run(ranks.leave_hard, (0,), 2, start_method=start_method)
+    assert str(caught.value) == "process 1 terminated with exit code 0"
+    assert caught.value.failures[0].reason == "exit code 0, before it returned a result"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV, signal.SIGABRT])
+def test_a_signal_is_named(start_method: str, signum: signal.Signals) -> None:
+    error = failing(ranks.kill_self, 1, signum, start_method=start_method)
+    assert isinstance(error, ProcessExitedException)
+    assert (error.error_index, error.exit_code, error.signal_name) == (1, -signum, signum.name)
+
+
+def test_a_signal_without_a_name_is_a_number(start_method: str) -> None:
+    error = failing(ranks.kill_self, 1, 42, start_method=start_method)
+    assert str(error) == "process 1 terminated with signal 42"
+
+
+def test_a_rank_that_is_interrupted_has_failed(start_method: str) -> None:
+    error = failing(ranks.interrupt_self, start_method=start_method, output="capture")
+    assert isinstance(error, ProcessExitedException)
+    assert (error.error_index, error.signal_name) == (1, "SIGINT")
+    assert error.failures[0].stderr == ""
+
+
+def test_arguments_that_explode_on_arrival_are_reported(start_method: str) -> None:
+    if start_method == "fork":
+        pytest.skip("needs a start method that pickles; fork does not")
+    error = failing(ranks.nothing, ranks.CannotArrive(), start_method=start_method, nprocs=1)
+    assert type(error) is ProcessRaisedException
+    assert type(error.__cause__) is ValueError
+    assert "on arrival" in str(error)
+
+
+def test_all_that_failed_are_on_the_exception_the_first_on_top(
+    start_method: str, pipe: Pipe, back: Pipe
+) -> None:
+    def go() -> None:
+        for receive in (pipe[0].recv, pipe[0].recv):
+            receive()
+        back[1].send("go")
+        back[1].send("go")
+
+    error = failing(ranks.fail_together, pipe[1], back[0], start_method=start_method, meanwhile=go)
+    assert sorted(failure.rank for failure in error.failures) == [0, 1]
+    assert error.failures[0].rank == error.error_index
+    assert error.failures[0].at <= error.failures[1].at
+    other = error.failures[1]
+    assert any(note.startswith(other.describe()) for note in error.__notes__)
+
+
+def test_who_is_ended_because_of_another_is_no_failure(start_method: str) -> None:
+    error = failing(ranks.raise_odd, 1, start_method=start_method, nprocs=3)
+    assert [failure.rank for failure in error.failures] == [1]
+
+
+def test_a_report_of_any_size_gets_through(start_method: str) -> None:
+    error = failing(ranks.raise_, ValueError, "x" * 3_000_000, start_method=start_method)
+    assert error.__cause__ is not None
+    assert error.__cause__.args == ("x" * 3_000_000,)
+
+
+def test_large_arguments_do_not_block_the_start(start_method: str) -> None:
+    big = b"y" * 10_000_000
+    assert run(ranks.size, (big,), 2, start_method=start_method) == [10_000_000, 10_000_000]
+
+
+def test_a_death_comes_before_the_complaints_of_its_peers(start_method: str, pipe: Pipe, back: Pipe) -> None:
+    def go() -> None:
+        assert pipe[0].recv() == "ready"
+        pipe[1].close()  # now only rank 0 holds the pipe on which rank 1 waits
+        back[1].send("die")
+
+    error = failing(ranks.die_or_complain, *pipe, back[0], start_method=start_method, meanwhile=go)
+    assert [failure.rank for failure in error.failures] == [0, 1]
+    assert error.failures[0].signal_name == "SIGKILL"
+    assert error.failures[1].reason == "EOFError"
