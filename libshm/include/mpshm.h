@@ -55,59 +55,103 @@ int mpshm_recv_fd(int sock, void *data, size_t len, int *fd);
 /* The user id of the process at the other end of a connected Unix socket, or -errno. */
 long mpshm_peer_uid(int sock);
 
-/* ---- Segments ------------------------------------------------------------------------------ */
+/* ---- Blocks -------------------------------------------------------------------------------- */
 
-/* A segment is one object of shared memory, mapped whole: a page that says what it is, and the
- * bytes behind it. Two strategies say how it is made and how another process meets it:
+/* A block is an allocation of shared memory. Processes that use them form a *tree*: the one that
+ * began, its descendants, and whoever receives a handle. Nothing has to be set up; the first call
+ * that needs it finds or starts the tree's manager.
  *
- *   MPSHM_FILE_DESCRIPTOR  a sealed memfd, met by passing its descriptor. No name, nothing to
- *                          leak, not bounded by the size of /dev/shm. Sparse: memory is used when
- *                          it is touched (under strict overcommit it is reserved at birth).
- *   MPSHM_FILE_SYSTEM      a POSIX shared memory object, 128 random bits in its name, mode 0600,
- *                          met by that name. Its file system has a size, so every byte is reserved
- *                          at birth: a full /dev/shm is -ENOSPC here and never a SIGBUS later. */
-typedef struct mpshm_segment mpshm_segment;
-
+ * A strategy says how memory is made and how another process meets it:
+ *
+ *   MPSHM_FILE_DESCRIPTOR  sealed memfds, met by passing a descriptor. No name, nothing to leak,
+ *                          not bounded by the size of /dev/shm. Sparse: memory is used when it is
+ *                          touched (under strict overcommit it is reserved when handed out).
+ *   MPSHM_FILE_SYSTEM      POSIX shared memory objects, 128 random bits in the name, mode 0600.
+ *                          Their file system has a size, so what is handed out is reserved first:
+ *                          a full /dev/shm is -ENOSPC here and never a SIGBUS later. */
 enum mpshm_strategy { MPSHM_FILE_DESCRIPTOR = 1, MPSHM_FILE_SYSTEM = 2 };
 
-enum { MPSHM_ID_SIZE = 16, MPSHM_NAME_SIZE = 48 };
+enum { MPSHM_ID_SIZE = 16, MPSHM_NAME_SIZE = 48, MPSHM_HANDLE_SIZE = 56 };
 
-/* Make a segment that offers `nbytes` zeroed bytes (0 is allowed), with one claim on it.
- * -ENOMEM or -ENOSPC when there is no room, -EMFILE when there is no descriptor, -EINVAL for an
- * unknown strategy. The caller closes `*out`. */
-int mpshm_segment_create(int strategy, uint64_t nbytes, mpshm_segment **out);
+/* One hold of this process on a block. `data` and `nbytes` are for the caller to read; the rest is
+ * the library's. Whoever fills one in gives it back with mpshm_block_release. */
+typedef struct {
+    void *data;
+    uint64_t nbytes;
+    void *tree;
+    void *arena;
+    uint32_t index;
+    int strategy;
+} mpshm_block;
 
-/* Meet a segment by a descriptor. `fd` stays the caller's: the segment keeps a duplicate.
- * Adds no claim (a memfd lives as long as a descriptor or a mapping does).
- * -EBADMSG when it is not a segment of ours, was cut short, or could still be cut short by its
- * maker (no seals): mapping it would risk a SIGBUS. The caller closes `*out`. */
-int mpshm_segment_open_fd(int fd, mpshm_segment **out);
+/* How to ask: MPSHM_ZEROED for memory that reads as zero (otherwise its content is undefined), and
+ * MPSHM_NOWAIT for -EAGAIN instead of a talk with the manager, which takes a while. Once a process
+ * has warmed up there is seldom anything to talk about, so a binding may try without waiting first
+ * and let other threads run while it really waits. */
+enum mpshm_flags { MPSHM_ZEROED = 1, MPSHM_NOWAIT = 2 };
 
-/* Meet a segment by name. Adds no claim: see mpshm_segment_claim. -ENOENT when the name has gone,
- * -EBADMSG when it is not ours. The caller closes `*out`. */
-int mpshm_segment_open_name(const char *name, mpshm_segment **out);
+/* Allocate `nbytes` (0 is allowed), aligned to 64 and from 32 KiB on to a page. Warm memory is used
+ * again when there is some, without a system call. -ENOMEM or -ENOSPC when there is no room, -EMFILE when there is no
+ * descriptor, -EUSERS when 256 processes share already, -EINVAL for an unknown strategy. */
+int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out);
 
-/* Claims are the cross-process count of a named segment: one for each process that holds it and
- * one for each message that carries it. A claim on one that nobody holds any more is -ESTALE. */
-int mpshm_segment_claim(mpshm_segment *segment);
+/* Put a claim on the block into `handle`, MPSHM_HANDLE_SIZE bytes for one receiver. From now on the
+ * block stays alive until the claim is made, whatever happens to this process. */
+int mpshm_block_send(const mpshm_block *block, unsigned char *handle);
 
-/* Give one claim back. The last one unlinks the name; the mapping stays until close. */
-int mpshm_segment_release(mpshm_segment *segment);
+/* Make the claim that a handle speaks of: in any process of the same user, also the sender. Once.
+ * -EBADMSG when it is damaged, -ESTALE when it was claimed before or its memory is gone, -EMFILE
+ * when this process has no descriptor left to meet the memory with. */
+int mpshm_block_claim(const unsigned char *handle, size_t len, int flags, mpshm_block *out);
 
-/* Unmap and close. Gives back no claim. */
-void mpshm_segment_close(mpshm_segment *segment);
+/* Give the hold back. The last one, of whatever process, frees the block. A few atomic operations;
+ * releasing twice is allowed. */
+void mpshm_block_release(mpshm_block *block);
 
-/* The usable bytes, page-aligned, and how many there are. */
-void *mpshm_segment_data(const mpshm_segment *segment);
-uint64_t mpshm_segment_nbytes(const mpshm_segment *segment);
+/* How many others want this block: processes that hold it beside this one, and claims that nobody
+ * has made yet. 0 means that this process is alone with it. */
+int mpshm_block_others(const mpshm_block *block);
 
-/* MPSHM_ID_SIZE random bytes that no other segment has. */
-const unsigned char *mpshm_segment_id(const mpshm_segment *segment);
+typedef struct {
+    uint64_t live_bytes;        /* in blocks that this process holds */
+    uint64_t live_blocks;
+    uint64_t in_flight_bytes;   /* in own blocks with claims that nobody has made yet */
+    uint64_t cached_bytes;      /* free and warm in own memory */
+    uint64_t tree_cached_bytes; /* the same for all processes of the tree, and its limit */
+    uint64_t cache_limit;
+    uint64_t segments;          /* made by this process */
+    uint64_t mappings;
+    uint64_t descriptors;
+} mpshm_stats;
 
-/* The name ("/mpshm-" and 32 hex digits) of a named segment, otherwise "". */
-const char *mpshm_segment_name(const mpshm_segment *segment);
+void mpshm_get_stats(mpshm_stats *out);
 
-/* The descriptor of a memfd segment, which the segment closes; otherwise -1. */
-int mpshm_segment_fd(const mpshm_segment *segment);
+/* Give what is free and warm in this process's own memory back to the system. Mappings stay. */
+void mpshm_empty_cache(void);
+
+/* ---- Trees --------------------------------------------------------------------------------- */
+
+/* The tree in which this process allocates: MPSHM_ID_SIZE random bytes, chosen at the first call. A
+ * parent hands it to the children that it starts by exec; a forked child has it already. */
+int mpshm_home(unsigned char *id);
+
+/* Take over the parent's. -EBUSY when another is in use already, and then nothing is changed. */
+int mpshm_set_home(const unsigned char *id);
+
+/* Be in the tree from now on, so that messages sent in it are kept until this process has gone. A
+ * file and a lock; no manager is started. */
+int mpshm_enter(void);
+
+/* Around every fork of this process: before it, and after it on both sides. */
+void mpshm_before_fork(void);
+void mpshm_after_fork_in_parent(void);
+void mpshm_after_fork_in_child(void);
+
+/* Where the shm-manager executable is. Must be said before it is needed. */
+int mpshm_set_manager(const char *path);
+
+/* The manager's main loop, for its executable and for tests: serves `listener` (a listening Unix
+ * socket of type SOCK_SEQPACKET) for the tree whose folder is given, until nobody is in it. */
+int mpshm_manager_run(int listener, const char *folder);
 
 #endif

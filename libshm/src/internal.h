@@ -3,9 +3,12 @@
 #define MPSHM_INTERNAL_H
 
 #include <errno.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdint.h>
 #include <sys/types.h>
 
+#include "layout.h"
 #include "mpshm.h"
 
 /* A signal handler that returns makes a slow system call fail with EINTR. No caller of ours could
@@ -20,33 +23,178 @@
         mpshm__rc;                                                                                 \
     })
 
-/* The first page of every segment. Written by its maker before anybody can meet it; after that
- * only `claims` changes. */
-struct mpshm__header {
-    char magic[8]; /* "mpshm\0\0" and the layout's number */
-    uint64_t nbytes;
-    unsigned char id[MPSHM_ID_SIZE];
-    _Atomic uint64_t claims;
-};
+/* ---- clock.c: time and processes ---- */
 
-struct mpshm_segment {
-    struct mpshm__header *header; /* the mapping */
-    uint64_t mapped;              /* its length */
-    int fd;                       /* memfd, or -1 */
-    char name[MPSHM_NAME_SIZE];   /* named, or "" */
-};
+uint64_t mpshm__now_ns(void);
+/* When `pid` was started, in the kernel's ticks since boot; 0 when there is no such process or it
+ * is a zombie. Together with the pid this names a process for good. */
+uint64_t mpshm__start_time(int pid);
+uint64_t mpshm__memory_bytes(void);
 
-enum { MPSHM__HEADER_SIZE = 4096 };
+/* ---- object.c: the memory object of an arena, by strategy ---- */
 
-/* What a strategy is: how the object of `size` bytes is made. Both return a descriptor; the named
- * one writes the name that it chose. */
+/* Make the object of `size` bytes. The named one is called after `nonce`. */
+int mpshm__object_create(int strategy, const uint64_t nonce[2], uint64_t size);
+/* Meet a named one. */
+int mpshm__object_open_name(const uint64_t nonce[2]);
+void mpshm__object_unlink(const uint64_t nonce[2]);
+/* Can nobody cut `fd` under us? 0 or -EBADMSG. */
+int mpshm__object_check(int strategy, int fd);
+/* Must what is handed out be reserved first (S10), or may it stay sparse? */
+int mpshm__object_must_reserve(int strategy);
+/* Reserve [at, at + size): 0 or -errno (-ENOSPC, -ENOMEM, -EFBIG). */
+int mpshm__reserve(int fd, uint64_t at, uint64_t size);
+
+/* the strategies */
 int mpshm__memfd_create(uint64_t size);
-int mpshm__named_create(uint64_t size, char *name);
-
-/* Is `fd` safe to map (nobody can cut it under us)? 0 or -EBADMSG. */
 int mpshm__memfd_check(int fd);
+int mpshm__named_create(const char *name, uint64_t size);
 
-/* Reserve every byte of [0, size): 0 or -errno (-ENOSPC, -ENOMEM, -EFBIG). */
-int mpshm__reserve(int fd, uint64_t size);
+uint64_t mpshm__pages(uint64_t nbytes); /* rounded up */
+
+/* ---- runtime.c: the folder of a tree ---- */
+
+struct mpshm__tree;
+
+/* Open the folder of `tree`, making it when it is new, and hold it: while anybody does, the
+ * manager stays. */
+int mpshm__tree_enter(struct mpshm__tree *tree);
+void mpshm__tree_path(const unsigned char *id, const char *leaf, char *path, size_t size);
+/* As manager: is nobody left in the tree? Waits while somebody is. */
+int mpshm__tree_wait_empty(int control_fd);
+/* As manager: remove the folders and names of trees that died without one. */
+void mpshm__tree_sweep_folders(void);
+void mpshm__tree_remove(const unsigned char *id);
+
+/* ---- arena.c: arenas as one process sees them ---- */
+
+enum { MPSHM__CLASSES = 128 };
+
+struct mpshm__arena {
+    struct mpshm__arena_header *header; /* the mapping */
+    struct mpshm__block *blocks;
+    struct mpshm__trait *traits;
+    char *data;
+    uint64_t size;
+    uint64_t nonce[2];
+    uint32_t index;
+    int strategy;
+    int fd;          /* own arenas, and some others so that they survive the manager; or -1 */
+    int own;         /* this process allocates in it */
+    uint32_t *held;  /* a row for each block: how many handles this process has */
+    uint64_t holding;/* how many blocks this process holds here */
+    /* of the owner alone: */
+    uint32_t *next;  /* links of the free lists: index + 1 */
+    uint32_t warm[MPSHM__CLASSES];
+    uint32_t cold[MPSHM__CLASSES];
+    uint32_t *extent; /* how many pages of a large block are reserved, where that is needed at all */
+    int must_reserve;
+    uint32_t reserved_rows;
+    uint64_t slabs;           /* how many, and where the list of them is */
+    uint64_t slabs_room;
+    struct mpshm__slab *slab_list;
+};
+
+/* Blocks below a page or so are cut from slabs, all of one class and with consecutive rows. */
+struct mpshm__slab {
+    uint64_t at, size;
+    uint32_t first, count;
+    uint32_t size_class;
+};
+
+/* Map the arena behind `fd`, and believe nothing that it says before it has been checked against
+ * the row of the control file. */
+int mpshm__arena_map(int fd, uint32_t index, const struct mpshm__arena_row *row,
+                     const unsigned char *tree, struct mpshm__arena **out);
+/* Make a new one for `need` bytes in one piece. Its row is not yet known to anybody. */
+int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
+                        struct mpshm__arena **out);
+void mpshm__arena_unmap(struct mpshm__arena *arena);
+/* Give the memory of one free block, or of any range of data, back. */
+void mpshm__arena_punch(struct mpshm__arena *arena, uint64_t at, uint64_t size);
+
+/* ---- sizeclass.c ---- */
+
+uint32_t mpshm__class_of(uint64_t nbytes);
+uint64_t mpshm__class_bytes(uint32_t size_class);
+enum { MPSHM__SLAB_LIMIT = 32 * 1024, MPSHM__SLAB_BYTES = 256 * 1024 };
+
+/* ---- refs.c: references, the same for clients and for the manager ---- */
+
+/* Is anything of block `i` left? If not, it becomes free, exactly once, by whoever sees it first. */
+void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena, uint32_t i);
+/* Take process `slot` out of every block of the arena. */
+void mpshm__forget_holder(struct mpshm__control *control, struct mpshm__arena *arena, int slot);
+int mpshm__has_references(const struct mpshm__block *block);
+
+/* ---- alloc.c: the owner's side ---- */
+
+int mpshm__carve_or_reuse(struct mpshm__control *control, struct mpshm__arena *arena,
+                          uint64_t nbytes, int zeroed, uint32_t *out);
+void mpshm__drain_returned(struct mpshm__arena *arena);
+/* Give back what is free in an own arena. */
+void mpshm__trim(struct mpshm__control *control, struct mpshm__arena *arena);
+
+/* ---- wire.c: what client and manager say to each other ---- */
+
+enum mpshm__op {
+    MPSHM__HELLO = 1,    /* a = slot that I have, or MPSHM__NO_SLOT. Answer: a = slot */
+    MPSHM__HELLO_CHILD,  /* a slot for a child that is about to be forked. Answer: a = slot */
+    MPSHM__REGISTER,     /* with a descriptor: here is an arena. a = row that it has, or none.
+                            Answer: a = row */
+    MPSHM__GET,          /* a = row. Answer with its descriptor */
+    MPSHM__ANSWER,       /* err = 0 or -errno */
+};
+enum { MPSHM__NO_SLOT = 0xffffffffu, MPSHM__WIRE = 0x6d707301 };
+
+struct mpshm__frame {
+    uint32_t magic;
+    uint16_t op;
+    uint16_t strategy;
+    int32_t err;
+    uint32_t a;
+    uint64_t nonce[2];
+    uint64_t size;
+    int32_t fd_number; /* the sender's own number of the descriptor that it sends */
+    uint32_t reserved;
+};
+
+/* One frame over a SOCK_SEQPACKET socket, whole or an error. `fd` is -1 for none; the sender keeps
+ * its own, the receiver closes what it gets. -ECONNRESET when the other has gone. */
+int mpshm__send_frame(int sock, const struct mpshm__frame *frame, int fd);
+int mpshm__recv_frame(int sock, struct mpshm__frame *frame, int *fd);
+
+/* ---- client.c: a tree as one process sees it ---- */
+
+struct mpshm__tree {
+    unsigned char id[MPSHM_ID_SIZE];
+    int control_fd;
+    struct mpshm__control *control;
+    int sock;  /* to the manager, or -1 */
+    int slot;  /* of this process, or -1 */
+    struct mpshm__arena *arenas[MPSHM__ARENAS];
+    uint32_t arena_top; /* rows above are empty */
+    uint32_t current;   /* own arena that allocation tries first, + 1 */
+    int kept_fds;       /* descriptors of arenas of others */
+};
+
+enum { MPSHM__TREES = 16 };
+extern struct mpshm__tree *mpshm__trees[MPSHM__TREES];
+extern pthread_mutex_t mpshm__lock; /* guards all that is private to this process */
+
+/* All with the lock held. */
+int mpshm__tree_of(const unsigned char *id, struct mpshm__tree **out); /* enters it when new */
+int mpshm__join(struct mpshm__tree *tree);                             /* a slot, a manager */
+int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena);
+int mpshm__arena_is_met(const struct mpshm__tree *tree, uint32_t index, uint64_t nonce0);
+int mpshm__arena_meet(struct mpshm__tree *tree, uint32_t index, uint64_t nonce0,
+                      struct mpshm__arena **out);
+int mpshm__child_slot(struct mpshm__tree *tree, int *sock, int *slot);
+void mpshm__drop_stale_arenas(struct mpshm__tree *tree);
+
+/* ---- starter.c ---- */
+
+/* A connection to the manager of the tree, started when there is none. */
+int mpshm__manager_connect(struct mpshm__tree *tree);
 
 #endif

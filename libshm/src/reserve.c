@@ -11,7 +11,8 @@
  * call had reserved, so a large request in one piece might never finish under a profiler's timer. */
 enum { STEP = 64 << 20 };
 
-/* A mount without a size limit would let us fill all memory before it says no. */
+/* Would this fill the mount, or all memory where the mount has no size? Asked first, because the
+ * kernel would try, page by page, before it says no. */
 static int impossible(int fd, uint64_t size)
 {
     struct statvfs fs;
@@ -24,12 +25,12 @@ static int impossible(int fd, uint64_t size)
     return 0;
 }
 
-int mpshm__reserve(int fd, uint64_t size)
+int mpshm__reserve(int fd, uint64_t at, uint64_t size)
 {
-    if (impossible(fd, size))
+    if (size >= STEP && impossible(fd, size))
         return -ENOSPC;
-    for (uint64_t at = 0; at < size;) {
-        uint64_t len = size - at < STEP ? size - at : STEP;
+    for (uint64_t end = at + size; at < end;) {
+        uint64_t len = end - at < STEP ? end - at : STEP;
         /* Returns its error and leaves errno alone. */
         int err = posix_fallocate(fd, (off_t)at, (off_t)len);
         if (err == EINTR)

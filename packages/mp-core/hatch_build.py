@@ -19,6 +19,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 # The stable ABI of 3.11 is the first that has the buffer protocol, which a Block needs.
 LIMITED_API = "0x030b0000"
 EXTENSION = "_libshm.abi3.so"
+MANAGER = "shm-manager"
 
 
 def header_as_cdef(header: str) -> str:
@@ -64,10 +65,15 @@ class LibshmBuildHook(BuildHookInterface):  # type: ignore[type-arg]
 
         self.build = tempfile.TemporaryDirectory(prefix="mp-core-build-")
         extension = compile_extension(libshm, root / "native", Path(self.build.name))
+        manager = Path(self.build.name) / MANAGER
         if version == "editable":
-            shutil.copy2(extension, root / "src" / "mp_core" / EXTENSION)
+            for made, name in ((extension, EXTENSION), (manager, MANAGER)):
+                replacement = root / "src" / "mp_core" / f"{name}.new"
+                shutil.copy2(made, replacement)
+                replacement.rename(replacement.with_name(name))  # what is running keeps its old file
         else:
             build_data["force_include"][str(extension)] = f"mp_core/{EXTENSION}"
+            build_data["force_include"][str(manager)] = f"mp_core/{MANAGER}"
         platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
         build_data["tag"] = f"cp311-abi3-{platform}"
         build_data["pure_python"] = False

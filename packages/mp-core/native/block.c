@@ -1,71 +1,182 @@
-/* The Python type under mp_core.Block: an object that owns one segment and offers its bytes.
+/* The Python type under mp_core.Block: one hold on a block, offered through the buffer protocol.
  *
  * Why this is not cffi: until 3.12 only a C type can offer the buffer protocol, and an ndarray over
  * a Block keeps exactly this object alive. It lives in the same shared library as the cffi binding,
- * as a second module, so that both use one copy of libshm. */
+ * as a second module, so that both use one copy of libshm.
+ *
+ * Note [The interpreter's lock and ours]
+ *   libshm has one lock per process. Whoever waits for the manager holds it and has let go of the
+ *   interpreter's lock; a finalizer holds the interpreter's lock and may wait for ours. That is no
+ *   circle: who holds ours never waits for the interpreter's. The one exception would be a fork,
+ *   where ours is held from before the fork to after it: so those three calls keep the
+ *   interpreter's lock from beginning to end, which a call through cffi would not. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <errno.h>
 
 #include "mpshm.h"
 
+/* From this size on, memory may be reserved or touched page by page: let other threads run. */
+enum { TAKES_A_WHILE = 1 << 20 };
+
 typedef struct {
     PyObject_HEAD
-    mpshm_segment *segment;
+    mpshm_block block;
 } Buffer;
 
-/* Buffer(address): takes over the mpshm_segment at `address`, and closes it when it goes. */
-static PyObject *buffer_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+static PyObject *wrap(PyObject *type, mpshm_block *block)
 {
-    PyObject *number;
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    (void)kwargs;
+    allocfunc alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
+    Buffer *self = (Buffer *)alloc((PyTypeObject *)type, 0);
 
-    if (!PyArg_ParseTuple(args, "O!:Buffer", &PyLong_Type, &number))
-        return NULL;
-    void *address = PyLong_AsVoidPtr(number);
-    if (address == NULL) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "Buffer: the address of a segment, not 0");
-        return NULL;
-    }
-    Buffer *self = (Buffer *)alloc(type, 0);
-    if (self != NULL)
-        self->segment = address;
+    if (self == NULL)
+        mpshm_block_release(block);
+    else
+        self->block = *block;
     return (PyObject *)self;
 }
+
+/* allocate(type, strategy, nbytes, zeroed) -> object of type, or -errno as an int */
+static PyObject *allocate(PyObject *module, PyObject *args)
+{
+    PyObject *type;
+    int strategy, zeroed, rc = -EAGAIN;
+    unsigned long long nbytes;
+    mpshm_block block;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "OiKp:allocate", &type, &strategy, &nbytes, &zeroed))
+        return NULL;
+    int flags = zeroed ? MPSHM_ZEROED : 0;
+    if (nbytes < TAKES_A_WHILE)
+        rc = mpshm_block_allocate(strategy, nbytes, flags | MPSHM_NOWAIT, &block);
+    if (rc == -EAGAIN) {
+        Py_BEGIN_ALLOW_THREADS
+        rc = mpshm_block_allocate(strategy, nbytes, flags, &block);
+        Py_END_ALLOW_THREADS
+    }
+    return rc < 0 ? PyLong_FromLong(rc) : wrap(type, &block);
+}
+
+/* claim(type, handle) -> object of type, or -errno as an int */
+static PyObject *claim(PyObject *module, PyObject *args)
+{
+    PyObject *type;
+    const char *handle;
+    Py_ssize_t len;
+    mpshm_block block;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "Oy#:claim", &type, &handle, &len))
+        return NULL;
+    const unsigned char *bytes = (const unsigned char *)handle;
+    int rc = mpshm_block_claim(bytes, (size_t)len, MPSHM_NOWAIT, &block);
+    if (rc == -EAGAIN) {
+        Py_BEGIN_ALLOW_THREADS
+        rc = mpshm_block_claim(bytes, (size_t)len, 0, &block);
+        Py_END_ALLOW_THREADS
+    }
+    return rc < 0 ? PyLong_FromLong(rc) : wrap(type, &block);
+}
+
+static PyObject *before_fork(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    mpshm_before_fork();
+    Py_RETURN_NONE;
+}
+
+static PyObject *after_fork_in_parent(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    mpshm_after_fork_in_parent();
+    Py_RETURN_NONE;
+}
+
+static PyObject *after_fork_in_child(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    mpshm_after_fork_in_child();
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"allocate", allocate, METH_VARARGS, NULL},
+    {"claim", claim, METH_VARARGS, NULL},
+    {"before_fork", before_fork, METH_NOARGS, NULL},
+    {"after_fork_in_parent", after_fork_in_parent, METH_NOARGS, NULL},
+    {"after_fork_in_child", after_fork_in_child, METH_NOARGS, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+/* ---- the type ---- */
 
 static void buffer_dealloc(PyObject *op)
 {
     PyTypeObject *type = Py_TYPE(op);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
-    mpshm_segment_close(((Buffer *)op)->segment);
+    mpshm_block_release(&((Buffer *)op)->block);
     release(op);
     Py_DECREF(type);
 }
 
 static int buffer_get(PyObject *op, Py_buffer *view, int flags)
 {
-    Buffer *self = (Buffer *)op;
-    return PyBuffer_FillInfo(view, op, mpshm_segment_data(self->segment),
-                             (Py_ssize_t)mpshm_segment_nbytes(self->segment), 0, flags);
+    const mpshm_block *block = &((Buffer *)op)->block;
+    return PyBuffer_FillInfo(view, op, block->data, (Py_ssize_t)block->nbytes, 0, flags);
+}
+
+static PyObject *buffer_send(PyObject *op, PyObject *unused)
+{
+    unsigned char handle[MPSHM_HANDLE_SIZE];
+    (void)unused;
+
+    mpshm_block_send(&((Buffer *)op)->block, handle);
+    return PyBytes_FromStringAndSize((const char *)handle, sizeof(handle));
+}
+
+static PyObject *buffer_others(PyObject *op, PyObject *unused)
+{
+    (void)unused;
+    return PyLong_FromLong(mpshm_block_others(&((Buffer *)op)->block));
 }
 
 static PyObject *buffer_nbytes(PyObject *op, void *closure)
 {
     (void)closure;
-    return PyLong_FromUnsignedLongLong(mpshm_segment_nbytes(((Buffer *)op)->segment));
+    return PyLong_FromUnsignedLongLong(((Buffer *)op)->block.nbytes);
 }
+
+static PyObject *buffer_address(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyLong_FromVoidPtr(((Buffer *)op)->block.data);
+}
+
+static PyObject *buffer_strategy(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyLong_FromLong(((Buffer *)op)->block.strategy);
+}
+
+static PyMethodDef buffer_methods[] = {
+    {"_send", buffer_send, METH_NOARGS, "A claim on this block, as bytes for one receiver."},
+    {"_others", buffer_others, METH_NOARGS, "How many others want this block."},
+    {NULL, NULL, 0, NULL},
+};
 
 static PyGetSetDef buffer_getset[] = {
     {"nbytes", buffer_nbytes, NULL, "Usable bytes.", NULL},
+    {"_address", buffer_address, NULL, "Where the first byte lies in this process.", NULL},
+    {"_strategy", buffer_strategy, NULL, "The strategy's number.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot buffer_slots[] = {
-    {Py_tp_doc, "The memory of one segment, through the buffer protocol."},
-    {Py_tp_new, buffer_new},
+    {Py_tp_doc, "One hold on a block of shared memory, through the buffer protocol."},
     {Py_tp_dealloc, buffer_dealloc},
+    {Py_tp_methods, buffer_methods},
     {Py_tp_getset, buffer_getset},
     {Py_bf_getbuffer, buffer_get},
     {0, NULL},
@@ -92,6 +203,7 @@ static struct PyModuleDef block_module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "_block",
     .m_doc = "The C type under mp_core.Block.",
+    .m_methods = functions,
     .m_slots = block_slots,
 };
 

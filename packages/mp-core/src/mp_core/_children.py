@@ -7,15 +7,20 @@ not import us, and unpickles what it was given. But nothing can come into it, an
 a `Connection` that it was given: a queue is two of them, a pool four. So the pickle of a connection is where the
 registration travels:
 
-    parent: ForkingPickler(Connection) --> (join_family, (packages, strategy), original pickle)
+    parent: ForkingPickler(Connection) --> (join_family, (packages, strategy, tree), original pickle)
     child:  join_family imports the packages and calls their init_reductions(), then the connection is rebuilt.
 
-The cost is some fifty bytes per connection and one dictionary look-up when it has happened before.
+The cost is some eighty bytes per connection and one dictionary look-up when it has happened before.
+
+The tree travels with it, so that parent and children share one manager, and both enter it at once: a message is kept
+while anybody is in its tree, and the parent must be there before a child can send one and end. A forked child has all
+of this already; the hook before the fork makes sure that its parent has entered.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from multiprocessing import context
 from multiprocessing.connection import Connection, reduce_connection
@@ -23,6 +28,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_core import strategy
+from mp_core._native import check, ffi, lib
 
 __all__ = ["enlist", "join_family"]
 
@@ -39,12 +45,31 @@ def enlist(package: str) -> None:
 
 def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     rebuild, args = reduce_connection(connection)  # type: ignore[no-untyped-call]
-    # Only a child that is being started takes over the strategy; a running process keeps its own.
-    inherited = strategy.get_sharing_strategy() if context.get_spawning_popen() is not None else None
+    # Only a child that is being started takes over strategy and tree; a running process keeps its own.
+    inherited = (strategy.get_sharing_strategy(), _enter()) if context.get_spawning_popen() is not None else None
     return join_family, (tuple(_packages), inherited, rebuild, args)
 
 
-def join_family(packages: tuple[str, ...], inherited: str | None, rebuild: Callable[..., Any], args: Any) -> Any:
+def _enter() -> bytes:
+    """Be in the tree; return its name."""
+    check(lib.mpshm_enter(), "cannot use the folder of shared memory (see MPSHM_RUNTIME_DIR)")
+    tree = ffi.new("unsigned char[]", lib.MPSHM_ID_SIZE)
+    check(lib.mpshm_home(tree))
+    return bytes(ffi.buffer(tree))
+
+
+def _before_fork() -> None:
+    if _packages:
+        _enter()
+
+
+# The latest registered runs first: this has to come before the engine's own hook.
+os.register_at_fork(before=_before_fork)
+
+
+def join_family(
+    packages: tuple[str, ...], inherited: tuple[str, bytes] | None, rebuild: Callable[..., Any], args: Any
+) -> Any:
     """Register as the sender has, then rebuild its connection."""
     global _joined
     for package in packages:
@@ -53,5 +78,9 @@ def join_family(packages: tuple[str, ...], inherited: str | None, rebuild: Calla
             enlist(package)
     if inherited is not None and not _joined:
         _joined = True
-        strategy.set_sharing_strategy(inherited)
+        name, tree = inherited
+        strategy.set_sharing_strategy(name)
+        # A child that has begun to share in a tree of its own stays there; both can talk all the same.
+        lib.mpshm_set_home(tree)
+        _enter()
     return rebuild(*args)

@@ -1,7 +1,7 @@
 """The seam: the only module that touches the compiled library.
 
-`ffi` and `lib` are cffi's view of libshm, `Buffer` is the C type that owns a segment, and `check` turns a `-errno`
-into the `OSError` that it stands for.
+`ffi` and `lib` are cffi's view of libshm. `Buffer`, `allocate`, `claim` and the fork hooks are the hand-written part
+(`native/block.c` says why). `check` turns a `-errno` into the `OSError` that it stands for.
 """
 
 from __future__ import annotations
@@ -9,20 +9,31 @@ from __future__ import annotations
 import importlib.util
 import os
 from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from typing import Any
 
 from mp_core import _libshm
 from mp_core._libshm import ffi, lib
 from mp_core._version import __version__
 
-__all__ = ["Buffer", "check", "ffi", "lib"]
+__all__ = [
+    "Buffer",
+    "after_fork_in_child",
+    "after_fork_in_parent",
+    "allocate",
+    "before_fork",
+    "check",
+    "claim",
+    "ffi",
+    "lib",
+]
 
 
 def check(rc: int, what: str | None = None) -> int:
     """
     Return *rc*, or raise the `OSError` that it stands for.
 
-    The subclass follows from the number, so `FileNotFoundError`, `PermissionError` and the others come by themselves;
-    out of memory is `MemoryError`, as everywhere in Python.
+    The subclass follows from the number, so `FileNotFoundError`, `PermissionError` and the others come by themselves.
     """
     if rc >= 0:
         return rc
@@ -39,16 +50,23 @@ def _same_version() -> None:
         )
 
 
-def _second_module() -> type:
+def _second_module() -> Any:
     """Load the `_block` module that lives in the same shared library, so that both use one copy of libshm."""
     loader = ExtensionFileLoader("mp_core._block", _libshm.__file__)
     spec = importlib.util.spec_from_file_location("mp_core._block", _libshm.__file__, loader=loader)
     assert spec is not None
     module = importlib.util.module_from_spec(spec)
     loader.exec_module(module)
-    buffer: type = module.Buffer
-    return buffer
+    return module
 
 
 _same_version()
-Buffer = _second_module()
+check(lib.mpshm_set_manager(os.fsencode(Path(_libshm.__file__).with_name("shm-manager"))), "the path of shm-manager")
+
+_block = _second_module()
+Buffer: type = _block.Buffer
+allocate = _block.allocate
+claim = _block.claim
+before_fork = _block.before_fork
+after_fork_in_parent = _block.after_fork_in_parent
+after_fork_in_child = _block.after_fork_in_child

@@ -1,7 +1,7 @@
-"""Sharing strategies: how a segment is made and how another process meets it.
+"""Sharing strategies: how shared memory is made and how another process meets it.
 
-Each strategy is a module of its own (`file_descriptor`, `file_system`) with the same few functions; this module knows
-which of them the platform has and which one is in use.
+What a strategy does is in libshm, a file each (`object_memfd.c`, `object_named.c`); this module knows which of them the
+platform has and which one is in use.
 """
 
 from __future__ import annotations
@@ -9,7 +9,12 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy"]
+from mp_core._native import lib
+
+__all__ = ["CODES", "NAMES", "get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy"]
+
+CODES: dict[str, int] = {"file_descriptor": lib.MPSHM_FILE_DESCRIPTOR, "file_system": lib.MPSHM_FILE_SYSTEM}
+NAMES: dict[int, str] = {code: name for name, code in CODES.items()}
 
 _ALL: tuple[str, ...] = ("file_descriptor", "file_system") if sys.platform == "linux" else ("file_system",)
 

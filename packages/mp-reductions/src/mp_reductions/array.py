@@ -59,15 +59,29 @@ def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
         block = allocate(packed.data.nbytes, zeroed=False)
     except (MemoryError, OSError) as error:
         # Delivered all the same: a message that is late is better than one that is lost.
-        warnings.warn(
-            f"an array of {a.nbytes} bytes travels through the pipe, pickled, because shared memory ran out: {error}",
-            ResourceWarning,
-            stacklevel=2,
-        )
+        _warn_once(a.nbytes, error)
         return inline.reduce_inline(a)
     np.frombuffer(block, np.uint8)[:] = packed.data
     add_copied_bytes(packed.data.nbytes)
     return _reduced(block, a, packed.offset, packed.strides)
+
+
+_warned = False
+
+
+def _warn_once(nbytes: int, error: Exception) -> None:
+    global _warned
+    if _warned:
+        return
+    _warned = True
+    try:
+        warnings.warn(
+            f"shared memory ran out, so an array of {nbytes} bytes (and maybe others) travels through the pipe: {error}",
+            ResourceWarning,
+            stacklevel=3,
+        )
+    except ResourceWarning:
+        pass  # a filter that makes errors of warnings must not make a lost message of a slow one
 
 
 def _reduced(

@@ -30,8 +30,9 @@ def find_block(a: np.ndarray[Any, Any]) -> Block | None:
 
 def address_of(memory: np.ndarray[Any, Any] | Block) -> int:
     """Where the first element of an array, or the first byte of a block, lies in this process."""
-    a = memory if isinstance(memory, np.ndarray) else np.ndarray(0, np.uint8, memory)
-    address: int = a.__array_interface__["data"][0]
+    if isinstance(memory, Block):
+        return memory._address
+    address: int = memory.__array_interface__["data"][0]
     return address
 
 

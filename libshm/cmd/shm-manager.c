@@ -1,0 +1,26 @@
+/* shm-manager FOLDER: the manager of one tree. Started by libshm, with the listening socket as
+ * descriptor 3; not meant to be started by hand. */
+#include <stdio.h>
+#include <unistd.h>
+
+#include "mpshm.h"
+
+int main(int argc, char **argv)
+{
+    if (argc != 2) {
+        fprintf(stderr, "usage: shm-manager FOLDER (started by libshm, with a socket as descriptor 3)\n");
+        return 2;
+    }
+    /* Leave the starter, so that it is not a parent that has to wait for this child. */
+    switch (fork()) {
+    case -1:
+        return 1;
+    case 0:
+        break;
+    default:
+        return 0;
+    }
+    if (chdir("/") < 0)
+        return 1;
+    return mpshm_manager_run(3, argv[1]) < 0;
+}

@@ -1,0 +1,345 @@
+/* Blocks as a process uses them: allocate, send, claim, release. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "internal.h"
+
+/* What travels in a message. `check` covers all before it, so that a damaged handle is told from a
+ * stale one; it is no secret and protects against accidents only. */
+struct handle {
+    unsigned char tree[MPSHM_ID_SIZE];
+    uint64_t arena; /* first half of its nonce */
+    uint32_t row;   /* of the arena in the control file */
+    uint32_t block;
+    uint32_t generation;
+    uint32_t message; /* which bit of `outstanding`; OVERFLOW for none */
+    uint64_t nbytes;
+    uint64_t check;
+};
+
+enum { OVERFLOW = 64 };
+
+_Static_assert(sizeof(struct handle) == MPSHM_HANDLE_SIZE, "the size of a handle is public");
+
+/* ---- home: the tree in which this process allocates ---- */
+
+static unsigned char home_id[MPSHM_ID_SIZE];
+static int home_is_set;
+
+static int home_id_once(void)
+{
+    if (!home_is_set &&
+        MPSHM__RETRY(getrandom(home_id, sizeof(home_id), 0)) != (long)sizeof(home_id))
+        return -EIO;
+    home_is_set = 1;
+    return 0;
+}
+
+int mpshm_home(unsigned char *id)
+{
+    pthread_mutex_lock(&mpshm__lock);
+    int err = home_id_once();
+    memcpy(id, home_id, sizeof(home_id));
+    pthread_mutex_unlock(&mpshm__lock);
+    return err;
+}
+
+int mpshm_set_home(const unsigned char *id)
+{
+    int err = 0;
+
+    pthread_mutex_lock(&mpshm__lock);
+    if (!home_is_set) {
+        memcpy(home_id, id, sizeof(home_id));
+        home_is_set = 1;
+    } else if (memcmp(home_id, id, sizeof(home_id)) != 0) {
+        err = -EBUSY;
+    }
+    pthread_mutex_unlock(&mpshm__lock);
+    return err;
+}
+
+static int home(struct mpshm__tree **tree)
+{
+    int err = home_id_once();
+
+    return err < 0 ? err : mpshm__tree_of(home_id, tree);
+}
+
+int mpshm_enter(void)
+{
+    struct mpshm__tree *tree;
+
+    pthread_mutex_lock(&mpshm__lock);
+    int err = home(&tree);
+    pthread_mutex_unlock(&mpshm__lock);
+    return err;
+}
+
+/* ---- holding: how many handles this process has to a block, and the one bit that says so ---- */
+
+static void hold(struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_t i)
+{
+    if (arena->held[i]++ == 0) {
+        arena->holding++;
+        atomic_fetch_or(&arena->blocks[i].holders[tree->slot / 64], (uint64_t)1 << (tree->slot % 64));
+    }
+}
+
+static void let_go(struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_t i)
+{
+    if (--arena->held[i] == 0) {
+        arena->holding--;
+        atomic_fetch_and(&arena->blocks[i].holders[tree->slot / 64],
+                         ~((uint64_t)1 << (tree->slot % 64)));
+        mpshm__try_free(tree->control, arena, i);
+    }
+}
+
+static void fill(mpshm_block *out, struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_t i)
+{
+    out->data = arena->data + (uint64_t)atomic_load(&arena->blocks[i].where) * 64;
+    out->nbytes = atomic_load(&arena->blocks[i].nbytes);
+    out->tree = tree;
+    out->arena = arena;
+    out->index = i;
+    out->strategy = arena->strategy;
+}
+
+/* ---- allocate ---- */
+
+static int from_some_arena(struct mpshm__tree *tree, int strategy, uint64_t nbytes, int flags,
+                           struct mpshm__arena **out, uint32_t *i)
+{
+    int zeroed = flags & MPSHM_ZEROED;
+    struct mpshm__arena *arena;
+    int err;
+
+    /* The one that served last is tried first; there is seldom another. */
+    for (uint32_t k = 0; k <= tree->arena_top; k++) {
+        arena = k == 0 ? (tree->current ? tree->arenas[tree->current - 1] : NULL) : tree->arenas[k - 1];
+        if (arena == NULL || !arena->own || arena->strategy != strategy)
+            continue;
+        err = mpshm__carve_or_reuse(tree->control, arena, nbytes, zeroed, i);
+        if (err == -EXFULL)
+            continue;
+        *out = arena;
+        return err;
+    }
+    if (flags & MPSHM_NOWAIT)
+        return -EAGAIN;
+    err = mpshm__join(tree);
+    if (err == 0)
+        err = mpshm__arena_create(strategy, nbytes + nbytes / 4, tree->id, &arena);
+    if (err < 0)
+        return err;
+    err = mpshm__arena_register(tree, arena);
+    if (err < 0) {
+        if (strategy == MPSHM_FILE_SYSTEM)
+            mpshm__object_unlink(arena->nonce);
+        mpshm__arena_unmap(arena);
+        return err;
+    }
+    tree->current = arena->index + 1;
+    *out = arena;
+    err = mpshm__carve_or_reuse(tree->control, arena, nbytes, zeroed, i);
+    return err == -EXFULL ? -ENOMEM : err;
+}
+
+int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out)
+{
+    struct mpshm__tree *tree;
+    struct mpshm__arena *arena = NULL;
+    uint32_t i;
+    int err;
+
+    if (strategy != MPSHM_FILE_DESCRIPTOR && strategy != MPSHM_FILE_SYSTEM)
+        return -EINVAL;
+    if (nbytes > mpshm__memory_bytes() * 4 || nbytes > (uint64_t)1 << 36)
+        return -ENOMEM; /* nothing that this machine could ever hold */
+    pthread_mutex_lock(&mpshm__lock);
+    err = home(&tree);
+    if (err == 0 && tree->slot < 0)
+        err = flags & MPSHM_NOWAIT ? -EAGAIN : mpshm__join(tree);
+    if (err == 0)
+        err = from_some_arena(tree, strategy, nbytes, flags, &arena, &i);
+    if (err == 0) {
+        struct mpshm__block *block = &arena->blocks[i];
+        atomic_store(&block->outstanding, 0);
+        atomic_store(&block->overflow, 0);
+        atomic_store(&block->nbytes, nbytes);
+        for (int w = 0; w < MPSHM__HOLDER_WORDS; w++)
+            atomic_store(&block->holders[w], 0);
+        arena->held[i] = 0;
+        hold(tree, arena, i);
+        /* Killed before this line: the block is still free and its arena has lost its owner. */
+        uint64_t generation = MPSHM__GENERATION(atomic_load(&block->state));
+        atomic_store(&block->state, generation << MPSHM__GENERATION_SHIFT | MPSHM__LIVE);
+        fill(out, tree, arena, i);
+    }
+    pthread_mutex_unlock(&mpshm__lock);
+    return err;
+}
+
+/* ---- send ---- */
+
+static uint64_t checksum(const struct handle *handle)
+{
+    const unsigned char *byte = (const void *)handle;
+    uint64_t h = 0xcbf29ce484222325u;
+
+    for (size_t i = 0; i < offsetof(struct handle, check); i++)
+        h = (h ^ byte[i]) * 0x100000001b3u;
+    return h ^ h >> 29;
+}
+
+int mpshm_block_send(const mpshm_block *ref, unsigned char *bytes)
+{
+    struct mpshm__tree *tree = ref->tree;
+    struct mpshm__arena *arena = ref->arena;
+    struct mpshm__block *block = &arena->blocks[ref->index];
+    struct handle handle = {.row = arena->index, .block = ref->index, .nbytes = ref->nbytes};
+    uint64_t state, out, bit;
+
+    /* No lock: the caller's hold keeps the block alive, and all that changes is atomic. */
+    memcpy(handle.tree, tree->id, MPSHM_ID_SIZE);
+    handle.arena = arena->nonce[0];
+    state = atomic_load(&block->state);
+    handle.generation = MPSHM__GENERATION(state);
+
+    out = atomic_load(&block->outstanding);
+    do {
+        if (out == UINT64_MAX) {
+            atomic_fetch_add(&block->overflow, 1);
+            handle.message = OVERFLOW;
+            break;
+        }
+        /* The search begins at another bit for each message, so that a handle that was used once
+         * is not good again for the next message. */
+        unsigned from = (unsigned)(state & 63);
+        uint64_t free = ~out, turned = from ? free >> from | free << (64 - from) : free;
+        handle.message = ((unsigned)__builtin_ctzll(turned) + from) % 64;
+        bit = (uint64_t)1 << handle.message;
+    } while (!atomic_compare_exchange_weak(&block->outstanding, &out, out | bit));
+    atomic_fetch_add(&block->state, 1); /* after, see Note [References] */
+
+    handle.check = checksum(&handle);
+    memcpy(bytes, &handle, sizeof(handle));
+    return 0;
+}
+
+/* ---- claim ---- */
+
+static int take_message(struct mpshm__block *block, uint32_t message)
+{
+    if (message < OVERFLOW) {
+        uint64_t bit = (uint64_t)1 << message;
+        return atomic_fetch_and(&block->outstanding, ~bit) & bit ? 0 : -ESTALE;
+    }
+    uint32_t n = atomic_load(&block->overflow);
+    do {
+        if (n == 0)
+            return -ESTALE;
+    } while (!atomic_compare_exchange_weak(&block->overflow, &n, n - 1));
+    return 0;
+}
+
+static int is_live(uint64_t state, uint32_t generation)
+{
+    return (state & MPSHM__LIVE) && MPSHM__GENERATION(state) == (generation & 0xffffffu);
+}
+
+static int claim(const struct handle *handle, int flags, mpshm_block *out)
+{
+    struct mpshm__tree *tree;
+    struct mpshm__arena *arena;
+    struct mpshm__block *block;
+    int err = mpshm__tree_of(handle->tree, &tree);
+
+    if (err == 0 && (flags & MPSHM_NOWAIT) &&
+        (tree->slot < 0 || !mpshm__arena_is_met(tree, handle->row, handle->arena)))
+        err = -EAGAIN;
+    if (err == 0 && tree->slot < 0)
+        err = mpshm__join(tree);
+    if (err == 0)
+        err = mpshm__arena_meet(tree, handle->row, handle->arena, &arena);
+    if (err < 0)
+        return err;
+    if (handle->block >= atomic_load(&arena->header->used) ||
+        handle->block >= arena->header->capacity)
+        return -EBADMSG;
+    block = &arena->blocks[handle->block];
+    if (!is_live(atomic_load(&block->state), handle->generation))
+        return -ESTALE;
+    hold(tree, arena, handle->block);
+    /* Now it cannot be freed, unless it was already: the epoch tells. */
+    if (!is_live(atomic_fetch_add(&block->state, 1), handle->generation) ||
+        atomic_load(&block->nbytes) != handle->nbytes)
+        err = -ESTALE;
+    else
+        err = take_message(block, handle->message);
+    if (err < 0) {
+        let_go(tree, arena, handle->block);
+        return err;
+    }
+    fill(out, tree, arena, handle->block);
+    if (out->nbytes > arena->size - arena->header->data_at ||
+        (uint64_t)((char *)out->data - arena->data) >
+            arena->size - arena->header->data_at - out->nbytes) {
+        let_go(tree, arena, handle->block);
+        return -EBADMSG; /* a descriptor that somebody has written over */
+    }
+    return 0;
+}
+
+int mpshm_block_claim(const unsigned char *bytes, size_t len, int flags, mpshm_block *out)
+{
+    struct handle handle;
+
+    if (len != sizeof(handle))
+        return -EBADMSG;
+    memcpy(&handle, bytes, sizeof(handle));
+    if (handle.check != checksum(&handle) || handle.message > OVERFLOW)
+        return -EBADMSG;
+    pthread_mutex_lock(&mpshm__lock);
+    int err = claim(&handle, flags, out);
+    pthread_mutex_unlock(&mpshm__lock);
+    return err;
+}
+
+/* ---- release ---- */
+
+void mpshm_block_release(mpshm_block *ref)
+{
+    if (ref->arena == NULL)
+        return;
+    pthread_mutex_lock(&mpshm__lock);
+    let_go(ref->tree, ref->arena, ref->index);
+    pthread_mutex_unlock(&mpshm__lock);
+    ref->arena = NULL;
+    ref->data = NULL;
+}
+
+int mpshm_block_others(const mpshm_block *ref)
+{
+    const struct mpshm__tree *tree = ref->tree;
+    const struct mpshm__block *block = &((struct mpshm__arena *)ref->arena)->blocks[ref->index];
+    uint64_t before, after;
+    int others;
+
+    /* The same look as before a free: repeated when somebody moved meanwhile. */
+    do {
+        before = atomic_load(&block->state);
+        others = (int)atomic_load(&block->overflow) + __builtin_popcountll(atomic_load(&block->outstanding));
+        for (int w = 0; w < MPSHM__HOLDER_WORDS; w++) {
+            uint64_t bits = atomic_load(&block->holders[w]);
+            if (w == tree->slot / 64)
+                bits &= ~((uint64_t)1 << (tree->slot % 64));
+            others += __builtin_popcountll(bits);
+        }
+        after = atomic_load(&block->state);
+    } while (before != after);
+    return others;
+}

@@ -1,0 +1,292 @@
+/* A tree as one process sees it: its slot, its manager, the arenas that it has met. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* Descriptors of others' arenas that are kept open, so that they can be registered again when the
+ * manager is killed after their owner. Few, because descriptors are scarce. */
+enum { KEEP_FDS = 6, ATTEMPTS = 20 };
+
+struct mpshm__tree *mpshm__trees[MPSHM__TREES];
+pthread_mutex_t mpshm__lock = PTHREAD_MUTEX_INITIALIZER;
+
+int mpshm__tree_of(const unsigned char *id, struct mpshm__tree **out)
+{
+    for (int i = 0; i < MPSHM__TREES; i++) {
+        struct mpshm__tree *tree = mpshm__trees[i];
+        if (tree != NULL) {
+            if (memcmp(tree->id, id, MPSHM_ID_SIZE) != 0)
+                continue;
+        } else {
+            tree = calloc(1, sizeof(*tree));
+            if (tree == NULL)
+                return -ENOMEM;
+            memcpy(tree->id, id, MPSHM_ID_SIZE);
+            tree->sock = tree->slot = tree->control_fd = -1;
+            mpshm__trees[i] = tree;
+        }
+        *out = tree;
+        return mpshm__tree_enter(tree);
+    }
+    return -EUSERS;
+}
+
+/* ---- talking to the manager ---- */
+
+static void disconnect(struct mpshm__tree *tree)
+{
+    if (tree->sock >= 0)
+        close(tree->sock);
+    tree->sock = -1;
+}
+
+/* Send, and wait for the answer. */
+static int converse(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
+{
+    int got = -1;
+    int err = mpshm__send_frame(sock, frame, fd);
+
+    if (err == 0)
+        err = mpshm__recv_frame(sock, frame, &got);
+    if (err < 0)
+        return err;
+    if (frame->op != MPSHM__ANSWER || (frame->err < 0 && got >= 0)) {
+        if (got >= 0)
+            close(got);
+        return -EBADMSG;
+    }
+    if (fd_out != NULL)
+        *fd_out = got;
+    else if (got >= 0)
+        close(got);
+    return frame->err;
+}
+
+/* Is it worth asking a manager again, and not a matter of what was asked? One that is being killed
+ * still has its socket for a moment, so the next attempt comes a little later. */
+static int worth_another(int err, int attempt)
+{
+    struct timespec pause = {.tv_nsec = attempt == 0 ? 0 : 2000000};
+
+    if (err != -ECONNRESET && err != -EBADMSG && err != -EPIPE && err != -ENOTCONN)
+        return 0;
+    nanosleep(&pause, NULL);
+    return 1;
+}
+
+static int say_hello(struct mpshm__tree *tree)
+{
+    struct mpshm__frame frame = {
+        .magic = MPSHM__WIRE,
+        .op = MPSHM__HELLO,
+        .a = tree->slot >= 0 ? (uint32_t)tree->slot : MPSHM__NO_SLOT,
+    };
+    int err = converse(tree->sock, &frame, -1, NULL);
+
+    if (err < 0)
+        return err;
+    if (frame.a >= MPSHM__SLOTS || atomic_load(&tree->control->ready) != 1)
+        return -EBADMSG;
+    tree->slot = (int)frame.a;
+    return 0;
+}
+
+static int offer(struct mpshm__tree *tree, struct mpshm__arena *arena, int known)
+{
+    struct mpshm__frame frame = {
+        .magic = MPSHM__WIRE,
+        .op = MPSHM__REGISTER,
+        .strategy = (uint16_t)arena->strategy,
+        .a = known ? arena->index : MPSHM__NO_SLOT,
+        .nonce = {arena->nonce[0], arena->nonce[1]},
+        .size = arena->size,
+        .fd_number = arena->fd,
+    };
+    int err = converse(tree->sock, &frame, arena->fd, NULL);
+
+    if (err == 0 && frame.a >= MPSHM__ARENAS)
+        err = -EBADMSG;
+    if (err == 0)
+        arena->index = frame.a;
+    return err;
+}
+
+int mpshm__join(struct mpshm__tree *tree)
+{
+    int err = 0;
+
+    if (tree->sock >= 0 && tree->slot >= 0)
+        return 0;
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        disconnect(tree);
+        tree->sock = mpshm__manager_connect(tree);
+        if (tree->sock < 0)
+            return tree->sock;
+        err = say_hello(tree);
+        /* To a manager that is new everything has to be said again. */
+        for (uint32_t i = 0; err == 0 && i < tree->arena_top; i++)
+            if (tree->arenas[i] != NULL && tree->arenas[i]->fd >= 0) {
+                err = offer(tree, tree->arenas[i], 1);
+                if (err == -ESTALE || err == -EMFILE || err == -ENOMEM)
+                    err = 0; /* one that it will not have is still good for us */
+            }
+        if (err == 0)
+            return 0;
+        disconnect(tree);
+        if (!worth_another(err, attempt))
+            return err;
+    }
+    return err;
+}
+
+/* One question, asked again when the manager was killed meanwhile. */
+static int ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out)
+{
+    struct mpshm__frame question = *frame;
+    int err = 0;
+
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        err = mpshm__join(tree);
+        if (err < 0)
+            return err;
+        *frame = question;
+        err = converse(tree->sock, frame, -1, fd_out);
+        if (!worth_another(err, attempt))
+            return err;
+        disconnect(tree);
+    }
+    return err;
+}
+
+int mpshm__child_slot(struct mpshm__tree *tree, int *sock_out, int *slot_out)
+{
+    int err = 0;
+
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__HELLO_CHILD};
+        int sock = mpshm__manager_connect(tree);
+        if (sock < 0)
+            return sock;
+        err = converse(sock, &frame, -1, NULL);
+        if (err == 0 && frame.a >= MPSHM__SLOTS)
+            err = -EBADMSG;
+        if (err == 0) {
+            *sock_out = sock;
+            *slot_out = (int)frame.a;
+            return 0;
+        }
+        close(sock);
+        if (!worth_another(err, attempt))
+            return err;
+    }
+    return err;
+}
+
+/* ---- arenas ---- */
+
+static void put(struct mpshm__tree *tree, struct mpshm__arena *arena)
+{
+    tree->arenas[arena->index] = arena;
+    if (arena->index >= tree->arena_top)
+        tree->arena_top = arena->index + 1;
+}
+
+static void drop(struct mpshm__tree *tree, uint32_t i)
+{
+    if (tree->arenas[i]->fd >= 0 && !tree->arenas[i]->own)
+        tree->kept_fds--;
+    mpshm__arena_unmap(tree->arenas[i]);
+    tree->arenas[i] = NULL;
+}
+
+void mpshm__drop_stale_arenas(struct mpshm__tree *tree)
+{
+    for (uint32_t i = 0; i < tree->arena_top; i++) {
+        struct mpshm__arena *arena = tree->arenas[i];
+        if (arena != NULL && !arena->own && arena->holding == 0 &&
+            atomic_load(&tree->control->arenas[i].nonce[0]) != arena->nonce[0])
+            drop(tree, i);
+    }
+}
+
+int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena)
+{
+    int err = 0;
+
+    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+        err = mpshm__join(tree);
+        if (err < 0)
+            return err;
+        err = offer(tree, arena, 0);
+        if (err == 0) {
+            if (tree->arenas[arena->index] != NULL) /* of an arena that is gone */
+                drop(tree, arena->index);
+            put(tree, arena);
+            return 0;
+        }
+        if (!worth_another(err, attempt))
+            return err;
+        disconnect(tree);
+    }
+    return err;
+}
+
+int mpshm__arena_is_met(const struct mpshm__tree *tree, uint32_t index, uint64_t nonce0)
+{
+    return index < MPSHM__ARENAS && tree->arenas[index] != NULL &&
+           tree->arenas[index]->nonce[0] == nonce0;
+}
+
+int mpshm__arena_meet(struct mpshm__tree *tree, uint32_t index, uint64_t nonce0,
+                      struct mpshm__arena **out)
+{
+    struct mpshm__arena *arena;
+    struct mpshm__arena_row *row;
+    int fd = -1, err;
+
+    if (index >= MPSHM__ARENAS)
+        return -EBADMSG;
+    if (mpshm__arena_is_met(tree, index, nonce0)) {
+        *out = tree->arenas[index];
+        return 0;
+    }
+    err = mpshm__join(tree); /* a claim needs a slot, and a mapping should be a fresh one */
+    if (err < 0)
+        return err;
+    row = &tree->control->arenas[index];
+    if (atomic_load(&row->nonce[0]) != nonce0)
+        return -ESTALE;
+    mpshm__drop_stale_arenas(tree);
+    if (tree->arenas[index] != NULL)
+        return -ESTALE; /* blocks of an arena that the control file has forgotten */
+
+    if (atomic_load(&row->strategy) == MPSHM_FILE_SYSTEM) {
+        uint64_t nonce[2] = {atomic_load(&row->nonce[0]), atomic_load(&row->nonce[1])};
+        fd = err = mpshm__object_open_name(nonce);
+    } else {
+        struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET, .a = index};
+        err = ask(tree, &frame, &fd);
+        if (err == 0 && fd < 0)
+            err = -EBADMSG;
+    }
+    if (err < 0)
+        return err;
+    err = mpshm__arena_map(fd, index, row, tree->id, &arena);
+    if (err < 0) {
+        close(fd);
+        return err;
+    }
+    if (arena->strategy == MPSHM_FILE_DESCRIPTOR && tree->kept_fds < KEEP_FDS) {
+        arena->fd = fd;
+        tree->kept_fds++;
+    } else {
+        close(fd);
+    }
+    put(tree, arena);
+    *out = arena;
+    return 0;
+}

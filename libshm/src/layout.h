@@ -1,0 +1,142 @@
+/* What lies in shared memory, byte by byte: the control file of a tree and the arenas of its processes.
+ *
+ * Note [Who may write what]
+ *
+ *   tree of processes
+ *   +-----------------------------------------------------------------------------+
+ *   |  control file: slots (a row per process), arenas (a row per arena)          |
+ *   +-----------------------------------------------------------------------------+
+ *     arena of process 0              arena of process 1             ...
+ *   +--------+-------+---------+    +--------+-------+---------+
+ *   | header | table | data    |    | header | table | data    |
+ *   +--------+-------+---------+    +--------+-------+---------+
+ *
+ *   - A process allocates in its own arenas only, so allocation needs no lock between processes.
+ *   - Any process may take or drop a reference on any block: atomics in the block's descriptor.
+ *   - Nobody ever holds a lock in shared memory, so nobody can die holding one.
+ *
+ * Note [References]
+ *
+ *   A block is alive while its descriptor says so:
+ *
+ *     holders      one bit for each process (its slot number): that process has it
+ *     outstanding  one bit for each message that carries it and that nobody has claimed yet
+ *     overflow     how many more messages than there are bits
+ *     state        generation | live | epoch
+ *
+ *   Bits and not a count, because a bit can be set and cleared twice without harm: whatever a
+ *   process was doing when it was killed, clearing its bit everywhere is exact. Messages are not
+ *   tied to a process at all, so they outlive their sender.
+ *
+ *   To take a reference: set the bit, then add to the epoch, and only then let go of what kept the
+ *   block alive meanwhile (the message that is claimed, the own hold while sending).
+ *   To free: read the state, see nothing in outstanding, overflow and holders (in that order),
+ *   then exchange the state that was read for a dead one. Whoever took a reference in between has
+ *   moved the epoch, so the exchange fails and the look is repeated.
+ *
+ *   Killed in between leaves: a message that is claimed but still outstanding (a leak, as if it
+ *   had never been read), or a block with no reference that nobody freed (the sweep frees it). */
+#ifndef MPSHM_LAYOUT_H
+#define MPSHM_LAYOUT_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "mpshm.h"
+
+enum {
+    MPSHM__SLOTS = 256,        /* processes of a tree that use shared memory at one time */
+    MPSHM__ARENAS = 4096,      /* arenas of a tree at one time */
+    MPSHM__PAGE = 4096,        /* granularity of what is given back */
+    MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
+    MPSHM__LAYOUT = 1,
+};
+
+/* ---- the control file ---- */
+
+enum { MPSHM__SLOT_FREE = 0, MPSHM__SLOT_TAKEN = 1 };
+
+struct mpshm__slot {
+    _Atomic uint32_t state;
+    _Atomic int32_t pid;          /* 0 until a forked child has written its own */
+    _Atomic uint64_t start_time;  /* of that pid, so that a recycled one is not mistaken for it */
+    _Atomic uint64_t joined_ns;
+    unsigned char reserved[40];
+};
+
+struct mpshm__arena_row {
+    _Atomic uint64_t nonce[2];  /* 128 random bits, also in the name of a named arena; 0: no arena */
+    _Atomic uint64_t size;
+    _Atomic uint64_t born_ns;
+    _Atomic uint32_t strategy;
+    _Atomic uint32_t owner;     /* slot */
+    _Atomic int32_t owner_pid;  /* where a replaced manager may find the descriptor again */
+    _Atomic int32_t owner_fd;
+    unsigned char reserved[16];
+};
+
+struct mpshm__control {
+    char magic[8];
+    unsigned char tree[MPSHM_ID_SIZE];
+    _Atomic uint64_t cached_bytes;  /* free and warm, in all arenas of the tree */
+    _Atomic uint64_t cache_limit;
+    _Atomic uint64_t ready;         /* 1 when a manager has filled this in */
+    unsigned char reserved[64 - 8 - MPSHM_ID_SIZE - 24];
+    struct mpshm__slot slots[MPSHM__SLOTS];
+    struct mpshm__arena_row arenas[MPSHM__ARENAS];
+};
+
+/* ---- an arena ---- */
+
+/* state of a block: generation in the high 24 bits, then the live bit, then 39 bits of epoch. */
+#define MPSHM__LIVE ((uint64_t)1 << 39)
+#define MPSHM__GENERATION_SHIFT 40
+#define MPSHM__GENERATION(state) ((uint32_t)((state) >> MPSHM__GENERATION_SHIFT))
+
+struct mpshm__block {
+    _Atomic uint64_t state;
+    _Atomic uint64_t outstanding;  /* while it is free: the link of the returned list */
+    _Atomic uint64_t holders[MPSHM__HOLDER_WORDS];
+    _Atomic uint64_t nbytes;       /* as asked for */
+    _Atomic uint32_t overflow;
+    _Atomic uint32_t where;        /* offset in the data, in units of 64 bytes */
+};
+
+/* What does not change while a block is alive stands in a second table, so that a descriptor is
+ * exactly one cache line: its size class, and what its bytes are worth while it is free. */
+enum {
+    MPSHM__WARM = 0,    /* has been written to: the pages are there, the content is old */
+    MPSHM__FRESH = 1,   /* never written to: reads as zero */
+    MPSHM__PUNCHED = 2, /* given back: reads as zero, and has to be reserved again */
+};
+
+struct mpshm__trait {
+    _Atomic uint16_t size_class;
+    _Atomic uint8_t warmth;
+    unsigned char reserved;
+};
+
+struct mpshm__arena_header {
+    char magic[8];
+    unsigned char tree[MPSHM_ID_SIZE];
+    uint64_t nonce[2];
+    uint64_t size;         /* of the whole object */
+    uint64_t capacity;     /* rows of the tables */
+    uint64_t blocks_at;    /* offsets of the parts */
+    uint64_t traits_at;
+    uint64_t data_at;
+    uint32_t strategy;
+    uint32_t reserved;
+    _Atomic uint32_t orphan;   /* the owner has died: nobody will allocate here any more */
+    _Atomic uint32_t used;     /* rows that have ever been used; grows only */
+    _Atomic uint64_t carved;   /* bytes of data that have ever been used; grows only */
+    _Atomic uint64_t cached;   /* bytes that are free and warm */
+    _Atomic uint64_t returned; /* free blocks that the owner has not taken back: index + 1, 0 none */
+};
+
+_Static_assert(sizeof(struct mpshm__slot) == 64, "a slot is a cache line");
+_Static_assert(sizeof(struct mpshm__arena_row) == 64, "a row is a cache line");
+_Static_assert(sizeof(struct mpshm__block) == 64, "a descriptor is a cache line");
+_Static_assert(sizeof(struct mpshm__trait) == 4, "a trait is a word");
+
+#endif

@@ -1,0 +1,32 @@
+/* The file_descriptor strategy: a sealed memfd, met by passing its descriptor. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+/* With these, no holder of the descriptor can shorten the file under another's mapping. */
+enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+int mpshm__memfd_create(uint64_t size)
+{
+    int err;
+    int fd = memfd_create("mpshm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (fd < 0)
+        return -errno;
+    if (MPSHM__RETRY(ftruncate(fd, (off_t)size)) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
+        err = -errno;
+        close(fd);
+        return err;
+    }
+    return fd;
+}
+
+int mpshm__memfd_check(int fd)
+{
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    return seals >= 0 && (seals & SEALS) == SEALS ? 0 : -EBADMSG;
+}

@@ -1,0 +1,25 @@
+/* The file_system strategy: a POSIX shared memory object whose name is 128 random bits. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+int mpshm__named_create(const char *name, uint64_t size)
+{
+    /* With 128 random bits a name that exists is an attack or a broken generator, not bad luck:
+     * O_EXCL turns it into an error and there is no retry. */
+    int fd = (int)MPSHM__RETRY(shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+
+    if (fd < 0)
+        return -errno;
+    /* Sparse here; what is handed out is reserved first, see alloc.c. */
+    if (MPSHM__RETRY(ftruncate(fd, (off_t)size)) < 0) {
+        int err = -errno;
+        shm_unlink(name);
+        close(fd);
+        return err;
+    }
+    return fd;
+}

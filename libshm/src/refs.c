@@ -1,0 +1,80 @@
+/* References to blocks: taken, dropped, and what happens to a block that has none. See layout.h,
+ * Note [References]. */
+#define _GNU_SOURCE
+#include "internal.h"
+
+int mpshm__has_references(const struct mpshm__block *block)
+{
+    /* In this order: a claim sets its holder before it takes its message away. */
+    if (atomic_load(&block->outstanding) != 0 || atomic_load(&block->overflow) != 0)
+        return 1;
+    for (int w = 0; w < MPSHM__HOLDER_WORDS; w++)
+        if (atomic_load(&block->holders[w]) != 0)
+            return 1;
+    return 0;
+}
+
+static void push_returned(struct mpshm__arena *arena, uint32_t i)
+{
+    struct mpshm__arena_header *h = arena->header;
+    uint64_t head = atomic_load(&h->returned);
+
+    /* Only the owner takes from this list, and it takes all at once, so no other process ever
+     * follows a link that may have changed under it. */
+    do
+        atomic_store(&arena->blocks[i].outstanding, head);
+    while (!atomic_compare_exchange_weak(&h->returned, &head, (uint64_t)i + 1));
+}
+
+void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena, uint32_t i)
+{
+    struct mpshm__block *block = &arena->blocks[i];
+    struct mpshm__arena_header *h = arena->header;
+    uint64_t state = atomic_load(&block->state);
+
+    do {
+        if (!(state & MPSHM__LIVE) || mpshm__has_references(block))
+            return;
+        /* fails, and looks again, when somebody took a reference meanwhile */
+    } while (!atomic_compare_exchange_strong(
+        &block->state, &state,
+        (uint64_t)(MPSHM__GENERATION(state) + 1) << MPSHM__GENERATION_SHIFT));
+
+    /* From here on it is ours: nobody else can have won the exchange. */
+    uint32_t size_class = atomic_load(&arena->traits[i].size_class);
+    uint64_t size = mpshm__class_bytes(size_class);
+    uint64_t at = (uint64_t)atomic_load(&block->where) * 64;
+    int orphan = (int)atomic_load(&h->orphan);
+    uint64_t limit = atomic_load(&control->cache_limit);
+
+    if (size >= MPSHM__SLAB_LIMIT &&
+        (orphan || atomic_load(&control->cached_bytes) + size > limit)) {
+        mpshm__arena_punch(arena, at, size);
+        atomic_store(&arena->traits[i].warmth, MPSHM__PUNCHED);
+    } else {
+        atomic_store(&arena->traits[i].warmth, MPSHM__WARM);
+        atomic_fetch_add(&h->cached, size);
+        atomic_fetch_add(&control->cached_bytes, size);
+    }
+    /* Killed before this line: the block is free and in no list. It is lost to its owner until the
+     * arena goes, which is a leak of address space and of at most one warm block. */
+    push_returned(arena, i);
+}
+
+void mpshm__forget_holder(struct mpshm__control *control, struct mpshm__arena *arena, int slot)
+{
+    uint32_t used = atomic_load(&arena->header->used);
+    uint64_t bit = (uint64_t)1 << (slot % 64);
+
+    if (used > arena->header->capacity)
+        used = (uint32_t)arena->header->capacity;
+    for (uint32_t i = 0; i < used; i++) {
+        struct mpshm__block *block = &arena->blocks[i];
+        if (!(atomic_load_explicit(&block->state, memory_order_relaxed) & MPSHM__LIVE))
+            continue;
+        if (atomic_load_explicit(&block->holders[slot / 64], memory_order_relaxed) & bit)
+            atomic_fetch_and(&block->holders[slot / 64], ~bit);
+        /* Also what the dead one had let go of and did not live to free. */
+        mpshm__try_free(control, arena, i);
+    }
+}

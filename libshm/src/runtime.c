@@ -1,0 +1,193 @@
+/* The folder of a tree: where it is, who holds it, and when it goes.
+ *
+ *     <runtime>/mpshm-<uid>/            0700, ours or refused
+ *         <tree, 32 hex digits>/
+ *             control                   the control file; everybody in the tree holds it locked
+ *             start                     locked by who is starting a manager
+ *             socket                    the manager listens here
+ *
+ * Note [A lock that says who is there]
+ *   Everybody in the tree holds a shared flock on `control`. The kernel gives it back when the last
+ *   process that has the descriptor is gone, however it goes. So "nobody is in this tree" is a fact
+ *   that can be asked for: an exclusive lock is granted. The manager waits for that before it
+ *   leaves, and the folder of a tree whose manager was killed too is recognised as dead by it. */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static const char *runtime_dir(void)
+{
+    const char *dir = getenv("MPSHM_RUNTIME_DIR");
+
+    return dir && dir[0] ? dir : "/tmp";
+}
+
+static void user_path(char *path, size_t size)
+{
+    snprintf(path, size, "%s/mpshm-%u", runtime_dir(), (unsigned)geteuid());
+}
+
+void mpshm__tree_path(const unsigned char *id, const char *leaf, char *path, size_t size)
+{
+    char hex[2 * MPSHM_ID_SIZE + 1];
+
+    for (int i = 0; i < MPSHM_ID_SIZE; i++)
+        snprintf(hex + 2 * i, 3, "%02x", id[i]);
+    snprintf(path, size, "%s/mpshm-%u/%s%s%s", runtime_dir(), (unsigned)geteuid(), hex,
+             leaf[0] ? "/" : "", leaf);
+}
+
+/* A folder that is ours alone: made so, or found so, otherwise refused. */
+static int private_dir(const char *path)
+{
+    struct stat st;
+
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return -errno;
+    if (lstat(path, &st) < 0)
+        return -errno;
+    if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0)
+        return -EPERM;
+    return 0;
+}
+
+/* Is what we have open still what the path says? Its manager may have removed it meanwhile. */
+static int still_there(int fd, const char *path)
+{
+    struct stat a, b;
+
+    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+}
+
+int mpshm__tree_enter(struct mpshm__tree *tree)
+{
+    char path[256];
+    int err, fd;
+
+    if (tree->control != NULL)
+        return 0;
+    for (int attempt = 0;; attempt++) {
+        user_path(path, sizeof(path));
+        err = private_dir(path);
+        if (err < 0)
+            return err;
+        mpshm__tree_path(tree->id, "", path, sizeof(path));
+        err = private_dir(path);
+        if (err == -ENOENT && attempt < 100)
+            continue;
+        if (err < 0)
+            return err;
+        mpshm__tree_path(tree->id, "control", path, sizeof(path));
+        fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+        if (fd < 0 && errno == ENOENT && attempt < 100)
+            continue; /* the folder went between the two */
+        if (fd < 0)
+            return -errno;
+        if (MPSHM__RETRY(flock(fd, LOCK_SH)) < 0) {
+            err = -errno;
+            close(fd);
+            return err;
+        }
+        if (still_there(fd, path))
+            break;
+        close(fd);
+        if (attempt == 100)
+            return -EAGAIN;
+    }
+    err = mpshm__reserve(fd, 0, sizeof(struct mpshm__control));
+    if (err == 0) {
+        void *at = mmap(NULL, sizeof(struct mpshm__control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        if (at != MAP_FAILED) {
+            tree->control = at;
+            tree->control_fd = fd;
+            return 0;
+        }
+        err = -errno;
+    }
+    close(fd);
+    return err;
+}
+
+int mpshm__tree_wait_empty(int control_fd)
+{
+    return MPSHM__RETRY(flock(control_fd, LOCK_EX)) < 0 ? -errno : 0;
+}
+
+void mpshm__tree_remove(const unsigned char *id)
+{
+    static const char *const LEAVES[] = {"socket", "start", "control", ""};
+    char path[256];
+
+    for (int i = 0; i < 4; i++) {
+        mpshm__tree_path(id, LEAVES[i], path, sizeof(path));
+        if (LEAVES[i][0])
+            unlink(path);
+        else
+            rmdir(path);
+    }
+    user_path(path, sizeof(path));
+    rmdir(path); /* only when it is empty */
+}
+
+/* A tree that nobody is in has no manager that will ever clean up: take its names away. */
+static void sweep_tree(const unsigned char *id)
+{
+    char path[256];
+    struct stat st;
+    int fd;
+
+    mpshm__tree_path(id, "control", path, sizeof(path));
+    fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (fd < 0)
+        return;
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && still_there(fd, path)) {
+        if (fstat(fd, &st) == 0 && st.st_size >= (off_t)sizeof(struct mpshm__control)) {
+            struct mpshm__control *control =
+                mmap(NULL, sizeof(*control), PROT_READ, MAP_SHARED, fd, 0);
+            if (control != MAP_FAILED) {
+                for (int i = 0; i < MPSHM__ARENAS; i++) {
+                    uint64_t nonce[2] = {atomic_load(&control->arenas[i].nonce[0]),
+                                         atomic_load(&control->arenas[i].nonce[1])};
+                    if (nonce[0] && atomic_load(&control->arenas[i].strategy) == MPSHM_FILE_SYSTEM)
+                        mpshm__object_unlink(nonce);
+                }
+                munmap(control, sizeof(*control));
+            }
+        }
+        mpshm__tree_remove(id);
+    }
+    close(fd);
+}
+
+void mpshm__tree_sweep_folders(void)
+{
+    char path[256];
+    struct dirent *entry;
+    DIR *dir;
+
+    user_path(path, sizeof(path));
+    dir = opendir(path);
+    if (dir == NULL)
+        return;
+    while ((entry = readdir(dir)) != NULL) {
+        unsigned char id[MPSHM_ID_SIZE];
+        int good = strlen(entry->d_name) == 2 * MPSHM_ID_SIZE;
+        for (int i = 0; good && i < MPSHM_ID_SIZE; i++) {
+            unsigned byte;
+            good = sscanf(entry->d_name + 2 * i, "%2x", &byte) == 1;
+            id[i] = (unsigned char)byte;
+        }
+        if (good)
+            sweep_tree(id);
+    }
+    closedir(dir);
+}

@@ -1,0 +1,173 @@
+/* Find the manager of a tree, or start it.
+ *
+ * Whoever finds nobody listening takes the lock `start`, looks again, binds the socket itself and
+ * hands the listening descriptor to the manager that it starts. So connections are accepted into
+ * the queue from the moment of bind, nobody polls for a socket to appear, and of many who need a
+ * manager at once one starts it. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/time.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+enum { ANSWER_WITHIN_S = 10, BACKLOG = 256 };
+
+static char manager_path[4096];
+
+int mpshm_set_manager(const char *path)
+{
+    if (strlen(path) >= sizeof(manager_path))
+        return -ENAMETOOLONG;
+    strcpy(manager_path, path);
+    return 0;
+}
+
+static int socket_address(const struct mpshm__tree *tree, struct sockaddr_un *address)
+{
+    char path[256];
+
+    mpshm__tree_path(tree->id, "socket", path, sizeof(path));
+    if (strlen(path) >= sizeof(address->sun_path))
+        return -ENAMETOOLONG;
+    memset(address, 0, sizeof(*address));
+    address->sun_family = AF_UNIX;
+    strcpy(address->sun_path, path);
+    return 0;
+}
+
+static int try_connect(const struct sockaddr_un *address)
+{
+    struct timeval limit = {.tv_sec = ANSWER_WITHIN_S};
+    int err, sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+
+    if (sock < 0)
+        return -errno;
+    /* A manager that is stopped must not stop us for ever. */
+    setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+    if (MPSHM__RETRY(connect(sock, (const struct sockaddr *)address, sizeof(*address))) < 0)
+        err = -errno;
+    else if (mpshm_peer_uid(sock) != (long)geteuid())
+        err = -EPERM;
+    else
+        return sock;
+    close(sock);
+    return err;
+}
+
+/* The manager leaves its starter at once (see cmd/), so what is waited for here is short. */
+static int spawn_manager(int listener, const char *folder)
+{
+    char *const argv[] = {"shm-manager", (char *)folder, NULL};
+    extern char **environ;
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attr;
+    sigset_t none, all;
+    pid_t pid;
+    int err, status;
+
+    posix_spawn_file_actions_init(&actions);
+    posix_spawnattr_init(&attr);
+    /* dup2 onto another number also clears close-on-exec; 3 onto 3 would not. */
+    int high = fcntl(listener, F_DUPFD_CLOEXEC, 10);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
+    posix_spawn_file_actions_adddup2(&actions, 0, 1);
+    posix_spawn_file_actions_adddup2(&actions, high, 3);
+    sigemptyset(&none);
+    sigfillset(&all);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawnattr_setsigdefault(&attr, &all);
+    posix_spawnattr_setflags(&attr,
+                             POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
+    err = high < 0 ? errno : posix_spawn(&pid, manager_path, &actions, &attr, argv, environ);
+    posix_spawn_file_actions_destroy(&actions);
+    posix_spawnattr_destroy(&attr);
+    if (high >= 0)
+        close(high);
+    if (err != 0)
+        return -err;
+    /* ECHILD when the program ignores SIGCHLD: then nothing is known, and connect will tell. */
+    if (MPSHM__RETRY(waitpid(pid, &status, 0)) == pid && status != 0)
+        return -ECHILD;
+    return 0;
+}
+
+static int lock_start(const struct mpshm__tree *tree)
+{
+    char path[256];
+    int fd;
+
+    mpshm__tree_path(tree->id, "start", path, sizeof(path));
+    fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (fd < 0)
+        return -errno;
+    for (uint64_t give_up = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;;) {
+        struct timespec pause = {.tv_nsec = 2000000};
+        if (flock(fd, LOCK_EX | LOCK_NB) == 0)
+            return fd;
+        if (errno != EWOULDBLOCK || mpshm__now_ns() > give_up) {
+            close(fd);
+            return -ETIMEDOUT; /* who holds it is stopped */
+        }
+        nanosleep(&pause, NULL);
+    }
+}
+
+static int start(const struct mpshm__tree *tree, const struct sockaddr_un *address)
+{
+    char folder[256];
+    int err, listener, lock = lock_start(tree);
+
+    if (lock < 0)
+        return lock;
+    err = try_connect(address); /* somebody may have been faster */
+    if (err != -ECONNREFUSED && err != -ENOENT)
+        goto out;
+    unlink(address->sun_path);
+    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    if (listener < 0) {
+        err = -errno;
+        goto out;
+    }
+    /* The folder is 0700, so the mode of the socket does not matter. */
+    if (bind(listener, (const struct sockaddr *)address, sizeof(*address)) < 0 ||
+        listen(listener, BACKLOG) < 0) {
+        err = -errno;
+    } else {
+        mpshm__tree_path(tree->id, "", folder, sizeof(folder));
+        err = spawn_manager(listener, folder);
+        if (err == 0)
+            err = try_connect(address);
+    }
+    close(listener);
+out:
+    close(lock);
+    return err;
+}
+
+int mpshm__manager_connect(struct mpshm__tree *tree)
+{
+    struct sockaddr_un address;
+    int err = mpshm__tree_enter(tree);
+
+    if (err == 0)
+        err = socket_address(tree, &address);
+    if (err < 0)
+        return err;
+    err = try_connect(&address);
+    if (err == -ECONNREFUSED || err == -ENOENT)
+        err = start(tree, &address);
+    return err;
+}

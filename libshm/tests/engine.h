@@ -1,0 +1,124 @@
+/* A tree of its own for each test program, and forks that go through the hooks. */
+#ifndef ENGINE_H
+#define ENGINE_H
+
+#include <dirent.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <time.h>
+
+#include "check.h"
+#include "mpshm.h"
+
+static const int STRATEGIES[] = {MPSHM_FILE_DESCRIPTOR, MPSHM_FILE_SYSTEM};
+static char runtime_dir[64] = "/tmp/mpshm-test-XXXXXX";
+
+__attribute__((unused)) static void set_up(void)
+{
+    const char *manager = getenv("SHM_MANAGER");
+
+    CHECK(manager != NULL);
+    CHECK(mkdtemp(runtime_dir) != NULL);
+    setenv("MPSHM_RUNTIME_DIR", runtime_dir, 1);
+    CHECK_EQ(mpshm_set_manager(manager), 0);
+}
+
+__attribute__((unused)) static pid_t forked(void)
+{
+    mpshm_before_fork();
+    pid_t pid = fork();
+    CHECK(pid >= 0);
+    if (pid == 0)
+        mpshm_after_fork_in_child();
+    else
+        mpshm_after_fork_in_parent();
+    return pid;
+}
+
+/* Wait, for at most ten seconds, until the condition holds. */
+#define EVENTUALLY(cond)                                                                           \
+    do {                                                                                           \
+        int eventually = 0;                                                                        \
+        for (int eventually_i = 0; eventually_i < 2000 && !eventually; eventually_i++) {           \
+            struct timespec eventually_t = {.tv_nsec = 5000000};                                   \
+            eventually = (cond);                                                                   \
+            if (!eventually)                                                                       \
+                nanosleep(&eventually_t, NULL);                                                    \
+        }                                                                                          \
+        CHECK(eventually && #cond);                                                                \
+    } while (0)
+
+/* The one tree's folder and the number of shared memory names: for looking at what is left. */
+__attribute__((unused)) static int entries_in(const char *path, const char *prefix)
+{
+    DIR *dir = opendir(path);
+    struct dirent *entry;
+    int count = 0;
+
+    if (dir == NULL)
+        return 0;
+    while ((entry = readdir(dir)) != NULL)
+        count += entry->d_name[0] != '.' && strncmp(entry->d_name, prefix, strlen(prefix)) == 0;
+    closedir(dir);
+    return count;
+}
+
+/* The pid of the manager of this process's tree, from /proc: its argument is the tree's folder. */
+__attribute__((unused)) static pid_t manager_pid(void)
+{
+    DIR *dir = opendir("/proc");
+    struct dirent *entry;
+    pid_t found = 0;
+
+    while ((entry = readdir(dir)) != NULL) {
+        char path[300], line[512] = "";
+        pid_t pid = atoi(entry->d_name);
+        if (pid <= 0)
+            continue;
+        snprintf(path, sizeof(path), "/proc/%d/cmdline", pid);
+        FILE *file = fopen(path, "r");
+        if (file == NULL)
+            continue;
+        size_t n = fread(line, 1, sizeof(line) - 1, file);
+        fclose(file);
+        for (size_t i = 0; i < n; i++)
+            if (line[i] == 0)
+                line[i] = ' ';
+        if (strncmp(line, "shm-manager ", 12) == 0 && strstr(line, runtime_dir) != NULL)
+            found = pid;
+    }
+    closedir(dir);
+    return found;
+}
+
+__attribute__((unused)) static void put_all(int fd, const void *data, size_t n)
+{
+    CHECK_EQ(write(fd, data, n), n);
+}
+
+__attribute__((unused)) static void get_all(int fd, void *data, size_t n)
+{
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+
+    CHECK_EQ(poll(&p, 1, 30000), 1);
+    CHECK_EQ(read(fd, data, n), n);
+}
+
+__attribute__((unused)) static uint64_t live_bytes(void)
+{
+    mpshm_stats stats;
+
+    mpshm_get_stats(&stats);
+    return stats.live_bytes;
+}
+
+__attribute__((unused)) static uint64_t cached_bytes(void)
+{
+    mpshm_stats stats;
+
+    mpshm_get_stats(&stats);
+    return stats.cached_bytes;
+}
+
+#endif
