@@ -46,7 +46,7 @@ void mpshm__drain_returned(struct mpshm__arena *arena)
     if (atomic_load_explicit(&arena->header->returned, memory_order_relaxed) == 0)
         return;
     head = atomic_exchange(&arena->header->returned, 0);
-    while (head != 0 && head <= arena->header->capacity) {
+    while (head != 0 && head <= arena->capacity) {
         uint32_t i = (uint32_t)(head - 1);
         uint32_t c = atomic_load(&arena->traits[i].size_class) % MPSHM__CLASSES;
         head = atomic_load(&arena->blocks[i].outstanding);
@@ -64,8 +64,8 @@ static int reserve_rows(struct mpshm__arena *arena, uint32_t rows)
 
     if (!arena->must_reserve || rows <= from)
         return 0;
-    if (to > h->capacity)
-        to = (uint32_t)h->capacity;
+    if (to > arena->capacity)
+        to = (uint32_t)arena->capacity;
     err = mpshm__reserve(arena->fd, h->blocks_at + from * sizeof(struct mpshm__block),
                          (to - from) * sizeof(struct mpshm__block));
     if (err == 0)
@@ -122,7 +122,7 @@ static int carve_slab(struct mpshm__arena *arena, uint32_t size_class)
     uint32_t count = (uint32_t)(bytes / size);
     int err;
 
-    if (at + bytes > h->size - h->data_at || first + (uint64_t)count > h->capacity)
+    if (at + bytes > arena->room || first + (uint64_t)count > arena->capacity)
         return -EXFULL;
     err = reserve_rows(arena, first + count);
     if (err == 0)
@@ -153,12 +153,12 @@ static int carve_large(struct mpshm__arena *arena, uint32_t size_class, uint64_t
                        uint32_t *out)
 {
     struct mpshm__arena_header *h = arena->header;
-    uint64_t room = h->size - h->data_at, at = atomic_load(&h->carved);
+    uint64_t room = arena->room, at = atomic_load(&h->carved);
     uint64_t size = mpshm__pages(mpshm__class_bytes(size_class));
     uint32_t i = atomic_load(&h->used);
     int err;
 
-    if (at + size > room || i + (uint64_t)1 > h->capacity)
+    if (at + size > room || i + (uint64_t)1 > arena->capacity)
         return -EXFULL;
     err = reserve_rows(arena, i + 1);
     if (err == 0)

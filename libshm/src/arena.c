@@ -70,7 +70,9 @@ static int point(struct mpshm__arena *arena)
     arena->nonce[0] = h->nonce[0];
     arena->nonce[1] = h->nonce[1];
     arena->strategy = (int)h->strategy;
-    arena->held = anonymous(h->capacity * sizeof(uint32_t));
+    arena->capacity = h->capacity;
+    arena->room = arena->size - h->data_at;
+    arena->held = anonymous(arena->capacity * sizeof(uint32_t));
     return arena->held == NULL ? -ENOMEM : 0;
 }
 
@@ -79,11 +81,11 @@ void mpshm__arena_unmap(struct mpshm__arena *arena)
     if (arena == NULL)
         return;
     if (arena->held)
-        munmap(arena->held, arena->header->capacity * sizeof(uint32_t));
+        munmap(arena->held, arena->capacity * sizeof(uint32_t));
     if (arena->next)
-        munmap(arena->next, arena->header->capacity * sizeof(uint32_t));
+        munmap(arena->next, arena->capacity * sizeof(uint32_t));
     if (arena->extent)
-        munmap(arena->extent, arena->header->capacity * sizeof(uint32_t));
+        munmap(arena->extent, arena->capacity * sizeof(uint32_t));
     free(arena->slab_list);
     munmap(arena->header, arena->size);
     if (arena->fd >= 0)

@@ -39,10 +39,10 @@ static int home_id_once(void)
 
 int mpshm_home(unsigned char *id)
 {
-    pthread_mutex_lock(&mpshm__lock);
+    mpshm__acquire();
     int err = home_id_once();
     memcpy(id, home_id, sizeof(home_id));
-    pthread_mutex_unlock(&mpshm__lock);
+    mpshm__release();
     return err;
 }
 
@@ -50,14 +50,14 @@ int mpshm_set_home(const unsigned char *id)
 {
     int err = 0;
 
-    pthread_mutex_lock(&mpshm__lock);
+    mpshm__acquire();
     if (!home_is_set) {
         memcpy(home_id, id, sizeof(home_id));
         home_is_set = 1;
     } else if (memcmp(home_id, id, sizeof(home_id)) != 0) {
         err = -EBUSY;
     }
-    pthread_mutex_unlock(&mpshm__lock);
+    mpshm__release();
     return err;
 }
 
@@ -72,9 +72,9 @@ int mpshm_enter(void)
 {
     struct mpshm__tree *tree;
 
-    pthread_mutex_lock(&mpshm__lock);
+    mpshm__acquire();
     int err = home(&tree);
-    pthread_mutex_unlock(&mpshm__lock);
+    mpshm__release();
     return err;
 }
 
@@ -85,6 +85,10 @@ static void hold(struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_t 
     if (arena->held[i]++ == 0) {
         arena->holding++;
         atomic_fetch_or(&arena->blocks[i].holders[tree->slot / 64], (uint64_t)1 << (tree->slot % 64));
+        /* A hook of somebody else, in the middle of a fork: the child will have this handle too,
+         * and its slot has been entered already. Leak it. */
+        if (mpshm__is_forking())
+            atomic_fetch_add(&arena->blocks[i].overflow, 1);
     }
 }
 
@@ -159,7 +163,7 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
         return -EINVAL;
     if (nbytes > mpshm__memory_bytes() * 4 || nbytes > (uint64_t)1 << 36)
         return -ENOMEM; /* nothing that this machine could ever hold */
-    pthread_mutex_lock(&mpshm__lock);
+    mpshm__acquire();
     err = home(&tree);
     if (err == 0 && tree->slot < 0)
         err = flags & MPSHM_NOWAIT ? -EAGAIN : mpshm__join(tree);
@@ -179,7 +183,7 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
         atomic_store(&block->state, generation << MPSHM__GENERATION_SHIFT | MPSHM__LIVE);
         fill(out, tree, arena, i);
     }
-    pthread_mutex_unlock(&mpshm__lock);
+    mpshm__release();
     return err;
 }
 
@@ -267,8 +271,7 @@ static int claim(const struct handle *handle, int flags, mpshm_block *out)
         err = mpshm__arena_meet(tree, handle->row, handle->arena, &arena);
     if (err < 0)
         return err;
-    if (handle->block >= atomic_load(&arena->header->used) ||
-        handle->block >= arena->header->capacity)
+    if (handle->block >= mpshm__used(arena))
         return -EBADMSG;
     block = &arena->blocks[handle->block];
     if (!is_live(atomic_load(&block->state), handle->generation))
@@ -285,9 +288,8 @@ static int claim(const struct handle *handle, int flags, mpshm_block *out)
         return err;
     }
     fill(out, tree, arena, handle->block);
-    if (out->nbytes > arena->size - arena->header->data_at ||
-        (uint64_t)((char *)out->data - arena->data) >
-            arena->size - arena->header->data_at - out->nbytes) {
+    if (out->nbytes > arena->room ||
+        (uint64_t)((char *)out->data - arena->data) > arena->room - out->nbytes) {
         let_go(tree, arena, handle->block);
         return -EBADMSG; /* a descriptor that somebody has written over */
     }
@@ -303,9 +305,9 @@ int mpshm_block_claim(const unsigned char *bytes, size_t len, int flags, mpshm_b
     memcpy(&handle, bytes, sizeof(handle));
     if (handle.check != checksum(&handle) || handle.message > OVERFLOW)
         return -EBADMSG;
-    pthread_mutex_lock(&mpshm__lock);
+    mpshm__acquire();
     int err = claim(&handle, flags, out);
-    pthread_mutex_unlock(&mpshm__lock);
+    mpshm__release();
     return err;
 }
 
@@ -315,9 +317,9 @@ void mpshm_block_release(mpshm_block *ref)
 {
     if (ref->arena == NULL)
         return;
-    pthread_mutex_lock(&mpshm__lock);
+    mpshm__acquire();
     let_go(ref->tree, ref->arena, ref->index);
-    pthread_mutex_unlock(&mpshm__lock);
+    mpshm__release();
     ref->arena = NULL;
     ref->data = NULL;
 }

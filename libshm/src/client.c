@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -12,7 +13,6 @@
 enum { KEEP_FDS = 6, ATTEMPTS = 20 };
 
 struct mpshm__tree *mpshm__trees[MPSHM__TREES];
-pthread_mutex_t mpshm__lock = PTHREAD_MUTEX_INITIALIZER;
 
 int mpshm__tree_of(const unsigned char *id, struct mpshm__tree **out)
 {
@@ -44,7 +44,8 @@ static void disconnect(struct mpshm__tree *tree)
     tree->sock = -1;
 }
 
-/* Send, and wait for the answer. */
+/* Send, and wait for the answer. When that fails the connection is of no use any more: an answer
+ * that comes late would be taken for the answer to the next question. */
 static int converse(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
 {
     int got = -1;
@@ -52,8 +53,10 @@ static int converse(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
 
     if (err == 0)
         err = mpshm__recv_frame(sock, frame, &got);
-    if (err < 0)
-        return err;
+    if (err < 0) {
+        shutdown(sock, SHUT_RDWR);
+        return err == -EAGAIN ? -ETIMEDOUT : err;
+    }
     if (frame->op != MPSHM__ANSWER || (frame->err < 0 && got >= 0)) {
         if (got >= 0)
             close(got);

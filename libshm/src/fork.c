@@ -33,7 +33,7 @@ static void for_held(struct mpshm__tree *tree, void (*act)(struct mpshm__block *
         if (arena == NULL || arena->holding == 0)
             continue;
         uint64_t left = arena->holding;
-        for (uint32_t i = 0; left > 0 && i < arena->header->capacity; i++)
+        for (uint32_t i = 0; left > 0 && i < arena->capacity; i++)
             if (arena->held[i] != 0) {
                 act(&arena->blocks[i], slot);
                 left--;
@@ -65,7 +65,7 @@ static uint64_t holding(const struct mpshm__tree *tree)
 
 void mpshm_before_fork(void)
 {
-    pthread_mutex_lock(&mpshm__lock); /* no other thread is in the middle of anything */
+    mpshm__hold_for_fork();
     for (int t = 0; t < MPSHM__TREES && mpshm__trees[t] != NULL; t++) {
         struct mpshm__tree *tree = mpshm__trees[t];
         child[t].sock = child[t].slot = -1;
@@ -83,7 +83,7 @@ void mpshm_after_fork_in_parent(void)
     for (int t = 0; t < MPSHM__TREES && mpshm__trees[t] != NULL; t++)
         if (child[t].sock >= 0)
             close(child[t].sock);
-    pthread_mutex_unlock(&mpshm__lock);
+    mpshm__after_fork(0);
 }
 
 /* Among the arenas of the parent, the child is a guest. */
@@ -119,11 +119,11 @@ void mpshm_after_fork_in_child(void)
             /* Without a slot, what is held here was leaked (see above): letting go means nothing. */
             for (uint32_t a = 0; a < tree->arena_top; a++)
                 if (tree->arenas[a] != NULL && tree->arenas[a]->holding > 0) {
-                    for (uint32_t i = 0; i < tree->arenas[a]->header->capacity; i++)
+                    for (uint32_t i = 0; i < tree->arenas[a]->capacity; i++)
                         if (tree->arenas[a]->held[i] != 0)
                             tree->arenas[a]->held[i] += 0x40000000; /* never comes down to 0 */
                 }
         }
     }
-    pthread_mutex_unlock(&mpshm__lock);
+    mpshm__after_fork(1);
 }

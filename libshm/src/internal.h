@@ -3,7 +3,6 @@
 #define MPSHM_INTERNAL_H
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -76,6 +75,8 @@ struct mpshm__arena {
     struct mpshm__trait *traits;
     char *data;
     uint64_t size;
+    uint64_t capacity; /* of the tables: what was checked once is not read from there again */
+    uint64_t room;     /* bytes of data */
     uint64_t nonce[2];
     uint32_t index;
     int strategy;
@@ -126,6 +127,8 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena,
 /* Take process `slot` out of every block of the arena. */
 void mpshm__forget_holder(struct mpshm__control *control, struct mpshm__arena *arena, int slot);
 int mpshm__has_references(const struct mpshm__block *block);
+/* How many rows have been used, and never more than there are. */
+uint32_t mpshm__used(const struct mpshm__arena *arena);
 
 /* ---- alloc.c: the owner's side ---- */
 
@@ -180,7 +183,13 @@ struct mpshm__tree {
 
 enum { MPSHM__TREES = 16 };
 extern struct mpshm__tree *mpshm__trees[MPSHM__TREES];
-extern pthread_mutex_t mpshm__lock; /* guards all that is private to this process */
+
+/* One lock guards all that is private to this process. See lock.c for what a fork does to it. */
+void mpshm__acquire(void);
+void mpshm__release(void);
+void mpshm__hold_for_fork(void);
+void mpshm__after_fork(int in_child);
+int mpshm__is_forking(void);
 
 /* All with the lock held. */
 int mpshm__tree_of(const unsigned char *id, struct mpshm__tree **out); /* enters it when new */

@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,11 +57,9 @@ static void forget_arena(struct manager *m, uint32_t i)
 static int reclaim_orphan(struct manager *m, uint32_t i)
 {
     struct mpshm__arena *arena = m->tree.arenas[i];
-    uint32_t used = atomic_load(&arena->header->used);
+    uint32_t used = mpshm__used(arena);
     int live = 0;
 
-    if (used > arena->header->capacity)
-        used = (uint32_t)arena->header->capacity;
     for (uint32_t k = 0; k < used; k++) {
         struct mpshm__block *block = &arena->blocks[k];
         if (atomic_load(&block->state) & MPSHM__LIVE) {
@@ -88,13 +87,28 @@ static void reclaim_orphans(struct manager *m)
             m->orphans += reclaim_orphan(m, i);
 }
 
-/* The process of `slot` is dead. */
-static void sweep(struct manager *m, int slot)
+static void unwatch(struct manager *m, int slot)
 {
     if (m->watched[slot]) {
         m->watched[slot] = 0;
         m->watching--;
     }
+}
+
+/* No connection speaks for `slot` any more: what hangs up later must not be taken for the death of
+ * whoever has the slot by then. */
+static void detach(struct manager *m, int slot)
+{
+    for (int c = FIRST; c < m->top; c++)
+        if (m->slot_of[c] == slot)
+            m->slot_of[c] = -1;
+}
+
+/* The process of `slot` is dead. */
+static void sweep(struct manager *m, int slot)
+{
+    unwatch(m, slot);
+    detach(m, slot);
     for (uint32_t i = 0; i < m->tree.arena_top; i++) {
         struct mpshm__arena *arena = m->tree.arenas[i];
         if (arena == NULL)
@@ -118,11 +132,23 @@ static int is_alive(const struct manager *m, int slot)
     return pid != 0 && mpshm__start_time(pid) == atomic_load(&s->start_time);
 }
 
+/* A slot without a pid is a child's that has not yet come to write its own. Only the connection
+ * that was made for it can tell that it never will; without that one, it is left alone: a leak is
+ * better than an early free. */
 static void look_at_watched(struct manager *m)
 {
     for (int slot = 0; slot < MPSHM__SLOTS && m->watching > 0; slot++)
-        if (m->watched[slot] && !is_alive(m, slot))
+        if (m->watched[slot] && atomic_load(&m->tree.control->slots[slot].pid) != 0 &&
+            !is_alive(m, slot))
             sweep(m, slot);
+}
+
+static int somebody_watched_is_alive(const struct manager *m)
+{
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (m->watched[slot] && is_alive(m, slot))
+            return 1;
+    return 0;
 }
 
 static void watch(struct manager *m, int slot)
@@ -173,11 +199,14 @@ static int hello(struct manager *m, int c, struct mpshm__frame *f)
             atomic_load(&m->tree.control->slots[f->a].pid) != pid)
             return -EPERM;
         slot = (int)f->a;
-        if (m->watched[slot]) {
-            m->watched[slot] = 0;
-            m->watching--;
-        }
+        unwatch(m, slot);
+        detach(m, slot);
     } else {
+        /* A process that comes anew under a pid that we watch has replaced itself by exec: what it
+         * held went with its memory. */
+        for (int i = 0; f->op == MPSHM__HELLO && i < MPSHM__SLOTS; i++)
+            if (m->watched[i] && atomic_load(&m->tree.control->slots[i].pid) == pid)
+                sweep(m, i);
         slot = take_slot(m, f->op == MPSHM__HELLO ? pid : 0);
     }
     if (slot < 0)
@@ -345,7 +374,12 @@ static void resume(struct manager *m)
         if (atomic_load(&row->strategy) == MPSHM_FILE_SYSTEM) {
             fd = mpshm__object_open_name(nonce);
         } else {
-            /* The owner has it open; where /proc may not be looked into, it will register again. */
+            /* The owner, if it is still that process, has it open; where /proc may not be looked
+             * into, it will register again. */
+            uint32_t owner = atomic_load(&row->owner);
+            if (owner >= MPSHM__SLOTS || !is_alive(m, (int)owner) ||
+                atomic_load(&control->slots[owner].pid) != atomic_load(&row->owner_pid))
+                continue;
             snprintf(path, sizeof(path), "/proc/%d/fd/%d", atomic_load(&row->owner_pid),
                      atomic_load(&row->owner_fd));
             fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK));
@@ -374,8 +408,7 @@ static uint64_t cache_limit(void)
 }
 
 struct waiter {
-    int control_fd, event_fd;
-    pthread_mutex_t go;
+    int control_fd, event_fd, go_fd;
 };
 
 /* Sleeps in flock, and wakes the loop when nobody is in the tree. */
@@ -384,11 +417,14 @@ static void *wait_until_empty(void *arg)
     struct waiter *w = arg;
     uint64_t one = 1;
 
-    for (;;) {
-        pthread_mutex_lock(&w->go);
-        if (mpshm__tree_wait_empty(w->control_fd) == 0 && write(w->event_fd, &one, sizeof(one)) < 0)
-            return NULL;
+    while (MPSHM__RETRY(read(w->go_fd, &one, sizeof(one))) == sizeof(one)) {
+        if (mpshm__tree_wait_empty(w->control_fd) < 0)
+            break;
+        one = 1;
+        if (write(w->event_fd, &one, sizeof(one)) < 0)
+            break;
     }
+    return NULL;
 }
 
 static int parse_id(const char *folder, unsigned char *id)
@@ -441,8 +477,8 @@ int mpshm_manager_run(int listener, const char *folder)
     mpshm__tree_path(m->tree.id, "control", path, sizeof(path));
     w.control_fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC));
     w.event_fd = eventfd(0, EFD_CLOEXEC);
-    pthread_mutex_init(&w.go, NULL);
-    if (w.control_fd < 0 || w.event_fd < 0 || pthread_create(&thread, NULL, wait_until_empty, &w) != 0)
+    w.go_fd = eventfd(1, EFD_CLOEXEC);
+    if (w.control_fd < 0 || w.event_fd < 0 || w.go_fd < 0 || pthread_create(&thread, NULL, wait_until_empty, &w) != 0)
         return -errno;
     flock(m->tree.control_fd, LOCK_UN);
     mpshm__tree_sweep_folders();
@@ -466,10 +502,12 @@ int mpshm_manager_run(int listener, const char *folder)
             uint64_t n;
             if (read(w.event_fd, &n, sizeof(n)) != sizeof(n))
                 return -errno;
-            if (m->top == FIRST && m->watching == 0)
+            if (m->top == FIRST && !somebody_watched_is_alive(m))
                 break; /* with the exclusive lock in hand: nobody can come in now */
             flock(w.control_fd, LOCK_UN);
-            pthread_mutex_unlock(&w.go);
+            n = 1;
+            if (write(w.go_fd, &n, sizeof(n)) < 0)
+                return -errno;
         }
     }
     for (uint32_t i = 0; i < m->tree.arena_top; i++)

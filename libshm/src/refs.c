@@ -14,6 +14,13 @@ int mpshm__has_references(const struct mpshm__block *block)
     return 0;
 }
 
+uint32_t mpshm__used(const struct mpshm__arena *arena)
+{
+    uint32_t used = atomic_load(&arena->header->used);
+
+    return used <= arena->capacity ? used : (uint32_t)arena->capacity;
+}
+
 static void push_returned(struct mpshm__arena *arena, uint32_t i)
 {
     struct mpshm__arena_header *h = arena->header;
@@ -41,7 +48,7 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena,
         (uint64_t)(MPSHM__GENERATION(state) + 1) << MPSHM__GENERATION_SHIFT));
 
     /* From here on it is ours: nobody else can have won the exchange. */
-    uint32_t size_class = atomic_load(&arena->traits[i].size_class);
+    uint32_t size_class = atomic_load(&arena->traits[i].size_class) % MPSHM__CLASSES;
     uint64_t size = mpshm__class_bytes(size_class);
     uint64_t at = (uint64_t)atomic_load(&block->where) * 64;
     int orphan = (int)atomic_load(&h->orphan);
@@ -63,11 +70,9 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena,
 
 void mpshm__forget_holder(struct mpshm__control *control, struct mpshm__arena *arena, int slot)
 {
-    uint32_t used = atomic_load(&arena->header->used);
+    uint32_t used = mpshm__used(arena);
     uint64_t bit = (uint64_t)1 << (slot % 64);
 
-    if (used > arena->header->capacity)
-        used = (uint32_t)arena->header->capacity;
     for (uint32_t i = 0; i < used; i++) {
         struct mpshm__block *block = &arena->blocks[i];
         if (!(atomic_load_explicit(&block->state, memory_order_relaxed) & MPSHM__LIVE))

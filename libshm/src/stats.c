@@ -6,13 +6,11 @@
 
 static void count_arena(const struct mpshm__arena *arena, mpshm_stats *out)
 {
-    uint32_t used = atomic_load(&arena->header->used);
+    uint32_t used = mpshm__used(arena);
 
     out->segments += arena->own ? 1 : 0;
     out->mappings += 1;
     out->descriptors += arena->fd >= 0;
-    if (used > arena->header->capacity)
-        used = (uint32_t)arena->header->capacity;
     for (uint32_t i = 0; i < used; i++) {
         const struct mpshm__block *block = &arena->blocks[i];
         uint64_t nbytes;
@@ -33,7 +31,7 @@ static void count_arena(const struct mpshm__arena *arena, mpshm_stats *out)
 void mpshm_get_stats(mpshm_stats *out)
 {
     memset(out, 0, sizeof(*out));
-    pthread_mutex_lock(&mpshm__lock);
+    mpshm__acquire();
     for (int t = 0; t < MPSHM__TREES && mpshm__trees[t] != NULL; t++) {
         const struct mpshm__tree *tree = mpshm__trees[t];
         out->descriptors += (tree->sock >= 0) + (tree->control_fd >= 0);
@@ -44,12 +42,12 @@ void mpshm_get_stats(mpshm_stats *out)
             if (tree->arenas[a] != NULL)
                 count_arena(tree->arenas[a], out);
     }
-    pthread_mutex_unlock(&mpshm__lock);
+    mpshm__release();
 }
 
 void mpshm_empty_cache(void)
 {
-    pthread_mutex_lock(&mpshm__lock);
+    mpshm__acquire();
     for (int t = 0; t < MPSHM__TREES && mpshm__trees[t] != NULL; t++) {
         struct mpshm__tree *tree = mpshm__trees[t];
         for (uint32_t a = 0; a < tree->arena_top; a++)
@@ -58,5 +56,5 @@ void mpshm_empty_cache(void)
         if (tree->control != NULL)
             mpshm__drop_stale_arenas(tree);
     }
-    pthread_mutex_unlock(&mpshm__lock);
+    mpshm__release();
 }

@@ -4,7 +4,9 @@
 
 #include <dirent.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <time.h>
 
@@ -12,6 +14,8 @@
 #include "mpshm.h"
 
 static const int STRATEGIES[] = {MPSHM_FILE_DESCRIPTOR, MPSHM_FILE_SYSTEM};
+/* Is /dev/shm this program's alone, so that names can be counted? */
+static int own_dev_shm;
 static char runtime_dir[64] = "/tmp/mpshm-test-XXXXXX";
 
 __attribute__((unused)) static void set_up(void)
@@ -22,6 +26,8 @@ __attribute__((unused)) static void set_up(void)
     CHECK(mkdtemp(runtime_dir) != NULL);
     setenv("MPSHM_RUNTIME_DIR", runtime_dir, 1);
     CHECK_EQ(mpshm_set_manager(manager), 0);
+    own_dev_shm = unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                  mount("shm", "/dev/shm", "tmpfs", 0, NULL) == 0;
 }
 
 __attribute__((unused)) static pid_t forked(void)
