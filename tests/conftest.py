@@ -1,0 +1,136 @@
+"""Fixtures of every test: the strategies, the start methods, carriers, and the leak check around it all."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Generator, Iterator
+from multiprocessing import forkserver
+from multiprocessing.context import BaseContext
+from pathlib import Path
+
+import pytest
+from support import carriers, leaks
+
+import mp_all as mp
+
+# One cell of the matrix can be asked for: MP_TEST_STRATEGY=file_system.
+ASKED = os.environ.get("MP_TEST_STRATEGY")
+STRATEGIES = [ASKED] if ASKED else sorted(mp.get_all_sharing_strategies())
+START_METHODS = mp.get_all_start_methods()
+
+
+@pytest.fixture(params=STRATEGIES)
+def strategy(request: pytest.FixtureRequest) -> Iterator[str]:
+    """
+    Each sharing strategy in turn, in force during the test.
+    """
+    before = mp.get_sharing_strategy()
+    mp.set_sharing_strategy(request.param)
+    yield request.param
+    mp.set_sharing_strategy(before)
+
+
+@pytest.fixture(params=START_METHODS)
+def start_method(request: pytest.FixtureRequest) -> str:
+    """
+    Each start method in turn.
+    """
+    return request.param
+
+
+@pytest.fixture
+def ctx(start_method: str) -> BaseContext:
+    """
+    The multiprocessing context of the start method.
+    """
+    return mp.get_context(start_method)
+
+
+@pytest.fixture(params=carriers.KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    """
+    Each kind of channel in turn.
+    """
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def fleet() -> Iterator[carriers.Fleet]:
+    fleet = carriers.Fleet()
+    yield fleet
+    fleet.close()
+
+
+@pytest.fixture
+def carrier(fleet: carriers.Fleet, kind: str, start_method: str, strategy: str) -> carriers.Carrier:
+    """
+    A child behind each kind of channel, under each start method and strategy.
+    """
+    return fleet.get(kind, start_method)
+
+
+@pytest.fixture
+def echo(fleet: carriers.Fleet, start_method: str, strategy: str) -> carriers.Carrier:
+    """
+    A child behind a pipe, for properties that do not depend on the channel.
+    """
+    return fleet.get("pipe", start_method)
+
+
+@pytest.fixture
+def needs_memory() -> Callable[[int], None]:
+    """
+    Skip the test unless that many bytes are free, in memory and where shared memory lives.
+    """
+
+    def check(nbytes: int) -> None:
+        fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        free = int(fields["MemAvailable"].split()[0]) * 1024
+        if mp.get_sharing_strategy() == "file_system":
+            fs = os.statvfs("/dev/shm")
+            free = min(free, fs.f_bavail * fs.f_frsize)
+        if free < nbytes:
+            pytest.skip(f"{free} bytes of memory are free, {nbytes} are needed")
+
+    return check
+
+
+@pytest.fixture(scope="session", autouse=True)
+def everything_that_is_made_once() -> None:
+    """
+    What a process makes once, and every test collected so far, is not looked at again.
+    """
+    leaks.warm_up()
+    # The leak check collects garbage around each test; what exists before the first is no garbage of theirs.
+    gc.collect()
+    gc.freeze()
+
+
+FAILED = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    return report
+
+
+@pytest.fixture(autouse=True)
+def leak_check(request: pytest.FixtureRequest, everything_that_is_made_once: None) -> Iterator[None]:
+    """
+    What a test opens, starts or names is gone when it has ended.
+    """
+    # A carrier's child outlives the test, and so does the fork server: both start before the count.
+    if "start_method" in request.fixturenames and request.getfixturevalue("start_method") == "forkserver":
+        forkserver.ensure_running()
+    shared = [request.getfixturevalue(n) for n in ("carrier", "echo") if n in request.fixturenames]
+    before = leaks.snapshot()
+    yield
+    for carrier in shared:
+        carrier.rest()
+    # A failed test is red already, and its traceback holds everything that its frames held.
+    if not request.node.stash.get(FAILED, False):
+        remaining = leaks.leaks_since(before)
+        assert not remaining, "left behind:\n  " + "\n  ".join(remaining)
