@@ -1,0 +1,94 @@
+"""One run: a driver for each peer, measured in turns, so that what disturbs the machine disturbs all."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tqdm import tqdm
+
+from benchmarks.driver import Driver, WorkFailed
+from benchmarks.peers import PEERS
+from benchmarks.samples import Sample
+
+
+@dataclass
+class Task:
+    """Work for one peer, done once in each round; what it returns is added to the sample called *label*."""
+
+    label: str
+    peer: str
+    work: Callable[..., Any]
+    args: tuple[Any, ...]
+    rounds: int | None = None
+    """Fewer rounds than the others: for what is slow."""
+
+
+class Bench:
+    def __init__(self, peers: list[str], *, scale: float, long: bool) -> None:
+        self.scale, self.long = scale, long
+        self.missing: dict[str, str] = {}
+        self.failed: dict[str, str] = {}
+        self.versions: dict[str, str] = {}
+        self._drivers: dict[str, Driver] = {}
+        for name in peers:
+            driver = Driver(name)
+            if driver.missing:
+                self.missing[name] = driver.missing
+                driver.close()
+            else:
+                self._drivers[name] = driver
+                self.versions[name] = driver.version
+
+    def has(self, peer: str) -> bool:
+        return peer in self._drivers
+
+    def do(self, peer: str, work: Callable[..., Any], *args: Any, timeout: float = 120) -> Any:
+        return self._drivers[peer].do(work, *args, timeout=timeout)
+
+    def in_turns(
+        self, what: str, tasks: list[Task], rounds: int, *, timeout: float = 120
+    ) -> dict[str, Sample]:
+        """
+        Do every task once for warming up and then *rounds* times, each round in another order.
+
+        A peer that is missing is left out. One that fails is left out from then on, and `failed` says why.
+        """
+        tasks = [t for t in tasks if self.has(t.peer)]
+        rounds = max(1, round(rounds * self.scale))
+        samples: dict[str, Sample] = {t.label: Sample() for t in tasks}
+        out: set[str] = set()
+        with tqdm(total=(rounds + 1) * len(tasks), desc=what, leave=False, file=sys.stderr) as bar:
+            for turn in range(rounds + 1):
+                first = turn % len(tasks) if tasks else 0
+                for task in tasks[first:] + tasks[:first]:
+                    bar.update()
+                    if task.label in out or turn > (task.rounds or rounds):
+                        continue
+                    bar.set_postfix_str(task.label, refresh=False)
+                    try:
+                        result = self._drivers[task.peer].do(task.work, *task.args, timeout=timeout)
+                    except WorkFailed as error:
+                        out.add(task.label)
+                        self.failed[f"{what}, {task.label}"] = str(error).strip().splitlines()[-1]
+                        continue
+                    if turn > 0:
+                        samples[task.label].values += result if isinstance(result, list) else [result]
+        return samples
+
+    def close(self) -> None:
+        for driver in self._drivers.values():
+            driver.close()
+
+
+@contextmanager
+def opened(peers: list[str] | None = None, *, scale: float = 1.0, long: bool = False) -> Iterator[Bench]:
+    """A bench whose processes are gone when the block ends, however it ends."""
+    bench = Bench(peers or list(PEERS), scale=scale, long=long)
+    try:
+        yield bench
+    finally:
+        bench.close()

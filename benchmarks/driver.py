@@ -1,0 +1,160 @@
+"""A peer in a process of its own, and the work that it is asked to do there.
+
+    the table  --pipe-->  driver (one for each peer)  --two SimpleQueues-->  echo
+
+A driver is handed functions, calls them with its `Stage`, and answers what they return. Every wait has a
+limit; when it is over, or when the table goes, driver and echo go too.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from multiprocessing.context import SpawnContext, SpawnProcess
+from typing import Any
+
+from benchmarks.peers import PEERS, Courier, Peer
+
+START_WITHIN_S = 120
+STOP_WITHIN_S = 15
+
+
+class Stage:
+    """What work in a driver has at hand: the peer, its spawn context, and a process that echoes."""
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.context: SpawnContext = peer.mp.get_context("spawn")
+        self._echo: SpawnProcess | None = None
+
+    def echo(self) -> tuple[Any, Any]:
+        """The queue to put on and the queue with the answers; the echo is started when first needed."""
+        if self._echo is None:
+            self._to, self._back = self.context.SimpleQueue(), self.context.SimpleQueue()
+            self._echo = self.start(echo, self._to, self._back, self.peer.courier())
+            self._back.get()  # it is there, its imports are done
+        return self._to, self._back
+
+    def start(self, target: Callable[..., None], *args: Any) -> SpawnProcess:
+        """A child process that dies with this one."""
+        child = self.context.Process(target=child_main, args=(target, *args), daemon=True)
+        child.start()
+        return child
+
+    def close(self) -> None:
+        if self._echo is not None:
+            self._to.put(None)
+            self._echo.join(STOP_WITHIN_S)
+            if self._echo.exitcode is None:
+                self._echo.kill()
+                self._echo.join()
+        self.peer.close()
+
+
+def child_main(target: Callable[..., None], *args: Any) -> None:
+    die_with_parent()
+    target(*args)
+
+
+def echo(inbox: Any, outbox: Any, courier: Courier) -> None:
+    outbox.put(0.0)
+    while True:
+        message = inbox.get()
+        if message is None:
+            return
+        answer = courier.touch(message)
+        del message
+        outbox.put(answer)
+
+
+def die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def drive(conn: multiprocessing.connection.Connection, name: str) -> None:
+    """The main function of a driver."""
+    die_with_parent()
+    peer = PEERS[name]()
+    try:
+        peer.open()
+    except ImportError as error:
+        conn.send(("missing", str(error)))
+        return
+    conn.send(("ready", peer.version()))
+    stage = Stage(peer)
+    try:
+        while True:
+            job = conn.recv()
+            if job is None:
+                return
+            work, args = job
+            try:
+                conn.send(("done", work(stage, *args)))
+            except Exception:
+                conn.send(("failed", traceback.format_exc()))
+    except EOFError:
+        pass
+    finally:
+        stage.close()
+
+
+class WorkFailed(Exception):
+    """Work in a driver raised, or was not done in time."""
+
+
+class Driver:
+    """A driver as the table sees it. `missing` says why there is none."""
+
+    def __init__(self, name: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.name = name
+        self._conn, theirs = context.Pipe()
+        self._process = context.Process(target=drive, args=(theirs, name))
+        self._process.start()
+        theirs.close()
+        status, text = self._answer(START_WITHIN_S)
+        self.missing = text if status == "missing" else ""
+        self.version = "" if self.missing else text
+
+    def do(self, work: Callable[..., Any], *args: Any, timeout: float) -> Any:
+        """What *work*, called in the driver with its stage and *args*, returns."""
+        if self._process.exitcode is not None:
+            raise WorkFailed(f"{self.name}: its process has ended")
+        self._conn.send((work, args))
+        status, result = self._answer(timeout)
+        if status == "failed":
+            raise WorkFailed(f"{self.name}: {result}")
+        return result
+
+    def _answer(self, timeout: float) -> tuple[str, Any]:
+        try:
+            if self._conn.poll(timeout):
+                answer: tuple[str, Any] = self._conn.recv()
+                return answer
+        except EOFError:
+            raise WorkFailed(f"{self.name}: its process has ended") from None
+        self._process.kill()
+        self._process.join()
+        raise WorkFailed(f"{self.name}: no answer within {timeout:g} s")
+
+    def close(self) -> None:
+        try:
+            self._conn.send(None)
+        except OSError:
+            pass
+        self._process.join(2 * STOP_WITHIN_S)
+        if self._process.exitcode is None:
+            self._process.kill()
+            self._process.join()
+        self._conn.close()

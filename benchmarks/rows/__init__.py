@@ -1,0 +1,16 @@
+"""The rows of the table, a module each: `measure(bench)` returns the lines of that row."""
+
+from __future__ import annotations
+
+from benchmarks.rows import p1_small, p2_large, p3_shared, p4_list, p5_stream, p6_pool, p7_million, p11_steady
+
+ROWS = {
+    "P1": p1_small,
+    "P2": p2_large,
+    "P3": p3_shared,
+    "P4": p4_list,
+    "P5": p5_stream,
+    "P6": p6_pool,
+    "P7": p7_million,
+    "P11": p11_steady,
+}

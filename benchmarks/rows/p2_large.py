@@ -1,0 +1,35 @@
+"""P2: one copy and no more, from 1 MiB to 128 MiB.
+
+The limit: one memcpy of a fresh array into warm memory, and the round trip of an int.
+"""
+
+from __future__ import annotations
+
+from benchmarks import work
+from benchmarks.bench import Bench, Task
+from benchmarks.samples import Line
+
+# name: bytes, times in a turn, turns, turns of the slow ones
+SIZES = {"1 MiB": (1 << 20, 5, 20, 10), "16 MiB": (16 << 20, 2, 15, 8), "128 MiB": (128 << 20, 1, 8, 3)}
+
+
+def measure(bench: Bench) -> list[Line]:
+    lines = []
+    for name, (size, times, rounds, few) in SIZES.items():
+        tasks = [
+            Task("ours", "ours", work.round_trips, ("fresh", size, times)),
+            Task("by hand", "by hand", work.round_trips, ("fresh", size, times)),
+            Task("floor", "stdlib", work.copies, (size, times)),
+            Task("stdlib", "stdlib", work.round_trips, ("fresh", size, 1), few),
+            Task("torch fd", "torch fd", work.round_trips, ("fresh", size, 1), few),
+            Task("torch fs", "torch fs", work.round_trips, ("fresh", size, 1), few),
+        ]
+        samples = bench.in_turns(f"P2 {name}", tasks, rounds)
+        line = Line("P2", f"round trip, fresh {name}", samples, note="floor: one memcpy, then an int")
+        line.claim_ratio("ours / floor", "ours", "floor", 1.3)
+        line.claim_ratio("ours / by hand", "ours", "by hand", 1.2)
+        if name == "16 MiB":
+            line.claim_ratio("stdlib / ours", "stdlib", "ours", 20, at_least=True)
+            line.claim_ratio("torch fd / ours", "torch fd", "ours", 20, at_least=True)
+        lines.append(line)
+    return lines

@@ -1,0 +1,52 @@
+"""P4: a list of 1000 arrays of 1 KiB each, private or shared, is one cheap message.
+
+The limit: pickling and unpickling a thousand objects, and for private ones a megabyte through a 64 KiB pipe
+or a thousand small copies.
+"""
+
+from __future__ import annotations
+
+import time
+
+from benchmarks import work
+from benchmarks.bench import Bench, Task
+from benchmarks.driver import Stage
+from benchmarks.samples import Claim, Line
+
+COUNT = 1000
+
+
+def measure(bench: Bench) -> list[Line]:
+    lines = []
+    for what in ("private", "shared"):
+        kind = "fresh list" if what == "private" else "shared list"
+        tasks = [
+            Task("ours", "ours", work.round_trips, (kind, COUNT, 5)),
+            # It has nothing shared: the same list, copied, is what its user has.
+            Task("stdlib", "stdlib", work.round_trips, ("fresh list", COUNT, 5)),
+            Task("torch fd", "torch fd", work.round_trips, (kind, COUNT, 1), 3),
+            Task("torch fs", "torch fs", work.round_trips, (kind, COUNT, 1), 3),
+            Task("floor", "stdlib", tuples, (COUNT, 5)),
+        ]
+        samples = bench.in_turns(f"P4 {what}", tasks, 20)
+        name = f"round trip, {COUNT} {what} arrays of 1 KiB"
+        line = Line("P4", name, samples, note="floor: 1000 small tuples")
+        if samples.get("ours") and samples["ours"].values:
+            line.claims.append(Claim("ours in ms", samples["ours"].median * 1e3, 2))
+        line.claim_ratio("stdlib / ours", "stdlib", "ours", 3, at_least=True)
+        line.claim_ratio("torch fd / ours", "torch fd", "ours", 300, at_least=True)
+        lines.append(line)
+    return lines
+
+
+def tuples(stage: Stage, count: int, times: int) -> list[float]:
+    """The round trip of a list of tuples that say where an array would lie."""
+    to, back = stage.echo()
+    taken = []
+    for _ in range(times):
+        x = [(1.0, i, (128,), "d", float(i)) for i in range(count)]
+        start = time.perf_counter()
+        to.put(x)
+        back.get()
+        taken.append(time.perf_counter() - start)
+    return taken

@@ -1,0 +1,113 @@
+"""The measurements themselves, as functions that run in a driver: round trips, copies, streams."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from benchmarks.driver import Stage
+from benchmarks.peers import Courier
+
+REUSED: dict[Any, Any] = {}
+
+
+def message(stage: Stage, kind: str, size: int) -> Any:
+    """The message that *kind* names; those that are not fresh are made once."""
+    peer = stage.peer
+    if kind == "int":
+        return 1
+    if kind == "fresh":
+        return peer.fresh(size)
+    if kind == "fresh list":
+        return [peer.fresh(1024) for _ in range(size)]
+    if (kind, size) not in REUSED:
+        REUSED.clear()
+        if kind == "shared":
+            REUSED[kind, size] = peer.shared(size)
+        elif kind == "room":
+            REUSED[kind, size] = np.ones(size, np.uint8)
+        elif kind == "shared list":
+            REUSED[kind, size] = [peer.shared(1024) for _ in range(size)]
+        else:
+            raise ValueError(kind)
+    return REUSED[kind, size]
+
+
+def round_trips(stage: Stage, kind: str, size: int, times: int) -> list[float]:
+    """
+    RTT: put a message on one SimpleQueue; the echo touches its first and last element and answers on another.
+
+    The message is made before the clock starts, and what was fresh is dropped after it has stopped.
+    """
+    to, back = stage.echo()
+    pack, clock = stage.peer.pack, time.perf_counter
+    taken = []
+    for _ in range(times):
+        x = message(stage, kind, size)
+        start = clock()
+        to.put(pack(x))
+        back.get()
+        taken.append(clock() - start)
+        del x
+    return taken
+
+
+def copies(stage: Stage, size: int, times: int) -> list[float]:
+    """
+    One memcpy of a fresh array into memory that was written to before, and then the round trip of an int.
+
+    In one sequence and not summed from two loops: a process that has just been waiting copies slower.
+    """
+    to, back = stage.echo()
+    there = message(stage, "room", size)
+    taken = []
+    for _ in range(times):
+        x = np.ones(size, np.uint8)
+        start = time.perf_counter()
+        there[:] = x
+        to.put(1)
+        back.get()
+        taken.append(time.perf_counter() - start)
+        del x
+    return taken
+
+
+def forget(stage: Stage) -> None:
+    """Drop what `message` keeps."""
+    REUSED.clear()
+
+
+def stream(stage: Stage, size: int, count: int) -> float:
+    """Seconds for *count* fresh arrays through a `Queue(8)`, from the first put to the last touch."""
+    queue, done = stage.context.Queue(8), stage.context.SimpleQueue()
+    child = stage.start(drain, queue, done, count, stage.peer.courier())
+    messages = [stage.peer.fresh(size) for _ in range(count)]
+    done.get()
+    start = time.perf_counter()
+    for x in messages:
+        queue.put(x)
+    done.get()
+    taken = time.perf_counter() - start
+    child.join(30)
+    queue.close()
+    queue.join_thread()
+    return taken
+
+
+def drain(queue: Any, done: Any, count: int, courier: Courier) -> None:
+    done.put("ready")
+    for _ in range(count):
+        courier.touch(queue.get())
+    done.put("drained")
+
+
+def copy_stream(stage: Stage, size: int, count: int) -> float:
+    """Seconds to copy *count* fresh arrays into eight buffers in turn: what a perfect stream would take."""
+    rooms = [np.ones(size, np.uint8) for _ in range(8)]
+    messages = [np.ones(size, np.uint8) for _ in range(count)]
+    start = time.perf_counter()
+    for i, x in enumerate(messages):
+        rooms[i % 8][:] = x
+    return time.perf_counter() - start
