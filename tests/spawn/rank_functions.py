@@ -66,8 +66,13 @@ def tell_and_sleep(rank: int, connection: Connection) -> None:
     time.sleep(LONG)
 
 
-def wait_for_word(rank: int, connection: Connection) -> None:
-    connection.recv()
+def take_byte(connection: Connection) -> bytes:
+    """One byte, which is for one reader only, where recv() would let two ranks share a message."""
+    return os.read(connection.fileno(), 1)
+
+
+def wait_for_byte(rank: int, connection: Connection) -> None:
+    take_byte(connection)
 
 
 def raise_odd(rank: int, bad: int) -> None:
@@ -112,7 +117,7 @@ def ignore_sigterm(rank: int, connection: Connection) -> None:
 
 def fail_together(rank: int, ready: Connection, go: Connection) -> None:
     ready.send(rank)
-    go.recv()
+    take_byte(go)
     raise Odd(f"rank {rank}", rank)
 
 
@@ -120,11 +125,12 @@ def size(rank: int, data: bytes) -> int:
     return len(data)
 
 
-def die_or_complain(rank: int, read: Connection, write: Connection, go: Connection) -> None:
+def die_or_complain(
+    rank: int, read: Connection, write: Connection, go: Connection, ready: Connection
+) -> None:
     if rank == 0:
         go.recv()
         os.kill(os.getpid(), signal.SIGKILL)
-    write.send("ready")
     write.close()
-    go.close()
+    ready.send("ready")
     read.recv()

@@ -133,13 +133,12 @@ def test_torchs_loop_around_join_works(start_method: str) -> None:
 
 def test_join_returns_false_while_ranks_run(start_method: str, pipe: Pipe) -> None:
     read, write = pipe
-    context = start_processes(ranks.wait_for_word, (read,), 2, join=False, start_method=start_method)
+    context = start_processes(ranks.wait_for_byte, (read,), 2, join=False, start_method=start_method)
     assert context is not None
     assert context.join(timeout=0) is False
     assert context.join(timeout=0.05) is False
     assert context.join(timeout=-1) is False
-    write.send(None)
-    write.send(None)
+    os.write(write.fileno(), b"12")
     assert context.join(timeout=60) is True
 
 

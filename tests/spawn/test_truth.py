@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import rank_functions as ranks
 
+import mp_all as mp
 from mp_spawn import ProcessException, ProcessExitedException, ProcessRaisedException, run, start_processes
 
 Pipe = tuple[Connection, Connection]
@@ -131,10 +133,9 @@ def test_all_that_failed_are_on_the_exception_the_first_on_top(
     start_method: str, pipe: Pipe, back: Pipe
 ) -> None:
     def go() -> None:
-        for receive in (pipe[0].recv, pipe[0].recv):
-            receive()
-        back[1].send("go")
-        back[1].send("go")
+        for _ in range(2):
+            pipe[0].recv()
+        os.write(back[1].fileno(), b"go")
 
     error = failing(ranks.fail_together, pipe[1], back[0], start_method=start_method, meanwhile=go)
     assert sorted(failure.rank for failure in error.failures) == [0, 1]
@@ -161,12 +162,17 @@ def test_large_arguments_do_not_block_the_start(start_method: str) -> None:
 
 
 def test_a_death_comes_before_the_complaints_of_its_peers(start_method: str, pipe: Pipe, back: Pipe) -> None:
+    read, write = mp.Pipe(duplex=False)
+
     def go() -> None:
         assert pipe[0].recv() == "ready"
-        pipe[1].close()  # now only rank 0 holds the pipe on which rank 1 waits
+        write.close()  # now only rank 0 holds the pipe on which rank 1 waits
         back[1].send("die")
 
-    error = failing(ranks.die_or_complain, *pipe, back[0], start_method=start_method, meanwhile=go)
+    error = failing(
+        ranks.die_or_complain, read, write, back[0], pipe[1], start_method=start_method, meanwhile=go
+    )
+    read.close()
     assert [failure.rank for failure in error.failures] == [0, 1]
     assert error.failures[0].signal_name == "SIGKILL"
     assert error.failures[1].reason == "EOFError"

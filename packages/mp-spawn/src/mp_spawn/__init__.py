@@ -11,9 +11,27 @@ process does, and not longer.
 
 from __future__ import annotations
 
-from mp_spawn.context import ProcessContext, SpawnContext
-from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
-from mp_spawn.launch import ENV_VAR_PARALLEL_START, run, spawn, start_processes
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mp_spawn.context import ProcessContext, SpawnContext
+    from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
+    from mp_spawn.launch import ENV_VAR_PARALLEL_START, run, spawn, start_processes
+
+# Where the names are. They are loaded when asked for: every rank imports this package and needs none of them.
+_HOMES = {
+    "ENV_VAR_PARALLEL_START": "launch",
+    "Failure": "errors",
+    "ProcessContext": "context",
+    "ProcessException": "errors",
+    "ProcessExitedException": "errors",
+    "ProcessRaisedException": "errors",
+    "SpawnContext": "context",
+    "run": "launch",
+    "spawn": "launch",
+    "start_processes": "launch",
+}
 
 __all__ = [
     "ENV_VAR_PARALLEL_START",
@@ -27,3 +45,14 @@ __all__ = [
     "spawn",
     "start_processes",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Iterator
 from multiprocessing import util
 from types import TracebackType
+from typing import NamedTuple
 
 from mp_spawn import report
 from mp_spawn.payload import Source
@@ -23,8 +22,7 @@ __all__ = ["Orders", "reporting", "work"]
 _HERE = os.path.dirname(__file__)
 
 
-@dataclasses.dataclass
-class Orders:
+class Orders(NamedTuple):
     """What a rank is told; its process gets this as the one argument of `work`."""
 
     rank: int
@@ -42,7 +40,6 @@ def work(orders: Orders) -> None:
         if orders.place is not None:
             orders.place.take()
         fn, args = orders.payload.load()
-        del orders.payload
         result = fn(orders.rank, *args)
         blob = memoryview(b"")
         if orders.wants_result:
@@ -92,6 +89,8 @@ def _text(error: BaseException) -> str:
     """
     The error in one line, and below it the traceback.
     """
+    import traceback  # only a rank that fails needs it
+
     summary = traceback.TracebackException(type(error), error, _without_us(error.__traceback__))
     reason = next(summary.format_exception_only(), type(error).__name__)
     return reason.partition("\n")[0] + "\n" + "".join(summary.format())

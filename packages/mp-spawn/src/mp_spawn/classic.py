@@ -10,6 +10,7 @@ from typing import Any
 
 from mp_spawn import child
 from mp_spawn.job import Job, Ticket, interrupts_held_back
+from mp_spawn.pidfd import PidFd
 from mp_spawn.rank import Rank
 
 __all__ = ["Classic"]
@@ -43,10 +44,9 @@ class Classic:
         return ranks
 
     def _start(self, job: Job, ticket: Ticket, interruptible: bool, tickets: list[Ticket]) -> Rank:
-        place = ticket.place
-        place.interruptible = interruptible
+        place = ticket.place._replace(interruptible=interruptible)
         if self.start_method == "fork":
-            place.leave_behind = self._not_its_own(job, ticket, tickets)
+            place = place._replace(leave_behind=self._not_its_own(job, ticket, tickets))
         process = self._context.Process(
             target=child.work,
             args=(job.orders(ticket, place),),
@@ -56,7 +56,7 @@ class Classic:
         process.start()
         # While the process lives, so does its lifeline, even if nobody keeps the context.
         process.lifeline = job.lifeline
-        return Rank(ticket.rank, process, ticket.inbox, restarts=ticket.restarts)
+        return Rank(ticket.rank, process, ticket.inbox, PidFd.of(process), ticket.restarts)
 
     @staticmethod
     def _not_its_own(job: Job, ticket: Ticket, tickets: list[Ticket]) -> Callable[[], None]:

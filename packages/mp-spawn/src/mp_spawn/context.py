@@ -16,6 +16,7 @@ from typing import Self
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.job import Job
 from mp_spawn.output import Captured
+from mp_spawn.pidfd import PidFd
 from mp_spawn.rank import Rank
 from mp_spawn.report import Kind
 
@@ -47,7 +48,9 @@ class ProcessContext:
     """
 
     def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:
-        self._begin([Rank(index, process, None) for index, process in enumerate(processes)], None)
+        self._begin(
+            [Rank(index, process, None, PidFd.of(process)) for index, process in enumerate(processes)], None
+        )
         self.error_files = error_files
 
     @classmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import get_context
@@ -14,6 +15,7 @@ from mp_spawn.checks import check_call, check_options, check_start_method, cpus_
 from mp_spawn.classic import Classic
 from mp_spawn.context import ProcessContext
 from mp_spawn.job import Env, Job, Starter
+from mp_spawn.nursery import Nursery
 from mp_spawn.output import output_for
 
 __all__ = ["ENV_VAR_PARALLEL_START", "run", "spawn", "start_processes"]
@@ -30,6 +32,8 @@ def starter_for(start_method: str, context: BaseContext | None) -> Starter:
     The way to start ranks by that method, or by a context that somebody brought.
     """
     if context is None:
+        if start_method == "spawn" and sys.platform == "linux" and not getattr(sys, "frozen", False):
+            return Nursery()
         context = get_context(start_method)
     return Classic(context)
 

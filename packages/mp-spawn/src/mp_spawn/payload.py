@@ -22,17 +22,15 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import context
-from multiprocessing.connection import Connection
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any, Protocol
 
 from mp_spawn.pickling import check_name, dumps, registered_elsewhere
 
-__all__ = ["Handed", "Here", "Payload", "Source", "on_its_way", "payloads"]
+__all__ = ["Handed", "Here", "Payload", "Source", "memory_file", "on_its_way", "payloads"]
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -82,7 +80,7 @@ class Payload:
             with on_its_way(collector):
                 greeting = collector.greeting()
                 buffer, self.many = dumps((fn, args), what, start_method)
-            self.fds = [_file_of(greeting), _file_of(buffer), *collector.fds]
+            self.fds = [memory_file(greeting), memory_file(buffer), *collector.fds]
         except BaseException:
             collector.close()
             raise
@@ -167,6 +165,8 @@ class _Collector:
 
         mp-core puts into its pickle what a child must register so that it, too, can send arrays.
         """
+        from multiprocessing.connection import Connection  # late, as every rank imports this module
+
         if not registered_elsewhere(Connection):
             return ForkingPickler.dumps(None)
         read, write = os.pipe()
@@ -185,18 +185,21 @@ def _adopt(handed: list[Handed]) -> Payload:
     return payload
 
 
-def _file_of(data: memoryview) -> int:
+def memory_file(*parts: memoryview) -> int:
     """
-    A file without a name that holds *data*.
+    A file without a name that holds *parts*.
     """
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("mp-spawn")
     else:
+        import tempfile
+
         with tempfile.TemporaryFile(buffering=0) as file:
             fd = os.dup(file.fileno())
-    rest = data
-    while rest:
-        rest = rest[os.write(fd, rest) :]
+    for part in parts:
+        rest = part
+        while rest:
+            rest = rest[os.write(fd, rest) :]
     return fd
 
 

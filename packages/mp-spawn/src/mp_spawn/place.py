@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import os
 import signal
 import sys
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
 
 from mp_spawn import lifeline
 from mp_spawn.payload import Handed
@@ -16,10 +15,11 @@ from mp_spawn.payload import Handed
 __all__ = ["Place"]
 
 
-@dataclasses.dataclass
-class Place:
+class Place(NamedTuple):
     """
     Where and how one rank lives. Plain data, apart from the descriptors.
+
+    (No dataclass: importing what those need takes as long as starting Python, and every rank would pay.)
     """
 
     rank: int
@@ -28,7 +28,7 @@ class Place:
     lifeline: Handed
     #: Where standard output and standard error go; None leaves them.
     output: tuple[Handed, Handed] | None = None
-    env: dict[str, str] = dataclasses.field(default_factory=dict)
+    env: Mapping[str, str] = {}
     cpus: frozenset[int] | None = None
     #: Whether to live in a process group of its own.
     own_group: bool = False

@@ -1,16 +1,15 @@
-"""A rank as the parent sees it: a process, a handle that no recycled pid can take over, and an inbox."""
+"""A rank as the parent sees it: a process, a descriptor of it, and an inbox."""
 
 from __future__ import annotations
 
 import dataclasses
-import os
 import pickle
 import signal
-import threading
 import time
 from multiprocessing.process import BaseProcess
 
 from mp_spawn.errors import Failure, name_of_signal
+from mp_spawn.pidfd import PidFd
 from mp_spawn.report import Inbox, Kind, Report
 
 __all__ = ["Rank"]
@@ -25,12 +24,7 @@ class Rank:
     """One life of one rank; a restart makes a new one."""
 
     def __init__(
-        self,
-        index: int,
-        process: BaseProcess,
-        inbox: Inbox | None,
-        pidfd: int | None = None,
-        restarts: int = 0,
+        self, index: int, process: BaseProcess, inbox: Inbox | None, pidfd: PidFd, restarts: int = 0
     ) -> None:
         self.index = index
         self.process = process
@@ -38,9 +32,8 @@ class Rank:
         self.started_at = time.monotonic()
         self.ended_at: float | None = None
         self._inbox = inbox
-        self._pidfd = _open_pidfd(process) if pidfd is None else pidfd
+        self._pidfd = pidfd
         self._casualty_at: float | None = None
-        self._guard = threading.Lock()
 
     @property
     def pid(self) -> int:
@@ -73,18 +66,11 @@ class Rank:
 
     def signal(self, signum: int, casualty: bool = False) -> None:
         """Send a signal, if the process is still there; how a *casualty* ends from now on is not its own."""
-        with self._guard:
-            if self.ended:
-                return
-            if casualty and self._casualty_at is None:
-                self._casualty_at = time.monotonic()
-            try:
-                if self._pidfd >= 0:
-                    signal.pidfd_send_signal(self._pidfd, signum)
-                elif not hasattr(os, "pidfd_open") and self.process.is_alive():
-                    os.kill(self.pid, signum)
-            except ProcessLookupError:
-                pass  # it has ended, and its status is on its way
+        if self.ended:
+            return
+        if casualty and self._casualty_at is None:
+            self._casualty_at = time.monotonic()
+        self._pidfd.send(signum)
 
     def kill(self) -> None:
         """End it at once, and wait until it is gone."""
@@ -130,30 +116,7 @@ class Rank:
         """Close what was open for it; what was reported stays."""
         if self._inbox is not None:
             self._inbox.close()
-        with self._guard:
-            pidfd, self._pidfd = self._pidfd, -1
-            if pidfd >= 0:
-                os.close(pidfd)
-
-    def __del__(self) -> None:
-        self.close()
-
-
-def _open_pidfd(process: BaseProcess) -> int:
-    """
-    A descriptor for the process; -1 where there are none, or when it has ended.
-    """
-    if not hasattr(os, "pidfd_open") or process.pid is None:
-        return -1
-    try:
-        pidfd = os.pidfd_open(process.pid)
-    except ProcessLookupError:
-        return -1
-    if process.exitcode is not None:
-        # It ended before the descriptor was opened, so that the pid may be somebody else's by now.
-        os.close(pidfd)
-        return -1
-    return pidfd
+        self._pidfd.close()
 
 
 def _unpickled(blob: bytes) -> BaseException | None:

@@ -11,11 +11,11 @@ the pipe, too.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import os
 import struct
 import time
+from typing import NamedTuple
 
 __all__ = ["Inbox", "Kind", "Report", "send"]
 
@@ -32,8 +32,7 @@ class Kind(enum.IntEnum):
     LEFT = 3  # sys.exit with something that is not a plain exit code
 
 
-@dataclasses.dataclass(frozen=True)
-class Report:
+class Report(NamedTuple):
     """What a rank said."""
 
     kind: Kind
