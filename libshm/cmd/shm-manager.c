@@ -20,6 +20,9 @@ int main(int argc, char **argv)
     default:
         return 0;
     }
+    /* Whatever the starter had open without close-on-exec (a port, a pipe) is not ours to keep. */
+    for (long fd = sysconf(_SC_OPEN_MAX) < 65536 ? sysconf(_SC_OPEN_MAX) : 65536; fd > 3; fd--)
+        close((int)fd);
     if (chdir("/") < 0)
         return 1;
     return mpshm_manager_run(3, argv[1]) < 0;

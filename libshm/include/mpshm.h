@@ -59,7 +59,7 @@ long mpshm_peer_uid(int sock);
 
 /* A block is an allocation of shared memory. Processes that use them form a *tree*: the one that
  * began, its descendants, and whoever receives a handle. Nothing has to be set up; the first call
- * that needs it finds or starts the tree's manager.
+ * that needs it finds or starts the tree's manager. After a fork both sides keep what they hold.
  *
  * A strategy says how memory is made and how another process meets it:
  *
@@ -141,11 +141,6 @@ int mpshm_set_home(const unsigned char *id);
 /* Be in the tree from now on, so that messages sent in it are kept until this process has gone. A
  * file and a lock; no manager is started. */
 int mpshm_enter(void);
-
-/* Around every fork of this process: before it, and after it on both sides. */
-void mpshm_before_fork(void);
-void mpshm_after_fork_in_parent(void);
-void mpshm_after_fork_in_child(void);
 
 /* Where the shm-manager executable is. Must be said before it is needed. */
 int mpshm_set_manager(const char *path);

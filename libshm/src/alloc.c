@@ -39,6 +39,13 @@ static void uncache(struct mpshm__control *control, struct mpshm__arena *arena, 
     atomic_fetch_sub(&control->cached_bytes, size);
 }
 
+static int reads_as_zero(const struct mpshm__arena *arena, uint32_t i)
+{
+    int warmth = atomic_load(&arena->traits[i].warmth);
+
+    return warmth == MPSHM__FRESH || warmth == MPSHM__PUNCHED;
+}
+
 void mpshm__drain_returned(struct mpshm__arena *arena)
 {
     uint64_t head;
@@ -50,7 +57,7 @@ void mpshm__drain_returned(struct mpshm__arena *arena)
         uint32_t i = (uint32_t)(head - 1);
         uint32_t c = atomic_load(&arena->traits[i].size_class) % MPSHM__CLASSES;
         head = atomic_load(&arena->blocks[i].outstanding);
-        push(arena, atomic_load(&arena->traits[i].warmth) ? &arena->cold[c] : &arena->warm[c], i);
+        push(arena, reads_as_zero(arena, i) ? &arena->cold[c] : &arena->warm[c], i);
     }
 }
 
@@ -96,8 +103,7 @@ static int reserve_block(struct mpshm__arena *arena, uint32_t i, uint64_t nbytes
     if (arena->extent[i] >= need && (small || !punched))
         return 0;
     err = reserve_data(arena, place(arena, i), nbytes);
-    if (err == 0)
-        arena->extent[i] = need;
+    arena->extent[i] = err == 0 ? need : 0;
     return err;
 }
 
@@ -166,6 +172,7 @@ static int carve_large(struct mpshm__arena *arena, uint32_t size_class, uint64_t
     if (err < 0)
         return err;
     settle(arena, i, at, size_class);
+    atomic_store(&arena->traits[i].warmth, MPSHM__IN_USE);
     arena->extent[i] = (uint32_t)(mpshm__pages(nbytes) / MPSHM__PAGE);
     atomic_store(&h->carved, at + size);
     atomic_store(&h->used, i + 1);
@@ -188,11 +195,13 @@ int mpshm__carve_or_reuse(struct mpshm__control *control, struct mpshm__arena *a
     else
         list = &arena->cold[c];
     if (*list == 0) {
-        if (size >= MPSHM__SLAB_LIMIT)
-            return carve_large(arena, c, nbytes, out);
-        err = carve_slab(arena, c);
-        if (err < 0)
+        err = size >= MPSHM__SLAB_LIMIT ? carve_large(arena, c, nbytes, out) : carve_slab(arena, c);
+        if (err == 0 && size >= MPSHM__SLAB_LIMIT)
+            return 0;
+        if (err < 0 && arena->warm[c] == 0)
             return err;
+        if (err < 0)
+            list = &arena->warm[c]; /* no new ground: then zero what is there */
     }
     i = pop(arena, list) - 1;
     err = reserve_block(arena, i, nbytes);
@@ -200,11 +209,11 @@ int mpshm__carve_or_reuse(struct mpshm__control *control, struct mpshm__arena *a
         push(arena, list, i);
         return err;
     }
-    if (list == &arena->warm[c]) {
+    zeroed = zeroed && !reads_as_zero(arena, i);
+    if (atomic_exchange(&arena->traits[i].warmth, MPSHM__IN_USE) == MPSHM__WARM)
         uncache(control, arena, size);
-        if (zeroed)
-            memset(arena->data + place(arena, i), 0, nbytes);
-    }
+    if (zeroed)
+        memset(arena->data + place(arena, i), 0, nbytes);
     *out = i;
     return 0;
 }
@@ -214,20 +223,27 @@ int mpshm__carve_or_reuse(struct mpshm__control *control, struct mpshm__arena *a
 static void trim_large(struct mpshm__control *control, struct mpshm__arena *arena)
 {
     for (uint32_t c = mpshm__class_of(MPSHM__SLAB_LIMIT); c < MPSHM__CLASSES; c++) {
-        uint32_t i;
+        uint32_t i, kept = 0;
         while ((i = pop(arena, &arena->warm[c])) != 0) {
-            mpshm__arena_punch(arena, place(arena, i - 1), mpshm__class_bytes(c));
+            uint64_t size = mpshm__class_bytes(c);
+            if (!mpshm__arena_punch(arena, place(arena, i - 1), mpshm__pages(size))) {
+                push(arena, &kept, i - 1);
+                continue;
+            }
             atomic_store(&arena->traits[i - 1].warmth, MPSHM__PUNCHED);
-            uncache(control, arena, mpshm__class_bytes(c));
+            uncache(control, arena, size);
             push(arena, &arena->cold[c], i - 1);
         }
+        arena->warm[c] = kept;
     }
 }
 
 static int slab_is_idle(const struct mpshm__arena *arena, const struct mpshm__slab *slab)
 {
     for (uint32_t k = 0; k < slab->count; k++)
-        if (atomic_load(&arena->blocks[slab->first + k].state) & MPSHM__LIVE)
+        /* in use, or its last user is just letting go of it */
+        if ((atomic_load(&arena->blocks[slab->first + k].state) & MPSHM__LIVE) ||
+            atomic_load(&arena->traits[slab->first + k].warmth) == MPSHM__IN_USE)
             return 0;
     return 1;
 }
@@ -242,7 +258,8 @@ static void trim_slabs(struct mpshm__control *control, struct mpshm__arena *aren
 
         if (!slab_is_idle(arena, slab) || atomic_load(&arena->header->returned) != 0)
             continue;
-        mpshm__arena_punch(arena, slab->at, slab->size);
+        if (!mpshm__arena_punch(arena, slab->at, slab->size))
+            continue;
         for (uint32_t k = 0; k < slab->count; k++) {
             arena->extent[slab->first + k] = 0;
             if (atomic_exchange(&arena->traits[slab->first + k].warmth, MPSHM__PUNCHED) == MPSHM__WARM)
@@ -253,7 +270,7 @@ static void trim_slabs(struct mpshm__control *control, struct mpshm__arena *aren
     for (uint32_t c = 0; c < mpshm__class_of(MPSHM__SLAB_LIMIT); c++) {
         uint32_t i, warm = 0;
         while ((i = pop(arena, &arena->warm[c])) != 0)
-            push(arena, atomic_load(&arena->traits[i - 1].warmth) ? &arena->cold[c] : &warm, i - 1);
+            push(arena, reads_as_zero(arena, i - 1) ? &arena->cold[c] : &warm, i - 1);
         arena->warm[c] = warm;
     }
 }

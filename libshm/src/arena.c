@@ -5,10 +5,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "internal.h"
+
+enum { LEAST = 1 << 24 }; /* no arena is smaller, unless it was asked for */
 
 static const char MAGIC[8] = {'m', 'p', 's', 'h', 'm', 'A', 0, MPSHM__LAYOUT};
 
@@ -22,14 +25,31 @@ static uint64_t default_size(void)
     if (size == 0)
         for (size = (uint64_t)1 << 32; size < 2 * mpshm__memory_bytes(); size *= 2)
             ;
-    if (size > (uint64_t)1 << 37) /* offsets are 32 bits of 64 bytes: 256 GiB */
-        size = (uint64_t)1 << 37;
+    return size < MPSHM__LARGEST ? size : MPSHM__LARGEST;
+}
+
+static uint64_t within_limits(uint64_t size)
+{
+    struct rlimit limit;
+
+    /* Every process of the tree maps it: under a limit on address space, leave room for others. */
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        while (size > LEAST && size > limit.rlim_cur / 32)
+            size /= 2;
     return size;
 }
 
 uint64_t mpshm__pages(uint64_t nbytes)
 {
     return (nbytes + MPSHM__PAGE - 1) & ~(uint64_t)(MPSHM__PAGE - 1);
+}
+
+/* Aligned to the largest page that a supported machine has, so that holes fall on whole pages. */
+static uint64_t data_begin(uint64_t traits_at, uint64_t capacity)
+{
+    uint64_t end = traits_at + capacity * sizeof(struct mpshm__trait);
+
+    return (end + 0xffff) & ~(uint64_t)0xffff;
 }
 
 static void *anonymous(uint64_t nbytes)
@@ -101,7 +121,7 @@ int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
     uint64_t size = default_size();
     int fd = -1, err;
 
-    if (need > ((uint64_t)1 << 37))
+    if (need > 2 * MPSHM__LARGEST - (1 << 30))
         return -ENOMEM;
     memcpy(plan.magic, MAGIC, sizeof(MAGIC));
     memcpy(plan.tree, tree, MPSHM_ID_SIZE);
@@ -110,17 +130,20 @@ int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
     plan.nonce[0] |= 1; /* 0 means that there is none */
     plan.strategy = (uint32_t)strategy;
 
+    size = within_limits(size);
     for (;; size /= 2) {
         /* A row for each page of data: only when smaller blocks than that fill a whole arena will
          * there be a second one. */
         plan.capacity = size / MPSHM__PAGE < 1024 ? 1024 : size / MPSHM__PAGE;
         plan.blocks_at = MPSHM__PAGE;
         plan.traits_at = plan.blocks_at + mpshm__pages(plan.capacity * sizeof(struct mpshm__block));
-        plan.data_at = plan.traits_at + mpshm__pages(plan.capacity * sizeof(struct mpshm__trait));
+        plan.data_at = data_begin(plan.traits_at, plan.capacity);
         uint64_t data = size > need + MPSHM__SLAB_BYTES ? size : mpshm__pages(need) + MPSHM__SLAB_BYTES;
         plan.size = plan.data_at + data;
 
         fd = mpshm__object_create(strategy, plan.nonce, plan.size);
+        if (fd == -EFBIG && size / 2 >= need && size > LEAST)
+            continue; /* ulimit -f */
         if (fd < 0)
             return fd;
         err = map(fd, plan.size, &arena);
@@ -130,7 +153,7 @@ int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
         if (strategy == MPSHM_FILE_SYSTEM)
             mpshm__object_unlink(plan.nonce);
         /* Address space can be scarce too (ulimit -v): be content with less. */
-        if (err != -ENOMEM || size / 2 < need || size < ((uint64_t)1 << 24))
+        if (err != -ENOMEM || size / 2 < need || size <= LEAST)
             return err;
     }
     arena->fd = fd;
@@ -167,7 +190,7 @@ static int sound(const struct mpshm__arena_header *h, uint64_t size,
            h->nonce[1] == atomic_load(&row->nonce[1]) && h->size == size &&
            h->capacity >= 1 && h->capacity <= UINT32_MAX && h->blocks_at == MPSHM__PAGE &&
            h->traits_at == h->blocks_at + mpshm__pages(h->capacity * sizeof(struct mpshm__block)) &&
-           h->data_at == h->traits_at + mpshm__pages(h->capacity * sizeof(struct mpshm__trait)) &&
+           h->data_at == data_begin(h->traits_at, h->capacity) &&
            h->data_at < size;
 }
 
@@ -202,12 +225,17 @@ int mpshm__arena_map(int fd, uint32_t index, const struct mpshm__arena_row *row,
     return 0;
 }
 
-void mpshm__arena_punch(struct mpshm__arena *arena, uint64_t at, uint64_t size)
+int mpshm__arena_punch(struct mpshm__arena *arena, uint64_t at, uint64_t size)
 {
-    uint64_t first = mpshm__pages(at), end = (at + size) & ~(uint64_t)(MPSHM__PAGE - 1);
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
+    uint64_t first = (at + page - 1) / page * page, end = (at + size) / page * page;
 
-    /* A hole through the mapping: it needs no descriptor. When it fails the memory stays in use,
-     * which is not worse than before. */
-    if (end > first)
-        madvise(arena->data + first, end - first, MADV_REMOVE);
+    /* A stray write into the tables must not make a hole in somebody else's memory. */
+    if (size > arena->room || at > arena->room - size)
+        return 0;
+    if (end <= first || first != at || end != at + size)
+        return 0; /* all of it or nothing: what is half a hole is hard to keep books of */
+    /* A hole through the mapping: it needs no descriptor. It fails on locked pages, for example;
+     * then the memory stays in use and its content stays what it was. */
+    return madvise(arena->data + at, size, MADV_REMOVE) == 0;
 }

@@ -23,6 +23,15 @@ enum { OVERFLOW = 64 };
 
 _Static_assert(sizeof(struct handle) == MPSHM_HANDLE_SIZE, "the size of a handle is public");
 
+/* Nobody who must not wait waits for the lock either: who has it may be waiting for the manager. */
+static int enter_engine(int flags)
+{
+    if (flags & MPSHM_NOWAIT)
+        return mpshm__try_acquire();
+    mpshm__acquire();
+    return 1;
+}
+
 /* ---- home: the tree in which this process allocates ---- */
 
 static unsigned char home_id[MPSHM_ID_SIZE];
@@ -65,7 +74,7 @@ static int home(struct mpshm__tree **tree)
 {
     int err = home_id_once();
 
-    return err < 0 ? err : mpshm__tree_of(home_id, tree);
+    return err < 0 ? err : mpshm__tree_of(home_id, 1, tree);
 }
 
 int mpshm_enter(void)
@@ -85,10 +94,6 @@ static void hold(struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_t 
     if (arena->held[i]++ == 0) {
         arena->holding++;
         atomic_fetch_or(&arena->blocks[i].holders[tree->slot / 64], (uint64_t)1 << (tree->slot % 64));
-        /* A hook of somebody else, in the middle of a fork: the child will have this handle too,
-         * and its slot has been entered already. Leak it. */
-        if (mpshm__is_forking())
-            atomic_fetch_add(&arena->blocks[i].overflow, 1);
     }
 }
 
@@ -102,6 +107,11 @@ static void let_go(struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_
     }
 }
 
+void mpshm__let_go(const mpshm_block *block)
+{
+    let_go(block->tree, block->arena, block->index);
+}
+
 static void fill(mpshm_block *out, struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_t i)
 {
     out->data = arena->data + (uint64_t)atomic_load(&arena->blocks[i].where) * 64;
@@ -113,6 +123,14 @@ static void fill(mpshm_block *out, struct mpshm__tree *tree, struct mpshm__arena
 }
 
 /* ---- allocate ---- */
+
+/* What this process keeps warm is the first thing to go when memory is short. */
+static void trim_own(struct mpshm__tree *tree)
+{
+    for (uint32_t a = 0; a < tree->arena_top; a++)
+        if (tree->arenas[a] != NULL && tree->arenas[a]->own)
+            mpshm__trim(tree->control, tree->arenas[a]);
+}
 
 static int from_some_arena(struct mpshm__tree *tree, int strategy, uint64_t nbytes, int flags,
                            struct mpshm__arena **out, uint32_t *i)
@@ -161,14 +179,20 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
 
     if (strategy != MPSHM_FILE_DESCRIPTOR && strategy != MPSHM_FILE_SYSTEM)
         return -EINVAL;
-    if (nbytes > mpshm__memory_bytes() * 4 || nbytes > (uint64_t)1 << 36)
+    if (nbytes > mpshm__memory_bytes() * 4 || nbytes > MPSHM__LARGEST)
         return -ENOMEM; /* nothing that this machine could ever hold */
-    mpshm__acquire();
-    err = home(&tree);
+    if (!enter_engine(flags))
+        return -EAGAIN;
+    err = (flags & MPSHM_NOWAIT) && mpshm__trees[0] == NULL ? -EAGAIN : home(&tree);
     if (err == 0 && tree->slot < 0)
         err = flags & MPSHM_NOWAIT ? -EAGAIN : mpshm__join(tree);
-    if (err == 0)
+    if (err == 0) {
         err = from_some_arena(tree, strategy, nbytes, flags, &arena, &i);
+        if (err == -ENOSPC || err == -ENOMEM) {
+            trim_own(tree);
+            err = from_some_arena(tree, strategy, nbytes, flags, &arena, &i);
+        }
+    }
     if (err == 0) {
         struct mpshm__block *block = &arena->blocks[i];
         atomic_store(&block->outstanding, 0);
@@ -260,8 +284,12 @@ static int claim(const struct handle *handle, int flags, mpshm_block *out)
     struct mpshm__tree *tree;
     struct mpshm__arena *arena;
     struct mpshm__block *block;
-    int err = mpshm__tree_of(handle->tree, &tree);
+    int err = 0;
 
+    if ((flags & MPSHM_NOWAIT) && !mpshm__tree_is_met(handle->tree))
+        return -EAGAIN;
+    err = mpshm__tree_of(handle->tree, home_is_set && memcmp(home_id, handle->tree, MPSHM_ID_SIZE) == 0,
+                         &tree);
     if (err == 0 && (flags & MPSHM_NOWAIT) &&
         (tree->slot < 0 || !mpshm__arena_is_met(tree, handle->row, handle->arena)))
         err = -EAGAIN;
@@ -305,7 +333,8 @@ int mpshm_block_claim(const unsigned char *bytes, size_t len, int flags, mpshm_b
     memcpy(&handle, bytes, sizeof(handle));
     if (handle.check != checksum(&handle) || handle.message > OVERFLOW)
         return -EBADMSG;
-    mpshm__acquire();
+    if (!enter_engine(flags))
+        return -EAGAIN;
     int err = claim(&handle, flags, out);
     mpshm__release();
     return err;
@@ -317,9 +346,12 @@ void mpshm_block_release(mpshm_block *ref)
 {
     if (ref->arena == NULL)
         return;
-    mpshm__acquire();
-    let_go(ref->tree, ref->arena, ref->index);
-    mpshm__release();
+    if (mpshm__try_acquire()) {
+        mpshm__let_go(ref);
+        mpshm__release();
+    } else {
+        mpshm__release_later(ref);
+    }
     ref->arena = NULL;
     ref->data = NULL;
 }
@@ -337,7 +369,7 @@ int mpshm_block_others(const mpshm_block *ref)
         others = (int)atomic_load(&block->overflow) + __builtin_popcountll(atomic_load(&block->outstanding));
         for (int w = 0; w < MPSHM__HOLDER_WORDS; w++) {
             uint64_t bits = atomic_load(&block->holders[w]);
-            if (w == tree->slot / 64)
+            if (tree->slot >= 0 && w == tree->slot / 64)
                 bits &= ~((uint64_t)1 << (tree->slot % 64));
             others += __builtin_popcountll(bits);
         }

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -10,29 +11,75 @@
 
 /* Descriptors of others' arenas that are kept open, so that they can be registered again when the
  * manager is killed after their owner. Few, because descriptors are scarce. */
-enum { KEEP_FDS = 6, ATTEMPTS = 20 };
+enum { KEEP_FDS = 6, ATTEMPTS = 20, GIVE_IT_A_REST_S = 10 };
 
 struct mpshm__tree *mpshm__trees[MPSHM__TREES];
 
-int mpshm__tree_of(const unsigned char *id, struct mpshm__tree **out)
+static void leave(struct mpshm__tree *tree)
 {
-    for (int i = 0; i < MPSHM__TREES; i++) {
-        struct mpshm__tree *tree = mpshm__trees[i];
-        if (tree != NULL) {
-            if (memcmp(tree->id, id, MPSHM_ID_SIZE) != 0)
-                continue;
-        } else {
-            tree = calloc(1, sizeof(*tree));
-            if (tree == NULL)
-                return -ENOMEM;
-            memcpy(tree->id, id, MPSHM_ID_SIZE);
-            tree->sock = tree->slot = tree->control_fd = -1;
-            mpshm__trees[i] = tree;
+    for (uint32_t i = 0; i < tree->arena_top; i++)
+        mpshm__arena_unmap(tree->arenas[i]);
+    if (tree->sock >= 0)
+        close(tree->sock);
+    if (tree->control != NULL)
+        munmap(tree->control, sizeof(*tree->control));
+    if (tree->control_fd >= 0)
+        close(tree->control_fd);
+    free(tree);
+}
+
+/* A place in the table: home has the first; among the others, one of which nothing is held may go. */
+static int place_for(int is_home)
+{
+    if (is_home)
+        return 0;
+    for (int i = 1; i < MPSHM__TREES; i++)
+        if (mpshm__trees[i] == NULL)
+            return i;
+    for (int i = 1; i < MPSHM__TREES; i++)
+        if (mpshm__holding(mpshm__trees[i]) == 0) {
+            leave(mpshm__trees[i]);
+            mpshm__trees[i] = NULL;
+            return i;
         }
-        *out = tree;
-        return mpshm__tree_enter(tree);
-    }
     return -EUSERS;
+}
+
+int mpshm__tree_is_met(const unsigned char *id)
+{
+    for (int i = 0; i < MPSHM__TREES; i++)
+        if (mpshm__trees[i] != NULL && memcmp(mpshm__trees[i]->id, id, MPSHM_ID_SIZE) == 0)
+            return 1;
+    return 0;
+}
+
+int mpshm__tree_of(const unsigned char *id, int is_home, struct mpshm__tree **out)
+{
+    struct mpshm__tree *tree;
+    int at, err;
+
+    for (int i = 0; i < MPSHM__TREES; i++)
+        if (mpshm__trees[i] != NULL && memcmp(mpshm__trees[i]->id, id, MPSHM_ID_SIZE) == 0) {
+            *out = mpshm__trees[i];
+            return 0;
+        }
+    mpshm__fork_handlers();
+    tree = calloc(1, sizeof(*tree));
+    if (tree == NULL)
+        return -ENOMEM;
+    memcpy(tree->id, id, MPSHM_ID_SIZE);
+    tree->sock = tree->slot = tree->control_fd = -1;
+    err = mpshm__tree_enter(tree, is_home);
+    /* One that no manager has ever looked after has nothing to offer: the handle is made up. */
+    if (err == 0 && !is_home && atomic_load(&tree->control->ready) != 1)
+        err = -ESTALE;
+    at = err == 0 ? place_for(is_home) : err;
+    if (at < 0) {
+        leave(tree);
+        return at;
+    }
+    *out = mpshm__trees[at] = tree;
+    return 0;
 }
 
 /* ---- talking to the manager ---- */
@@ -94,6 +141,10 @@ static int say_hello(struct mpshm__tree *tree)
         return err;
     if (frame.a >= MPSHM__SLOTS || atomic_load(&tree->control->ready) != 1)
         return -EBADMSG;
+    err = mpshm__lock_slot(tree->control_fd, (int)frame.a);
+    if (err < 0)
+        return err;
+    mpshm__sign_slot(&tree->control->slots[frame.a], getpid());
     tree->slot = (int)frame.a;
     return 0;
 }
@@ -124,6 +175,10 @@ int mpshm__join(struct mpshm__tree *tree)
 
     if (tree->sock >= 0 && tree->slot >= 0)
         return 0;
+    /* A manager that is stopped costs one wait and not one for each array. */
+    if (tree->stuck_until != 0 && mpshm__now_ns() < tree->stuck_until)
+        return -ETIMEDOUT;
+    tree->stuck_until = 0;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         disconnect(tree);
         tree->sock = mpshm__manager_connect(tree);
@@ -140,6 +195,8 @@ int mpshm__join(struct mpshm__tree *tree)
         if (err == 0)
             return 0;
         disconnect(tree);
+        if (err == -ETIMEDOUT)
+            tree->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
         if (!worth_another(err, attempt))
             return err;
     }
@@ -158,6 +215,8 @@ static int ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out
             return err;
         *frame = question;
         err = converse(tree->sock, frame, -1, fd_out);
+        if (err == -ETIMEDOUT)
+            disconnect(tree);
         if (!worth_another(err, attempt))
             return err;
         disconnect(tree);
@@ -225,9 +284,12 @@ int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena)
         if (err < 0)
             return err;
         err = offer(tree, arena, 0);
+        if (err == 0 && tree->arenas[arena->index] != NULL) { /* of an arena that is gone */
+            if (tree->arenas[arena->index]->holding != 0)
+                return -ESTALE;
+            drop(tree, arena->index);
+        }
         if (err == 0) {
-            if (tree->arenas[arena->index] != NULL) /* of an arena that is gone */
-                drop(tree, arena->index);
             put(tree, arena);
             return 0;
         }

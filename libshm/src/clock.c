@@ -27,27 +27,44 @@ uint64_t mpshm__start_time(int pid)
     snprintf(path, sizeof(path), "/proc/%d/stat", pid);
     fd = (int)MPSHM__RETRY(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0)
-        return 0;
+        return errno == ENOENT || errno == ESRCH ? 0 : MPSHM__UNKNOWN;
     n = MPSHM__RETRY(read(fd, stat, sizeof(stat) - 1));
     close(fd);
     if (n <= 0)
-        return 0;
+        return n < 0 && errno == ESRCH ? 0 : MPSHM__UNKNOWN;
     stat[n] = 0;
     /* "pid (name) state ppid …": the name may hold anything, so count from the last parenthesis.
      * The start time is the 22nd field, that is the 20th behind the name. */
     char *at = strrchr(stat, ')');
     if (at == NULL || at[1] != ' ')
-        return 0;
+        return MPSHM__UNKNOWN;
     at += 2;
     if (*at == 'Z' || *at == 'X')
         return 0;
     for (int field = 3; field < 22; field++) {
         at = strchr(at, ' ');
         if (at == NULL)
-            return 0;
+            return MPSHM__UNKNOWN;
         at++;
     }
     return strtoull(at, NULL, 10) + 1; /* never 0 for a process that lives */
+}
+
+int mpshm__has_mapped(int pid, const char *path)
+{
+    char name[32], *line = NULL;
+    size_t room = 0;
+    int found = 0;
+
+    snprintf(name, sizeof(name), "/proc/%d/maps", pid);
+    FILE *maps = fopen(name, "re");
+    if (maps == NULL)
+        return -1;
+    while (!found && getline(&line, &room, maps) > 0)
+        found = strstr(line, path) != NULL;
+    free(line);
+    fclose(maps);
+    return found;
 }
 
 uint64_t mpshm__memory_bytes(void)

@@ -26,8 +26,11 @@
 
 uint64_t mpshm__now_ns(void);
 /* When `pid` was started, in the kernel's ticks since boot; 0 when there is no such process or it
- * is a zombie. Together with the pid this names a process for good. */
+ * is a zombie; MPSHM__UNKNOWN when that cannot be told. With the pid it names a process for good. */
+#define MPSHM__UNKNOWN UINT64_MAX
 uint64_t mpshm__start_time(int pid);
+/* Does that process have the file mapped? 1, 0, or -1 when that cannot be told. */
+int mpshm__has_mapped(int pid, const char *path);
 uint64_t mpshm__memory_bytes(void);
 
 /* ---- object.c: the memory object of an arena, by strategy ---- */
@@ -41,7 +44,8 @@ void mpshm__object_unlink(const uint64_t nonce[2]);
 int mpshm__object_check(int strategy, int fd);
 /* Must what is handed out be reserved first (S10), or may it stay sparse? */
 int mpshm__object_must_reserve(int strategy);
-/* Reserve [at, at + size): 0 or -errno (-ENOSPC, -ENOMEM, -EFBIG). */
+/* Reserve [at, at + size): 0 or -errno (-ENOSPC, -ENOMEM, -EFBIG). What was got before an error is
+ * given back, so the range must not be in use. */
 int mpshm__reserve(int fd, uint64_t at, uint64_t size);
 
 /* the strategies */
@@ -57,7 +61,13 @@ struct mpshm__tree;
 
 /* Open the folder of `tree`, making it when it is new, and hold it: while anybody does, the
  * manager stays. */
-int mpshm__tree_enter(struct mpshm__tree *tree);
+int mpshm__tree_enter(struct mpshm__tree *tree, int create);
+/* One more descriptor of the control file, of a description of its own, that holds the tree. */
+int mpshm__tree_hold(const unsigned char *id);
+/* Lock the byte of a slot through that descriptor, for as long as it is open; ask who has it. */
+int mpshm__lock_slot(int control_fd, int slot);
+int mpshm__slot_is_locked(int control_fd, int slot);
+void mpshm__sign_slot(struct mpshm__slot *slot, int pid);
 void mpshm__tree_path(const unsigned char *id, const char *leaf, char *path, size_t size);
 /* As manager: is nobody left in the tree? Waits while somebody is. */
 int mpshm__tree_wait_empty(int control_fd);
@@ -112,7 +122,8 @@ int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
                         struct mpshm__arena **out);
 void mpshm__arena_unmap(struct mpshm__arena *arena);
 /* Give the memory of one free block, or of any range of data, back. */
-void mpshm__arena_punch(struct mpshm__arena *arena, uint64_t at, uint64_t size);
+/* 1 when the range, whole pages, is gone and reads as zero; 0 when it is as before. */
+int mpshm__arena_punch(struct mpshm__arena *arena, uint64_t at, uint64_t size);
 
 /* ---- sizeclass.c ---- */
 
@@ -179,20 +190,33 @@ struct mpshm__tree {
     uint32_t arena_top; /* rows above are empty */
     uint32_t current;   /* own arena that allocation tries first, + 1 */
     int kept_fds;       /* descriptors of arenas of others */
+    uint64_t stuck_until; /* the manager did not answer: do not ask before */
 };
 
 enum { MPSHM__TREES = 16 };
 extern struct mpshm__tree *mpshm__trees[MPSHM__TREES];
 
-/* One lock guards all that is private to this process. See lock.c for what a fork does to it. */
+/* ---- lock.c: one lock guards all that is private to this process ---- */
+
 void mpshm__acquire(void);
+int mpshm__try_acquire(void); /* 1 when it has been taken */
 void mpshm__release(void);
-void mpshm__hold_for_fork(void);
-void mpshm__after_fork(int in_child);
-int mpshm__is_forking(void);
+void mpshm__release_later(const mpshm_block *block); /* without waiting for the lock */
+void mpshm__renew_lock_in_child(void);
+
+/* ---- fork.c ---- */
+
+void mpshm__fork_handlers(void);
+uint64_t mpshm__holding(const struct mpshm__tree *tree); /* how many blocks */
+
+/* ---- block.c ---- */
+
+void mpshm__let_go(const mpshm_block *block);
 
 /* All with the lock held. */
-int mpshm__tree_of(const unsigned char *id, struct mpshm__tree **out); /* enters it when new */
+/* The tree of that name; home is made when it is new, others must exist: -ESTALE. */
+int mpshm__tree_is_met(const unsigned char *id);
+int mpshm__tree_of(const unsigned char *id, int is_home, struct mpshm__tree **out);
 int mpshm__join(struct mpshm__tree *tree);                             /* a slot, a manager */
 int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena);
 int mpshm__arena_is_met(const struct mpshm__tree *tree, uint32_t index, uint64_t nonce0);

@@ -52,8 +52,18 @@ enum {
     MPSHM__LAYOUT = 1,
 };
 
+/* An arena, and so a block, is at most this large: offsets are 32 bits of 64 bytes. */
+#define MPSHM__LARGEST ((uint64_t)1 << 37)
+
 /* ---- the control file ---- */
 
+/* Note [Who is alive]
+ *   A process keeps a write lock on the byte of the control file that has its slot's number, through
+ *   a description that nobody else has. The kernel gives it back when the process is gone or has
+ *   replaced itself by exec, in whatever pid namespace, with or without /proc, and whether a manager
+ *   is there to see it or not. A locked slot is never swept. One that is not locked is swept unless
+ *   its pid is provably a process that still has the control file mapped: somebody closed all
+ *   descriptors, as daemons do, and goes on using the memory. */
 enum { MPSHM__SLOT_FREE = 0, MPSHM__SLOT_TAKEN = 1 };
 
 struct mpshm__slot {
@@ -108,6 +118,7 @@ enum {
     MPSHM__WARM = 0,    /* has been written to: the pages are there, the content is old */
     MPSHM__FRESH = 1,   /* never written to: reads as zero */
     MPSHM__PUNCHED = 2, /* given back: reads as zero, and has to be reserved again */
+    MPSHM__IN_USE = 3,  /* not free, or not yet counted as such */
 };
 
 struct mpshm__trait {

@@ -1,44 +1,75 @@
-/* The lock of this process, and what a fork does to it.
+/* The lock of this process: taken for a moment, never waited for by a finalizer.
  *
- * The forking thread holds it from before the fork to after it, so that no other thread is in the
- * middle of anything when memory is copied. Between the two the interpreter runs other hooks, and
- * they may drop or even make blocks on this same thread: what has the lock already passes. In the
- * child the lock is made anew, because it remembers an owner that does not exist there. */
+ * Note [Who may wait for the lock]
+ *   Whoever asks the manager something holds the lock meanwhile, and that may take seconds when the
+ *   manager is stopped. An allocation or a claim that must not wait says so and is refused; a
+ *   release cannot be refused, so when the lock is taken it is put on a list, and whoever has the
+ *   lock works the list off before it goes. The list is pushed to and emptied with one exchange, so
+ *   a release never waits for anything. */
 #include <pthread.h>
+#include <stdlib.h>
 
 #include "internal.h"
 
+struct deferred {
+    struct deferred *next;
+    mpshm_block block;
+};
+
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Thread_local int forking;
+static _Atomic(struct deferred *) list;
+
+static void work_off(void)
+{
+    struct deferred *d = atomic_exchange(&list, NULL);
+
+    while (d != NULL) {
+        struct deferred *next = d->next;
+        mpshm__let_go(&d->block);
+        free(d);
+        d = next;
+    }
+}
 
 void mpshm__acquire(void)
 {
-    if (!forking)
-        pthread_mutex_lock(&lock);
+    pthread_mutex_lock(&lock);
+}
+
+int mpshm__try_acquire(void)
+{
+    return pthread_mutex_trylock(&lock) == 0;
 }
 
 void mpshm__release(void)
 {
-    if (!forking)
+    do {
+        work_off();
         pthread_mutex_unlock(&lock);
+        /* Pushed after we looked and before we let go: who pushed could not get the lock. */
+    } while (atomic_load(&list) != NULL && mpshm__try_acquire());
 }
 
-void mpshm__hold_for_fork(void)
+void mpshm__release_later(const mpshm_block *block)
 {
-    pthread_mutex_lock(&lock);
-    forking = 1;
+    struct deferred *d = malloc(sizeof(*d));
+
+    if (d == NULL) { /* then it has to wait after all */
+        mpshm__acquire();
+        mpshm__let_go(block);
+        mpshm__release();
+        return;
+    }
+    d->block = *block;
+    d->next = atomic_load(&list);
+    while (!atomic_compare_exchange_weak(&list, &d->next, d))
+        ;
+    if (mpshm__try_acquire())
+        mpshm__release();
 }
 
-void mpshm__after_fork(int in_child)
+void mpshm__renew_lock_in_child(void)
 {
-    forking = 0;
-    if (in_child)
-        pthread_mutex_init(&lock, NULL);
-    else
-        pthread_mutex_unlock(&lock);
-}
-
-int mpshm__is_forking(void)
-{
-    return forking;
+    /* It remembers an owner that does not exist here. */
+    pthread_mutex_init(&lock, NULL);
 }

@@ -15,6 +15,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -67,9 +69,9 @@ static int reclaim_orphan(struct manager *m, uint32_t i)
             continue;
         }
         uint64_t size = mpshm__class_bytes(atomic_load(&arena->traits[k].size_class) % MPSHM__CLASSES);
-        if (size >= MPSHM__SLAB_LIMIT &&
-            atomic_exchange(&arena->traits[k].warmth, MPSHM__PUNCHED) == MPSHM__WARM) {
-            mpshm__arena_punch(arena, (uint64_t)atomic_load(&block->where) * 64, size);
+        if (size >= MPSHM__SLAB_LIMIT && atomic_load(&arena->traits[k].warmth) == MPSHM__WARM &&
+            mpshm__arena_punch(arena, (uint64_t)atomic_load(&block->where) * 64, mpshm__pages(size))) {
+            atomic_store(&arena->traits[k].warmth, MPSHM__PUNCHED);
             atomic_fetch_sub(&arena->header->cached, size);
             atomic_fetch_sub(&m->tree.control->cached_bytes, size);
         }
@@ -93,6 +95,14 @@ static void unwatch(struct manager *m, int slot)
         m->watched[slot] = 0;
         m->watching--;
     }
+}
+
+static int is_attached(const struct manager *m, int slot)
+{
+    for (int c = FIRST; c < m->top; c++)
+        if (m->slot_of[c] == slot)
+            return 1;
+    return 0;
 }
 
 /* No connection speaks for `slot` any more: what hangs up later must not be taken for the death of
@@ -124,22 +134,29 @@ static void sweep(struct manager *m, int slot)
     reclaim_orphans(m);
 }
 
+/* See layout.h, Note [Who is alive]. */
 static int is_alive(const struct manager *m, int slot)
 {
     const struct mpshm__slot *s = &m->tree.control->slots[slot];
     int pid = atomic_load(&s->pid);
+    char path[256];
 
-    return pid != 0 && mpshm__start_time(pid) == atomic_load(&s->start_time);
+    if (mpshm__slot_is_locked(m->tree.control_fd, slot))
+        return 1;
+    if (pid <= 0)
+        return 0;
+    uint64_t started = mpshm__start_time(pid);
+    if (started == 0 || (started != MPSHM__UNKNOWN && atomic_load(&s->start_time) != MPSHM__UNKNOWN &&
+                         started != atomic_load(&s->start_time)))
+        return 0;
+    mpshm__tree_path(m->tree.id, "control", path, sizeof(path));
+    return mpshm__has_mapped(pid, path) != 0;
 }
 
-/* A slot without a pid is a child's that has not yet come to write its own. Only the connection
- * that was made for it can tell that it never will; without that one, it is left alone: a leak is
- * better than an early free. */
 static void look_at_watched(struct manager *m)
 {
     for (int slot = 0; slot < MPSHM__SLOTS && m->watching > 0; slot++)
-        if (m->watched[slot] && atomic_load(&m->tree.control->slots[slot].pid) != 0 &&
-            !is_alive(m, slot))
+        if (m->watched[slot] && !is_alive(m, slot))
             sweep(m, slot);
 }
 
@@ -161,14 +178,16 @@ static void watch(struct manager *m, int slot)
 
 /* ---- answers ---- */
 
-static int take_slot(struct manager *m, int pid)
+/* The newcomer locks and signs it. Until then its connection vouches for it. */
+static int take_slot(struct manager *m)
 {
     for (int i = 0; i < MPSHM__SLOTS; i++) {
         struct mpshm__slot *s = &m->tree.control->slots[i];
-        if (atomic_load(&s->state) != MPSHM__SLOT_FREE)
+        /* Locked and free: its last user was swept by mistake and lives. Leave it alone. */
+        if (atomic_load(&s->state) != MPSHM__SLOT_FREE || mpshm__slot_is_locked(m->tree.control_fd, i))
             continue;
-        atomic_store(&s->start_time, pid ? mpshm__start_time(pid) : 0);
-        atomic_store(&s->pid, pid);
+        atomic_store(&s->pid, 0);
+        atomic_store(&s->start_time, 0);
         atomic_store(&s->joined_ns, mpshm__now_ns());
         atomic_store(&s->state, MPSHM__SLOT_TAKEN);
         return i;
@@ -186,28 +205,25 @@ static int peer_pid(int sock)
 
 static int hello(struct manager *m, int c, struct mpshm__frame *f)
 {
-    int pid = peer_pid(m->fds[c].fd);
     int slot;
 
     if (m->slot_of[c] >= 0)
         return -EBADMSG;
     if (f->op == MPSHM__HELLO && f->a != MPSHM__NO_SLOT) {
-        /* One that comes back: the control file must know it, and it must be the same process.
-         * SO_PEERCRED names who connected; a forked child writes its own pid. */
+        /* One that comes back, to this manager or to the next: the control file must know it. */
         if (f->a >= MPSHM__SLOTS ||
-            atomic_load(&m->tree.control->slots[f->a].state) != MPSHM__SLOT_TAKEN ||
-            atomic_load(&m->tree.control->slots[f->a].pid) != pid)
+            atomic_load(&m->tree.control->slots[f->a].state) != MPSHM__SLOT_TAKEN)
             return -EPERM;
         slot = (int)f->a;
+        /* While another connection speaks for the slot, only its process may put a new one in its
+         * place. (In another pid namespace the numbers differ; then the old one must go first.) */
+        if (is_attached(m, slot) &&
+            atomic_load(&m->tree.control->slots[slot].pid) != peer_pid(m->fds[c].fd))
+            return -EPERM;
         unwatch(m, slot);
         detach(m, slot);
     } else {
-        /* A process that comes anew under a pid that we watch has replaced itself by exec: what it
-         * held went with its memory. */
-        for (int i = 0; f->op == MPSHM__HELLO && i < MPSHM__SLOTS; i++)
-            if (m->watched[i] && atomic_load(&m->tree.control->slots[i].pid) == pid)
-                sweep(m, i);
-        slot = take_slot(m, f->op == MPSHM__HELLO ? pid : 0);
+        slot = take_slot(m);
     }
     if (slot < 0)
         return slot;
@@ -228,6 +244,25 @@ static int map_arena(struct manager *m, uint32_t i, int fd)
     if (i >= m->tree.arena_top)
         m->tree.arena_top = i + 1;
     return 0;
+}
+
+/* One that was out of reach while processes died: their bits are still in it, and maybe its owner
+ * was one of them. */
+static void catch_up(struct manager *m, uint32_t i)
+{
+    struct mpshm__control *control = m->tree.control;
+    struct mpshm__arena_row *row = &control->arenas[i];
+    uint32_t owner = atomic_load(&row->owner);
+
+    if (owner >= MPSHM__SLOTS || atomic_load(&control->slots[owner].state) == MPSHM__SLOT_FREE ||
+        atomic_load(&control->slots[owner].pid) != atomic_load(&row->owner_pid)) {
+        atomic_store(&row->owner, MPSHM__NO_SLOT);
+        atomic_store(&m->tree.arenas[i]->header->orphan, 1);
+        m->orphans = 1; /* counted at the next tick */
+    }
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_FREE)
+            mpshm__forget_holder(control, m->tree.arenas[i], slot);
 }
 
 /* Takes `fd` over. */
@@ -254,8 +289,16 @@ static int registered(struct manager *m, int c, struct mpshm__frame *f, int fd)
         err = map_arena(m, i, fd);
         if (err < 0)
             goto refuse;
+        catch_up(m, i);
         return 0;
     }
+    /* Asked before, and the answer was lost: the row is there. */
+    for (i = 0; i < m->tree.arena_top; i++)
+        if (m->tree.arenas[i] != NULL && m->tree.arenas[i]->nonce[0] == f->nonce[0]) {
+            close(fd);
+            f->a = i;
+            return 0;
+        }
     for (i = 0; i < MPSHM__ARENAS; i++)
         if (atomic_load(&control->arenas[i].nonce[0]) == 0 && m->tree.arenas[i] == NULL)
             break;
@@ -329,6 +372,7 @@ static void lost(struct manager *m, int c)
     int slot = m->slot_of[c];
 
     close(m->fds[c].fd);
+    m->fds[LISTENER].events = POLLIN;
     m->top--;
     m->fds[c] = m->fds[m->top];
     m->slot_of[c] = m->slot_of[m->top];
@@ -345,8 +389,11 @@ static void admit(struct manager *m)
     struct timeval limit = {.tv_sec = 1};
     int sock = accept4(m->fds[LISTENER].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-    if (sock < 0)
+    if (sock < 0) {
+        /* No descriptor left: let somebody go before the next is admitted. */
+        m->fds[LISTENER].events = 0;
         return;
+    }
     /* An answer that a client does not read must not stop everybody: the socket does not block. */
     setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
     if (mpshm_peer_uid(sock) != (long)geteuid() || m->top == FIRST + CLIENTS) {
@@ -382,7 +429,10 @@ static void resume(struct manager *m)
                 continue;
             snprintf(path, sizeof(path), "/proc/%d/fd/%d", atomic_load(&row->owner_pid),
                      atomic_load(&row->owner_fd));
-            fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK));
+            struct stat st;
+            if (stat(path, &st) < 0 || !S_ISREG(st.st_mode))
+                continue;
+            fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
         }
         if (fd >= 0 && map_arena(m, i, fd) < 0)
             close(fd);
@@ -391,7 +441,22 @@ static void resume(struct manager *m)
         if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_TAKEN)
             watch(m, slot);
     look_at_watched(m);
+    for (uint32_t i = 0; i < m->tree.arena_top; i++)
+        if (m->tree.arenas[i] != NULL)
+            catch_up(m, i);
     reclaim_orphans(m);
+}
+
+/* The number that a file begins with, UINT64_MAX when it has none ("max"). */
+static uint64_t number_in(const char *path)
+{
+    unsigned long long number;
+    FILE *file = fopen(path, "re");
+    int good = file != NULL && fscanf(file, "%llu", &number) == 1;
+
+    if (file != NULL)
+        fclose(file);
+    return good ? number : UINT64_MAX;
 }
 
 static uint64_t cache_limit(void)
@@ -404,7 +469,9 @@ static uint64_t cache_limit(void)
         if (*end == 0)
             return value;
     }
-    return mpshm__memory_bytes() / 8;
+    uint64_t memory = mpshm__memory_bytes();
+    uint64_t group = number_in("/sys/fs/cgroup/memory.max");
+    return (group < memory ? group : memory) / 8;
 }
 
 struct waiter {
@@ -457,10 +524,17 @@ int mpshm_manager_run(int listener, const char *folder)
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
+    /* It maps everybody's arenas and may have to reserve in them. */
+    static const int OTHERS[] = {RLIMIT_AS, RLIMIT_FSIZE};
+    for (int i = 0; i < 2; i++)
+        if (getrlimit(OTHERS[i], &files) == 0) {
+            files.rlim_cur = files.rlim_max;
+            setrlimit(OTHERS[i], &files);
+        }
     m->tree.sock = m->tree.slot = m->tree.control_fd = -1;
     err = parse_id(folder, m->tree.id);
     if (err == 0)
-        err = mpshm__tree_enter(&m->tree);
+        err = mpshm__tree_enter(&m->tree, 1);
     if (err < 0)
         return err;
     struct mpshm__control *control = m->tree.control;
@@ -486,8 +560,8 @@ int mpshm_manager_run(int listener, const char *folder)
     m->fds[LISTENER] = (struct pollfd){.fd = listener, .events = POLLIN};
     m->fds[EMPTY] = (struct pollfd){.fd = w.event_fd, .events = POLLIN};
     m->top = FIRST;
-    for (;;) {
-        int idle = m->watching == 0 && m->orphans == 0;
+    for (int refused = 0;;) {
+        int idle = m->watching == 0 && m->orphans == 0 && m->fds[LISTENER].events != 0 && !refused;
         if (poll(m->fds, (nfds_t)m->top, idle ? -1 : TICK_MS) < 0 && errno != EINTR)
             return -errno;
         for (int c = m->top - 1; c >= FIRST; c--) /* downwards: lost() moves the last one in */
@@ -498,6 +572,13 @@ int mpshm_manager_run(int listener, const char *folder)
         look_at_watched(m);
         if (m->orphans)
             reclaim_orphans(m);
+        m->fds[LISTENER].events = POLLIN;
+        if (refused) { /* a tick later: a lock that is not there must not keep us busy */
+            uint64_t one = 1;
+            refused = 0;
+            if (write(w.go_fd, &one, sizeof(one)) < 0)
+                return -errno;
+        }
         if (m->fds[EMPTY].revents) {
             uint64_t n;
             if (read(w.event_fd, &n, sizeof(n)) != sizeof(n))
@@ -505,14 +586,17 @@ int mpshm_manager_run(int listener, const char *folder)
             if (m->top == FIRST && !somebody_watched_is_alive(m))
                 break; /* with the exclusive lock in hand: nobody can come in now */
             flock(w.control_fd, LOCK_UN);
-            n = 1;
-            if (write(w.go_fd, &n, sizeof(n)) < 0)
-                return -errno;
+            refused = 1;
         }
     }
-    for (uint32_t i = 0; i < m->tree.arena_top; i++)
-        if (m->tree.arenas[i] != NULL)
+    for (uint32_t i = 0; i < MPSHM__ARENAS; i++) {
+        const struct mpshm__arena_row *row = &control->arenas[i];
+        uint64_t nonce[2] = {atomic_load(&row->nonce[0]), atomic_load(&row->nonce[1])};
+        if (i < m->tree.arena_top && m->tree.arenas[i] != NULL)
             forget_arena(m, i);
+        else if (nonce[0] != 0 && atomic_load(&row->strategy) == MPSHM_FILE_SYSTEM)
+            mpshm__object_unlink(nonce);
+    }
     mpshm__tree_remove(m->tree.id);
     free(m);
     return 0;

@@ -6,14 +6,19 @@
 
 #include "internal.h"
 
+enum { NOEXEC_SEAL = 0x0008 }; /* MFD_NOEXEC_SEAL, since Linux 6.3 */
+
 /* With these, no holder of the descriptor can shorten the file under another's mapping. */
 enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 int mpshm__memfd_create(uint64_t size)
 {
     int err;
-    int fd = memfd_create("mpshm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    /* Not to be executed: some systems insist that one says so, older ones do not know the word. */
+    int fd = memfd_create("mpshm", MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
 
+    if (fd < 0 && errno == EINVAL)
+        fd = memfd_create("mpshm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0)
         return -errno;
     if (MPSHM__RETRY(ftruncate(fd, (off_t)size)) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {

@@ -55,8 +55,8 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena,
     uint64_t limit = atomic_load(&control->cache_limit);
 
     if (size >= MPSHM__SLAB_LIMIT &&
-        (orphan || atomic_load(&control->cached_bytes) + size > limit)) {
-        mpshm__arena_punch(arena, at, size);
+        (orphan || atomic_load(&control->cached_bytes) + size > limit) &&
+        mpshm__arena_punch(arena, at, mpshm__pages(size))) {
         atomic_store(&arena->traits[i].warmth, MPSHM__PUNCHED);
     } else {
         atomic_store(&arena->traits[i].warmth, MPSHM__WARM);

@@ -27,16 +27,25 @@ static int impossible(int fd, uint64_t size)
 
 int mpshm__reserve(int fd, uint64_t at, uint64_t size)
 {
+    uint64_t start = at, end = at + size, step = STEP;
+
     if (size >= STEP && impossible(fd, size))
         return -ENOSPC;
-    for (uint64_t end = at + size; at < end;) {
-        uint64_t len = end - at < STEP ? end - at : STEP;
+    while (at < end) {
+        uint64_t len = end - at < step ? end - at : step;
         /* Returns its error and leaves errno alone. */
         int err = posix_fallocate(fd, (off_t)at, (off_t)len);
-        if (err == EINTR)
+        if (err == EINTR) {
+            if (step > MPSHM__PAGE)
+                step /= 2;
             continue;
-        if (err != 0)
+        }
+        if (err != 0) {
+            if (at > start)
+                fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start,
+                          (off_t)(at - start));
             return -err;
+        }
         at += len;
     }
     return 0;

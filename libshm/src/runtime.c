@@ -20,6 +20,7 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -68,42 +69,80 @@ static int still_there(int fd, const char *path)
     return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
 }
 
-int mpshm__tree_enter(struct mpshm__tree *tree)
+enum { TRIES = 100, LOCK_WITHIN_S = 5 };
+
+/* Shared, but not waited for without end: who has it exclusively may be stopped. */
+static int lock_shared(int fd)
+{
+    uint64_t give_up = mpshm__now_ns() + LOCK_WITHIN_S * 1000000000ull;
+
+    while (flock(fd, LOCK_SH | LOCK_NB) < 0) {
+        struct timespec pause = {.tv_nsec = 1000000};
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return -errno;
+        if (mpshm__now_ns() > give_up)
+            return -ETIMEDOUT;
+        nanosleep(&pause, NULL);
+    }
+    return 0;
+}
+
+/* One attempt to have the control file open and held. -ENOENT: it went away meanwhile. */
+static int hold_control(const unsigned char *id, int create)
 {
     char path[256];
     int err, fd;
 
+    user_path(path, sizeof(path));
+    if (create && (err = private_dir(path)) < 0)
+        return err;
+    mpshm__tree_path(id, "", path, sizeof(path));
+    if (create && (err = private_dir(path)) < 0)
+        return err;
+    mpshm__tree_path(id, "control", path, sizeof(path));
+    fd = (int)MPSHM__RETRY(
+        open(path, O_RDWR | (create ? O_CREAT : 0) | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (fd < 0)
+        return -errno;
+    err = lock_shared(fd);
+    if (err == 0 && !still_there(fd, path))
+        err = -ENOENT;
+    if (err == 0)
+        return fd;
+    close(fd);
+    return err;
+}
+
+int mpshm__tree_hold(const unsigned char *id)
+{
+    return hold_control(id, 0);
+}
+
+/* A file of a tree whose manager has not been there yet is empty; everybody may be the first. */
+static int fill_up(int fd)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (st.st_size == sizeof(struct mpshm__control) && st.st_blocks * 512 >= st.st_size)
+        return 0;
+    if (st.st_uid != geteuid())
+        return -EPERM;
+    return mpshm__reserve(fd, 0, sizeof(struct mpshm__control));
+}
+
+int mpshm__tree_enter(struct mpshm__tree *tree, int create)
+{
+    int err, fd = -ENOENT;
+
     if (tree->control != NULL)
         return 0;
-    for (int attempt = 0;; attempt++) {
-        user_path(path, sizeof(path));
-        err = private_dir(path);
-        if (err < 0)
-            return err;
-        mpshm__tree_path(tree->id, "", path, sizeof(path));
-        err = private_dir(path);
-        if (err == -ENOENT && attempt < 100)
-            continue;
-        if (err < 0)
-            return err;
-        mpshm__tree_path(tree->id, "control", path, sizeof(path));
-        fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-        if (fd < 0 && errno == ENOENT && attempt < 100)
-            continue; /* the folder went between the two */
-        if (fd < 0)
-            return -errno;
-        if (MPSHM__RETRY(flock(fd, LOCK_SH)) < 0) {
-            err = -errno;
-            close(fd);
-            return err;
-        }
-        if (still_there(fd, path))
-            break;
-        close(fd);
-        if (attempt == 100)
-            return -EAGAIN;
-    }
-    err = mpshm__reserve(fd, 0, sizeof(struct mpshm__control));
+    for (int i = 0; fd == -ENOENT && i < (create ? TRIES : 1); i++)
+        fd = hold_control(tree->id, create);
+    if (fd < 0)
+        return fd == -ENOENT && !create ? -ESTALE : fd;
+    err = fill_up(fd);
     if (err == 0) {
         void *at = mmap(NULL, sizeof(struct mpshm__control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (at != MAP_FAILED) {
@@ -115,6 +154,32 @@ int mpshm__tree_enter(struct mpshm__tree *tree)
     }
     close(fd);
     return err;
+}
+
+static struct flock byte_of(int slot)
+{
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+}
+
+int mpshm__lock_slot(int control_fd, int slot)
+{
+    struct flock byte = byte_of(slot);
+
+    return MPSHM__RETRY(fcntl(control_fd, F_OFD_SETLK, &byte)) < 0 ? -errno : 0;
+}
+
+int mpshm__slot_is_locked(int control_fd, int slot)
+{
+    struct flock byte = byte_of(slot);
+
+    /* When it cannot be told, it is. */
+    return MPSHM__RETRY(fcntl(control_fd, F_OFD_GETLK, &byte)) < 0 || byte.l_type != F_UNLCK;
+}
+
+void mpshm__sign_slot(struct mpshm__slot *slot, int pid)
+{
+    atomic_store(&slot->start_time, mpshm__start_time(pid));
+    atomic_store(&slot->pid, pid);
 }
 
 int mpshm__tree_wait_empty(int control_fd)

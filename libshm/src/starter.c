@@ -84,6 +84,8 @@ static int spawn_manager(int listener, const char *folder)
     int high = fcntl(listener, F_DUPFD_CLOEXEC, 10);
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
     posix_spawn_file_actions_adddup2(&actions, 0, 1);
+    /* Also not our stderr: who reads it to the end would wait for the manager. */
+    posix_spawn_file_actions_adddup2(&actions, 0, 2);
     posix_spawn_file_actions_adddup2(&actions, high, 3);
     sigemptyset(&none);
     sigfillset(&all);
@@ -160,10 +162,8 @@ out:
 int mpshm__manager_connect(struct mpshm__tree *tree)
 {
     struct sockaddr_un address;
-    int err = mpshm__tree_enter(tree);
+    int err = socket_address(tree, &address);
 
-    if (err == 0)
-        err = socket_address(tree, &address);
     if (err < 0)
         return err;
     err = try_connect(&address);

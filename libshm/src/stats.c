@@ -32,8 +32,10 @@ void mpshm_get_stats(mpshm_stats *out)
 {
     memset(out, 0, sizeof(*out));
     mpshm__acquire();
-    for (int t = 0; t < MPSHM__TREES && mpshm__trees[t] != NULL; t++) {
+    for (int t = 0; t < MPSHM__TREES; t++) {
         const struct mpshm__tree *tree = mpshm__trees[t];
+        if (tree == NULL)
+            continue;
         out->descriptors += (tree->sock >= 0) + (tree->control_fd >= 0);
         out->mappings += tree->control != NULL;
         out->cache_limit = tree->control ? atomic_load(&tree->control->cache_limit) : 0;
@@ -48,8 +50,10 @@ void mpshm_get_stats(mpshm_stats *out)
 void mpshm_empty_cache(void)
 {
     mpshm__acquire();
-    for (int t = 0; t < MPSHM__TREES && mpshm__trees[t] != NULL; t++) {
+    for (int t = 0; t < MPSHM__TREES; t++) {
         struct mpshm__tree *tree = mpshm__trees[t];
+        if (tree == NULL)
+            continue;
         for (uint32_t a = 0; a < tree->arena_top; a++)
             if (tree->arenas[a] != NULL && tree->arenas[a]->own)
                 mpshm__trim(tree->control, tree->arenas[a]);

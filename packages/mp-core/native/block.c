@@ -5,11 +5,10 @@
  * as a second module, so that both use one copy of libshm.
  *
  * Note [The interpreter's lock and ours]
- *   libshm has one lock per process. Whoever waits for the manager holds it and has let go of the
- *   interpreter's lock; a finalizer holds the interpreter's lock and may wait for ours. That is no
- *   circle: who holds ours never waits for the interpreter's. The one exception would be a fork,
- *   where ours is held from before the fork to after it: so those three calls keep the
- *   interpreter's lock from beginning to end, which a call through cffi would not. */
+ *   libshm has one lock per process. Who waits for the manager holds it, and has let go of the
+ *   interpreter's lock. Who holds the interpreter's lock never waits for ours: a call that may not
+ *   wait is refused (and made again without the interpreter's lock), and a release that finds our
+ *   lock taken is left for the one who has it. */
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <errno.h>
@@ -79,33 +78,9 @@ static PyObject *claim(PyObject *module, PyObject *args)
     return rc < 0 ? PyLong_FromLong(rc) : wrap(type, &block);
 }
 
-static PyObject *before_fork(PyObject *module, PyObject *unused)
-{
-    (void)module, (void)unused;
-    mpshm_before_fork();
-    Py_RETURN_NONE;
-}
-
-static PyObject *after_fork_in_parent(PyObject *module, PyObject *unused)
-{
-    (void)module, (void)unused;
-    mpshm_after_fork_in_parent();
-    Py_RETURN_NONE;
-}
-
-static PyObject *after_fork_in_child(PyObject *module, PyObject *unused)
-{
-    (void)module, (void)unused;
-    mpshm_after_fork_in_child();
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef functions[] = {
     {"allocate", allocate, METH_VARARGS, NULL},
     {"claim", claim, METH_VARARGS, NULL},
-    {"before_fork", before_fork, METH_NOARGS, NULL},
-    {"after_fork_in_parent", after_fork_in_parent, METH_NOARGS, NULL},
-    {"after_fork_in_child", after_fork_in_child, METH_NOARGS, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -127,11 +102,20 @@ static int buffer_get(PyObject *op, Py_buffer *view, int flags)
     return PyBuffer_FillInfo(view, op, block->data, (Py_ssize_t)block->nbytes, 0, flags);
 }
 
+/* One that was made by object.__new__ and not by allocate or claim. */
+static PyObject *hollow(void)
+{
+    PyErr_SetString(PyExc_ValueError, "this block was never allocated; use mp_core.Block(nbytes)");
+    return NULL;
+}
+
 static PyObject *buffer_send(PyObject *op, PyObject *unused)
 {
     unsigned char handle[MPSHM_HANDLE_SIZE];
     (void)unused;
 
+    if (((Buffer *)op)->block.arena == NULL)
+        return hollow();
     mpshm_block_send(&((Buffer *)op)->block, handle);
     return PyBytes_FromStringAndSize((const char *)handle, sizeof(handle));
 }
@@ -139,6 +123,8 @@ static PyObject *buffer_send(PyObject *op, PyObject *unused)
 static PyObject *buffer_others(PyObject *op, PyObject *unused)
 {
     (void)unused;
+    if (((Buffer *)op)->block.arena == NULL)
+        return hollow();
     return PyLong_FromLong(mpshm_block_others(&((Buffer *)op)->block));
 }
 

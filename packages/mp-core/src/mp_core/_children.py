@@ -64,7 +64,6 @@ def _before_fork() -> None:
         _enter()
 
 
-# The latest registered runs first: this has to come before the engine's own hook.
 os.register_at_fork(before=_before_fork)
 
 

@@ -1,7 +1,7 @@
 """The seam: the only module that touches the compiled library.
 
-`ffi` and `lib` are cffi's view of libshm. `Buffer`, `allocate`, `claim` and the fork hooks are the hand-written part
-(`native/block.c` says why). `check` turns a `-errno` into the `OSError` that it stands for.
+`ffi` and `lib` are cffi's view of libshm. `Buffer`, `allocate` and `claim` are the hand-written part (`native/block.c`
+says why). `check` turns a `-errno` into the `OSError` that it stands for.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from mp_core._version import __version__
 
 __all__ = [
     "Buffer",
-    "after_fork_in_child",
-    "after_fork_in_parent",
     "allocate",
-    "before_fork",
     "check",
     "claim",
     "ffi",
@@ -67,6 +64,3 @@ _block = _second_module()
 Buffer: type = _block.Buffer
 allocate = _block.allocate
 claim = _block.claim
-before_fork = _block.before_fork
-after_fork_in_parent = _block.after_fork_in_parent
-after_fork_in_child = _block.after_fork_in_child

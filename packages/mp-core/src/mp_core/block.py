@@ -157,11 +157,3 @@ def _no_room(size: int, name: str) -> str:
     pages, page = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return f"cannot allocate {size} bytes of shared memory: about {pages * page} bytes of memory are free"
 
-
-# ---- fork ------------------------------------------------------------------------------------------------------------
-
-os.register_at_fork(
-    before=_native.before_fork,
-    after_in_parent=_native.after_fork_in_parent,
-    after_in_child=_native.after_fork_in_child,
-)
