@@ -13,7 +13,8 @@ import multiprocessing.connection
 import os
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
@@ -39,6 +40,21 @@ class Stage:
             self._back.get()  # it is there, its imports are done
         return self._to, self._back
 
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """
+        Keep this thread on one core, the echo being on another.
+
+        Left alone, the kernel puts two processes that wake each other on one core in some runs and on two in
+        others, which changes a round trip by a factor of two and more: peers would be compared by luck.
+        """
+        before = os.sched_getaffinity(0)
+        os.sched_setaffinity(0, {min(before)})
+        try:
+            yield
+        finally:
+            os.sched_setaffinity(0, before)
+
     def start(self, target: Callable[..., None], *args: Any) -> SpawnProcess:
         """A child process that dies with this one."""
         child = self.context.Process(target=child_main, args=(target, *args), daemon=True)
@@ -61,6 +77,8 @@ def child_main(target: Callable[..., None], *args: Any) -> None:
 
 
 def echo(inbox: Any, outbox: Any, courier: Courier) -> None:
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, set(cores[1:]) or set(cores))
     outbox.put(0.0)
     while True:
         message = inbox.get()

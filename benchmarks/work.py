@@ -20,16 +20,16 @@ def message(stage: Stage, kind: str, size: int) -> Any:
         return 1
     if kind == "fresh":
         return peer.fresh(size)
-    if kind == "fresh list":
-        return [peer.fresh(1024) for _ in range(size)]
+    if kind.startswith("fresh list"):  # "fresh list of 1024": that many bytes in each, `size` of them
+        return [peer.fresh(int(kind.split()[-1])) for _ in range(size)]
     if (kind, size) not in REUSED:
         REUSED.clear()
         if kind == "shared":
             REUSED[kind, size] = peer.shared(size)
         elif kind == "room":
             REUSED[kind, size] = np.ones(size, np.uint8)
-        elif kind == "shared list":
-            REUSED[kind, size] = [peer.shared(1024) for _ in range(size)]
+        elif kind.startswith("shared list"):
+            REUSED[kind, size] = [peer.shared(int(kind.split()[-1])) for _ in range(size)]
         else:
             raise ValueError(kind)
     return REUSED[kind, size]
@@ -44,13 +44,14 @@ def round_trips(stage: Stage, kind: str, size: int, times: int) -> list[float]:
     to, back = stage.echo()
     pack, clock = stage.peer.pack, time.perf_counter
     taken = []
-    for _ in range(times):
-        x = message(stage, kind, size)
-        start = clock()
-        to.put(pack(x))
-        back.get()
-        taken.append(clock() - start)
-        del x
+    with stage.apart():
+        for _ in range(times):
+            x = message(stage, kind, size)
+            start = clock()
+            to.put(pack(x))
+            back.get()
+            taken.append(clock() - start)
+            del x
     return taken
 
 
@@ -63,14 +64,15 @@ def copies(stage: Stage, size: int, times: int) -> list[float]:
     to, back = stage.echo()
     there = message(stage, "room", size)
     taken = []
-    for _ in range(times):
-        x = np.ones(size, np.uint8)
-        start = time.perf_counter()
-        there[:] = x
-        to.put(1)
-        back.get()
-        taken.append(time.perf_counter() - start)
-        del x
+    with stage.apart():
+        for _ in range(times):
+            x = np.ones(size, np.uint8)
+            start = time.perf_counter()
+            there[:] = x
+            to.put(1)
+            back.get()
+            taken.append(time.perf_counter() - start)
+            del x
     return taken
 
 
