@@ -112,6 +112,10 @@ void mpshm_block_release(mpshm_block *block);
  * has made yet. 0 means that this process is alone with it. */
 int mpshm_block_others(const mpshm_block *block);
 
+/* Take back every claim on the block that nobody has made yet; who tries later gets -ESTALE. Who
+ * holds it already keeps it. */
+void mpshm_block_revoke(const mpshm_block *block);
+
 typedef struct {
     uint64_t live_bytes;        /* in blocks that this process holds */
     uint64_t live_blocks;
@@ -128,6 +132,29 @@ void mpshm_get_stats(mpshm_stats *out);
 
 /* Give what is free and warm in this process's own memory back to the system. Mappings stay. */
 void mpshm_empty_cache(void);
+
+/* ---- Looking ------------------------------------------------------------------------------- */
+
+enum { MPSHM_HOLDERS = 256 };
+
+/* One segment of shared memory: what a process allocates in, and who has something of it. */
+typedef struct {
+    unsigned char tree[16];
+    uint32_t index;
+    int strategy;
+    int owner_pid; /* 0: it has died, and others still use what it left */
+    uint64_t age_ns;
+    uint64_t live_blocks;
+    uint64_t live_bytes;
+    uint64_t in_flight_bytes;
+    uint64_t cached_bytes;
+    int holders;
+    int holder_pids[256];
+} mpshm_info;
+
+/* List the segments of every tree of this user, in at most `room` rows. Returns how many there are.
+ * This process enters the trees for it. */
+int mpshm_list(mpshm_info *rows, int room);
 
 /* ---- Trees --------------------------------------------------------------------------------- */
 

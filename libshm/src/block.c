@@ -46,6 +46,11 @@ static int home_id_once(void)
     return 0;
 }
 
+int mpshm__is_home(const unsigned char *id)
+{
+    return home_is_set && memcmp(home_id, id, MPSHM_ID_SIZE) == 0;
+}
+
 int mpshm_home(unsigned char *id)
 {
     mpshm__acquire();
@@ -288,8 +293,7 @@ static int claim(const struct handle *handle, int flags, mpshm_block *out)
 
     if ((flags & MPSHM_NOWAIT) && !mpshm__tree_is_met(handle->tree))
         return -EAGAIN;
-    err = mpshm__tree_of(handle->tree, home_is_set && memcmp(home_id, handle->tree, MPSHM_ID_SIZE) == 0,
-                         &tree);
+    err = mpshm__tree_of(handle->tree, mpshm__is_home(handle->tree), &tree);
     if (err == 0 && (flags & MPSHM_NOWAIT) &&
         (tree->slot < 0 || !mpshm__arena_is_met(tree, handle->row, handle->arena)))
         err = -EAGAIN;
@@ -376,4 +380,13 @@ int mpshm_block_others(const mpshm_block *ref)
         after = atomic_load(&block->state);
     } while (before != after);
     return others;
+}
+
+void mpshm_block_revoke(const mpshm_block *ref)
+{
+    struct mpshm__block *block = &((struct mpshm__arena *)ref->arena)->blocks[ref->index];
+
+    /* A claim in progress has set its holder first: either it finds its message or it does not. */
+    atomic_store(&block->outstanding, 0);
+    atomic_store(&block->overflow, 0);
 }

@@ -73,6 +73,8 @@ void mpshm__tree_path(const unsigned char *id, const char *leaf, char *path, siz
 int mpshm__tree_wait_empty(int control_fd);
 /* As manager: remove the folders and names of trees that died without one. */
 void mpshm__tree_sweep_folders(void);
+void mpshm__for_each_tree(void (*act)(const unsigned char *id, void *arg), void *arg);
+int mpshm__parse_id(const char *hex, unsigned char *id); /* 1 when it is one */
 void mpshm__tree_remove(const unsigned char *id);
 
 /* ---- arena.c: arenas as one process sees them ---- */
@@ -212,6 +214,7 @@ uint64_t mpshm__holding(const struct mpshm__tree *tree); /* how many blocks */
 /* ---- block.c ---- */
 
 void mpshm__let_go(const mpshm_block *block);
+int mpshm__is_home(const unsigned char *id);
 
 /* All with the lock held. */
 /* The tree of that name; home is made when it is new, others must exist: -ESTALE. */

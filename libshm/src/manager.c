@@ -494,21 +494,6 @@ static void *wait_until_empty(void *arg)
     return NULL;
 }
 
-static int parse_id(const char *folder, unsigned char *id)
-{
-    const char *hex = strrchr(folder, '/');
-
-    if (hex == NULL || strlen(++hex) != 2 * MPSHM_ID_SIZE)
-        return -EINVAL;
-    for (int i = 0; i < MPSHM_ID_SIZE; i++) {
-        unsigned byte;
-        if (sscanf(hex + 2 * i, "%2x", &byte) != 1)
-            return -EINVAL;
-        id[i] = (unsigned char)byte;
-    }
-    return 0;
-}
-
 int mpshm_manager_run(int listener, const char *folder)
 {
     struct manager *m = calloc(1, sizeof(*m));
@@ -532,11 +517,12 @@ int mpshm_manager_run(int listener, const char *folder)
             setrlimit(OTHERS[i], &files);
         }
     m->tree.sock = m->tree.slot = m->tree.control_fd = -1;
-    err = parse_id(folder, m->tree.id);
-    if (err == 0)
-        err = mpshm__tree_enter(&m->tree, 1);
-    if (err < 0)
+    const char *name = strrchr(folder, '/');
+    err = name && mpshm__parse_id(name + 1, m->tree.id) ? mpshm__tree_enter(&m->tree, 1) : -EINVAL;
+    if (err < 0) {
+        free(m);
         return err;
+    }
     struct mpshm__control *control = m->tree.control;
     if (atomic_load(&control->ready) != 1) {
         memcpy(control->tree, m->tree.id, MPSHM_ID_SIZE);

@@ -204,11 +204,12 @@ void mpshm__tree_remove(const unsigned char *id)
 }
 
 /* A tree that nobody is in has no manager that will ever clean up: take its names away. */
-static void sweep_tree(const unsigned char *id)
+static void sweep_tree(const unsigned char *id, void *unused)
 {
     char path[256];
     struct stat st;
     int fd;
+    (void)unused;
 
     mpshm__tree_path(id, "control", path, sizeof(path));
     fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
@@ -233,7 +234,7 @@ static void sweep_tree(const unsigned char *id)
     close(fd);
 }
 
-void mpshm__tree_sweep_folders(void)
+void mpshm__for_each_tree(void (*act)(const unsigned char *id, void *arg), void *arg)
 {
     char path[256];
     struct dirent *entry;
@@ -245,14 +246,25 @@ void mpshm__tree_sweep_folders(void)
         return;
     while ((entry = readdir(dir)) != NULL) {
         unsigned char id[MPSHM_ID_SIZE];
-        int good = strlen(entry->d_name) == 2 * MPSHM_ID_SIZE;
-        for (int i = 0; good && i < MPSHM_ID_SIZE; i++) {
-            unsigned byte;
-            good = sscanf(entry->d_name + 2 * i, "%2x", &byte) == 1;
-            id[i] = (unsigned char)byte;
-        }
-        if (good)
-            sweep_tree(id);
+        if (mpshm__parse_id(entry->d_name, id))
+            act(id, arg);
     }
     closedir(dir);
+}
+
+int mpshm__parse_id(const char *hex, unsigned char *id)
+{
+    int good = strlen(hex) == 2 * MPSHM_ID_SIZE;
+
+    for (int i = 0; good && i < MPSHM_ID_SIZE; i++) {
+        unsigned byte;
+        good = sscanf(hex + 2 * i, "%2x", &byte) == 1;
+        id[i] = (unsigned char)byte;
+    }
+    return good;
+}
+
+void mpshm__tree_sweep_folders(void)
+{
+    mpshm__for_each_tree(sweep_tree, NULL);
 }

@@ -128,6 +128,15 @@ static PyObject *buffer_others(PyObject *op, PyObject *unused)
     return PyLong_FromLong(mpshm_block_others(&((Buffer *)op)->block));
 }
 
+static PyObject *buffer_revoke(PyObject *op, PyObject *unused)
+{
+    (void)unused;
+    if (((Buffer *)op)->block.arena == NULL)
+        return hollow();
+    mpshm_block_revoke(&((Buffer *)op)->block);
+    Py_RETURN_NONE;
+}
+
 static PyObject *buffer_nbytes(PyObject *op, void *closure)
 {
     (void)closure;
@@ -148,6 +157,7 @@ static PyObject *buffer_strategy(PyObject *op, void *closure)
 
 static PyMethodDef buffer_methods[] = {
     {"_send", buffer_send, METH_NOARGS, "A claim on this block, as bytes for one receiver."},
+    {"_revoke", buffer_revoke, METH_NOARGS, "Take back every claim that nobody has made yet."},
     {"_others", buffer_others, METH_NOARGS, "How many others want this block."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,4 +1,4 @@
-"""`python -m mp_all`: what a bug report needs."""
+"""`python -m mp_all`: what a bug report needs. `python -m mp_all stat`: every segment of shared memory and who has it."""
 
 from __future__ import annotations
 
@@ -68,7 +68,27 @@ def memory() -> Iterator[tuple[str, str]]:
         yield name, size(value) if name.endswith("bytes") else str(value)
 
 
+def stat() -> None:
+    """A line for each segment of every program of this user that shares memory now."""
+    own = os.getpid()
+    rows = [segment for segment in mp_all.list_segments() if segment.owner != own]
+    if not rows:
+        print("nobody of this user shares memory now")
+        return
+    line = "{:<10}{:<17}{:>8}{:>9}{:>9}{:>12}{:>12}{:>12}  {}"
+    print(line.format("tree", "strategy", "owner", "age", "blocks", "live", "in flight", "cached", "holders"))
+    for s in rows:
+        holders = " ".join(map(str, s.holders)) or "-"
+        owner = str(s.owner) if s.owner else "(dead)"
+        sizes = (size(s.live_bytes), size(s.in_flight_bytes), size(s.cached_bytes))
+        print(line.format(s.tree[:8], s.strategy, owner, f"{s.age:.1f} s", s.live_blocks, *sizes, holders))
+
+
 def main() -> None:
+    if sys.argv[1:] == ["stat"]:
+        return stat()
+    if sys.argv[1:]:
+        sys.exit("usage: python -m mp_all [stat]")
     for title, rows in (("versions", versions), ("sharing", sharing), ("limits", limits), ("this process", memory)):
         print(title)
         for name, value in rows():

@@ -4,8 +4,9 @@ Every public name of `multiprocessing` is here and is the same object, so `isins
 of its submodules can be imported under this name too (``mp_core.pool``, ``mp_core.connection``, …).
 
     mp_core.Block             an allocation of shared memory that travels
+    mp_core.Lease             its lifetime without the memory
     mp_core.set_sharing_strategy, get_sharing_strategy, get_all_sharing_strategies
-    mp_core.memory_stats, empty_cache
+    mp_core.memory_stats, list_segments, empty_cache
     mp_core.set_thread_name, get_thread_name, set_parent_death_signal
 """
 
@@ -18,17 +19,23 @@ from typing import Any
 from mp_core import _aliases
 from mp_core._version import __version__
 from mp_core.block import Block
+from mp_core.lease import Claim, Lease, collect_leases
 from mp_core.manners import get_thread_name, set_parent_death_signal, set_thread_name
-from mp_core.stats import empty_cache, memory_stats
+from mp_core.stats import Segment, empty_cache, list_segments, memory_stats
 from mp_core.strategy import get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy
 
 __all__ = [  # noqa: PLE0604
     "Block",
+    "Claim",
+    "Lease",
+    "Segment",
     "__version__",
+    "collect_leases",
     "empty_cache",
     "get_all_sharing_strategies",
     "get_sharing_strategy",
     "get_thread_name",
+    "list_segments",
     "memory_stats",
     "set_parent_death_signal",
     "set_sharing_strategy",

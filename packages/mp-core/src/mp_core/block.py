@@ -13,7 +13,7 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, NoReturn
 
-from mp_core import _native, strategy
+from mp_core import _native, _pickling, strategy
 from mp_core._native import Buffer
 
 __all__ = ["Block", "allocate", "rebuild_block", "reduce_block"]
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         def _strategy(self) -> int: ...
         def _send(self) -> bytes: ...
         def _others(self) -> int: ...
+        def _revoke(self) -> None: ...
         def __buffer__(self, flags: int, /) -> memoryview: ...
 
 else:
@@ -105,7 +106,7 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
 
 def reduce_block(block: Block) -> tuple[Callable[[bytes], Block], tuple[bytes]]:
     """The pickle of a block: a claim on it, for one receiver."""
-    return rebuild_block, (block._send(),)
+    return rebuild_block, (_pickling.noted(block._send()),)
 
 
 def rebuild_block(handle: bytes) -> Block:
@@ -124,6 +125,7 @@ def rebuild_block(handle: bytes) -> Block:
 
 
 ForkingPickler.register(Block, reduce_block)
+_pickling.install(rebuild_block)
 
 
 # ---- what to say when it fails ---------------------------------------------------------------------------------------

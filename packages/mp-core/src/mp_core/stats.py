@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from mp_core import strategy
 from mp_core._native import ffi, lib
 
-__all__ = ["add_copied_bytes", "empty_cache", "memory_stats"]
+__all__ = ["Segment", "add_copied_bytes", "empty_cache", "list_segments", "memory_stats"]
 
 _copied = 0
 
@@ -44,3 +47,52 @@ def empty_cache() -> None:
     0
     """
     lib.mpshm_empty_cache()
+
+
+class Segment(NamedTuple):
+    """One segment of shared memory, as `list_segments` sees it; sizes in bytes."""
+
+    tree: str
+    index: int
+    strategy: str
+    owner: int
+    """The pid that allocates in it, 0 when it has died and others still use what it left."""
+    age: float
+    """Seconds since it was made."""
+    live_blocks: int
+    live_bytes: int
+    in_flight_bytes: int
+    cached_bytes: int
+    holders: tuple[int, ...]
+    """The pids that hold something in it."""
+
+
+def list_segments() -> list[Segment]:
+    """
+    The segments of every tree of this user, oldest tree first.
+
+    >>> isinstance(list_segments(), list)
+    True
+    """
+    room = 64
+    while True:
+        rows = ffi.new("mpshm_info[]", room)
+        count = int(lib.mpshm_list(rows, room))
+        if count <= room:
+            break
+        room = count + 64
+    return [
+        Segment(
+            bytes(ffi.buffer(row.tree)).hex(),
+            row.index,
+            strategy.NAMES.get(row.strategy, "?"),
+            row.owner_pid,
+            row.age_ns / 1e9,
+            row.live_blocks,
+            row.live_bytes,
+            row.in_flight_bytes,
+            row.cached_bytes,
+            tuple(row.holder_pids[0 : row.holders]),
+        )
+        for row in rows[0:count]
+    ]

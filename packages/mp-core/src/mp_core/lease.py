@@ -1,0 +1,153 @@
+"""Lease: a claim counted across processes, with a callback at its owner when the last one goes.
+
+It is the lifetime of a `Block` without its memory: what lives elsewhere (on a device, say) is kept by its owner for as
+long as any other process has a claim, and a claim goes with its process, however that ends.
+
+    owner     lease = Lease(on_last_claim=free_it)
+              queue.put(lease)               a claim under way counts
+    receiver  claim = queue.get()            a `Claim`; it may be sent on
+              claim.release()                or drop it, or die
+    owner     free_it() is called
+
+The callback runs in a thread of the owner, `lease-watcher`, which exists while a lease of its process has been sent and
+not ended; or in whatever thread calls `collect_leases`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NoReturn
+
+from mp_core.block import Block, allocate
+from mp_core.manners import set_thread_name
+
+__all__ = ["Claim", "Lease", "collect_leases"]
+
+LOOK_EVERY_S = 0.05
+
+_sent: set[Lease] = set()
+_lock = threading.RLock()
+_watcher: threading.Thread | None = None
+
+
+class Claim:
+    """What a receiver of a `Lease` has: a claim, until it is released, dropped, or its process ends."""
+
+    __slots__ = ("__weakref__", "_block")
+
+    def __init__(self, block: Block) -> None:
+        self._block: Block | None = block
+
+    @property
+    def released(self) -> bool:
+        """Has it been given back?"""
+        return self._block is None
+
+    def release(self) -> None:
+        """Give the claim back. Doing it again is allowed."""
+        self._block = None
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Claim can be sent to another process but cannot be pickled for keeping")
+
+
+class Lease:
+    """
+    Something of this process that others may claim; *on_last_claim* is called, once, when the last claim has gone.
+
+    Sending it (on a queue, through a pipe, as an argument) makes a claim under way; the receiver gets a `Claim`. A lease
+    that has never been sent does not end. Raises what `Block` raises when no shared memory can be had.
+
+    >>> lease = Lease(lambda: None)
+    >>> lease.claims, lease.ended
+    (0, False)
+    """
+
+    def __init__(self, on_last_claim: Callable[[], object]) -> None:
+        self._block = allocate(0, zeroed=False)
+        self._callback = on_last_claim
+        self._owner = os.getpid()
+        self.ended = False
+        """Have all claims gone, and has the callback been called?"""
+
+    @property
+    def claims(self) -> int:
+        """How many claims there are: processes that have one, and messages that nobody has received yet."""
+        return self._block._others()
+
+    def revoke(self) -> None:
+        """Take back the claims that are under way: who receives one of those messages later gets an `OSError`."""
+        self._block._revoke()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Lease can be sent to another process but cannot be pickled for keeping")
+
+
+def collect_leases() -> int:
+    """
+    Call the callbacks of all leases whose last claim has gone; return how many of those sent are left.
+
+    >>> collect_leases() >= 0
+    True
+    """
+    with _lock:
+        over = [lease for lease in _sent if lease.claims == 0]
+        _sent.difference_update(over)
+        left = len(_sent)
+    for lease in over:
+        lease.ended = True
+        lease._callback()
+    return left
+
+
+def _watch() -> None:
+    global _watcher
+    set_thread_name("lease-watcher")
+    pause = threading.Event()
+    while True:
+        collect_leases()
+        with _lock:
+            if not _sent:
+                _watcher = None
+                return
+        pause.wait(LOOK_EVERY_S)
+
+
+def _reduce_lease(lease: Lease) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    global _watcher
+    if lease._owner != os.getpid():
+        raise ValueError(f"this lease belongs to process {lease._owner}; only its owner can send it")
+    if lease.ended:
+        raise ValueError("this lease has ended: its last claim has gone and its callback has been called")
+    with _lock:
+        _sent.add(lease)
+        if _watcher is None:
+            _watcher = threading.Thread(target=_watch, name="lease-watcher", daemon=True)
+            _watcher.start()
+    return _rebuild_claim, (lease._block,)
+
+
+def _reduce_claim(claim: Claim) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    if claim._block is None:
+        raise ValueError("this claim has been released and cannot be sent on")
+    return _rebuild_claim, (claim._block,)
+
+
+def _rebuild_claim(block: Block) -> Claim:
+    return Claim(block)
+
+
+def _forget_in_child() -> None:
+    """A forked child does not own its parent's leases, and has no watcher."""
+    global _watcher, _lock
+    _lock = threading.RLock()
+    _watcher = None
+    _sent.clear()
+
+
+ForkingPickler.register(Lease, _reduce_lease)
+ForkingPickler.register(Claim, _reduce_claim)
+os.register_at_fork(after_in_child=_forget_in_child)

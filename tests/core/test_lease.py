@@ -1,0 +1,107 @@
+"""Leases: the owner hears when the last claim has gone, however it went."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import pytest
+
+import mp_all as mp
+
+WAIT_S = 30
+
+
+def hold_until_told(inbox: Any, ready: Any, go: Any) -> None:
+    claim = inbox.get()
+    ready.set()
+    go.wait(WAIT_S)
+    claim.release()
+    assert claim.released
+
+
+@pytest.fixture
+def ended() -> threading.Event:
+    return threading.Event()
+
+
+def test_a_lease_ends_when_its_receiver_releases_it(ctx: Any, strategy: str, ended: threading.Event) -> None:
+    inbox, ready, go = ctx.SimpleQueue(), ctx.Event(), ctx.Event()
+    lease = mp.Lease(ended.set)
+    child = ctx.Process(target=hold_until_told, args=(inbox, ready, go))
+    child.start()
+    inbox.put(lease)
+    assert ready.wait(WAIT_S)
+    assert lease.claims == 1
+    assert not ended.is_set()
+    go.set()
+    assert ended.wait(WAIT_S)
+    assert lease.ended
+    child.join(WAIT_S)
+    assert child.exitcode == 0
+    inbox.close()
+
+
+def test_a_lease_ends_when_its_receiver_is_killed(ctx: Any, strategy: str, ended: threading.Event) -> None:
+    inbox, ready, go = ctx.SimpleQueue(), ctx.Event(), ctx.Event()
+    lease = mp.Lease(ended.set)
+    child = ctx.Process(target=hold_until_told, args=(inbox, ready, go))
+    child.start()
+    inbox.put(lease)
+    assert ready.wait(WAIT_S)
+    os.kill(child.pid, signal.SIGKILL)
+    assert ended.wait(WAIT_S)
+    assert lease.claims == 0
+    child.join(WAIT_S)
+    inbox.close()
+
+
+def test_a_claim_under_way_keeps_a_lease_and_can_be_revoked(ended: threading.Event) -> None:
+    lease = mp.Lease(ended.set)
+    message = ForkingPickler.dumps(lease)
+    assert lease.claims == 1
+    mp.collect_leases()
+    assert not ended.is_set()
+    lease.revoke()
+    assert ended.wait(WAIT_S)
+    with pytest.raises(OSError, match="used before"):
+        ForkingPickler.loads(message)
+
+
+def test_a_claim_can_be_sent_on(ended: threading.Event) -> None:
+    lease = mp.Lease(ended.set)
+    first = ForkingPickler.loads(ForkingPickler.dumps(lease))
+    second = ForkingPickler.dumps(first)
+    first.release()
+    assert lease.claims == 1
+    claim = ForkingPickler.loads(second)
+    with pytest.raises(OSError, match="used before"):
+        ForkingPickler.loads(second)
+    claim.release()
+    assert ended.wait(WAIT_S)
+
+
+def test_a_lease_that_has_ended_cannot_be_sent(ended: threading.Event) -> None:
+    lease = mp.Lease(ended.set)
+    ForkingPickler.loads(ForkingPickler.dumps(lease)).release()
+    assert ended.wait(WAIT_S)
+    with pytest.raises(ValueError, match="has ended"):
+        ForkingPickler.dumps(lease)
+
+
+def test_a_message_that_cannot_be_pickled_keeps_no_memory(strategy: str) -> None:
+    block = mp.Block(1000)
+    with pytest.raises(Exception, match="lambda"):
+        ForkingPickler.dumps((block, lambda: 0))
+    assert block._others() == 0
+    assert mp.memory_stats()["in_flight_bytes"] == 0
+
+
+def test_segments_are_listed_with_their_holders(strategy: str) -> None:
+    block = mp.Block(12345)
+    mine = [s for s in mp.list_segments() if s.owner == os.getpid() and s.strategy == strategy]
+    assert sum(s.live_bytes for s in mine) >= block.nbytes
+    assert all(os.getpid() in s.holders for s in mine if s.live_blocks)
