@@ -73,7 +73,9 @@ def alone(session: nox.Session, package: str) -> None:
     session.install(*GROUPS["build"])
     for name in ["mp-core", "mp-reductions", "mp-spawn", "mp-cuda", "mp-all"]:
         if name in ("mp-core", package) or package == "mp-all":
-            session.run("python", "-m", "build", "--no-isolation", "--sdist", "-o", str(house), f"packages/{name}", silent=True)
+            session.run(
+                "python", "-m", "build", "--no-isolation", "--sdist", "-o", str(house), f"packages/{name}", silent=True
+            )
     fresh = house / "venv"
     session.run("python", "-m", "venv", str(fresh))
     python = str(fresh / "bin" / "python")
@@ -139,7 +141,10 @@ def bump(session: nox.Session) -> None:
     ]
     for place in places:
         text = place.read_text()
-        place.write_text(text.replace(f'version = "{old}"', f'version = "{new}"').replace(f"=={old}", f"=={new}")
-                         .replace(f'__version__ = "{old}"', f'__version__ = "{new}"')
-                         .replace(f'MPSHM_VERSION "{old}"', f'MPSHM_VERSION "{new}"'))
+        place.write_text(
+            text.replace(f'version = "{old}"', f'version = "{new}"')
+            .replace(f"=={old}", f"=={new}")
+            .replace(f'__version__ = "{old}"', f'__version__ = "{new}"')
+            .replace(f'MPSHM_VERSION "{old}"', f'MPSHM_VERSION "{new}"')
+        )
     session.log(f"{old} -> {new}; now write CHANGELOG.md")

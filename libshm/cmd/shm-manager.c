@@ -8,7 +8,8 @@
 int main(int argc, char **argv)
 {
     if (argc != 2) {
-        fprintf(stderr, "usage: shm-manager FOLDER (started by libshm, with a socket as descriptor 3)\n");
+        fprintf(stderr,
+                "usage: shm-manager FOLDER (started by libshm, with a socket as descriptor 3)\n");
         return 2;
     }
     /* Leave the starter, so that it is not a parent that has to wait for this child. */

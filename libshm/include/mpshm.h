@@ -91,8 +91,9 @@ typedef struct {
 enum mpshm_flags { MPSHM_ZEROED = 1, MPSHM_NOWAIT = 2 };
 
 /* Allocate `nbytes` (0 is allowed), aligned to 64 and from 32 KiB on to a page. Warm memory is used
- * again when there is some, without a system call. -ENOMEM or -ENOSPC when there is no room, -EMFILE when there is no
- * descriptor, -EUSERS when 256 processes share already, -EINVAL for an unknown strategy. */
+ * again when there is some, without a system call. -ENOMEM or -ENOSPC when there is no room,
+ * -EMFILE when there is no descriptor, -EUSERS when 256 processes share already, -EINVAL for an
+ * unknown strategy. */
 int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out);
 
 /* Put a claim on the block into `handle`, MPSHM_HANDLE_SIZE bytes for one receiver. From now on the
@@ -117,13 +118,13 @@ int mpshm_block_others(const mpshm_block *block);
 void mpshm_block_revoke(const mpshm_block *block);
 
 typedef struct {
-    uint64_t live_bytes;        /* in blocks that this process holds */
+    uint64_t live_bytes; /* in blocks that this process holds */
     uint64_t live_blocks;
     uint64_t in_flight_bytes;   /* in own blocks with claims that nobody has made yet */
     uint64_t cached_bytes;      /* free and warm in own memory */
     uint64_t tree_cached_bytes; /* the same for all processes of the tree, and its limit */
     uint64_t cache_limit;
-    uint64_t segments;          /* made by this process */
+    uint64_t segments; /* made by this process */
     uint64_t mappings;
     uint64_t descriptors;
 } mpshm_stats;

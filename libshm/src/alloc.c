@@ -262,7 +262,8 @@ static void trim_slabs(struct mpshm__control *control, struct mpshm__arena *aren
             continue;
         for (uint32_t k = 0; k < slab->count; k++) {
             arena->extent[slab->first + k] = 0;
-            if (atomic_exchange(&arena->traits[slab->first + k].warmth, MPSHM__PUNCHED) == MPSHM__WARM)
+            if (atomic_exchange(&arena->traits[slab->first + k].warmth, MPSHM__PUNCHED) ==
+                MPSHM__WARM)
                 uncache(control, arena, size);
         }
     }

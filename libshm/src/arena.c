@@ -138,7 +138,8 @@ int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
         plan.blocks_at = MPSHM__PAGE;
         plan.traits_at = plan.blocks_at + mpshm__pages(plan.capacity * sizeof(struct mpshm__block));
         plan.data_at = data_begin(plan.traits_at, plan.capacity);
-        uint64_t data = size > need + MPSHM__SLAB_BYTES ? size : mpshm__pages(need) + MPSHM__SLAB_BYTES;
+        uint64_t data =
+            size > need + MPSHM__SLAB_BYTES ? size : mpshm__pages(need) + MPSHM__SLAB_BYTES;
         plan.size = plan.data_at + data;
 
         fd = mpshm__object_create(strategy, plan.nonce, plan.size);
@@ -186,12 +187,12 @@ static int sound(const struct mpshm__arena_header *h, uint64_t size,
                  const struct mpshm__arena_row *row, const unsigned char *tree)
 {
     return memcmp(h->magic, MAGIC, sizeof(MAGIC)) == 0 &&
-           memcmp(h->tree, tree, MPSHM_ID_SIZE) == 0 && h->nonce[0] == atomic_load(&row->nonce[0]) &&
-           h->nonce[1] == atomic_load(&row->nonce[1]) && h->size == size &&
-           h->capacity >= 1 && h->capacity <= UINT32_MAX && h->blocks_at == MPSHM__PAGE &&
+           memcmp(h->tree, tree, MPSHM_ID_SIZE) == 0 &&
+           h->nonce[0] == atomic_load(&row->nonce[0]) &&
+           h->nonce[1] == atomic_load(&row->nonce[1]) && h->size == size && h->capacity >= 1 &&
+           h->capacity <= UINT32_MAX && h->blocks_at == MPSHM__PAGE &&
            h->traits_at == h->blocks_at + mpshm__pages(h->capacity * sizeof(struct mpshm__block)) &&
-           h->data_at == data_begin(h->traits_at, h->capacity) &&
-           h->data_at < size;
+           h->data_at == data_begin(h->traits_at, h->capacity) && h->data_at < size;
 }
 
 int mpshm__arena_map(int fd, uint32_t index, const struct mpshm__arena_row *row,

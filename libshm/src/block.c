@@ -98,7 +98,8 @@ static void hold(struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_t 
 {
     if (arena->held[i]++ == 0) {
         arena->holding++;
-        atomic_fetch_or(&arena->blocks[i].holders[tree->slot / 64], (uint64_t)1 << (tree->slot % 64));
+        atomic_fetch_or(&arena->blocks[i].holders[tree->slot / 64],
+                        (uint64_t)1 << (tree->slot % 64));
     }
 }
 
@@ -146,7 +147,8 @@ static int from_some_arena(struct mpshm__tree *tree, int strategy, uint64_t nbyt
 
     /* The one that served last is tried first; there is seldom another. */
     for (uint32_t k = 0; k <= tree->arena_top; k++) {
-        arena = k == 0 ? (tree->current ? tree->arenas[tree->current - 1] : NULL) : tree->arenas[k - 1];
+        arena =
+            k == 0 ? (tree->current ? tree->arenas[tree->current - 1] : NULL) : tree->arenas[k - 1];
         if (arena == NULL || !arena->own || arena->strategy != strategy)
             continue;
         err = mpshm__carve_or_reuse(tree->control, arena, nbytes, zeroed, i);
@@ -370,7 +372,8 @@ int mpshm_block_others(const mpshm_block *ref)
     /* The same look as before a free: repeated when somebody moved meanwhile. */
     do {
         before = atomic_load(&block->state);
-        others = (int)atomic_load(&block->overflow) + __builtin_popcountll(atomic_load(&block->outstanding));
+        others = (int)atomic_load(&block->overflow) +
+                 __builtin_popcountll(atomic_load(&block->outstanding));
         for (int w = 0; w < MPSHM__HOLDER_WORDS; w++) {
             uint64_t bits = atomic_load(&block->holders[w]);
             if (tree->slot >= 0 && w == tree->slot / 64)

@@ -28,7 +28,8 @@ static void leave(struct mpshm__tree *tree)
     free(tree);
 }
 
-/* A place in the table: home has the first; among the others, one of which nothing is held may go. */
+/* A place in the table: home has the first; among the others, one of which nothing is held may go.
+ */
 static int place_for(int is_home)
 {
     if (is_home)

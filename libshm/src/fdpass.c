@@ -28,7 +28,8 @@ int mpshm_send_fd(int sock, int fd, const void *data, size_t len)
     struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
 
     if (len == 0)
-        return -EINVAL; /* a stream socket cannot carry a descriptor without a byte to carry it on */
+        return -EINVAL; /* a stream socket cannot carry a descriptor without a byte to carry it on
+                         */
     cmsg->cmsg_level = SOL_SOCKET;
     cmsg->cmsg_type = SCM_RIGHTS;
     cmsg->cmsg_len = CMSG_LEN(sizeof(int));

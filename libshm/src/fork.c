@@ -15,8 +15,8 @@
  *   no handlers and need none: the child has nothing before it execs.)
  *
  *   Connection and locked byte are what keeps the slot. A fork that failed, or a child that died at
- *   once, loses both, and the manager takes the slot out of every block again. There is no moment at
- *   which the child holds something and nobody knows.
+ *   once, loses both, and the manager takes the slot out of every block again. There is no moment
+ * at which the child holds something and nobody knows.
  *
  *   When no slot can be had (no manager, no descriptor, 256 processes), every block that the parent
  *   holds is given one message that nobody will ever claim: it leaks rather than being reused under

@@ -26,7 +26,8 @@
 
 uint64_t mpshm__now_ns(void);
 /* When `pid` was started, in the kernel's ticks since boot; 0 when there is no such process or it
- * is a zombie; MPSHM__UNKNOWN when that cannot be told. With the pid it names a process for good. */
+ * is a zombie; MPSHM__UNKNOWN when that cannot be told. With the pid it names a process for good.
+ */
 #define MPSHM__UNKNOWN UINT64_MAX
 uint64_t mpshm__start_time(int pid);
 /* Does that process have the file mapped? 1, 0, or -1 when that cannot be told. */
@@ -92,18 +93,19 @@ struct mpshm__arena {
     uint64_t nonce[2];
     uint32_t index;
     int strategy;
-    int fd;          /* own arenas, and some others so that they survive the manager; or -1 */
-    int own;         /* this process allocates in it */
-    uint32_t *held;  /* a row for each block: how many handles this process has */
-    uint64_t holding;/* how many blocks this process holds here */
+    int fd;           /* own arenas, and some others so that they survive the manager; or -1 */
+    int own;          /* this process allocates in it */
+    uint32_t *held;   /* a row for each block: how many handles this process has */
+    uint64_t holding; /* how many blocks this process holds here */
     /* of the owner alone: */
-    uint32_t *next;  /* links of the free lists: index + 1 */
+    uint32_t *next; /* links of the free lists: index + 1 */
     uint32_t warm[MPSHM__CLASSES];
     uint32_t cold[MPSHM__CLASSES];
-    uint32_t *extent; /* how many pages of a large block are reserved, where that is needed at all */
+    uint32_t
+        *extent; /* how many pages of a large block are reserved, where that is needed at all */
     int must_reserve;
     uint32_t reserved_rows;
-    uint64_t slabs;           /* how many, and where the list of them is */
+    uint64_t slabs; /* how many, and where the list of them is */
     uint64_t slabs_room;
     struct mpshm__slab *slab_list;
 };
@@ -135,7 +137,8 @@ enum { MPSHM__SLAB_LIMIT = 32 * 1024, MPSHM__SLAB_BYTES = 256 * 1024 };
 
 /* ---- refs.c: references, the same for clients and for the manager ---- */
 
-/* Is anything of block `i` left? If not, it becomes free, exactly once, by whoever sees it first. */
+/* Is anything of block `i` left? If not, it becomes free, exactly once, by whoever sees it first.
+ */
 void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena, uint32_t i);
 /* Take process `slot` out of every block of the arena. */
 void mpshm__forget_holder(struct mpshm__control *control, struct mpshm__arena *arena, int slot);
@@ -154,12 +157,12 @@ void mpshm__trim(struct mpshm__control *control, struct mpshm__arena *arena);
 /* ---- wire.c: what client and manager say to each other ---- */
 
 enum mpshm__op {
-    MPSHM__HELLO = 1,    /* a = slot that I have, or MPSHM__NO_SLOT. Answer: a = slot */
-    MPSHM__HELLO_CHILD,  /* a slot for a child that is about to be forked. Answer: a = slot */
-    MPSHM__REGISTER,     /* with a descriptor: here is an arena. a = row that it has, or none.
-                            Answer: a = row */
-    MPSHM__GET,          /* a = row. Answer with its descriptor */
-    MPSHM__ANSWER,       /* err = 0 or -errno */
+    MPSHM__HELLO = 1,   /* a = slot that I have, or MPSHM__NO_SLOT. Answer: a = slot */
+    MPSHM__HELLO_CHILD, /* a slot for a child that is about to be forked. Answer: a = slot */
+    MPSHM__REGISTER,    /* with a descriptor: here is an arena. a = row that it has, or none.
+                           Answer: a = row */
+    MPSHM__GET,         /* a = row. Answer with its descriptor */
+    MPSHM__ANSWER,      /* err = 0 or -errno */
 };
 enum { MPSHM__NO_SLOT = 0xffffffffu, MPSHM__WIRE = 0x6d707301 };
 
@@ -186,12 +189,12 @@ struct mpshm__tree {
     unsigned char id[MPSHM_ID_SIZE];
     int control_fd;
     struct mpshm__control *control;
-    int sock;  /* to the manager, or -1 */
-    int slot;  /* of this process, or -1 */
+    int sock; /* to the manager, or -1 */
+    int slot; /* of this process, or -1 */
     struct mpshm__arena *arenas[MPSHM__ARENAS];
-    uint32_t arena_top; /* rows above are empty */
-    uint32_t current;   /* own arena that allocation tries first, + 1 */
-    int kept_fds;       /* descriptors of arenas of others */
+    uint32_t arena_top;   /* rows above are empty */
+    uint32_t current;     /* own arena that allocation tries first, + 1 */
+    int kept_fds;         /* descriptors of arenas of others */
     uint64_t stuck_until; /* the manager did not answer: do not ask before */
 };
 
@@ -220,7 +223,7 @@ int mpshm__is_home(const unsigned char *id);
 /* The tree of that name; home is made when it is new, others must exist: -ESTALE. */
 int mpshm__tree_is_met(const unsigned char *id);
 int mpshm__tree_of(const unsigned char *id, int is_home, struct mpshm__tree **out);
-int mpshm__join(struct mpshm__tree *tree);                             /* a slot, a manager */
+int mpshm__join(struct mpshm__tree *tree); /* a slot, a manager */
 int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena);
 int mpshm__arena_is_met(const struct mpshm__tree *tree, uint32_t index, uint64_t nonce0);
 int mpshm__arena_meet(struct mpshm__tree *tree, uint32_t index, uint64_t nonce0,

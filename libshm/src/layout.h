@@ -1,4 +1,5 @@
-/* What lies in shared memory, byte by byte: the control file of a tree and the arenas of its processes.
+/* What lies in shared memory, byte by byte: the control file of a tree and the arenas of its
+ * processes.
  *
  * Note [Who may write what]
  *
@@ -45,9 +46,9 @@
 #include "mpshm.h"
 
 enum {
-    MPSHM__SLOTS = 256,        /* processes of a tree that use shared memory at one time */
-    MPSHM__ARENAS = 4096,      /* arenas of a tree at one time */
-    MPSHM__PAGE = 4096,        /* granularity of what is given back */
+    MPSHM__SLOTS = 256,   /* processes of a tree that use shared memory at one time */
+    MPSHM__ARENAS = 4096, /* arenas of a tree at one time */
+    MPSHM__PAGE = 4096,   /* granularity of what is given back */
     MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
     MPSHM__LAYOUT = 1,
 };
@@ -58,29 +59,29 @@ enum {
 /* ---- the control file ---- */
 
 /* Note [Who is alive]
- *   A process keeps a write lock on the byte of the control file that has its slot's number, through
- *   a description that nobody else has. The kernel gives it back when the process is gone or has
- *   replaced itself by exec, in whatever pid namespace, with or without /proc, and whether a manager
- *   is there to see it or not. A locked slot is never swept. One that is not locked is swept unless
- *   its pid is provably a process that still has the control file mapped: somebody closed all
+ *   A process keeps a write lock on the byte of the control file that has its slot's number,
+ * through a description that nobody else has. The kernel gives it back when the process is gone or
+ * has replaced itself by exec, in whatever pid namespace, with or without /proc, and whether a
+ * manager is there to see it or not. A locked slot is never swept. One that is not locked is swept
+ * unless its pid is provably a process that still has the control file mapped: somebody closed all
  *   descriptors, as daemons do, and goes on using the memory. */
 enum { MPSHM__SLOT_FREE = 0, MPSHM__SLOT_TAKEN = 1 };
 
 struct mpshm__slot {
     _Atomic uint32_t state;
-    _Atomic int32_t pid;          /* 0 until a forked child has written its own */
-    _Atomic uint64_t start_time;  /* of that pid, so that a recycled one is not mistaken for it */
+    _Atomic int32_t pid;         /* 0 until a forked child has written its own */
+    _Atomic uint64_t start_time; /* of that pid, so that a recycled one is not mistaken for it */
     _Atomic uint64_t joined_ns;
     unsigned char reserved[40];
 };
 
 struct mpshm__arena_row {
-    _Atomic uint64_t nonce[2];  /* 128 random bits, also in the name of a named arena; 0: no arena */
+    _Atomic uint64_t nonce[2]; /* 128 random bits, also in the name of a named arena; 0: no arena */
     _Atomic uint64_t size;
     _Atomic uint64_t born_ns;
     _Atomic uint32_t strategy;
-    _Atomic uint32_t owner;     /* slot */
-    _Atomic int32_t owner_pid;  /* where a replaced manager may find the descriptor again */
+    _Atomic uint32_t owner;    /* slot */
+    _Atomic int32_t owner_pid; /* where a replaced manager may find the descriptor again */
     _Atomic int32_t owner_fd;
     unsigned char reserved[16];
 };
@@ -88,9 +89,9 @@ struct mpshm__arena_row {
 struct mpshm__control {
     char magic[8];
     unsigned char tree[MPSHM_ID_SIZE];
-    _Atomic uint64_t cached_bytes;  /* free and warm, in all arenas of the tree */
+    _Atomic uint64_t cached_bytes; /* free and warm, in all arenas of the tree */
     _Atomic uint64_t cache_limit;
-    _Atomic uint64_t ready;         /* 1 when a manager has filled this in */
+    _Atomic uint64_t ready; /* 1 when a manager has filled this in */
     unsigned char reserved[64 - 8 - MPSHM_ID_SIZE - 24];
     struct mpshm__slot slots[MPSHM__SLOTS];
     struct mpshm__arena_row arenas[MPSHM__ARENAS];
@@ -105,11 +106,11 @@ struct mpshm__control {
 
 struct mpshm__block {
     _Atomic uint64_t state;
-    _Atomic uint64_t outstanding;  /* while it is free: the link of the returned list */
+    _Atomic uint64_t outstanding; /* while it is free: the link of the returned list */
     _Atomic uint64_t holders[MPSHM__HOLDER_WORDS];
-    _Atomic uint64_t nbytes;       /* as asked for */
+    _Atomic uint64_t nbytes; /* as asked for */
     _Atomic uint32_t overflow;
-    _Atomic uint32_t where;        /* offset in the data, in units of 64 bytes */
+    _Atomic uint32_t where; /* offset in the data, in units of 64 bytes */
 };
 
 /* What does not change while a block is alive stands in a second table, so that a descriptor is
@@ -131,18 +132,19 @@ struct mpshm__arena_header {
     char magic[8];
     unsigned char tree[MPSHM_ID_SIZE];
     uint64_t nonce[2];
-    uint64_t size;         /* of the whole object */
-    uint64_t capacity;     /* rows of the tables */
-    uint64_t blocks_at;    /* offsets of the parts */
+    uint64_t size;      /* of the whole object */
+    uint64_t capacity;  /* rows of the tables */
+    uint64_t blocks_at; /* offsets of the parts */
     uint64_t traits_at;
     uint64_t data_at;
     uint32_t strategy;
     uint32_t reserved;
-    _Atomic uint32_t orphan;   /* the owner has died: nobody will allocate here any more */
-    _Atomic uint32_t used;     /* rows that have ever been used; grows only */
-    _Atomic uint64_t carved;   /* bytes of data that have ever been used; grows only */
-    _Atomic uint64_t cached;   /* bytes that are free and warm */
-    _Atomic uint64_t returned; /* free blocks that the owner has not taken back: index + 1, 0 none */
+    _Atomic uint32_t orphan; /* the owner has died: nobody will allocate here any more */
+    _Atomic uint32_t used;   /* rows that have ever been used; grows only */
+    _Atomic uint64_t carved; /* bytes of data that have ever been used; grows only */
+    _Atomic uint64_t cached; /* bytes that are free and warm */
+    _Atomic uint64_t
+        returned; /* free blocks that the owner has not taken back: index + 1, 0 none */
 };
 
 _Static_assert(sizeof(struct mpshm__slot) == 64, "a slot is a cache line");

@@ -23,8 +23,10 @@
 
 enum {
     CLIENTS = 1024,
-    TICK_MS = 100,   /* while there is something to look after */
-    LISTENER = 0, EMPTY = 1, FIRST = 2,
+    TICK_MS = 100, /* while there is something to look after */
+    LISTENER = 0,
+    EMPTY = 1,
+    FIRST = 2,
 };
 
 struct manager {
@@ -68,9 +70,11 @@ static int reclaim_orphan(struct manager *m, uint32_t i)
             live = 1;
             continue;
         }
-        uint64_t size = mpshm__class_bytes(atomic_load(&arena->traits[k].size_class) % MPSHM__CLASSES);
+        uint64_t size =
+            mpshm__class_bytes(atomic_load(&arena->traits[k].size_class) % MPSHM__CLASSES);
         if (size >= MPSHM__SLAB_LIMIT && atomic_load(&arena->traits[k].warmth) == MPSHM__WARM &&
-            mpshm__arena_punch(arena, (uint64_t)atomic_load(&block->where) * 64, mpshm__pages(size))) {
+            mpshm__arena_punch(arena, (uint64_t)atomic_load(&block->where) * 64,
+                               mpshm__pages(size))) {
             atomic_store(&arena->traits[k].warmth, MPSHM__PUNCHED);
             atomic_fetch_sub(&arena->header->cached, size);
             atomic_fetch_sub(&m->tree.control->cached_bytes, size);
@@ -146,8 +150,9 @@ static int is_alive(const struct manager *m, int slot)
     if (pid <= 0)
         return 0;
     uint64_t started = mpshm__start_time(pid);
-    if (started == 0 || (started != MPSHM__UNKNOWN && atomic_load(&s->start_time) != MPSHM__UNKNOWN &&
-                         started != atomic_load(&s->start_time)))
+    if (started == 0 ||
+        (started != MPSHM__UNKNOWN && atomic_load(&s->start_time) != MPSHM__UNKNOWN &&
+         started != atomic_load(&s->start_time)))
         return 0;
     mpshm__tree_path(m->tree.id, "control", path, sizeof(path));
     return mpshm__has_mapped(pid, path) != 0;
@@ -184,7 +189,8 @@ static int take_slot(struct manager *m)
     for (int i = 0; i < MPSHM__SLOTS; i++) {
         struct mpshm__slot *s = &m->tree.control->slots[i];
         /* Locked and free: its last user was swept by mistake and lives. Leave it alone. */
-        if (atomic_load(&s->state) != MPSHM__SLOT_FREE || mpshm__slot_is_locked(m->tree.control_fd, i))
+        if (atomic_load(&s->state) != MPSHM__SLOT_FREE ||
+            mpshm__slot_is_locked(m->tree.control_fd, i))
             continue;
         atomic_store(&s->pid, 0);
         atomic_store(&s->start_time, 0);
@@ -538,7 +544,8 @@ int mpshm_manager_run(int listener, const char *folder)
     w.control_fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC));
     w.event_fd = eventfd(0, EFD_CLOEXEC);
     w.go_fd = eventfd(1, EFD_CLOEXEC);
-    if (w.control_fd < 0 || w.event_fd < 0 || w.go_fd < 0 || pthread_create(&thread, NULL, wait_until_empty, &w) != 0)
+    if (w.control_fd < 0 || w.event_fd < 0 || w.go_fd < 0 ||
+        pthread_create(&thread, NULL, wait_until_empty, &w) != 0)
         return -errno;
     flock(m->tree.control_fd, LOCK_UN);
     mpshm__tree_sweep_folders();

@@ -54,7 +54,8 @@ int mpshm__object_check(int strategy, int fd)
         return -errno;
     if (!S_ISREG(st.st_mode))
         return -EBADMSG;
-    /* Under file_system only its owner can cut it, and only a process of the same user gets here. */
+    /* Under file_system only its owner can cut it, and only a process of the same user gets here.
+     */
     return strategy == MPSHM_FILE_DESCRIPTOR ? mpshm__memfd_check(fd)
                                              : (st.st_uid == geteuid() ? 0 : -EBADMSG);
 }

@@ -43,9 +43,9 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena,
         if (!(state & MPSHM__LIVE) || mpshm__has_references(block))
             return;
         /* fails, and looks again, when somebody took a reference meanwhile */
-    } while (!atomic_compare_exchange_strong(
-        &block->state, &state,
-        (uint64_t)(MPSHM__GENERATION(state) + 1) << MPSHM__GENERATION_SHIFT));
+    } while (!atomic_compare_exchange_strong(&block->state, &state,
+                                             (uint64_t)(MPSHM__GENERATION(state) + 1)
+                                                 << MPSHM__GENERATION_SHIFT));
 
     /* From here on it is ours: nobody else can have won the exchange. */
     uint32_t size_class = atomic_load(&arena->traits[i].size_class) % MPSHM__CLASSES;

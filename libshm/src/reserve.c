@@ -8,7 +8,8 @@
 #include "internal.h"
 
 /* One call reserves at most this much. A signal makes posix_fallocate give up and free what that
- * call had reserved, so a large request in one piece might never finish under a profiler's timer. */
+ * call had reserved, so a large request in one piece might never finish under a profiler's timer.
+ */
 enum { STEP = 64 << 20 };
 
 /* Would this fill the mount, or all memory where the mount has no size? Asked first, because the

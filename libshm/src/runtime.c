@@ -66,7 +66,8 @@ static int still_there(int fd, const char *path)
 {
     struct stat a, b;
 
-    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_ino == b.st_ino &&
+           a.st_dev == b.st_dev;
 }
 
 enum { TRIES = 100, LOCK_WITHIN_S = 5 };
@@ -144,7 +145,8 @@ int mpshm__tree_enter(struct mpshm__tree *tree, int create)
         return fd == -ENOENT && !create ? -ESTALE : fd;
     err = fill_up(fd);
     if (err == 0) {
-        void *at = mmap(NULL, sizeof(struct mpshm__control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+        void *at =
+            mmap(NULL, sizeof(struct mpshm__control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
         if (at != MAP_FAILED) {
             tree->control = at;
             tree->control_fd = fd;

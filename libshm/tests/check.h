@@ -1,4 +1,5 @@
-/* Asserts that print both sides, and a fork that is always reaped. A test is a program: 0 passes, 77 skips. */
+/* Asserts that print both sides, and a fork that is always reaped. A test is a program: 0 passes,
+ * 77 skips. */
 #ifndef CHECK_H
 #define CHECK_H
 

@@ -26,7 +26,8 @@ __attribute__((unused)) static void set_up(void)
     CHECK(mkdtemp(runtime_dir) != NULL);
     setenv("MPSHM_RUNTIME_DIR", runtime_dir, 1);
     CHECK_EQ(mpshm_set_manager(manager), 0);
-    own_dev_shm = unshare(CLONE_NEWNS) == 0 && mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+    own_dev_shm = unshare(CLONE_NEWNS) == 0 &&
+                  mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
                   mount("shm", "/dev/shm", "tmpfs", 0, NULL) == 0;
 }
 

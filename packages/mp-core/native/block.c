@@ -19,8 +19,7 @@
 enum { TAKES_A_WHILE = 1 << 20 };
 
 typedef struct {
-    PyObject_HEAD
-    mpshm_block block;
+    PyObject_HEAD mpshm_block block;
 } Buffer;
 
 static PyObject *wrap(PyObject *type, mpshm_block *block)
@@ -50,8 +49,7 @@ static PyObject *allocate(PyObject *module, PyObject *args)
     if (nbytes < TAKES_A_WHILE)
         rc = mpshm_block_allocate(strategy, nbytes, flags | MPSHM_NOWAIT, &block);
     if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS
-        rc = mpshm_block_allocate(strategy, nbytes, flags, &block);
+        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_allocate(strategy, nbytes, flags, &block);
         Py_END_ALLOW_THREADS
     }
     return rc < 0 ? PyLong_FromLong(rc) : wrap(type, &block);
@@ -71,8 +69,7 @@ static PyObject *claim(PyObject *module, PyObject *args)
     const unsigned char *bytes = (const unsigned char *)handle;
     int rc = mpshm_block_claim(bytes, (size_t)len, MPSHM_NOWAIT, &block);
     if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS
-        rc = mpshm_block_claim(bytes, (size_t)len, 0, &block);
+        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_claim(bytes, (size_t)len, 0, &block);
         Py_END_ALLOW_THREADS
     }
     return rc < 0 ? PyLong_FromLong(rc) : wrap(type, &block);
@@ -196,11 +193,8 @@ static int block_exec(PyObject *module)
 static PyModuleDef_Slot block_slots[] = {{Py_mod_exec, block_exec}, {0, NULL}};
 
 static struct PyModuleDef block_module = {
-    PyModuleDef_HEAD_INIT,
-    .m_name = "_block",
-    .m_doc = "The C type under mp_core.Block.",
-    .m_methods = functions,
-    .m_slots = block_slots,
+    PyModuleDef_HEAD_INIT,  .m_name = "_block",     .m_doc = "The C type under mp_core.Block.",
+    .m_methods = functions, .m_slots = block_slots,
 };
 
 PyMODINIT_FUNC PyInit__block(void)

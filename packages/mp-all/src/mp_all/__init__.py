@@ -21,7 +21,7 @@ from mp_spawn import *  # noqa: F403
 
 __version__ = mp_core.__version__
 
-__all__ = ["__version__"]  # noqa: PLE0604
+__all__ = ["__version__"]
 __all__ += mp_core.__all__
 __all__ += mp_reductions.__all__
 __all__ += mp_spawn.__all__

@@ -1,4 +1,4 @@
-"""`python -m mp_all`: what a bug report needs. `python -m mp_all stat`: every segment of shared memory and who has it."""
+"""`python -m mp_all`: what a bug report needs. `python -m mp_all stat`: every segment and who has it."""
 
 from __future__ import annotations
 
@@ -86,7 +86,8 @@ def stat() -> None:
 
 def main() -> None:
     if sys.argv[1:] == ["stat"]:
-        return stat()
+        stat()
+        return
     if sys.argv[1:]:
         sys.exit("usage: python -m mp_all [stat]")
     for title, rows in (("versions", versions), ("sharing", sharing), ("limits", limits), ("this process", memory)):

@@ -24,7 +24,7 @@ from mp_core.manners import get_thread_name, set_parent_death_signal, set_thread
 from mp_core.stats import Segment, empty_cache, list_segments, memory_stats
 from mp_core.strategy import get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     "Block",
     "Claim",
     "Lease",

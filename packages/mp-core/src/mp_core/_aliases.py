@@ -1,7 +1,7 @@
 """Every submodule of multiprocessing under our name, being the same module object.
 
-`import mp_all.pool` finds `multiprocessing.pool` through a finder on `sys.meta_path` that answers for our packages only.
-Nothing is imported before it is asked for.
+`import mp_all.pool` finds `multiprocessing.pool` through a finder on `sys.meta_path` that answers for our
+packages only. Nothing is imported before it is asked for.
 """
 
 from __future__ import annotations

@@ -22,8 +22,9 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Callable
+from multiprocessing import connection as _connection
 from multiprocessing import context
-from multiprocessing.connection import Connection, reduce_connection
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -32,6 +33,7 @@ from mp_core._native import ffi, lib
 
 __all__ = ["enlist", "join_family"]
 
+_original_reducer: Any = vars(_connection)["reduce_connection"]
 _packages: list[str] = []
 _joined = False
 
@@ -44,7 +46,7 @@ def enlist(package: str) -> None:
 
 
 def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    rebuild, args = reduce_connection(connection)  # type: ignore[no-untyped-call]
+    rebuild, args = _original_reducer(connection)
     # Only a child that is being started takes over strategy and tree; a running process keeps its own.
     inherited = (strategy.get_sharing_strategy(), _enter()) if context.get_spawning_popen() is not None else None
     return join_family, (tuple(_packages), inherited, rebuild, args)

@@ -1,5 +1,4 @@
 from typing import Any
 
-__file__: str
 ffi: Any
 lib: Any

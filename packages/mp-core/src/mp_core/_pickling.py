@@ -31,7 +31,7 @@ def noted(handle: bytes) -> bytes:
 
 def install(claim: Callable[[bytes], object]) -> None:
     """Let `ForkingPickler.dumps` undo with *claim* what a failed message has claimed."""
-    original = ForkingPickler.dumps.__func__
+    original: Any = vars(ForkingPickler)["dumps"].__func__
     if getattr(original, "_undoes", False):
         return
 

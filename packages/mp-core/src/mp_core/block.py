@@ -158,4 +158,3 @@ def _no_room(size: int, name: str) -> str:
         )
     pages, page = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return f"cannot allocate {size} bytes of shared memory: about {pages * page} bytes of memory are free"
-

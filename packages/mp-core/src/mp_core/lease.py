@@ -58,8 +58,8 @@ class Lease:
     """
     Something of this process that others may claim; *on_last_claim* is called, once, when the last claim has gone.
 
-    Sending it (on a queue, through a pipe, as an argument) makes a claim under way; the receiver gets a `Claim`. A lease
-    that has never been sent does not end. Raises what `Block` raises when no shared memory can be had.
+    Sending it (on a queue, through a pipe, as an argument) makes a claim under way; the receiver gets a `Claim`. A
+    lease that has never been sent does not end. Raises what `Block` raises when no shared memory can be had.
 
     >>> lease = Lease(lambda: None)
     >>> lease.claims, lease.ended

@@ -53,7 +53,7 @@ class Segment(NamedTuple):
     """One segment of shared memory, as `list_segments` sees it; sizes in bytes."""
 
     tree: str
-    index: int
+    row: int
     strategy: str
     owner: int
     """The pid that allocates in it, 0 when it has died and others still use what it left."""

@@ -15,7 +15,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 
 from mp_core.block import Block, allocate
-from mp_reductions.sharing import _shared_like
+from mp_reductions.sharing import array_over, shared_like
 
 __all__ = [
     "array",
@@ -34,9 +34,7 @@ Shape = SupportsIndex | Sequence[SupportsIndex]
 Array = np.ndarray[Any, Any]
 
 
-def _make(
-    shape: Shape, dtype: Any, order: Literal["C", "F"], device: str | None, like: None, *, zeroed: bool
-) -> Array:
+def _make(shape: Shape, dtype: Any, order: Literal["C", "F"], device: str | None, like: None, *, zeroed: bool) -> Array:
     if device not in (None, "cpu"):
         raise ValueError(f"shared arrays live on the device 'cpu', not {device!r}")
     if like is not None:
@@ -49,7 +47,7 @@ def _make(
         raise ValueError(f"negative dimensions are not allowed: {dims}")
     if dtype.itemsize == 0 and dtype.kind in "US":
         dtype = np.dtype(f"{dtype.kind}1")  # as np.empty(3, "U") does
-    return np.ndarray(dims, dtype, allocate(math.prod(dims) * dtype.itemsize, zeroed=zeroed), order=order)
+    return array_over(allocate(math.prod(dims) * dtype.itemsize, zeroed=zeroed), dims, dtype, order=order)
 
 
 def empty(
@@ -133,7 +131,7 @@ def array(
     if subok or like is not None:
         raise TypeError("shared arrays are plain np.ndarray: `subok` must be False and `like` None")
     source = np.array(object, dtype, copy=None if _NUMPY2 else False, order=order, ndmin=ndmin)
-    result = _shared_like(source)
+    result = shared_like(source)
     result[...] = source
     return result
 
@@ -155,7 +153,7 @@ def empty_like(
     """
     if device not in (None, "cpu"):
         raise ValueError(f"shared arrays live on the device 'cpu', not {device!r}")
-    return _shared_like(np.empty_like(prototype, dtype, order, False, shape))
+    return shared_like(np.empty_like(prototype, dtype, order, False, shape))
 
 
 def zeros_like(
@@ -229,7 +227,7 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     dtype = np.dtype(dtype)
     view: Array = np.frombuffer(buffer, dtype, count, offset)
     if isinstance(buffer, Block):
-        return np.ndarray(view.shape, dtype, buffer, offset)
+        return array_over(buffer, view.shape, dtype, offset)
     return array(view)
 
 

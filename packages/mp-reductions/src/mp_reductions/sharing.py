@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from mp_core.block import Block, allocate
 
-__all__ = ["address_of", "find_block", "is_shared", "share_memory", "share_memory_"]
+__all__ = ["address_of", "array_over", "find_block", "is_shared", "share_memory", "share_memory_", "shared_like"]
 
 
 def find_block(a: np.ndarray[Any, Any]) -> Block | None:
@@ -34,6 +34,20 @@ def address_of(memory: np.ndarray[Any, Any] | Block) -> int:
         return memory._address
     address: int = memory.__array_interface__["data"][0]
     return address
+
+
+def array_over(
+    block: Block,
+    shape: tuple[int, ...],
+    dtype: Any,
+    offset: int = 0,
+    strides: tuple[int, ...] | None = None,
+    order: Literal["C", "F"] = "C",
+) -> np.ndarray[Any, Any]:
+    """An array that sees the bytes of *block*; what reaches beyond them is a `ValueError` or a `TypeError`."""
+    # np.ndarray checks shape, offset and strides. Its stub knows no buffers but the built-in ones.
+    buffer: Any = block
+    return np.ndarray(shape, dtype, buffer, offset, strides, order)
 
 
 def is_shared(a: np.ndarray[Any, Any]) -> bool:
@@ -62,7 +76,7 @@ def share_memory(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """
     if find_block(_array(a, "share_memory")) is not None:
         return a
-    copy = _shared_like(a)
+    copy = shared_like(a)
     copy[...] = a
     return copy
 
@@ -96,7 +110,7 @@ def share_memory_(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             f"share_memory_ cannot move this array: {references} other references to it exist (a view, a memoryview, "
             "a container) and would be left on the old memory; drop them, or use share_memory for a copy"
         )
-    donor = _shared_like(a)
+    donor = shared_like(a)
     donor[...] = a
     if not a.flags.writeable:
         donor.flags.writeable = False
@@ -110,12 +124,12 @@ def _array(a: Any, who: str) -> np.ndarray[Any, Any]:
     return a
 
 
-def _shared_like(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def shared_like(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An uninitialised shared array that lies in memory as a copy of *a* in order "K" would."""
     if a.dtype.hasobject:
         raise TypeError(f"an array of dtype {a.dtype} holds references to Python objects, which cannot be shared")
     like = np.empty_like(a, subok=False)
-    return np.ndarray(like.shape, like.dtype, allocate(like.nbytes, zeroed=False), 0, like.strides)
+    return array_over(allocate(like.nbytes, zeroed=False), like.shape, like.dtype, 0, like.strides)
 
 
 def _swap_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
@@ -142,6 +156,11 @@ def _swap_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
             array.flags.num,
         ) or a.strides != b.strides:
             raise NotImplementedError(f"share_memory_ does not know the layout of arrays of NumPy {np.__version__}")
-    for offset, kind in ((data, ctypes.c_size_t), (base, ctypes.c_size_t), (handler, ctypes.c_size_t), (flags, ctypes.c_int)):
+    for offset, kind in (
+        (data, ctypes.c_size_t),
+        (base, ctypes.c_size_t),
+        (handler, ctypes.c_size_t),
+        (flags, ctypes.c_int),
+    ):
         x, y = field(a, offset, kind), field(b, offset, kind)
         x.value, y.value = y.value, x.value
