@@ -50,7 +50,7 @@ def install_all(session: nox.Session, *groups: str) -> None:
 @nox.parametrize("strategy", STRATEGIES)
 def tests(session: nox.Session, strategy: str) -> None:
     """The test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
-    install_all(session, "test")
+    install_all(session, "test", "demo")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
     session.run("pytest", *(session.posargs or ["tests"]), env=env)
 
@@ -67,7 +67,7 @@ def libshm(session: nox.Session, sanitizer: str) -> None:
 @nox.session
 @nox.parametrize("package", [nox.param(p, id=p) for p in PACKAGES])
 def alone(session: nox.Session, package: str) -> None:
-    """One package by itself, from sdists in a fresh environment: it installs, imports, and brings no more than it says."""
+    """One package by itself, from sdists in a fresh environment: it installs, works, and brings no more than it says."""
     house = Path(session.create_tmp()).resolve() / "wheelhouse"
     shutil.rmtree(house, ignore_errors=True)
     session.install(*GROUPS["build"])
