@@ -134,3 +134,114 @@ def die_or_complain(
     write.close()
     ready.send("ready")
     read.recv()
+
+
+def print_pid(rank: int) -> None:
+    print(os.getpid(), flush=True)
+    time.sleep(LONG)
+
+
+def wait_and_print(rank: int, seconds: float) -> None:
+    time.sleep(seconds)
+    print("done", flush=True)
+
+
+def grow_tree(rank: int, depth: int, start_method: str) -> None:
+    print(os.getpid(), flush=True)
+    if depth:
+        import mp_spawn
+
+        mp_spawn.start_processes(grow_tree, (depth - 1, start_method), 2, start_method=start_method)
+    time.sleep(LONG)
+
+
+def hold_the_interpreter(rank: int) -> None:
+    import ctypes
+
+    print(os.getpid(), flush=True)
+    ctypes.PyDLL(None).sleep(LONG)
+
+
+def tell_and_wait_for_byte(rank: int, connection: Connection, go: Connection) -> None:
+    connection.send(rank)
+    take_byte(go)
+    connection.send("goodbye")
+
+
+def tell_parent_and_sleep(rank: int, connection: Connection) -> None:
+    connection.send((os.getpid(), os.getppid()))
+    time.sleep(LONG)
+
+
+def ignore_sigterm_or_fail(rank: int, read: Connection, write: Connection) -> None:
+    if rank == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        os.write(write.fileno(), b"1")
+        time.sleep(LONG)
+    take_byte(read)
+    raise Odd("now that rank 0 is deaf", 1)
+
+
+def follow_or_fail(rank: int, read: Connection, write: Connection) -> None:
+    """Rank 0 ends a little after rank 1 has failed."""
+    if rank == 1:
+        os.write(write.fileno(), b"1")
+        raise Odd("first", 1)
+    take_byte(read)
+    time.sleep(0.3)
+
+
+def leave_a_daemon_behind(rank: int) -> None:
+    """A process that holds everything it has inherited open."""
+    import subprocess
+
+    daemon = subprocess.Popen(["sleep", str(LONG)], start_new_session=True, close_fds=False)
+    print(daemon.pid)
+    daemon.returncode = 0  # nobody waits for it
+
+
+def start_ranks(rank: int, start_method: str) -> None:
+    import mp_spawn
+
+    mp_spawn.start_processes(nothing, start_method=start_method)
+
+
+def make_bytes(rank: int, size: int) -> bytes:
+    return bytes([rank]) * size
+
+
+def make_generator(rank: int) -> Any:
+    return (x for x in ())
+
+
+def make_array(rank: int, size: int) -> Any:
+    import numpy as np
+
+    return np.full(size, float(rank))
+
+
+def count_up(rank: int, lock: Any, queue: Any, counter: Any, times: int) -> None:
+    for _ in range(times):
+        with lock:
+            counter[0] += 1
+    queue.put(rank)
+
+
+def write_share(rank: int, array: Any) -> bool:
+    import mp_all
+
+    array[rank * 250 : (rank + 1) * 250] = rank + 1
+    return mp_all.is_shared(array)
+
+
+class CountsItsPickles:
+    pickled = 0
+
+    def __reduce__(self) -> Any:
+        CountsItsPickles.pickled += 1
+        return CountsItsPickles, ()
+
+
+def meet(rank: int, data: bytes, here: Connection, go: Connection) -> None:
+    here.send(rank)
+    take_byte(go)

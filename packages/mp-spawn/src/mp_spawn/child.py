@@ -101,7 +101,10 @@ def _without_us(trace: TracebackType | None) -> TracebackType | None:
     The traceback from the first frame that is not of this package; all of it when there is none.
     """
     rest = trace
-    while rest is not None and os.path.dirname(rest.tb_frame.f_code.co_filename) == _HERE:
+    while rest is not None:
+        file = rest.tb_frame.f_code.co_filename
+        if os.path.dirname(file) != _HERE and file != "<frozen runpy>":
+            break
         rest = rest.tb_next
     return rest or trace
 

@@ -79,6 +79,7 @@ class ProcessContext:
         self._settled = False
         self._error: ProcessException | None = None
         self._looked_at = 0.0
+        self._patience = GRACE
         self._lock = threading.RLock()
 
     def pids(self) -> list[int]:
@@ -115,7 +116,7 @@ class ProcessContext:
             if not self._settled:
                 if not self._wait(deadline):
                     return False
-                self._error = self._settle(GRACE if grace_period is None else grace_period)
+                self._error = self._settle(grace_period)
                 self._settled = True
             if self._error is not None:
                 raise self._error
@@ -200,12 +201,12 @@ class ProcessContext:
     def _failure(self, rank: Rank) -> Failure | None:
         return rank.failure(needs_result=self._job is not None and self._job.wants_result)
 
-    def _settle(self, grace_period: float) -> ProcessException | None:
+    def _settle(self, grace_period: float | None) -> ProcessException | None:
         """
         After the wait: the exception, once the others have been ended; None when all went well.
         """
         if not all_ended(self._ranks):
-            self._end(grace_period, casualties=True)
+            self._end(self._patience if grace_period is None else grace_period, casualties=True)
         self._finish()
         failures = [failure for rank in self._ranks if (failure := self._failure(rank)) is not None]
         if not failures:

@@ -36,8 +36,9 @@ from typing import Any
 from mp_spawn.child import work
 from mp_spawn.job import Job, Ticket, interrupts_held_back
 from mp_spawn.payload import memory_file, on_its_way
+from mp_spawn.pickling import main_can_be_imported
 from mp_spawn.pidfd import PidFd
-from mp_spawn.plan import BIRTH, BOOT, STATUS, Birth, Plan, RankProcess
+from mp_spawn.plan import BIRTH, BOOT, STATUS, Birth, Plan, RankProcess, SameNumber
 from mp_spawn.rank import Rank
 
 __all__ = ["Nursery"]
@@ -114,8 +115,8 @@ class _Popen:
                 status, self.ended_at = STATUS.unpack(data)
                 self.returncode = os.waitstatus_to_exitcode(status)
             else:
-                # The nursery was killed, and its ranks with it; nobody knows how they ended.
-                self.returncode = 255
+                # The nursery was killed, and its ranks with it.
+                self.returncode = -signal.SIGKILL
             self.pidfd.close()
             self._nursery.gone()
         return self.returncode
@@ -166,12 +167,7 @@ class _Keeper:
 class _Packing:
     """Stands where multiprocessing expects the process that is started; descriptors keep their numbers."""
 
-    class DupFd:
-        def __init__(self, fd: int) -> None:
-            self._fd = fd
-
-        def detach(self) -> int:
-            return self._fd
+    DupFd = SameNumber
 
     def __init__(self) -> None:
         self.fds: set[int] = set()
@@ -193,7 +189,7 @@ def _open(job: Job, births: list[Birth], births_told_on: int) -> subprocess.Pope
     """
     preparation = spawn.get_preparation_data("rank")
     sys_path = preparation.pop("sys_path")
-    if not job.needs_main:
+    if not (job.needs_main and main_can_be_imported()):
         preparation = {key: value for key, value in preparation.items() if not key.startswith("init_main")}
     tracker = resource_tracker.getfd() or 0
     flags: list[str] = util._args_from_interpreter_flags()  # type: ignore[attr-defined]

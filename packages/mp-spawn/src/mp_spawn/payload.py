@@ -28,7 +28,7 @@ from multiprocessing import context
 from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any, Protocol
 
-from mp_spawn.pickling import check_name, dumps, registered_elsewhere
+from mp_spawn.pickling import dumps, registered_elsewhere
 
 __all__ = ["Handed", "Here", "Payload", "Source", "memory_file", "on_its_way", "payloads"]
 
@@ -72,7 +72,6 @@ class Payload:
     """`fn` and its arguments in a memory file, and the descriptors among them."""
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], start_method: str) -> None:
-        check_name(fn, start_method)
         kinds = ", ".join(type(arg).__name__ for arg in args)
         what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
         collector = _Collector()

@@ -16,11 +16,11 @@ import sys
 from collections import ChainMap
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from types import FunctionType
+from typing import IO, Any, ClassVar, NamedTuple
 
-__all__ = ["Pickle", "check_name", "dumps", "registered_elsewhere"]
+__all__ = ["Pickle", "dumps", "main_can_be_imported", "registered_elsewhere"]
 
-ADVICE = "Define it at the top level of a module"
 EXTRA = "pip install 'mp-spawn[cloudpickle]'"
 UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 
@@ -33,14 +33,22 @@ class Pickle(NamedTuple):
 
 
 class _Pickler(ForkingPickler):
-    """Notes whether a reducer that is not multiprocessing's own has had a part in it."""
+    """Looks at what it pickles."""
 
-    many = True
+    def __init__(self, file: IO[bytes]) -> None:
+        super().__init__(file)
+        self.many = True
+        self._no_main = not main_can_be_imported()
 
     def reducer_override(self, thing: Any) -> Any:
         if registered_elsewhere(type(thing)):
-            # It may have handed out a claim, a reference counted for one receiver.
+            # Somebody's reducer may hand out a claim, a reference that is counted for one receiver.
             self.many = False
+        elif isinstance(thing, type | FunctionType) and thing.__module__ == "__main__":
+            typed_in = isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("<")
+            if self._no_main or typed_in:
+                # It would go as a name that a new process could not look up.
+                raise pickle.PicklingError(f"{thing!r} stands in no file that a new process could import")
         return NotImplemented
 
 
@@ -50,14 +58,11 @@ def dumps(thing: Any, what: str, start_method: str = "spawn") -> Pickle:
 
     Raises `pickle.PicklingError` with the reason and what to do about it.
 
-    >>> import pickle
     >>> pickle.loads(dumps((1, "a"), "the arguments").buffer)
     (1, 'a')
     """
-    if not main_can_be_imported() and (by_value := _by_value(thing)) is not None:
-        return by_value
+    file = io.BytesIO()
     try:
-        file = io.BytesIO()
         pickler = _Pickler(file)
         pickler.dump(thing)
         return Pickle(file.getbuffer(), pickler.many)
@@ -69,8 +74,9 @@ def dumps(thing: Any, what: str, start_method: str = "spawn") -> Pickle:
             raise pickle.PicklingError(text) from error
         if by_value is None:
             raise pickle.PicklingError(
-                f"{what} cannot be pickled for start_method={start_method!r}: {error}. {ADVICE}, or "
-                f"{EXTRA} for lambdas, closures and notebooks, or use start_method='fork'"
+                f"{what} cannot be pickled for start_method={start_method!r}: {error}. Define it at the top "
+                f"level of a module, or {EXTRA} for lambdas, closures and notebooks, or use "
+                "start_method='fork'"
             ) from error
         return by_value
 
@@ -83,10 +89,13 @@ def _by_value(thing: Any) -> Pickle | None:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
     except ImportError:
         return None
+
+    class ByValue(cloudpickle.CloudPickler):  # type: ignore[misc, unused-ignore]
+        # Of the class, as the table is looked up while an instance is made.
+        dispatch_table: ClassVar[Any] = ChainMap(_registered(), cloudpickle.CloudPickler.dispatch_table)
+
     file = io.BytesIO()
-    pickler = cloudpickle.CloudPickler(file)
-    pickler.dispatch_table = ChainMap(_registered(), pickler.dispatch_table)
-    pickler.dump(thing)
+    ByValue(file).dump(thing)
     return Pickle(file.getbuffer(), many=False)
 
 
@@ -114,18 +123,3 @@ def main_can_be_imported() -> bool:
         return not spec.name.endswith("__main__")
     path = getattr(main, "__file__", None)
     return path is not None and os.path.exists(path)
-
-
-def check_name(fn: Callable[..., Any], start_method: str) -> None:
-    """
-    Raise `pickle.PicklingError` for a function that would pickle by a name which nobody else can look up.
-    """
-    if getattr(fn, "__module__", None) != "__main__" or main_can_be_imported():
-        return
-    try:
-        import cloudpickle  # noqa: F401
-    except ImportError:
-        raise pickle.PicklingError(
-            f"{fn!r} stands in no file that a new process could import (an interactive session, a notebook, "
-            f"python -c). {ADVICE}, or {EXTRA}, or use start_method='fork' instead of {start_method!r}"
-        ) from None

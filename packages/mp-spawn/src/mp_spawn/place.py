@@ -74,7 +74,9 @@ class Place(NamedTuple):
 def _write_whole_lines() -> None:
     """
     Have the streams written line by line, so that ranks that share one do not cut each other's lines in two.
+
+    Under PYTHONUNBUFFERED, print() would write a text and the end of its line separately.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            cast(Any, stream).reconfigure(line_buffering=True)
+            cast(Any, stream).reconfigure(line_buffering=True, write_through=False)

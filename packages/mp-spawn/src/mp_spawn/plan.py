@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from mp_spawn.place import Place
 
-__all__ = ["BIRTH", "BOOT", "STATUS", "Birth", "Plan", "RankProcess"]
+__all__ = ["BIRTH", "BOOT", "STATUS", "Birth", "Plan", "RankProcess", "SameNumber"]
 
 # Of a rank that has been started: its number, its pid, and an error number if it could not be.
 BIRTH = struct.Struct("=iii")
@@ -20,6 +20,16 @@ BOOT = (
     "import pickle, sys; file = open({plan}, 'rb'); sys.path[:] = pickle.load(file); "
     "from mp_spawn import nursery_child; nursery_child.{entry}"
 )
+
+
+class SameNumber:
+    """A descriptor that has the same number in the nursery, and in its ranks, as here."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def detach(self) -> int:
+        return self._fd
 
 
 class Birth(NamedTuple):

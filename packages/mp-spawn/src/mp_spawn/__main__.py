@@ -1,0 +1,10 @@
+"""`python -m mp_spawn` is the command `mp-spawn`."""
+
+from __future__ import annotations
+
+import sys
+
+from mp_spawn.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Bad input is told in one line that says what was given and what to do, before anything is started."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+import rank_functions as ranks
+from support.scripts import run_script
+
+from mp_spawn import run, spawn, start_processes
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"nprocs": 0}, ValueError, "nprocs=0 is too small; give 1 or more"),
+        ({"nprocs": -3}, ValueError, "nprocs=-3 is too small; give 1 or more"),
+        ({"nprocs": 2.0}, TypeError, "nprocs=2.0 is a float; give an integer"),
+        ({"nprocs": "2"}, TypeError, "nprocs='2' is a str; give an integer"),
+        ({"args": [1]}, TypeError, "args is a list, [1]; it must be a tuple, as in args=(x,)"),
+        ({"args": 7}, TypeError, "args is a int, 7; it must be a tuple"),
+        ({"start_method": "thread"}, ValueError, "start_method='thread' is unknown here; give one of 'fork'"),
+        ({"context": "spawn"}, TypeError, "context is 'spawn'; give multiprocessing.get_context(...)"),
+        (
+            {"output": "prefx"},
+            ValueError,
+            "output='prefx' is none of 'inherit', 'prefix', 'capture', nor a folder",
+        ),
+        ({"output": None}, ValueError, "output=None is none of"),
+        ({"threads_per_rank": 0}, ValueError, "threads_per_rank=0 is too small; give 1 or more"),
+        ({"max_restarts": -1}, ValueError, "max_restarts=-1 is too small; give 0 or more"),
+        ({"cpu_affinity": [0]}, ValueError, "cpu_affinity=[0] is not for 2 ranks; give 'spread'"),
+        ({"cpu_affinity": "all"}, ValueError, "cpu_affinity='all' is not for 2 ranks; give 'spread'"),
+    ],
+)
+def test_it_is_told_in_one_line(options: dict[str, Any], error: type[Exception], text: str) -> None:
+    for launcher in (start_processes, run):
+        with pytest.raises(error) as caught:
+            launcher(ranks.nothing, **{"nprocs": 2, **options})  # type: ignore[operator]
+        assert str(caught.value).startswith(text)
+        assert "\n" not in str(caught.value)
+
+
+def test_fn_must_be_callable() -> None:
+    with pytest.raises(TypeError, match="fn is 'hello', which cannot be called"):
+        spawn("hello")  # type: ignore[arg-type]
+
+
+def test_what_cannot_be_pickled_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "cloudpickle", None)
+    with pytest.raises(pickle.PicklingError) as caught:
+        spawn(lambda rank: None)
+    text = str(caught.value)
+    assert "<lambda>" in text
+    assert "pip install 'mp-spawn[cloudpickle]'" in text
+    assert "start_method='fork'" in text
+    assert "\n" not in text
+    with pytest.raises(pickle.PicklingError, match=r"fn=nothing with args of \(generator\)"):
+        spawn(ranks.nothing, args=((x for x in ()),))
+
+
+def test_what_even_cloudpickle_cannot_pickle_is_named() -> None:
+    pytest.importorskip("cloudpickle")
+    with pytest.raises(pickle.PicklingError, match=r"args of \(generator\) cannot be pickled, by"):
+        spawn(ranks.nothing, args=((x for x in ()),))
+
+
+def test_a_program_without_a_main_guard_is_told(tmp_path: Any) -> None:
+    done = run_script(
+        tmp_path,
+        """
+        import time
+        import mp_spawn
+        mp_spawn.spawn(time.sleep, nprocs=1)
+        """,
+    )
+    assert done.returncode == 1
+    assert 'if __name__ == "__main__"' in done.stderr.replace("'", '"')
+
+
+def test_a_daemon_cannot_have_ranks_and_is_told(start_method: str) -> None:
+    with pytest.raises(Exception, match="daemon"):
+        start_processes(ranks.start_ranks, (start_method,), daemon=True, start_method=start_method)

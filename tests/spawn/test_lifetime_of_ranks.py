@@ -1,0 +1,362 @@
+"""Ranks live as long as the process that started them, and not longer; and no thread matters to them."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import signal
+import textwrap
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rank_functions as ranks
+from descendants import Watched, pids_told, program
+
+import mp_all as mp
+from mp_spawn import ProcessContext, ProcessExitedException, context, lifeline, start_processes
+
+Pipe = tuple[Connection, Connection]
+
+
+def started(fn: Any, *args: Any, nprocs: int = 2, **options: Any) -> ProcessContext:
+    """
+    A context whose ranks run.
+    """
+    context = start_processes(fn, args, nprocs, join=False, **options)
+    assert context is not None
+    return context
+
+
+@pytest.fixture
+def watched(request: pytest.FixtureRequest) -> Callable[[list[int]], Watched]:
+    def watch(pids: list[int]) -> Watched:
+        watched = Watched(pids)
+        request.addfinalizer(watched.close)
+        return watched
+
+    return watch
+
+
+TREE = """
+    import sys, time
+    import mp_spawn, rank_functions
+
+    if __name__ == "__main__":
+        mp_spawn.start_processes(rank_functions.grow_tree, (1, sys.argv[1]), 2, start_method=sys.argv[1])
+"""
+
+
+def test_a_killed_parent_leaves_no_descendant(
+    tmp_path: Path, start_method: str, watched: Callable[[list[int]], Watched]
+) -> None:
+    with program(tmp_path, TREE, start_method) as process:
+        tree = watched(pids_told(process, 2 + 2 * 2))
+        assert len(tree.alive()) == 6
+        process.kill()
+        assert tree.wait(2) == []
+
+
+IN_C = """
+    import sys
+    import mp_spawn, rank_functions
+
+    if __name__ == "__main__":
+        mp_spawn.start_processes(rank_functions.hold_the_interpreter, nprocs=2, start_method=sys.argv[1])
+"""
+
+
+def test_a_rank_that_never_lets_go_of_the_interpreter_ends_with_its_parent(
+    tmp_path: Path, start_method: str, watched: Callable[[list[int]], Watched]
+) -> None:
+    with program(tmp_path, IN_C, start_method) as process:
+        pair = watched(pids_told(process, 2))
+        process.kill()
+        assert pair.wait(2) == []
+
+
+BYSTANDER = """
+    import os, sys, time
+    import mp_spawn, rank_functions
+
+    if __name__ == "__main__":
+        context = mp_spawn.start_processes(
+            rank_functions.print_pid, nprocs=2, join=False, start_method=sys.argv[1]
+        )
+        if os.fork() == 0:
+            print(os.getpid(), flush=True)
+            time.sleep(300)
+        context.join()
+"""
+
+
+def test_another_child_of_the_parent_does_not_keep_ranks_alive(
+    tmp_path: Path, start_method: str, watched: Callable[[list[int]], Watched]
+) -> None:
+    with program(tmp_path, BYSTANDER, start_method) as process:
+        trio = watched(pids_told(process, 3))
+        process.kill()
+        assert len(trio.wait(2)) == 1
+        trio.close()
+
+
+FORGETFUL = """
+    import sys
+    import mp_spawn, rank_functions
+
+    if __name__ == "__main__":
+        daemon = sys.argv[2] == "daemon"
+        seconds = 60.0 if daemon else 0.5
+        context = mp_spawn.start_processes(
+            rank_functions.wait_and_print, (seconds,), 1, False, daemon, start_method=sys.argv[1]
+        )
+"""
+
+
+@pytest.mark.parametrize("kind", ["daemon", "patient"])
+def test_a_program_that_does_not_join_ends_as_with_multiprocessing(
+    tmp_path: Path, start_method: str, kind: str
+) -> None:
+    with program(tmp_path, FORGETFUL, start_method, kind) as process:
+        out, _ = process.communicate(timeout=30)
+        assert process.returncode == 0
+        assert out.splitlines()[-1:] == ([] if kind == "daemon" else ["done"])
+
+
+def test_the_end_of_the_starting_thread_ends_nobody(start_method: str, pipe: Pipe, back: Pipe) -> None:
+    contexts: list[ProcessContext] = []
+
+    def start() -> None:
+        contexts.append(
+            started(ranks.tell_and_wait_for_byte, pipe[1], back[0], nprocs=3, start_method=start_method)
+        )
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join(60)
+    for _ in range(3):
+        pipe[0].recv()
+    assert contexts[0].join(timeout=0.2) is False
+    os.write(back[1].fileno(), b"123")
+    assert contexts[0].join(timeout=60) is True
+
+
+def test_a_context_that_is_dropped_ends_nobody(start_method: str, pipe: Pipe, back: Pipe) -> None:
+    started(ranks.tell_and_wait_for_byte, pipe[1], back[0], start_method=start_method)
+    for _ in range(2):
+        pipe[0].recv()
+    gc.collect()
+    os.write(back[1].fileno(), b"12")
+    # They say goodbye, so they have not been killed.
+    assert [pipe[0].recv(), pipe[0].recv()] == ["goodbye", "goodbye"]
+    for process in mp.active_children():
+        process.join(30)
+    gc.collect()
+
+
+def test_a_lifeline_that_has_gone_already_ends_the_rank_at_once() -> None:
+    read, write = os.pipe()
+    os.close(write)
+    child = mp.get_context("fork").Process(target=hold_and_sleep, args=(read,))
+    child.start()
+    os.close(read)
+    child.join(30)
+    assert child.exitcode == -signal.SIGKILL
+    child.close()
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_without_signals_from_descriptors_a_thread_watches(
+    when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(fcntl, "F_SETSIG")
+    line = lifeline.Lifeline()
+    read = os.dup(line.fd)
+    if when == "before":
+        line.close()
+    child = mp.get_context("fork").Process(target=hold_and_sleep, args=(read,))
+    child.start()
+    os.close(read)
+    line.close()
+    child.join(30)
+    assert child.exitcode == -signal.SIGKILL
+    child.close()
+
+
+def hold_and_sleep(fd: int) -> None:
+    lifeline.hold(fd)
+    time.sleep(ranks.LONG)
+
+
+def test_join_is_bounded_even_if_a_rank_ignores_sigterm(
+    start_method: str, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "TERM_TO_KILL", 0.2)
+    job = started(ranks.ignore_sigterm_or_fail, *pipe, start_method=start_method)
+    begin = time.monotonic()
+    with pytest.raises(Exception, match="Process 1 terminated"):
+        job.join(timeout=60, grace_period=0.1)
+    assert time.monotonic() - begin < 10
+    assert job.processes[0].exitcode == -signal.SIGKILL
+
+
+def test_ranks_may_end_by_themselves_within_the_grace_period(start_method: str, pipe: Pipe) -> None:
+    job = started(ranks.follow_or_fail, *pipe, start_method=start_method)
+    with pytest.raises(Exception, match="Process 1 terminated"):
+        job.join(timeout=60, grace_period=30)
+    assert job.processes[0].exitcode == 0
+
+
+def test_an_exception_in_a_with_block_ends_the_ranks(start_method: str) -> None:
+    job = started(ranks.sleep, start_method=start_method)
+    with pytest.raises(ZeroDivisionError), job:
+        raise ZeroDivisionError
+    assert [process.exitcode for process in job.processes] == [-signal.SIGTERM] * 2
+
+
+def test_the_end_of_a_with_block_waits_and_tells(start_method: str) -> None:
+    with started(ranks.nothing, start_method=start_method) as job:
+        pass
+    assert [process.exitcode for process in job.processes] == [0, 0]
+    with (
+        pytest.raises(ProcessExitedException, match="exit code 5"),
+        started(ranks.leave_hard, 5, start_method=start_method),
+    ):
+        pass
+
+
+def test_ranks_that_were_terminated_have_not_ended_well(start_method: str) -> None:
+    job = started(ranks.sleep, start_method=start_method)
+    job.terminate()
+    with pytest.raises(ProcessExitedException, match="terminated with signal SIGTERM"):
+        job.join()
+
+
+def test_terminate_works_while_another_thread_joins(start_method: str) -> None:
+    job = started(ranks.sleep, start_method=start_method)
+    caught: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            job.join()
+        except ProcessExitedException as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    job.terminate()
+    thread.join(30)
+    assert not thread.is_alive()
+    assert str(caught[0]).endswith("terminated with signal SIGTERM")
+
+
+def test_a_killed_nursery_takes_its_ranks_along_and_is_a_failure(
+    pipe: Pipe, watched: Callable[[list[int]], Watched]
+) -> None:
+    job = started(ranks.tell_parent_and_sleep, pipe[1], start_method="spawn")
+    told = [pipe[0].recv() for _ in range(2)]
+    nursery = {parent for _, parent in told}
+    pair = watched([pid for pid, _ in told])
+    os.kill(nursery.pop(), signal.SIGKILL)
+    assert pair.wait(2) == []
+    with pytest.raises(ProcessExitedException, match="signal SIGKILL"):
+        job.join(timeout=60)
+
+
+def test_a_rank_that_leaves_a_daemon_behind_does_not_hold_up_join(
+    start_method: str, watched: Callable[[list[int]], Watched]
+) -> None:
+    job = started(ranks.leave_a_daemon_behind, nprocs=1, start_method=start_method, output="capture")
+    assert job.join(timeout=60)
+    assert watched([int(job.captured[0].stdout)]).alive()
+
+
+CONTROL_C = """
+    import sys
+    import mp_spawn, rank_functions
+
+    if __name__ == "__main__":
+        mp_spawn.start_processes(rank_functions.print_pid, nprocs=3, start_method=sys.argv[1])
+"""
+
+
+def test_control_c_ends_all_with_one_traceback(
+    tmp_path: Path, start_method: str, watched: Callable[[list[int]], Watched]
+) -> None:
+    path = tmp_path / "interrupted.py"
+    path.write_text(textwrap.dedent(CONTROL_C))
+    ours, theirs = os.openpty()
+    with program(tmp_path, ON_A_TERMINAL, str(path), start_method, os.ttyname(theirs)) as process:
+        with open(ours, "r+b", buffering=0) as terminal:
+            said = b""
+            while said.count(b"\n") < 3:
+                said += terminal.read(4096)
+            os.close(theirs)  # from here on, the terminal is there as long as the program is
+            trio = watched([int(line) for line in said.split()])
+            terminal.write(b"\x03")
+            try:
+                while data := terminal.read(4096):
+                    said += data
+            except OSError:
+                pass  # nobody has the terminal open any more
+        assert process.wait(30) == 130
+        assert trio.wait(2) == []
+    text = said.decode()
+    assert text.count("Traceback (most recent call last)") == 1, text
+    assert text.rstrip().endswith("KeyboardInterrupt"), text
+
+
+# Runs a program with a terminal of its own, and ends as it has ended.
+ON_A_TERMINAL = """
+    import os, signal, subprocess, sys
+
+    _, program, start_method, name = sys.argv
+    os.dup2(os.open(name, os.O_RDWR), 0)  # a session leader's first terminal becomes its controlling one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    done = subprocess.run(
+        [sys.executable, program, start_method],
+        stdout=0,
+        stderr=0,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    sys.exit(done.returncode if done.returncode >= 0 else 128 - done.returncode)
+"""
+
+
+def test_a_second_control_c_while_ending_kills_at_once(pipe: Pipe) -> None:
+    job = started(ranks.ignore_sigterm, pipe[1], start_method="fork")
+    for _ in range(2):
+        pipe[0].recv()
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    begin = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        job.terminate(grace_period=60)
+    timer.join()
+    assert time.monotonic() - begin < 5
+    assert [process.exitcode for process in job.processes] == [-signal.SIGKILL] * 2
+
+
+def test_the_processes_own_terminate_and_kill_work(start_method: str) -> None:
+    job = started(ranks.sleep, start_method=start_method)
+    job.processes[0].terminate()
+    job.processes[1].kill()
+    for process in job.processes:
+        process.join(30)
+    assert [process.exitcode for process in job.processes] == [-signal.SIGTERM, -signal.SIGKILL]
+    with pytest.raises(ProcessExitedException):
+        job.join()
+
+
+def test_a_rank_that_somebody_else_has_reaped_is_told_all_the_same(start_method: str) -> None:
+    job = started(ranks.leave_hard, 9, nprocs=3, start_method=start_method)
+    deadline = time.monotonic() + 30
+    while any(process in mp.active_children() for process in job.processes):
+        assert time.monotonic() < deadline
+    with pytest.raises(ProcessExitedException, match="process 1 terminated with exit code 9"):
+        job.join(timeout=30)
