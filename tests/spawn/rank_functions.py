@@ -125,9 +125,7 @@ def size(rank: int, data: bytes) -> int:
     return len(data)
 
 
-def die_or_complain(
-    rank: int, read: Connection, write: Connection, go: Connection, ready: Connection
-) -> None:
+def die_or_complain(rank: int, read: Connection, write: Connection, go: Connection, ready: Connection) -> None:
     if rank == 0:
         go.recv()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -245,3 +243,55 @@ class CountsItsPickles:
 def meet(rank: int, data: bytes, here: Connection, go: Connection) -> None:
     here.send(rank)
     take_byte(go)
+
+
+def write_lines(rank: int, count: int, length: int) -> None:
+    for _ in range(count):
+        print(rank, str(rank) * length)
+
+
+def write_everywhere(rank: int) -> None:
+    import subprocess
+
+    print("printed", flush=True)
+    print("complained", file=sys.stderr)
+    subprocess.run(["echo", "by a program"], check=True)
+    print("without an end", end="")
+
+
+def write_and_leave(rank: int, code: int) -> None:
+    print(f"rank {rank} leaves")
+    print("for good", file=sys.stderr)
+    if rank == 1:
+        sys.exit(code)
+
+
+def variable(rank: int, name: str) -> str | None:
+    return os.environ.get(name)
+
+
+def threads_of_numpy(rank: int) -> int:
+    import numpy as np
+
+    np.ones((200, 200)) @ np.ones((200, 200))
+    return len(os.listdir("/proc/self/task"))
+
+
+def hash_is_random(rank: int) -> bool:
+    return bool(sys.flags.hash_randomization)
+
+
+def processors(rank: int) -> set[int]:
+    return os.sched_getaffinity(0)
+
+
+def fail_at_first(rank: int, folder: Any, times: int) -> int:
+    """Rank 1 fails for the first *times* times; each attempt leaves its pid in the rank's file."""
+    path = folder / str(rank)
+    with path.open("a") as file:
+        print(os.getpid(), file=file)
+    attempts = len(path.read_text().split())
+    print("attempt", attempts)
+    if rank == 1 and attempts <= times:
+        raise Odd("not yet", attempts)
+    return rank

@@ -132,9 +132,7 @@ def test_the_end_of_the_starting_thread_ends_nobody(start_method: str, pipe: Pip
     contexts: list[ProcessContext] = []
 
     def start() -> None:
-        contexts.append(
-            started(ranks.tell_and_wait_for_byte, pipe[1], back[0], nprocs=3, start_method=start_method)
-        )
+        contexts.append(started(ranks.tell_and_wait_for_byte, pipe[1], back[0], nprocs=3, start_method=start_method))
 
     thread = threading.Thread(target=start)
     thread.start()
@@ -171,9 +169,7 @@ def test_a_lifeline_that_has_gone_already_ends_the_rank_at_once() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_without_signals_from_descriptors_a_thread_watches(
-    when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_signals_from_descriptors_a_thread_watches(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(fcntl, "F_SETSIG")
     line = lifeline.Lifeline()
     read = os.dup(line.fd)

@@ -129,9 +129,7 @@ def test_arguments_that_explode_on_arrival_are_reported(start_method: str) -> No
     assert "on arrival" in str(error)
 
 
-def test_all_that_failed_are_on_the_exception_the_first_on_top(
-    start_method: str, pipe: Pipe, back: Pipe
-) -> None:
+def test_all_that_failed_are_on_the_exception_the_first_on_top(start_method: str, pipe: Pipe, back: Pipe) -> None:
     def go() -> None:
         for _ in range(2):
             pipe[0].recv()
@@ -169,9 +167,7 @@ def test_a_death_comes_before_the_complaints_of_its_peers(start_method: str, pip
         write.close()  # now only rank 0 holds the pipe on which rank 1 waits
         back[1].send("die")
 
-    error = failing(
-        ranks.die_or_complain, read, write, back[0], pipe[1], start_method=start_method, meanwhile=go
-    )
+    error = failing(ranks.die_or_complain, read, write, back[0], pipe[1], start_method=start_method, meanwhile=go)
     read.close()
     assert [failure.rank for failure in error.failures] == [0, 1]
     assert error.failures[0].signal_name == "SIGKILL"

@@ -27,8 +27,7 @@ def check_call(fn: Any, args: Any, nprocs: Any) -> None:
         raise TypeError(f"fn is {fn!r}, which cannot be called; give a function of (rank, *args)")
     if not isinstance(args, tuple):
         raise TypeError(
-            f"args is a {type(args).__name__}, {_short(args)}; "
-            "it must be a tuple, as in args=(x,) or args=tuple(args)"
+            f"args is a {type(args).__name__}, {_short(args)}; it must be a tuple, as in args=(x,) or args=tuple(args)"
         )
     at_least("nprocs", nprocs, 1, "the number of ranks")
 
@@ -55,9 +54,7 @@ def check_options(threads_per_rank: Any, max_restarts: Any, output: Any) -> None
     is_word = isinstance(output, str) and os.sep not in output and not os.path.isdir(output)
     if (is_word and output not in OUTPUTS) or not isinstance(output, str | os.PathLike):
         known = ", ".join(map(repr, OUTPUTS))
-        raise ValueError(
-            f"output={output!r} is none of {known}, nor a folder; write a new one as './{output}'"
-        )
+        raise ValueError(f"output={output!r} is none of {known}, nor a folder; write a new one as './{output}'")
 
 
 def cpus_for(cpu_affinity: Any, nprocs: int) -> Sequence[frozenset[int]] | None:

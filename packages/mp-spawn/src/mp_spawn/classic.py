@@ -63,15 +63,17 @@ class Classic:
         """
         What closes, in a forked rank, our ends of the pipes and the ends of the other ranks.
         """
-        ends = {fd: ticket.rank for ticket in tickets for fd in ticket.place.fds}
-        fds = [fd for fd, rank in ends.items() if rank != ticket.rank and fd != job.lifeline.fd]
-        fds += job.output.own_fds()
 
         def close() -> None:
             for other in tickets:
                 # By the object: it would close the number once more when it is collected.
                 other.inbox.close()
-            for fd in fds:
-                os.close(fd)
+            mine = {*ticket.place.fds, job.lifeline.fd}
+            others = {fd for other in tickets for fd in other.place.fds} | {*job.output.own_fds()}
+            for fd in others - mine:
+                try:
+                    os.close(fd)
+                except OSError:
+                    pass  # the thread that reads output had closed it just then
 
         return close

@@ -46,9 +46,7 @@ def parser() -> argparse.ArgumentParser:
         "capture: rank after rank, at the end; or a folder, for a file per rank and stream",
     )
     parser.add_argument("--threads-per-rank", type=int, metavar="K", help="set OMP_NUM_THREADS and its like")
-    parser.add_argument(
-        "--max-restarts", type=int, default=0, metavar="R", help="how often each may fail before"
-    )
+    parser.add_argument("--max-restarts", type=int, default=0, metavar="R", help="how often each may fail before")
     parser.add_argument("-m", "--module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("script", help="the script, or with -m the module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
@@ -166,9 +164,7 @@ def tell(context: ProcessContext, error: ProcessException) -> int:
     rows = []
     for rank in context._ranks:
         failure = failed.get(rank.index)
-        ended = (
-            failure.reason if failure else "ended well" if rank.process.exitcode == 0 else "ended by mp-spawn"
-        )
+        ended = failure.reason if failure else "ended well" if rank.process.exitcode == 0 else "ended by mp-spawn"
         rows.append(Row(rank.index, rank.pid, ended, (rank.ended_at or now) - rank.started_at, bool(failure)))
     show(rows)
     if not isinstance(error, ProcessExitedException):

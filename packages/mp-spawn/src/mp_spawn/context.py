@@ -48,9 +48,7 @@ class ProcessContext:
     """
 
     def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:
-        self._begin(
-            [Rank(index, process, None, PidFd.of(process)) for index, process in enumerate(processes)], None
-        )
+        self._begin([Rank(index, process, None, PidFd.of(process)) for index, process in enumerate(processes)], None)
         self.error_files = error_files
 
     @classmethod
@@ -262,9 +260,7 @@ class ProcessContext:
             if rank.inbox_fd >= 0:
                 selector.register(rank.inbox_fd, selectors.EVENT_READ, (rank, False))
 
-    def _look(
-        self, selector: selectors.BaseSelector, timeout: float | None, late: bool = False
-    ) -> list[Rank]:
+    def _look(self, selector: selectors.BaseSelector, timeout: float | None, late: bool = False) -> list[Rank]:
         """
         Take in what has happened, waiting for *timeout* at most; the ranks to which something has.
 
@@ -287,7 +283,8 @@ class ProcessContext:
             if inbox >= 0 and rank.inbox_fd < 0:
                 selector.unregister(inbox)
         self._looked_at = now
-        return [key.data[0] for key, _ in events]
+        # Each once: a rank may have reported and ended.
+        return list(dict.fromkeys(key.data[0] for key, _ in events))
 
     def _finish(self) -> None:
         """

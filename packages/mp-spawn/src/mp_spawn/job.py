@@ -73,9 +73,7 @@ class Job:
             for (rank, restarts), source in zip(ranks.items(), sources, strict=True):
                 read, write = os.pipe()
                 reports.append(write)
-                tickets.append(
-                    Ticket(rank, restarts, source, self._place(rank, restarts, write), Inbox(read))
-                )
+                tickets.append(Ticket(rank, restarts, source, self._place(rank, restarts, write), Inbox(read)))
             return self.starter.start(self, tickets)
         finally:
             for fd in reports:

@@ -48,10 +48,13 @@ class _Kept:
     def __init__(self) -> None:
         self._ends: list[int] = []
 
-    def started(self) -> None:
+    def _close_ends(self) -> None:
         ends, self._ends = self._ends, []
         for fd in ends:
             os.close(fd)
+
+    def started(self) -> None:
+        self._close_ends()
 
     def own_fds(self) -> list[int]:
         return []
@@ -60,7 +63,7 @@ class _Kept:
         return ""
 
     def finish(self) -> None:
-        self.started()
+        self._close_ends()
 
 
 class Inherit(_Kept):
@@ -100,6 +103,7 @@ class _Piped(_Kept):
         self._stop = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
+        # While the thread runs: what wakes it.
         self._wake: tuple[int, int] | None = None
 
     def ends_for(self, rank: int, restarts: int) -> Pair | None:
@@ -107,7 +111,8 @@ class _Piped(_Kept):
         for stream in STREAMS:
             read, write = os.pipe()
             os.set_blocking(read, False)
-            self._new[read] = (rank, stream)
+            with self._lock:
+                self._new[read] = (rank, stream)
             self._ends.append(write)
             ends.append(Handed(write))
         return ends[0], ends[1]
@@ -116,18 +121,19 @@ class _Piped(_Kept):
         return [*self._pipes, *self._new, *(self._wake or ())]
 
     def started(self) -> None:
-        super().started()
+        self._close_ends()
         with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                self._wake = os.pipe()
-                self._thread = threading.Thread(target=self._run, name="mp-spawn output", daemon=True)
-                self._thread.start()
-            else:
-                assert self._wake is not None
+            if self._wake is not None:
                 os.write(self._wake[1], b"+")
+            elif self._new:
+                self._wake = os.pipe()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._wake,), name="mp-spawn output", daemon=True
+                )
+                self._thread.start()
 
     def finish(self) -> None:
-        super().finish()
+        self._close_ends()
         with self._lock:
             self._stop = True
             if self._wake is not None:
@@ -138,9 +144,7 @@ class _Piped(_Kept):
             os.close(fd)
         self._new.clear()
 
-    def _run(self) -> None:
-        assert self._wake is not None
-        wake = self._wake
+    def _run(self, wake: tuple[int, int]) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(wake[0], selectors.EVENT_READ)
             while True:
@@ -164,8 +168,10 @@ class _Piped(_Kept):
         Empty what is left, without waiting; called with the lock held.
         """
         for fd in list(self._pipes):
-            while self._read(fd, only_once=True):
-                pass
+            # Not for ever: whoever still holds the pipe may still write.
+            for _ in range(LONGEST >> 16):
+                if not self._read(fd, only_once=True):
+                    break
             self._close(fd)
         for fd in wake:
             os.close(fd)

@@ -23,9 +23,7 @@ HEAD_START = 0.05
 class Rank:
     """One life of one rank; a restart makes a new one."""
 
-    def __init__(
-        self, index: int, process: BaseProcess, inbox: Inbox | None, pidfd: PidFd, restarts: int = 0
-    ) -> None:
+    def __init__(self, index: int, process: BaseProcess, inbox: Inbox | None, pidfd: PidFd, restarts: int = 0) -> None:
         self.index = index
         self.process = process
         self.restarts = restarts

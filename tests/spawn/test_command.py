@@ -1,0 +1,192 @@
+"""The command mp-spawn, as a user runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from descendants import Watched
+
+SCRIPT = """
+    import os, signal, sys, time
+
+    rank = int(os.environ["RANK"])
+    if sys.argv[1] == "show":
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "OMP_NUM_THREADS")
+        print(*(os.environ.get(name) for name in names), __name__, sys.argv[1:], int(os.environ["MASTER_PORT"]) > 0)
+    elif sys.argv[1] == "wait":
+        print(os.getpid(), flush=True)
+        time.sleep(300)
+    elif sys.argv[1] == "tidy":
+        signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3 * rank), print("tidied"), sys.exit(0)))
+        print(os.getpid(), flush=True)
+        time.sleep(300)
+    elif rank == 1:
+        eval(sys.argv[1])
+    else:
+        time.sleep(300)
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "a_script.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    return str(path)
+
+
+def command(*arguments: str, cwd: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    """
+    Run ``python -m mp_spawn``.
+    """
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MASTER_")}
+    return subprocess.run(
+        [sys.executable, "-m", "mp_spawn", *arguments],
+        env=kept | environment,
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-m", "mp_spawn", *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def pids_of(process: subprocess.Popen[str], count: int) -> list[int]:
+    assert process.stdout is not None
+    return [int(process.stdout.readline().split()[-1]) for _ in range(count)]
+
+
+def test_a_rank_finds_its_place_in_its_environment(script: str, start_method: str) -> None:
+    done = command("-n", "2", "--start-method", start_method, script, "show", "-n", "--x")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert sorted(done.stdout.splitlines()) == [
+        f"[rank {i}] {i} {i} 2 2 127.0.0.1 None __main__ ['show', '-n', '--x'] True" for i in range(2)
+    ]
+
+
+def test_what_is_set_is_left_alone_and_options_reach_the_ranks(script: str) -> None:
+    options = ("--threads-per-rank", "3", "--output", "inherit", "--")
+    done = command(*options, script, "show", MASTER_ADDR="10.0.0.1", MASTER_PORT="77")
+    assert done.stdout == "0 0 1 1 10.0.0.1 3 __main__ ['show'] True\n", done.stderr
+
+
+def test_a_module_can_be_run(script: str) -> None:
+    for option in ("-m", "--module"):
+        done = command("-n", "2", "--output", "capture", option, "a_script", "show", cwd=os.path.dirname(script))
+        assert [line.split()[:2] for line in done.stdout.splitlines()] == [["0", "0"], ["1", "1"]], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "reason"),
+    [
+        ("sys.exit(7)", 7, "exit code 7"),
+        ("os._exit(9)", 9, "exit code 9"),
+        ("sys.exit('no')", 1, r"exit code 1, sys.exit\('no'\)"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "signal SIGKILL"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_first_failure(script: str, failure: str, code: int, reason: str) -> None:
+    done = command("-n", "3", script, failure)
+    assert done.returncode == code
+    assert re.search(rf"mp-spawn: rank 1 \(pid \d+\): {reason}\n", done.stderr), done.stderr
+    assert done.stderr.count("Traceback") == (1 if failure == "1 / 0" else 0)
+    assert "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("rich", [True, False])
+def test_a_failure_is_summed_up_rank_by_rank(script: str, rich: bool, tmp_path: Path) -> None:
+    if rich:
+        pytest.importorskip("rich", reason="needs rich, which is not installed")
+    else:
+        (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['rich'] = None\n")
+    done = command("-n", "3", script, "os._exit(3)", PYTHONPATH=str(tmp_path))
+    rows = [re.split(r" {2,}", line.strip()) for line in done.stderr.splitlines()[1:]]
+    rows = [row for row in rows if len(row) == 4 and row[0] != "rank"]
+    assert [row[0].removeprefix("rank ") for row in rows] == ["0", "1", "2"], done.stderr
+    assert [row[-1] for row in rows] == ["ended by mp-spawn", "exit code 3", "ended by mp-spawn"]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_are_forwarded(script: str, signum: signal.Signals) -> None:
+    with running("-n", "2", script, "wait") as process:
+        pids = pids_of(process, 2)
+        process.send_signal(signum)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 128 + signum
+    assert "Traceback" not in err
+    assert f"signal {signum.name}" in err
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_ranks_that_deal_with_the_signal_have_the_time_to(script: str) -> None:
+    with running("-n", "3", script, "tidy") as process:
+        pids_of(process, 3)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out.count("tidied")) == (0, 3), err
+
+
+def test_ranks_end_with_the_command(script: str) -> None:
+    with running("-n", "3", script, "wait") as process:
+        trio = Watched(pids_of(process, 3))
+        process.kill()
+        assert trio.wait(2) == []
+        trio.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["-n", "0", __file__], "nprocs=0 is too small; give 1 or more"),
+        (["no_such_file.py"], "there is no file 'no_such_file.py'; for a module, give -m"),
+        (["--output", "prefx", __file__], "output='prefx' is none of"),
+        (["--start-method", "thread", __file__], "invalid choice: 'thread'"),
+        ([], "script"),
+    ],
+)
+def test_bad_options_are_told_in_a_line(arguments: list[str], text: str) -> None:
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert text in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_restarts_can_be_had(script: str, tmp_path: Path) -> None:
+    once = f"os.path.exists({str(tmp_path / 'x')!r}) or (open({str(tmp_path / 'x')!r}, 'w').close(), os._exit(1))"
+    Path(script).write_text(Path(script).read_text().replace("else:\n    time.sleep(300)", ""))
+    done = command("-n", "2", "--max-restarts", "1", script, once)
+    assert done.returncode == 0, done.stderr
+    assert "exit code 1; it is started again (1 of 1)" in done.stderr
+
+
+def test_the_console_script_is_the_same_command() -> None:
+    path = Path(sys.executable).with_name("mp-spawn")
+    if not path.exists():
+        pytest.skip("needs mp-spawn installed with its console script")
+    assert "usage: mp-spawn" in subprocess.run([path, "--help"], capture_output=True, text=True, timeout=30).stdout

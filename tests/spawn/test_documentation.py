@@ -1,0 +1,46 @@
+"""What the documentation shows is true: the examples of the docstrings and of the README."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import time
+from pathlib import Path
+
+import pytest
+from support.scripts import run_script, succeeded
+
+import mp_spawn
+
+MODULES = sorted(f"mp_spawn.{module.name}" for module in pkgutil.iter_modules(mp_spawn.__path__))
+README = Path(__file__).parents[2] / "packages" / "mp-spawn" / "README.md"
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])
+def test_the_examples_of_a_module_are_true(name: str) -> None:
+    module = importlib.import_module(name)
+    names = {each: getattr(mp_spawn, each) for each in mp_spawn.__all__} | {"time": time}
+    assert doctest.testmod(module, extraglobs=names).failed == 0
+
+
+@pytest.mark.parametrize("name", mp_spawn.__all__)
+def test_a_public_name_has_a_docstring_with_an_example(name: str) -> None:
+    thing = getattr(mp_spawn, name)
+    if not isinstance(thing, str):
+        assert thing.__doc__
+        assert ">>> " in thing.__doc__ or name == "SpawnContext"
+
+
+def test_the_readme_runs(tmp_path: Path) -> None:
+    programs = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert programs
+    for program in programs:
+        succeeded(run_script(tmp_path, program))
+
+
+def test_the_public_names_are_all_there() -> None:
+    assert set(mp_spawn.__all__) <= set(dir(mp_spawn))
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        mp_spawn.nonsense  # noqa: B018

@@ -1,0 +1,117 @@
+"""Environment, threads, processors and restarts."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from pathlib import Path
+
+import pytest
+import rank_functions as ranks
+from support.scripts import run_script, succeeded
+
+from mp_spawn import ProcessRaisedException, run, start_processes
+
+
+def test_env_is_a_mapping_or_a_function_of_the_rank(start_method: str) -> None:
+    result = run(ranks.variable, ("MP_TEST_X",), 2, start_method=start_method, env={"MP_TEST_X": "same"})
+    assert result == ["same", "same"]
+    result = run(
+        ranks.variable, ("MP_TEST_X",), 2, start_method=start_method, env=lambda rank: {"MP_TEST_X": f"{rank}!"}
+    )
+    assert result == ["0!", "1!"]
+    assert "MP_TEST_X" not in os.environ
+
+
+def test_threads_per_rank_is_set_before_numpy_is_loaded() -> None:
+    assert run(ranks.threads_of_numpy, nprocs=2, threads_per_rank=1) == [1, 1]
+
+
+def test_threads_per_rank_sets_the_variables(start_method: str) -> None:
+    names = ("OMP", "MKL", "OPENBLAS", "NUMEXPR")
+    for name in names:
+        result = run(ranks.variable, (f"{name}_NUM_THREADS",), start_method=start_method, threads_per_rank=3)
+        assert result == ["3"]
+
+
+def test_variables_that_an_interpreter_reads_as_it_starts_are_in_force() -> None:
+    assert run(ranks.hash_is_random, nprocs=2, env={"PYTHONHASHSEED": "0"}) == [False, False]
+    with pytest.raises(ProcessRaisedException, match="boom"):
+        start_processes(ranks.raise_odd, (1,), 2, env={"PYTHONHASHSEED": "0"})
+
+
+def test_a_thread_that_python_starts_at_startup_lives_in_every_rank(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        textwrap.dedent(
+            """
+            import threading
+            threading.Thread(target=threading.Event().wait, name="from site", daemon=True).start()
+            """
+        )
+    )
+    program = """
+        import threading
+        import mp_spawn
+
+        def threads(rank):
+            return [thread.name for thread in threading.enumerate()]
+
+        if __name__ == "__main__":
+            print(mp_spawn.run(threads, nprocs=2))
+    """
+    names = ["MainThread", "from site"]
+    assert succeeded(run_script(tmp_path, program, PYTHONPATH=str(tmp_path))) == f"{[names, names]}\n"
+
+
+def test_ranks_are_spread_over_the_processors(start_method: str) -> None:
+    mine = os.sched_getaffinity(0)
+    count = len(mine)
+    cpus = run(ranks.processors, nprocs=count, start_method=start_method, cpu_affinity="spread")
+    assert set().union(*cpus) == mine
+    assert [len(each) for each in cpus] == [1] * count
+    assert run(ranks.processors, nprocs=1, start_method=start_method, cpu_affinity="spread") == [mine]
+
+
+def test_processors_can_be_given(start_method: str) -> None:
+    first = min(os.sched_getaffinity(0))
+    cpus = run(ranks.processors, nprocs=2, start_method=start_method, cpu_affinity=[first, {first}])
+    assert cpus == [{first}, {first}]
+
+
+def test_processors_that_are_not_there_are_the_ranks_failure(start_method: str) -> None:
+    with pytest.raises(ProcessRaisedException, match="Invalid argument"):
+        run(ranks.processors, nprocs=1, start_method=start_method, cpu_affinity=[100_000])
+
+
+def test_a_rank_that_fails_is_started_again_with_a_fresh_pid(
+    start_method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = run(ranks.fail_at_first, (tmp_path, 2), 3, start_method=start_method, max_restarts=2)
+    assert result == [0, 1, 2]
+    pids = (tmp_path / "1").read_text().split()
+    assert len(set(pids)) == 3
+    assert [len((tmp_path / str(rank)).read_text().split()) for rank in (0, 2)] == [1, 1]
+    assert [record.message.split("; ")[1] for record in caplog.records] == [
+        "it is started again (1 of 2)",
+        "it is started again (2 of 2)",
+    ]
+
+
+def test_restarts_come_to_an_end(start_method: str, tmp_path: Path) -> None:
+    context = start_processes(
+        ranks.fail_at_first, (tmp_path, 9), 2, join=False, start_method=start_method, max_restarts=2
+    )
+    assert context is not None
+    with pytest.raises(ProcessRaisedException) as caught:
+        context.join(timeout=60)
+    assert caught.value.failures[0].restarts == 2
+    assert sum("it was started again" in note for note in caught.value.__notes__) == 2
+    assert context.pids()[1] == caught.value.error_pid == int((tmp_path / "1").read_text().split()[-1])
+
+
+def test_output_goes_on_in_the_same_file_after_a_restart(start_method: str, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    run(ranks.fail_at_first, (tmp_path, 1), 2, start_method=start_method, max_restarts=1, output=folder)
+    assert (folder / "rank-1.out").read_text() == "attempt 1\nattempt 2\n"
+    result = run(ranks.fail_at_first, (tmp_path, 3), 2, start_method=start_method, max_restarts=1, output="prefix")
+    assert result == [0, 1]

@@ -1,0 +1,94 @@
+"""The long form of what the launcher promises: run when MP_SOAK=1 is set, a few minutes in all."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+import rank_functions as ranks
+from descendants import Watched, pids_told, program
+from test_lifetime_of_ranks import TREE, started
+
+from mp_spawn import ProcessContext, ProcessException, run, start_processes
+
+SOAK = os.environ.get("MP_SOAK") == "1"
+pytestmark = [
+    pytest.mark.skipif(not SOAK, reason="needs MP_SOAK=1, as it takes minutes"),
+    pytest.mark.timeout(900),
+]
+Pipe = tuple[Connection, Connection]
+RANKS, JOBS = 20, 50  # a thousand ranks
+
+
+def test_a_thousand_ranks_survive_the_end_of_the_thread_that_started_them(
+    start_method: str, pipe: Pipe, back: Pipe
+) -> None:
+    ended_well = 0
+    for _ in range(JOBS):
+        contexts: list[ProcessContext] = []
+
+        def start(contexts: list[ProcessContext] = contexts) -> None:
+            args = (pipe[1], back[0])
+            contexts.append(started(ranks.tell_and_wait_for_byte, *args, nprocs=RANKS, start_method=start_method))
+
+        thread = threading.Thread(target=start)
+        thread.start()
+        thread.join(60)
+        for _ in range(RANKS):
+            pipe[0].recv()
+        os.write(back[1].fileno(), b"x" * RANKS)
+        assert contexts[0].join(timeout=60)
+        goodbyes = [pipe[0].recv() for _ in range(RANKS)]
+        ended_well += goodbyes.count("goodbye")
+    assert ended_well == RANKS * JOBS
+
+
+def test_a_hundred_killed_parents_leave_no_descendant(tmp_path: Path, start_method: str) -> None:
+    for _ in range(100):
+        with program(tmp_path, TREE, start_method) as process:
+            tree = Watched(pids_told(process, 6))
+            process.kill()
+            assert tree.wait(2) == []
+            tree.close()
+
+
+def test_a_parent_killed_at_any_moment_leaves_no_descendant(tmp_path: Path, start_method: str) -> None:
+    """Also while ranks are being started: what has got so far as to tell its pid is gone two seconds later."""
+    chance = random.Random(4711)
+    for _ in range(100):
+        with program(tmp_path, TREE, start_method) as process:
+            timer = threading.Timer(chance.uniform(0.02, 0.5), process.kill)
+            timer.start()
+            assert process.stdout is not None
+            lines = process.stdout.read().split()  # to its end: nobody holds the pipe any more
+            timer.join()
+            assert not any(os.path.exists(f"/proc/{pid}") for pid in lines)
+
+
+def test_a_thousand_failures_are_told_truly(start_method: str) -> None:
+    chance = random.Random(42)
+    for _ in range(250):
+        kind = chance.choice(["raise", "kill", "exit", "well"])
+        bad = chance.randrange(4)
+        try:
+            if kind == "raise":
+                start_processes(ranks.raise_odd, (bad,), 4, start_method=start_method)
+            elif kind == "kill":
+                start_processes(ranks.kill_self, (bad, signal.SIGKILL), 4, start_method=start_method)
+            elif kind == "exit":
+                bad = 1
+                start_processes(ranks.leave_hard, (3,), 4, start_method=start_method)
+            else:
+                assert run(ranks.give_back, nprocs=4, start_method=start_method) == [(i,) for i in range(4)]
+            told = "well"
+        except ProcessException as error:
+            assert error.error_index == bad
+            told = {"Odd": "raise"}.get(type(error.__cause__).__name__) or (
+                "kill" if "SIGKILL" in str(error) else "exit"
+            )
+        assert told == kind
