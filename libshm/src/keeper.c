@@ -1,0 +1,224 @@
+/* Arenas and slots as the manager keeps them: descriptors held, deaths noticed, what the dead have
+ * left taken back. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "manager.h"
+
+/* ---- arenas ---- */
+
+void mpshm__keeper_forget(struct manager *m, uint32_t i)
+{
+    struct mpshm__arena *arena = m->tree.arenas[i];
+    struct mpshm__arena_row *row = &m->tree.control->arenas[i];
+
+    atomic_fetch_sub(&m->tree.control->cached_bytes, atomic_load(&arena->header->cached));
+    atomic_store(&row->nonce[0], 0);
+    if (arena->strategy == MPSHM_FILE_SYSTEM)
+        mpshm__object_unlink(arena->nonce);
+    mpshm__arena_unmap(arena);
+    m->tree.arenas[i] = NULL;
+}
+
+/* Nobody will allocate in it any more: what is free goes back to the system, and when nothing is in
+ * use it goes as a whole. */
+static int reclaim_orphan(struct manager *m, uint32_t i)
+{
+    struct mpshm__arena *arena = m->tree.arenas[i];
+    uint32_t used = mpshm__used(arena);
+    int live = 0;
+
+    for (uint32_t k = 0; k < used; k++) {
+        struct mpshm__block *block = &arena->blocks[k];
+        if (atomic_load(&block->state) & MPSHM__LIVE) {
+            live = 1;
+            continue;
+        }
+        uint64_t size =
+            mpshm__class_bytes(atomic_load(&arena->traits[k].size_class) % MPSHM__CLASSES);
+        if (size >= MPSHM__SLAB_LIMIT && atomic_load(&arena->traits[k].warmth) == MPSHM__WARM &&
+            mpshm__arena_punch(arena, (uint64_t)atomic_load(&block->where) * 64,
+                               mpshm__pages(size))) {
+            atomic_store(&arena->traits[k].warmth, MPSHM__PUNCHED);
+            atomic_fetch_sub(&arena->header->cached, size);
+            atomic_fetch_sub(&m->tree.control->cached_bytes, size);
+        }
+    }
+    if (!live)
+        mpshm__keeper_forget(m, i);
+    return live;
+}
+
+void mpshm__keeper_reclaim(struct manager *m)
+{
+    m->orphans = 0;
+    for (uint32_t i = 0; i < m->tree.arena_top; i++)
+        if (m->tree.arenas[i] != NULL && atomic_load(&m->tree.arenas[i]->header->orphan))
+            m->orphans += reclaim_orphan(m, i);
+}
+
+void mpshm__keeper_unwatch(struct manager *m, int slot)
+{
+    if (m->watched[slot]) {
+        m->watched[slot] = 0;
+        m->watching--;
+    }
+}
+
+int mpshm__keeper_is_attached(const struct manager *m, int slot)
+{
+    for (int c = FIRST; c < m->top; c++)
+        if (m->slot_of[c] == slot)
+            return 1;
+    return 0;
+}
+
+/* No connection speaks for `slot` any more: what hangs up later must not be taken for the death of
+ * whoever has the slot by then. */
+void mpshm__keeper_detach(struct manager *m, int slot)
+{
+    for (int c = FIRST; c < m->top; c++)
+        if (m->slot_of[c] == slot)
+            m->slot_of[c] = -1;
+}
+
+/* The process of `slot` is dead. */
+void mpshm__keeper_sweep(struct manager *m, int slot)
+{
+    mpshm__keeper_unwatch(m, slot);
+    mpshm__keeper_detach(m, slot);
+    for (uint32_t i = 0; i < m->tree.arena_top; i++) {
+        struct mpshm__arena *arena = m->tree.arenas[i];
+        if (arena == NULL)
+            continue;
+        if (atomic_load(&m->tree.control->arenas[i].owner) == (uint32_t)slot) {
+            atomic_store(&m->tree.control->arenas[i].owner, MPSHM__NO_SLOT);
+            atomic_store(&arena->header->orphan, 1);
+        }
+        mpshm__forget_holder(m->tree.control, arena, slot);
+    }
+    atomic_store(&m->tree.control->slots[slot].pid, 0);
+    atomic_store(&m->tree.control->slots[slot].state, MPSHM__SLOT_FREE);
+    mpshm__keeper_reclaim(m);
+}
+
+/* See layout.h, Note [Who is alive]. */
+int mpshm__keeper_is_alive(const struct manager *m, int slot)
+{
+    const struct mpshm__slot *s = &m->tree.control->slots[slot];
+    int pid = atomic_load(&s->pid);
+    char path[256];
+
+    if (mpshm__slot_is_locked(m->tree.control_fd, slot))
+        return 1;
+    if (pid <= 0)
+        return 0;
+    uint64_t started = mpshm__start_time(pid);
+    if (started == 0 ||
+        (started != MPSHM__UNKNOWN && atomic_load(&s->start_time) != MPSHM__UNKNOWN &&
+         started != atomic_load(&s->start_time)))
+        return 0;
+    mpshm__tree_path(m->tree.id, "control", path, sizeof(path));
+    return mpshm__has_mapped(pid, path) != 0;
+}
+
+void mpshm__keeper_look(struct manager *m)
+{
+    for (int slot = 0; slot < MPSHM__SLOTS && m->watching > 0; slot++)
+        if (m->watched[slot] && !mpshm__keeper_is_alive(m, slot))
+            mpshm__keeper_sweep(m, slot);
+}
+
+int mpshm__keeper_expects(const struct manager *m)
+{
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (m->watched[slot] && mpshm__keeper_is_alive(m, slot))
+            return 1;
+    return 0;
+}
+
+void mpshm__keeper_watch(struct manager *m, int slot)
+{
+    if (!m->watched[slot]) {
+        m->watched[slot] = 1;
+        m->watching++;
+    }
+}
+
+int mpshm__keeper_map(struct manager *m, uint32_t i, int fd)
+{
+    struct mpshm__arena *arena;
+    int err = mpshm__arena_map(fd, i, &m->tree.control->arenas[i], m->tree.id, &arena);
+
+    if (err < 0)
+        return err;
+    arena->fd = fd;
+    m->tree.arenas[i] = arena;
+    if (i >= m->tree.arena_top)
+        m->tree.arena_top = i + 1;
+    return 0;
+}
+
+/* One that was out of reach while processes died: their bits are still in it, and maybe its owner
+ * was one of them. */
+void mpshm__keeper_catch_up(struct manager *m, uint32_t i)
+{
+    struct mpshm__control *control = m->tree.control;
+    struct mpshm__arena_row *row = &control->arenas[i];
+    uint32_t owner = atomic_load(&row->owner);
+
+    if (owner >= MPSHM__SLOTS || atomic_load(&control->slots[owner].state) == MPSHM__SLOT_FREE ||
+        atomic_load(&control->slots[owner].pid) != atomic_load(&row->owner_pid)) {
+        atomic_store(&row->owner, MPSHM__NO_SLOT);
+        atomic_store(&m->tree.arenas[i]->header->orphan, 1);
+        m->orphans = 1; /* counted at the next tick */
+    }
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_FREE)
+            mpshm__forget_holder(control, m->tree.arenas[i], slot);
+}
+
+/* A predecessor was killed: find again what the control file speaks of. */
+void mpshm__keeper_resume(struct manager *m)
+{
+    struct mpshm__control *control = m->tree.control;
+
+    for (uint32_t i = 0; i < MPSHM__ARENAS; i++) {
+        struct mpshm__arena_row *row = &control->arenas[i];
+        uint64_t nonce[2] = {atomic_load(&row->nonce[0]), atomic_load(&row->nonce[1])};
+        char path[64];
+        int fd;
+        if (nonce[0] == 0)
+            continue;
+        if (atomic_load(&row->strategy) == MPSHM_FILE_SYSTEM) {
+            fd = mpshm__object_open_name(nonce);
+        } else {
+            /* The owner, if it is still that process, has it open; where /proc may not be looked
+             * into, it will register again. */
+            uint32_t owner = atomic_load(&row->owner);
+            if (owner >= MPSHM__SLOTS || !mpshm__keeper_is_alive(m, (int)owner) ||
+                atomic_load(&control->slots[owner].pid) != atomic_load(&row->owner_pid))
+                continue;
+            snprintf(path, sizeof(path), "/proc/%d/fd/%d", atomic_load(&row->owner_pid),
+                     atomic_load(&row->owner_fd));
+            struct stat st;
+            if (stat(path, &st) < 0 || !S_ISREG(st.st_mode))
+                continue;
+            fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+        }
+        if (fd >= 0 && mpshm__keeper_map(m, i, fd) < 0)
+            close(fd);
+    }
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_TAKEN)
+            mpshm__keeper_watch(m, slot);
+    mpshm__keeper_look(m);
+    for (uint32_t i = 0; i < m->tree.arena_top; i++)
+        if (m->tree.arenas[i] != NULL)
+            mpshm__keeper_catch_up(m, i);
+    mpshm__keeper_reclaim(m);
+}
