@@ -20,9 +20,7 @@ from benchmarks.samples import Line
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks", description="Ours beside its peers, in one run."
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ours beside its peers, in one run.")
     parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; none named: all")
     parser.add_argument("--peers", nargs="+", choices=list(PEERS), default=list(PEERS), metavar="PEER")
     parser.add_argument("--scale", type=float, default=1.0, help="more or fewer repetitions (1.0)")

@@ -49,9 +49,7 @@ class Bench:
     def do(self, peer: str, work: Callable[..., Any], *args: Any, timeout: float = 120) -> Any:
         return self._drivers[peer].do(work, *args, timeout=timeout)
 
-    def in_turns(
-        self, what: str, tasks: list[Task], rounds: int, *, timeout: float = 120
-    ) -> dict[str, Sample]:
+    def in_turns(self, what: str, tasks: list[Task], rounds: int, *, timeout: float = 120) -> dict[str, Sample]:
         """
         Do every task once for warming up and then *rounds* times, each round in another order.
 

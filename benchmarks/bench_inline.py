@@ -18,9 +18,7 @@ IN_A_LIST = 100
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.bench_inline", description=__doc__.split("\n")[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bench_inline", description=__doc__.split("\n")[0])
     parser.add_argument("--scale", type=float, default=1.0, help="more or fewer repetitions (1.0)")
     options = parser.parse_args()
     with opened(["ours", "stdlib"], scale=options.scale) as bench:

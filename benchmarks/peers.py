@@ -133,6 +133,8 @@ class TorchDescriptors(Peer):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         super().open()
         self.torch = importlib.import_module("torch")
+        # Two processes on two cores, as everybody here: its helper threads would spin on the core of this one.
+        self.torch.set_num_threads(1)
         self.mp.set_sharing_strategy(self.strategy)
 
     def fresh(self, nbytes: int) -> Any:
