@@ -48,7 +48,7 @@ def steady(stage: Stage, seconds: float) -> tuple[int, list[tuple[int, int, int]
     children = [stage.start(consume, queue, done, stage.peer.courier()) for _ in range(CONSUMERS)]
     for _ in children:
         done.get()
-    pids = [os.getpid(), *(child.pid for child in children)]
+    pids = [os.getpid(), *(child.pid for child in children if child.pid)]
     chance = random.Random(11)
     sizes = [int(100 * (8 * 2**20 / 100) ** chance.random()) for _ in range(500)]
     looks, sent, start = [], 0, time.monotonic()

@@ -73,7 +73,7 @@ def close_pool(stage: Stage) -> None:
 def prepare(peer: str) -> None:
     """Each worker computes its result before the clock starts, so that only its way home is measured."""
     if peer.startswith("torch"):
-        import torch
+        import torch  # type: ignore[import-not-found,unused-ignore]
 
         strategy = "file_descriptor" if peer.endswith("fd") else "file_system"
         torch.multiprocessing.set_sharing_strategy(strategy)
