@@ -113,7 +113,8 @@ FAILED = pytest.StashKey[bool]()
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    item.stash[FAILED] = item.stash.get(FAILED, False) or report.failed
+    failed = report.failed or hasattr(report, "wasxfail")
+    item.stash[FAILED] = item.stash.get(FAILED, False) or failed
     return report
 
 

@@ -23,6 +23,7 @@ from typing import Any
 import mp_all as mp
 
 from . import tasks
+from .waiting import until
 
 TIMEOUT = 30.0
 
@@ -68,6 +69,8 @@ class Carrier:
     """
 
     process: Any = None
+    # Bytes that the child had from its birth: a forked one has what its parent held then.
+    inherited = 0
 
     def __init__(self, ctx: BaseContext) -> None:
         self.ctx = ctx
@@ -96,7 +99,8 @@ class Carrier:
 
     def rest(self) -> None:
         """Drop what tasks kept, so that nothing of one test lives into the next."""
-        self.call(tasks.forget)
+        if not until(lambda: self.call(tasks.forget) == 0):
+            raise AssertionError(f"{type(self).__name__}: the child still uses {self.call(tasks.forget)} bytes")
 
     def close(self) -> None:
         raise NotImplementedError
@@ -253,6 +257,7 @@ class Fleet:
             carrier = KINDS[kind](mp.get_context(start_method))
             if not isinstance(carrier, ProcessCarrier):
                 assert carrier.call(os.getpid) != os.getpid()
+                carrier.inherited = carrier.call(tasks.forget)
             self.carriers[key] = carrier
         return self.carriers[key]
 

@@ -29,6 +29,9 @@ TOKEN = ("MP_TEST_RUN", os.environ.get("MP_TEST_RUN") or uuid.uuid4().hex)
 PATIENCE = float(os.environ.get("MP_TEST_LEAK_PATIENCE", "5"))
 OUR_NAMES = re.compile(r"mpshm-[0-9a-f]+")
 SHM = Path("/dev/shm")
+# Memory that the engine has met stays mapped, warm for the next block, and has one descriptor. Whether a
+# block in it is in use is what the engine says (`HELD`); whether it has an owner is what `names_in_use` says.
+WARM = re.compile(r"/memfd:mpshm|/dev/shm/mpshm-")
 # What the engine itself says that it holds for this process, beyond its cache.
 HELD = ("live_bytes", "in_flight_bytes")
 
@@ -40,9 +43,11 @@ def descriptors() -> Counter[str]:
     targets: Counter[str] = Counter()
     for fd in os.listdir("/proc/self/fd"):
         try:
-            targets[os.readlink(f"/proc/self/fd/{fd}")] += 1
+            target = os.readlink(f"/proc/self/fd/{fd}")
         except FileNotFoundError:
-            pass  # the descriptor of the listing itself
+            continue  # the descriptor of the listing itself
+        if not WARM.match(target):
+            targets[target] += 1
     return targets
 
 
@@ -68,17 +73,15 @@ def names() -> set[str]:
     """
     The names of our shared memory in /dev/shm, whoever made them.
     """
-    return {name for name in os.listdir(SHM) if OUR_NAMES.fullmatch(name)} if SHM.is_dir() else set()
+    return set(filter(OUR_NAMES.fullmatch, os.listdir(SHM))) if SHM.is_dir() else set()
 
 
-def names_of_strangers(ours: set[int]) -> set[str]:
+def names_in_use() -> set[str]:
     """
-    Names that a process outside this run has mapped or open: another run beside this one.
+    Names that a process has mapped or open: one of ours, as warm memory, or one of another run beside this.
     """
     found: set[str] = set()
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) in ours:
-            continue
+    for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
             found.update(OUR_NAMES.findall(Path(f"/proc/{entry}/maps").read_text()))
             for fd in os.listdir(f"/proc/{entry}/fd"):
@@ -86,6 +89,27 @@ def names_of_strangers(ours: set[int]) -> set[str]:
         except OSError:
             pass
     return found
+
+
+def folders() -> dict[str, int]:
+    """
+    The folders of trees of processes, in which their managers listen, and the inode that tells who is there.
+    """
+    found = {}
+    runtime = Path(os.environ.get("MPSHM_RUNTIME_DIR") or "/tmp", f"mpshm-{os.geteuid()}")
+    for control in runtime.glob("*/control"):
+        try:
+            found[str(control.parent)] = control.stat().st_ino
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def locked_inodes() -> set[int]:
+    """
+    Files that somebody holds locked; everybody in a tree holds its control file.
+    """
+    return {int(line.split()[-3].split(":")[-1]) for line in Path("/proc/locks").read_text().splitlines()}
 
 
 class Snapshot:
@@ -97,6 +121,7 @@ class Snapshot:
         active_children()  # reaps those that have ended
         self.descriptors = descriptors()
         self.names = names()
+        self.folders = folders()
         self.processes = processes()
         self.threads = {thread.ident: thread.name for thread in threading.enumerate()}
         stats = mp.memory_stats()
@@ -104,14 +129,10 @@ class Snapshot:
 
     def leaked_since(self, before: Snapshot) -> list[str]:
         """
-        A line for each thing held now and not then; names are not looked at here.
+        A line for each thing held now and not then; names and folders are not looked at here.
         """
-        lines = [
-            f"descriptor of {target} (x{n})" for target, n in (self.descriptors - before.descriptors).items()
-        ]
-        lines += [
-            f"process {pid} ({self.processes[pid]})" for pid in self.processes.keys() - before.processes
-        ]
+        lines = [f"descriptor of {target} (x{n})" for target, n in (self.descriptors - before.descriptors).items()]
+        lines += [f"process {pid} ({self.processes[pid]})" for pid in self.processes.keys() - before.processes]
         lines += [f"thread {self.threads[i]!r}" for i in self.threads.keys() - before.threads]
         lines += [f"{key} {before.held[key]} -> {n}" for key, n in self.held.items() if n > before.held[key]]
         return sorted(lines)
@@ -131,17 +152,26 @@ def leaks_since(before: Snapshot) -> list[str]:
     What is held beyond *before* and does not go in time.
     """
     remaining: list[str] = []
-    # Another run beside this one makes names too, and drops them again: a leak is a name that each
-    # look has seen and that no stranger has.
-    suspects = names() - before.names
+    # Names and folders are for all to see: a leak is one that each look has found, with nobody behind it.
+    orphans = names() - before.names
+    deserted = folders().keys() - before.folders.keys()
 
     def clean() -> bool:
         now = snapshot()
-        suspects.intersection_update(now.names)
-        if suspects:
-            suspects.difference_update(names_of_strangers(now.processes.keys() | {os.getpid()}))
-            suspects.intersection_update(names())
-        remaining[:] = now.leaked_since(before) + [f"name /dev/shm/{name}" for name in sorted(suspects)]
+        orphans.intersection_update(now.names)
+        if orphans:
+            orphans.difference_update(names_in_use())
+            orphans.intersection_update(names())
+        deserted.intersection_update(now.folders)
+        if deserted:
+            taken = locked_inodes()
+            deserted.difference_update([path for path in deserted if now.folders[path] in taken])
+            deserted.intersection_update(folders())
+        remaining[:] = [
+            *now.leaked_since(before),
+            *(f"name /dev/shm/{name}" for name in sorted(orphans)),
+            *(f"folder {path}" for path in sorted(deserted)),
+        ]
         return not remaining
 
     until(clean, PATIENCE)

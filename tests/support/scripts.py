@@ -44,9 +44,7 @@ def run_python(
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
-        raise AssertionError(
-            f"still running after {timeout} s\n--- stdout\n{out}\n--- stderr\n{err}"
-        ) from None
+        raise AssertionError(f"still running after {timeout} s\n--- stdout\n{out}\n--- stderr\n{err}") from None
     return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 

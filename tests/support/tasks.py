@@ -25,9 +25,12 @@ def recall() -> list[Any]:
     return list(kept)
 
 
-def forget() -> None:
+def forget() -> int:
+    """Drop what was kept; answers how many bytes of shared memory this process still uses."""
     kept.clear()
     gc.collect()
+    stats = mp.memory_stats()
+    return stats["live_bytes"] + stats.get("in_flight_bytes", 0)
 
 
 def kept_values() -> list[Any]:
