@@ -1,0 +1,109 @@
+"""The manager stays out of the way: it holds nothing of who started it and goes with the last user."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.carriers import TIMEOUT
+from support.leaks import folders, processes
+from support.scripts import run_script, succeeded
+from support.waiting import until
+
+import mp_all as mp
+
+SENTINEL = """
+    import sys, time
+    from multiprocessing.connection import wait
+    import numpy as np
+    import mp_all as mp
+
+    def work(queue):
+        queue.put(np.ones(1 << 18))
+
+    if __name__ == "__main__":
+        ctx = mp.get_context(sys.argv[1])
+        queue = ctx.Queue()
+        process = ctx.Process(target=work, args=(queue,))
+        process.start()
+        print(wait([process.sentinel], 20) == [process.sentinel])
+        process.join()
+        print(int(queue.get(timeout=20).sum()) == 1 << 18)
+"""
+
+
+def send_a_large_array(connection) -> None:
+    connection.send(np.ones(1 << 18))
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_the_end_of_a_child_that_started_the_manager_is_seen_at_once(
+    tmp_path: Path, strategy: str, method: str
+) -> None:
+    done = run_script(tmp_path, SENTINEL, method, MP_SHARING_STRATEGY=strategy)
+    assert succeeded(done).split() == ["True", "True"]
+
+
+def test_the_output_of_a_program_ends_with_the_program(strategy: str) -> None:
+    # A manager that had inherited the pipe of the output would keep the reader waiting.
+    program = "import mp_all as mp; b = mp.Block(1); print(b.strategy)"
+    done = subprocess.run(
+        [sys.executable, "-c", f"import mp_all as mp; mp.set_sharing_strategy({strategy!r}); {program}"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+    )
+    assert (done.stdout, done.stderr) == (f"{strategy}\n", "")
+
+
+def test_a_program_takes_its_manager_and_its_folder_along(tmp_path: Path, strategy: str) -> None:
+    managers = {pid for pid, name in processes().items() if name == "shm-manager"}
+    before = folders().keys()
+    program = """
+        import numpy as np
+        import mp_all as mp
+
+        if __name__ == "__main__":
+            with mp.get_context("spawn").Pool(2) as pool:
+                print(int(sum(a.sum() for a in pool.map(np.ones, [1 << 16] * 4))))
+                pool.close()
+                pool.join()
+    """
+    done = run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)
+    assert succeeded(done) == f"{4 << 16}\n"
+    assert until(lambda: not {p for p, name in processes().items() if name == "shm-manager"} - managers)
+    assert until(lambda: not folders().keys() - before)
+
+
+def test_importing_starts_nothing(tmp_path: Path) -> None:
+    program = """
+        import os
+        before = set(os.listdir("/proc/self/fd"))
+        import mp_all as mp
+        import numpy as np
+        assert set(os.listdir("/proc/self/fd")) == before
+        assert mp.memory_stats()["descriptors"] == 0
+        assert mp.active_children() == []
+        children = open(f"/proc/self/task/{os.getpid()}/children").read()
+        assert children == "", children
+    """
+    assert succeeded(run_script(tmp_path, program)) == ""
+
+
+def test_one_tree_has_one_manager(ctx, strategy: str) -> None:
+    mp.Block(1)
+    before = {pid for pid, name in processes().items() if name == "shm-manager"}
+    ours, theirs = ctx.Pipe()
+    process = ctx.Process(target=send_a_large_array, args=(theirs,))
+    process.start()
+    theirs.close()
+    assert ours.poll(TIMEOUT)
+    result = ours.recv()
+    assert result.sum() == 1 << 18
+    assert {pid for pid, name in processes().items() if name == "shm-manager"} <= before
+    process.join(TIMEOUT)
+    process.close()
+    ours.close()
