@@ -1,0 +1,127 @@
+"""When memory or descriptors run out: a private array is delivered all the same, an allocation says why."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.scripts import run_python, run_script, succeeded
+
+PRELUDE = """
+    import resource, sys, warnings
+    from multiprocessing.reduction import ForkingPickler
+    import numpy as np
+    import mp_all as mp
+
+    def delivered():
+        array = np.arange(1 << 19)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            back = ForkingPickler.loads(ForkingPickler.dumps(array))
+            again = ForkingPickler.loads(ForkingPickler.dumps(array))
+        assert np.array_equal(back, array) and np.array_equal(again, array)
+        assert back.flags.writeable
+        return {w.category.__name__ for w in caught}
+
+    def refused(make):
+        try:
+            make()
+        except MemoryError as error:
+            return str(error)
+        return "not refused"
+"""
+# Nothing can be made any more: no file may be longer than this, or no descriptor is left.
+SHORT_FILES = """
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+"""
+NO_DESCRIPTORS = """
+    import os
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+"""
+COLD = """
+    print(delivered())
+    print(refused(lambda: mp.Block(123456789)))
+    print(refused(lambda: mp.shared.zeros(123456789, "u1")))
+"""
+WARM = """
+    print(delivered())
+    print(mp.Block(10_000).nbytes)
+"""
+RECOVERED = """
+    for fd in held:
+        os.close(fd)
+    assert mp.Block(1000).nbytes == 1000
+"""
+SMALL_MOUNT = """
+    mp.set_sharing_strategy("file_system")
+    text = refused(lambda: mp.Block(123456789))
+    assert "/dev/shm" in text and "123456789" in text, text
+    # Nothing may fault later: what was handed out can be written, to its last byte.
+    held = []
+    try:
+        while True:
+            held.append(mp.shared.zeros(1 << 20, "u1"))
+    except MemoryError:
+        pass
+    for array in held:
+        array[...] = 255
+    print(len(held) > 3, delivered())
+    mp.set_sharing_strategy("file_descriptor")
+    large = mp.shared.zeros(1 << 26, "u1")
+    large[...] = 1
+    print(int(large.sum()))
+"""
+
+
+LIMITS = pytest.mark.parametrize("limit", [SHORT_FILES, NO_DESCRIPTORS], ids=["file size", "descriptors"])
+
+
+@pytest.mark.parametrize(
+    "limit",
+    [
+        pytest.param(SHORT_FILES, id="file size"),
+        pytest.param(
+            NO_DESCRIPTORS,
+            id="descriptors",
+            marks=pytest.mark.xfail(strict=True, reason="without a descriptor it is an OSError, not a MemoryError"),
+        ),
+    ],
+)
+def test_a_process_that_cannot_begin_to_share_delivers_and_says_why_it_cannot_allocate(
+    tmp_path: Path, strategy: str, limit: str
+) -> None:
+    recovered = RECOVERED if limit is NO_DESCRIPTORS else ""
+    # A folder of its own: a process that cannot even start a manager leaves the folder to the next one's sweep.
+    environment = {"MP_SHARING_STRATEGY": strategy, "MPSHM_RUNTIME_DIR": str(tmp_path)}
+    done = run_script(tmp_path, PRELUDE + limit + COLD + recovered, **environment)
+    warned, first, second = succeeded(done).splitlines()
+    assert warned == "{'ResourceWarning'}"
+    assert "123456789" in first
+    assert "123456789" in second
+
+
+@LIMITS
+def test_a_process_that_is_warm_does_not_notice(tmp_path: Path, strategy: str, limit: str) -> None:
+    done = run_script(tmp_path, PRELUDE + "    delivered()\n" + limit + WARM, MP_SHARING_STRATEGY=strategy)
+    assert succeeded(done).split("\n") == ["set()", "10000", ""]
+
+
+def test_a_full_mount_is_an_error_and_never_a_fault(tmp_path: Path) -> None:
+    mount = "mount -t tmpfs -o size=8m tmpfs /dev/shm"
+    unshare = shutil.which("unshare")
+    if not unshare or subprocess.run([unshare, "-m", "sh", "-c", mount], capture_output=True).returncode:
+        pytest.skip("no permission to mount a small /dev/shm in a namespace of its own")
+    path = tmp_path / "inside.py"
+    path.write_text("import textwrap\nexec(textwrap.dedent('''" + PRELUDE + SMALL_MOUNT + "'''))\n")
+    inside = f"{mount} && exec {sys.executable} {path}"
+    done = run_python("-c", f"import os; os.execvp('unshare', ['unshare', '-m', 'sh', '-c', {inside!r}])")
+    assert succeeded(done).splitlines() == ["True {'ResourceWarning'}", str(1 << 26)]
