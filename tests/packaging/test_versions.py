@@ -1,0 +1,102 @@
+"""One version: in five projects, in their pins of each other, in the C library, in each package."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import mp_core
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = sorted((ROOT / "packages").iterdir())
+PROJECTS = {folder.name: tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in FOLDERS}
+VERSION = mp_core.__version__
+# What each may need of the others: arrows point at mp-core, and only mp-all knows two siblings.
+ARROWS = {
+    "mp-core": set(),
+    "mp-reductions": {"mp-core"},
+    "mp-spawn": {"mp-core"},
+    "mp-cuda": {"mp-core"},
+    "mp-all": {"mp-core", "mp-reductions", "mp-spawn", "mp-cuda"},
+}
+
+
+def siblings(project: dict) -> dict[str, str]:
+    """
+    The requirements of a project on its siblings: name to what follows the name.
+    """
+    pattern = re.compile(r"(mp-\w+)\s*([^;\s]*)")
+    found = (pattern.fullmatch(line.split(";")[0].strip()) for line in project["dependencies"])
+    return {match[1]: match[2] for match in found if match}
+
+
+def test_there_are_five_packages() -> None:
+    assert set(PROJECTS) == set(ARROWS)
+    assert {name: project["name"] for name, project in PROJECTS.items()} == {name: name for name in ARROWS}
+
+
+@pytest.mark.parametrize("name", ARROWS)
+def test_each_project_has_the_one_version(name: str) -> None:
+    assert PROJECTS[name]["version"] == VERSION
+
+
+@pytest.mark.parametrize("name", ARROWS)
+def test_each_project_pins_its_siblings_to_the_one_version(name: str) -> None:
+    assert siblings(PROJECTS[name]) == dict.fromkeys(ARROWS[name], f"=={VERSION}")
+
+
+SILENT = pytest.mark.xfail(strict=True, reason="mp_spawn has no __version__")
+
+
+@pytest.mark.parametrize("name", [*sorted(set(ARROWS) - {"mp-spawn"}), pytest.param("mp-spawn", marks=SILENT)])
+def test_each_package_says_the_one_version(name: str) -> None:
+    try:
+        package = importlib.import_module(name.replace("-", "_"))
+    except ModuleNotFoundError as error:
+        # Only what is foreign to this project may be missing; our own import error is a failure.
+        if name == "mp-cuda" and error.name and not error.name.startswith("mp_"):
+            pytest.skip(f"{error.name} is not installed")
+        raise
+    assert package.__version__ == VERSION
+
+
+@pytest.mark.parametrize("name", ARROWS)
+def test_what_is_installed_is_the_one_version(name: str) -> None:
+    try:
+        assert metadata.version(name) == VERSION
+    except metadata.PackageNotFoundError:
+        if name != "mp-cuda":
+            raise
+        pytest.skip("mp-cuda is not installed")
+
+
+def test_the_compiled_library_is_of_the_one_version() -> None:
+    native = importlib.import_module("mp_core._native")
+    assert native.ffi.string(native.lib.mpshm_version()).decode() == VERSION
+
+
+def test_the_c_source_is_of_the_one_version() -> None:
+    stated = {
+        match[1]
+        for path in (ROOT / "libshm").rglob("*.[ch]")
+        for match in re.finditer(r'MPSHM_VERSION\s+"([^"]+)"', path.read_text())
+    }
+    assert stated == {VERSION}
+
+
+def test_the_version_is_three_numbers() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", VERSION)
+
+
+@pytest.mark.parametrize("name", ARROWS)
+def test_each_project_supports_the_same_pythons_and_is_typed(name: str) -> None:
+    package = name.replace("-", "_")
+    assert PROJECTS[name]["requires-python"] == ">=3.11"
+    assert "Typing :: Typed" in PROJECTS[name]["classifiers"]
+    assert (ROOT / "packages" / name / "src" / package / "py.typed").exists()
+    assert (ROOT / "packages" / name / PROJECTS[name]["readme"]).exists()
