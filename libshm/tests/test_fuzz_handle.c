@@ -1,0 +1,8 @@
+/* The fuzz target of handles, driven by seeded mutations. FUZZ_COUNT=10000000 is the long form. */
+#include "../fuzz/handle.c"
+#include "../fuzz/driver.h"
+
+int main(int argc, char **argv)
+{
+    return drive_in_a_child(argc, argv, 100000);
+}
