@@ -52,7 +52,9 @@ def tests(session: nox.Session, strategy: str) -> None:
     """The test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
     install_all(session, "test", "demo")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
-    session.run("pytest", *(session.posargs or ["tests"]), env=env)
+    # What has nothing to do with sharing is tested once.
+    once = [] if strategy == "file_descriptor" else ["--ignore", "tests/spawn", "--ignore", "tests/packaging"]
+    session.run("pytest", *(session.posargs or ["tests", *once]), env=env)
 
 
 @nox.session(python=False)
@@ -113,6 +115,19 @@ def demo(session: nox.Session) -> None:
     """The main job: a picture filtered tile by tile, on multiprocessing and with the one import changed."""
     install_all(session, "demo")
     session.run("python", "examples/tiles/demo.py", *session.posargs)
+
+
+@nox.session(default=False)
+def bench(session: nox.Session) -> None:
+    """The numbers beside the standard library, shared memory by hand and torch: nox -s bench -- [--torch] [--json F]."""
+    install_all(session)
+    session.install("tqdm>=4.66")
+    # torch is a peer and no dependency: without --torch the table names it as missing.
+    args = list(session.posargs)
+    if "--torch" in args:
+        args.remove("--torch")
+        session.install("torch==2.13.0")
+    session.run("python", "-m", "benchmarks", *args)
 
 
 @nox.session(default=False)

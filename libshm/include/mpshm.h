@@ -78,10 +78,8 @@ enum { MPSHM_ID_SIZE = 16, MPSHM_NAME_SIZE = 48, MPSHM_HANDLE_SIZE = 56 };
 typedef struct {
     void *data;
     uint64_t nbytes;
-    void *tree;
     void *arena;
     uint32_t index;
-    int strategy;
 } mpshm_block;
 
 /* How to ask: MPSHM_ZEROED for memory that reads as zero (otherwise its content is undefined), and
@@ -108,6 +106,9 @@ int mpshm_block_claim(const unsigned char *handle, size_t len, int flags, mpshm_
 /* Give the hold back. The last one, of whatever process, frees the block. A few atomic operations;
  * releasing twice is allowed. */
 void mpshm_block_release(mpshm_block *block);
+
+/* The strategy under which it was made. */
+int mpshm_block_strategy(const mpshm_block *block);
 
 /* How many others want this block: processes that hold it beside this one, and claims that nobody
  * has made yet. 0 means that this process is alone with it. */

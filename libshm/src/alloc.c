@@ -88,6 +88,13 @@ static int reserve_data(struct mpshm__arena *arena, uint64_t at, uint64_t size)
     return arena->must_reserve ? mpshm__reserve(arena->fd, arena->header->data_at + at, size) : 0;
 }
 
+/* Where nothing has to be reserved the list is never touched, and costs no memory. */
+static void set_extent(struct mpshm__arena *arena, uint32_t i, uint32_t pages)
+{
+    if (arena->must_reserve)
+        arena->extent[i] = pages;
+}
+
 /* A free block is about to be used for `nbytes`: are its pages there? */
 static int reserve_block(struct mpshm__arena *arena, uint32_t i, uint64_t nbytes)
 {
@@ -112,7 +119,7 @@ static int reserve_block(struct mpshm__arena *arena, uint32_t i, uint64_t nbytes
 static void settle(struct mpshm__arena *arena, uint32_t i, uint64_t at, uint32_t size_class)
 {
     atomic_store(&arena->blocks[i].where, (uint32_t)(at / 64));
-    atomic_store(&arena->traits[i].size_class, (uint16_t)size_class);
+    atomic_store(&arena->traits[i].size_class, (uint8_t)size_class);
     atomic_store(&arena->traits[i].warmth, MPSHM__FRESH);
 }
 
@@ -147,7 +154,7 @@ static int carve_slab(struct mpshm__arena *arena, uint32_t size_class)
         .at = at, .size = bytes, .first = first, .count = count, .size_class = size_class};
     for (uint32_t k = count; k-- > 0;) {
         settle(arena, first + k, at + k * size, size_class);
-        arena->extent[first + k] = MPSHM__SLAB_LIMIT / MPSHM__PAGE;
+        set_extent(arena, first + k, MPSHM__SLAB_LIMIT / MPSHM__PAGE);
         push(arena, &arena->cold[size_class], first + k);
     }
     atomic_store(&h->carved, at + bytes);
@@ -173,7 +180,7 @@ static int carve_large(struct mpshm__arena *arena, uint32_t size_class, uint64_t
         return err;
     settle(arena, i, at, size_class);
     atomic_store(&arena->traits[i].warmth, MPSHM__IN_USE);
-    arena->extent[i] = (uint32_t)(mpshm__pages(nbytes) / MPSHM__PAGE);
+    set_extent(arena, i, (uint32_t)(mpshm__pages(nbytes) / MPSHM__PAGE));
     atomic_store(&h->carved, at + size);
     atomic_store(&h->used, i + 1);
     *out = i;
@@ -261,7 +268,7 @@ static void trim_slabs(struct mpshm__control *control, struct mpshm__arena *aren
         if (!mpshm__arena_punch(arena, slab->at, slab->size))
             continue;
         for (uint32_t k = 0; k < slab->count; k++) {
-            arena->extent[slab->first + k] = 0;
+            set_extent(arena, slab->first + k, 0);
             if (atomic_exchange(&arena->traits[slab->first + k].warmth, MPSHM__PUNCHED) ==
                 MPSHM__WARM)
                 uncache(control, arena, size);

@@ -115,17 +115,17 @@ static void let_go(struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_
 
 void mpshm__let_go(const mpshm_block *block)
 {
-    let_go(block->tree, block->arena, block->index);
+    struct mpshm__arena *arena = block->arena;
+
+    let_go(arena->tree, arena, block->index);
 }
 
-static void fill(mpshm_block *out, struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_t i)
+static void fill(mpshm_block *out, struct mpshm__arena *arena, uint32_t i)
 {
     out->data = arena->data + (uint64_t)atomic_load(&arena->blocks[i].where) * 64;
     out->nbytes = atomic_load(&arena->blocks[i].nbytes);
-    out->tree = tree;
     out->arena = arena;
     out->index = i;
-    out->strategy = arena->strategy;
 }
 
 /* ---- allocate ---- */
@@ -202,17 +202,18 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
     }
     if (err == 0) {
         struct mpshm__block *block = &arena->blocks[i];
-        atomic_store(&block->outstanding, 0);
-        atomic_store(&block->overflow, 0);
-        atomic_store(&block->nbytes, nbytes);
+        /* Nobody looks at these before the state says that it lives. */
+        atomic_store_explicit(&block->outstanding, 0, memory_order_relaxed);
+        atomic_store_explicit(&block->overflow, 0, memory_order_relaxed);
+        atomic_store_explicit(&block->nbytes, nbytes, memory_order_relaxed);
         for (int w = 0; w < MPSHM__HOLDER_WORDS; w++)
-            atomic_store(&block->holders[w], 0);
+            atomic_store_explicit(&block->holders[w], 0, memory_order_relaxed);
         arena->held[i] = 0;
         hold(tree, arena, i);
         /* Killed before this line: the block is still free and its arena has lost its owner. */
         uint64_t generation = MPSHM__GENERATION(atomic_load(&block->state));
         atomic_store(&block->state, generation << MPSHM__GENERATION_SHIFT | MPSHM__LIVE);
-        fill(out, tree, arena, i);
+        fill(out, arena, i);
     }
     mpshm__release();
     return err;
@@ -232,8 +233,8 @@ static uint64_t checksum(const struct handle *handle)
 
 int mpshm_block_send(const mpshm_block *ref, unsigned char *bytes)
 {
-    struct mpshm__tree *tree = ref->tree;
     struct mpshm__arena *arena = ref->arena;
+    struct mpshm__tree *tree = arena->tree;
     struct mpshm__block *block = &arena->blocks[ref->index];
     struct handle handle = {.row = arena->index, .block = ref->index, .nbytes = ref->nbytes};
     uint64_t state, out, bit;
@@ -321,7 +322,7 @@ static int claim(const struct handle *handle, int flags, mpshm_block *out)
         let_go(tree, arena, handle->block);
         return err;
     }
-    fill(out, tree, arena, handle->block);
+    fill(out, arena, handle->block);
     if (out->nbytes > arena->room ||
         (uint64_t)((char *)out->data - arena->data) > arena->room - out->nbytes) {
         let_go(tree, arena, handle->block);
@@ -364,8 +365,9 @@ void mpshm_block_release(mpshm_block *ref)
 
 int mpshm_block_others(const mpshm_block *ref)
 {
-    const struct mpshm__tree *tree = ref->tree;
-    const struct mpshm__block *block = &((struct mpshm__arena *)ref->arena)->blocks[ref->index];
+    const struct mpshm__arena *arena = ref->arena;
+    const struct mpshm__tree *tree = arena->tree;
+    const struct mpshm__block *block = &arena->blocks[ref->index];
     uint64_t before, after;
     int others;
 
@@ -392,4 +394,9 @@ void mpshm_block_revoke(const mpshm_block *ref)
     /* A claim in progress has set its holder first: either it finds its message or it does not. */
     atomic_store(&block->outstanding, 0);
     atomic_store(&block->overflow, 0);
+}
+
+int mpshm_block_strategy(const mpshm_block *ref)
+{
+    return ((const struct mpshm__arena *)ref->arena)->strategy;
 }

@@ -253,6 +253,7 @@ int mpshm__child_slot(struct mpshm__tree *tree, int *sock_out, int *slot_out)
 
 static void put(struct mpshm__tree *tree, struct mpshm__arena *arena)
 {
+    arena->tree = tree;
     tree->arenas[arena->index] = arena;
     if (arena->index >= tree->arena_top)
         tree->arena_top = arena->index + 1;

@@ -91,6 +91,7 @@ struct mpshm__arena {
     uint64_t capacity; /* of the tables: what was checked once is not read from there again */
     uint64_t room;     /* bytes of data */
     uint64_t nonce[2];
+    struct mpshm__tree *tree;
     uint32_t index;
     int strategy;
     int fd;           /* own arenas, and some others so that they survive the manager; or -1 */

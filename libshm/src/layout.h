@@ -123,9 +123,8 @@ enum {
 };
 
 struct mpshm__trait {
-    _Atomic uint16_t size_class;
+    _Atomic uint8_t size_class;
     _Atomic uint8_t warmth;
-    unsigned char reserved;
 };
 
 struct mpshm__arena_header {
@@ -150,6 +149,6 @@ struct mpshm__arena_header {
 _Static_assert(sizeof(struct mpshm__slot) == 64, "a slot is a cache line");
 _Static_assert(sizeof(struct mpshm__arena_row) == 64, "a row is a cache line");
 _Static_assert(sizeof(struct mpshm__block) == 64, "a descriptor is a cache line");
-_Static_assert(sizeof(struct mpshm__trait) == 4, "a trait is a word");
+_Static_assert(sizeof(struct mpshm__trait) == 2, "a trait is two bytes");
 
 #endif

@@ -149,7 +149,9 @@ static PyObject *buffer_address(PyObject *op, void *closure)
 static PyObject *buffer_strategy(PyObject *op, void *closure)
 {
     (void)closure;
-    return PyLong_FromLong(((Buffer *)op)->block.strategy);
+    if (((Buffer *)op)->block.arena == NULL)
+        return hollow();
+    return PyLong_FromLong(mpshm_block_strategy(&((Buffer *)op)->block));
 }
 
 static PyMethodDef buffer_methods[] = {

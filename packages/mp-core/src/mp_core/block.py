@@ -53,7 +53,7 @@ class Block(_Base):
     (1000, True)
     """
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ()  # a million of them are cheap
 
     def __new__(cls, nbytes: int) -> Block:
         return allocate(nbytes, zeroed=True)
