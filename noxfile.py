@@ -119,7 +119,7 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """The numbers beside the standard library, shared memory by hand and torch: nox -s bench -- [--torch] [--json F]."""
+    """The numbers beside the standard library, shared memory by hand and torch: nox -s bench -- [--torch]."""
     install_all(session)
     session.install("tqdm>=4.66")
     # torch is a peer and no dependency: without --torch the table names it as missing.
