@@ -155,7 +155,7 @@ typedef struct {
 } mpshm_info;
 
 /* List the segments of every tree of this user, in at most `room` rows. Returns how many there are.
- * This process enters the trees for it. */
+ * This process enters each tree for as long as it looks. */
 int mpshm_list(mpshm_info *rows, int room);
 
 /* ---- Trees --------------------------------------------------------------------------------- */

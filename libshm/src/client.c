@@ -28,6 +28,15 @@ static void leave(struct mpshm__tree *tree)
     free(tree);
 }
 
+void mpshm__tree_forget(struct mpshm__tree *tree)
+{
+    for (int i = 1; i < MPSHM__TREES; i++)
+        if (mpshm__trees[i] == tree && mpshm__holding(tree) == 0) {
+            leave(tree);
+            mpshm__trees[i] = NULL;
+        }
+}
+
 /* A place in the table: home has the first; among the others, one of which nothing is held may go.
  */
 static int place_for(int is_home)

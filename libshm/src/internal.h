@@ -58,6 +58,8 @@ uint64_t mpshm__pages(uint64_t nbytes); /* rounded up */
 
 /* ---- runtime.c: the folder of a tree ---- */
 
+enum { MPSHM__PATH = 4096 };
+
 struct mpshm__tree;
 
 /* Open the folder of `tree`, making it when it is new, and hold it: while anybody does, the
@@ -222,6 +224,8 @@ int mpshm__is_home(const unsigned char *id);
 
 /* All with the lock held. */
 /* The tree of that name; home is made when it is new, others must exist: -ESTALE. */
+/* Leave a tree that is not home and of which nothing is held. */
+void mpshm__tree_forget(struct mpshm__tree *tree);
 int mpshm__tree_is_met(const unsigned char *id);
 int mpshm__tree_of(const unsigned char *id, int is_home, struct mpshm__tree **out);
 int mpshm__join(struct mpshm__tree *tree); /* a slot, a manager */

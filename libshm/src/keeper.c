@@ -111,7 +111,7 @@ int mpshm__keeper_is_alive(const struct manager *m, int slot)
 {
     const struct mpshm__slot *s = &m->tree.control->slots[slot];
     int pid = atomic_load(&s->pid);
-    char path[256];
+    char path[MPSHM__PATH];
 
     if (mpshm__slot_is_locked(m->tree.control_fd, slot))
         return 1;

@@ -43,6 +43,7 @@ static void list_tree(const unsigned char *id, void *arg)
 {
     struct listing *l = arg;
     struct mpshm__tree *tree;
+    int was_there = mpshm__tree_is_met(id);
 
     /* One that has just ended, or whose manager cannot be had, has nothing to show. */
     if (mpshm__tree_of(id, mpshm__is_home(id), &tree) < 0)
@@ -56,6 +57,8 @@ static void list_tree(const unsigned char *id, void *arg)
             look(tree, arena, &l->rows[l->count]);
         l->count++;
     }
+    if (!was_there)
+        mpshm__tree_forget(tree);
 }
 
 int mpshm_list(mpshm_info *rows, int room)

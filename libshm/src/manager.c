@@ -74,7 +74,7 @@ int mpshm_manager_run(int listener, const char *folder)
     struct waiter w;
     struct rlimit files;
     pthread_t thread;
-    char path[256];
+    char path[MPSHM__PATH];
     int err;
 
     if (m == NULL)

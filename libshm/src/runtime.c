@@ -91,7 +91,7 @@ static int lock_shared(int fd)
 /* One attempt to have the control file open and held. -ENOENT: it went away meanwhile. */
 static int hold_control(const unsigned char *id, int create)
 {
-    char path[256];
+    char path[MPSHM__PATH];
     int err, fd;
 
     user_path(path, sizeof(path));
@@ -192,7 +192,7 @@ int mpshm__tree_wait_empty(int control_fd)
 void mpshm__tree_remove(const unsigned char *id)
 {
     static const char *const LEAVES[] = {"socket", "start", "control", ""};
-    char path[256];
+    char path[MPSHM__PATH];
 
     for (int i = 0; i < 4; i++) {
         mpshm__tree_path(id, LEAVES[i], path, sizeof(path));
@@ -208,7 +208,7 @@ void mpshm__tree_remove(const unsigned char *id)
 /* A tree that nobody is in has no manager that will ever clean up: take its names away. */
 static void sweep_tree(const unsigned char *id, void *unused)
 {
-    char path[256];
+    char path[MPSHM__PATH];
     struct stat st;
     int fd;
     (void)unused;
@@ -238,7 +238,7 @@ static void sweep_tree(const unsigned char *id, void *unused)
 
 void mpshm__for_each_tree(void (*act)(const unsigned char *id, void *arg), void *arg)
 {
-    char path[256];
+    char path[MPSHM__PATH];
     struct dirent *entry;
     DIR *dir;
 

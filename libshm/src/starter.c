@@ -34,17 +34,27 @@ int mpshm_set_manager(const char *path)
     return 0;
 }
 
-static int socket_address(const struct mpshm__tree *tree, struct sockaddr_un *address)
+/* The address of the tree's socket. An address has room for 107 bytes; a longer path goes through a
+ * descriptor of its folder, which the caller closes when it is done (-1: there is none). */
+static int socket_address(const struct mpshm__tree *tree, struct sockaddr_un *address, int *folder)
 {
-    char path[256];
+    char path[MPSHM__PATH];
+    int n;
 
-    mpshm__tree_path(tree->id, "socket", path, sizeof(path));
-    if (strlen(path) >= sizeof(address->sun_path))
-        return -ENAMETOOLONG;
     memset(address, 0, sizeof(*address));
     address->sun_family = AF_UNIX;
-    strcpy(address->sun_path, path);
-    return 0;
+    *folder = -1;
+    mpshm__tree_path(tree->id, "socket", path, sizeof(path));
+    if (strlen(path) < sizeof(address->sun_path)) {
+        strcpy(address->sun_path, path);
+        return 0;
+    }
+    mpshm__tree_path(tree->id, "", path, sizeof(path));
+    *folder = (int)MPSHM__RETRY(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (*folder < 0)
+        return -errno;
+    n = snprintf(address->sun_path, sizeof(address->sun_path), "/proc/self/fd/%d/socket", *folder);
+    return n < (int)sizeof(address->sun_path) ? 0 : -ENAMETOOLONG;
 }
 
 static int try_connect(const struct sockaddr_un *address)
@@ -108,7 +118,7 @@ static int spawn_manager(int listener, const char *folder)
 
 static int lock_start(const struct mpshm__tree *tree)
 {
-    char path[256];
+    char path[MPSHM__PATH];
     int fd;
 
     mpshm__tree_path(tree->id, "start", path, sizeof(path));
@@ -129,7 +139,7 @@ static int lock_start(const struct mpshm__tree *tree)
 
 static int start(const struct mpshm__tree *tree, const struct sockaddr_un *address)
 {
-    char folder[256];
+    char folder[MPSHM__PATH];
     int err, listener, lock = lock_start(tree);
 
     if (lock < 0)
@@ -162,12 +172,13 @@ out:
 int mpshm__manager_connect(struct mpshm__tree *tree)
 {
     struct sockaddr_un address;
-    int err = socket_address(tree, &address);
+    int folder, err = socket_address(tree, &address, &folder);
 
-    if (err < 0)
-        return err;
-    err = try_connect(&address);
+    if (err == 0)
+        err = try_connect(&address);
     if (err == -ECONNREFUSED || err == -ENOENT)
         err = start(tree, &address);
+    if (folder >= 0)
+        close(folder);
     return err;
 }

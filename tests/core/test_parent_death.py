@@ -120,10 +120,9 @@ def test_a_number_that_is_no_signal_is_a_value_error_with_the_number(signum: int
 
 
 # A debt: int() makes a signal of what was a mistake.
-LENIENT = pytest.mark.xfail(strict=True, reason="a fraction is taken for the number below it")
 
 
-@pytest.mark.parametrize("signum", [None, "SIGTERM", pytest.param(1.5, marks=LENIENT)])
+@pytest.mark.parametrize("signum", [None, "SIGTERM", 1.5])
 def test_what_is_no_number_is_refused(signum: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         mp.set_parent_death_signal(signum)

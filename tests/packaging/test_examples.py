@@ -51,9 +51,7 @@ def test_an_example_holds_what_it_asserts(example: Path, strategy: str) -> None:
 
 
 def test_the_two_programs_differ_in_one_line() -> None:
-    plain, shared = (
-        TILES.joinpath(f"with_{m}.py").read_text().splitlines() for m in ("multiprocessing", "mp_all")
-    )
+    plain, shared = (TILES.joinpath(f"with_{m}.py").read_text().splitlines() for m in ("multiprocessing", "mp_all"))
     different = [line for line in difflib.ndiff(plain, shared) if line.startswith(("-", "+"))]
     assert different == ["- import multiprocessing as mp", "+ import mp_all as mp"]
 
@@ -65,17 +63,13 @@ def test_both_programs_make_the_picture_that_one_process_would_make(
     for module in "multiprocessing", "mp_all":
         mosaic = str(tmp_path / f"{module}.npy")
         program = str(TILES / f"with_{module}.py")
-        done = run_python(
-            program, *SMALL, "--start", start_method, "--mosaic", mosaic, MP_SHARING_STRATEGY=strategy
-        )
+        done = run_python(program, *SMALL, "--start", start_method, "--mosaic", mosaic, MP_SHARING_STRATEGY=strategy)
         results.append(json.loads(succeeded(done))["sha256"])
         assert succeeded(run_script(tmp_path, WHOLE, mosaic, PYTHONPATH=str(TILES))) == "True\n"
     assert results[0] == results[1]
 
 
-def test_a_worker_that_dies_ends_the_run_and_is_named(
-    tmp_path: Path, strategy: str, needs_pictures: None
-) -> None:
+def test_a_worker_that_dies_ends_the_run_and_is_named(tmp_path: Path, strategy: str, needs_pictures: None) -> None:
     done = run_script(tmp_path, DYING_WORKER, *SMALL, PYTHONPATH=str(TILES), MP_SHARING_STRATEGY=strategy)
     assert done.returncode == 1
     assert done.stderr.startswith("error: worker ")

@@ -85,17 +85,7 @@ SMALL_MOUNT = """
 LIMITS = pytest.mark.parametrize("limit", [SHORT_FILES, NO_DESCRIPTORS], ids=["file size", "descriptors"])
 
 
-@pytest.mark.parametrize(
-    "limit",
-    [
-        pytest.param(SHORT_FILES, id="file size"),
-        pytest.param(
-            NO_DESCRIPTORS,
-            id="descriptors",
-            marks=pytest.mark.xfail(strict=True, reason="without a descriptor it is an OSError, not a MemoryError"),
-        ),
-    ],
-)
+@LIMITS
 def test_a_process_that_cannot_begin_to_share_delivers_and_says_why_it_cannot_allocate(
     tmp_path: Path, strategy: str, limit: str
 ) -> None:

@@ -17,7 +17,7 @@ from multiprocessing import *  # noqa: F403
 from typing import Any
 
 from mp_core import _aliases
-from mp_core._version import __version__
+from mp_core._version import __version__ as __version__
 from mp_core.block import Block
 from mp_core.lease import Claim, Lease, collect_leases
 from mp_core.manners import get_thread_name, set_parent_death_signal, set_thread_name
@@ -29,7 +29,6 @@ __all__ = [
     "Claim",
     "Lease",
     "Segment",
-    "__version__",
     "collect_leases",
     "empty_cache",
     "get_all_sharing_strategies",

@@ -57,5 +57,5 @@ def install(package: str) -> None:
     """Let *package* have every submodule of multiprocessing that it does not define itself."""
     _finder.packages.add(package)
     if _finder not in sys.meta_path:
-        # Last: a submodule that the package really has goes first.
-        sys.meta_path.append(_finder)
+        # First, because what is below an alias (dummy.connection) has a path that others would search.
+        sys.meta_path.insert(0, _finder)

@@ -98,6 +98,8 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
         return block
     if -block in _NO_ROOM:
         raise MemoryError(_no_room(size, name))
+    if -block in _NO_MEANS:
+        raise MemoryError(f"cannot allocate {size} bytes of shared memory ({name}): {_reason(-block)}")
     raise OSError(-block, f"cannot allocate {size} bytes of shared memory ({name}): {_reason(-block)}")
 
 
@@ -131,6 +133,7 @@ _pickling.install(rebuild_block)
 # ---- what to say when it fails ---------------------------------------------------------------------------------------
 
 _NO_ROOM = {errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
+_NO_MEANS = {errno.EMFILE, errno.ENFILE, errno.EUSERS}
 
 _REASONS = {
     errno.ESTALE: "its handle was used before, or the memory is gone because every process of its tree had ended",

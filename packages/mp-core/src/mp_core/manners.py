@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import signal as _signal
 
 from mp_core._native import check, ffi, lib
@@ -49,7 +50,7 @@ def set_parent_death_signal(signum: int, *, parent: int = 0) -> None:
 
     >>> set_parent_death_signal(0)
     """
-    number = int(signum)
+    number = operator.index(signum)
     if number != 0 and number not in set(_signal.valid_signals()):
         raise ValueError(f"{signum!r} is not a signal number; see signal.valid_signals(), or 0 for none")
     if hasattr(lib, "mpshm_set_pdeathsig"):

@@ -5,9 +5,9 @@ Importing this package touches neither the driver nor the bindings.
 
 from __future__ import annotations
 
-from mp_core._version import __version__
+from mp_core._version import __version__ as __version__
 
-__all__ = ["__version__", "is_available"]
+__all__ = ["is_available"]
 
 
 def is_available() -> bool:

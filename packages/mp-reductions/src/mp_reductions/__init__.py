@@ -10,14 +10,13 @@ pools, arguments, results, executors) is moved by one copy into shared memory, a
 
 from __future__ import annotations
 
-from mp_core._version import __version__
+from mp_core._version import __version__ as __version__
 from mp_reductions import shared
 from mp_reductions.array import init_reductions
 from mp_reductions.inline import get_inline_limit, set_inline_limit
 from mp_reductions.sharing import is_shared, share_memory, share_memory_
 
 __all__ = [
-    "__version__",
     "get_inline_limit",
     "init_reductions",
     "is_shared",

@@ -118,9 +118,7 @@ def _reduced(
 def rebuild_whole(block: Block, char: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """A plain array over the whole of *block*. A handle that reaches beyond the block is a `TypeError`."""
     if not isinstance(block, Block):
-        raise ValueError(
-            f"the handle of an array is damaged: a Block was expected, not {type(block).__name__}"
-        )
+        raise ValueError(f"the handle of an array is damaged: a Block was expected, not {type(block).__name__}")
     try:
         a: np.ndarray[Any, Any] = _ndarray(shape, PLAIN[char], block)
     except KeyError:
@@ -145,9 +143,7 @@ def rebuild_ndarray(
 ) -> np.ndarray[Any, Any]:
     """An array over *block*. A handle that reaches beyond the block is a `ValueError` or a `TypeError`."""
     if not isinstance(block, Block):
-        raise ValueError(
-            f"the handle of an array is damaged: a Block was expected, not {type(block).__name__}"
-        )
+        raise ValueError(f"the handle of an array is damaged: a Block was expected, not {type(block).__name__}")
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         raise ValueError("the handle of an array is damaged: Python objects cannot live in shared memory")

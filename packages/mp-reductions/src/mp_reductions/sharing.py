@@ -23,9 +23,15 @@ def find_block(a: np.ndarray[Any, Any]) -> Block | None:
             base = base.base
         elif isinstance(base, memoryview):
             base = base.obj
+        elif isinstance(base, _STRIDED):
+            base = getattr(base, "base", None)
         else:
             return None
     return None
+
+
+# What `as_strided` (and so `sliding_window_view`) puts between a view and its base.
+_STRIDED: type = type(np.lib.stride_tricks.as_strided(np.empty(0)).base)
 
 
 def address_of(memory: np.ndarray[Any, Any] | Block) -> int:

@@ -1,0 +1,197 @@
+"""Every public name of multiprocessing and of its submodules is in mp_all, and is the same object."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import pkgutil
+import queue
+import sys
+from types import ModuleType
+
+import pytest
+from support.scripts import run_python, succeeded
+
+import mp_all as mp
+
+# Names that mean something else here, each with the reason.
+EXCEPTIONS = {
+    "spawn": "the launcher function, as in torch; the module stays at multiprocessing.spawn",
+}
+# Modules that exist on every platform's disk and can only be imported on Windows.
+WINDOWS_ONLY = {"popen_spawn_win32"}
+
+SUBOURS = sorted(
+    module.name.removeprefix("multiprocessing.")
+    for module in pkgutil.walk_packages(multiprocessing.__path__, "multiprocessing.")
+)
+HERE = [name for name in SUBOURS if name not in WINDOWS_ONLY]
+OURS = [name for name in HERE if name not in EXCEPTIONS]
+
+
+def public(module: ModuleType) -> list[str]:
+    return [name for name in dir(module) if not name.startswith("_")]
+
+
+def imported(name: str) -> tuple[ModuleType, ModuleType]:
+    return importlib.import_module(f"mp_all.{name}"), importlib.import_module(f"multiprocessing.{name}")
+
+
+def test_the_walk_finds_what_it_should() -> None:
+    assert {"pool", "connection", "managers", "shared_memory", "sharedctypes", "dummy.connection"} <= set(OURS)
+
+
+@pytest.mark.parametrize("name", multiprocessing.__all__)
+def test_a_name_of_multiprocessing_is_the_same_object(name: str) -> None:
+    theirs = getattr(multiprocessing, name)
+    # The functions of the package are bound methods of the default context: equal, where not identical.
+    assert getattr(mp, name) == theirs
+    assert type(getattr(mp, name)) is type(theirs)
+    assert name in mp.__all__
+
+
+def test_every_public_attribute_of_multiprocessing_is_here() -> None:
+    for name in HERE:
+        importlib.import_module(f"multiprocessing.{name}")
+    different = {
+        name
+        for name in public(multiprocessing)
+        if getattr(mp, name, None) is not getattr(multiprocessing, name)
+        and getattr(mp, name, None) != getattr(multiprocessing, name)
+    }
+    assert different == set(EXCEPTIONS)
+
+
+def test_the_exceptions_are_what_they_are_said_to_be() -> None:
+    assert callable(mp.spawn)
+    assert not isinstance(mp.spawn, ModuleType)
+    assert isinstance(importlib.import_module("multiprocessing.spawn"), ModuleType)
+    assert callable(mp.spawn), "the import of multiprocessing.spawn has replaced mp_all.spawn"
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_submodule_is_the_same_module(name: str) -> None:
+    ours, theirs = imported(name)
+    assert ours is theirs
+    assert sys.modules[f"mp_all.{name}"] is theirs
+    assert theirs.__name__ == f"multiprocessing.{name}"
+    assert theirs.__spec__ is not None
+    assert theirs.__spec__.name == f"multiprocessing.{name}"
+
+
+@pytest.mark.parametrize("name", [n for n in OURS if "." not in n])
+def test_a_submodule_is_an_attribute(name: str) -> None:
+    ours, theirs = imported(name)
+    assert getattr(mp, name) is theirs is ours
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_a_submodule_is_the_first_import_of_a_fresh_interpreter(name: str) -> None:
+    program = f"import mp_all.{name} as m, sys; assert m is sys.modules['multiprocessing.{name}'], m"
+    assert succeeded(run_python("-c", program)) == ""
+
+
+def test_names_are_imported_from_submodules_in_a_fresh_interpreter() -> None:
+    program = """
+from mp_all.managers import BaseManager
+from mp_all.pool import Pool, ThreadPool
+from mp_all.connection import Client, Listener, wait
+from mp_all.dummy import Process as Thread
+from mp_all import pool, shared_memory, sharedctypes
+import multiprocessing.managers, multiprocessing.pool, multiprocessing.shared_memory
+assert BaseManager is multiprocessing.managers.BaseManager
+assert ThreadPool is multiprocessing.pool.ThreadPool
+assert pool is multiprocessing.pool
+assert shared_memory.SharedMemory is multiprocessing.shared_memory.SharedMemory
+"""
+    assert succeeded(run_python("-c", program)) == ""
+
+
+@pytest.mark.parametrize("name", ["nothing_of_that_name", "pool.nothing", "popen_nothing"])
+def test_a_submodule_that_is_not_there_is_a_clear_error(name: str) -> None:
+    with pytest.raises(ModuleNotFoundError, match=name.split(".")[-1]):
+        importlib.import_module(f"mp_all.{name}")
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        mp.nothing_of_that_name  # noqa: B018
+
+
+def test_everything_listed_is_there() -> None:
+    assert [name for name in mp.__all__ if not hasattr(mp, name)] == []
+    assert set(mp.__all__) <= set(dir(mp))
+
+
+def test_no_name_is_listed_twice() -> None:
+    assert sorted(mp.__all__) == sorted(set(mp.__all__))
+
+
+def test_a_star_import_brings_the_same_names() -> None:
+    program = "from mp_all import *; print(Process, Queue, shared, spawn, set_sharing_strategy)"
+    assert "Process" in succeeded(run_python("-c", program))
+
+
+@pytest.mark.parametrize("error", ["ProcessError", "TimeoutError", "AuthenticationError", "BufferTooShort"])
+def test_an_exception_of_theirs_is_caught_under_our_name(error: str) -> None:
+    with pytest.raises(getattr(mp, error)):
+        raise getattr(multiprocessing, error)("said by the standard library")
+
+
+def test_a_pool_timeout_is_caught_under_our_name() -> None:
+    with mp.pool.ThreadPool(1) as pool:
+        event = mp.dummy.Event()
+        result = pool.apply_async(event.wait)
+        with pytest.raises(mp.TimeoutError):
+            result.get(timeout=0.01)
+        event.set()
+        result.get(timeout=10)
+        pool.close()
+        pool.join()
+
+
+def test_objects_are_instances_of_both() -> None:
+    process = mp.Process()
+    assert isinstance(process, multiprocessing.Process)
+    assert isinstance(multiprocessing.Process(), mp.Process)
+    assert isinstance(mp.current_process(), multiprocessing.process.BaseProcess)
+    ends = mp.Pipe()
+    for end in ends:
+        assert isinstance(end, multiprocessing.connection.Connection)
+        end.close()
+
+
+@pytest.mark.parametrize("method", mp.get_all_start_methods())
+def test_contexts_are_the_same_objects(method: str) -> None:
+    assert mp.get_context(method) is multiprocessing.get_context(method)
+
+
+def test_a_queue_of_a_context_is_a_queue_of_the_other(ctx) -> None:
+    ours = ctx.Queue()
+    assert type(ours) is type(multiprocessing.get_context(ctx.get_start_method()).Queue(1))
+    with pytest.raises(queue.Empty):
+        ours.get_nowait()
+    ours.close()
+    ours.join_thread()
+
+
+def test_importing_a_package_other_than_mp_all_registers_nothing() -> None:
+    program = """
+from multiprocessing.reduction import ForkingPickler
+import numpy, mp_core, mp_reductions
+assert numpy.ndarray not in ForkingPickler._extra_reducers
+assert numpy.ndarray not in ForkingPickler(__import__("io").BytesIO()).dispatch_table
+mp_reductions.init_reductions()
+assert numpy.ndarray in ForkingPickler(__import__("io").BytesIO()).dispatch_table
+"""
+    assert succeeded(run_python("-c", program)) == ""
+
+
+def test_mp_core_works_without_numpy() -> None:
+    program = """
+import sys
+sys.modules["numpy"] = None
+import mp_core
+memoryview(mp_core.Block(10))[0] = 1
+"""
+    assert succeeded(run_python("-c", program)) == ""
