@@ -1,0 +1,192 @@
+"""Producers, consumers and managers are killed: what was sent arrives, what was held comes back, nothing is left."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.scripts import run_script, succeeded
+from support.waiting import until
+
+LONG = os.environ.get("MP_SOAK") == "1"
+
+PRELUDE = """
+    import os, signal, sys, time
+    from pathlib import Path
+    import numpy as np
+    import mp_all as mp
+
+    FOLDER = os.environ["MPSHM_RUNTIME_DIR"]
+
+    def managers():
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\\0")
+            except OSError:
+                continue
+            if words[0] == b"shm-manager" and words[1].decode().startswith(FOLDER):
+                found.append(int(entry.name))
+        return found
+
+    def until(condition, timeout=20):
+        deadline = time.monotonic() + timeout
+        while not condition():
+            assert time.monotonic() < deadline, condition
+            time.sleep(0.002)
+
+    def numbered(k):
+        return np.full(20_000, k, np.int64)
+"""
+
+PRODUCER = """
+    def produce(connection, count, kill):
+        for k in range(count):
+            connection.send(numbered(k))
+        if kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    if __name__ == "__main__":
+        count, kill = int(sys.argv[1]), sys.argv[2] == "killed"
+        ctx = mp.get_context("spawn")
+        reader, writer = ctx.Pipe(False)
+        process = ctx.Process(target=produce, args=(writer, count, kill))
+        process.start()
+        writer.close()
+        process.join(50)
+        assert process.exitcode == (-signal.SIGKILL if kill else 0), process.exitcode
+        if len(sys.argv) > 3:
+            [os.kill(pid, signal.SIGKILL) for pid in managers()]
+        assert all(np.array_equal(reader.recv(), numbered(k)) for k in range(count))
+        print("intact")
+"""
+
+MANAGER = """
+    def answer(inbox, outbox):
+        while (a := inbox.get()) is not None:
+            outbox.put(a + 1)
+
+    if __name__ == "__main__":
+        ctx = mp.get_context("spawn")
+        there, back = ctx.SimpleQueue(), ctx.SimpleQueue()
+        keep = mp.shared.full(1000, 7)
+        process = ctx.Process(target=answer, args=(there, back))
+        process.start()
+        for round in range(int(sys.argv[1])):
+            there.put(numbered(round))
+            assert (back.get() == round + 1).all()
+            [os.kill(pid, signal.SIGKILL) for pid in managers()]
+            until(lambda: not managers())
+            if (child := os.fork()) == 0:  # the next client that needs one
+                os._exit(0 if keep[0] == 7 else 1)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        there.put(None)
+        process.join(20)
+        assert (keep == 7).all() and len(managers()) == 1
+        print("replaced")
+"""
+
+CONSUMER = """
+    def hold(inbox, ready):
+        mine = [inbox.get() for _ in range(4)]
+        ready.put(len(mine))
+        time.sleep(100)
+
+    if __name__ == "__main__":
+        ctx = mp.get_context("spawn")
+        inbox, ready = ctx.SimpleQueue(), ctx.SimpleQueue()
+        process = ctx.Process(target=hold, args=(inbox, ready))
+        process.start()
+        for k in range(4):
+            inbox.put(np.full(1_000_000, k))
+        assert ready.get() == 4
+        before = mp.memory_stats()["cached_bytes"]
+        os.kill(process.pid, signal.SIGKILL)
+        since = time.monotonic()
+        until(lambda: mp.memory_stats()["cached_bytes"] >= before + 32_000_000)
+        process.join(20)
+        print("given back")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    runtime = tmp_path / "runtime"
+    runtime.mkdir()
+    return runtime
+
+
+def run(tmp_path: Path, folder: Path, strategy: str, program: str, *arguments: str) -> str:
+    environment = {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
+    said = succeeded(run_script(tmp_path, PRELUDE + program, *arguments, **environment))
+    # The manager leaves after the last user, and takes the folder along.
+    assert until(lambda: not list(folder.iterdir())), list(folder.rglob("*"))
+    return said
+
+
+@pytest.mark.parametrize("end", ["exits", "killed"])
+def test_what_a_producer_has_sent_outlives_it(tmp_path: Path, folder: Path, strategy: str, end: str) -> None:
+    count = "200" if LONG else "100"
+    assert run(tmp_path, folder, strategy, PRODUCER, count, end) == "intact\n"
+
+
+def test_a_producer_and_the_manager_may_both_be_killed(tmp_path: Path, folder: Path) -> None:
+    # Named objects are met by name, so not even the descriptors of the manager are needed.
+    assert run(tmp_path, folder, "file_system", PRODUCER, "50", "killed", "manager") == "intact\n"
+
+
+def test_a_manager_killed_again_and_again_is_replaced(tmp_path: Path, folder: Path, strategy: str) -> None:
+    assert run(tmp_path, folder, strategy, MANAGER, "100" if LONG else "10") == "replaced\n"
+
+
+def test_what_a_killed_consumer_held_comes_back(tmp_path: Path, folder: Path, strategy: str) -> None:
+    assert run(tmp_path, folder, strategy, CONSUMER) == "given back\n"
+
+
+def test_what_is_left_when_all_are_killed_goes_with_the_next_program(
+    tmp_path: Path, folder: Path, strategy: str
+) -> None:
+    program = """
+    if __name__ == "__main__":
+        a = mp.shared.ones(100_000)
+        everybody = [*managers(), os.getpid()]
+        for pid in everybody:
+            os.kill(pid, signal.SIGKILL)
+    """
+    environment = {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
+    done = run_script(tmp_path, PRELUDE + program, **environment)
+    assert done.returncode < 0
+    assert len(list(folder.rglob("control"))) == 1  # nobody was left to remove it
+    assert run(tmp_path, folder, strategy, "    mp.shared.ones(10)\n    print('next')\n") == "next\n"
+
+
+def test_four_gigabytes_are_shared_with_eight_megabytes_of_dev_shm(tmp_path: Path, folder: Path) -> None:
+    if shutil.which("unshare") is None or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
+        pytest.skip("no mount namespace can be made here (unshare -m)")
+    if os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") < 6 << 30:
+        pytest.skip("less than 6 GiB of memory are free")
+    script = tmp_path / "large.py"
+    script.write_text(
+        "import mp_all as mp\n"
+        "a = mp.shared.empty(4 << 30, 'u1')\n"
+        "a[:: 4096] = 1\n"
+        "mp.set_sharing_strategy('file_system')\n"
+        "try:\n"
+        "    mp.shared.zeros(64 << 20, 'u1')\n"
+        "except MemoryError as error:\n"
+        "    print(int(a[:: 4096].sum(dtype='i8')), str(64 << 20) in str(error))\n"
+    )
+    command = f"mount -t tmpfs -o size=8m shm /dev/shm && exec {sys.executable} {script}"
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", command],
+        env=os.environ | {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": "file_descriptor"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{1 << 20} True\n", "")
+    assert until(lambda: not list(folder.iterdir()))
