@@ -55,16 +55,16 @@ def test_every_form_arrives_as_it_left(carrier: Carrier, make: Make) -> None:
 
 
 @OWNERSHIPS
-@pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
-def test_a_form_alone_in_a_message(echo: Carrier, make: Make, form: Callable) -> None:
-    sent = form(make)
-    there, values = echo.call(tasks.describe_with_bytes, sent)
-    received = echo.call(tasks.echo, sent)
-    assert differences(sent, received, make is mp.shared.array) == []
-    assert there["dtype"] == sent.dtype
-    assert there["shape"] == sent.shape
-    assert there["writeable"] == sent.flags.writeable
-    assert len(values) == sent.nbytes
+def test_each_form_alone_in_a_message_is_seen_there_as_it_is_here(echo: Carrier, make: Make) -> None:
+    for name, form in FORMS.items():
+        sent = form(make)
+        there, values = echo.call(tasks.describe_with_bytes, sent)
+        here = tasks.describe(sent)
+        received = echo.call(tasks.echo, sent)
+        assert differences(sent, received, make is mp.shared.array) == [], name
+        for what in ("type", "shape", "dtype", "writeable"):
+            assert there[what] == here[what], f"{name}: {what}"
+        assert len(values) == sent.nbytes, name
 
 
 @OWNERSHIPS
