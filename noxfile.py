@@ -66,6 +66,29 @@ def libshm(session: nox.Session, sanitizer: str) -> None:
     session.run("make", "-C", "libshm", "check", f"BUILD={build}", *flags, external=True)
 
 
+@nox.session(python=False, default=False)
+def fuzz(session: nox.Session) -> None:
+    """Ten million handles at the parser and ten million frames at the manager, sanitized: nox -s fuzz [-- COUNT]."""
+    build = Path(session.create_tmp()).resolve() / "libshm" / "asan"
+    count = session.posargs[0] if session.posargs else "10000000"
+    make = ["make", "-C", "libshm", f"BUILD={build}", "SAN=address,undefined"]
+    env = {"FUZZ_COUNT": count, "SHM_MANAGER": str(build / "shm-manager")}
+    session.run(
+        *make, "all", str(build / "tests/test_fuzz_handle"), str(build / "tests/test_fuzz_manager"), external=True
+    )
+    for target in ("handle", "manager"):
+        session.run(str(build / f"tests/test_fuzz_{target}"), env=env, external=True)
+
+
+@nox.session(default=False)
+def soak(session: nox.Session) -> None:
+    """The long forms: more kills, more ranks, ten minutes of a mixed stream."""
+    install_all(session, "test")
+    session.install("tqdm>=4.66")
+    session.run("pytest", "tests/crash", "tests/spawn", "--timeout", "1200", env={"MP_SOAK": "1"})
+    session.run("python", "-m", "benchmarks", "P11", "--long")
+
+
 @nox.session
 @nox.parametrize("package", [nox.param(p, id=p) for p in PACKAGES])
 def alone(session: nox.Session, package: str) -> None:
