@@ -26,11 +26,11 @@ class Watched:
         """Those that have not ended."""
         return [pid for pid, fd in self._fds.items() if not select.select([fd], [], [], 0)[0]]
 
-    def wait(self, seconds: float) -> list[int]:
-        """Those that have not ended within *seconds*."""
+    def wait(self, seconds: float, but: int = 0) -> list[int]:
+        """Those that have not ended within *seconds*; no longer than until only *but* of them live."""
         deadline = time.monotonic() + seconds
-        while (alive := self.alive()) and (left := deadline - time.monotonic()) > 0:
-            select.select([self._fds[alive[0]]], [], [], left)
+        while len(alive := self.alive()) > but and (left := deadline - time.monotonic()) > 0:
+            select.select([self._fds[pid] for pid in alive], [], [], left)
         return alive
 
     def close(self) -> None:

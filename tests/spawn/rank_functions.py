@@ -295,3 +295,24 @@ def fail_at_first(rank: int, folder: Any, times: int) -> int:
     if rank == 1 and attempts <= times:
         raise Odd("not yet", attempts)
     return rank
+
+
+def fork_and_return(rank: int) -> int:
+    """The forked child runs out of this function as well, by an exception."""
+    pid = os.fork()
+    if pid == 0:
+        raise Odd("in the child", 1)
+    os.waitpid(pid, 0)
+    return rank
+
+
+def raise_and_hang(rank: int, folder: Any) -> int:
+    """The first attempt raises, and leaves a thread that keeps the process."""
+    import threading
+
+    path = folder / str(rank)
+    if rank == 1 and not path.exists():
+        path.touch()
+        threading.Thread(target=time.sleep, args=(LONG,)).start()
+        raise Odd("and does not leave", 1)
+    return rank

@@ -101,7 +101,7 @@ def test_another_child_of_the_parent_does_not_keep_ranks_alive(
     with program(tmp_path, BYSTANDER, start_method) as process:
         trio = watched(pids_told(process, 3))
         process.kill()
-        assert len(trio.wait(2)) == 1
+        assert len(trio.wait(2, but=1)) == 1
         trio.close()
 
 
@@ -304,7 +304,7 @@ def test_control_c_ends_all_with_one_traceback(
         assert trio.wait(2) == []
     text = said.decode()
     assert text.count("Traceback (most recent call last)") == 1, text
-    assert text.rstrip().endswith("KeyboardInterrupt"), text
+    assert "KeyboardInterrupt" in text.splitlines()[-1], text
 
 
 # Runs a program with a terminal of its own, and ends as it has ended.

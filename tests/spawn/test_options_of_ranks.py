@@ -10,7 +10,7 @@ import pytest
 import rank_functions as ranks
 from support.scripts import run_script, succeeded
 
-from mp_spawn import ProcessRaisedException, run, start_processes
+from mp_spawn import ProcessRaisedException, context, run, start_processes
 
 
 def test_env_is_a_mapping_or_a_function_of_the_rank(start_method: str) -> None:
@@ -98,15 +98,13 @@ def test_a_rank_that_fails_is_started_again_with_a_fresh_pid(
 
 
 def test_restarts_come_to_an_end(start_method: str, tmp_path: Path) -> None:
-    context = start_processes(
-        ranks.fail_at_first, (tmp_path, 9), 2, join=False, start_method=start_method, max_restarts=2
-    )
-    assert context is not None
+    job = start_processes(ranks.fail_at_first, (tmp_path, 9), 2, join=False, start_method=start_method, max_restarts=2)
+    assert job is not None
     with pytest.raises(ProcessRaisedException) as caught:
-        context.join(timeout=60)
+        job.join(timeout=60)
     assert caught.value.failures[0].restarts == 2
     assert sum("it was started again" in note for note in caught.value.__notes__) == 2
-    assert context.pids()[1] == caught.value.error_pid == int((tmp_path / "1").read_text().split()[-1])
+    assert job.pids()[1] == caught.value.error_pid == int((tmp_path / "1").read_text().split()[-1])
 
 
 def test_output_goes_on_in_the_same_file_after_a_restart(start_method: str, tmp_path: Path) -> None:
@@ -115,3 +113,10 @@ def test_output_goes_on_in_the_same_file_after_a_restart(start_method: str, tmp_
     assert (folder / "rank-1.out").read_text() == "attempt 1\nattempt 2\n"
     result = run(ranks.fail_at_first, (tmp_path, 3), 2, start_method=start_method, max_restarts=1, output="prefix")
     assert result == [0, 1]
+
+
+def test_a_rank_that_raises_and_hangs_is_killed_before_it_is_started_again(
+    start_method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(context, "TERM_TO_KILL", 0.2)
+    assert run(ranks.raise_and_hang, (tmp_path,), 2, start_method=start_method, max_restarts=1) == [0, 1]

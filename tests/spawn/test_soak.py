@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import rank_functions as ranks
 from descendants import Watched, pids_told, program
+from support.waiting import until
 from test_lifetime_of_ranks import TREE, started
 
 from mp_spawn import ProcessContext, ProcessException, run, start_processes
@@ -67,7 +68,7 @@ def test_a_parent_killed_at_any_moment_leaves_no_descendant(tmp_path: Path, star
             assert process.stdout is not None
             lines = process.stdout.read().split()  # to its end: nobody holds the pipe any more
             timer.join()
-            assert not any(os.path.exists(f"/proc/{pid}") for pid in lines)
+            assert until(lambda pids=lines: not any(os.path.exists(f"/proc/{pid}") for pid in pids), timeout=2)
 
 
 def test_a_thousand_failures_are_told_truly(start_method: str) -> None:

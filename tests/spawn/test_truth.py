@@ -172,3 +172,7 @@ def test_a_death_comes_before_the_complaints_of_its_peers(start_method: str, pip
     assert [failure.rank for failure in error.failures] == [0, 1]
     assert error.failures[0].signal_name == "SIGKILL"
     assert error.failures[1].reason == "EOFError"
+
+
+def test_a_child_that_runs_out_of_fn_reports_nothing(start_method: str) -> None:
+    assert run(ranks.fork_and_return, nprocs=2, start_method=start_method, output="capture") == [0, 1]

@@ -6,7 +6,7 @@ import itertools
 import operator
 import os
 from collections.abc import Iterable, Sequence
-from multiprocessing import get_all_start_methods
+from multiprocessing import current_process, get_all_start_methods
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -17,7 +17,7 @@ OUTPUTS = ("inherit", "prefix", "capture")
 
 def check_call(fn: Any, args: Any, nprocs: Any) -> None:
     """
-    Raise `TypeError` or `ValueError` unless ``fn(rank, *args)`` can be called in *nprocs* ranks.
+    Raise `TypeError`, `ValueError` or `RuntimeError` unless ``fn(rank, *args)`` can be called in *nprocs* ranks.
 
     >>> check_call(print, [1], 2)
     Traceback (most recent call last):
@@ -25,6 +25,8 @@ def check_call(fn: Any, args: Any, nprocs: Any) -> None:
     """
     if not callable(fn):
         raise TypeError(f"fn is {fn!r}, which cannot be called; give a function of (rank, *args)")
+    if current_process().daemon:
+        raise RuntimeError("this is a daemonic process, which cannot have children; start it with daemon=False")
     if not isinstance(args, tuple):
         raise TypeError(
             f"args is a {type(args).__name__}, {_short(args)}; it must be a tuple, as in args=(x,) or args=tuple(args)"

@@ -11,11 +11,10 @@ from multiprocessing import util
 from types import TracebackType
 from typing import NamedTuple
 
-from mp_spawn import report
 from mp_spawn.payload import Source
 from mp_spawn.pickling import dumps
 from mp_spawn.place import Place
-from mp_spawn.report import Kind
+from mp_spawn.report import Kind, Reporter
 
 __all__ = ["Orders", "reporting", "work"]
 
@@ -36,40 +35,41 @@ class Orders(NamedTuple):
 def work(orders: Orders) -> None:
     """The target of every rank's process."""
     fd = orders.report if orders.place is None else orders.place.report.fd
-    with reporting(fd):
+    with reporting(fd) as reporter:
         if orders.place is not None:
             orders.place.take()
         fn, args = orders.payload.load()
         result = fn(orders.rank, *args)
-        blob = memoryview(b"")
+        blob = b""
         if orders.wants_result:
-            blob = dumps(result, f"the result of rank {orders.rank}, {type(result).__name__},").buffer
-        report.send(fd, Kind.RETURNED, blob=blob)
+            blob = dumps(result, f"the result of rank {orders.rank}, {type(result).__name__},").data
+        reporter.send(Kind.RETURNED, blob=blob)
 
 
 @contextlib.contextmanager
-def reporting(fd: int) -> Iterator[None]:
+def reporting(fd: int) -> Iterator[Reporter]:
     """
     Report what is raised inside, and leave with an exit code that says the same.
     """
+    reporter = Reporter(fd)
     try:
-        yield
+        yield reporter
     except SystemExit as leaving:
-        _leave(fd, leaving)
+        _leave(reporter, leaving)
     except KeyboardInterrupt:
         # The parent gets the same control-C and says so; a traceback from each rank would only bury that.
         _die_of(signal.SIGINT)
     except BaseException as error:
-        report.send(fd, Kind.RAISED, _text(error), _pickled(error))
+        reporter.send(Kind.RAISED, _text(error), _pickled(error))
         sys.exit(1)
 
 
-def _leave(fd: int, leaving: SystemExit) -> None:
+def _leave(reporter: Reporter, leaving: SystemExit) -> None:
     code = leaving.code
     if code is None or (isinstance(code, int) and (code % 256 or code == 0)):
         raise leaving
     # A text, which Python prints; or a number like 256, of which the system would keep the 0 of a success.
-    report.send(fd, Kind.LEFT, f"sys.exit({code!r})")
+    reporter.send(Kind.LEFT, f"sys.exit({code!r})")
     if isinstance(code, int):
         sys.exit(1)
     raise leaving
@@ -109,8 +109,8 @@ def _without_us(trace: TracebackType | None) -> TracebackType | None:
     return rest or trace
 
 
-def _pickled(error: BaseException) -> memoryview:
+def _pickled(error: BaseException) -> bytes:
     try:
-        return dumps(error, "the exception").buffer
+        return dumps(error, "the exception").data
     except Exception:
-        return memoryview(b"")  # its text travels
+        return b""  # its text travels

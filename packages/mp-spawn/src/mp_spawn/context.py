@@ -178,10 +178,21 @@ class ProcessContext:
                 continue
             if self._job is None or rank.restarts >= self._job.max_restarts:
                 return True
-            if rank.ended:  # and is not only on its way out
-                self._restart(rank, failure, self._job)
-                self._register(selector, self._ranks[rank.index])
+            self._see_out(selector, rank)
+            self._restart(rank, failure, self._job)
+            self._register(selector, self._ranks[rank.index])
         return False
+
+    def _see_out(self, selector: selectors.BaseSelector, rank: Rank) -> None:
+        """
+        A rank that has raised is on its way out; if it does not get there, it is killed.
+        """
+        if not rank.ended:
+            forget(selector, rank.process.sentinel, rank.inbox_fd)
+            self.sentinels.pop(rank.process.sentinel, None)
+            rank.process.join(TERM_TO_KILL)
+            rank.signal(signal.SIGKILL)
+            rank.reap(time.monotonic())
 
     def _restart(self, old: Rank, failure: Failure, job: Job) -> None:
         again = old.restarts + 1
@@ -272,16 +283,17 @@ class ProcessContext:
         for key, _ in events:
             rank, has_ended = key.data
             if rank.ended:
+                forget(selector, key.fd)
                 continue
             inbox = rank.inbox_fd
             if has_ended:
                 self.sentinels.pop(key.fd, None)
-                selector.unregister(key.fd)
+                forget(selector, key.fd)
                 rank.reap(max(rank.started_at, self._looked_at) if late else now)
             else:
                 rank.read()
-            if inbox >= 0 and rank.inbox_fd < 0:
-                selector.unregister(inbox)
+            if rank.inbox_fd < 0:
+                forget(selector, inbox)
         self._looked_at = now
         # Each once: a rank may have reported and ended.
         return list(dict.fromkeys(key.data[0] for key, _ in events))
@@ -316,6 +328,15 @@ class ProcessContext:
             self.join()
         else:
             self.terminate(INTERRUPTED if kind is KeyboardInterrupt else 0.0)
+
+
+def forget(selector: selectors.BaseSelector, *fds: int) -> None:
+    """
+    Wait for *fds* no longer, if at all.
+    """
+    for fd in fds:
+        if fd >= 0 and fd in selector.get_map():
+            selector.unregister(fd)
 
 
 def all_ended(ranks: list[Rank]) -> bool:

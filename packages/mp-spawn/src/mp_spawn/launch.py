@@ -17,6 +17,7 @@ from mp_spawn.context import ProcessContext
 from mp_spawn.job import Env, Job, Starter
 from mp_spawn.nursery import Nursery
 from mp_spawn.output import output_for
+from mp_spawn.pidfd import has_pidfds
 
 __all__ = ["ENV_VAR_PARALLEL_START", "run", "spawn", "start_processes"]
 
@@ -32,7 +33,7 @@ def starter_for(start_method: str, context: BaseContext | None) -> Starter:
     The way to start ranks by that method, or by a context that somebody brought.
     """
     if context is None:
-        if start_method == "spawn" and sys.platform == "linux" and not getattr(sys, "frozen", False):
+        if start_method == "spawn" and has_pidfds() and not getattr(sys, "frozen", False):
             return Nursery()
         context = get_context(start_method)
     return Classic(context)
@@ -198,4 +199,12 @@ def run(
         slow = len(started.sentinels)
         started.terminate()
         raise TimeoutError(f"{slow} of {nprocs} ranks still ran after {timeout} s, and have been ended")
-    return [pickle.loads(blob) for blob in started._reports()]
+    return [_result(rank, blob) for rank, blob in enumerate(started._reports())]
+
+
+def _result(rank: int, blob: bytes) -> Any:
+    try:
+        return pickle.loads(blob)
+    except Exception as error:
+        error.add_note(f"while unpickling the result of rank {rank}")
+        raise

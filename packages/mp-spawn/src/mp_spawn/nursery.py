@@ -30,13 +30,12 @@ import subprocess
 from contextlib import ExitStack
 from multiprocessing import resource_tracker, spawn, util
 from multiprocessing.connection import wait
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_spawn.child import work
 from mp_spawn.job import Job, Ticket, interrupts_held_back
 from mp_spawn.payload import memory_file, on_its_way
-from mp_spawn.pickling import main_can_be_imported
+from mp_spawn.pickling import main_can_be_imported, plainly
 from mp_spawn.pidfd import PidFd
 from mp_spawn.plan import BIRTH, BOOT, STATUS, Birth, Plan, RankProcess, SameNumber
 from mp_spawn.rank import Rank
@@ -71,7 +70,7 @@ class Nursery:
                 )
                 pickled, fds = _packed(process)
                 fds |= {write, *ticket.place.fds}
-                births.append(Birth(ticket.place, bytes(pickled), frozenset(fds), write))
+                births.append(Birth(ticket.place, pickled, frozenset(fds), write))
                 process.sentinel_of_nursery = read
                 processes.append(process)
             nursery = _Keeper(_open(job, births, theirs.fileno()), len(births))
@@ -177,10 +176,10 @@ class _Packing:
         return fd
 
 
-def _packed(thing: Any) -> tuple[memoryview, set[int]]:
+def _packed(thing: Any) -> tuple[bytes, set[int]]:
     packing = _Packing()
     with on_its_way(packing):
-        return ForkingPickler.dumps(thing), packing.fds
+        return plainly(thing), packing.fds
 
 
 def _open(job: Job, births: list[Birth], births_told_on: int) -> subprocess.Popen[bytes]:
@@ -198,7 +197,7 @@ def _open(job: Job, births: list[Birth], births_told_on: int) -> subprocess.Pope
     with interrupts_held_back() as interruptible:
         births = [birth._replace(place=birth.place._replace(interruptible=interruptible)) for birth in births]
         plan = Plan(python, preparation, tracker, births_told_on, births, shared)
-        file = memory_file(ForkingPickler.dumps(sys_path), _packed(plan)[0])
+        file = memory_file(plainly(sys_path), _packed(plan)[0])
         try:
             os.lseek(file, 0, os.SEEK_SET)
             return subprocess.Popen(

@@ -9,6 +9,7 @@ import pkgutil  # noqa: F401  (what every rank would import, importing the main 
 import signal
 import socket
 import sys
+import threading
 import time
 from multiprocessing import process, resource_tracker, spawn
 from typing import IO, Any, NoReturn
@@ -32,7 +33,7 @@ def main(file: IO[bytes]) -> None:
     births = plan.births
     lifeline.hold(births[0].place.lifeline.fd)
     gc.freeze()  # what is here is shared with the ranks, until somebody writes to it
-    alone = len(os.listdir("/proc/self/task")) == 1
+    alone = _alone()
     nursery = os.getpid()
     children: dict[int, Birth] = {}
     with socket.socket(fileno=plan.socket) as births_told_on:
@@ -46,7 +47,7 @@ def main(file: IO[bytes]) -> None:
             if pid == 0:
                 births_told_on.close()
                 _leave_behind(plan, birth)
-                _begin(plan, birth, nursery, file.fileno(), alone)
+                _begin(plan, birth, nursery, file, alone)
             children[pid] = birth
             pidfd = os.pidfd_open(pid)
             socket.send_fds(births_told_on, [BIRTH.pack(rank, pid, 0)], [pidfd])
@@ -65,6 +66,16 @@ def main(file: IO[bytes]) -> None:
     os._exit(0)
 
 
+def _alone() -> bool:
+    """
+    Whether this process has one thread, those included of which Python knows nothing.
+    """
+    try:
+        return len(os.listdir("/proc/self/task")) == 1
+    except OSError:
+        return threading.active_count() == 1
+
+
 def _leave_behind(plan: Plan, birth: Birth) -> None:
     """
     Close what belongs to other ranks; and the status, which is the nursery's to write.
@@ -74,7 +85,7 @@ def _leave_behind(plan: Plan, birth: Birth) -> None:
     os.close(birth.status)
 
 
-def _begin(plan: Plan, birth: Birth, nursery: int, file: int, alone: bool) -> NoReturn:
+def _begin(plan: Plan, birth: Birth, nursery: int, file: IO[bytes], alone: bool) -> NoReturn:
     """
     The life of a rank, from the fork on.
     """
@@ -82,11 +93,11 @@ def _begin(plan: Plan, birth: Birth, nursery: int, file: int, alone: bool) -> No
     with reporting(place.report.fd):
         set_parent_death_signal(signal.SIGKILL, parent=nursery)
         if alone and not any(name.startswith(READ_EARLY) for name in place.env):
-            os.close(file)
+            file.close()
             place.take()
             _live(plan, birth)
         # A descriptor of its own: the others read the same file.
-        own = os.open(f"/proc/self/fd/{file}", os.O_RDONLY)
+        own = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY)
         for fd in (birth.fds - {birth.status}) | plan.shared | {own}:
             os.set_inheritable(fd, True)
         boot = BOOT.format(plan=own, entry=f"reborn(file, {place.rank})")

@@ -210,7 +210,7 @@ class Capture(_Piped):
         self._texts[rank, stream] += data
 
     def text(self, rank: int, stream: str) -> str:
-        return self._texts[rank, stream].decode(errors="replace")
+        return self._texts.get((rank, stream), bytearray()).decode(errors="replace")
 
 
 class Prefix(_Piped):

@@ -25,10 +25,10 @@ import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import context
-from multiprocessing.reduction import DupFd, ForkingPickler
+from multiprocessing.reduction import DupFd
 from typing import Any, Protocol
 
-from mp_spawn.pickling import dumps, registered_elsewhere
+from mp_spawn.pickling import dumps, plainly, registered_elsewhere
 
 __all__ = ["Handed", "Here", "Payload", "Source", "memory_file", "on_its_way", "payloads"]
 
@@ -78,8 +78,8 @@ class Payload:
         try:
             with on_its_way(collector):
                 greeting = collector.greeting()
-                buffer, self.many = dumps((fn, args), what, start_method)
-            self.fds = [memory_file(greeting), memory_file(buffer), *collector.fds]
+                data, self.many = dumps((fn, args), what, start_method)
+            self.fds = [memory_file(greeting), memory_file(data), *collector.fds]
         except BaseException:
             collector.close()
             raise
@@ -158,7 +158,7 @@ class _Collector:
         self.fds.append(os.dup(fd))
         return len(self.fds) - 1
 
-    def greeting(self) -> memoryview:
+    def greeting(self) -> bytes:
         """
         A connection, when somebody has registered a way of his own to send one.
 
@@ -167,11 +167,11 @@ class _Collector:
         from multiprocessing.connection import Connection  # late, as every rank imports this module
 
         if not registered_elsewhere(Connection):
-            return ForkingPickler.dumps(None)
+            return plainly(None)
         read, write = os.pipe()
         os.close(write)
         with Connection(read, writable=False) as connection:
-            return ForkingPickler.dumps(connection)
+            return plainly(connection)
 
     def close(self) -> None:
         for fd in self.fds:
@@ -184,7 +184,7 @@ def _adopt(handed: list[Handed]) -> Payload:
     return payload
 
 
-def memory_file(*parts: memoryview) -> int:
+def memory_file(*parts: bytes) -> int:
     """
     A file without a name that holds *parts*.
     """
@@ -196,7 +196,7 @@ def memory_file(*parts: memoryview) -> int:
         with tempfile.TemporaryFile(buffering=0) as file:
             fd = os.dup(file.fileno())
     for part in parts:
-        rest = part
+        rest = memoryview(part)
         while rest:
             rest = rest[os.write(fd, rest) :]
     return fd

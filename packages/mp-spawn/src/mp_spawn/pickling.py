@@ -19,7 +19,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import FunctionType
 from typing import IO, Any, ClassVar, NamedTuple
 
-__all__ = ["Pickle", "dumps", "main_can_be_imported", "registered_elsewhere"]
+__all__ = ["Pickle", "dumps", "main_can_be_imported", "plainly", "registered_elsewhere"]
 
 EXTRA = "pip install 'mp-spawn[cloudpickle]'"
 UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
@@ -28,7 +28,7 @@ UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 class Pickle(NamedTuple):
     """Bytes, and whether more than one process may unpickle them."""
 
-    buffer: memoryview
+    data: bytes
     many: bool
 
 
@@ -52,20 +52,30 @@ class _Pickler(ForkingPickler):
         return NotImplemented
 
 
+def plainly(thing: Any) -> bytes:
+    """
+    Pickle *thing*, of which it is known that it can be, as multiprocessing does.
+    """
+    # Bytes, where ForkingPickler.dumps() gives a view: a cycle with a view in it may be collected in a bad order.
+    file = io.BytesIO()
+    ForkingPickler(file).dump(thing)
+    return file.getvalue()
+
+
 def dumps(thing: Any, what: str, start_method: str = "spawn") -> Pickle:
     """
     Pickle *thing* for another process; *what* names it in the error.
 
     Raises `pickle.PicklingError` with the reason and what to do about it.
 
-    >>> pickle.loads(dumps((1, "a"), "the arguments").buffer)
+    >>> pickle.loads(dumps((1, "a"), "the arguments").data)
     (1, 'a')
     """
     file = io.BytesIO()
     try:
         pickler = _Pickler(file)
         pickler.dump(thing)
-        return Pickle(file.getbuffer(), pickler.many)
+        return Pickle(file.getvalue(), pickler.many)
     except UNPICKLABLE as error:
         try:
             by_value = _by_value(thing)
@@ -96,7 +106,7 @@ def _by_value(thing: Any) -> Pickle | None:
 
     file = io.BytesIO()
     ByValue(file).dump(thing)
-    return Pickle(file.getbuffer(), many=False)
+    return Pickle(file.getvalue(), many=False)
 
 
 def _registered() -> dict[type, Callable[..., Any]]:

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import threading
 from multiprocessing.process import BaseProcess
 
-__all__ = ["PidFd"]
+__all__ = ["PidFd", "has_pidfds"]
+
+
+@functools.cache
+def has_pidfds() -> bool:
+    """
+    Whether this system has them: Linux since 5.3, unless a sandbox takes them away.
+    """
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 class PidFd:
@@ -32,7 +45,7 @@ class PidFd:
         """The descriptor of a process that somebody has started."""
         if process.pid is None:
             return cls(-1)
-        if not hasattr(os, "pidfd_open"):
+        if not has_pidfds():
             return _Number(process)
         try:
             fd = os.pidfd_open(process.pid)

@@ -17,7 +17,7 @@ import struct
 import time
 from typing import NamedTuple
 
-__all__ = ["Inbox", "Kind", "Report", "send"]
+__all__ = ["Inbox", "Kind", "Report", "Reporter"]
 
 _HEADER = struct.Struct("!4sBdQQ")
 _MAGIC = b"mpsp"
@@ -41,25 +41,35 @@ class Report(NamedTuple):
     blob: bytes
 
 
-def send(fd: int, kind: Kind, text: str = "", blob: bytes | memoryview = b"") -> None:
-    """
-    Write a report to *fd*. A parent that no longer listens is no error.
+class Reporter:
+    """The rank's end of the pipe."""
 
-    >>> r, w = os.pipe()
-    >>> send(w, Kind.RETURNED, blob=b"42")
-    >>> Inbox(r).read().blob
-    b'42'
-    >>> os.close(w)
-    """
-    encoded = text.encode(errors="backslashreplace")
-    header = _HEADER.pack(_MAGIC, kind, time.monotonic(), len(encoded), len(blob))
-    try:
-        for part in (header + encoded, blob):
-            rest = memoryview(part)
-            while rest:
-                rest = rest[os.write(fd, rest[:_CHUNK]) :]
-    except BrokenPipeError:
-        pass
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._rank = os.getpid()
+
+    def send(self, kind: Kind, text: str = "", blob: bytes = b"") -> None:
+        """
+        Write the report. A parent that no longer listens is no error; a child that `fn` has forked, and that has run
+        out of `fn`, has no report to make.
+
+        >>> r, w = os.pipe()
+        >>> Reporter(w).send(Kind.RETURNED, blob=b"42")
+        >>> Inbox(r).read().blob
+        b'42'
+        >>> os.close(w)
+        """
+        if os.getpid() != self._rank:
+            return
+        encoded = text.encode(errors="backslashreplace")
+        header = _HEADER.pack(_MAGIC, kind, time.monotonic(), len(encoded), len(blob))
+        try:
+            for part in (header + encoded, blob):
+                rest = memoryview(part)
+                while rest:
+                    rest = rest[os.write(self._fd, rest[:_CHUNK]) :]
+        except BrokenPipeError:
+            pass
 
 
 class Inbox:
