@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -149,13 +150,15 @@ static int say_hello(struct mpshm__tree *tree)
 
     if (err < 0)
         return err;
-    if (frame.a >= MPSHM__SLOTS || atomic_load(&tree->control->ready) != 1)
+    if (frame.a >= MPSHM__SLOTS || atomic_load(&tree->control->ready) != 1 ||
+        (tree->slot >= 0 && frame.a != (uint32_t)tree->slot))
         return -EBADMSG;
     err = mpshm__lock_slot(tree->control_fd, (int)frame.a);
     if (err < 0)
         return err;
     mpshm__sign_slot(&tree->control->slots[frame.a], getpid());
-    tree->slot = (int)frame.a;
+    if (tree->slot < 0) /* who comes back has the slot that it had, and others may be reading it */
+        tree->slot = (int)frame.a;
     return 0;
 }
 
@@ -191,10 +194,9 @@ int mpshm__join(struct mpshm__tree *tree)
     tree->stuck_until = 0;
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         disconnect(tree);
-        tree->sock = mpshm__manager_connect(tree);
-        if (tree->sock < 0)
-            return tree->sock;
-        err = say_hello(tree);
+        tree->sock = err = mpshm__manager_connect(tree);
+        if (err >= 0)
+            err = say_hello(tree);
         /* To a manager that is new everything has to be said again. */
         for (uint32_t i = 0; err == 0 && i < tree->arena_top; i++)
             if (tree->arenas[i] != NULL && tree->arenas[i]->fd >= 0) {
@@ -240,10 +242,9 @@ int mpshm__child_slot(struct mpshm__tree *tree, int *sock_out, int *slot_out)
 
     for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
         struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__HELLO_CHILD};
-        int sock = mpshm__manager_connect(tree);
-        if (sock < 0)
-            return sock;
-        err = converse(sock, &frame, -1, NULL);
+        int sock = err = mpshm__manager_connect(tree);
+        if (err >= 0)
+            err = converse(sock, &frame, -1, NULL);
         if (err == 0 && frame.a >= MPSHM__SLOTS)
             err = -EBADMSG;
         if (err == 0) {
@@ -251,7 +252,8 @@ int mpshm__child_slot(struct mpshm__tree *tree, int *sock_out, int *slot_out)
             *slot_out = (int)frame.a;
             return 0;
         }
-        close(sock);
+        if (sock >= 0)
+            close(sock);
         if (!worth_another(err, attempt))
             return err;
     }
@@ -365,4 +367,29 @@ int mpshm__arena_meet(struct mpshm__tree *tree, uint32_t index, uint64_t nonce0,
     put(tree, arena);
     *out = arena;
     return 0;
+}
+
+/* ---- leaving ---- */
+
+/* A tree that no manager looks after, because none was needed or because it was killed, is cleaned
+ * up by the last process that leaves it in good order. A process that is killed cleans up nothing;
+ * then the next manager of this user does. */
+__attribute__((destructor)) static void last_one_out(void)
+{
+    if (!mpshm__try_acquire())
+        return; /* a thread is at it still */
+    /* The lock is kept: whatever thread is left has nothing to do here any more. */
+    for (int i = 0; i < MPSHM__TREES; i++) {
+        struct mpshm__tree *tree = mpshm__trees[i];
+        char byte;
+        if (tree == NULL || tree->control_fd < 0)
+            continue;
+        if (tree->sock >= 0 && recv(tree->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0)
+            continue; /* it will see us go */
+        if (mpshm__manager_is_there(tree))
+            continue;
+        disconnect(tree);
+        flock(tree->control_fd, LOCK_UN); /* closing is not enough, the mapping keeps it open */
+        mpshm__tree_sweep(tree->id);
+    }
 }

@@ -76,6 +76,8 @@ void mpshm__tree_path(const unsigned char *id, const char *leaf, char *path, siz
 int mpshm__tree_wait_empty(int control_fd);
 /* As manager: remove the folders and names of trees that died without one. */
 void mpshm__tree_sweep_folders(void);
+/* Remove one tree, if nobody is in it. */
+void mpshm__tree_sweep(const unsigned char *id);
 void mpshm__for_each_tree(void (*act)(const unsigned char *id, void *arg), void *arg);
 int mpshm__parse_id(const char *hex, unsigned char *id); /* 1 when it is one */
 void mpshm__tree_remove(const unsigned char *id);
@@ -238,6 +240,8 @@ void mpshm__drop_stale_arenas(struct mpshm__tree *tree);
 
 /* ---- starter.c ---- */
 
+/* Is somebody listening? */
+int mpshm__manager_is_there(const struct mpshm__tree *tree);
 /* A connection to the manager of the tree, started when there is none. */
 int mpshm__manager_connect(struct mpshm__tree *tree);
 

@@ -70,6 +70,8 @@ void mpshm__release_later(const mpshm_block *block)
 
 void mpshm__renew_lock_in_child(void)
 {
-    /* It remembers an owner that does not exist here. */
+    /* The thread that forked is the only one here, and it has the lock. Then made anew, because it
+     * remembers an owner by a number that means nothing here. */
+    pthread_mutex_unlock(&lock);
     pthread_mutex_init(&lock, NULL);
 }

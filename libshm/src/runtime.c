@@ -215,8 +215,13 @@ static void sweep_tree(const unsigned char *id, void *unused)
 
     mpshm__tree_path(id, "control", path, sizeof(path));
     fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-    if (fd < 0)
+    if (fd < 0) {
+        /* Killed between the folder and the file. Whoever is between the two now begins again. */
+        mpshm__tree_path(id, "", path, sizeof(path));
+        if (errno == ENOENT)
+            rmdir(path);
         return;
+    }
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && still_there(fd, path)) {
         if (fstat(fd, &st) == 0 && st.st_size >= (off_t)sizeof(struct mpshm__control)) {
             struct mpshm__control *control =
@@ -234,6 +239,11 @@ static void sweep_tree(const unsigned char *id, void *unused)
         mpshm__tree_remove(id);
     }
     close(fd);
+}
+
+void mpshm__tree_sweep(const unsigned char *id)
+{
+    sweep_tree(id, NULL);
 }
 
 void mpshm__for_each_tree(void (*act)(const unsigned char *id, void *arg), void *arg)

@@ -111,9 +111,9 @@ static int spawn_manager(int listener, const char *folder)
     if (err != 0)
         return -err;
     /* ECHILD when the program ignores SIGCHLD: then nothing is known, and connect will tell. */
-    if (MPSHM__RETRY(waitpid(pid, &status, 0)) == pid && status != 0)
-        return -ECHILD;
-    return 0;
+    if (MPSHM__RETRY(waitpid(pid, &status, 0)) != pid || status == 0)
+        return 0;
+    return WIFSIGNALED(status) ? -ECONNRESET : -ECHILD; /* killed: worth another attempt */
 }
 
 static int lock_start(const struct mpshm__tree *tree)
@@ -181,4 +181,17 @@ int mpshm__manager_connect(struct mpshm__tree *tree)
     if (folder >= 0)
         close(folder);
     return err;
+}
+
+int mpshm__manager_is_there(const struct mpshm__tree *tree)
+{
+    struct sockaddr_un address;
+    int folder, sock, err = socket_address(tree, &address, &folder);
+
+    sock = err == 0 ? try_connect(&address) : err;
+    if (sock >= 0)
+        close(sock);
+    if (folder >= 0)
+        close(folder);
+    return sock >= 0 || (sock != -ECONNREFUSED && sock != -ENOENT);
 }

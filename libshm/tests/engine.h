@@ -27,7 +27,7 @@ __attribute__((unused)) static void set_up(void)
     setenv("MPSHM_RUNTIME_DIR", runtime_dir, 1);
     CHECK_EQ(mpshm_set_manager(manager), 0);
     own_dev_shm = unshare(CLONE_NEWNS) == 0 &&
-                  mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) == 0 &&
+                  mount("none", "/", "none", MS_REC | MS_PRIVATE, NULL) == 0 &&
                   mount("shm", "/dev/shm", "tmpfs", 0, NULL) == 0;
 }
 

@@ -1,0 +1,292 @@
+/* Everybody at once: processes of several threads allocate, fill, send, claim, verify every byte
+ * and release, while some of them are killed, and the manager too.
+ *
+ * All share one pipe of messages. A message is shorter than PIPE_BUF, so it is written and read as
+ * a whole or not at all, and whoever reads it has it alone. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/mman.h>
+
+#include "engine.h"
+
+enum {
+    PROCESSES = 4,
+    THREADS = 3,
+    ROUND_MS = 2500,
+    KILL_EVERY_MS = 60,
+    INHERITED = 200000, /* bytes of the block that every worker has from its parent */
+};
+
+struct message {
+    unsigned char handle[MPSHM_HANDLE_SIZE];
+    uint64_t seed;
+    uint64_t nbytes;
+};
+
+/* In memory of the plain kind that all of them have from their parent. */
+static struct {
+    _Atomic int stop, manager_is_killed;
+    _Atomic long sent, verified, lost;
+} *common;
+
+/* A worker ends by _exit, so what the thread sanitizer has seen must end it before. */
+const char *__tsan_default_options(void);
+__attribute__((visibility("default"))) const char *__tsan_default_options(void)
+{
+    return "halt_on_error=1";
+}
+
+static int mail[2];
+static mpshm_block inherited;
+
+static uint64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+static uint64_t next(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+/* ---- bytes that tell where they belong ---- */
+
+static void fill(void *data, uint64_t nbytes, uint64_t seed)
+{
+    unsigned char *at = data;
+
+    for (uint64_t i = 0; i < nbytes; i += 8) {
+        uint64_t word = (seed ^ i) * 0x9e3779b97f4a7c15u;
+        memcpy(at + i, &word, nbytes - i < 8 ? nbytes - i : 8);
+    }
+}
+
+static void verify(const void *data, uint64_t nbytes, uint64_t seed)
+{
+    const unsigned char *at = data;
+
+    for (uint64_t i = 0; i < nbytes; i += 8) {
+        uint64_t word = (seed ^ i) * 0x9e3779b97f4a7c15u;
+        CHECK_EQ(memcmp(at + i, &word, nbytes - i < 8 ? nbytes - i : 8), 0);
+    }
+}
+
+/* ---- what a thread does ---- */
+
+/* Mostly small ones, where reuse is quickest; now and then one that is a segment's worth. */
+static uint64_t some_size(uint64_t *random)
+{
+    static const uint64_t UP_TO[] = {64, 64, 1000, 5000, 40000, 40000, 300000, 2 << 20};
+
+    return next(random) % UP_TO[next(random) % 8] + (next(random) % 50 != 0);
+}
+
+/* A manager and an owner that are killed together take messages along that nobody had met. */
+static int may_be_lost(int rc)
+{
+    return atomic_load(&common->manager_is_killed) &&
+           (rc == -ESTALE || rc == -ENOENT || rc == -EPERM);
+}
+
+/* Post one claim on the block; 0 when the pipe is full, and then the claim is made here. */
+static int post(const mpshm_block *block, uint64_t seed)
+{
+    struct message m = {.seed = seed, .nbytes = block->nbytes};
+    mpshm_block got;
+
+    CHECK_EQ(mpshm_block_send(block, m.handle), 0);
+    if (write(mail[1], &m, sizeof(m)) == sizeof(m)) {
+        atomic_fetch_add(&common->sent, 1);
+        return 1;
+    }
+    CHECK_EQ(errno, EAGAIN);
+    CHECK_EQ(mpshm_block_claim(m.handle, sizeof(m.handle), 0, &got), 0);
+    CHECK(got.data == block->data);
+    mpshm_block_release(&got);
+    return 0;
+}
+
+static void produce(uint64_t *random, int strategy)
+{
+    uint64_t seed = next(random), nbytes = some_size(random);
+    mpshm_block block;
+
+    int rc = mpshm_block_allocate(strategy, nbytes, next(random) % 4 == 0, &block);
+    if (rc == -EPERM && may_be_lost(rc))
+        return;
+    CHECK_EQ(rc, 0);
+    fill(block.data, nbytes, seed);
+    for (uint64_t n = next(random) % 3; n > 0; n--)
+        post(&block, seed);
+    CHECK(mpshm_block_others(&block) >= 0);
+    verify(block.data, nbytes, seed);
+    mpshm_block_release(&block);
+}
+
+/* Returns 0 when there is no message. */
+static int consume(uint64_t *random)
+{
+    struct message m;
+    mpshm_block block, again;
+    long n = read(mail[0], &m, sizeof(m));
+
+    if (n < 0 && errno == EAGAIN)
+        return 0;
+    CHECK_EQ(n, sizeof(m));
+    int rc = mpshm_block_claim(m.handle, sizeof(m.handle), 0, &block);
+    if (may_be_lost(rc)) {
+        atomic_fetch_add(&common->lost, 1);
+        return 1;
+    }
+    CHECK_EQ(rc, 0);
+    CHECK_EQ(block.nbytes, m.nbytes);
+    verify(block.data, block.nbytes, m.seed);
+    CHECK_EQ(mpshm_block_claim(m.handle, sizeof(m.handle), 0, &again), -ESTALE);
+    if (next(random) % 4 == 0)
+        post(&block, m.seed); /* and on to somebody else */
+    mpshm_block_release(&block);
+    atomic_fetch_add(&common->verified, 1);
+    return 1;
+}
+
+struct task {
+    int strategy;
+    uint64_t seed;
+};
+
+static void *work(void *arg)
+{
+    struct task *task = arg;
+    uint64_t random = task->seed * 2 + 1;
+
+    while (!atomic_load(&common->stop)) {
+        if (next(&random) % 2)
+            produce(&random, task->strategy);
+        else
+            consume(&random);
+        if (next(&random) % 1000 == 0)
+            mpshm_empty_cache();
+    }
+    return NULL;
+}
+
+/* ---- processes ---- */
+
+static pid_t start_worker(int strategy, uint64_t seed)
+{
+    pid_t parent = getpid(), pid = forked();
+
+    if (pid == 0) {
+        mpshm_set_pdeathsig(SIGKILL, parent); /* when a check fails there */
+        pthread_t threads[THREADS];
+        struct task tasks[THREADS];
+        for (int i = 0; i < THREADS; i++) {
+            tasks[i] = (struct task){strategy, seed * THREADS + (uint64_t)i};
+            CHECK_EQ(pthread_create(&threads[i], NULL, work, &tasks[i]), 0);
+        }
+        for (int i = 0; i < THREADS; i++)
+            pthread_join(threads[i], NULL);
+        verify(inherited.data, INHERITED, 1);
+        _exit(0);
+    }
+    return pid;
+}
+
+static void pause_ms(int ms)
+{
+    struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+
+    nanosleep(&t, NULL);
+}
+
+/* A worker, or the manager, dies at a moment that nobody has chosen. */
+static void kill_one(pid_t *workers, int strategy, uint64_t *random)
+{
+    int k = (int)(next(random) % PROCESSES);
+
+    if (atomic_load(&common->manager_is_killed) && next(random) % 2) {
+        pid_t manager = manager_pid();
+        if (manager > 0)
+            kill(manager, SIGKILL);
+        return;
+    }
+    CHECK_EQ(kill(workers[k], SIGKILL), 0);
+    CHECK_EQ(reap(workers[k]), -SIGKILL);
+    workers[k] = start_worker(strategy, next(random));
+}
+
+/* After a manager was killed, deaths are seen when somebody needs the next one: a fork does. */
+static int want_a_manager(void)
+{
+    pid_t pid = forked();
+
+    if (pid == 0)
+        _exit(0);
+    CHECK_EQ(reap(pid), 0);
+    return 0;
+}
+
+static void everybody_at_once(int strategy, int kills_manager)
+{
+    uint64_t random = 88172645463325252u, until;
+    pid_t workers[PROCESSES];
+
+    CHECK(pipe2(mail, O_NONBLOCK | O_CLOEXEC) == 0);
+    atomic_store(&common->stop, 0);
+    atomic_store(&common->manager_is_killed, kills_manager);
+    atomic_store(&common->verified, 0);
+    CHECK_EQ(mpshm_block_allocate(strategy, INHERITED, 0, &inherited), 0);
+    fill(inherited.data, INHERITED, 1);
+    for (int i = 0; i < PROCESSES; i++)
+        workers[i] = start_worker(strategy, (uint64_t)i + 1);
+    for (until = now_ms() + ROUND_MS; now_ms() < until;) {
+        pause_ms((int)(next(&random) % (2 * KILL_EVERY_MS)));
+        kill_one(workers, strategy, &random);
+    }
+    atomic_store(&common->stop, 1);
+    for (int i = 0; i < PROCESSES; i++)
+        CHECK_EQ(reap(workers[i]), 0);
+    /* What is still in the pipe was sent by processes that are all gone. */
+    while (consume(&random))
+        ;
+    verify(inherited.data, INHERITED, 1);
+    CHECK(atomic_load(&common->verified) > 100);
+    EVENTUALLY(mpshm_block_others(&inherited) == 0 || (kills_manager && want_a_manager()));
+    mpshm_block_release(&inherited);
+    CHECK_EQ(live_bytes(), 0);
+    close(mail[0]), close(mail[1]);
+}
+
+int main(void)
+{
+    set_up();
+    common = mmap(NULL, sizeof(*common), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(common != MAP_FAILED);
+    for (int i = 0; i < 4; i++) {
+        pid_t pid = fork(); /* each round is a tree of its own */
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            everybody_at_once(STRATEGIES[i % 2], i / 2);
+            _exit(0);
+        }
+        CHECK_EQ(reap(pid), 0);
+        /* Of those who were killed together with the manager, the last one out cleans up. */
+        EVENTUALLY(entries_in(runtime_dir, "mpshm-") == 0);
+        if (own_dev_shm)
+            CHECK_EQ(entries_in("/dev/shm", "mpshm-"), 0);
+        if (getenv("VERBOSE"))
+            printf("  %ld sent, %ld verified, %ld lost with manager and owner\n",
+                   atomic_load(&common->sent), atomic_load(&common->verified),
+                   atomic_load(&common->lost));
+    }
+    CHECK_EQ(rmdir(runtime_dir), 0);
+    return 0;
+}

@@ -1,0 +1,111 @@
+/* What is left when a program has ended: nothing, whether a manager was needed, or killed, or not.
+ */
+#define _GNU_SOURCE
+#include "engine.h"
+
+static mpshm_block make(int strategy, uint64_t nbytes)
+{
+    mpshm_block b = {0};
+
+    CHECK_EQ(mpshm_block_allocate(strategy, nbytes, 1, &b), 0);
+    return b;
+}
+
+static void kill_manager(void)
+{
+    pid_t manager = manager_pid();
+
+    CHECK(manager > 0);
+    CHECK_EQ(kill(manager, SIGKILL), 0);
+    EVENTUALLY(manager_pid() == 0);
+}
+
+static void entered_and_never_shared(int strategy)
+{
+    (void)strategy;
+    CHECK_EQ(mpshm_enter(), 0);
+}
+
+static void shared(int strategy)
+{
+    make(strategy, 1 << 20);
+}
+
+static void lost_its_manager(int strategy)
+{
+    make(strategy, 1 << 20);
+    kill_manager();
+}
+
+/* The one that outlives the others is the last, also when it never talked to a manager. */
+static void lost_its_manager_and_a_child(int strategy)
+{
+    CHECK_EQ(mpshm_enter(), 0);
+    pid_t pid = forked();
+    if (pid == 0) {
+        make(strategy, 1 << 20);
+        kill_manager();
+        kill(getpid(), SIGKILL);
+    }
+    CHECK_EQ(reap(pid), -SIGKILL);
+}
+
+static void killed_with_its_manager(int strategy)
+{
+    make(strategy, 1 << 20);
+    kill_manager();
+    kill(getpid(), SIGKILL);
+}
+
+static void killed_while_entering(int strategy)
+{
+    char path[200];
+    (void)strategy;
+
+    snprintf(path, sizeof(path), "%s/mpshm-%u", runtime_dir, (unsigned)geteuid());
+    CHECK(mkdir(path, 0700) == 0 || errno == EEXIST);
+    strcat(path, "/0123456789abcdef0123456789abcdef");
+    CHECK_EQ(mkdir(path, 0700), 0);
+    kill(getpid(), SIGKILL);
+}
+
+static int run(void (*program)(int), int strategy)
+{
+    pid_t pid = fork();
+
+    CHECK(pid >= 0);
+    if (pid == 0) {
+        program(strategy);
+        exit(0); /* in good order */
+    }
+    return reap(pid);
+}
+
+static int nothing_is_left(void)
+{
+    return entries_in(runtime_dir, "mpshm-") == 0 &&
+           (!own_dev_shm || entries_in("/dev/shm", "mpshm-") == 0);
+}
+
+int main(void)
+{
+    set_up();
+    for (int i = 0; i < 2; i++) {
+        CHECK_EQ(run(entered_and_never_shared, STRATEGIES[i]), 0);
+        CHECK(nothing_is_left());
+        CHECK_EQ(run(shared, STRATEGIES[i]), 0);
+        EVENTUALLY(nothing_is_left());
+        CHECK_EQ(run(lost_its_manager, STRATEGIES[i]), 0);
+        CHECK(nothing_is_left());
+        CHECK_EQ(run(lost_its_manager_and_a_child, STRATEGIES[i]), 0);
+        CHECK(nothing_is_left());
+        /* Nobody is there to clean up; the next program's manager does. */
+        CHECK_EQ(run(killed_with_its_manager, STRATEGIES[i]), -SIGKILL);
+        CHECK_EQ(run(killed_while_entering, STRATEGIES[i]), -SIGKILL);
+        CHECK(!nothing_is_left());
+        CHECK_EQ(run(shared, STRATEGIES[i]), 0);
+        EVENTUALLY(nothing_is_left());
+    }
+    CHECK_EQ(rmdir(runtime_dir), 0);
+    return 0;
+}
