@@ -168,6 +168,8 @@ def test_a_handle_used_again_takes_nothing_away(strategy: str, make: Any) -> Non
     assert np.asarray(thing).tolist() == [1] * 100
 
 
+# NumPy 1.26 takes None for the shape () and says that it will not for long.
+@pytest.mark.filterwarnings("ignore:Passing None into shape:DeprecationWarning")
 def test_a_forged_handle_of_an_array_never_reaches_beyond_its_block(strategy: str) -> None:
     array = mp.shared.array(np.arange(24.0).reshape(4, 6))[::-1, ::2]
     low, high = np.lib.array_utils.byte_bounds(array) if hasattr(np.lib, "array_utils") else np.byte_bounds(array)

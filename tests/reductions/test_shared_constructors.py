@@ -90,7 +90,6 @@ WRONG: list[tuple[str, tuple, dict]] = [
     ("zeros", ((2, -3),), {}),
     ("zeros", ("abc",), {}),
     ("zeros", (1.5,), {}),
-    ("zeros", (None,), {}),
     ("zeros", (), {}),
     ("zeros", (3, "no such type"), {}),
     ("zeros", (3,), {"order": "X"}),
