@@ -52,9 +52,16 @@ def tests(session: nox.Session, strategy: str) -> None:
     """The test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
     install_all(session, "test", "demo")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
-    # What has nothing to do with sharing is tested once.
-    once = [] if strategy == "file_descriptor" else ["--ignore", "tests/spawn", "--ignore", "tests/packaging"]
-    session.run("pytest", *(session.posargs or ["tests", *once]), env=env)
+    if session.posargs:
+        session.run("pytest", *session.posargs, env=env)
+        return
+    # What has nothing to do with sharing is tested once, and the launcher in a process without other children.
+    once = strategy == "file_descriptor"
+    session.run(
+        "pytest", "tests", "--ignore", "tests/spawn", *([] if once else ["--ignore", "tests/packaging"]), env=env
+    )
+    if once:
+        session.run("pytest", "tests/spawn", env=env)
 
 
 @nox.session(python=False)
