@@ -175,9 +175,9 @@ static int offer(struct mpshm__tree *tree, struct mpshm__arena *arena, int known
     };
     int err = converse(tree->sock, &frame, arena->fd, NULL);
 
-    if (err == 0 && frame.a >= MPSHM__ARENAS)
+    if (err == 0 && (frame.a >= MPSHM__ARENAS || (known && frame.a != arena->index)))
         err = -EBADMSG;
-    if (err == 0)
+    if (err == 0 && !known) /* otherwise others may be reading it */
         arena->index = frame.a;
     return err;
 }
