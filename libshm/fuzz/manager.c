@@ -102,7 +102,7 @@ static int pick_fds(struct choices *c, int *fds)
     switch (choose(c, 8)) {
     case 0:
         discard_mine();
-        CHECK_EQ(mpshm__arena_create(STRATEGIES[choose(c, 2)], 1, tree_id, &mine), 0);
+        CHECK_EQ(mpshm__arena_create(STRATEGIES[choose(c, 2)], 1, tree_id, NULL, &mine), 0);
         /* fall through */
     case 1:
         fds[0] = mine ? dup(mine->fd) : -1;

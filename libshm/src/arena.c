@@ -114,7 +114,7 @@ void mpshm__arena_unmap(struct mpshm__arena *arena)
 }
 
 int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
-                        struct mpshm__arena **out)
+                        struct mpshm__slot *maker, struct mpshm__arena **out)
 {
     struct mpshm__arena_header plan = {0};
     struct mpshm__arena *arena = NULL;
@@ -129,6 +129,11 @@ int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
         return -EIO;
     plan.nonce[0] |= 1; /* 0 means that there is none */
     plan.strategy = (uint32_t)strategy;
+    if (maker != NULL && strategy == MPSHM_FILE_SYSTEM) {
+        /* Killed before it is registered: the name is found here. */
+        atomic_store(&maker->making[1], plan.nonce[1]);
+        atomic_store(&maker->making[0], plan.nonce[0]);
+    }
 
     size = within_limits(size);
     for (;; size /= 2) {

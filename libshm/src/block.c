@@ -161,7 +161,8 @@ static int from_some_arena(struct mpshm__tree *tree, int strategy, uint64_t nbyt
         return -EAGAIN;
     err = mpshm__join(tree);
     if (err == 0)
-        err = mpshm__arena_create(strategy, nbytes + nbytes / 4, tree->id, &arena);
+        err = mpshm__arena_create(strategy, nbytes + nbytes / 4, tree->id,
+                                  &tree->control->slots[tree->slot], &arena);
     if (err < 0)
         return err;
     err = mpshm__arena_register(tree, arena);
@@ -171,6 +172,7 @@ static int from_some_arena(struct mpshm__tree *tree, int strategy, uint64_t nbyt
         mpshm__arena_unmap(arena);
         return err;
     }
+    atomic_store(&tree->control->slots[tree->slot].making[0], 0);
     tree->current = arena->index + 1;
     *out = arena;
     err = mpshm__carve_or_reuse(tree->control, arena, nbytes, zeroed, i);

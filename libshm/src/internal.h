@@ -41,6 +41,8 @@ int mpshm__object_create(int strategy, const uint64_t nonce[2], uint64_t size);
 /* Meet a named one. */
 int mpshm__object_open_name(const uint64_t nonce[2]);
 void mpshm__object_unlink(const uint64_t nonce[2]);
+/* Take away the name that a process which is gone had made and not yet registered. */
+void mpshm__object_unlink_unfinished(struct mpshm__control *control, struct mpshm__slot *maker);
 /* Can nobody cut `fd` under us? 0 or -EBADMSG. */
 int mpshm__object_check(int strategy, int fd);
 /* Must what is handed out be reserved first (S10), or may it stay sparse? */
@@ -128,7 +130,7 @@ int mpshm__arena_map(int fd, uint32_t index, const struct mpshm__arena_row *row,
                      const unsigned char *tree, struct mpshm__arena **out);
 /* Make a new one for `need` bytes in one piece. Its row is not yet known to anybody. */
 int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
-                        struct mpshm__arena **out);
+                        struct mpshm__slot *maker, struct mpshm__arena **out);
 void mpshm__arena_unmap(struct mpshm__arena *arena);
 /* Give the memory of one free block, or of any range of data, back. */
 /* 1 when the range, whole pages, is gone and reads as zero; 0 when it is as before. */

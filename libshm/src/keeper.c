@@ -101,6 +101,7 @@ void mpshm__keeper_sweep(struct manager *m, int slot)
         }
         mpshm__forget_holder(m->tree.control, arena, slot);
     }
+    mpshm__object_unlink_unfinished(m->tree.control, &m->tree.control->slots[slot]);
     atomic_store(&m->tree.control->slots[slot].pid, 0);
     atomic_store(&m->tree.control->slots[slot].state, MPSHM__SLOT_FREE);
     mpshm__keeper_reclaim(m);

@@ -72,7 +72,8 @@ struct mpshm__slot {
     _Atomic int32_t pid;         /* 0 until a forked child has written its own */
     _Atomic uint64_t start_time; /* of that pid, so that a recycled one is not mistaken for it */
     _Atomic uint64_t joined_ns;
-    unsigned char reserved[40];
+    _Atomic uint64_t making[2]; /* nonce of a named arena that is made and not yet registered */
+    unsigned char reserved[24];
 };
 
 struct mpshm__arena_row {

@@ -159,6 +159,8 @@ int mpshm_manager_run(int listener, const char *folder)
         else if (nonce[0] != 0 && atomic_load(&row->strategy) == MPSHM_FILE_SYSTEM)
             mpshm__object_unlink(nonce);
     }
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        mpshm__object_unlink_unfinished(control, &control->slots[slot]);
     mpshm__tree_remove(m->tree.id);
     free(m);
     return 0;

@@ -46,6 +46,18 @@ void mpshm__object_unlink(const uint64_t nonce[2])
     shm_unlink(name); /* one that has already gone is what we wanted */
 }
 
+void mpshm__object_unlink_unfinished(struct mpshm__control *control, struct mpshm__slot *maker)
+{
+    uint64_t nonce[2] = {atomic_load(&maker->making[0]), atomic_load(&maker->making[1])};
+
+    if (nonce[0] == 0)
+        return;
+    for (int i = 0; i < MPSHM__ARENAS; i++)
+        if (atomic_load(&control->arenas[i].nonce[0]) == nonce[0])
+            return; /* registered after all, and looked after there */
+    mpshm__object_unlink(nonce);
+}
+
 int mpshm__object_check(int strategy, int fd)
 {
     struct stat st;

@@ -227,6 +227,8 @@ static void sweep_tree(const unsigned char *id, void *unused)
             struct mpshm__control *control =
                 mmap(NULL, sizeof(*control), PROT_READ, MAP_SHARED, fd, 0);
             if (control != MAP_FAILED) {
+                for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+                    mpshm__object_unlink_unfinished(control, &control->slots[slot]);
                 for (int i = 0; i < MPSHM__ARENAS; i++) {
                     uint64_t nonce[2] = {atomic_load(&control->arenas[i].nonce[0]),
                                          atomic_load(&control->arenas[i].nonce[1])};

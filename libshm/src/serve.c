@@ -18,6 +18,7 @@ static int take_slot(struct manager *m)
             continue;
         atomic_store(&s->pid, 0);
         atomic_store(&s->start_time, 0);
+        atomic_store(&s->making[0], 0);
         atomic_store(&s->joined_ns, mpshm__now_ns());
         atomic_store(&s->state, MPSHM__SLOT_TAKEN);
         return i;

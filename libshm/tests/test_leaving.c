@@ -1,7 +1,10 @@
 /* What is left when a program has ended: nothing, whether a manager was needed, or killed, or not.
  */
 #define _GNU_SOURCE
+#include <sys/socket.h>
+
 #include "engine.h"
+#include "internal.h"
 
 static mpshm_block make(int strategy, uint64_t nbytes)
 {
@@ -11,13 +14,22 @@ static mpshm_block make(int strategy, uint64_t nbytes)
     return b;
 }
 
+/* A process that is killed closes its descriptors a moment later, one after the other. */
+static int has_hung_up(struct mpshm__tree *tree)
+{
+    char byte;
+
+    return !mpshm__manager_is_there(tree) &&
+           (tree->sock < 0 || recv(tree->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0);
+}
+
 static void kill_manager(void)
 {
     pid_t manager = manager_pid();
 
     CHECK(manager > 0);
     CHECK_EQ(kill(manager, SIGKILL), 0);
-    EVENTUALLY(manager_pid() == 0);
+    EVENTUALLY(has_hung_up(mpshm__trees[0]));
 }
 
 static void entered_and_never_shared(int strategy)
@@ -55,6 +67,28 @@ static void killed_with_its_manager(int strategy)
     make(strategy, 1 << 20);
     kill_manager();
     kill(getpid(), SIGKILL);
+}
+
+/* Between the birth of a named arena and its registration: the window is small, so it is made here
+ * by hand. */
+static void killed_while_making_an_arena(int strategy)
+{
+    mpshm_block b = make(MPSHM_FILE_DESCRIPTOR, 1);
+    struct mpshm__tree *tree = ((struct mpshm__arena *)b.arena)->tree;
+    struct mpshm__arena *arena;
+
+    CHECK_EQ(mpshm__arena_create(strategy, 1, tree->id, &tree->control->slots[tree->slot], &arena),
+             0);
+    kill(getpid(), SIGKILL);
+}
+
+static void killed_while_making_an_arena_with_its_manager(int strategy)
+{
+    mpshm_block b = make(MPSHM_FILE_DESCRIPTOR, 1);
+
+    mpshm_block_release(&b);
+    kill_manager();
+    killed_while_making_an_arena(strategy);
 }
 
 static void killed_while_entering(int strategy)
@@ -99,8 +133,11 @@ int main(void)
         CHECK(nothing_is_left());
         CHECK_EQ(run(lost_its_manager_and_a_child, STRATEGIES[i]), 0);
         CHECK(nothing_is_left());
+        CHECK_EQ(run(killed_while_making_an_arena, STRATEGIES[i]), -SIGKILL);
+        EVENTUALLY(nothing_is_left());
         /* Nobody is there to clean up; the next program's manager does. */
         CHECK_EQ(run(killed_with_its_manager, STRATEGIES[i]), -SIGKILL);
+        CHECK_EQ(run(killed_while_making_an_arena_with_its_manager, STRATEGIES[i]), -SIGKILL);
         CHECK_EQ(run(killed_while_entering, STRATEGIES[i]), -SIGKILL);
         CHECK(!nothing_is_left());
         CHECK_EQ(run(shared, STRATEGIES[i]), 0);
