@@ -147,8 +147,9 @@ enum { MPSHM__SLAB_LIMIT = 32 * 1024, MPSHM__SLAB_BYTES = 256 * 1024 };
 /* Is anything of block `i` left? If not, it becomes free, exactly once, by whoever sees it first.
  */
 void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena, uint32_t i);
-/* Take process `slot` out of every block of the arena. */
-void mpshm__forget_holder(struct mpshm__control *control, struct mpshm__arena *arena, int slot);
+/* Take the processes of these slots, a bit each, out of every block of the arena, in one pass. */
+void mpshm__forget_holders(struct mpshm__control *control, struct mpshm__arena *arena,
+                           const uint64_t gone[MPSHM__HOLDER_WORDS]);
 int mpshm__has_references(const struct mpshm__block *block);
 /* How many rows have been used, and never more than there are. */
 uint32_t mpshm__used(const struct mpshm__arena *arena);

@@ -89,6 +89,9 @@ void mpshm__keeper_detach(struct manager *m, int slot)
 /* The process of `slot` is dead. */
 void mpshm__keeper_sweep(struct manager *m, int slot)
 {
+    uint64_t gone[MPSHM__HOLDER_WORDS] = {0};
+
+    gone[slot / 64] = (uint64_t)1 << (slot % 64);
     mpshm__keeper_unwatch(m, slot);
     mpshm__keeper_detach(m, slot);
     for (uint32_t i = 0; i < m->tree.arena_top; i++) {
@@ -99,7 +102,7 @@ void mpshm__keeper_sweep(struct manager *m, int slot)
             atomic_store(&m->tree.control->arenas[i].owner, MPSHM__NO_SLOT);
             atomic_store(&arena->header->orphan, 1);
         }
-        mpshm__forget_holder(m->tree.control, arena, slot);
+        mpshm__forget_holders(m->tree.control, arena, gone);
     }
     mpshm__object_unlink_unfinished(m->tree.control, &m->tree.control->slots[slot]);
     atomic_store(&m->tree.control->slots[slot].pid, 0);
@@ -170,6 +173,7 @@ void mpshm__keeper_catch_up(struct manager *m, uint32_t i)
 {
     struct mpshm__control *control = m->tree.control;
     struct mpshm__arena_row *row = &control->arenas[i];
+    uint64_t gone[MPSHM__HOLDER_WORDS] = {0};
     uint32_t owner = atomic_load(&row->owner);
 
     if (owner >= MPSHM__SLOTS || atomic_load(&control->slots[owner].state) == MPSHM__SLOT_FREE ||
@@ -180,7 +184,8 @@ void mpshm__keeper_catch_up(struct manager *m, uint32_t i)
     }
     for (int slot = 0; slot < MPSHM__SLOTS; slot++)
         if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_FREE)
-            mpshm__forget_holder(control, m->tree.arenas[i], slot);
+            gone[slot / 64] |= (uint64_t)1 << (slot % 64);
+    mpshm__forget_holders(control, m->tree.arenas[i], gone);
 }
 
 /* A predecessor was killed: find again what the control file speaks of. */

@@ -68,18 +68,19 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena,
     push_returned(arena, i);
 }
 
-void mpshm__forget_holder(struct mpshm__control *control, struct mpshm__arena *arena, int slot)
+void mpshm__forget_holders(struct mpshm__control *control, struct mpshm__arena *arena,
+                           const uint64_t gone[MPSHM__HOLDER_WORDS])
 {
     uint32_t used = mpshm__used(arena);
-    uint64_t bit = (uint64_t)1 << (slot % 64);
 
     for (uint32_t i = 0; i < used; i++) {
         struct mpshm__block *block = &arena->blocks[i];
         if (!(atomic_load_explicit(&block->state, memory_order_relaxed) & MPSHM__LIVE))
             continue;
-        if (atomic_load_explicit(&block->holders[slot / 64], memory_order_relaxed) & bit)
-            atomic_fetch_and(&block->holders[slot / 64], ~bit);
-        /* Also what the dead one had let go of and did not live to free. */
+        for (int w = 0; w < MPSHM__HOLDER_WORDS; w++)
+            if (atomic_load_explicit(&block->holders[w], memory_order_relaxed) & gone[w])
+                atomic_fetch_and(&block->holders[w], ~gone[w]);
+        /* Also what a dead one had let go of and did not live to free. */
         mpshm__try_free(control, arena, i);
     }
 }
