@@ -19,7 +19,7 @@ int main(int argc, char **argv)
     case 0:
         break;
     default:
-        return 0;
+        _exit(0); /* nothing to say goodbye to: whoever waits for this wants it over */
     }
     /* Whatever the starter had open without close-on-exec (a port, a pipe) is not ours to keep. */
     for (long fd = sysconf(_SC_OPEN_MAX) < 65536 ? sysconf(_SC_OPEN_MAX) : 65536; fd > 3; fd--)
