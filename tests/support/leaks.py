@@ -51,21 +51,31 @@ def descriptors() -> Counter[str]:
     return targets
 
 
+# Processes that have nothing to do with this run, and how often they were looked at. One look could fall
+# between a fork and the exec that gives a process its environment.
+strangers: Counter[str] = Counter()
+
+
 def processes() -> dict[int, str]:
     """
     Children of this process, zombies included, and every program started by a descendant: pid to name.
     """
     here, mark = os.getpid(), "=".join(TOKEN).encode()
+    everybody = set(filter(str.isdigit, os.listdir("/proc"))) - {str(here)}
+    for pid in strangers.keys() - everybody:
+        del strangers[pid]
     found = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit() or int(entry) == here:
+    for pid in everybody:
+        if strangers[pid] == 2:
             continue
         try:
-            name, fields = Path(f"/proc/{entry}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
-            if int(fields.split()[1]) == here or mark in Path(f"/proc/{entry}/environ").read_bytes():
-                found[int(entry)] = name
+            name, fields = Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
+            if int(fields.split()[1]) == here or mark in Path(f"/proc/{pid}/environ").read_bytes():
+                found[int(pid)] = name
+                continue
         except OSError:
             pass  # it has just ended, or belongs to another user
+        strangers[pid] += 1
     return found
 
 
