@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 
 import numpy as np
@@ -139,7 +140,6 @@ def test_a_record_array_and_a_masked_array_keep_their_types(carrier: Carrier, co
     assert np.array_equal(got_masked.compressed(), masked.compressed())
 
 
-@pytest.mark.xfail(strict=True, reason="a memmap travels by value")
 @pytest.mark.parametrize("mode", ["r+", "r"])
 def test_a_memmap_is_opened_again_by_its_path(echo: Carrier, tmp_path: Path, mode: str) -> None:
     np.arange(1 << 17, dtype="<u4").tofile(tmp_path / "numbers")
@@ -152,6 +152,27 @@ def test_a_memmap_is_opened_again_by_its_path(echo: Carrier, tmp_path: Path, mod
     if mode == "r+":
         echo.call(tasks.fill, result, 7)
         assert (mapped == 7).all()
+
+
+def test_a_memmap_whose_file_has_gone_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    np.arange(100).tofile(path)
+    message = ForkingPickler.dumps(np.memmap(path, np.int64, "r"))
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match="its file has gone"):
+        ForkingPickler.loads(message)
+
+
+def test_what_has_no_file_of_its_own_any_more_travels_as_data(tmp_path: Path) -> None:
+    path = tmp_path / "numbers"
+    np.arange(100).tofile(path)
+    mapped = np.memmap(path, np.int64, "r")
+    for private in (mapped + 1, np.memmap(path, np.int64, "c"), mapped[:0]):
+        result = ForkingPickler.loads(ForkingPickler.dumps(private))
+        assert type(result) is type(private)
+        assert np.array_equal(result, private)
+    upside_down = ForkingPickler.loads(ForkingPickler.dumps(mapped.reshape(10, 10)[::-2, 3:]))
+    assert np.array_equal(upside_down, mapped.reshape(10, 10)[::-2, 3:])
 
 
 @pytest.mark.slow

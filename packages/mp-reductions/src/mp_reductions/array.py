@@ -26,6 +26,7 @@ from mp_core.stats import add_copied_bytes
 from mp_reductions import inline
 from mp_reductions.inline import PLAIN
 from mp_reductions.layout import pack
+from mp_reductions.memmap import reduce_memmap
 from mp_reductions.sharing import address_of, find_block
 
 __all__ = ["init_reductions", "rebuild_ndarray", "rebuild_whole", "reduce_ndarray"]
@@ -40,6 +41,7 @@ def init_reductions() -> None:
     >>> init_reductions()
     """
     ForkingPickler.register(np.ndarray, reduce_ndarray)
+    ForkingPickler.register(np.memmap, reduce_memmap)
     _children.enlist("mp_reductions")
 
 
