@@ -1,0 +1,94 @@
+"""What the crash tests look at from outside: managers, names, the folder of a tree, who is gone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from support.waiting import until
+
+LONG = os.environ.get("MP_SOAK") == "1"
+NAME = re.compile(r"/dev/shm/(mpshm-[0-9a-f]+)")
+
+
+@contextmanager
+def runtime_folder() -> Iterator[Path]:
+    """A runtime folder that nobody else uses; at the end it must be empty again."""
+    folder = Path(tempfile.mkdtemp(prefix="mpshm-crash-"))
+    try:
+        yield folder
+        assert until(lambda: not left_in(folder)), left_in(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def left_in(folder: Path) -> list[str]:
+    """What lies in the folder, and who manages it."""
+    return [str(p.relative_to(folder)) for p in folder.rglob("*")] + [f"manager {p}" for p in managers(folder)]
+
+
+def managers(folder: Path) -> list[int]:
+    """The managers of the trees in *folder*; a zombie has no command line any more."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[0] == b"shm-manager" and words[1].startswith(os.fsencode(folder)):
+            found.append(int(entry))
+    return found
+
+
+def names_of(pids: Iterable[int]) -> set[str]:
+    """The names in /dev/shm that these processes have mapped."""
+    return {name for pid in pids for name in NAME.findall(Path(f"/proc/{pid}/maps").read_text())}
+
+
+def is_gone(pid: int) -> bool:
+    """Has the process ended, be it reaped or not?"""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def memory_of(*pids: int) -> int:
+    """Bytes in use in all segments that these processes have open."""
+    segments = {}
+    for pid in pids:
+        for entry in os.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{entry}"
+            try:
+                if os.readlink(path).startswith(("/memfd:mpshm", "/dev/shm/mpshm")):
+                    state = os.stat(path)
+                    segments[state.st_dev, state.st_ino] = state.st_blocks * 512
+            except FileNotFoundError:
+                pass
+    return sum(segments.values())
+
+
+def with_dev_shm_of(size: str, *command: str) -> list[str]:
+    """The command, in a mount namespace whose /dev/shm has that size."""
+    script = f'mount -t tmpfs -o size={size} shm /dev/shm && exec "$@"'
+    return ["unshare", "-m", "sh", "-c", script, "sh", *command]
+
+
+def can_unshare() -> bool:
+    """Can a mount namespace be made here, and /dev/shm be mounted in it?"""
+    if shutil.which("unshare") is None:
+        return False
+    return subprocess.run(with_dev_shm_of("1m", "true"), capture_output=True).returncode == 0
+
+
+def python(*arguments: str) -> list[str]:
+    return [sys.executable, "-X", "faulthandler", *arguments]

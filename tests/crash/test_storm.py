@@ -1,0 +1,34 @@
+"""Hundreds of injected faults: every message is delivered intact or somebody is told; nobody hangs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from scene import LONG, can_unshare, python, runtime_folder, with_dev_shm_of
+
+STORM = str(Path(__file__).with_name("storm.py"))
+FAULTS = 4000 if LONG else 60
+TIMEOUT = 3600 if LONG else 110
+
+pytestmark = pytest.mark.timeout(TIMEOUT + 10)
+
+
+def run(command: list[str], strategy: str) -> None:
+    with runtime_folder() as folder:
+        environment = os.environ | {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+        assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+        assert done.stdout.startswith(f"{FAULTS} faults: ")
+
+
+def test_every_message_is_delivered_or_somebody_is_told(strategy: str) -> None:
+    run(python(STORM, str(FAULTS), "1"), strategy)
+
+
+def test_also_when_dev_shm_is_full_most_of_the_time() -> None:
+    if not can_unshare():
+        pytest.skip("no mount namespace with a small /dev/shm can be made here (unshare -m)")
+    run(with_dev_shm_of("4m", *python(STORM, str(FAULTS), "2")), "file_system")
