@@ -31,7 +31,9 @@ def runtime_folder() -> Iterator[Path]:
 
 def left_in(folder: Path) -> list[str]:
     """What lies in the folder, and who manages it."""
-    return [str(p.relative_to(folder)) for p in folder.rglob("*")] + [f"manager {p}" for p in managers(folder)]
+    # os.walk passes over a folder that is taken away while it is being read; Path.rglob raises.
+    found = [os.path.join(at, name) for at, folders, files in os.walk(folder) for name in folders + files]
+    return [os.path.relpath(path, folder) for path in found] + [f"manager {p}" for p in managers(folder)]
 
 
 def managers(folder: Path) -> list[int]:
