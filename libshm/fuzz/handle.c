@@ -30,11 +30,13 @@ static void prepare(void)
 /* The checksum is no secret; whoever forges a handle can compute it. */
 static void mend(unsigned char *handle)
 {
-    uint64_t h = 0xcbf29ce484222325u;
+    uint64_t h = 0xcbf29ce484222325u, word;
 
-    for (size_t i = 0; i < CHECK_AT; i++)
-        h = (h ^ handle[i]) * 0x100000001b3u;
-    h ^= h >> 29;
+    for (size_t i = 0; i < CHECK_AT; i += sizeof(word)) {
+        memcpy(&word, handle + i, sizeof(word));
+        h = (h ^ word) * 0x9e3779b97f4a7c15u;
+        h ^= h >> 32;
+    }
     memcpy(handle + CHECK_AT, &h, sizeof(h));
 }
 

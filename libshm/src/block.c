@@ -225,12 +225,14 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
 
 static uint64_t checksum(const struct handle *handle)
 {
-    const unsigned char *byte = (const void *)handle;
-    uint64_t h = 0xcbf29ce484222325u;
+    uint64_t words[offsetof(struct handle, check) / 8], h = 0xcbf29ce484222325u;
 
-    for (size_t i = 0; i < offsetof(struct handle, check); i++)
-        h = (h ^ byte[i]) * 0x100000001b3u;
-    return h ^ h >> 29;
+    memcpy(words, handle, sizeof(words));
+    for (size_t i = 0; i < sizeof(words) / 8; i++) {
+        h = (h ^ words[i]) * 0x9e3779b97f4a7c15u; /* odd, so no change of one word is lost */
+        h ^= h >> 32;
+    }
+    return h;
 }
 
 int mpshm_block_send(const mpshm_block *ref, unsigned char *bytes)

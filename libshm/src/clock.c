@@ -69,7 +69,13 @@ int mpshm__has_mapped(int pid, const char *path)
 
 uint64_t mpshm__memory_bytes(void)
 {
+    static _Atomic uint64_t known; /* asked once: every allocation looks at it */
+    uint64_t bytes = atomic_load_explicit(&known, memory_order_relaxed);
     struct sysinfo info;
 
-    return sysinfo(&info) == 0 ? (uint64_t)info.totalram * info.mem_unit : (uint64_t)1 << 30;
+    if (bytes == 0) {
+        bytes = sysinfo(&info) == 0 ? (uint64_t)info.totalram * info.mem_unit : (uint64_t)1 << 30;
+        atomic_store_explicit(&known, bytes, memory_order_relaxed);
+    }
+    return bytes;
 }

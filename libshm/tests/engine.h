@@ -124,4 +124,13 @@ __attribute__((unused)) static uint64_t cached_bytes(void)
     return stats.cached_bytes;
 }
 
+/* When all processes that shared have gone, nothing is left. The folder goes last. */
+__attribute__((unused)) static void tear_down(void)
+{
+    EVENTUALLY(entries_in(runtime_dir, "mpshm-") == 0);
+    if (own_dev_shm)
+        CHECK_EQ(entries_in("/dev/shm", "mpshm-"), 0);
+    CHECK_EQ(rmdir(runtime_dir), 0);
+}
+
 #endif

@@ -173,15 +173,6 @@ static void a_stranger_who_gets_a_handle_joins_the_tree(int strategy)
     close(there[0]), close(there[1]), close(back[0]), close(back[1]);
 }
 
-static void when_all_have_gone_nothing_is_left(void)
-{
-    /* Whatever the rounds left unclaimed goes with the tree; the folder goes last. */
-    EVENTUALLY(entries_in(runtime_dir, "mpshm-") == 0);
-    if (own_dev_shm)
-        CHECK_EQ(entries_in("/dev/shm", "mpshm-"), 0);
-    CHECK_EQ(rmdir(runtime_dir), 0);
-}
-
 static void run(void (*test)(int))
 {
     for (int i = 0; i < 2; i++) {
@@ -204,6 +195,6 @@ int main(void)
     run(a_message_outlives_a_killed_sender);
     run(a_killed_holder_gives_its_blocks_back);
     run(a_killed_manager_is_replaced);
-    when_all_have_gone_nothing_is_left();
+    tear_down(); /* whatever the rounds left unclaimed goes with the tree */
     return 0;
 }
