@@ -46,7 +46,7 @@ def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
         sources=[str(source) for source in sorted(native.glob("*.c"))],
         include_dirs=[str(libshm / "include")],
         extra_objects=[str(build / "libshm.a")],
-        extra_compile_args=["-fvisibility=hidden", "-std=gnu11", "-O2"],
+        extra_compile_args=["-fvisibility=hidden", "-std=gnu11", "-O2", "-Werror=implicit-function-declaration"],
         define_macros=[("Py_LIMITED_API", LIMITED_API)],
         libraries=["rt", "pthread"],
         py_limited_api=True,

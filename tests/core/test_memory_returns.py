@@ -124,7 +124,6 @@ def test_a_message_that_cannot_be_unpickled_to_its_end_leaves_nothing(strategy: 
     assert live() == before
 
 
-@pytest.mark.xfail(strict=True, reason="the claim of a message that a pipe refused stays until its sender ends")
 def test_a_message_that_arrives_at_a_closed_pipe_leaves_nothing(tmp_path: Path, strategy: str) -> None:
     program = """
         import numpy as np

@@ -1,4 +1,4 @@
-"""The inline limit: below it a private array travels in the message, above it through shared memory."""
+"""The inline limit: as many bytes of private arrays travel in a message, the others through shared memory."""
 
 from __future__ import annotations
 
@@ -42,6 +42,51 @@ def test_an_array_at_the_limit_travels_inside_and_one_beyond_it_does_not(
     assert (at.sum(), beyond.sum()) == (nbytes, nbytes + 1)
     assert at.flags.writeable
     assert beyond.flags.writeable
+
+
+KINDS = {
+    "plain": lambda nbytes: np.full(nbytes, 7, "u1"),
+    "read-only": lambda nbytes: np.frombuffer(b"\7" * nbytes, "u1"),
+    "backwards": lambda nbytes: np.full(nbytes, 7, "u1")[::-1],
+    "row": lambda nbytes: np.full((3, nbytes), 7, "u1")[1],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_limit_is_one_for_the_whole_message(strategy: str, limit: int, kind: str) -> None:
+    mp.set_inline_limit(10_000)
+    sent = [KINDS[kind](1_000) for _ in range(25)]
+    for _ in range(2):  # and each message begins anew
+        got = travelled(sent)
+        assert [mp.is_shared(a) for a in got] == [False] * 10 + [True] * 15
+        assert all((a == 7).all() and a.shape == (1_000,) for a in got)
+
+
+def test_a_message_that_is_full_still_takes_what_is_smaller_than_a_handle(strategy: str, limit: int) -> None:
+    mp.set_inline_limit(10_000)
+    got = travelled([np.zeros(10_000, "u1"), *(np.full(256, k, "u1") for k in range(200))])
+    assert not any(map(mp.is_shared, got))
+    assert [int(a[-1]) for a in got] == [0, *range(200)]
+
+
+def test_a_message_within_a_message_has_its_own_room(strategy: str, limit: int) -> None:
+    mp.set_inline_limit(1_000)
+    outer = travelled([np.zeros(600, "u1"), Envelope(np.zeros(600, "u1")), np.zeros(400, "u1"), np.zeros(300, "u1")])
+    assert [mp.is_shared(a) for a in (outer[0], outer[1].content, *outer[2:])] == [False, False, False, True]
+
+
+class Envelope:
+    """Pickles its content by itself."""
+
+    def __init__(self, content: np.ndarray) -> None:
+        self.content = content
+
+    def __reduce__(self):
+        return opened, (bytes(ForkingPickler.dumps(self.content)),)
+
+
+def opened(letter: bytes) -> Envelope:
+    return Envelope(ForkingPickler.loads(letter))
 
 
 def test_a_shared_array_is_shared_whatever_the_limit(strategy: str, limit: int) -> None:

@@ -9,20 +9,17 @@
  *   interpreter's lock. Who holds the interpreter's lock never waits for ours: a call that may not
  *   wait is refused (and made again without the interpreter's lock), and a release that finds our
  *   lock taken is left for the one who has it. */
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
 #include <errno.h>
 
-#include "mpshm.h"
+#include "native.h"
 
-/* From this size on, memory may be reserved or touched page by page: let other threads run. */
-enum { TAKES_A_WHILE = 1 << 20 };
+typedef mp_buffer Buffer;
 
-typedef struct {
-    PyObject_HEAD mpshm_block block;
-} Buffer;
+PyObject *mp_block_type;
+int mp_strategy;
+static PyObject *why_not; /* what to call with (errno, length of the handle) when a claim fails */
 
-static PyObject *wrap(PyObject *type, mpshm_block *block)
+PyObject *mp_wrap(PyObject *type, mpshm_block *block)
 {
     allocfunc alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
     Buffer *self = (Buffer *)alloc((PyTypeObject *)type, 0);
@@ -46,38 +43,103 @@ static PyObject *allocate(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OiKp:allocate", &type, &strategy, &nbytes, &zeroed))
         return NULL;
     int flags = zeroed ? MPSHM_ZEROED : 0;
-    if (nbytes < TAKES_A_WHILE)
+    if (nbytes < MP_TAKES_A_WHILE)
         rc = mpshm_block_allocate(strategy, nbytes, flags | MPSHM_NOWAIT, &block);
     if (rc == -EAGAIN) {
         Py_BEGIN_ALLOW_THREADS rc = mpshm_block_allocate(strategy, nbytes, flags, &block);
         Py_END_ALLOW_THREADS
     }
-    return rc < 0 ? PyLong_FromLong(rc) : wrap(type, &block);
+    return rc < 0 ? PyLong_FromLong(rc) : mp_wrap(type, &block);
 }
 
-/* claim(type, handle) -> object of type, or -errno as an int */
-static PyObject *claim(PyObject *module, PyObject *args)
+/* ---- travelling ---- */
+
+/* setup(block_type, why_not): the class that claims become, and who raises when one fails */
+static PyObject *setup(PyObject *module, PyObject *args)
 {
-    PyObject *type;
-    const char *handle;
-    Py_ssize_t len;
-    mpshm_block block;
+    PyObject *type, *raise;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "Oy#:claim", &type, &handle, &len))
+    if (!PyArg_ParseTuple(args, "OO:setup", &type, &raise))
         return NULL;
-    const unsigned char *bytes = (const unsigned char *)handle;
-    int rc = mpshm_block_claim(bytes, (size_t)len, MPSHM_NOWAIT, &block);
+    Py_INCREF(type);
+    Py_INCREF(raise);
+    Py_XDECREF(mp_block_type);
+    Py_XDECREF(why_not);
+    mp_block_type = type;
+    why_not = raise;
+    Py_RETURN_NONE;
+}
+
+/* set_strategy(number): for what is moved from now on */
+static PyObject *set_strategy(PyObject *module, PyObject *number)
+{
+    (void)module;
+    long strategy = PyLong_AsLong(number);
+    if (strategy == -1 && PyErr_Occurred())
+        return NULL;
+    mp_strategy = (int)strategy;
+    Py_RETURN_NONE;
+}
+
+PyObject *mp_rebuild_block(PyObject *handle)
+{
+    char *bytes;
+    Py_ssize_t len;
+    mpshm_block block;
+
+    if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
+        return NULL;
+    int rc = mpshm_block_claim((unsigned char *)bytes, (size_t)len, MPSHM_NOWAIT, &block);
     if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_claim(bytes, (size_t)len, 0, &block);
+        Py_BEGIN_ALLOW_THREADS /* the handle is the caller's, so it stays */
+            rc = mpshm_block_claim((unsigned char *)bytes, (size_t)len, 0, &block);
         Py_END_ALLOW_THREADS
     }
-    return rc < 0 ? PyLong_FromLong(rc) : wrap(type, &block);
+    return rc == 0 ? mp_wrap(mp_block_type, &block)
+                   : PyObject_CallFunction(why_not, "in", -rc, len);
 }
+
+static PyObject *rebuild_block(PyObject *module, PyObject *handle)
+{
+    (void)module;
+    return mp_rebuild_block(handle);
+}
+
+/* reduce_block(block) -> (rebuild_block, (handle,)) */
+static PyObject *reduce_block(PyObject *module, PyObject *block)
+{
+    if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
+        ((Buffer *)block)->block.arena == NULL)
+        return PyErr_Format(PyExc_ValueError, "a Block was expected, and one that was allocated");
+    PyObject *rebuild = PyObject_GetAttrString(module, "rebuild_block");
+    PyObject *handle = rebuild ? mp_claim_on(&((Buffer *)block)->block) : NULL;
+    if (handle == NULL) {
+        Py_XDECREF(rebuild);
+        return NULL;
+    }
+    return Py_BuildValue("N(N)", rebuild, handle);
+}
+
+PyDoc_STRVAR(
+    rebuild_block_doc,
+    "rebuild_block(handle, /)\n--\n\n"
+    "Claim the `Block` that a handle (56 bytes) speaks of.\n\n"
+    "Raises `ValueError` when the handle is damaged, and `OSError` when it was claimed before, "
+    "when its memory is gone, or when this process cannot meet the memory (no descriptor left, "
+    "say).");
+PyDoc_STRVAR(reduce_block_doc, "reduce_block(block, /)\n--\n\n"
+                               "The pickle of a `Block`: a claim on it, for one receiver.");
 
 static PyMethodDef functions[] = {
     {"allocate", allocate, METH_VARARGS, NULL},
-    {"claim", claim, METH_VARARGS, NULL},
+    {"setup", setup, METH_VARARGS, NULL},
+    {"set_strategy", set_strategy, METH_O, NULL},
+    {"rebuild_block", rebuild_block, METH_O, rebuild_block_doc},
+    {"reduce_block", reduce_block, METH_O, reduce_block_doc},
+    {"message_begin", mp_message_begin, METH_O, NULL},
+    {"message_end", mp_message_end, METH_O, NULL},
+    {"copied_bytes", mp_copied_bytes, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -104,17 +166,6 @@ static PyObject *hollow(void)
 {
     PyErr_SetString(PyExc_ValueError, "this block was never allocated; use mp_core.Block(nbytes)");
     return NULL;
-}
-
-static PyObject *buffer_send(PyObject *op, PyObject *unused)
-{
-    unsigned char handle[MPSHM_HANDLE_SIZE];
-    (void)unused;
-
-    if (((Buffer *)op)->block.arena == NULL)
-        return hollow();
-    mpshm_block_send(&((Buffer *)op)->block, handle);
-    return PyBytes_FromStringAndSize((const char *)handle, sizeof(handle));
 }
 
 static PyObject *buffer_others(PyObject *op, PyObject *unused)
@@ -155,7 +206,6 @@ static PyObject *buffer_strategy(PyObject *op, void *closure)
 }
 
 static PyMethodDef buffer_methods[] = {
-    {"_send", buffer_send, METH_NOARGS, "A claim on this block, as bytes for one receiver."},
     {"_revoke", buffer_revoke, METH_NOARGS, "Take back every claim that nobody has made yet."},
     {"_others", buffer_others, METH_NOARGS, "How many others want this block."},
     {NULL, NULL, 0, NULL},

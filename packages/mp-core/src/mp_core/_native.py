@@ -1,13 +1,15 @@
 """The seam: the only module that touches the compiled library.
 
-`ffi` and `lib` are cffi's view of libshm. `Buffer`, `allocate` and `claim` are the hand-written part (`native/block.c`
-says why). `check` turns a `-errno` into the `OSError` that it stands for.
+`ffi` and `lib` are cffi's view of libshm. What is beyond cffi is written by hand (`native/`) and is in the same file,
+as modules of their own: `_block`, whose functions are these, and what `compiled` finds for others. `check` turns a
+`-errno` into the `OSError` that it stands for.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from typing import Any
@@ -20,9 +22,16 @@ __all__ = [
     "Buffer",
     "allocate",
     "check",
-    "claim",
+    "compiled",
+    "copied_bytes",
     "ffi",
     "lib",
+    "message_begin",
+    "message_end",
+    "rebuild_block",
+    "reduce_block",
+    "set_strategy",
+    "setup",
 ]
 
 
@@ -47,20 +56,33 @@ def _same_version() -> None:
         )
 
 
-def _second_module() -> Any:
-    """Load the `_block` module that lives in the same shared library, so that both use one copy of libshm."""
-    loader = ExtensionFileLoader("mp_core._block", _libshm.__file__)
-    spec = importlib.util.spec_from_file_location("mp_core._block", _libshm.__file__, loader=loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
-    return module
+def compiled(name: str) -> Any:
+    """
+    The module *name* ("package.module"), which lives in the same file, so that all use one copy of libshm.
+
+    >>> compiled("mp_core._block").Buffer is Buffer
+    True
+    """
+    if name not in sys.modules:
+        loader = ExtensionFileLoader(name, _libshm.__file__)
+        spec = importlib.util.spec_from_file_location(name, _libshm.__file__, loader=loader)
+        assert spec is not None
+        module = importlib.util.module_from_spec(spec)
+        loader.exec_module(module)
+        sys.modules[name] = module  # its functions are pickled by that name
+    return sys.modules[name]
 
 
 _same_version()
 check(lib.mpshm_set_manager(os.fsencode(Path(_libshm.__file__).with_name("shm-manager"))), "the path of shm-manager")
 
-_block = _second_module()
+_block = compiled("mp_core._block")
 Buffer: type = _block.Buffer
 allocate = _block.allocate
-claim = _block.claim
+setup = _block.setup
+set_strategy = _block.set_strategy
+rebuild_block = _block.rebuild_block
+reduce_block = _block.reduce_block
+message_begin = _block.message_begin
+message_end = _block.message_end
+copied_bytes = _block.copied_bytes

@@ -9,12 +9,11 @@ from __future__ import annotations
 import errno
 import operator
 import os
-from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, NoReturn
 
 from mp_core import _native, _pickling, strategy
-from mp_core._native import Buffer
+from mp_core._native import Buffer, rebuild_block, reduce_block
 
 __all__ = ["Block", "allocate", "rebuild_block", "reduce_block"]
 
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
         def _address(self) -> int: ...
         @property
         def _strategy(self) -> int: ...
-        def _send(self) -> bytes: ...
         def _others(self) -> int: ...
         def _revoke(self) -> None: ...
         def __buffer__(self, flags: int, /) -> memoryview: ...
@@ -103,33 +101,6 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
     raise OSError(-block, f"cannot allocate {size} bytes of shared memory ({name}): {_reason(-block)}")
 
 
-# ---- travelling ------------------------------------------------------------------------------------------------------
-
-
-def reduce_block(block: Block) -> tuple[Callable[[bytes], Block], tuple[bytes]]:
-    """The pickle of a block: a claim on it, for one receiver."""
-    return rebuild_block, (_pickling.noted(block._send()),)
-
-
-def rebuild_block(handle: bytes) -> Block:
-    """
-    Claim the block that a handle speaks of.
-
-    Raises `ValueError` when the handle is damaged, and `OSError` when it was claimed before, when its memory is gone,
-    or when this process cannot meet the memory (no descriptor left, say).
-    """
-    block = _native.claim(Block, handle)
-    if isinstance(block, Block):
-        return block
-    if block == -errno.EBADMSG:
-        raise ValueError(f"the handle of a block of shared memory is damaged ({len(handle)} bytes)")
-    raise OSError(-block, f"cannot receive a block of shared memory: {_reason(-block)}")
-
-
-ForkingPickler.register(Block, reduce_block)
-_pickling.install(rebuild_block)
-
-
 # ---- what to say when it fails ---------------------------------------------------------------------------------------
 
 _NO_ROOM = {errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
@@ -144,6 +115,13 @@ _REASONS = {
     errno.EAGAIN: "the shared memory manager does not answer (is it stopped?)",
     errno.EPERM: "its folder or its manager belongs to somebody else; see MPSHM_RUNTIME_DIR",
 }
+
+
+def _refuse(number: int, length: int) -> NoReturn:
+    """Say why the claim that a handle of *length* bytes speaks of cannot be made."""
+    if number == errno.EBADMSG:
+        raise ValueError(f"the handle of a block of shared memory is damaged ({length} bytes)")
+    raise OSError(number, f"cannot receive a block of shared memory: {_reason(number)}")
 
 
 def _reason(number: int) -> str:
@@ -161,3 +139,8 @@ def _no_room(size: int, name: str) -> str:
         )
     pages, page = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return f"cannot allocate {size} bytes of shared memory: about {pages * page} bytes of memory are free"
+
+
+_native.setup(Block, _refuse)
+ForkingPickler.register(Block, reduce_block)
+_pickling.install()

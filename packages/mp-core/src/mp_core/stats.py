@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mp_core import strategy
-from mp_core._native import ffi, lib
+from mp_core._native import copied_bytes, ffi, lib
 
 __all__ = ["Segment", "add_copied_bytes", "empty_cache", "list_segments", "memory_stats"]
-
-_copied = 0
 
 
 def add_copied_bytes(nbytes: int) -> None:
     """Count *nbytes* that a reducer has copied from private into shared memory. For the reducers' use."""
-    global _copied
-    _copied += nbytes
+    copied_bytes(nbytes)
 
 
 def memory_stats() -> dict[str, int]:
@@ -35,7 +32,7 @@ def memory_stats() -> dict[str, int]:
     raw = ffi.new("mpshm_stats *")
     lib.mpshm_get_stats(raw)
     names = [name for name, _ in ffi.typeof("mpshm_stats").fields]
-    return {"copied_bytes": _copied, **{name: int(getattr(raw, name)) for name in names}}
+    return {"copied_bytes": copied_bytes(0), **{name: int(getattr(raw, name)) for name in names}}
 
 
 def empty_cache() -> None:

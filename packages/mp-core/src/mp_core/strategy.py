@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
-from mp_core._native import lib
+from mp_core._native import lib, set_strategy
 
 __all__ = ["CODES", "NAMES", "get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy"]
 
@@ -26,6 +26,7 @@ def _validated(name: str, source: str = "sharing strategy") -> str:
 
 
 _current = _validated(os.environ.get("MP_SHARING_STRATEGY", _ALL[0]), "value of MP_SHARING_STRATEGY,")
+set_strategy(CODES[_current])
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
@@ -41,6 +42,7 @@ def set_sharing_strategy(new_strategy: str) -> None:
     """
     global _current
     _current = _validated(new_strategy)
+    set_strategy(CODES[_current])
 
 
 def get_sharing_strategy() -> str:

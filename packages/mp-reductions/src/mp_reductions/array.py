@@ -9,6 +9,14 @@ Note [The four ways]
 
 A Block is pickled as an object of its own, so two views of one base in one message meet in pickle's memo and
 stand on one Block again when they arrive.
+
+Note [Plain arrays]
+-------------------
+Nearly every array that is sent is C-contiguous, aligned, writable and of one of the dtypes that are a single object
+per process, with a character of its own ('d', 'i', '?'). Such an array is *plain*: a character and a shape say all
+about it, and it takes the same four ways by a short cut in C (`_plain`, compiled in mp-core), which is what makes a
+message with a thousand small arrays cheap. A dtype that only equals one of them (it has metadata, say, which NumPy's
+== does not see) is not plain. All others, and what goes wrong, come to `reduce_ndarray` here.
 """
 
 from __future__ import annotations
@@ -20,16 +28,17 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _children
+from mp_core import _children, _native
 from mp_core.block import Block, allocate
 from mp_core.stats import add_copied_bytes
 from mp_reductions import inline
-from mp_reductions.inline import PLAIN
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
 from mp_reductions.sharing import address_of, find_block
 
-__all__ = ["init_reductions", "rebuild_ndarray", "rebuild_whole", "reduce_ndarray"]
+__all__ = ["init_reductions", "rebuild_ndarray", "reduce_ndarray"]
+
+_plain: Any = _native.compiled("mp_reductions._plain")
 
 
 def init_reductions() -> None:
@@ -40,36 +49,25 @@ def init_reductions() -> None:
 
     >>> init_reductions()
     """
-    ForkingPickler.register(np.ndarray, reduce_ndarray)
+    ForkingPickler.register(np.ndarray, _plain.reduce_plain if _knows_arrays() else reduce_ndarray)
     ForkingPickler.register(np.memmap, reduce_memmap)
     _children.enlist("mp_reductions")
 
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
     """The pickle of an array; see Note [The four ways]."""
-    # Written out flat, because a message may hold thousands of arrays: each call and each attribute counts.
-    dtype = a.dtype
-    char = dtype.char
-    plain = PLAIN.get(char) is dtype and a.flags.carray  # see inline.py, Note [Plain arrays]
-    base: Any = a.base
-    if base is not None:
-        block = base if type(base) is Block else find_block(a)
-        if block is not None:
-            if plain and a.nbytes == block.nbytes:  # all of the block, so it begins where the block does
-                return rebuild_whole, (block, char, a.shape)
-            strides = None if a.flags.c_contiguous else a.strides
-            return _reduced(block, a, address_of(a) - address_of(block), strides)
-    if plain:
-        if a.nbytes <= inline._limit:
-            return inline.rebuild_plain, (a.tobytes(), char, a.shape)
-    elif dtype.hasobject:
+    block = find_block(a)
+    if block is not None:
+        strides = None if a.flags.c_contiguous else a.strides
+        return _reduced(block, a, address_of(a) - address_of(block), strides)
+    if a.dtype.hasobject:
         return a.__reduce__()
-    elif a.nbytes <= inline._limit:
+    if inline.has_room(a.nbytes):
         return inline.reduce_inline(a)
-    return _moved(a, plain)
+    return _moved(a)
 
 
-def _moved(a: np.ndarray[Any, Any], plain: bool) -> Any:
+def _moved(a: np.ndarray[Any, Any]) -> Any:
     """The pickle of a private array through a new Block."""
     packed = pack(a)
     try:
@@ -80,8 +78,6 @@ def _moved(a: np.ndarray[Any, Any], plain: bool) -> Any:
         return inline.reduce_inline(a)
     _frombuffer(block, np.uint8)[:] = packed.data
     add_copied_bytes(packed.data.nbytes)
-    if plain:
-        return rebuild_whole, (block, a.dtype.char, a.shape)
     return _reduced(block, a, packed.offset, packed.strides)
 
 
@@ -117,19 +113,6 @@ def _reduced(
     )
 
 
-def rebuild_whole(block: Block, char: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """A plain array over the whole of *block*. A handle that reaches beyond the block is a `TypeError`."""
-    if not isinstance(block, Block):
-        raise ValueError(f"the handle of an array is damaged: a Block was expected, not {type(block).__name__}")
-    try:
-        a: np.ndarray[Any, Any] = _ndarray(shape, PLAIN[char], block)
-    except KeyError:
-        raise ValueError(f"the handle of an array is damaged: no dtype is called {char!r}") from None
-    except OverflowError as error:
-        raise ValueError(f"the handle of an array is damaged: {error}") from None
-    return a
-
-
 # NumPy takes anything with the buffer protocol; its type hints list a few.
 _ndarray: Any = np.ndarray
 _frombuffer: Any = np.frombuffer
@@ -157,3 +140,21 @@ def rebuild_ndarray(
     if not writeable:
         a.flags.writeable = False
     return a
+
+
+# ---- the short cut ---------------------------------------------------------------------------------------------------
+
+_PLAIN: dict[str, np.dtype[Any]] = {
+    char: np.dtype(char)
+    for char in np.typecodes["All"]
+    if not np.dtype(char).hasobject and np.dtype(char).itemsize and np.dtype(char) is np.dtype(char)
+}
+
+_plain.setup(np.ndarray, _PLAIN, reduce_ndarray)
+
+
+def _knows_arrays() -> bool:
+    """Are the fields of an ndarray where `_plain` reads them, in this NumPy?"""
+    grid = np.arange(12.0).reshape(3, 4)
+    samples = [grid, grid[1:], grid.T, np.empty(0), np.array(1), np.broadcast_to(np.int8(1), (2, 2, 2))]
+    return all(_plain.knows(a, address_of(a), a.ndim, a.base, a.dtype, a.flags.num) for a in samples)

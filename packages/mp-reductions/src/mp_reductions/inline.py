@@ -1,7 +1,10 @@
 """Small private arrays travel in the message itself: there a copy through the pipe costs less than a block.
 
-The limit is where the two curves cross, measured by `benchmarks/bench_inline.py` as the round trip of a fresh
-array on a `SimpleQueue`; the environment variable ``MP_INLINE_BYTES`` or `set_inline_limit` move it.
+The limit is one for the whole message. A single array of up to 32 KiB is as fast either way, and in the message it
+needs no manager. Many of them are not, because a pipe holds 64 KiB and its two ends wait for each other beyond that.
+So arrays go into the message until it has 32 KiB of them, and those that come after through shared memory.
+`benchmarks/bench_inline.py` measures both; the environment variable ``MP_INLINE_BYTES`` or `set_inline_limit` move
+it.
 """
 
 from __future__ import annotations
@@ -13,16 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from mp_core import _native
 from mp_reductions.layout import pack
 
-__all__ = [
-    "PLAIN",
-    "get_inline_limit",
-    "rebuild_inline",
-    "rebuild_plain",
-    "reduce_inline",
-    "set_inline_limit",
-]
+__all__ = ["get_inline_limit", "has_room", "rebuild_inline", "reduce_inline", "set_inline_limit"]
+
+_plain: Any = _native.compiled("mp_reductions._plain")
 
 DEFAULT_LIMIT = 32 * 1024
 
@@ -45,11 +44,13 @@ def _validated(nbytes: int) -> int:
 
 
 _limit = _initial()
+_plain.set_limit(_limit)
 
 
 def get_inline_limit() -> int:
     """
-    Private arrays of at most this many bytes travel in the message, larger ones through shared memory.
+    Private arrays travel in the message as long as it has at most this many bytes of them; what is larger, or comes
+    after, goes through shared memory. (Arrays of up to 256 bytes are too small to be counted.)
 
     >>> get_inline_limit() >= 0
     True
@@ -59,7 +60,7 @@ def get_inline_limit() -> int:
 
 def set_inline_limit(nbytes: int) -> None:
     """
-    Set the limit, in bytes, for this process; 0 sends every private array through shared memory.
+    Set the limit, in bytes for each message, for this process; 0 sends every private array through shared memory.
 
     Raises `ValueError` for a negative number.
 
@@ -69,38 +70,18 @@ def set_inline_limit(nbytes: int) -> None:
     """
     global _limit
     _limit = _validated(nbytes)
+    _plain.set_limit(_limit)
+
+
+def has_room(nbytes: int) -> bool:
+    """May a private array of *nbytes* bytes travel in the message of this thread? If so, it is counted."""
+    room: bool = _plain.has_room(nbytes)
+    return room
 
 
 def portable_dtype(dtype: np.dtype[Any]) -> Any:
     """What stands for *dtype* in a pickle: its short string where that says all, otherwise the dtype."""
     return dtype.str if dtype.isbuiltin == 1 else dtype
-
-
-# Note [Plain arrays]
-# -------------------
-# Nearly every array that is sent is C-contiguous, aligned, writable and of one of the dtypes that are a
-# single object per process, with a character of its own ('d', 'i', '?'). Such an array is *plain*: a
-# character and a shape say all about it, and it takes the short way. That is what makes a message with a
-# thousand small arrays cheap: the rest of the time is Python's pickle and the pipe. A dtype that only
-# equals one of them (it has metadata, say, which NumPy's == does not see) is not plain.
-PLAIN: dict[str, np.dtype[Any]] = {
-    char: np.dtype(char)
-    for char in np.typecodes["All"]
-    if not np.dtype(char).hasobject and np.dtype(char).itemsize and np.dtype(char) is np.dtype(char)
-}
-
-
-def rebuild_plain(data: bytes, char: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """A plain array from its bytes, see Note [Plain arrays]; its memory is its own."""
-    try:
-        return _ndarray(shape, PLAIN[char], bytearray(data))
-    except KeyError:
-        raise ValueError(f"the message of an array is damaged: no dtype is called {char!r}") from None
-    except OverflowError as error:
-        raise ValueError(f"the message of an array is damaged: {error}") from None
-
-
-_ndarray = np.ndarray
 
 
 def reduce_inline(a: np.ndarray[Any, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
