@@ -141,8 +141,11 @@ int mpshm__tree_enter(struct mpshm__tree *tree, int create)
         return 0;
     for (int i = 0; fd == -ENOENT && i < (create ? TRIES : 1); i++)
         fd = hold_control(tree->id, create);
-    if (fd < 0)
+    if (fd < 0) {
+        if (create)
+            mpshm__tree_sweep(tree->id);
         return fd == -ENOENT && !create ? -ESTALE : fd;
+    }
     err = fill_up(fd);
     if (err == 0) {
         void *at =
@@ -155,6 +158,8 @@ int mpshm__tree_enter(struct mpshm__tree *tree, int create)
         err = -errno;
     }
     close(fd);
+    if (create) /* what was begun here is taken away, unless somebody else is in it */
+        mpshm__tree_sweep(tree->id);
     return err;
 }
 
@@ -222,8 +227,10 @@ static void sweep_tree(const unsigned char *id, void *unused)
     if (fd < 0) {
         /* Killed between the folder and the file. Whoever is between the two now begins again. */
         mpshm__tree_path(id, "", path, sizeof(path));
-        if (errno == ENOENT)
-            rmdir(path);
+        if (errno == ENOENT || errno == EMFILE)
+            rmdir(path); /* only when it is empty */
+        user_path(path, sizeof(path));
+        rmdir(path);
         return;
     }
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && still_there(fd, path)) {

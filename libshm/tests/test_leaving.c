@@ -1,9 +1,16 @@
 /* What is left when a program has ended: nothing, whether a manager was needed, or killed, or not.
  */
 #define _GNU_SOURCE
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include "engine.h"
+
+static int nothing_is_left(void)
+{
+    return entries_in(runtime_dir, "mpshm-") == 0 &&
+           (!own_dev_shm || entries_in("/dev/shm", "mpshm-") == 0);
+}
 #include "internal.h"
 
 static mpshm_block make(int strategy, uint64_t nbytes)
@@ -103,6 +110,22 @@ static void killed_while_entering(int strategy)
     kill(getpid(), SIGKILL);
 }
 
+/* It may be in no tree, since the control file cannot be made; it says so and takes along the rest. */
+static void could_not_enter(int strategy)
+{
+    struct rlimit none = {0, 0}, before;
+    mpshm_block b;
+
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &(struct rlimit){3, before.rlim_max}), 0);
+    CHECK_EQ(mpshm_block_allocate(strategy, 1000, 0, &b), -EMFILE);
+    CHECK_EQ(setrlimit(RLIMIT_NOFILE, &before), 0);
+    CHECK(nothing_is_left());
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+    CHECK_EQ(mpshm_block_allocate(strategy, 1000, 0, &b), -EFBIG);
+}
+
 static int run(void (*program)(int), int strategy)
 {
     pid_t pid = fork();
@@ -115,17 +138,13 @@ static int run(void (*program)(int), int strategy)
     return reap(pid);
 }
 
-static int nothing_is_left(void)
-{
-    return entries_in(runtime_dir, "mpshm-") == 0 &&
-           (!own_dev_shm || entries_in("/dev/shm", "mpshm-") == 0);
-}
-
 int main(void)
 {
     set_up();
     for (int i = 0; i < 2; i++) {
         CHECK_EQ(run(entered_and_never_shared, STRATEGIES[i]), 0);
+        CHECK(nothing_is_left());
+        CHECK_EQ(run(could_not_enter, STRATEGIES[i]), 0);
         CHECK(nothing_is_left());
         CHECK_EQ(run(shared, STRATEGIES[i]), 0);
         EVENTUALLY(nothing_is_left());
