@@ -110,7 +110,8 @@ static void killed_while_entering(int strategy)
     kill(getpid(), SIGKILL);
 }
 
-/* It may be in no tree, since the control file cannot be made; it says so and takes along the rest. */
+/* It may be in no tree, since the control file cannot be made; it says so and takes along the rest.
+ */
 static void could_not_enter(int strategy)
 {
     struct rlimit none = {0, 0}, before;
