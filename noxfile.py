@@ -15,7 +15,12 @@ WHEELS = [f"./packages/{name}" for name in PACKAGES]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 STRATEGIES = [nox.param(s, id=s) for s in ("file_descriptor", "file_system")]
-SANITIZERS = {"plain": "", "asan": "address,undefined", "tsan": "thread"}
+SANITIZERS = {
+    "plain": [],
+    "asan": ["SAN=address,undefined"],
+    "tsan": ["SAN=thread"],
+    "valgrind": ["WRAP=valgrind -q --error-exitcode=9"],
+}
 
 GROUPS = nox.project.load_toml("pyproject.toml")["dependency-groups"]
 
@@ -67,10 +72,9 @@ def tests(session: nox.Session, strategy: str) -> None:
 @nox.session(python=False)
 @nox.parametrize("sanitizer", [nox.param(s, id=s) for s in SANITIZERS])
 def libshm(session: nox.Session, sanitizer: str) -> None:
-    """The C library's own tests, plain or under sanitizers."""
+    """The C library's own tests, plain, under sanitizers or in valgrind."""
     build = Path(session.create_tmp()).resolve() / "libshm" / sanitizer
-    flags = [f"SAN={SANITIZERS[sanitizer]}"] if SANITIZERS[sanitizer] else []
-    session.run("make", "-C", "libshm", "check", f"BUILD={build}", *flags, external=True)
+    session.run("make", "-C", "libshm", "check", f"BUILD={build}", *SANITIZERS[sanitizer], external=True)
 
 
 @nox.session(python=False, default=False)

@@ -44,6 +44,15 @@ __attribute__((unused)) static int reap(pid_t pid)
     return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
+/* Does the program run in valgrind? It counts descriptors in its own way, and makes system calls.
+ */
+__attribute__((unused)) static int is_emulated(void)
+{
+    const char *wrap = getenv("WRAP");
+
+    return wrap != NULL && wrap[0] != 0;
+}
+
 /* How many descriptors this process has open. */
 __attribute__((unused)) static int open_descriptors(void)
 {

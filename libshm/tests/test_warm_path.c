@@ -75,6 +75,8 @@ int main(void)
 #ifdef SANITIZED
     SKIP("sanitizers make system calls of their own");
 #endif
+    if (is_emulated())
+        SKIP("valgrind makes system calls of its own");
     set_up();
     for (int s = 0; s < 2; s++)
         for (uint64_t nbytes = 100; nbytes < 2000000; nbytes *= 20)
