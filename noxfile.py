@@ -79,7 +79,11 @@ def libshm(session: nox.Session, sanitizer: str) -> None:
 
 @nox.session(python=False, default=False)
 def fuzz(session: nox.Session) -> None:
-    """Ten million handles at the parser and ten million frames at the manager, sanitized: nox -s fuzz [-- COUNT]."""
+    """
+    Ten million handles at the parser and ten million frames at the manager, sanitized: nox -s fuzz [-- COUNT].
+
+    Seeded mutations everywhere; libFuzzer, guided by coverage, for five minutes more where there is clang.
+    """
     build = Path(session.create_tmp()).resolve() / "libshm" / "asan"
     count = session.posargs[0] if session.posargs else "10000000"
     make = ["make", "-C", "libshm", f"BUILD={build}", "SAN=address,undefined"]
@@ -87,8 +91,27 @@ def fuzz(session: nox.Session) -> None:
     session.run(
         *make, "all", str(build / "tests/test_fuzz_handle"), str(build / "tests/test_fuzz_manager"), external=True
     )
+    corpus = ROOT / "libshm" / "fuzz" / "corpus"
     for target in ("handle", "manager"):
-        session.run(str(build / f"tests/test_fuzz_{target}"), env=env, external=True)
+        known = sorted(str(path) for path in (corpus / target).iterdir())
+        session.run(str(build / f"tests/test_fuzz_{target}"), *known, env=env, external=True)
+    if shutil.which("clang") is None:
+        session.log("libFuzzer was not run: clang is not here (on Debian or Ubuntu: apt-get install clang)")
+        return
+    session.run("make", "-C", "libshm", f"BUILD={build}", "fuzzers", external=True)
+    for target in ("handle", "manager"):
+        found = Path(session.create_tmp()).resolve() / f"corpus-{target}"
+        found.mkdir(exist_ok=True)
+        env["MPSHM_RUNTIME_DIR"] = session.create_tmp()
+        session.run(
+            str(build / "fuzz" / target),
+            "-max_total_time=300",
+            "-print_final_stats=1",
+            str(found),
+            str(corpus / target),
+            env=env,
+            external=True,
+        )
 
 
 @nox.session(default=False)

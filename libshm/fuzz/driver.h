@@ -63,18 +63,20 @@ static size_t mutate(uint8_t *input, size_t size)
     return size;
 }
 
-static void run_file(const char *path)
+/* An input of the corpus: tried as it is, and kept to be mutated. */
+static size_t run_file(const char *path, uint8_t *input)
 {
-    static uint8_t input[1 << 16];
     FILE *file = fopen(path, "rb");
 
     CHECK(file != NULL);
-    size_t size = fread(input, 1, sizeof(input), file);
+    size_t size = fread(input, 1, INPUT_SIZE, file);
     fclose(file);
     LLVMFuzzerTestOneInput(input, size);
+    return size;
 }
 
-/* Try at least `few` handles or frames, or as many as FUZZ_COUNT asks for. */
+/* Try the files that are named, then at least `few` handles or frames, or as many as FUZZ_COUNT
+ * asks for. */
 static int drive(int argc, char **argv, unsigned long few)
 {
     static uint8_t pool[POOL][INPUT_SIZE];
@@ -84,9 +86,7 @@ static int drive(int argc, char **argv, unsigned long few)
     struct timespec from, to;
 
     for (int i = 1; i < argc; i++)
-        run_file(argv[i]);
-    if (argc > 1)
-        return 0;
+        sizes[i % POOL] = run_file(argv[i], pool[i % POOL]);
     random_state = seed * 0x9e3779b97f4a7c15u | 1;
     clock_gettime(CLOCK_MONOTONIC, &from);
     for (; fuzzed < count; inputs++) {
