@@ -135,6 +135,33 @@ void mpshm_get_stats(mpshm_stats *out);
 /* Give what is free and warm in this process's own memory back to the system. Mappings stay. */
 void mpshm_empty_cache(void);
 
+/* ---- Memory by address --------------------------------------------------------------------- */
+
+/* The same memory for who keeps an address and no handle, as an allocator does. Blocks of at least
+ * MPSHM_HEAP_LEAST bytes, each on pages of its own. Any thread may free what any other allocated,
+ * and neither ever waits for a lock when it says MPSHM_NOWAIT. */
+enum { MPSHM_HEAP_LEAST = 32769 };
+
+/* As mpshm_block_allocate; -EINVAL below the least size. */
+int mpshm_heap_allocate(int strategy, uint64_t nbytes, int flags, void **out);
+
+/* 1 when the memory at `address` is the heap's and has been freed, 0 when it is somebody else's and
+ * nothing was done. */
+int mpshm_heap_free(void *address);
+
+/* 1 when the memory at `address` has `nbytes` now, 0 when other memory has to be allocated for
+ * that, -ENOENT when it is not the heap's. `*before` is how many bytes it had. */
+int mpshm_heap_resize(void *address, uint64_t nbytes, uint64_t *before);
+
+/* One more hold on the heap's block in which `address` lies: so it can be sent, and stays when its
+ * user frees it. -ENOENT when it lies in none; -EAGAIN when MPSHM_NOWAIT was said. */
+int mpshm_block_at(const void *address, int flags, mpshm_block *out);
+
+/* What the heap gave stays shared across a fork. `decide` is asked about each block before a fork,
+ * with nothing to allocate and no lock to take, and says 1 for one whose content means nothing in
+ * another process (addresses, say): the child then gets a private copy of it, at the same place. */
+void mpshm_set_fork_private(int (*decide)(const void *data, uint64_t nbytes));
+
 /* ---- Looking ------------------------------------------------------------------------------- */
 
 enum { MPSHM_HOLDERS = 256 };

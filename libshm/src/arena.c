@@ -100,6 +100,7 @@ void mpshm__arena_unmap(struct mpshm__arena *arena)
 {
     if (arena == NULL)
         return;
+    mpshm__heap_forget(arena);
     if (arena->held)
         munmap(arena->held, arena->capacity * sizeof(uint32_t));
     if (arena->next)

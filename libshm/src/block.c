@@ -202,6 +202,8 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
             err = from_some_arena(tree, strategy, nbytes, flags, &arena, &i);
         }
     }
+    if (err == 0 && (flags & MPSHM__HEAP))
+        err = mpshm__heap_enlist(arena);
     if (err == 0) {
         struct mpshm__block *block = &arena->blocks[i];
         /* Nobody looks at these before the state says that it lives. */
@@ -219,6 +221,18 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
     }
     mpshm__release();
     return err;
+}
+
+int mpshm__block_again(struct mpshm__arena *arena, uint32_t i, int flags, mpshm_block *out)
+{
+    if (!enter_engine(flags))
+        return -EAGAIN;
+    hold(arena->tree, arena, i);
+    /* Somebody knows of it now beside its user: see heap.c, Note [What a process keeps]. */
+    atomic_fetch_add(&arena->blocks[i].state, 1);
+    fill(out, arena, i);
+    mpshm__release();
+    return 0;
 }
 
 /* ---- send ---- */
@@ -313,7 +327,8 @@ static int claim(const struct handle *handle, int flags, mpshm_block *out)
     if (handle->block >= mpshm__used(arena))
         return -EBADMSG;
     block = &arena->blocks[handle->block];
-    if (!is_live(atomic_load(&block->state), handle->generation))
+    if (!is_live(atomic_load(&block->state), handle->generation) ||
+        (arena->held[handle->block] & MPSHM__PRIVATE))
         return -ESTALE;
     hold(tree, arena, handle->block);
     /* Now it cannot be freed, unless it was already: the epoch tells. */

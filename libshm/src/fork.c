@@ -72,6 +72,7 @@ uint64_t mpshm__holding(const struct mpshm__tree *tree)
 static void prepare(void)
 {
     mpshm__acquire(); /* no other thread is in the middle of anything */
+    mpshm__heap_before_fork();
     for (int t = 0; t < MPSHM__TREES; t++) {
         struct mpshm__tree *tree = mpshm__trees[t];
         child[t].fd = child[t].sock = child[t].slot = -1;
@@ -96,6 +97,7 @@ static void prepare(void)
 
 static void in_parent(void)
 {
+    mpshm__heap_after_fork(0);
     for (int t = 0; t < MPSHM__TREES; t++) {
         if (child[t].sock >= 0)
             close(child[t].sock);
@@ -152,6 +154,7 @@ static void in_child(void)
         else
             never_let_go(tree);
     }
+    mpshm__heap_after_fork(1);
     mpshm__renew_lock_in_child();
 }
 

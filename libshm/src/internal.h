@@ -104,6 +104,7 @@ struct mpshm__arena {
     int own;          /* this process allocates in it */
     uint32_t *held;   /* a row for each block: how many handles this process has */
     uint64_t holding; /* how many blocks this process holds here */
+    uint32_t *born;   /* for each page, the heap's block that begins there: its row + 1; or NULL */
     /* of the owner alone: */
     uint32_t *next; /* links of the free lists: index + 1 */
     uint32_t warm[MPSHM__CLASSES];
@@ -217,6 +218,23 @@ void mpshm__release(void);
 void mpshm__release_later(const mpshm_block *block); /* without waiting for the lock */
 void mpshm__renew_lock_in_child(void);
 
+/* ---- heap.c: blocks by address ---- */
+
+enum {
+    MPSHM__HEAP = 1 << 8, /* a flag of mpshm_block_allocate: the heap will serve from this arena */
+};
+/* In held[]: a fork has made this memory the process's own, and the block is never let go. */
+#define MPSHM__PRIVATE 0x80000000u
+
+/* With the lock held: addresses of this arena are ours from now on, and not any more. */
+int mpshm__heap_enlist(struct mpshm__arena *arena);
+void mpshm__heap_forget(struct mpshm__arena *arena);
+/* Give back what the calling thread keeps. */
+void mpshm__heap_flush(void);
+/* With the lock held, see fork.c. */
+void mpshm__heap_before_fork(void);
+void mpshm__heap_after_fork(int in_child);
+
 /* ---- fork.c ---- */
 
 void mpshm__fork_handlers(void);
@@ -225,6 +243,8 @@ uint64_t mpshm__holding(const struct mpshm__tree *tree); /* how many blocks */
 /* ---- block.c ---- */
 
 void mpshm__let_go(const mpshm_block *block);
+/* One more hold on a block that this process holds already. -EAGAIN as flags allow. */
+int mpshm__block_again(struct mpshm__arena *arena, uint32_t i, int flags, mpshm_block *out);
 int mpshm__is_home(const unsigned char *id);
 
 /* All with the lock held. */

@@ -31,6 +31,7 @@ static void count_arena(const struct mpshm__arena *arena, mpshm_stats *out)
 void mpshm_get_stats(mpshm_stats *out)
 {
     memset(out, 0, sizeof(*out));
+    mpshm__heap_flush();
     mpshm__acquire();
     for (int t = 0; t < MPSHM__TREES; t++) {
         const struct mpshm__tree *tree = mpshm__trees[t];
@@ -49,6 +50,7 @@ void mpshm_get_stats(mpshm_stats *out)
 
 void mpshm_empty_cache(void)
 {
+    mpshm__heap_flush();
     mpshm__acquire();
     for (int t = 0; t < MPSHM__TREES; t++) {
         struct mpshm__tree *tree = mpshm__trees[t];

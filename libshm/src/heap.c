@@ -1,0 +1,358 @@
+/* Blocks as malloc would give them: by address alone, for allocators that keep no handle.
+ *
+ * Note [What a process keeps]
+ *   Taking a block and giving it back is some twenty atomic operations, most of them for the eyes of
+ *   other processes. A block that nobody else has ever heard of needs none: while it lives, its
+ *   epoch is 0 (a send, a claim, a fork move it). So each thread keeps the last few such blocks that
+ *   were freed in it, and hands them out again. They count as held, no other thread touches them,
+ *   and they are given back when the thread ends, forks, or asks for statistics.
+ *     killed here   the sweep frees them, as all that this process held
+ *     forks here    the thread that forks has given back its own before. Those of other threads get
+ *                   the child as a holder, so their epoch is no longer 0, and they are given back
+ *                   when their turn comes; in the child they are held until it ends
+ *
+ * Note [Whose address is it]
+ *   free() must tell ours from malloc's without a lock. The ranges of the arenas that ever served
+ *   here stand in a list that only grows; a range is emptied before its arena is unmapped, which
+ *   happens only when nothing in it is held. In each of these arenas `born` says for each page which
+ *   block begins there, while it is in use. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "internal.h"
+
+enum { RANGES = 256, KEEP = 8, KEEP_BYTES = 1 << 20 };
+
+/* ---- ranges ---- */
+
+static struct {
+    _Atomic uintptr_t end; /* 0: none */
+    _Atomic uintptr_t begin;
+    struct mpshm__arena *arena;
+} ranges[RANGES];
+static _Atomic uint32_t range_count;
+
+static struct mpshm__arena *arena_at(const void *address)
+{
+    uintptr_t at = (uintptr_t)address;
+    uint32_t n = atomic_load_explicit(&range_count, memory_order_acquire);
+
+    for (uint32_t r = 0; r < n; r++)
+        if (at >= atomic_load_explicit(&ranges[r].begin, memory_order_relaxed) &&
+            at < atomic_load_explicit(&ranges[r].end, memory_order_relaxed))
+            return ranges[r].arena;
+    return NULL;
+}
+
+int mpshm__heap_enlist(struct mpshm__arena *arena)
+{
+    uint32_t n = atomic_load(&range_count);
+    size_t bytes = (arena->room / MPSHM__PAGE + 1) * sizeof(uint32_t);
+    void *born;
+
+    if (arena->born != NULL)
+        return 0;
+    if (n == RANGES)
+        return -ENOSPC;
+    born = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                -1, 0);
+    if (born == MAP_FAILED)
+        return -ENOMEM;
+    arena->born = born;
+    ranges[n].arena = arena;
+    atomic_store(&ranges[n].begin, (uintptr_t)arena->data);
+    atomic_store(&ranges[n].end, (uintptr_t)arena->data + arena->room);
+    atomic_store_explicit(&range_count, n + 1, memory_order_release);
+    return 0;
+}
+
+void mpshm__heap_forget(struct mpshm__arena *arena)
+{
+    if (arena->born == NULL)
+        return;
+    for (uint32_t r = 0; r < atomic_load(&range_count); r++)
+        if (ranges[r].arena == arena && atomic_load(&ranges[r].end) != 0) {
+            atomic_store(&ranges[r].end, 0);
+            atomic_store(&ranges[r].begin, UINTPTR_MAX);
+        }
+    munmap(arena->born, (arena->room / MPSHM__PAGE + 1) * sizeof(uint32_t));
+    arena->born = NULL;
+}
+
+static uint32_t *row_at(struct mpshm__arena *arena, const void *address)
+{
+    return &arena->born[(uint64_t)((const char *)address - arena->data) / MPSHM__PAGE];
+}
+
+/* Blocks lie in the order of their rows. Large ones alone are looked for, and they begin at pages. */
+static int find(struct mpshm__arena *arena, const void *address, uint32_t *out)
+{
+    uint64_t at = (uint64_t)((const char *)address - arena->data);
+    uint32_t low = 0, high = mpshm__used(arena);
+
+    while (low < high) { /* the last that begins at or before it */
+        uint32_t middle = low + (high - low) / 2;
+        if ((uint64_t)atomic_load_explicit(&arena->blocks[middle].where, memory_order_relaxed) * 64 <= at)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    if (low == 0)
+        return -ENOENT;
+    *out = low - 1;
+    uint64_t where = (uint64_t)atomic_load(&arena->blocks[low - 1].where) * 64;
+    if (where >= arena->room || where % MPSHM__PAGE != 0 || arena->born[where / MPSHM__PAGE] != low ||
+        at - where >= atomic_load(&arena->blocks[low - 1].nbytes))
+        return -ENOENT;
+    return 0;
+}
+
+/* ---- what a thread keeps ---- */
+
+static __thread struct {
+    uint32_t count;
+    int armed;
+    struct kept {
+        struct mpshm__arena *arena;
+        void *data;
+        uint32_t index, size_class;
+    } blocks[KEEP];
+} keep;
+
+static pthread_key_t at_thread_end;
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void give_back(struct mpshm__arena *arena, uint32_t i)
+{
+    mpshm_block block = {.arena = arena, .index = i};
+
+    mpshm_block_release(&block);
+}
+
+static void give_all_back(void *unused)
+{
+    (void)unused;
+    while (keep.count > 0) {
+        struct kept *last = &keep.blocks[--keep.count];
+        give_back(last->arena, last->index);
+    }
+}
+
+void mpshm__heap_flush(void)
+{
+    give_all_back(NULL);
+}
+
+void mpshm__heap_flush_locked(void)
+{
+    while (keep.count > 0) {
+        struct kept *last = &keep.blocks[--keep.count];
+        mpshm__let_go(&(mpshm_block){.arena = last->arena, .index = last->index});
+    }
+}
+
+static void make_key(void)
+{
+    if (pthread_key_create(&at_thread_end, give_all_back) != 0)
+        at_thread_end = (pthread_key_t)-1;
+}
+
+/* Is this thread's end going to be heard of? */
+static int armed(void)
+{
+    if (!keep.armed) {
+        pthread_once(&once, make_key);
+        keep.armed = at_thread_end != (pthread_key_t)-1 &&
+                             pthread_setspecific(at_thread_end, &keep) == 0
+                         ? 1
+                         : -1;
+    }
+    return keep.armed > 0;
+}
+
+static int known_to_us_alone(struct mpshm__arena *arena, uint32_t i)
+{
+    uint64_t state = atomic_load_explicit(&arena->blocks[i].state, memory_order_acquire);
+
+    return arena->own && (state & (MPSHM__LIVE - 1)) == 0;
+}
+
+static void *take_kept(int strategy, uint64_t nbytes)
+{
+    uint32_t size_class = mpshm__class_of(nbytes);
+
+    for (uint32_t k = keep.count; k-- > 0;) {
+        struct kept got = keep.blocks[k];
+        if (got.size_class != size_class || got.arena->strategy != strategy)
+            continue;
+        memmove(&keep.blocks[k], &keep.blocks[k + 1], (--keep.count - k) * sizeof(got));
+        if (!known_to_us_alone(got.arena, got.index)) {
+            give_back(got.arena, got.index);
+            continue;
+        }
+        atomic_store_explicit(&got.arena->blocks[got.index].nbytes, nbytes, memory_order_relaxed);
+        *row_at(got.arena, got.data) = got.index + 1;
+        return got.data;
+    }
+    return NULL;
+}
+
+static void put_kept(struct mpshm__arena *arena, uint32_t i, void *data, uint32_t size_class)
+{
+    if (keep.count == KEEP) { /* the oldest goes */
+        struct kept oldest = keep.blocks[0];
+        memmove(&keep.blocks[0], &keep.blocks[1], (KEEP - 1) * sizeof(oldest));
+        keep.count--;
+        give_back(oldest.arena, oldest.index);
+    }
+    keep.blocks[keep.count++] =
+        (struct kept){.arena = arena, .data = data, .index = i, .size_class = size_class};
+}
+
+/* ---- the heap ---- */
+
+int mpshm_heap_allocate(int strategy, uint64_t nbytes, int flags, void **out)
+{
+    mpshm_block block;
+    uint64_t rounded;
+    int err;
+
+    if (nbytes < MPSHM_HEAP_LEAST)
+        return -EINVAL;
+    if (nbytes <= KEEP_BYTES && keep.count > 0 && (*out = take_kept(strategy, nbytes)) != NULL) {
+        if (flags & MPSHM_ZEROED)
+            memset(*out, 0, nbytes);
+        return 0;
+    }
+    if (nbytes > MPSHM__LARGEST)
+        return -ENOMEM;
+    /* All of the class, where it has to be reserved: it may grow up to there. */
+    rounded = nbytes <= KEEP_BYTES ? mpshm__class_bytes(mpshm__class_of(nbytes)) : nbytes;
+    err = mpshm_block_allocate(strategy, rounded, flags | MPSHM__HEAP, &block);
+    if (err < 0)
+        return err;
+    struct mpshm__arena *arena = block.arena;
+    atomic_store(&arena->blocks[block.index].nbytes, nbytes);
+    *row_at(arena, block.data) = block.index + 1;
+    *out = block.data;
+    return 0;
+}
+
+int mpshm_heap_free(void *address)
+{
+    struct mpshm__arena *arena = arena_at(address);
+    uint32_t *row, i;
+
+    if (arena == NULL)
+        return 0;
+    row = row_at(arena, address);
+    i = *row;
+    /* None, when a fork made this memory the child's own: then it is never used again. */
+    if (i-- == 0)
+        return 1;
+    *row = 0;
+    uint32_t size_class = atomic_load_explicit(&arena->traits[i].size_class, memory_order_relaxed);
+    if (mpshm__class_bytes(size_class) <= KEEP_BYTES && known_to_us_alone(arena, i) && armed())
+        put_kept(arena, i, address, size_class);
+    else
+        give_back(arena, i);
+    return 1;
+}
+
+int mpshm_heap_resize(void *address, uint64_t nbytes, uint64_t *before)
+{
+    struct mpshm__arena *arena = arena_at(address);
+    uint32_t i;
+
+    if (arena == NULL)
+        return -ENOENT;
+    i = *row_at(arena, address);
+    if (i-- == 0)
+        return -EINVAL;
+    *before = atomic_load(&arena->blocks[i].nbytes);
+    if (nbytes < MPSHM_HEAP_LEAST || nbytes > KEEP_BYTES || !known_to_us_alone(arena, i) ||
+        mpshm__class_of(nbytes) != atomic_load(&arena->traits[i].size_class))
+        return 0;
+    atomic_store(&arena->blocks[i].nbytes, nbytes);
+    return 1;
+}
+
+int mpshm_block_at(const void *address, int flags, mpshm_block *out)
+{
+    struct mpshm__arena *arena = arena_at(address);
+    uint32_t i;
+    int err = arena == NULL ? -ENOENT : find(arena, address, &i);
+
+    return err < 0 ? err : mpshm__block_again(arena, i, flags, out);
+}
+
+/* ---- fork ---- */
+
+static int (*keeps_private)(const void *data, uint64_t nbytes);
+
+void mpshm_set_fork_private(int (*decide)(const void *data, uint64_t nbytes))
+{
+    keeps_private = decide;
+}
+
+/* Snapshots of what the child shall have for itself, made while the parent stands still. */
+static struct snapshot {
+    struct snapshot *next;
+    struct mpshm__arena *arena;
+    uint32_t index;
+    uint64_t bytes;
+} *snapshots;
+
+static void take_snapshot(struct mpshm__arena *arena, uint32_t i)
+{
+    void *data = arena->data + (uint64_t)atomic_load(&arena->blocks[i].where) * 64;
+    uint64_t nbytes = atomic_load(&arena->blocks[i].nbytes), bytes = mpshm__pages(nbytes);
+    struct snapshot *s;
+
+    if (!keeps_private(data, nbytes))
+        return;
+    s = mmap(NULL, MPSHM__PAGE + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (s == MAP_FAILED)
+        return; /* there is no way to refuse a fork from here */
+    memcpy((char *)s + MPSHM__PAGE, data, nbytes);
+    *s = (struct snapshot){.next = snapshots, .arena = arena, .index = i, .bytes = bytes};
+    snapshots = s;
+}
+
+void mpshm__heap_before_fork(void)
+{
+    mpshm__heap_flush_locked();
+    for (uint32_t r = 0; keeps_private != NULL && r < atomic_load(&range_count); r++) {
+        struct mpshm__arena *arena = ranges[r].arena;
+        if (atomic_load(&ranges[r].end) == 0 || arena->holding == 0)
+            continue;
+        for (uint32_t i = 0, used = mpshm__used(arena); i < used; i++) {
+            uint64_t where = (uint64_t)atomic_load(&arena->blocks[i].where) * 64;
+            if (arena->held[i] != 0 && where % MPSHM__PAGE == 0 && where < arena->room &&
+                arena->born[where / MPSHM__PAGE] == i + 1)
+                take_snapshot(arena, i);
+        }
+    }
+}
+
+/* The child's copy takes the place of the shared pages, at the same address. It goes on holding the
+ * block and never lets go, so that nothing else is ever met at that address. */
+void mpshm__heap_after_fork(int in_child)
+{
+    while (snapshots != NULL) {
+        struct snapshot s = *snapshots;
+        char *copy = (char *)snapshots + MPSHM__PAGE;
+        uint64_t where = (uint64_t)atomic_load(&s.arena->blocks[s.index].where) * 64;
+        if (!in_child) {
+            munmap(snapshots, MPSHM__PAGE + s.bytes);
+        } else {
+            mremap(copy, s.bytes, s.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, s.arena->data + where);
+            munmap(snapshots, MPSHM__PAGE);
+            s.arena->born[where / MPSHM__PAGE] = 0;
+            s.arena->held[s.index] |= MPSHM__PRIVATE;
+        }
+        snapshots = s.next;
+    }
+}
