@@ -86,26 +86,35 @@ static uint32_t *row_at(struct mpshm__arena *arena, const void *address)
     return &arena->born[(uint64_t)((const char *)address - arena->data) / MPSHM__PAGE];
 }
 
-/* Blocks lie in the order of their rows. Large ones alone are looked for, and they begin at pages. */
-static int find(struct mpshm__arena *arena, const void *address, uint32_t *out)
+/* The row whose block begins last at or before `at`, + 1: blocks lie in the order of their rows. */
+static uint32_t row_before(struct mpshm__arena *arena, uint64_t at)
 {
-    uint64_t at = (uint64_t)((const char *)address - arena->data);
     uint32_t low = 0, high = mpshm__used(arena);
 
-    while (low < high) { /* the last that begins at or before it */
+    while (low < high) {
         uint32_t middle = low + (high - low) / 2;
-        if ((uint64_t)atomic_load_explicit(&arena->blocks[middle].where, memory_order_relaxed) * 64 <= at)
+        uint64_t where = atomic_load_explicit(&arena->blocks[middle].where, memory_order_relaxed);
+        if (where * 64 <= at)
             low = middle + 1;
         else
             high = middle;
     }
-    if (low == 0)
+    return low;
+}
+
+static int find(struct mpshm__arena *arena, const void *address, uint32_t *out)
+{
+    uint64_t at = (uint64_t)((const char *)address - arena->data), where;
+    uint32_t row = row_before(arena, at);
+
+    if (row == 0)
         return -ENOENT;
-    *out = low - 1;
-    uint64_t where = (uint64_t)atomic_load(&arena->blocks[low - 1].where) * 64;
-    if (where >= arena->room || where % MPSHM__PAGE != 0 || arena->born[where / MPSHM__PAGE] != low ||
-        at - where >= atomic_load(&arena->blocks[low - 1].nbytes))
+    where = (uint64_t)atomic_load(&arena->blocks[row - 1].where) * 64;
+    if (where >= arena->room || where % MPSHM__PAGE != 0 ||
+        arena->born[where / MPSHM__PAGE] != row ||
+        at - where >= atomic_load(&arena->blocks[row - 1].nbytes))
         return -ENOENT;
+    *out = row - 1;
     return 0;
 }
 
@@ -269,8 +278,10 @@ int mpshm_heap_resize(void *address, uint64_t nbytes, uint64_t *before)
     if (arena == NULL)
         return -ENOENT;
     i = *row_at(arena, address);
+    if (i == 0) /* a fork made it our own: it can only be left behind */
+        i = row_before(arena, (uint64_t)((const char *)address - arena->data));
     if (i-- == 0)
-        return -EINVAL;
+        return -ENOENT;
     *before = atomic_load(&arena->blocks[i].nbytes);
     if (nbytes < MPSHM_HEAP_LEAST || nbytes > KEEP_BYTES || !known_to_us_alone(arena, i) ||
         mpshm__class_of(nbytes) != atomic_load(&arena->traits[i].size_class))

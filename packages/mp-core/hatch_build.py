@@ -48,7 +48,7 @@ def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
         extra_objects=[str(build / "libshm.a")],
         extra_compile_args=["-fvisibility=hidden", "-std=gnu11", "-O2", "-Werror=implicit-function-declaration"],
         define_macros=[("Py_LIMITED_API", LIMITED_API)],
-        libraries=["rt", "pthread"],
+        libraries=["rt", "pthread", "dl"],
         py_limited_api=True,
     )
     return Path(ffi.compile(tmpdir=str(build), target=EXTENSION))

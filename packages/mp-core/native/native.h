@@ -34,6 +34,9 @@ int mp_message_has_room(size_t nbytes, size_t limit);
 /* Count bytes copied from private into shared memory; returns the sum since the process began. */
 unsigned long long mp_copied(unsigned long long nbytes);
 
+/* born.c: one more hold on the block, born by the allocator, in which an address lies; -ENOENT. */
+int mp_block_at(const void *address, mpshm_block *block);
+
 /* message.c's functions for Python, in the module _block. */
 PyObject *mp_message_begin(PyObject *, PyObject *);
 PyObject *mp_message_end(PyObject *, PyObject *);

@@ -124,7 +124,9 @@ static PyObject *reduce_plain(PyObject *module, PyObject *op)
 {
     const struct ndarray *a = (const struct ndarray *)op;
     Py_ssize_t nbytes = plain_nbytes(op);
-    PyObject *owner, *handle;
+    const struct ndarray *owner = a;
+    PyObject *base, *handle;
+    mpshm_block block;
     (void)module;
 
     if (nbytes < 0)
@@ -136,10 +138,20 @@ static PyObject *reduce_plain(PyObject *module, PyObject *op)
         Py_INCREF(a->base);
         return reduced(rebuild_shared, a->base, a);
     }
-    for (owner = a->base; owner != NULL; owner = ((struct ndarray *)owner)->base)
-        if (Py_TYPE(owner) != ndarray_type)
+    for (base = a->base; base != NULL; base = owner->base) {
+        if (Py_TYPE(base) != ndarray_type)
             return PyObject_CallFunctionObjArgs(any_array, op,
                                                 NULL); /* who knows whose memory that is */
+        owner = (const struct ndarray *)base;
+    }
+    if (mp_block_at(owner->data, &block) == 0) {
+        int whole = block.data == a->data && block.nbytes == (uint64_t)nbytes;
+        handle = whole ? mp_claim_on(&block) : NULL;
+        mpshm_block_release(&block);
+        if (!whole)
+            return PyObject_CallFunctionObjArgs(any_array, op, NULL);
+        return reduced(rebuild_shared, handle, a);
+    }
     if (mp_message_has_room((size_t)nbytes, limit))
         return reduced(rebuild_carried, PyBytes_FromStringAndSize(a->data, nbytes), a);
     handle = moved(op, (size_t)nbytes);

@@ -4,6 +4,7 @@ After `init_reductions()` every `np.ndarray` that crosses a process boundary thr
 pools, arguments, results, executors) is moved by one copy into shared memory, and by none when it lives there already.
 
     shared.empty, zeros, ones, full, array, …     arrays made in shared memory
+    shared_allocator                              inside it, what NumPy makes is made in shared memory
     is_shared, share_memory, share_memory_        ask, copy, move in place
     get_inline_limit, set_inline_limit            below this size a private array travels in the message itself
 """
@@ -13,15 +14,19 @@ from __future__ import annotations
 from mp_core._version import __version__ as __version__
 from mp_reductions import shared
 from mp_reductions.array import init_reductions
+from mp_reductions.born import install_shared_allocator, shared_allocator, uninstall_shared_allocator
 from mp_reductions.inline import get_inline_limit, set_inline_limit
 from mp_reductions.sharing import is_shared, share_memory, share_memory_
 
 __all__ = [
     "get_inline_limit",
     "init_reductions",
+    "install_shared_allocator",
     "is_shared",
     "set_inline_limit",
     "share_memory",
     "share_memory_",
     "shared",
+    "shared_allocator",
+    "uninstall_shared_allocator",
 ]

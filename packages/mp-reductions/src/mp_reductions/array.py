@@ -1,9 +1,10 @@
 """The reducer of `np.ndarray`: what becomes of an array that is sent, and of one that arrives.
 
-Note [The four ways]
---------------------
+Note [The ways of an array]
+---------------------------
     holds Python objects        --> by pickle, as NumPy does it
     lives in a Block            --> the Block travels; both sides see one memory           0 copies
+    was born in shared memory   --> as above, with the Block that its address lies in      0 copies
     private, small              --> in the message (inline.py)                            as cheap as the pipe
     private, larger             --> into a new Block, by the sender                        1 copy
 
@@ -14,7 +15,7 @@ Note [Plain arrays]
 -------------------
 Nearly every array that is sent is C-contiguous, aligned, writable and of one of the dtypes that are a single object
 per process, with a character of its own ('d', 'i', '?'). Such an array is *plain*: a character and a shape say all
-about it, and it takes the same four ways by a short cut in C (`_plain`, compiled in mp-core), which is what makes a
+about it, and it takes the same ways by a short cut in C (`_plain`, compiled in mp-core), which is what makes a
 message with a thousand small arrays cheap. A dtype that only equals one of them (it has metadata, say, which NumPy's
 == does not see) is not plain. All others, and what goes wrong, come to `reduce_ndarray` here.
 """
@@ -55,7 +56,7 @@ def init_reductions() -> None:
 
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
-    """The pickle of an array; see Note [The four ways]."""
+    """The pickle of an array; see Note [The ways of an array]."""
     block = find_block(a)
     if block is not None:
         strides = None if a.flags.c_contiguous else a.strides

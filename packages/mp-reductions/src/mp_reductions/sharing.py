@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mp_core.block import Block, allocate
+from mp_reductions import born
 
 __all__ = ["address_of", "array_over", "find_block", "is_shared", "share_memory", "share_memory_", "shared_like"]
 
@@ -16,18 +17,21 @@ __all__ = ["address_of", "array_over", "find_block", "is_shared", "share_memory"
 def find_block(a: np.ndarray[Any, Any]) -> Block | None:
     """The Block that *a* lives in, through however many views and memoryviews, or None."""
     base: Any = a.base
+    owner = a
     while base is not None:
         if isinstance(base, Block):
             return base
         if isinstance(base, np.ndarray):
+            owner = base
             base = base.base
         elif isinstance(base, memoryview):
             base = base.obj
         elif isinstance(base, _STRIDED):
             base = getattr(base, "base", None)
         else:
-            return None
-    return None
+            break
+    # What holds Python objects is pickled, wherever it was born.
+    return born.block_of(owner) if born.ever and not a.dtype.hasobject else None
 
 
 # What `as_strided` (and so `sliding_window_view`) puts between a view and its base.
@@ -60,7 +64,8 @@ def is_shared(a: np.ndarray[Any, Any]) -> bool:
     """
     Does *a* live in shared memory, so that sending it copies nothing and both sides see each other's writes?
 
-    True for what `shared.*` and `share_memory` return, for arrays received through shared memory, and for their views.
+    True for what `shared.*` and `share_memory` return, for arrays received through shared memory or born in it
+    (`shared_allocator`), and for their views.
     Raises `TypeError` for what is not an array.
 
     >>> is_shared(np.ones(3)), is_shared(share_memory(np.ones(3))[1:])

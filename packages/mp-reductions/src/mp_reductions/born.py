@@ -1,0 +1,210 @@
+"""Arrays born shared: what NumPy itself allocates is made in shared memory.
+
+Note [Where a scope reaches]
+----------------------------
+NumPy keeps its allocator in a context variable. So a scope holds in the thread, or the asyncio task, that entered it,
+in tasks created inside it, and nowhere else. A new thread begins with NumPy's own allocator, which is why
+`install_shared_allocator` exchanges what stands behind that one.
+
+Scopes need not end in the order in which they began: two generators can be stopped in the middle of one each. So each
+context has a tuple of the scopes that are open in it, with the handler that was in force outside of each. One that
+ends in the middle hands that on to the next. One that ends in another context than it began in (a generator that was
+collected elsewhere) is not found there, and changes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+from collections.abc import Callable
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from mp_core.block import Block
+from mp_reductions.numpy_allocator import DATA_OFFSET, born, handlers
+
+__all__ = ["block_of", "install_shared_allocator", "shared_allocator", "uninstall_shared_allocator"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ever = False
+"""Can there be arrays in this process that were born shared?"""
+
+
+class _Open(NamedTuple):
+    scope: shared_allocator
+    outside: Any
+
+
+_open: ContextVar[tuple[_Open, ...]] = ContextVar("mp_shared_allocator", default=())
+
+
+class shared_allocator:
+    """
+    Inside ``with shared_allocator():`` every array of more than 32 KiB that NumPy makes is made in shared memory.
+
+    That is the result of arithmetic, `np.load`, `np.concatenate`, a DataFrame's columns and so on, all of them plain
+    `np.ndarray`. Sending one, or a view of one, copies nothing, and both sides see each other's writes. They outlive
+    the scope. Smaller arrays are private and travel in the message; so do arrays of Python objects.
+
+    It holds in this thread or asyncio task, and in tasks created inside. As a decorator it works on functions,
+    coroutine functions and generator functions; a decorated generator is inside while it runs and outside while its
+    caller does (a ``with`` around a ``yield`` stays in force in the caller, as every context variable does).
+
+    Where shared memory has run out, arrays are made in private memory, and sending them is what it always was. Raises
+    `NotImplementedError` when NumPy does not look as expected.
+
+    >>> with shared_allocator():
+    ...     a = np.arange(10_000) * 2.0
+    >>> block_of(a) is not None
+    True
+    """
+
+    def __enter__(self) -> shared_allocator:
+        global ever
+        ever = True
+        api = handlers()
+        _open.set((*_open.get(), _Open(self, api.get())))
+        api.set(api.born)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        scopes = list(_open.get())
+        for i in reversed(range(len(scopes))):
+            if scopes[i].scope is self:
+                break
+        else:
+            return  # it began in another context
+        outside = scopes.pop(i).outside
+        if i < len(scopes):
+            scopes[i] = _Open(scopes[i].scope, outside)
+        else:
+            handlers().set(outside)
+        _open.set(tuple(scopes))
+
+    def __call__(self, function: F) -> F:
+        # inspect.iscoroutinefunction and its like look at the wrapper, so each kind is wrapped by its kind.
+        wrap = next((w for is_kind, w in _KINDS if is_kind(function)), _wrap_function)
+        return cast(F, functools.wraps(function)(wrap(function)))
+
+
+def _wrap_function(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with shared_allocator():
+            return function(*args, **kwargs)
+
+    return wrapper
+
+
+def _wrap_coroutine(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with shared_allocator():
+            return await function(*args, **kwargs)
+
+    return wrapper
+
+
+def _wrap_generator(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        generator = function(*args, **kwargs)
+        step, value = generator.send, None
+        while True:
+            try:
+                with shared_allocator():
+                    result = step(value)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                step, value = generator.send, (yield result)
+            except GeneratorExit:
+                with shared_allocator():
+                    generator.close()
+                raise
+            except BaseException as error:
+                step, value = generator.throw, error
+
+    return wrapper
+
+
+def _wrap_async_generator(function: Callable[..., Any]) -> Callable[..., Any]:
+    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+        generator = function(*args, **kwargs)
+        step, value = generator.asend, None
+        while True:
+            try:
+                with shared_allocator():
+                    result = await step(value)
+            except StopAsyncIteration:
+                return
+            try:
+                step, value = generator.asend, (yield result)
+            except GeneratorExit:
+                with shared_allocator():
+                    await generator.aclose()
+                raise
+            except BaseException as error:
+                step, value = generator.athrow, error
+
+    return wrapper
+
+
+_KINDS: list[tuple[Callable[[Any], bool], Callable[..., Any]]] = [
+    (inspect.isasyncgenfunction, _wrap_async_generator),
+    (inspect.iscoroutinefunction, _wrap_coroutine),
+    (inspect.isgeneratorfunction, _wrap_generator),
+]
+
+
+def install_shared_allocator() -> None:
+    """
+    Make every array of more than 32 KiB in shared memory from now on, in all threads of this process.
+
+    It takes no arguments, so that it can be the *initializer* of a pool: then results come back without a copy.
+    ``MP_SHARED_ALLOCATOR=1`` in the environment calls it on import. Where another allocator was set for a context,
+    that one stays. Calling it again does nothing. Raises as `shared_allocator` does.
+
+    >>> install_shared_allocator()
+    >>> block_of(np.ones(10_000)) is not None
+    True
+    >>> uninstall_shared_allocator()
+    """
+    global ever
+    ever = True
+    handlers().replace(True)
+
+
+def uninstall_shared_allocator() -> None:
+    """
+    Let NumPy allocate as it always has. Arrays that were born shared stay so; scopes that are open stay open.
+
+    >>> uninstall_shared_allocator()
+    >>> block_of(np.ones(10_000)) is None
+    True
+    """
+    if ever:
+        handlers().replace(False)
+
+
+def block_of(owner: np.ndarray[Any, Any]) -> Block | None:
+    """The block in which an array that owns its memory was born, or None; see `sharing.find_block` for views."""
+    if not ever or owner.nbytes == 0:
+        return None
+    block: Block | None = born.block_at(owner, DATA_OFFSET)
+    return block
+
+
+def _from_environment() -> None:
+    wish = os.environ.get("MP_SHARED_ALLOCATOR", "")
+    if wish not in ("", "0", "1"):
+        raise ValueError(f"MP_SHARED_ALLOCATOR must be 1, or 0 or empty, not {wish!r}")
+    if wish == "1":
+        install_shared_allocator()
+
+
+_from_environment()
