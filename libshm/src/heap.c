@@ -1,21 +1,20 @@
 /* Blocks as malloc would give them: by address alone, for allocators that keep no handle.
  *
  * Note [What a process keeps]
- *   Taking a block and giving it back is some twenty atomic operations, most of them for the eyes of
- *   other processes. A block that nobody else has ever heard of needs none: while it lives, its
- *   epoch is 0 (a send, a claim, a fork move it). So each thread keeps the last few such blocks that
- *   were freed in it, and hands them out again. They count as held, no other thread touches them,
- *   and they are given back when the thread ends, forks, or asks for statistics.
- *     killed here   the sweep frees them, as all that this process held
- *     forks here    the thread that forks has given back its own before. Those of other threads get
- *                   the child as a holder, so their epoch is no longer 0, and they are given back
- *                   when their turn comes; in the child they are held until it ends
+ *   Taking a block and giving it back is some twenty atomic operations, most of them for the eyes
+ * of other processes. A block that nobody else has ever heard of needs none: while it lives, its
+ *   epoch is 0 (a send, a claim, a fork move it). So each thread keeps the last few such blocks
+ * that were freed in it, and hands them out again. They count as held, no other thread touches
+ * them, and they are given back when the thread ends, forks, or asks for statistics. killed here
+ * the sweep frees them, as all that this process held forks here    the thread that forks has given
+ * back its own before. Those of other threads get the child as a holder, so their epoch is no
+ * longer 0, and they are given back when their turn comes; in the child they are held until it ends
  *
  * Note [Whose address is it]
  *   free() must tell ours from malloc's without a lock. The ranges of the arenas that ever served
  *   here stand in a list that only grows; a range is emptied before its arena is unmapped, which
- *   happens only when nothing in it is held. In each of these arenas `born` says for each page which
- *   block begins there, while it is in use. */
+ *   happens only when nothing in it is held. In each of these arenas `born` says for each page
+ * which block begins there, while it is in use. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <string.h>
@@ -173,10 +172,10 @@ static int armed(void)
 {
     if (!keep.armed) {
         pthread_once(&once, make_key);
-        keep.armed = at_thread_end != (pthread_key_t)-1 &&
-                             pthread_setspecific(at_thread_end, &keep) == 0
-                         ? 1
-                         : -1;
+        keep.armed =
+            at_thread_end != (pthread_key_t)-1 && pthread_setspecific(at_thread_end, &keep) == 0
+                ? 1
+                : -1;
     }
     return keep.armed > 0;
 }

@@ -1,4 +1,5 @@
-/* Memory by address: whose it is, freed by anybody, kept apart from what others know, across forks. */
+/* Memory by address: whose it is, freed by anybody, kept apart from what others know, across forks.
+ */
 #define _GNU_SOURCE
 #include <pthread.h>
 
@@ -66,7 +67,8 @@ static void many_of_many_sizes_are_apart(int strategy)
 
     for (int round = 0; round < 3; round++) {
         for (int i = 0; i < N; i++)
-            memset(at[i] = take(strategy, 40000 + (uint64_t)i * 7001, i % 2), i + round, 40000 + i * 7001);
+            memset(at[i] = take(strategy, 40000 + (uint64_t)i * 7001, i % 2), i + round,
+                   40000 + i * 7001);
         for (int i = 0; i < N; i++)
             CHECK(all_are(at[i], 40000 + i * 7001, i + round));
         for (int i = 0; i < N; i++)

@@ -2,10 +2,10 @@
  * The module mp_reductions._born.
  *
  * A plain table of functions of the shape of NumPy's PyDataMem_Handler (its NEP 49), which never
- * changes once it is published. No NumPy is needed to compile or to import this; who has NumPy hands
- * over the handler that was in force before, and what is small, or finds no shared memory, is left
- * to that one. Whose a pointer is, is told by its address and never by what the caller says: sizes
- * given to free() are not always those given to malloc().
+ * changes once it is published. No NumPy is needed to compile or to import this; who has NumPy
+ * hands over the handler that was in force before, and what is small, or finds no shared memory, is
+ * left to that one. Whose a pointer is, is told by its address and never by what the caller says:
+ * sizes given to free() are not always those given to malloc().
  *
  * NumPy holds the interpreter's lock nearly always when it calls; see block.c, Note [The
  * interpreter's lock and ours] for what that means. */

@@ -7,6 +7,7 @@ serves every NumPy since 1.22, and no headers are needed.
 from __future__ import annotations
 
 import ctypes
+import importlib
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,8 @@ DATA_OFFSET: int = object.__basicsize__
 
 def api_table() -> Any:
     """NumPy's C API: an array of pointers."""
-    try:
-        from numpy._core import _multiarray_umath as umath
-    except ImportError:  # NumPy 1.26
-        from numpy.core import _multiarray_umath as umath  # type: ignore[no-redef,unused-ignore]
+    core = "numpy.core" if np.__version__.startswith("1.") else "numpy._core"
+    umath = importlib.import_module(f"{core}._multiarray_umath")
     address = ctypes.pythonapi.PyCapsule_GetPointer
     address.restype, address.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     return ctypes.cast(address(vars(umath)["_ARRAY_API"], None), ctypes.POINTER(ctypes.c_void_p))
