@@ -31,7 +31,7 @@ def find_block(a: np.ndarray[Any, Any]) -> Block | None:
         else:
             break
     # What holds Python objects is pickled, wherever it was born.
-    return born.block_of(owner) if born.ever and not a.dtype.hasobject else None
+    return born.block_of(owner) if born.ever and not (a.dtype.hasobject or owner.dtype.hasobject) else None
 
 
 # What `as_strided` (and so `sliding_window_view`) puts between a view and its base.

@@ -1,0 +1,576 @@
+"""Arrays born shared: plain arrays in every respect, except that sending them copies nothing."""
+
+from __future__ import annotations
+
+import copy
+import os
+import pickle
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from support import tasks
+from support.arrays import FORMS, differences, same_values
+from support.carriers import TIMEOUT, Carrier
+from support.scripts import run_script, succeeded
+from support.waiting import until
+
+import mp_all as mp
+from mp_reductions import numpy_allocator
+
+pytestmark = pytest.mark.usefixtures("strategy")
+
+LEAST = 32 * 1024 + 1  # the smallest array that is born shared, in bytes
+
+
+@pytest.fixture
+def born() -> Iterator[None]:
+    with mp.shared_allocator():
+        yield
+
+
+def copied_by(action: Callable[[], Any]) -> int:
+    before = mp.memory_stats()["copied_bytes"]
+    action()
+    return mp.memory_stats()["copied_bytes"] - before
+
+
+def address(a: np.ndarray) -> int:
+    return a.__array_interface__["data"][0]
+
+
+def sent(a: Any) -> Any:
+    return ForkingPickler.loads(ForkingPickler.dumps(a))
+
+
+# ---- NumPy's table ----
+
+
+def test_the_places_in_numpys_table_are_those_of_its_header() -> None:
+    header = (Path(np.get_include()) / "numpy" / "__multiarray_api.h").read_text()
+    places = {
+        name: int(re.search(rf"#define {name} .*?PyArray_API\[(\d+)\]", header, re.DOTALL)[1])  # type: ignore[index]
+        for name in ("PyDataMem_SetHandler", "PyDataMem_GetHandler", "PyDataMem_DefaultHandler")
+    }
+    assert places == {
+        "PyDataMem_SetHandler": numpy_allocator.SET_HANDLER,
+        "PyDataMem_GetHandler": numpy_allocator.GET_HANDLER,
+        "PyDataMem_DefaultHandler": numpy_allocator.DEFAULT_HANDLER,
+    }
+
+
+def test_numpy_is_asked_for_nothing_before_the_allocator_is(tmp_path: Path) -> None:
+    program = """
+        import mp_all as mp
+        from mp_reductions import born, numpy_allocator
+        import numpy as np
+
+        assert numpy_allocator._handlers is None and not born.ever
+        mp.uninstall_shared_allocator()
+        assert numpy_allocator._handlers is None and not born.ever
+        assert not mp.is_shared(np.ones(100_000))
+    """
+    assert succeeded(run_script(tmp_path, program)) == ""
+
+
+# ---- which arrays, and where ----
+
+
+def test_the_limit_is_that_of_inline_messages(born: None) -> None:
+    assert not mp.is_shared(np.empty(LEAST - 1, np.uint8))
+    assert mp.is_shared(np.empty(LEAST, np.uint8))
+    assert mp.get_inline_limit() == LEAST - 1
+
+
+def test_everything_that_numpy_makes_is_born_shared(born: None, tmp_path: Path) -> None:
+    a = np.arange(20_000.0)
+    np.save(tmp_path / "a.npy", a)
+    made = {
+        "arange": a,
+        "zeros": np.zeros((100, 100)),
+        "arithmetic": a * 2 + 1,
+        "concatenate": np.concatenate([a, a]),
+        "random": np.random.default_rng(0).random(20_000),
+        "sort": np.sort(a),
+        "take": a[np.arange(10_000)],
+        "copy": a.copy(),
+        "astype": a.astype(np.float32),
+        "load": np.load(tmp_path / "a.npy"),
+        "fft": np.fft.rfft(a),
+        "a matrix": np.ones((200, 200)).view(np.matrix) * 2,
+    }
+    assert [name for name, array in made.items() if not mp.is_shared(array)] == []
+
+
+def test_memory_is_aligned_to_pages_and_apart(born: None) -> None:
+    arrays = [np.full(LEAST + 1000 * i, i % 256, np.uint8) for i in range(50)]
+    assert [address(a) % 4096 for a in arrays] == [0] * 50
+    assert all((a == i % 256).all() for i, a in enumerate(arrays))
+
+
+def test_what_is_empty_is_not_shared_and_harms_nothing(born: None) -> None:
+    big = np.ones(10_000)
+    for a in np.empty(0), np.empty((2, 0, 2)), np.zeros((0, 10**6)):
+        a.resize((3, 0), refcheck=False)
+        assert not mp.is_shared(a)
+        assert sent(a).shape == (3, 0)
+    assert sent(big[10_000:]).shape == (0,)
+
+
+def test_zeros_are_zero_in_memory_that_was_used_before(born: None) -> None:
+    for nbytes in LEAST, 100_000, 1 << 20, 5 << 20:
+        for _ in range(3):
+            a = np.full(nbytes, 0xFF, np.uint8)
+            del a
+            assert not np.zeros(nbytes, np.uint8).any()
+
+
+def test_zeros_that_nobody_touches_cost_nothing(born: None, needs_memory: Callable[[int], None]) -> None:
+    needs_memory(1 << 28)
+    before = resident()
+    a = np.zeros(1 << 28, np.uint8)
+    a[:: 1 << 26] = 1
+    assert mp.is_shared(a)
+    assert resident() - before < 1 << 26
+
+
+def resident() -> int:
+    """Bytes of memory that this process has touched."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@settings(derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.integers(0, 300_000), min_size=1, max_size=8), st.booleans())
+def test_resizing_keeps_what_there_was_and_zeroes_the_rest(sizes: list[int], shared: bool) -> None:
+    expected = np.arange(10_000) % 251
+    a = np.ones(1, np.uint8)
+    if shared:
+        with mp.shared_allocator():
+            a = expected.astype(np.uint8)
+    else:
+        a = expected.astype(np.uint8)
+    expected = a.copy()
+    with mp.shared_allocator():
+        for size in sizes:
+            a.resize(size, refcheck=False)
+            expected.resize(size, refcheck=False)
+            assert (a == expected).all()
+
+
+def test_a_resized_array_leaves_its_old_memory_to_who_has_it(born: None) -> None:
+    a = np.full(10_000, 3.0)
+    other = sent(a)
+    a.resize(10_001, refcheck=False)
+    a[:] = 4
+    assert (other == 3).all() and len(other) == 10_000
+    assert mp.is_shared(a) and not np.shares_memory(a, other)
+
+
+def test_without_shared_memory_arrays_are_private_and_travel_all_the_same(tmp_path: Path) -> None:
+    program = """
+        import resource, sys
+        import numpy as np
+        import mp_all as mp
+        from multiprocessing.reduction import ForkingPickler
+
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+        with mp.shared_allocator():
+            a = np.arange(100_000)
+        assert not mp.is_shared(a)
+        a.resize(200_000)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+        assert a[99_999] == 99_999 and not a[100_000:].any()
+        print("private")
+    """
+    done = run_script(tmp_path, program, MP_SHARING_STRATEGY=mp.get_sharing_strategy())
+    assert succeeded(done) == "private\n"
+
+
+def test_more_than_there_is_is_a_memory_error(born: None) -> None:
+    with pytest.raises(MemoryError):
+        np.empty(1 << 62, np.uint8)
+    with pytest.raises(MemoryError):
+        np.zeros(1 << 55)
+
+
+# ---- lifetime ----
+
+
+def test_memory_comes_back_whoever_drops_it() -> None:
+    before = mp.memory_stats()["live_bytes"]
+    with mp.shared_allocator():
+        arrays = [np.ones(50_000) for _ in range(10)]
+    assert mp.memory_stats()["live_bytes"] == before + 10 * 400_000
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(arrays.clear).result()
+    assert until(lambda: mp.memory_stats()["live_bytes"] == before)
+
+
+def test_many_threads_make_send_and_drop_arrays_of_each_other() -> None:
+    shelf: list[Any] = [None] * 8
+
+    def body(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        with mp.shared_allocator():
+            for turn in range(300):
+                place = int(random.integers(8))
+                a = np.full(int(random.integers(5_000, 40_000)), turn + 1000 * seed)
+                shelf[place], taken = (a, sent(a) if turn % 3 == 0 else a), shelf[place]
+                assert (a == turn + 1000 * seed).all()
+                if taken is not None:
+                    assert (taken[0] == taken[0][0]).all()
+                    assert np.array_equal(*taken)
+
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(body, range(4)))
+    shelf.clear()
+
+
+def test_sent_memory_is_not_used_again_while_its_message_is_under_way(born: None) -> None:
+    message = bytes(ForkingPickler.dumps(np.full(10_000, 5.0)))
+    others = [np.zeros(10_000) for _ in range(5)]
+    assert (ForkingPickler.loads(message) == 5).all()
+    assert not any(a.any() for a in others)
+
+
+def test_an_array_survives_the_death_of_the_process_in_which_it_was_born(tmp_path: Path) -> None:
+    program = """
+        import os, signal
+        import numpy as np
+        import mp_all as mp
+
+        def make(connection):
+            mp.install_shared_allocator()
+            connection.send(np.arange(100_000))
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        if __name__ == "__main__":
+            here, there = mp.Pipe()
+            process = mp.get_context("spawn").Process(target=make, args=(there,))
+            process.start()
+            process.join(50)
+            assert process.exitcode == -signal.SIGKILL
+            a = here.recv()
+            assert mp.is_shared(a) and (a == np.arange(100_000)).all()
+            print(mp.memory_stats()["copied_bytes"])
+    """
+    done = run_script(tmp_path, program, MP_SHARING_STRATEGY=mp.get_sharing_strategy())
+    assert succeeded(done) == "0\n"
+
+
+# ---- sending ----
+
+LARGE: dict[str, Callable[[], np.ndarray]] = {
+    "whole": lambda: np.arange(10_000.0),
+    "a slice": lambda: np.arange(30_000.0)[7:20_000],
+    "a small slice": lambda: np.arange(30_000.0)[7:9],
+    "one element": lambda: np.arange(30_000.0)[29_999:],
+    "every third": lambda: np.arange(30_000.0)[::3],
+    "backwards": lambda: np.arange(30_000.0)[::-1],
+    "transposed": lambda: np.arange(30_000.0).reshape(100, 30, 10).transpose(2, 0, 1),
+    "a view of a view": lambda: np.arange(30_000.0)[10:][::2].reshape(-1, 5)[:, 1:3].T,
+    "another dtype": lambda: np.arange(30_000.0).view(np.uint8)[3:-5],
+    "zero strides": lambda: np.broadcast_to(np.arange(10_000.0), (3, 10_000)),
+    "windows": lambda: np.lib.stride_tricks.sliding_window_view(np.arange(10_000.0), 3),
+    "through a memoryview": lambda: np.frombuffer(memoryview(np.arange(10_000.0))),
+    "read-only": lambda: read_only(np.arange(10_000.0)),
+    "fortran order": lambda: np.asfortranarray(np.arange(30_000.0).reshape(100, 300)),
+    "dates": lambda: np.arange(10_000).astype("M8[s]"),
+    "text": lambda: np.arange(10_000).astype("U5"),
+    "structured": lambda: np.zeros(10_000, [("x", "f8"), ("y", ">i2", (2,))])[1:],
+}
+
+
+def read_only(a: np.ndarray) -> np.ndarray:
+    a.flags.writeable = False
+    return a
+
+
+@pytest.mark.parametrize("form", LARGE)
+def test_sending_it_or_a_view_of_it_copies_nothing(form: str) -> None:
+    with mp.shared_allocator():
+        a = LARGE[form]()
+    assert mp.is_shared(a)
+    assert mp.share_memory(a) is a and mp.share_memory_(a) is a
+    messages: list[bytes] = []
+    assert copied_by(lambda: messages.append(bytes(ForkingPickler.dumps(a)))) == 0
+    assert len(messages[0]) < 1000
+    arrived = ForkingPickler.loads(messages[0])
+    assert differences(a, arrived, shared=True) == []
+    assert address(arrived) == address(a)
+
+
+def test_two_views_in_one_message_are_one_memory_on_the_other_side(born: None) -> None:
+    a = np.zeros(20_000)
+    left, right, whole = sent([a[:15_000], a[5_000:], a])
+    left[6_000] = 7
+    assert right[1_000] == whole[6_000] == a[6_000] == 7
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_was_born_inside_arrives_as_it_left(form: str) -> None:
+    with mp.shared_allocator():
+        a = FORMS[form](np.array)
+        b = sent(a)
+    assert differences(a, b, shared=mp.is_shared(a)) == []
+
+
+def test_both_sides_see_each_others_writes(echo: Carrier) -> None:
+    with mp.shared_allocator():
+        a = np.zeros(10_000)
+    assert copied_by(lambda: echo.call(tasks.keep_and_fill, a[1:], 5)) == 0
+    assert a[0] == 0 and (a[1:] == 5).all()
+    a[1:] = 6
+    assert echo.again(tasks.kept_values)[0] == [6] * 9_999
+
+
+def test_arrays_of_objects_travel_by_pickle_element_by_element(echo: Carrier) -> None:
+    with mp.shared_allocator():
+        a = np.array([{"n": i} for i in range(5_000)], object)
+        b = np.array([(i, str(i)) for i in range(5_000)], [("n", "i8"), ("text", "O")])
+    assert not mp.is_shared(a) and not mp.is_shared(b) and not mp.is_shared(b["n"])
+    for array in a, a[::-2], b:
+        assert echo.call(tasks.echo, array).tolist() == array.tolist()
+    with pytest.raises(TypeError):
+        mp.share_memory(a)
+
+
+def test_plain_pickles_and_copies_are_plain(born: None) -> None:
+    a = np.arange(10_000.0)
+    for other in pickle.loads(pickle.dumps(a)), copy.deepcopy(a), copy.copy(a):
+        assert same_values(a, other) and not np.shares_memory(a, other)
+    assert len(pickle.dumps(a)) > a.nbytes
+
+
+# ---- pools ----
+
+
+def make(n: int) -> np.ndarray:
+    return np.arange(n, dtype=float)
+
+
+def copied_here(_: Any) -> int:
+    return mp.memory_stats()["copied_bytes"]
+
+
+def test_results_of_a_pool_move_no_bytes(start_method: str) -> None:
+    context = mp.get_context(start_method)
+    with context.Pool(1, initializer=mp.install_shared_allocator) as pool:
+        before = pool.apply_async(copied_here, (0,)).get(TIMEOUT)
+        results = pool.map_async(make, [10_000, 20_000, 300_000]).get(TIMEOUT)
+        assert pool.apply_async(copied_here, (0,)).get(TIMEOUT) == before
+        pool.close()
+        pool.join()
+    assert all(mp.is_shared(a) and np.array_equal(a, make(len(a))) for a in results)
+
+
+def test_results_of_an_executor_move_no_bytes(start_method: str) -> None:
+    context = mp.get_context(start_method)
+    with ProcessPoolExecutor(1, mp_context=context, initializer=mp.install_shared_allocator) as executor:
+        before = executor.submit(copied_here, 0).result(TIMEOUT)
+        results = [executor.submit(make, n).result(TIMEOUT) for n in (10_000, 300_000)]
+        assert executor.submit(copied_here, 0).result(TIMEOUT) == before
+    assert all(mp.is_shared(a) and np.array_equal(a, make(len(a))) for a in results)
+
+
+# ---- fork ----
+
+
+def run_forked(tmp_path: Path, program: str) -> str:
+    prelude = """
+        import gc, os, sys
+        import numpy as np
+        import mp_all as mp
+
+        def forked(body):
+            "Run body in a child, to its end."
+            pid = os.fork()
+            if pid == 0:
+                code = 1
+                try:
+                    body()
+                    code = 0
+                finally:
+                    sys.stdout.flush()
+                    os._exit(code)
+            assert os.waitpid(pid, 0)[1] == 0
+    """
+    return succeeded(run_script(tmp_path, prelude + program, MP_SHARING_STRATEGY=mp.get_sharing_strategy()))
+
+
+def test_after_fork_what_was_born_shared_is_shared_and_what_was_not_is_not(tmp_path: Path) -> None:
+    program = """
+        before = np.zeros(10_000)
+        with mp.shared_allocator():
+            a, full, private = np.zeros(10_000), np.ones(10_000), np.zeros(10)
+        after = np.zeros(10_000)
+
+        def write():
+            for array in before, a, full, private, after:
+                array[...] = 5
+
+        forked(write)
+        print([int(array[-1]) for array in (before, a, full, private, after)])
+    """
+    assert run_forked(tmp_path, program) == "[0, 5, 5, 0, 0]\n"
+
+
+def test_what_one_side_of_a_fork_drops_is_not_used_again_under_the_other(tmp_path: Path) -> None:
+    program = """
+        import threading
+        ready, gone = os.pipe(), os.pipe()
+        mp.install_shared_allocator()
+        a, b = np.full(50_000, 1.0), np.full(50_000, 2.0)
+        dropped = np.full(50_000, 3.0)
+        del dropped  # and is kept for the next one: not for both
+
+        def child():
+            global a
+            a = None
+            mine = [np.full(50_000, 8.0) for _ in range(5)]
+            os.write(ready[1], b"x")
+            os.read(gone[0], 1)
+            assert (b == 2).all() and all((m == 8).all() for m in mine)
+
+        pid = os.fork()
+        if pid == 0:
+            try:
+                child()
+            except BaseException:
+                os._exit(1)
+            os._exit(0)
+        os.read(ready[0], 1)
+        assert (a == 1).all()
+        b = None
+        mine = [np.full(50_000, 9.0) for _ in range(5)]
+        os.write(gone[1], b"x")
+        assert os.waitpid(pid, 0)[1] == 0
+        assert (a == 1).all() and all((m == 9).all() for m in mine)
+    """
+    assert run_forked(tmp_path, program) == ""
+
+
+def test_a_forked_child_cannot_ruin_its_parents_arrays_of_objects(tmp_path: Path) -> None:
+    program = """
+        mp.install_shared_allocator()
+        words = np.array([f"word {i}" for i in range(10_000)], object)
+        late = np.empty(10_000, object)
+        late[6_000:] = ["late"] * 4_000
+        records = np.array([(i, f"record {i}") for i in range(10_000)], [("n", "f8"), ("s", "O")])
+        numbers = np.arange(10_000)
+        expected = words.tolist(), late.tolist(), records.tolist()
+
+        def ruin():
+            global words, late, records
+            assert (words.tolist(), late.tolist(), records.tolist()) == expected
+            words[:] = [object() for _ in range(10_000)]
+            late[:100] = "child"
+            words.resize(20_000, refcheck=False)
+            records["s"] = [str(i) for i in range(10_000)]
+            words = late = records = None
+            numbers[:] = 7
+            gc.collect()
+
+        forked(ruin)
+        forked(lambda: forked(ruin))
+        assert (words.tolist(), late.tolist(), records.tolist()) == expected
+        assert (numbers == 7).all()
+
+        def look():
+            assert words[9_999] == "word 9999"
+
+        words[0] = "changed since"
+        forked(look)
+    """
+    assert run_forked(tmp_path, program) == ""
+
+
+def test_what_a_forked_child_makes_and_sends_arrives(start_method: str) -> None:
+    # The parent has arrays of its own, made before, so that a forked child begins with all of its state.
+    with mp.shared_allocator():
+        mine = [np.full(10_000, i) for i in range(5)]
+        del mine[2]
+        context = mp.get_context(start_method)
+        here, there = context.Pipe()
+        process = context.Process(target=make_and_send, args=(there,))
+        process.start()
+        there.close()
+        theirs = [here.recv() for _ in range(5)]
+        mine.append(np.full(10_000, 2))
+        process.join(TIMEOUT)
+        assert process.exitcode == 0
+    process.close()
+    here.close()
+    assert [int(a[0]) for a in mine] == [0, 1, 3, 4, 2]
+    assert [int(a[0]) for a in theirs] == [-1, -2, -3, -4, -5]
+
+
+def make_and_send(connection: Any) -> None:
+    with mp.shared_allocator():
+        for i in range(1, 6):
+            connection.send(np.full(10_000, -i))
+
+
+def test_threads_that_allocate_while_another_forks_are_never_locked_out(tmp_path: Path) -> None:
+    program = """
+        import threading, warnings
+
+        warnings.simplefilter("ignore", DeprecationWarning)
+        mp.install_shared_allocator()
+        stop = threading.Event()
+
+        def churn():
+            while not stop.is_set():
+                a = np.full(20_000, 1.0)
+                assert (a == 1).all()
+
+        threads = [threading.Thread(target=churn) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+
+        def child():
+            a = [np.full(20_000, 2.0) for _ in range(10)]
+            assert all((b == 2).all() for b in a)
+
+        for _ in range(20):
+            forked(child)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        print("done")
+    """
+    assert run_forked(tmp_path, program) == "done\n"
+
+
+def test_a_killed_owner_takes_nothing_from_another_holder(echo: Carrier) -> None:
+    context = mp.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=make_and_wait, args=(there,))
+    process.start()
+    there.close()
+    a = here.recv()
+    echo.call(tasks.keep, a)
+    os.kill(process.pid or sys.maxsize, signal.SIGKILL)
+    process.join(TIMEOUT)
+    process.close()
+    here.close()
+    with mp.shared_allocator():
+        others = [np.zeros(100_000) for _ in range(5)]
+    assert (a == np.arange(100_000)).all()
+    assert echo.again(tasks.kept_values)[0] == list(range(100_000))
+    del others
+
+
+def make_and_wait(connection: Any) -> None:
+    with mp.shared_allocator():
+        connection.send(np.arange(100_000))
+    connection.recv()
