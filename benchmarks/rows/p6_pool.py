@@ -32,7 +32,68 @@ def measure(bench: Bench) -> list[Line]:
         pipes.claims.append(Claim("ours in KiB", through["ours"].median / 1024, 64))
     for peer in present:
         bench.do(peer, close_pool)
-    return [line, pipes]
+    return [line, pipes, *_born_shared(bench)]
+
+
+def _born_shared(bench: Bench) -> list[Line]:
+    """The same results made anew each time: moved into shared memory, or born in it."""
+    works = {"ours": False, "born shared": True}
+    tasks = [Task(label, "ours", made_map, (born,)) for label, born in works.items()]
+    samples = bench.in_turns("P6 born shared", [*tasks, Task("stdlib", "stdlib", made_map, (False,))], 5, timeout=300)
+    if not bench.has("ours"):
+        return []
+    born = samples.pop("born shared")
+    made = Line("P6", f"Pool({WORKERS}).map, {COUNT} results of 16 MiB, each made in the clock", samples)
+    shared = Line("P6", "the same, born shared", {"ours": born, "stdlib": samples["stdlib"]})
+    copied = float(bench.do("ours", copied_by_workers))
+    bytes_copied = Line("P6", "bytes copied by the workers for that", {"ours": Sample([copied], "B")})
+    bytes_copied.claims.append(Claim("bytes", copied, 0))
+    shared.claim_ratio("stdlib / ours", "stdlib", "ours", 10, at_least=True)
+    for label in works:
+        bench.do("ours", close_named, label)
+    bench.do("stdlib", close_named, "ours")
+    return [made, shared, bytes_copied]
+
+
+def made_map(stage: Stage, born: bool) -> float:
+    """Seconds for one map whose results are computed by the workers while the clock runs."""
+    pool = named_pool(stage, born)
+    start = time.perf_counter()
+    results = pool.map_async(made, range(COUNT), chunksize=1).get(240)
+    taken = time.perf_counter() - start
+    assert len(results) == COUNT and float(results[-1][-1]) == COUNT
+    return taken
+
+
+def made(number: int) -> Any:
+    return np.full(SIZE, number + 1, np.uint8)
+
+
+def named_pool(stage: Stage, born: bool) -> Any:
+    label = "born shared" if born else "ours"
+    if label not in KEPT:
+        initializer = stage.peer.mp.install_shared_allocator if born else None
+        KEPT[label] = stage.context.Pool(WORKERS, initializer)
+    return KEPT[label]
+
+
+def copied_by_workers(stage: Stage) -> int:
+    """The largest number of bytes that a worker of the pool with arrays born shared has copied."""
+    counts = named_pool(stage, True).map_async(copied, range(COUNT), chunksize=1).get(60)
+    return int(max(counts))
+
+
+def copied(number: int) -> int:
+    import mp_all as mp
+
+    return mp.memory_stats()["copied_bytes"]
+
+
+def close_named(stage: Stage, label: str) -> None:
+    if label in KEPT:
+        pool = KEPT.pop(label)
+        pool.close()
+        pool.join()
 
 
 def pool_map(stage: Stage) -> float:

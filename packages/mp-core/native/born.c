@@ -31,7 +31,7 @@ typedef struct {
 
 static const char CAPSULE[] = "mem_handler"; /* as NumPy looks for it */
 
-static const Handler *lower; /* NumPy's own */
+static const Handler *lower;      /* NumPy's own */
 static int (*lock_is_held)(void); /* PyGILState_Check, which the stable ABI leaves out */
 
 /* ---- allocating ---- */
@@ -235,8 +235,8 @@ static PyObject *replace(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* block_at(object, offset) -> the Block in which the address lies that stands `offset` bytes into the
- * object, or None. An array keeps the address of its first element so. */
+/* block_at(object, offset) -> the Block in which the address lies that stands `offset` bytes into
+ * the object, or None. An array keeps the address of its first element so. */
 static PyObject *block_at(PyObject *module, PyObject *args)
 {
     PyObject *op;

@@ -28,7 +28,8 @@ extern int mp_strategy;
 /* message.c: a new claim on the block, for the message that this thread is pickling. */
 PyObject *mp_claim_on(const mpshm_block *block);
 
-/* May `nbytes` more travel in the message itself, where `limit` bytes may? If so they are counted. */
+/* May `nbytes` more travel in the message itself, where `limit` bytes may? If so they are counted.
+ */
 int mp_message_has_room(size_t nbytes, size_t limit);
 
 /* Count bytes copied from private into shared memory; returns the sum since the process began. */
