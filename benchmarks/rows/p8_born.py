@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from benchmarks.bench import Bench
@@ -47,11 +48,11 @@ def measure(bench: Bench) -> list[Line]:
             "installed": LIMITS[what],
             "uninstalled again": None,
         }
-        for where, limit in limits.items():
+        for where, most in limits.items():
             samples = {"ours": Sample(found[what][where]), "floor": Sample(found[what]["never"])}
             lines.append(Line("P8", f"{what}, {where}", samples, note="floor: NumPy's own allocator"))
-            if limit is not None:
-                lines[-1].claim_ratio("ours / floor", "ours", "floor", limit)
+            if most is not None:
+                lines[-1].claim_ratio("ours / floor", "ours", "floor", most)
     lazy = Line("P8", "shared.zeros(1 GiB), first byte of each 64 MiB touched", {}, note="floor: np.zeros")
     lazy.samples.update(ours=Sample(found["lazy"]["shared"]), floor=Sample(found["lazy"]["private"]))
     lazy.claims.append(Claim("memory that it takes, in MiB", found["lazy"]["resident"] / 2**20, 1))
@@ -86,7 +87,7 @@ def in_turns(never: Callable[[int], float], rounds: int) -> dict[str, dict[str, 
     found: dict[str, dict[str, list[float]]] = {what: {} for what in SIZES}
     phases: list[dict[str, Callable[[int], float]]] = [
         {"never": never, "inside the scope": inside, "outside": once},
-        {"installed": installed, "uninstalled again": once},
+        {"never, meanwhile": never, "installed": installed, "uninstalled again": once},
     ]
     for places in phases:
         for what, nbytes in SIZES.items():
@@ -163,6 +164,9 @@ def never() -> Iterator[Callable[[int], float]]:
 
 def answer(connection: Any) -> None:
     assert "mp_core" not in sys.modules
+    # A thread in which any context variable was ever set (np.errstate does it) looks NumPy's allocator up a little
+    # more slowly, 5 ns of 90, than one in which none was.
+    ContextVar[int]("any").set(1)
     while nbytes := connection.recv():
         connection.send(once(nbytes))
 
