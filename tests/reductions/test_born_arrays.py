@@ -12,6 +12,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
 
+import hypothesis.extra.numpy as hnp
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from support.arrays import FORMS, differences, same_values
 from support.carriers import Carrier
 from support.scripts import run_script, succeeded
 from support.waiting import until
+from test_properties import kinds, scalars
 
 import mp_all as mp
 from mp_reductions import numpy_allocator
@@ -322,3 +324,30 @@ def test_plain_pickles_and_copies_are_plain(born: None) -> None:
     for other in pickle.loads(pickle.dumps(a)), copy.deepcopy(a), copy.copy(a):
         assert same_values(a, other) and not np.shares_memory(a, other)
     assert len(pickle.dumps(a)) > a.nbytes
+
+
+@st.composite
+def born_arrays(draw: st.DrawFn) -> np.ndarray:
+    """Any bytes, seen as any dtype, in any order, whole or in part."""
+    dtype = draw(st.one_of(scalars, hnp.nested_dtypes(scalars, max_leaves=4)))
+    if dtype.kind in "USV" and dtype.itemsize == 0:
+        dtype = np.dtype("f4")
+    rows = LEAST // dtype.itemsize // 4 + draw(st.integers(1, 50))
+    raw = np.random.default_rng(rows).integers(0, 256, rows * 5 * dtype.itemsize, np.uint8)
+    if kinds(dtype) & set("U?"):  # any bytes are no valid text or truth value
+        raw[:] = 0
+    a = np.ndarray((rows, 5), dtype, raw.tobytes(), order=draw(st.sampled_from("CF"))).copy(order="K")
+    start, step = draw(st.integers(0, rows - 1)), draw(st.sampled_from([1, 2, 7, -1, -3]))
+    part = a[start::step, draw(st.sampled_from([slice(None), slice(1, 4), slice(None, None, -2), 3]))]
+    return draw(st.sampled_from([a, part, part.T, a.T]))
+
+
+@settings(derandomize=True, deadline=None, database=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@given(st.data())
+def test_any_array_born_shared_arrives_as_it_left_without_a_copy(data: st.DataObject) -> None:
+    with mp.shared_allocator():
+        a = data.draw(born_arrays())
+    assert mp.is_shared(a) or a.size == 0
+    arrived: list[np.ndarray] = []
+    assert copied_by(lambda: arrived.append(sent(a))) == 0
+    assert differences(a, arrived[0], shared=True) == []
