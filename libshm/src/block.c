@@ -202,8 +202,6 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
             err = from_some_arena(tree, strategy, nbytes, flags, &arena, &i);
         }
     }
-    if (err == 0 && (flags & MPSHM__HEAP))
-        err = mpshm__heap_enlist(arena);
     if (err == 0) {
         struct mpshm__block *block = &arena->blocks[i];
         /* Nobody looks at these before the state says that it lives. */
@@ -218,6 +216,8 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
         uint64_t generation = MPSHM__GENERATION(atomic_load(&block->state));
         atomic_store(&block->state, generation << MPSHM__GENERATION_SHIFT | MPSHM__LIVE);
         fill(out, arena, i);
+        if ((flags & MPSHM__HEAP) && (err = mpshm__heap_enlist(arena)) < 0)
+            let_go(tree, arena, i);
     }
     mpshm__release();
     return err;
