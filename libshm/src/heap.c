@@ -5,10 +5,12 @@
  * of other processes. A block that nobody else has ever heard of needs none: while it lives, its
  *   epoch is 0 (a send, a claim, a fork move it). So each thread keeps the last few such blocks
  * that were freed in it, and hands them out again. They count as held, no other thread touches
- * them, and they are given back when the thread ends, forks, or asks for statistics. killed here
- * the sweep frees them, as all that this process held forks here    the thread that forks has given
- * back its own before. Those of other threads get the child as a holder, so their epoch is no
- * longer 0, and they are given back when their turn comes; in the child they are held until it ends
+ * them, and they are given back when the thread ends, forks, or asks for statistics.
+ *
+ *   - Killed here: the sweep frees them, as all that this process held.
+ *   - Forks here: the thread that forks has given back its own before. Those of other threads get
+ *     the child as a holder, so their epoch is no longer 0, and they are given back when their turn
+ *     comes; in the child they are held until it ends.
  *
  * Note [Whose address is it]
  *   free() must tell ours from malloc's without a lock. The ranges of the arenas that ever served
