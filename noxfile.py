@@ -123,6 +123,26 @@ def soak(session: nox.Session) -> None:
     session.run("python", "-m", "benchmarks", "P11", "--long")
 
 
+@nox.session(default=False)
+@nox.parametrize("strategy", STRATEGIES)
+def containers(session: nox.Session, strategy: str) -> None:
+    """Everything that holds arrays, against the real libraries: pandas, SciPy, scikit-learn, xarray, pyarrow."""
+    install_all(session, "test", "containers")
+    env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
+    session.run("pytest", *(session.posargs or ["tests/containers", "tests/contract/test_when_shared.py"]), env=env)
+    session.run("python", "examples/05_dataframes.py", env=env)
+
+
+@nox.session(default=False)
+@nox.parametrize("strategy", STRATEGIES)
+def torch(session: nox.Session, strategy: str) -> None:
+    """torch side by side: its tensors on our queues, ours in its tensors."""
+    install_all(session, "test", "torch")
+    env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
+    tests = session.posargs or ["tests/beside_torch", "tests/contract/test_when_shared.py"]
+    session.run("pytest", *tests, env=env)
+
+
 @nox.session
 @nox.parametrize("package", [nox.param(p, id=p) for p in PACKAGES])
 def alone(session: nox.Session, package: str) -> None:
@@ -192,7 +212,8 @@ def dev(session: nox.Session) -> None:
     """A virtual environment in .venv with the five packages editable and every tool."""
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
-    tools = sorted({req for group in GROUPS.values() for req in group} | {"nox", "editables"})
+    groups = [group for name, group in GROUPS.items() if name not in ("containers", "torch")]
+    tools = sorted({req for group in groups for req in group} | {"nox", "editables"})
     session.run(str(python), "-m", "pip", "install", "-q", *tools, external=True)
     editable = [arg for wheel in WHEELS for arg in ("-e", wheel)]
     session.run(str(python), "-m", "pip", "install", "-q", "--no-build-isolation", *editable, external=True)

@@ -118,6 +118,10 @@ int mpshm_block_others(const mpshm_block *block);
  * holds it already keeps it. */
 void mpshm_block_revoke(const mpshm_block *block);
 
+/* One more hold on the block that this process holds and in which `address` lies, whoever made it.
+ * -ENOENT when there is none; -EAGAIN when MPSHM_NOWAIT was said and somebody has the lock. */
+int mpshm_block_find(const void *address, int flags, mpshm_block *out);
+
 typedef struct {
     uint64_t live_bytes; /* in blocks that this process holds */
     uint64_t live_blocks;

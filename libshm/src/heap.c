@@ -88,7 +88,7 @@ static uint32_t *row_at(struct mpshm__arena *arena, const void *address)
 }
 
 /* The row whose block begins last at or before `at`, + 1: blocks lie in the order of their rows. */
-static uint32_t row_before(struct mpshm__arena *arena, uint64_t at)
+uint32_t mpshm__row_before(struct mpshm__arena *arena, uint64_t at)
 {
     uint32_t low = 0, high = mpshm__used(arena);
 
@@ -106,7 +106,7 @@ static uint32_t row_before(struct mpshm__arena *arena, uint64_t at)
 static int find(struct mpshm__arena *arena, const void *address, uint32_t *out)
 {
     uint64_t at = (uint64_t)((const char *)address - arena->data), where;
-    uint32_t row = row_before(arena, at);
+    uint32_t row = mpshm__row_before(arena, at);
 
     if (row == 0)
         return -ENOENT;
@@ -280,7 +280,7 @@ int mpshm_heap_resize(void *address, uint64_t nbytes, uint64_t *before)
         return -ENOENT;
     i = *row_at(arena, address);
     if (i == 0) /* a fork made it our own: it can only be left behind */
-        i = row_before(arena, (uint64_t)((const char *)address - arena->data));
+        i = mpshm__row_before(arena, (uint64_t)((const char *)address - arena->data));
     if (i-- == 0)
         return -ENOENT;
     *before = atomic_load(&arena->blocks[i].nbytes);

@@ -229,6 +229,8 @@ enum {
 /* With the lock held: addresses of this arena are ours from now on, and not any more. */
 int mpshm__heap_enlist(struct mpshm__arena *arena);
 void mpshm__heap_forget(struct mpshm__arena *arena);
+/* The row whose block begins last at or before that offset into the data, + 1; 0 for none. */
+uint32_t mpshm__row_before(struct mpshm__arena *arena, uint64_t at);
 /* Give back what the calling thread keeps. */
 void mpshm__heap_flush(void);
 /* With the lock held, see fork.c. */

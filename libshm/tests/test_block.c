@@ -179,6 +179,27 @@ static void absurd_sizes_are_refused(int strategy)
     CHECK_EQ(mpshm_block_allocate(99, 1, 0, &b), -EINVAL);
 }
 
+static void an_address_leads_to_its_block(int strategy)
+{
+    mpshm_block a = make(strategy, 1000, 0), b = make(strategy, 100000, 0), found = {0};
+    int elsewhere;
+
+    CHECK_EQ(mpshm_block_find((char *)a.data + 999, 0, &found), 0);
+    CHECK(found.data == a.data);
+    CHECK_EQ(found.nbytes, 1000);
+    mpshm_block_release(&a);
+    CHECK_EQ(live_bytes(), 101000); /* the one that was found holds it, too */
+    CHECK_EQ(mpshm_block_find((char *)found.data + 1000, MPSHM_NOWAIT, &a), -ENOENT);
+    void *was = found.data;
+    mpshm_block_release(&found);
+    CHECK_EQ(mpshm_block_find(was, 0, &found), -ENOENT);
+    CHECK_EQ(mpshm_block_find(&elsewhere, 0, &found), -ENOENT);
+    CHECK_EQ(mpshm_block_find(b.data, 0, &found), 0);
+    mpshm_block_release(&b);
+    mpshm_block_release(&found);
+    CHECK_EQ(live_bytes(), 0);
+}
+
 static void what_the_first_and_the_next_block_cost(void)
 {
     mpshm_stats stats;
@@ -208,6 +229,7 @@ int main(void)
         more_messages_than_bits_are_all_claimed(s);
         every_damaged_byte_is_noticed(s);
         absurd_sizes_are_refused(s);
+        an_address_leads_to_its_block(s);
     }
     what_the_first_and_the_next_block_cost();
     return 0;

@@ -88,11 +88,3 @@ def test_a_sparse_matrix_is_moved(echo: Carrier) -> None:
     assert (result != matrix).nnz == 0
     assert mp.is_shared(result.data)
     assert mp.memory_stats()["copied_bytes"] >= before + matrix.data.nbytes
-
-
-def test_a_data_frame_is_moved(echo: Carrier) -> None:
-    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
-    frame = pandas.DataFrame({"a": np.arange(LARGE), "b": np.ones(LARGE), "c": ["x"] * LARGE})
-    result = echo.call(tasks.echo, frame)
-    pandas.testing.assert_frame_equal(result, frame)
-    assert mp.memory_stats()["copied_bytes"] >= 16 * LARGE

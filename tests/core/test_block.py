@@ -12,6 +12,7 @@ from support import tasks
 from support.carriers import Carrier
 
 import mp_all as mp
+from mp_core.block import block_at
 
 SIZES = [0, 1, 7, 4096, 4097, 1 << 20]
 
@@ -212,3 +213,13 @@ def test_many_blocks_come_and_go_without_a_trace(strategy: str) -> None:
         "descriptors": 0,
         "mappings": 0,
     }
+
+
+def test_an_address_leads_to_the_block_that_this_process_holds(strategy: str) -> None:
+    block = mp.Block(1000)
+    found = block_at(block._address + 999)
+    assert found is not None
+    memoryview(found)[0] = 9
+    assert memoryview(block)[0] == 9
+    assert block_at(block._address + 1000) is None
+    assert block_at(id(block)) is None

@@ -131,8 +131,27 @@ PyDoc_STRVAR(
 PyDoc_STRVAR(reduce_block_doc, "reduce_block(block, /)\n--\n\n"
                                "The pickle of a `Block`: a claim on it, for one receiver.");
 
+/* find(type, address) -> object of type, or -errno as an int */
+static PyObject *find(PyObject *module, PyObject *args)
+{
+    PyObject *type;
+    unsigned long long address;
+    mpshm_block block;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "OK:find", &type, &address))
+        return NULL;
+    int rc = mpshm_block_find((const void *)(uintptr_t)address, MPSHM_NOWAIT, &block);
+    if (rc == -EAGAIN) {
+        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_find((const void *)(uintptr_t)address, 0, &block);
+        Py_END_ALLOW_THREADS
+    }
+    return rc < 0 ? PyLong_FromLong(rc) : mp_wrap(type, &block);
+}
+
 static PyMethodDef functions[] = {
     {"allocate", allocate, METH_VARARGS, NULL},
+    {"find", find, METH_VARARGS, NULL},
     {"setup", setup, METH_VARARGS, NULL},
     {"set_strategy", set_strategy, METH_O, NULL},
     {"rebuild_block", rebuild_block, METH_O, rebuild_block_doc},

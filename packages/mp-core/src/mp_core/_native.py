@@ -25,6 +25,7 @@ __all__ = [
     "compiled",
     "copied_bytes",
     "ffi",
+    "find",
     "lib",
     "message_begin",
     "message_end",
@@ -79,6 +80,7 @@ check(lib.mpshm_set_manager(os.fsencode(Path(_libshm.__file__).with_name("shm-ma
 _block = compiled("mp_core._block")
 Buffer: type = _block.Buffer
 allocate = _block.allocate
+find = _block.find
 setup = _block.setup
 set_strategy = _block.set_strategy
 rebuild_block = _block.rebuild_block

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 from mp_core import _native, _pickling, strategy
 from mp_core._native import Buffer, rebuild_block, reduce_block
 
-__all__ = ["Block", "allocate", "rebuild_block", "reduce_block"]
+__all__ = ["Block", "allocate", "block_at", "rebuild_block", "reduce_block"]
 
 if TYPE_CHECKING:
 
@@ -99,6 +99,18 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
     if -block in _NO_MEANS:
         raise MemoryError(f"cannot allocate {size} bytes of shared memory ({name}): {_reason(-block)}")
     raise OSError(-block, f"cannot allocate {size} bytes of shared memory ({name}): {_reason(-block)}")
+
+
+def block_at(address: int) -> Block | None:
+    """
+    The block of this process in which *address* lies, or None; for memory that came back without its Block.
+
+    >>> block = Block(1000)
+    >>> block_at(block._address + 10).nbytes, block_at(1)
+    (1000, None)
+    """
+    block = _native.find(Block, address)
+    return block if isinstance(block, Block) else None
 
 
 # ---- what to say when it fails ---------------------------------------------------------------------------------------

@@ -8,10 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 
 from mp_core._native import lib, set_strategy
 
-__all__ = ["CODES", "NAMES", "get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy"]
+__all__ = [
+    "CODES",
+    "NAMES",
+    "followed_by",
+    "get_all_sharing_strategies",
+    "get_sharing_strategy",
+    "set_sharing_strategy",
+]
 
 CODES: dict[str, int] = {"file_descriptor": lib.MPSHM_FILE_DESCRIPTOR, "file_system": lib.MPSHM_FILE_SYSTEM}
 NAMES: dict[int, str] = {code: name for name, code in CODES.items()}
@@ -34,7 +42,8 @@ def set_sharing_strategy(new_strategy: str) -> None:
     Choose how memory that is shared from now on is made; what is already shared or on its way keeps working.
 
     *new_strategy* is one of `get_all_sharing_strategies()`, otherwise a `ValueError` lists them. Children started
-    after this inherit it. The environment variable ``MP_SHARING_STRATEGY`` sets the initial one.
+    after this inherit it. The environment variable ``MP_SHARING_STRATEGY`` sets the initial one. Where torch has been
+    imported, it is set for torch's tensors too.
 
     >>> set_sharing_strategy("file_system")
     >>> get_sharing_strategy()
@@ -43,6 +52,19 @@ def set_sharing_strategy(new_strategy: str) -> None:
     global _current
     _current = _validated(new_strategy)
     set_strategy(CODES[_current])
+    for follower in _followers:
+        follower(_current)
+
+
+_followers: list[Callable[[str], None]] = []
+
+
+def followed_by(follower: Callable[[str], None]) -> None:
+    """Tell *follower* the strategy whenever it is set, and now if it is not the platform's default."""
+    if follower not in _followers:
+        _followers.append(follower)
+    if _current != _ALL[0]:
+        follower(_current)
 
 
 def get_sharing_strategy() -> str:

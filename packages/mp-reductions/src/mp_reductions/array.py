@@ -22,20 +22,21 @@ message with a thousand small arrays cheap. A dtype that only equals one of them
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
 
-from mp_core import _children, _native
+from mp_core import _children, _native, _pickling, _reducers
 from mp_core.block import Block, allocate
 from mp_core.stats import add_copied_bytes
-from mp_reductions import inline
+from mp_reductions import buffers, inline, tensors
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
+from mp_reductions.running_out import warn_once
 from mp_reductions.sharing import address_of, find_block
+from mp_reductions.subclass import choose_reducer
 
 __all__ = ["init_reductions", "rebuild_ndarray", "reduce_ndarray"]
 
@@ -52,6 +53,9 @@ def init_reductions() -> None:
     """
     ForkingPickler.register(np.ndarray, _plain.reduce_plain if _knows_arrays() else reduce_ndarray)
     ForkingPickler.register(np.memmap, reduce_memmap)
+    _reducers.of_subclasses(np.ndarray, choose_reducer)
+    _pickling.take_buffers(buffers.take)
+    _reducers.when_registered("torch", tensors.stand_before)
     _children.enlist("mp_reductions")
 
 
@@ -75,30 +79,11 @@ def _moved(a: np.ndarray[Any, Any]) -> Any:
         block = allocate(packed.data.nbytes, zeroed=False)
     except (MemoryError, OSError) as error:
         # Delivered all the same: a message that is late is better than one that is lost.
-        _warn_once(a.nbytes, error)
+        warn_once(a.nbytes, error)
         return inline.reduce_inline(a)
     _frombuffer(block, np.uint8)[:] = packed.data
     add_copied_bytes(packed.data.nbytes)
     return _reduced(block, a, packed.offset, packed.strides)
-
-
-_warned = False
-
-
-def _warn_once(nbytes: int, error: Exception) -> None:
-    global _warned
-    if _warned:
-        return
-    _warned = True
-    try:
-        warnings.warn(
-            f"shared memory ran out, so an array of {nbytes} bytes (and maybe others) travels through the "
-            f"pipe: {error}",
-            ResourceWarning,
-            stacklevel=3,
-        )
-    except ResourceWarning:
-        pass  # a filter that makes errors of warnings must not make a lost message of a slow one
 
 
 def _reduced(

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
 from typing import Any, Literal
 
 import numpy as np
 
-from mp_core.block import Block, allocate
+from mp_core.block import Block, allocate, block_at
 from mp_reductions import born
+from mp_reductions.layout import span
 
-__all__ = ["address_of", "array_over", "find_block", "is_shared", "share_memory", "share_memory_", "shared_like"]
+__all__ = [
+    "address_of",
+    "array_over",
+    "find_block",
+    "is_shared",
+    "share_memory",
+    "share_memory_",
+    "shared_like",
+    "swap_memory",
+]
 
 
 def find_block(a: np.ndarray[Any, Any]) -> Block | None:
@@ -28,10 +39,20 @@ def find_block(a: np.ndarray[Any, Any]) -> Block | None:
             base = base.obj
         elif isinstance(base, _STRIDED):
             base = getattr(base, "base", None)
+        elif type(base) in (bytes, bytearray, mmap.mmap):
+            return None
         else:
-            break
+            return _block_around(a)
     # What holds Python objects is pickled, wherever it was born.
     return born.block_of(owner) if born.ever and not (a.dtype.hasobject or owner.dtype.hasobject) else None
+
+
+def _block_around(a: np.ndarray[Any, Any]) -> Block | None:
+    """The Block of an array whose base is somebody else's object over one of ours, as of ``tensor.numpy()``."""
+    first, end = span(a)
+    address = address_of(a) + first
+    block = block_at(address) if end > first and not a.dtype.hasobject else None
+    return block if block is not None and address - first + end <= block._address + block.nbytes else None
 
 
 # What `as_strided` (and so `sliding_window_view`) puts between a view and its base.
@@ -124,7 +145,7 @@ def share_memory_(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     donor[...] = a
     if not a.flags.writeable:
         donor.flags.writeable = False
-    _swap_memory(a, donor)
+    swap_memory(a, donor)
     return a
 
 
@@ -157,9 +178,9 @@ def shared_like(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return array_over(allocate(like.nbytes, zeroed=False), like.shape, like.dtype, 0, like.strides)
 
 
-def _swap_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
+def swap_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
     """
-    Exchange the memory of two arrays of the same shape and strides.
+    Exchange the memory of two arrays of the same shape and dtype, and with it their strides and flags.
 
     NumPy has no call for it (the setter of ``ndarray.data`` is gone since 2.x). Both arrays stay whole: each keeps a
     pointer together with what frees it, so the old memory is freed by whichever array has it in the end. The fields
@@ -168,7 +189,8 @@ def _swap_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
     head = object.__basicsize__
     word = ctypes.sizeof(ctypes.c_void_p)
     # data, nd, dims, strides, base, descr, flags, weakreflist, _buffer_info, mem_handler
-    data, base, flags, handler = head, head + 4 * word, head + 6 * word, head + 9 * word
+    data, dims, strides, base = head, head + 2 * word, head + 3 * word, head + 4 * word
+    flags, handler = head + 6 * word, head + 9 * word
 
     def field(array: np.ndarray[Any, Any], offset: int, kind: Any = ctypes.c_size_t) -> Any:
         return kind.from_address(id(array) + offset)
@@ -179,10 +201,12 @@ def _swap_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
             address_of(array),
             owner,
             array.flags.num,
-        ) or a.strides != b.strides:
+        ) or a.shape != b.shape:
             raise NotImplementedError(f"share_memory_ does not know the layout of arrays of NumPy {np.__version__}")
     for offset, kind in (
         (data, ctypes.c_size_t),
+        (dims, ctypes.c_size_t),  # one allocation with the strides, so both or none
+        (strides, ctypes.c_size_t),
         (base, ctypes.c_size_t),
         (handler, ctypes.c_size_t),
         (flags, ctypes.c_int),

@@ -1,0 +1,77 @@
+"""The table of reducers of `ForkingPickler`, for classes that nobody can register by name.
+
+Python looks a reducer up by the exact class. Two things need more than that:
+
+- the subclasses of a class: `of_subclasses` offers a reducer to those that have none;
+- a library that registers its own classes when it is imported, now or later: `when_registered` sees it and may
+  put another reducer in front.
+
+So the table becomes one whose *misses* and *insertions* are ours. A hit is looked up as before and costs what it did.
+Each pickler has a table of its own: a copy of copyreg's, into which the registered reducers are put.
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections import ChainMap
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+__all__ = ["Reducer", "of_subclasses", "when_registered"]
+
+Reducer = Callable[[Any], Any]
+
+_bases: dict[type, Callable[[type], Reducer | None]] = {}
+_watchers: dict[str, Callable[[type, Reducer], Reducer]] = {}
+
+
+class _Table(dict[type, Reducer]):
+    def __missing__(self, kind: type) -> Reducer:
+        for base, choose in _bases.items():
+            if base in kind.__mro__:
+                reducer = choose(kind)
+                if reducer is not None:
+                    return reducer
+        raise KeyError(kind)
+
+    def __setitem__(self, kind: type, reducer: Reducer) -> None:
+        watch = _watchers.get(kind.__module__.partition(".")[0])
+        super().__setitem__(kind, reducer if watch is None else watch(kind, reducer))
+
+
+class _Copyreg(ChainMap[Any, Any]):
+    """What copyreg knows at any time; its copy, from which a pickler's table is made, is one of ours."""
+
+    def copy(self) -> Any:
+        return _Table(copyreg.dispatch_table)
+
+
+def _install() -> _Table:
+    pickler: Any = ForkingPickler
+    if not isinstance(pickler._extra_reducers, _Table):
+        pickler._copyreg_dispatch_table = _Copyreg(copyreg.dispatch_table)
+        pickler._extra_reducers = _Table(pickler._extra_reducers)
+    table: _Table = pickler._extra_reducers
+    return table
+
+
+def of_subclasses(base: type, choose: Callable[[type], Reducer | None]) -> None:
+    """Ask *choose* for the reducer of each subclass of *base* that has none of its own; None leaves it to pickle."""
+    _install()
+    _bases[base] = choose
+
+
+def when_registered(package: str, watch: Callable[[type, Reducer], Reducer]) -> None:
+    """
+    Give *watch* each class of *package* with the reducer that is registered for it; what it returns is used instead.
+
+    It is called at once for those that are registered already. Nothing is imported.
+    """
+    table = _install()
+    if package in _watchers:
+        return
+    _watchers[package] = watch
+    for kind, reducer in list(table.items()):
+        if kind.__module__.partition(".")[0] == package:
+            table[kind] = reducer

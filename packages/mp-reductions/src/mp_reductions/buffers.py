@@ -1,0 +1,48 @@
+"""Memory that objects offer to pickle (`PickleBuffer`) travels like arrays do: shared if it is, copied once if not.
+
+That is what Arrow tables are made of, the text columns of pandas, and classes whose ``__reduce_ex__(5)`` says so. What
+NumPy offers itself never comes here: arrays have a reducer.
+"""
+
+from __future__ import annotations
+
+from pickle import PickleBuffer
+from typing import Any
+
+import numpy as np
+
+from mp_core.block import Block, allocate, block_at
+from mp_core.stats import add_copied_bytes
+from mp_reductions import inline
+from mp_reductions.running_out import warn_once
+from mp_reductions.sharing import address_of
+
+__all__ = ["take"]
+
+Place = tuple[Block, int, int, bool]
+
+
+def take(buffer: PickleBuffer) -> Place | None:
+    """Where the bytes of *buffer* lie in shared memory now, as `mp_core._pickling` wants it; None for a small one."""
+    try:
+        raw = buffer.raw()
+    except BufferError:
+        return None  # not contiguous: the pickler says so
+    nbytes = raw.nbytes
+    if nbytes == 0:
+        return None
+    data: np.ndarray[Any, Any] = np.frombuffer(raw, np.uint8)
+    address = address_of(data)
+    block = block_at(address)
+    if block is not None and address + nbytes <= block._address + block.nbytes:
+        return block, address - block._address, nbytes, raw.readonly
+    if inline.has_room(nbytes):
+        return None
+    try:
+        block = allocate(nbytes, zeroed=False)
+    except (MemoryError, OSError) as error:
+        warn_once(nbytes, error)
+        return None
+    memoryview(block)[:] = raw
+    add_copied_bytes(nbytes)
+    return block, 0, nbytes, raw.readonly

@@ -1,0 +1,170 @@
+"""Subclasses of `np.ndarray` travel like plain arrays, and keep their type and their attributes.
+
+Note [Two kinds of subclasses]
+------------------------------
+Nothing can be registered for classes that do not exist yet, so a class is judged by how it is pickled:
+
+    as NumPy does it         recarray, matrix, MaskedArray,      data as of a plain array; a view of shared memory
+    (no __reduce__ of its    and most classes of users           is shared, what is private is copied once.
+    own)                                                         What is in its __dict__ goes along
+    by methods of its own    classes that follow NumPy's         they must see the bytes, since they may compute
+    (__reduce__ and/or       documentation                        with them: the receiver rebuilds the object as
+    __setstate__)                                                pickle does, then its memory is exchanged for
+                                                                 the shared one, if both still hold the same
+
+Pickle drops the attributes of the first kind (a MaskedArray keeps its mask, but not that it is hard). What cannot be
+pickled is dropped here as well, as a program that runs on multiprocessing has never missed it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mp_core import _pickling
+from mp_reductions import inline
+from mp_reductions.sharing import address_of, find_block, swap_memory
+
+__all__ = ["choose_reducer", "rebuild_customised", "rebuild_view", "restore"]
+
+_ndarray: Any = np.ndarray
+_frombuffer: Any = np.frombuffer
+_AS_NUMPY: set[Any] = {
+    _ndarray.__reduce__,
+    _ndarray.__setstate__,
+    np.ma.MaskedArray.__reduce__,
+    np.ma.MaskedArray.__setstate__,
+}
+
+
+def choose_reducer(kind: type) -> Callable[[Any], Any] | None:
+    """The reducer of a subclass of `np.ndarray`, see Note [Two kinds of subclasses]; None for pickle's own way."""
+    subclass: Any = kind
+    if subclass.__reduce_ex__ is not _ndarray.__reduce_ex__ or issubclass(kind, np.memmap):
+        return None
+    if subclass.__reduce__ in _AS_NUMPY and subclass.__setstate__ in _AS_NUMPY:
+        return reduce_view
+    return reduce_customised
+
+
+# ---- pickled as NumPy does it ----------------------------------------------------------------------------------------
+
+
+def reduce_view(a: np.ndarray[Any, Any]) -> Any:
+    """The pickle of an array that is its data, its type and its attributes."""
+    if a.dtype.hasobject:
+        return a.__reduce__()
+    state = _attributes(a)
+    # A view of this very class would do anything; ndarray's own method makes a plain one.
+    reduced = rebuild_view, (type(a), np.ndarray.view(a, np.ndarray))
+    return reduced if state is None else (*reduced, state, None, None, restore)
+
+
+def rebuild_view(kind: Any, plain: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array of class *kind* on the memory of *plain*."""
+    if not (isinstance(kind, type) and issubclass(kind, np.ndarray) and isinstance(plain, np.ndarray)):
+        raise ValueError(f"the handle of an array is damaged: {kind!r} on {type(plain).__name__}")
+    # Made on the buffer itself and not as a view of *plain*, for `__array_finalize__` to get None as from pickle.
+    buffer: Any = plain.base
+    if buffer is None:  # a small one, whose memory is its own
+        buffer = plain.reshape(-1).view(np.uint8) if plain.nbytes else bytearray()
+    offset = address_of(plain) - address_of(_frombuffer(buffer, np.uint8)) if plain.nbytes else 0
+    a: np.ndarray[Any, Any] = _ndarray.__new__(kind, plain.shape, plain.dtype, buffer, offset, plain.strides)
+    if not plain.flags.writeable:
+        a.flags.writeable = False
+    return a
+
+
+def restore(a: np.ndarray[Any, Any], state: Any) -> None:
+    """Give *a* the attributes that it had, those in slots as well."""
+    attributes, slots = state if isinstance(state, tuple) else (state, {})
+    if attributes:
+        a.__dict__.update(attributes)
+    for name, value in slots.items():
+        setattr(a, name, value)
+
+
+def _attributes(a: np.ndarray[Any, Any]) -> Any:
+    """What *a* has beside its data, as far as it can be pickled: None, a dict, or two (slots)."""
+    state = _object.__getstate__(a)
+    if isinstance(state, tuple):
+        return tuple(_picklable(part or {}) for part in state)
+    return _picklable(state) if state else None
+
+
+_object: Any = object
+
+
+def _picklable(attributes: dict[str, Any]) -> dict[str, Any]:
+    doubtful = {name: value for name, value in attributes.items() if not _is_simple(value)}
+    if not doubtful or _pickling.can_be_pickled(doubtful):
+        return attributes
+    return {
+        name: value for name, value in attributes.items() if name not in doubtful or _pickling.can_be_pickled(value)
+    }
+
+
+_SIMPLE = (type(None), bool, int, float, complex, str, bytes)
+
+
+def _is_simple(value: Any) -> bool:
+    if type(value) is np.ndarray:
+        return not value.dtype.hasobject
+    # An empty list, say; and what every MaskedArray has.
+    return type(value) in _SIMPLE or value is np.ndarray or (type(value) in (dict, list, tuple) and not value)
+
+
+# ---- pickled by methods of its own -----------------------------------------------------------------------------------
+
+
+def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
+    """The pickle of an array whose class has methods for it: theirs, with the bytes in shared memory."""
+    reduced = a.__reduce__()
+    block = find_block(a)
+    if a.dtype.hasobject or (block is None and inline.has_room(a.nbytes)):
+        return reduced
+    match reduced:
+        case (reconstruct, arguments, (version, shape, dtype, fortran, bytes(data), *more)) if (shape, dtype) == (
+            a.shape,
+            a.dtype,
+        ) and len(data) == a.nbytes:
+            order: Any = "F" if fortran else "C"
+        case _:
+            return reduced
+    if block is None:
+        # NumPy's copy of the bytes, and not `a`: the class may have done something to them.
+        plain: np.ndarray[Any, Any] = _ndarray(shape, dtype, data, 0, None, order)
+    elif np.ndarray.tobytes(a, order) == data:
+        plain = np.ndarray.view(a, np.ndarray)
+    else:
+        return reduced
+    state = (version, shape, dtype, fortran, *more)
+    return rebuild_customised, (plain, a.flags.writeable, reconstruct, arguments, state)
+
+
+def rebuild_customised(
+    plain: np.ndarray[Any, Any],
+    writeable: bool,
+    reconstruct: Callable[..., Any],
+    arguments: tuple[Any, ...],
+    state: tuple[Any, ...],
+) -> Any:
+    """The object as pickle makes it, on the memory of *plain* if it has not changed a byte."""
+    order: Any = "F" if state[3] else "C"
+    a = reconstruct(*arguments)
+    a.__setstate__((*state[:4], plain.tobytes(order), *state[4:]))
+    alone = object()
+    if (
+        find_block(plain) is not None
+        and isinstance(a, np.ndarray)
+        and (a.shape, a.dtype) == (plain.shape, plain.dtype)
+        and sys.getrefcount(a) == sys.getrefcount(alone)  # no view of it would be left behind
+        # Not those that it was given: NumPy lets it change them in place.
+        and np.ndarray.tobytes(a, order) == plain.tobytes(order)
+    ):
+        plain.flags.writeable = writeable
+        swap_memory(a, plain)
+    return a

@@ -1,0 +1,99 @@
+"""torch side by side: its tensors travel as torch sends them, except those whose memory is one of our arrays.
+
+Nothing here imports torch. When torch registers its reducers (at its import, before or after ours), `stand_before` puts
+one in front of torch's own for `Tensor` and `Parameter`. A tensor on the CPU that lies in a Block, because it was made
+by ``torch.from_numpy(shared_array)`` or has come this way, is sent as that Block: no copy, one memory on all sides.
+torch would copy it into a file of its own first. Everything else is torch's, refusals included.
+
+One sharing strategy for both: setting ours sets torch's, once it is there.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from mp_core import strategy
+from mp_core._reducers import Reducer
+from mp_core.block import Block, block_at
+
+__all__ = ["rebuild_tensor", "stand_before"]
+
+
+def stand_before(kind: type, theirs: Reducer) -> Reducer:
+    """The reducer to use for torch's class *kind*, for which torch has registered *theirs*."""
+    strategy.followed_by(_set_torchs_strategy)
+    if kind.__name__ not in ("Tensor", "Parameter") or getattr(theirs, "_stands_before", False):
+        return theirs
+
+    def reduce(tensor: Any) -> Any:
+        return _reduce_tensor(tensor) or theirs(tensor)
+
+    reduce._stands_before = True  # type: ignore[attr-defined]
+    return reduce
+
+
+def _set_torchs_strategy(name: str) -> None:
+    torch_multiprocessing = sys.modules.get("torch.multiprocessing")
+    # The module may be in the middle of its import, when it registers; its function is there by then.
+    if torch_multiprocessing is not None:
+        torch_multiprocessing.set_sharing_strategy(name)
+
+
+def _reduce_tensor(tensor: Any) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
+    torch = sys.modules["torch"]
+    if (
+        tensor.device.type != "cpu"
+        or tensor.layout is not torch.strided
+        or (tensor.requires_grad and not tensor.is_leaf)
+        or tensor._backward_hooks
+        or tensor.is_quantized
+        or tensor.is_conj()
+        or tensor.is_neg()
+    ):
+        return None
+    storage = tensor.untyped_storage()
+    nbytes = storage.nbytes()
+    block = block_at(storage.data_ptr()) if nbytes else None
+    if block is None:
+        return None
+    offset = storage.data_ptr() - block._address
+    if offset + nbytes > block.nbytes:
+        return None
+    return rebuild_tensor, (
+        type(tensor),
+        block,
+        offset,
+        nbytes,
+        tensor.dtype,
+        tensor.storage_offset(),
+        tuple(tensor.shape),
+        tensor.stride(),
+        tensor.requires_grad,
+    )
+
+
+def rebuild_tensor(
+    kind: Any,
+    block: Block,
+    offset: int,
+    nbytes: int,
+    dtype: Any,
+    start: int,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    requires_grad: bool,
+) -> Any:
+    """A tensor over *block*. A handle that reaches beyond the block is a `ValueError` or a `RuntimeError`."""
+    import torch  # whoever receives a tensor has it; the sender had
+
+    memory = memoryview(block)[offset : offset + nbytes]
+    if offset < 0 or memory.nbytes != nbytes:
+        raise ValueError(f"the handle of a tensor is damaged: {nbytes} bytes at {offset} of {block.nbytes}")
+    storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
+    # torch checks a place only against storage that cannot grow, as this one, which is not its own.
+    tensor: Any = torch.empty(0, dtype=dtype).set_(storage, start, shape, strides)
+    if kind is torch.nn.Parameter:
+        return torch.nn.Parameter(tensor, requires_grad=requires_grad)
+    return tensor.requires_grad_(requires_grad)
