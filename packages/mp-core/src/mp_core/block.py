@@ -125,6 +125,7 @@ _REASONS = {
     errno.EUSERS: "256 processes of this tree use shared memory already",
     errno.ETIMEDOUT: "the shared memory manager does not answer (is it stopped?)",
     errno.EAGAIN: "the shared memory manager does not answer (is it stopped?)",
+    errno.ENOENT: "the folder that its files go into is missing; see MPSHM_RUNTIME_DIR",
     errno.EPERM: "its folder or its manager belongs to somebody else; see MPSHM_RUNTIME_DIR",
 }
 
