@@ -125,6 +125,17 @@ def tensor(array: np.ndarray) -> Any:
     return torch.from_numpy(array)
 
 
+def born(make: Callable[[], Any]) -> Any:
+    with mp.shared_allocator():
+        return make()
+
+
+def joined() -> Any:
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed: nox -s containers")
+    half = pandas.DataFrame({"a": np.arange(1.0, COUNT / 2 + 1)})
+    return pandas.concat([half, half]) * 2.0
+
+
 class Row(NamedTuple):
     make: Callable[[Carrier, Path], Any]
     pick: Callable[[Any], Any] | None = itself  # the array in it that is written to; None: there is none
@@ -170,6 +181,16 @@ ROWS: dict[str, Row] = {
     "an Arrow table": Row(lambda echo, tmp: table(), None),
     "`torch.from_numpy` of a shared array": Row(lambda echo, tmp: tensor(shared()), tensor_bytes),
     "any other tensor of torch": Row(lambda echo, tmp: tensor(numbers()), tensor_bytes),
+    "an array of more than 32 KiB made inside `with shared_allocator():`, by whatever function": Row(
+        lambda echo, tmp: born(lambda: np.cumsum(numbers()) * 2)
+    ),
+    "a slice, a transpose, every second element of one that was born so": Row(
+        lambda echo, tmp: born(numbers).reshape(-1, 2).T[:, ::2]
+    ),
+    "a smaller array made there": Row(lambda echo, tmp: born(lambda: np.ones(4096))),
+    "a pandas `DataFrame` of columns born shared, its `concat` and arithmetic done there": Row(
+        lambda echo, tmp: born(joined), values
+    ),
 }
 
 
@@ -181,8 +202,7 @@ def promises() -> dict[str, tuple[str, str]]:
 
 
 def test_each_row_of_the_page_is_tested_and_each_test_is_a_row() -> None:
-    # What arrays born shared do is tested where they are.
-    assert [what for what in promises() if "shared_allocator" not in what] == list(ROWS)
+    assert list(promises()) == list(ROWS)
 
 
 @pytest.mark.filterwarnings("ignore:The given NumPy array is not writable")
