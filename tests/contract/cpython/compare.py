@@ -1,0 +1,118 @@
+"""CPython's own tests on `multiprocessing` and on `mp_all`, test by test: nothing may be worse.
+
+    python compare.py [--json FILE] [fork|spawn|forkserver ...] [multiprocessing|futures ...]
+
+Both sides run beside each other. A test whose two sides differ is repeated alone, up to three times; only what differs
+every time is a difference.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import platform
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from known import KNOWN
+from sides import LIBRARIES, run_sides
+
+METHODS = ["fork", "spawn", "forkserver"]
+SUITES = ["multiprocessing", "futures"]
+REPEATS = 3
+NEVER = ("never ran", "")
+
+
+def compare(suite: str, method: str, tests: list[str] | None = None) -> dict[str, Any]:
+    """
+    One suite under one start method: counts, and every difference with what each side said.
+    """
+    sides = run_sides(suite, method, tests, patience=300, limit=3600)
+    theirs, ours = (sides[library].statuses for library in LIBRARIES)
+    missing = sides["mp_all"].missing or sides["multiprocessing"].missing
+    names = sorted({*theirs, *ours, *(sides["multiprocessing"].wanted or []), *(sides["mp_all"].wanted or [])})
+    apart = {name for name in names if theirs.get(name, NEVER)[0] != ours.get(name, NEVER)[0]}
+    calmed, differences = [], []
+    for name in sorted(apart):
+        first = [f"{theirs.get(name, NEVER)[0]} / {ours.get(name, NEVER)[0]}"]
+        for _ in range(REPEATS):
+            again = run_sides(suite, method, [name], patience=300, limit=600)
+            new = [again[library].statuses.get(name, NEVER) for library in LIBRARIES]
+            first.append(f"{new[0][0]} / {new[1][0]}")
+            theirs[name], ours[name] = new
+            if new[0][0] == new[1][0]:
+                calmed.append({"test": name, "first and repeats": first})
+                break
+        else:
+            said = {"multiprocessing": theirs[name][1], "mp_all": ours[name][1]}
+            reason = next((why for part, why in KNOWN.items() if part in name), None)
+            differences.append({"test": name, "first and repeats": first, "said": said, "known": reason})
+    equal = Counter(ours[name][0] for name in names if name in ours and ours[name][0] == theirs.get(name, NEVER)[0])
+    return {
+        "python": platform.python_version(),
+        "date": datetime.date.today().isoformat(),
+        "suite": suite,
+        "method": method,
+        "missing": missing,
+        "tests": len(names),
+        "same": dict(equal),
+        "failing on both": [
+            {"test": name, "said": ours[name][1]} for name in names if ours.get(name, NEVER)[0] in ("failed", "error")
+        ],
+        "repeated": calmed,
+        "differences": differences,
+        "environment altered": {library: sides[library].altered for library in LIBRARIES},
+    }
+
+
+HEADER = """\
+| Python | suite | start method | tests | passed on both | skipped on both | failing on both | repeated | different | date |
+|---|---|---|---|---|---|---|---|---|---|"""
+
+
+def row(result: dict[str, Any]) -> str:
+    suite = {"multiprocessing": "`_test_multiprocessing`", "futures": "`test_concurrent_futures`"}[result["suite"]]
+    head = f"| {result['python']} | {suite} | {result['method']} |"
+    if result["missing"]:
+        return f"{head} not in this interpreter's installation: `{result['missing']}` | | | | | | {result['date']} |"
+    same = Counter(result["same"])
+    passed, skipped = same["passed"] + same["expected failure"], same["skipped"]
+    return (
+        f"{head} {result['tests']} | {passed} | {skipped} | {sum(same.values()) - passed - skipped} "
+        f"| {len(result['repeated'])} | {len(result['differences'])} | {result['date']} |"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", type=Path, help="write everything there, for the record")
+    parser.add_argument("what", nargs="*", help=f"any of {', '.join(METHODS + SUITES)}; all when nothing is said")
+    options = parser.parse_args()
+    if wrong := set(options.what) - {*METHODS, *SUITES}:
+        parser.error(f"{', '.join(sorted(wrong))}: not one of {', '.join(METHODS + SUITES)}")
+    results = []
+    for suite in [s for s in SUITES if s in options.what] or SUITES:
+        for method in [m for m in METHODS if m in options.what] or METHODS:
+            results.append(result := compare(suite, method))
+            print(row(result), flush=True)
+            for entry in result["repeated"]:
+                print("  the same when repeated:", entry["test"], entry["first and repeats"], flush=True)
+            for entry in result["differences"]:
+                print("  DIFFERENT:", entry["test"], entry["first and repeats"], entry["known"] or "", flush=True)
+                for library, said in entry["said"].items():
+                    print(f"    {library}: {said}", flush=True)
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=1))
+    print()
+    print(HEADER)
+    for result in results:
+        print(row(result))
+    unknown = [entry for result in results for entry in result["differences"] if not entry["known"]]
+    return 1 if unknown else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""CPython's own tests with `mp_all` in the place of `multiprocessing`, changed in memory when they are loaded.
+
+Nothing of the suite lies in this tree: it comes from the interpreter's installation. What changes is what a user would
+change, the import lines, in the tests and in the programs that they hold as strings.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.util
+import re
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from types import CodeType, ModuleType
+
+__all__ = ["install", "redirected"]
+
+# What of the package `test` is loaded changed.
+SUITES = ("test._test_multiprocessing", "test.test_concurrent_futures", "test.mp_preload", "test.mp_fork_bomb")
+
+_SUBMODULE = re.compile(r"\bimport multiprocessing\.([\w.]+)(?! *as\b)\b")
+_PACKAGE = re.compile(r"\bimport multiprocessing(?![\w.]| +as\b)")
+_RENAMED = re.compile(r"\bimport multiprocessing(?= +as\b)")
+_NAMES = re.compile(r"\bfrom multiprocessing(?=[. ])")
+
+
+def redirected(source: str) -> str:
+    """
+    *source* with its imports changed, line by line as long as it was.
+
+    >>> redirected("import multiprocessing.pool")
+    'import mp_all.pool, mp_all as multiprocessing'
+    """
+    source = _SUBMODULE.sub(r"import mp_all.\1, mp_all as multiprocessing", source)
+    source = _PACKAGE.sub("import mp_all as multiprocessing", source)
+    source = _RENAMED.sub("import mp_all", source)
+    return _NAMES.sub("from mp_all", source)
+
+
+class _Changed(SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        # Past the cache of compiled files, which holds the unchanged one.
+        source = self.get_source(fullname)
+        assert source is not None
+        return compile(redirected(source), self.get_filename(fullname), "exec", dont_inherit=True)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(SUITES):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is None or not isinstance(spec.loader, SourceFileLoader):
+            return spec
+        spec.loader = _Changed(spec.loader.name, spec.loader.path)
+        return spec
+
+
+def install() -> None:
+    """Load the suites changed, from now on and in this process."""
+    assert not any(name in sys.modules for name in SUITES), "a suite was loaded before its imports could be changed"
+    sys.meta_path.insert(0, _Finder())

@@ -1,0 +1,145 @@
+"""One side of the comparison: a suite on one library under one start method, a line of JSON per event.
+
+    python side.py multiprocessing|mp_all SUITE METHOD EVENTS [ID ...]
+
+It is also the main module of the suite's children: under spawn and forkserver they import it again, and so see the
+same redirection. `MP_CONTRACT` names the library for them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import unittest
+from pathlib import Path
+from typing import Any, TextIO
+
+if __name__ == "__main__":
+    os.environ["MP_CONTRACT"] = sys.argv[1]
+
+if os.environ.get("MP_CONTRACT") == "mp_all":
+    import redirect
+
+    redirect.install()
+
+
+class Recorder(unittest.TestResult):
+    """
+    Writes what begins and how it ended, at once: a crash or a hang must not take the rest with it.
+    """
+
+    def __init__(self, events: TextIO) -> None:
+        super().__init__()
+        self.events = events
+        self.parts: dict[str, tuple[str, str]] = {}
+
+    def say(self, **event: Any) -> None:
+        self.events.write(json.dumps(event) + "\n")
+        self.events.flush()
+
+    def note(self, test: Any, status: str, why: str = "") -> None:
+        # A test of several parts is as bad as its worst.
+        if status == "passed" and test.id() in self.parts:
+            return
+        self.parts[test.id()] = (status, why)
+
+    def startTest(self, test: Any) -> None:  # noqa: N802
+        super().startTest(test)
+        self.say(begins=test.id())
+
+    def stopTest(self, test: Any) -> None:  # noqa: N802
+        super().stopTest(test)
+        status, why = self.parts.get(test.id(), ("passed", ""))
+        self.say(ended=test.id(), status=status, why=why)
+
+    def addSuccess(self, test: Any) -> None:  # noqa: N802
+        self.note(test, "passed")
+
+    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
+        super().addSkip(test, reason)
+        self.note(test, "skipped", reason)
+        if isinstance(test, unittest.TestCase):
+            return
+        # A class or module that is skipped as a whole has no tests that begin.
+        self.say(ended=test.id(), status="skipped", why=reason)
+
+    def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+        self.note(test, "expected failure")
+
+    def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
+        self.note(test, "unexpected success")
+
+    def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+        super().addFailure(test, err)
+        self.failed(test, "failed", err)
+
+    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
+        super().addError(test, err)
+        self.failed(test, "error", err)
+
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
+        if err is not None:
+            self.failed(test, "failed" if issubclass(err[0], test.failureException) else "error", err)
+
+    def failed(self, test: Any, status: str, err: Any) -> None:
+        why = self._exc_info_to_string(err, test if isinstance(test, unittest.TestCase) else self)
+        self.note(test, status, why)
+        if not isinstance(test, unittest.TestCase):
+            self.say(ended=test.id(), status=status, why=why)
+
+
+def of_method(test: unittest.TestCase, method: str) -> bool:
+    """
+    Whether a test of the executors is one of process pools under *method*.
+    """
+    context = getattr(test, "ctx", None)
+    return context == method and "Process" in type(test).__name__
+
+
+def tests_of(suite: str, method: str) -> list[unittest.TestCase]:
+    os.environ["MP_CONTRACT_METHOD"] = method
+    loader = unittest.TestLoader()
+    if suite == "multiprocessing":
+        import processes
+
+        found = loader.loadTestsFromModule(processes)
+    else:
+        folder = importlib_path("test.test_concurrent_futures")
+        names = sorted(f"test.test_concurrent_futures.{path.stem}" for path in folder.glob("test_*.py"))
+        found = loader.loadTestsFromNames(names)
+    return [test for test in flat(found) if suite == "multiprocessing" or of_method(test, method)]
+
+
+def importlib_path(package: str) -> Path:
+    import importlib
+
+    return Path(importlib.import_module(package).__path__[0])
+
+
+def flat(tests: unittest.TestSuite | unittest.TestCase) -> list[Any]:
+    if isinstance(tests, unittest.TestSuite):
+        return [test for part in tests for test in flat(part)]
+    return [tests]
+
+
+def main() -> None:
+    _, library, suite, method, events, *asked = sys.argv
+    from test import support
+
+    with open(events, "a", encoding="utf-8") as file:
+        recorder = Recorder(file)
+        try:
+            tests = tests_of(suite, method)
+        except ModuleNotFoundError as missing:
+            recorder.say(missing=missing.name)
+            return
+        recorder.say(library=library, tests=[test.id() for test in tests])
+        if asked:
+            tests = [test for test in tests if test.id() in set(asked)]
+        unittest.TestSuite(tests).run(recorder)
+        recorder.say(altered=bool(support.environment_altered))
+
+
+if __name__ == "__main__":
+    main()
