@@ -62,11 +62,46 @@ def tests(session: nox.Session, strategy: str) -> None:
         return
     # What has nothing to do with sharing is tested once, and the launcher in a process without other children.
     once = strategy == "file_descriptor"
-    session.run(
-        "pytest", "tests", "--ignore", "tests/spawn", *([] if once else ["--ignore", "tests/packaging"]), env=env
+    elsewhere = (
+        ["tests/spawn"] if once else ["tests/spawn", "tests/packaging", "tests/contract/test_cpythons_own_tests.py"]
     )
+    session.run("pytest", "tests", *(f"--ignore={path}" for path in elsewhere), env=env)
     if once:
         session.run("pytest", "tests/spawn", env=env)
+
+
+@nox.session(python=PYTHONS, default=False)
+def contract(session: nox.Session) -> None:
+    """CPython's own tests on mp_all beside multiprocessing: nox -s contract-3.11 [-- fork] [-- futures --json FILE]."""
+    install_all(session)
+    session.run("python", "tests/contract/cpython/compare.py", *session.posargs)
+
+
+def on_numpy(session: nox.Session, numpy: str) -> None:
+    install_all(session, "test")
+    session.install("--upgrade", numpy)
+    session.run("python", "-c", "import numpy, sys; print('NumPy', numpy.__version__, 'on Python', sys.version)")
+    session.run("pytest", *(session.posargs or ["tests/core", "tests/reductions", "tests/contract"]))
+
+
+@nox.session(name="numpy-1.26", python="3.11", default=False)
+def numpy_lowest(session: nox.Session) -> None:
+    """The lowest NumPy that is supported, on the lowest Python."""
+    on_numpy(session, "numpy==1.26.*")
+
+
+@nox.session(name="numpy-newest", python="3.13", default=False)
+def numpy_newest(session: nox.Session) -> None:
+    """The newest NumPy that there is, before its release too."""
+    session.env["PIP_PRE"] = "1"
+    on_numpy(session, "numpy")
+
+
+@nox.session(default=False)
+def programs(session: nox.Session) -> None:
+    """Published programs and libraries with their import of multiprocessing changed, installed from PyPI."""
+    install_all(session, "test", "programs")
+    session.run("pytest", "tests/contract/programs", *session.posargs)
 
 
 @nox.session(python=False)

@@ -12,6 +12,7 @@ import argparse
 import datetime
 import json
 import platform
+import signal
 import sys
 from collections import Counter
 from pathlib import Path
@@ -24,6 +25,7 @@ METHODS = ["fork", "spawn", "forkserver"]
 SUITES = ["multiprocessing", "futures"]
 REPEATS = 3
 NEVER = ("never ran", "")
+FINE = ("passed", "skipped", "expected failure")
 
 
 def compare(suite: str, method: str, tests: list[str] | None = None) -> dict[str, Any]:
@@ -60,7 +62,13 @@ def compare(suite: str, method: str, tests: list[str] | None = None) -> dict[str
         "tests": len(names),
         "same": dict(equal),
         "failing on both": [
-            {"test": name, "said": ours[name][1]} for name in names if ours.get(name, NEVER)[0] in ("failed", "error")
+            {
+                "test": name,
+                "status": ours[name][0],
+                "said": {"multiprocessing": theirs[name][1], "mp_all": ours[name][1]},
+            }
+            for name in names
+            if name in ours and ours[name][0] == theirs.get(name, NEVER)[0] and ours[name][0] not in FINE
         ],
         "repeated": calmed,
         "differences": differences,
@@ -69,7 +77,7 @@ def compare(suite: str, method: str, tests: list[str] | None = None) -> dict[str
 
 
 HEADER = """\
-| Python | suite | start method | tests | passed on both | skipped on both | failing on both | repeated | different | date |
+| Python | suite | start method | tests | pass on both | skipped on both | fail on both | repeated | different | date |
 |---|---|---|---|---|---|---|---|---|---|"""
 
 
@@ -93,11 +101,15 @@ def main() -> int:
     options = parser.parse_args()
     if wrong := set(options.what) - {*METHODS, *SUITES}:
         parser.error(f"{', '.join(sorted(wrong))}: not one of {', '.join(METHODS + SUITES)}")
+    # So that an end of this program ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     results = []
     for suite in [s for s in SUITES if s in options.what] or SUITES:
         for method in [m for m in METHODS if m in options.what] or METHODS:
             results.append(result := compare(suite, method))
             print(row(result), flush=True)
+            for entry in result["failing on both"]:
+                print("  failing on both:", entry["test"], flush=True)
             for entry in result["repeated"]:
                 print("  the same when repeated:", entry["test"], entry["first and repeats"], flush=True)
             for entry in result["differences"]:

@@ -2,4 +2,6 @@
 
 from __future__ import annotations
 
-KNOWN: dict[str, str] = {}
+KNOWN = {
+    "_TestImportStar.test_import": "imports every file beside `multiprocessing.__file__`; ours lies elsewhere",
+}

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.util
+import marshal
+import os
 import re
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
 from types import CodeType, ModuleType
 
 __all__ = ["install", "redirected"]
@@ -40,10 +43,20 @@ def redirected(source: str) -> str:
 
 class _Changed(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
-        # Past the cache of compiled files, which holds the unchanged one.
+        # Past the interpreter's cache of compiled files, which holds the unchanged one. Every child of a suite loads
+        # it again, so there is a cache of this run, in MP_CONTRACT_CACHE.
+        cache = Path(os.environ["MP_CONTRACT_CACHE"], fullname)
+        try:
+            return marshal.loads(cache.read_bytes())
+        except FileNotFoundError:
+            pass
         source = self.get_source(fullname)
         assert source is not None
-        return compile(redirected(source), self.get_filename(fullname), "exec", dont_inherit=True)
+        code = compile(redirected(source), self.get_filename(fullname), "exec", dont_inherit=True)
+        mine = cache.with_name(f"{fullname}.{os.getpid()}")
+        mine.write_bytes(marshal.dumps(code))
+        mine.replace(cache)
+        return code
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -8,15 +8,17 @@ same redirection. `MP_CONTRACT` names the library for them.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import signal
 import sys
 import unittest
 from pathlib import Path
 from typing import Any, TextIO
 
 if __name__ == "__main__":
-    os.environ["MP_CONTRACT"] = sys.argv[1]
+    os.environ["MP_CONTRACT"], os.environ["MP_CONTRACT_METHOD"] = sys.argv[1], sys.argv[3]
 
 if os.environ.get("MP_CONTRACT") == "mp_all":
     import redirect
@@ -44,19 +46,19 @@ class Recorder(unittest.TestResult):
             return
         self.parts[test.id()] = (status, why)
 
-    def startTest(self, test: Any) -> None:  # noqa: N802
+    def startTest(self, test: Any) -> None:
         super().startTest(test)
         self.say(begins=test.id())
 
-    def stopTest(self, test: Any) -> None:  # noqa: N802
+    def stopTest(self, test: Any) -> None:
         super().stopTest(test)
         status, why = self.parts.get(test.id(), ("passed", ""))
         self.say(ended=test.id(), status=status, why=why)
 
-    def addSuccess(self, test: Any) -> None:  # noqa: N802
+    def addSuccess(self, test: Any) -> None:
         self.note(test, "passed")
 
-    def addSkip(self, test: Any, reason: str) -> None:  # noqa: N802
+    def addSkip(self, test: Any, reason: str) -> None:
         super().addSkip(test, reason)
         self.note(test, "skipped", reason)
         if isinstance(test, unittest.TestCase):
@@ -64,21 +66,21 @@ class Recorder(unittest.TestResult):
         # A class or module that is skipped as a whole has no tests that begin.
         self.say(ended=test.id(), status="skipped", why=reason)
 
-    def addExpectedFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addExpectedFailure(self, test: Any, err: Any) -> None:
         self.note(test, "expected failure")
 
-    def addUnexpectedSuccess(self, test: Any) -> None:  # noqa: N802
+    def addUnexpectedSuccess(self, test: Any) -> None:
         self.note(test, "unexpected success")
 
-    def addFailure(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addFailure(self, test: Any, err: Any) -> None:
         super().addFailure(test, err)
         self.failed(test, "failed", err)
 
-    def addError(self, test: Any, err: Any) -> None:  # noqa: N802
+    def addError(self, test: Any, err: Any) -> None:
         super().addError(test, err)
         self.failed(test, "error", err)
 
-    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:  # noqa: N802
+    def addSubTest(self, test: Any, subtest: Any, err: Any) -> None:
         if err is not None:
             self.failed(test, "failed" if issubclass(err[0], test.failureException) else "error", err)
 
@@ -98,23 +100,17 @@ def of_method(test: unittest.TestCase, method: str) -> bool:
 
 
 def tests_of(suite: str, method: str) -> list[unittest.TestCase]:
-    os.environ["MP_CONTRACT_METHOD"] = method
     loader = unittest.TestLoader()
     if suite == "multiprocessing":
         import processes
 
         found = loader.loadTestsFromModule(processes)
     else:
-        folder = importlib_path("test.test_concurrent_futures")
-        names = sorted(f"test.test_concurrent_futures.{path.stem}" for path in folder.glob("test_*.py"))
+        package = importlib.import_module("test.test_concurrent_futures")
+        folder = Path(package.__path__[0])
+        names = sorted(f"{package.__name__}.{path.stem}" for path in folder.glob("test_*.py"))
         found = loader.loadTestsFromNames(names)
     return [test for test in flat(found) if suite == "multiprocessing" or of_method(test, method)]
-
-
-def importlib_path(package: str) -> Path:
-    import importlib
-
-    return Path(importlib.import_module(package).__path__[0])
 
 
 def flat(tests: unittest.TestSuite | unittest.TestCase) -> list[Any]:
@@ -127,6 +123,8 @@ def main() -> None:
     _, library, suite, method, events, *asked = sys.argv
     from test import support
 
+    # Started in the background of a shell without job control, a process ignores ctrl-C; some tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with open(events, "a", encoding="utf-8") as file:
         recorder = Recorder(file)
         try:

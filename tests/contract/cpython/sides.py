@@ -50,6 +50,7 @@ class Side:
             self.process = subprocess.Popen(
                 [sys.executable, "-X", "faulthandler", str(SIDE), *self.arguments, str(self.events), *self.rest()],
                 cwd=cwd,
+                env=os.environ | {"MP_CONTRACT_CACHE": self.folder.name},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -84,8 +85,12 @@ class Side:
 
     def step(self) -> bool:
         """
-        Hear what is new; False when all of it has ended.
+        Hear what is new, for a tenth of a second; False when all of it has ended.
         """
+        try:
+            self.process.wait(0.1)
+        except subprocess.TimeoutExpired:
+            pass
         ended = self.process.poll() is not None
         self.listen()
         if not ended:
@@ -93,7 +98,11 @@ class Side:
                 return True
             # SIGABRT, so that faulthandler says where every thread was.
             self.process.send_signal(signal.SIGABRT)
-        self.process.wait(30)
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         end_group(self.process.pid)
         if not ended or self.current is not None:
             how = f"ended with {self.process.returncode}" if ended else f"hung for {self.patience:g} s"
@@ -106,14 +115,23 @@ class Side:
         return False
 
     def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
         end_group(self.process.pid)
-        self.process.wait()
         self.folder.cleanup()
 
 
 def end_group(group: int) -> None:
-    """End what a side's tests have left running."""
+    """
+    End what a side's tests have left running; its resource tracker ignores SIGTERM and removes what it keeps track of.
+    """
+    deadline = time.monotonic() + 10
     try:
+        os.killpg(group, signal.SIGTERM)
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(0.02)
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
         pass
@@ -128,7 +146,6 @@ def run_sides(suite: str, method: str, tests: list[str] | None, patience: float,
     try:
         busy = list(sides.values())
         while busy and time.monotonic() < deadline:
-            time.sleep(0.1)
             busy = [side for side in busy if side.step()]
     finally:
         for side in sides.values():
