@@ -1,7 +1,7 @@
-"""CPython's own tests with `mp_all` in the place of `multiprocessing`, changed in memory when they are loaded.
+"""Others' modules with `mp_all` in the place of `multiprocessing`, changed in memory when they are loaded.
 
-Nothing of the suite lies in this tree: it comes from the interpreter's installation. What changes is what a user would
-change, the import lines, in the tests and in the programs that they hold as strings.
+Nothing of theirs lies in this tree: it comes from where it is installed. What changes is what a user would change, the
+import lines, in the code and in the programs that it holds as strings.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 
-__all__ = ["install", "redirected"]
+__all__ = ["SUITES", "install", "redirected"]
 
-# What of the package `test` is loaded changed.
+# What of the interpreter's package `test` is loaded changed.
 SUITES = ("test._test_multiprocessing", "test.test_concurrent_futures", "test.mp_preload", "test.mp_fork_bomb")
 
 _SUBMODULE = re.compile(r"\bimport multiprocessing\.([\w.]+)(?! *as\b)\b")
@@ -60,10 +60,13 @@ class _Changed(SourceFileLoader):
 
 
 class _Finder(importlib.abc.MetaPathFinder):
+    def __init__(self, modules: tuple[str, ...]) -> None:
+        self.modules = modules
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if not fullname.startswith(SUITES):
+        if not any(fullname == name or fullname.startswith(f"{name}.") for name in self.modules):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is None or not isinstance(spec.loader, SourceFileLoader):
@@ -72,7 +75,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def install() -> None:
-    """Load the suites changed, from now on and in this process."""
-    assert not any(name in sys.modules for name in SUITES), "a suite was loaded before its imports could be changed"
-    sys.meta_path.insert(0, _Finder())
+def install(*modules: str) -> None:
+    """Load *modules*, and what is below them, changed: from now on and in this process."""
+    assert not any(name in sys.modules for name in modules), "a module was loaded before its imports could be changed"
+    sys.meta_path.insert(0, _Finder(modules))

@@ -23,7 +23,7 @@ if __name__ == "__main__":
 if os.environ.get("MP_CONTRACT") == "mp_all":
     import redirect
 
-    redirect.install()
+    redirect.install(*redirect.SUITES)
 
 
 class Recorder(unittest.TestResult):
