@@ -16,7 +16,7 @@ import mp_all as mp
 
 # Names that mean something else here, each with the reason.
 EXCEPTIONS = {
-    "spawn": "the launcher function, as in torch; the module stays at multiprocessing.spawn",
+    "spawn": "the launcher function, as in torch; `import mp_all.spawn` is the module all the same",
 }
 # Modules that exist on every platform's disk and can only be imported on Windows.
 WINDOWS_ONLY = {"popen_spawn_win32"}
@@ -67,6 +67,21 @@ def test_the_exceptions_are_what_they_are_said_to_be() -> None:
     assert not isinstance(mp.spawn, ModuleType)
     assert isinstance(importlib.import_module("multiprocessing.spawn"), ModuleType)
     assert callable(mp.spawn), "the import of multiprocessing.spawn has replaced mp_all.spawn"
+
+
+@pytest.mark.parametrize(
+    "program", ["import mp_all.spawn", "import mp_all, mp_all.spawn", "import mp_core.spawn, mp_all"]
+)
+def test_the_module_spawn_is_imported_and_leaves_the_launcher_in_its_place(program: str) -> None:
+    program += """
+import importlib, multiprocessing.spawn
+import mp_all.spawn
+from mp_all.spawn import freeze_support, get_executable
+assert importlib.import_module("mp_all.spawn") is multiprocessing.spawn is importlib.import_module("mp_core.spawn")
+assert get_executable is multiprocessing.spawn.get_executable
+assert mp_all.spawn is __import__("mp_spawn").spawn
+"""
+    assert succeeded(run_python("-c", program)) == ""
 
 
 @pytest.mark.parametrize("name", OURS)

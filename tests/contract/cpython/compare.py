@@ -32,7 +32,7 @@ def compare(suite: str, method: str, tests: list[str] | None = None) -> dict[str
     """
     One suite under one start method: counts, and every difference with what each side said.
     """
-    sides = run_sides(suite, method, tests, patience=300, limit=3600)
+    sides = run_sides(suite, method, tests, patience=180, limit=3600)
     theirs, ours = (sides[library].statuses for library in LIBRARIES)
     missing = sides["mp_all"].missing or sides["multiprocessing"].missing
     names = sorted({*theirs, *ours, *(sides["multiprocessing"].wanted or []), *(sides["mp_all"].wanted or [])})
@@ -41,7 +41,7 @@ def compare(suite: str, method: str, tests: list[str] | None = None) -> dict[str
     for name in sorted(apart):
         first = [f"{theirs.get(name, NEVER)[0]} / {ours.get(name, NEVER)[0]}"]
         for _ in range(REPEATS):
-            again = run_sides(suite, method, [name], patience=300, limit=600)
+            again = run_sides(suite, method, [name], patience=180, limit=600)
             new = [again[library].statuses.get(name, NEVER) for library in LIBRARIES]
             first.append(f"{new[0][0]} / {new[1][0]}")
             theirs[name], ours[name] = new

@@ -16,8 +16,9 @@ from types import ModuleType
 
 __all__ = ["install"]
 
-# `mp_all.spawn` is the launcher function; the standard library's module of that name is reached under its own.
-_NOT_ALIASED = {"spawn"}
+# `mp_all.spawn` is the launcher function. `import mp_all.spawn` is the standard library's module all the same, and
+# must not put it in the launcher's place.
+_ECLIPSED = "spawn"
 
 
 class _SameModule(Loader):
@@ -39,7 +40,7 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
-        if package not in self.packages or not name or name in _NOT_ALIASED:
+        if package not in self.packages or not name:
             return None
         original = f"multiprocessing.{name}"
         try:
@@ -59,3 +60,6 @@ def install(package: str) -> None:
     if _finder not in sys.meta_path:
         # First, because what is below an alias (dummy.connection) has a path that others would search.
         sys.meta_path.insert(0, _finder)
+    if _ECLIPSED in vars(sys.modules[package]):
+        # What is found in sys.modules is not set as an attribute of its package.
+        sys.modules[f"{package}.{_ECLIPSED}"] = importlib.import_module(f"multiprocessing.{_ECLIPSED}")
