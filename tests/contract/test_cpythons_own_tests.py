@@ -13,17 +13,14 @@ sys.path.insert(0, str(Path(__file__).with_name("cpython")))
 from redirect import redirected
 from sides import Side
 
-# What neither waits nor measures time, of every kind: processes, queues, pipes, pools, shared values, managers.
+# What does not depend on time, of every kind: processes, queues, pipes, pools, shared values, managers.
 CHOSEN = [
     "processes.WithProcessesTestProcess.test_args_argument",
     "processes.WithProcessesTestProcess.test_process",
-    "processes.WithProcessesTestProcess.test_recursion",
     "processes.WithProcessesTestSubclassingProcess.test_subclassing",
+    "processes.WithProcessesTestQueue.test_closed_queue_put_get_exceptions",
     "processes.WithProcessesTestQueue.test_fork",
-    "processes.WithProcessesTestQueue.test_get",
-    "processes.WithProcessesTestQueue.test_put",
     "processes.WithProcessesTestQueue.test_queue_feeder_donot_stop_onexc",
-    "processes.WithProcessesTestConnection.test_connection",
     "processes.WithProcessesTestConnection.test_context",
     "processes.WithProcessesTestConnection.test_fd_transfer",
     "processes.WithProcessesTestConnection.test_spawn_close",
@@ -42,16 +39,14 @@ CHOSEN = [
     "processes.WithProcessesTestSharedCTypes.test_sharedctypes",
     "processes.WithManagerTestContainers.test_dict",
     "processes.WithManagerTestContainers.test_list",
-    "processes.WithManagerTestQueue.test_get",
-    "processes.WithThreadsTestQueue.test_get",
 ]
 # Where every child begins with a bare interpreter, some that stand for the others.
 FEW = {
-    "processes.WithProcessesTestQueue.test_get",
-    "processes.WithProcessesTestConnection.test_connection",
+    "processes.WithProcessesTestConnection.test_fd_transfer",
     "processes.WithProcessesTestPool.test_map",
     "processes.WithProcessesTestPool.test_starmap",
     "processes.WithProcessesTestPool.test_traceback",
+    "processes.WithProcessesTestQueue.test_fork",
 }
 
 
