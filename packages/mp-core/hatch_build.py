@@ -31,6 +31,11 @@ def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
     """Build libshm.a with make, link it and the hand-written `_block` into one extension; return its path."""
     import cffi
 
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        raise SystemExit(
+            "mp-core is built for CPython's stable ABI, which a free-threaded build does not have: "
+            "use the ordinary build of this Python"
+        )
     try:
         subprocess.run(["make", "-C", str(libshm), f"BUILD={build}"], check=True)
     except FileNotFoundError:

@@ -82,7 +82,9 @@ HEADER = """\
 
 
 def row(result: dict[str, Any]) -> str:
-    suite = {"multiprocessing": "`_test_multiprocessing`", "futures": "`test_concurrent_futures`"}[result["suite"]]
+    suite = {"multiprocessing": "`test._test_multiprocessing`", "futures": "`test.test_concurrent_futures`"}[
+        result["suite"]
+    ]
     head = f"| {result['python']} | {suite} | {result['method']} |"
     if result["missing"]:
         return f"{head} not in this interpreter's installation: `{result['missing']}` | | | | | | {result['date']} |"
