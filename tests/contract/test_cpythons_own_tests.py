@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -66,6 +68,45 @@ def test_chosen_tests_of_cpython_pass(start_method: str) -> None:
         side.close()
     assert {name: said for name, said in side.statuses.items() if said[0] != "passed"} == {}
     assert set(side.statuses) == set(side.wanted or ())
+
+
+OF_ALL_KINDS = """
+    import os
+    import unittest
+
+    class Kinds(unittest.TestCase):
+        def test_a_passes(self): pass
+        def test_b_dies(self): os._exit(3)
+        def test_c_is_skipped(self): self.skipTest("needs nothing")
+        def test_d_fails(self): self.fail("of itself")
+        def test_e_fails_in_part(self):
+            for number in range(3):
+                with self.subTest(number=number):
+                    self.assertNotEqual(number, 1)
+        def test_f_raises(self): raise ValueError("raised")
+"""
+
+
+def test_a_test_that_dies_costs_itself_and_each_status_is_told(tmp_path: Path) -> None:
+    for name in ("side.py", "redirect.py"):
+        shutil.copy(Path(__file__).with_name("cpython") / name, tmp_path)
+    (tmp_path / "processes.py").write_text(textwrap.dedent(OF_ALL_KINDS))
+    side = Side("mp_all", "multiprocessing", "fork", None, patience=90, script=tmp_path / "side.py")
+    try:
+        while side.step():
+            pass
+    finally:
+        side.close()
+    said = {name.rsplit("_", 1)[-1]: status for name, (status, _) in side.statuses.items()}
+    assert said == {
+        "passes": "passed",
+        "dies": "died",
+        "skipped": "skipped",
+        "fails": "failed",
+        "part": "failed",
+        "raises": "error",
+    }
+    assert side.runs == 2
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,12 @@ import unittest
 from pathlib import Path
 from typing import Any, TextIO
 
+import redirect
+
 if __name__ == "__main__":
     os.environ["MP_CONTRACT"], os.environ["MP_CONTRACT_METHOD"] = sys.argv[1], sys.argv[3]
 
 if os.environ.get("MP_CONTRACT") == "mp_all":
-    import redirect
-
     redirect.install(*redirect.SUITES)
 
 
@@ -132,7 +132,11 @@ def main() -> None:
         except ModuleNotFoundError as missing:
             recorder.say(missing=missing.name)
             return
-        recorder.say(library=library, tests=[test.id() for test in tests])
+        for name, module in list(sys.modules.items()):
+            loaded = getattr(module, "multiprocessing", None)
+            if name.startswith(redirect.SUITES) and loaded is not None and loaded.__name__ != library:
+                raise ImportError(f"{name} was loaded on {loaded.__name__} and is to run on {library}")
+        recorder.say(tests=[test.id() for test in tests])
         if asked:
             tests = [test for test in tests if test.id() in set(asked)]
         unittest.TestSuite(tests).run(recorder)

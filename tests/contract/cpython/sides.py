@@ -25,8 +25,10 @@ class Side:
     *patience* is how many seconds one test may take before it counts as hung.
     """
 
-    def __init__(self, library: str, suite: str, method: str, tests: list[str] | None, patience: float) -> None:
-        self.arguments = [library, suite, method]
+    def __init__(
+        self, library: str, suite: str, method: str, tests: list[str] | None, patience: float, script: Path = SIDE
+    ) -> None:
+        self.arguments = [str(script), library, suite, method]
         self.patience = patience
         self.wanted = tests
         self.statuses: dict[str, tuple[str, str]] = {}
@@ -48,7 +50,7 @@ class Side:
         cwd.mkdir()
         with self.output.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-X", "faulthandler", str(SIDE), *self.arguments, str(self.events), *self.rest()],
+                [sys.executable, "-X", "faulthandler", *self.arguments, str(self.events), *self.rest()],
                 cwd=cwd,
                 env=os.environ | {"MP_CONTRACT_CACHE": self.folder.name},
                 stdin=subprocess.DEVNULL,
