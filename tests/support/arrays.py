@@ -40,7 +40,7 @@ FORMS: dict[str, Callable[[Make], np.ndarray]] = {
     "datetime": lambda make: make(np.array(["1970-01-01", "NaT", "2262-04-11"], "M8[ns]")),
     "datetime in steps of 25 s": lambda make: make(np.array([0, 25, 50], "M8[25s]")),
     "big endian timedelta": lambda make: make(np.array([1, 2, 3], ">m8[D]")),
-    "timedelta without a unit": lambda make: make(np.array([1, 2], "m8")),
+    "timedelta without a unit": lambda make: make(np.array([1, 2]).view("m8")),
     "text": lambda make: make(["", "a", "häß", "\U0001f40d"]),
     "big endian text": lambda make: make(np.array(["ab", "c"], ">U2")),
     "bytes": lambda make: make(np.array([b"", b"a\0b", b"\xff" * 5], "S5")),

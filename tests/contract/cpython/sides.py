@@ -126,17 +126,18 @@ class Side:
 
 def end_group(group: int) -> None:
     """
-    End what a side's tests have left running; its resource tracker ignores SIGTERM and removes what it keeps track of.
+    Wait for what a side's tests have left running to leave by itself, as its resource tracker and its shm-manager do
+    once they have cleaned up; end the rest.
     """
-    deadline = time.monotonic() + 10
-    try:
-        os.killpg(group, signal.SIGTERM)
-        while time.monotonic() < deadline:
-            os.killpg(group, 0)
-            time.sleep(0.02)
-        os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
+    for how in (0, signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + 5
+        try:
+            os.killpg(group, how)
+            while how != signal.SIGKILL and time.monotonic() < deadline:
+                os.killpg(group, 0)
+                time.sleep(0.02)
+        except ProcessLookupError:
+            return
 
 
 def run_sides(suite: str, method: str, tests: list[str] | None, patience: float, limit: float) -> dict[str, Side]:
