@@ -45,7 +45,8 @@ nox.options.sessions = [
 
 def install_all(session: nox.Session, *groups: str) -> None:
     """The five packages as a user gets them, built into wheels, and what the groups name."""
-    session.install(*(req for group in groups for req in GROUPS[group]))
+    if groups:
+        session.install(*(req for group in groups for req in GROUPS[group]))
     # Its own step and never from a cache: the version does not change while one develops.
     session.install("--no-cache-dir", "--force-reinstall", "--no-deps", *WHEELS)
     session.install(*WHEELS)
@@ -77,9 +78,9 @@ def contract(session: nox.Session) -> None:
     session.run("python", "tests/contract/cpython/compare.py", *session.posargs)
 
 
-def on_numpy(session: nox.Session, numpy: str) -> None:
+def on_numpy(session: nox.Session, *numpy: str) -> None:
     install_all(session, "test")
-    session.install("--upgrade", numpy)
+    session.install("--upgrade", *numpy)
     session.run("python", "-c", "import numpy, sys; print('NumPy', numpy.__version__, 'on Python', sys.version)")
     session.run("pytest", *(session.posargs or ["tests/core", "tests/reductions", "tests/contract"]))
 
@@ -93,8 +94,7 @@ def numpy_lowest(session: nox.Session) -> None:
 @nox.session(name="numpy-newest", python="3.13", default=False)
 def numpy_newest(session: nox.Session) -> None:
     """The newest NumPy that there is, before its release too."""
-    session.env["PIP_PRE"] = "1"
-    on_numpy(session, "numpy")
+    on_numpy(session, "--pre", "numpy")
 
 
 @nox.session(default=False)
