@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from benchmarks.rows import p1_small, p2_large, p3_shared, p4_list, p5_stream, p6_pool, p7_million, p8_born, p11_steady
+from benchmarks.rows import (
+    p1_small,
+    p2_large,
+    p3_shared,
+    p4_list,
+    p5_stream,
+    p6_pool,
+    p7_million,
+    p8_born,
+    p9_ranks,
+    p11_steady,
+)
 
 ROWS = {
     "P1": p1_small,
@@ -13,5 +24,6 @@ ROWS = {
     "P6": p6_pool,
     "P7": p7_million,
     "P8": p8_born,
+    "P9": p9_ranks,
     "P11": p11_steady,
 }

@@ -15,33 +15,49 @@ The cost is some eighty bytes per connection and one dictionary look-up when it 
 The tree travels with it, so that parent and children share one manager, and both enter it at once: a message is kept
 while anybody is in its tree, and the parent must be there before a child can send one and end. A forked child has all
 of this already; the hook before the fork makes sure that its parent has entered.
+
+A launcher that gives its children no connection sends a `Family` itself. Its child enters the tree with `arrive`, and
+registers when it has something to send: `register_loaded` leaves out a package whose subject nobody has imported, so
+that a child which never sees an array does not wait for NumPy.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Callable
 from multiprocessing import connection as _connection
 from multiprocessing import context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import Any, NamedTuple
 
-from mp_core import strategy
+from mp_core import _many, strategy
 from mp_core._native import ffi, lib
 
-__all__ = ["enlist", "join_family"]
+__all__ = ["Family", "arrive", "enlist", "family", "join_family", "register_loaded"]
 
 _original_reducer: Any = vars(_connection)["reduce_connection"]
-_packages: list[str] = []
+# Each package, and the module about whose objects it is.
+_packages: dict[str, str] = {}
 _joined = False
 
 
-def enlist(package: str) -> None:
-    """Have every child import *package* and call its `init_reductions()`."""
-    if package not in _packages:
-        _packages.append(package)
+class Family(NamedTuple):
+    """What a child has to know about its parent."""
+
+    packages: dict[str, str]
+    strategy: str
+    tree: bytes
+
+
+_awaited: dict[str, str] = {}
+
+
+def enlist(package: str, about: str = "") -> None:
+    """Have every child import *package* and call its `init_reductions()`; it sends objects of the module *about*."""
+    _packages[package] = about
     ForkingPickler.register(Connection, _reduce_connection)
 
 
@@ -49,7 +65,10 @@ def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, 
     rebuild, args = _original_reducer(connection)
     # Only a child that is being started takes over strategy and tree; a running process keeps its own.
     inherited = (strategy.get_sharing_strategy(), _enter()) if context.get_spawning_popen() is not None else None
-    return join_family, (tuple(_packages), inherited, rebuild, args)
+    return join_family, (dict(_packages), inherited, rebuild, args)
+
+
+_many.declare(_reduce_connection, lambda connection: "by claims")
 
 
 def _enter() -> bytes:
@@ -70,19 +89,46 @@ os.register_at_fork(before=_before_fork)
 
 
 def join_family(
-    packages: tuple[str, ...], inherited: tuple[str, bytes] | None, rebuild: Callable[..., Any], args: Any
+    packages: dict[str, str], inherited: tuple[str, bytes] | None, rebuild: Callable[..., Any], args: Any
 ) -> Any:
     """Register as the sender has, then rebuild its connection."""
-    global _joined
-    for package in packages:
-        if package not in _packages:
-            importlib.import_module(package).init_reductions()
-            enlist(package)
-    if inherited is not None and not _joined:
-        _joined = True
-        name, tree = inherited
-        strategy.set_sharing_strategy(name)
-        # A child that has begun to share in a tree of its own stays there; both can talk all the same.
-        lib.mpshm_set_home(tree)
-        _enter()
+    for package, about in packages.items():
+        _register(package, about)
+    if inherited is not None:
+        _take_over(*inherited)
     return rebuild(*args)
+
+
+def family() -> Family | None:
+    """What a launcher gives to its children for `arrive`; None when nobody has enlisted."""
+    return Family(dict(_packages), strategy.get_sharing_strategy(), _enter()) if _packages else None
+
+
+def arrive(packages: dict[str, str], name: str, tree: bytes) -> None:
+    """In a child, before anything else of the launcher's: be in the parent's tree, and remember its packages."""
+    _awaited.update(packages)
+    _take_over(name, tree)
+
+
+def register_loaded() -> None:
+    """Before something is sent: register those packages that it may be about."""
+    for package, about in _awaited.items():
+        if not about or about in sys.modules:
+            _register(package, about)
+
+
+def _register(package: str, about: str) -> None:
+    if package not in _packages:
+        importlib.import_module(package).init_reductions()
+        enlist(package, about)
+
+
+def _take_over(name: str, tree: bytes) -> None:
+    global _joined
+    if _joined:
+        return
+    _joined = True
+    strategy.set_sharing_strategy(name)
+    # A child that has begun to share in a tree of its own stays there; both can talk all the same.
+    lib.mpshm_set_home(tree)
+    _enter()

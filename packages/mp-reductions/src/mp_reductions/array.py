@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _children, _native, _pickling, _reducers
+from mp_core import _children, _many, _native, _pickling, _reducers
 from mp_core.block import Block, allocate
 from mp_core.stats import add_copied_bytes
 from mp_reductions import buffers, inline, tensors
@@ -56,7 +56,7 @@ def init_reductions() -> None:
     _reducers.of_subclasses(np.ndarray, choose_reducer)
     _pickling.take_buffers(buffers.take)
     _reducers.when_registered("torch", tensors.stand_before)
-    _children.enlist("mp_reductions")
+    _children.enlist("mp_reductions", about="numpy")
 
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
@@ -144,3 +144,30 @@ def _knows_arrays() -> bool:
     grid = np.arange(12.0).reshape(3, 4)
     samples = [grid, grid[1:], grid.T, np.empty(0), np.array(1), np.broadcast_to(np.int8(1), (2, 2, 2))]
     return all(_plain.knows(a, address_of(a), a.ndim, a.base, a.dtype, a.flags.num) for a in samples)
+
+
+# ---- one pickle for several receivers --------------------------------------------------------------------------------
+
+
+def _to_many(a: np.ndarray[Any, Any]) -> _many.Travels:
+    """How *a* may be pickled for several receivers, to each of which a private array is its own."""
+    if a.dtype.hasobject:
+        return "by claims"
+    if find_block(a) is not None:
+        return "alone" if _was_born(a) else "by claims"
+    if a.nbytes <= inline.get_inline_limit():
+        return "by claims"
+    return "by buffer" if _PLAIN.get(a.dtype.char) is a.dtype and a.flags.forc else "alone"
+
+
+def _was_born(a: np.ndarray[Any, Any]) -> bool:
+    """Is the shared array *a* known by its address alone? Then the short cut makes a claim and no object of it."""
+    base: Any = a.base
+    while isinstance(base, np.ndarray):
+        base = base.base
+    return base is None
+
+
+for _reducer in (_plain.reduce_plain, reduce_ndarray):
+    _many.declare(_reducer, _to_many)
+_many.declare(reduce_memmap, lambda a: "by claims")

@@ -6,10 +6,10 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing import util
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mp_spawn.payload import Source
 from mp_spawn.pickling import dumps
@@ -42,7 +42,7 @@ def work(orders: Orders) -> None:
         result = fn(orders.rank, *args)
         blob = b""
         if orders.wants_result:
-            blob = dumps(result, f"the result of rank {orders.rank}, {type(result).__name__},").data
+            blob = _ready_to_send()(result, f"the result of rank {orders.rank}, {type(result).__name__},")
         reporter.send(Kind.RETURNED, blob=blob)
 
 
@@ -109,8 +109,18 @@ def _without_us(trace: TracebackType | None) -> TracebackType | None:
     return rest or trace
 
 
+def _ready_to_send() -> Callable[[Any, str], bytes]:
+    """
+    The function that pickles, once what the parent has registered is registered here, too.
+    """
+    # Not loaded: then the parent has nothing registered, and importing it would take time.
+    if (children := sys.modules.get("mp_core._children")) is not None:
+        children.register_loaded()
+    return dumps
+
+
 def _pickled(error: BaseException) -> bytes:
     try:
-        return dumps(error, "the exception").data
+        return _ready_to_send()(error, "the exception")
     except Exception:
         return b""  # its text travels

@@ -8,12 +8,14 @@ import signal
 import socket
 import sys
 import time
+from contextlib import nullcontext
 from multiprocessing import get_all_start_methods
 from types import FrameType
 
 from mp_spawn.context import ProcessContext
 from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.launch import prepare
+from mp_spawn.progress import shown
 from mp_spawn.script import run_module, run_script
 from mp_spawn.table import Row, show
 
@@ -85,7 +87,9 @@ def main(arguments: list[str] | None = None) -> int:
     with Forwarding() as forwarding:
         context = forwarding.context = ProcessContext._of(job)
         forwarding.catch_up()
-        error = outcome(context)
+        # Ranks that have the terminal for themselves would write across it.
+        with shown(chosen.nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
+            error = outcome(context)
     if chosen.output == "capture":
         for captured in context.captured:
             sys.stdout.write(captured.stdout)

@@ -154,6 +154,9 @@ class ProcessContext:
                 self._lock.release()
                 return
 
+    def _count_ended(self) -> int:
+        return sum(rank.ended for rank in self._ranks)
+
     def _wait(self, deadline: float | None) -> bool:
         """
         Wait until all have ended, or one has failed for good (True); False at the deadline.

@@ -11,10 +11,15 @@ in memory, and what goes through the pipe is its descriptor:
     rank:    fn, args <--unpickle-- mmap  <----------- descriptor ---------------------+
 
 Descriptors inside the arguments (a queue has two) are numbered by their place in a list that travels beside
-the memory file; so the bytes are the same for every rank, and are made once.
+the memory file; so the bytes are the same for every rank, and are made once. Two things are beside them:
 
-One exception: what a reducer from outside multiprocessing has pickled (an array in shared memory) may hold a
-claim that a single process can take. Then each rank has a payload of its own; the decision is in `payloads`.
+    claims    what a single receiver may unpickle (a block of shared memory, which is counted): a number in the
+              bytes, and pickled once for each rank
+    buffers   the bytes of large private arrays: copied once, into a memory file that every rank maps privately,
+              so that each can write to its own array and pays for the pages to which it does
+
+One exception: what a reducer from outside multiprocessing has pickled, and nobody has said that it may be sent
+to many (`mp_core._many.declare`). Then each rank has a payload of its own; the decision is in `payloads`.
 """
 
 from __future__ import annotations
@@ -23,14 +28,17 @@ import mmap
 import os
 import pickle
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from multiprocessing import context
 from multiprocessing.reduction import DupFd
 from typing import Any, Protocol
 
-from mp_spawn.pickling import dumps, plainly, registered_elsewhere
+from mp_spawn.pickling import pickled, plainly
 
-__all__ = ["Handed", "Here", "Payload", "Source", "memory_file", "on_its_way", "payloads"]
+__all__ = ["Buffers", "Handed", "Here", "Payload", "Source", "memory_file", "on_its_way", "payloads"]
+
+# Of arrays in a memory file: a cache line.
+ALIGNMENT = 64
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -68,58 +76,171 @@ def _arrive(duplicate: Any) -> Handed:
     return Handed(duplicate.detach())
 
 
-class Payload:
-    """`fn` and its arguments in a memory file, and the descriptors among them."""
+class _Part:
+    """A pickle in a memory file, with the descriptors in it."""
 
-    def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...], start_method: str) -> None:
-        kinds = ", ".join(type(arg).__name__ for arg in args)
-        what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
-        collector = _Collector()
+    fds: list[int]
+
+    @classmethod
+    @contextmanager
+    def beginning(cls) -> Iterator[_Part]:
+        """Collects the descriptors of what is pickled inside."""
+        part = cls()
+        part.fds = []
         try:
-            with on_its_way(collector):
-                greeting = collector.greeting()
-                data, self.many = dumps((fn, args), what, start_method)
-            self.fds = [memory_file(greeting), memory_file(data), *collector.fds]
+            with on_its_way(_Collector(part.fds)):
+                yield part
         except BaseException:
-            collector.close()
+            part.close()
             raise
+
+    def end(self, data: bytes) -> None:
+        """That was the pickle."""
+        self.fds.insert(0, memory_file(data))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _adopt, ([Handed(fd) for fd in self.fds],)
 
-    def load(self) -> Call:
-        """In the rank: take everything out. Works once."""
+    def load(self, buffers: list[memoryview] | None = None) -> Any:
+        """In the rank: take it out. Works once."""
         global _arrived
-        greeting, call, *_arrived = self.fds
+        file, *_arrived = self.fds
         self.fds = []
         try:
-            _unpickle(greeting)
-            fn, args = _unpickle(call)
+            # Mapped and not read: ranks share an offset, and large arguments need no second copy.
+            with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as data:
+                os.close(file)
+                return pickle.loads(data, buffers=buffers)
         finally:
             _arrived = []
-        return fn, args
 
     def close(self) -> None:
-        """In the parent, when the ranks have been started."""
+        """In the parent, when the ranks have been started; twice is fine."""
         fds, self.fds = self.fds, []
         for fd in fds:
             os.close(fd)
 
 
+def _adopt(handed: list[Handed]) -> _Part:
+    part = _Part()
+    part.fds = [each.fd for each in handed]
+    return part
+
+
+class Buffers:
+    """The bytes of large private arrays, in a memory file that each rank maps for itself."""
+
+    def __init__(self, buffers: list[pickle.PickleBuffer]) -> None:
+        #: Where each begins, its bytes, and whether it may be written to.
+        self.places: list[tuple[int, int, bool]] = []
+        self.file: Handed | None = None
+        if not buffers:
+            return
+        views = [buffer.raw() for buffer in buffers]
+        parts: list[bytes | memoryview] = []
+        end = 0
+        for view in views:
+            self.places.append((end, view.nbytes, view.readonly))
+            padding = -view.nbytes % ALIGNMENT
+            parts += [view, bytes(padding)]
+            end += view.nbytes + padding
+        self.file = Handed(memory_file(*parts))
+
+    def load(self) -> list[memoryview]:
+        """In the rank. What it writes to them is its own; a page is copied when it is written to."""
+        if self.file is None:
+            return []
+        # Lives as long as somebody looks at it.
+        memory = memoryview(mmap.mmap(self.file.fd, 0, access=mmap.ACCESS_COPY))
+        self.close()
+        views = [(memory[start : start + nbytes], readonly) for start, nbytes, readonly in self.places]
+        return [view.toreadonly() if readonly else view for view, readonly in views]
+
+    def close(self) -> None:
+        """Twice is fine."""
+        file, self.file = self.file, None
+        if file is not None:
+            os.close(file.fd)
+
+
+class Payload:
+    """`fn` and its arguments for one rank: *call* and *buffers*, which others have, too, and *claims*, its own."""
+
+    def __init__(self, call: _Part, claims: _Part, buffers: Buffers) -> None:
+        self._call = call
+        self._claims = claims
+        self._buffers = buffers
+
+    def load(self) -> Call:
+        """In the rank: take everything out. Works once."""
+        global _claimed
+        _, _claimed = self._claims.load()
+        try:
+            fn, args = self._call.load(self._buffers.load())
+        finally:
+            _claimed = []
+        return fn, args
+
+    def close(self) -> None:
+        """In the parent, when the ranks have been started; twice is fine."""
+        for part in (self._call, self._claims, self._buffers):
+            part.close()
+
+
 def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_method: str) -> list[Source]:
     """
-    A payload for each of *count* ranks: the same one where it may be unpickled more than once.
+    A payload for each of *count* ranks. `fn` and *args* are pickled once where that may be unpickled more than once.
     """
     if start_method == "fork":
         return [Here(fn, args)] * count
-    first = Payload(fn, args, start_method)
-    if first.many:
-        return [first] * count
-    return [first, *(Payload(fn, args, start_method) for _ in range(count - 1))]
+    # Late, as every rank imports this module.
+    from mp_core._children import family
+    from mp_spawn.aside import Aside
+
+    kinds = ", ".join(type(arg).__name__ for arg in args)
+    what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
+    made: list[Source] = []
+    with ExitStack() as on_failure:
+        while len(made) < count:
+            with _Part.beginning() as call:
+                data, aside = pickled((fn, args), what, start_method, lambda: Aside(_numbered))
+                call.end(data)
+            on_failure.callback(call.close)
+            buffers = Buffers(aside.buffers)
+            on_failure.callback(buffers.close)
+            for _ in range(count if aside.many else 1):
+                if not made or aside.claims:
+                    with _Part.beginning() as claims:
+                        claims.end(plainly((_Greeting(family()), aside.claims)))
+                    on_failure.callback(claims.close)
+                made.append(Payload(call, claims, buffers))
+        on_failure.pop_all()
+    return made
 
 
-# In a rank, while its payload is unpickled: the descriptors that the numbers in it stand for.
+class _Greeting:
+    """First of what a rank unpickles: it comes into the parent's family, whose memory it will meet."""
+
+    def __init__(self, family: Any) -> None:
+        self._family = family
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from mp_core._children import arrive
+
+        return (arrive, tuple(self._family)) if self._family is not None else (tuple, ())
+
+
+# In a rank, while its payload is unpickled: the descriptors and the claims that the numbers in it stand for.
 _arrived: list[int] = []
+_claimed: list[Any] = []
+
+
+def _numbered(index: int) -> tuple[Any, ...]:
+    return _claim, (index,)
+
+
+def _claim(index: int) -> Any:
+    return _claimed[index]
 
 
 class _Number:
@@ -150,41 +271,16 @@ class _Collector:
 
     DupFd = _Number
 
-    def __init__(self) -> None:
-        self.fds: list[int] = []
+    def __init__(self, fds: list[int]) -> None:
+        self._fds = fds
 
     def duplicate_for_child(self, fd: int) -> int:
         # A duplicate for each use, so that each of those who take it owns a descriptor.
-        self.fds.append(os.dup(fd))
-        return len(self.fds) - 1
-
-    def greeting(self) -> bytes:
-        """
-        A connection, when somebody has registered a way of his own to send one.
-
-        mp-core puts into its pickle what a child must register so that it, too, can send arrays.
-        """
-        from multiprocessing.connection import Connection  # late, as every rank imports this module
-
-        if not registered_elsewhere(Connection):
-            return plainly(None)
-        read, write = os.pipe()
-        os.close(write)
-        with Connection(read, writable=False) as connection:
-            return plainly(connection)
-
-    def close(self) -> None:
-        for fd in self.fds:
-            os.close(fd)
+        self._fds.append(os.dup(fd))
+        return len(self._fds) - 1
 
 
-def _adopt(handed: list[Handed]) -> Payload:
-    payload = Payload.__new__(Payload)
-    payload.fds = [each.fd for each in handed]
-    return payload
-
-
-def memory_file(*parts: bytes) -> int:
+def memory_file(*parts: bytes | memoryview) -> int:
     """
     A file without a name that holds *parts*.
     """
@@ -200,10 +296,3 @@ def memory_file(*parts: bytes) -> int:
         while rest:
             rest = rest[os.write(fd, rest) :]
     return fd
-
-
-def _unpickle(fd: int) -> Any:
-    # Mapped and not read: ranks share an offset, and large arguments need no second copy.
-    with mmap.mmap(fd, 0, access=mmap.ACCESS_READ) as data:
-        os.close(fd)
-        return pickle.loads(data)

@@ -17,39 +17,40 @@ from collections import ChainMap
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from types import FunctionType
-from typing import IO, Any, ClassVar, NamedTuple
+from typing import IO, Any, ClassVar, Protocol, TypeVar
 
-__all__ = ["Pickle", "dumps", "main_can_be_imported", "plainly", "registered_elsewhere"]
+__all__ = ["Looker", "dumps", "main_can_be_imported", "pickled", "plainly", "registered_elsewhere"]
 
 EXTRA = "pip install 'mp-spawn[cloudpickle]'"
 UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 
 
-class Pickle(NamedTuple):
-    """Bytes, and whether more than one process may unpickle them."""
+class Looker(Protocol):
+    """Looks at what is pickled, and has a say in how."""
 
-    data: bytes
-    many: bool
+    buffers: list[pickle.PickleBuffer]
+
+    def reduce(self, thing: Any) -> Any: ...
 
 
 class _Pickler(ForkingPickler):
-    """Looks at what it pickles."""
+    """multiprocessing's; it refuses what a new process could not find."""
 
-    def __init__(self, file: IO[bytes]) -> None:
-        super().__init__(file)
-        self.many = True
+    def __init__(self, file: IO[bytes], looker: Looker | None) -> None:
+        # ForkingPickler passes on what it gets, but no keywords.
+        super().__init__(file, *(() if looker is None else (5, True, looker.buffers.append)))
+        self._looker = looker
         self._no_main = not main_can_be_imported()
 
     def reducer_override(self, thing: Any) -> Any:
-        if registered_elsewhere(type(thing)):
-            # Somebody's reducer may hand out a claim, a reference that is counted for one receiver.
-            self.many = False
-        elif isinstance(thing, type | FunctionType) and thing.__module__ == "__main__":
-            typed_in = isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("<")
-            if self._no_main or typed_in:
-                # It would go as a name that a new process could not look up.
-                raise pickle.PicklingError(f"{thing!r} stands in no file that a new process could import")
-        return NotImplemented
+        if isinstance(thing, type | FunctionType):
+            if thing.__module__ == "__main__":
+                typed_in = isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("<")
+                if self._no_main or typed_in:
+                    # It would go as a name that a new process could not look up.
+                    raise pickle.PicklingError(f"{thing!r} stands in no file that a new process could import")
+            return NotImplemented
+        return NotImplemented if self._looker is None else self._looker.reduce(thing)
 
 
 def plainly(thing: Any) -> bytes:
@@ -62,38 +63,55 @@ def plainly(thing: Any) -> bytes:
     return file.getvalue()
 
 
-def dumps(thing: Any, what: str, start_method: str = "spawn") -> Pickle:
+def dumps(thing: Any, what: str, start_method: str = "spawn") -> bytes:
     """
     Pickle *thing* for another process; *what* names it in the error.
 
     Raises `pickle.PicklingError` with the reason and what to do about it.
 
-    >>> pickle.loads(dumps((1, "a"), "the arguments").data)
+    >>> pickle.loads(dumps((1, "a"), "the arguments"))
     (1, 'a')
     """
-    file = io.BytesIO()
+    return pickled(thing, what, start_method, _nobody)[0]
+
+
+L = TypeVar("L", bound="Looker | None")
+
+
+def pickled(thing: Any, what: str, start_method: str, new_looker: Callable[[], L]) -> tuple[bytes, L]:
+    """
+    As `dumps`, and who has looked at it: each attempt has a new one.
+    """
     try:
-        pickler = _Pickler(file)
-        pickler.dump(thing)
-        return Pickle(file.getvalue(), pickler.many)
+        return _dump(thing, _Pickler, new_looker())
     except UNPICKLABLE as error:
-        try:
-            by_value = _by_value(thing)
-        except UNPICKLABLE as again:
-            text = f"{what} cannot be pickled, by cloudpickle neither: {again}"
-            raise pickle.PicklingError(text) from error
+        by_value = _by_value()
         if by_value is None:
             raise pickle.PicklingError(
                 f"{what} cannot be pickled for start_method={start_method!r}: {error}. Define it at the top "
                 f"level of a module, or {EXTRA} for lambdas, closures and notebooks, or use "
                 "start_method='fork'"
             ) from error
-        return by_value
+        try:
+            return _dump(thing, by_value, new_looker())
+        except UNPICKLABLE as again:
+            text = f"{what} cannot be pickled, by cloudpickle neither: {again}"
+            raise pickle.PicklingError(text) from error
 
 
-def _by_value(thing: Any) -> Pickle | None:
+def _nobody() -> None:
+    return None
+
+
+def _dump(thing: Any, pickler: Callable[..., Any], looker: L) -> tuple[bytes, L]:
+    file = io.BytesIO()
+    pickler(file, looker).dump(thing)
+    return file.getvalue(), looker
+
+
+def _by_value() -> Callable[..., Any] | None:
     """
-    The pickle by cloudpickle; None when that is not installed.
+    A pickler that pickles functions by value; None when cloudpickle is not installed.
     """
     try:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
@@ -104,9 +122,15 @@ def _by_value(thing: Any) -> Pickle | None:
         # Of the class, as the table is looked up while an instance is made.
         dispatch_table: ClassVar[Any] = ChainMap(_registered(), cloudpickle.CloudPickler.dispatch_table)
 
-    file = io.BytesIO()
-    ByValue(file).dump(thing)
-    return Pickle(file.getvalue(), many=False)
+        def __init__(self, file: IO[bytes], looker: Looker | None) -> None:
+            super().__init__(file, 5, None if looker is None else looker.buffers.append)
+            self._looker = looker
+
+        def reducer_override(self, thing: Any) -> Any:
+            found = NotImplemented if self._looker is None else self._looker.reduce(thing)
+            return super().reducer_override(thing) if found is NotImplemented else found
+
+    return ByValue
 
 
 def _registered() -> dict[type, Callable[..., Any]]:
@@ -114,12 +138,12 @@ def _registered() -> dict[type, Callable[..., Any]]:
     return reducers
 
 
-def registered_elsewhere(kind: type) -> bool:
+def registered_elsewhere(kind: type) -> Callable[..., Any] | None:
     """
-    Whether somebody else than multiprocessing itself has registered how objects of *kind* are sent.
+    How objects of *kind* are sent, when somebody else than multiprocessing itself has registered that.
     """
     reduce = _registered().get(kind)
-    return reduce is not None and reduce.__module__.partition(".")[0] != "multiprocessing"
+    return None if reduce is None or reduce.__module__.partition(".")[0] == "multiprocessing" else reduce
 
 
 def main_can_be_imported() -> bool:

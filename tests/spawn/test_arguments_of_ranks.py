@@ -1,0 +1,169 @@
+"""Arguments are serialised once, however many ranks there are; arrays among them are shared, or each rank's own."""
+
+from __future__ import annotations
+
+import os
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import pytest
+import rank_functions as ranks
+
+import mp_all as mp
+from mp_spawn import ProcessRaisedException, payload, run, start_processes
+
+Pipe = tuple[Connection, Connection]
+MB = 1 << 20
+
+
+def test_nobody_waits_for_the_imports_of_another(start_method: str, pipe: Pipe, back: Pipe) -> None:
+    """While it unpickles, each waits for all the others, before an argument that no pipe would hold."""
+    if start_method == "fork":
+        pytest.skip("needs a start method that pickles; fork does not")
+    args = (ranks.MeetsOnArrival(pipe[1], back[0]), b"z" * MB)
+    context = start_processes(ranks.nothing, args, 4, join=False, start_method=start_method)
+    assert context is not None
+    for _ in range(4):
+        pipe[0].recv()
+    os.write(back[1].fileno(), b"1234")
+    assert context.join(timeout=60)
+
+
+def test_they_are_pickled_once_whatever_is_among_them(start_method: str, strategy: str) -> None:
+    """A shared array is a claim for one receiver, a queue has descriptors, a private array is copied: once, too."""
+    queue = mp.get_context(start_method).SimpleQueue()
+    ranks.CountsItsPickles.pickled = 0
+    args = (ranks.CountsItsPickles(), mp.shared.ones(1000), queue, np.ones(100_000), mp.Block(100))
+    assert run(ranks.sums, args, 3, start_method=start_method) == [101_000] * 3
+    assert ranks.CountsItsPickles.pickled == (0 if start_method == "fork" else 1)
+    assert [queue.get() for _ in range(3)] == [101_000] * 3
+    queue.close()
+
+
+def test_they_are_pickled_once_beside_a_lambda(start_method: str) -> None:
+    if start_method != "fork":
+        pytest.importorskip("cloudpickle", reason="needs cloudpickle, which is not installed")
+    ranks.CountsItsPickles.pickled = 0
+    args = (ranks.CountsItsPickles(), mp.shared.ones(1000))
+    assert run(lambda rank, _, a: a.sum() + rank, args, 3, start_method=start_method) == [1000, 1001, 1002]
+    # The attempt without cloudpickle stops at the function, before it sees them.
+    assert ranks.CountsItsPickles.pickled == (0 if start_method == "fork" else 1)
+
+
+def test_the_bytes_of_a_private_array_are_copied_once(start_method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    original = payload.memory_file
+
+    def counted(*parts: bytes | memoryview) -> int:
+        written.append(sum(len(part) for part in parts))
+        return original(*parts)
+
+    monkeypatch.setattr(payload, "memory_file", counted)
+    before = mp.memory_stats()["copied_bytes"]
+    assert run(ranks.sum_of, (np.ones(MB, np.uint8),), 4, start_method=start_method) == [MB] * 4
+    assert mp.memory_stats()["copied_bytes"] == before
+    assert MB * (start_method != "fork") <= sum(written) < 1.1 * MB
+
+
+ARRAYS = {
+    "plain": np.arange(50_000.0),
+    "two-dimensional": np.arange(60_000).reshape(200, 300),
+    "in Fortran's order": np.asfortranarray(np.arange(60_000.0).reshape(200, 300)),
+    "with gaps": np.arange(100_000)[::2],
+    "backwards": np.arange(50_000)[::-1],
+    "a broadcast": np.broadcast_to(np.float64(3), (300, 300)),
+    "of the other byte order": np.arange(50_000, dtype=">i4"),
+    "dates": np.arange(50_000).astype("datetime64[s]"),
+    "records": np.zeros(20_000, [("a", "i4"), ("b", "f8")]),
+    "texts": np.array(["text", "longer"] * 10_000),
+    "objects": np.array([{"x": 1}, None] * 20_000, object),
+    "small": np.arange(3),
+    "empty": np.empty((0, 7)),
+    "zero-dimensional": np.array(7.5),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_a_private_array_arrives_as_each_ranks_own(name: str) -> None:
+    array = ARRAYS[name]
+    before = array.copy()
+    for seen, changed in run(ranks.describe_and_change, (array,), 2):
+        assert seen == ranks.description(array)
+        assert changed
+    np.testing.assert_array_equal(array, before)
+
+
+def test_ranks_do_not_see_each_others_writes_to_it(start_method: str, pipe: Pipe, back: Pipe) -> None:
+    """Each writes, and looks again when all have written."""
+    array = np.zeros(50_000)
+    args = (array, pipe[1], back[0])
+    context = start_processes(ranks.write_and_look_again, args, 3, join=False, start_method=start_method)
+    assert context is not None
+    assert sorted(pipe[0].recv() for _ in range(3)) == [0, 1, 2]
+    os.write(back[1].fileno(), b"123")
+    assert context.join(timeout=60)
+    assert not array.any()
+
+
+def test_what_is_read_only_stays_read_only(start_method: str) -> None:
+    array = np.ones(50_000)
+    array.flags.writeable = False
+    assert run(ranks.is_writable, (array,), 2, start_method=start_method) == [False, False]
+
+
+def test_two_views_of_one_shared_array_are_views_of_one_memory(start_method: str, strategy: str) -> None:
+    shared = mp.shared.zeros(1000)
+    assert run(ranks.overlap, (shared[:600], shared[400:]), 2, start_method=start_method) == [True, True]
+
+
+class Counted:
+    """Its reducer is somebody's who has said nothing about many receivers."""
+
+    reduced = 0
+
+
+def reduce_counted(thing: Counted) -> Any:
+    Counted.reduced += 1
+    return Counted, ()
+
+
+def test_what_a_stranger_reduces_is_made_for_each_rank() -> None:
+    ForkingPickler.register(Counted, reduce_counted)
+    try:
+        Counted.reduced = 0
+        run(ranks.nothing, (Counted(),), 3)
+        assert Counted.reduced == 3
+    finally:
+        del ForkingPickler._extra_reducers[Counted]  # type: ignore[attr-defined]
+
+
+def test_a_rank_that_never_sees_an_array_does_not_load_numpy(start_method: str) -> None:
+    if start_method == "fork":
+        pytest.skip("needs a start method with a fresh interpreter; a fork has NumPy already")
+    import loaded
+
+    assert run(loaded.is_loaded, ("numpy",), 2, start_method=start_method) == [False, False]
+
+
+def test_nothing_is_left_when_the_arguments_cannot_be_pickled(strategy: str, start_method: str) -> None:
+    """Neither descriptors nor memory: the leak check looks."""
+    if start_method == "fork":
+        pytest.skip("needs a start method that pickles; fork does not")
+    args = (mp.shared.zeros(1000), np.zeros(100_000), (x for x in ()))
+    with pytest.raises(Exception, match="cannot be pickled"):
+        run(ranks.nothing, args, 3, start_method=start_method)
+
+
+def test_a_module_that_is_not_there_in_the_rank_is_the_ranks_failure(
+    start_method: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception while the target is unpickled, in the child."""
+    if start_method == "fork":
+        pytest.skip("needs a start method that pickles; fork does not")
+    with pytest.raises(ProcessRaisedException) as caught:
+        start_processes(ranks.ExplodesOnArrival(), (), 2, start_method=start_method)
+    assert type(caught.value.__cause__) is ValueError
+    assert "the target" in str(caught.value)
+    assert caught.value.failures[0].reason == "ValueError: the target"
