@@ -190,3 +190,77 @@ def test_the_console_script_is_the_same_command() -> None:
     if not path.exists():
         pytest.skip("needs mp-spawn installed with its console script")
     assert "usage: mp-spawn" in subprocess.run([path, "--help"], capture_output=True, text=True, timeout=30).stdout
+
+
+def test_a_folder_and_a_second_double_dash(script: str, tmp_path: Path) -> None:
+    folder = tmp_path / "logs"
+    done = command("-n", "2", "--output", str(folder), "--", script, "show", "--", "x")
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    for rank in range(2):
+        assert (folder / f"rank-{rank}.out").read_text().split(maxsplit=7)[7] == "['show', '--', 'x'] True\n"
+
+
+ON_A_TERMINAL = """
+    import sys
+
+    if sys.argv[1] == "long":
+        for number in range(200):
+            print(f"<{number} {'x' * 200}>")
+    elif sys.argv[1] == "fail":
+        sys.exit(3)
+"""
+
+
+def on_a_terminal(*arguments: str, **environment: str) -> tuple[int, str]:
+    """
+    The exit code, and what the terminal got.
+    """
+    ours, theirs = os.openpty()
+    kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
+    with subprocess.Popen(
+        [sys.executable, "-m", "mp_spawn", *arguments],
+        env=kept | {"TERM": "xterm"} | environment,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    ) as process:
+        os.close(theirs)
+        said = b""
+        try:
+            with open(ours, "rb", buffering=0) as terminal:
+                while data := terminal.read(1 << 16):
+                    said += data
+        except OSError:
+            pass  # nobody has the terminal open any more
+        return process.wait(60), said.decode()
+
+
+@pytest.fixture
+def terminal_script(tmp_path: Path) -> str:
+    path = tmp_path / "on_a_terminal.py"
+    path.write_text(textwrap.dedent(ON_A_TERMINAL))
+    return str(path)
+
+
+def test_on_a_terminal_progress_is_drawn_and_cuts_no_line(terminal_script: str) -> None:
+    pytest.importorskip("rich", reason="needs rich, which is not installed")
+    code, said = on_a_terminal("-n", "2", terminal_script, "long")
+    assert code == 0, said
+    assert "ranks ended" in said
+    for number in range(200):
+        line = f"<{number} {'x' * 200}>\r\n"
+        assert said.count(line) == 2
+    # What stands before a line is its prefix, and before that the end of a line or the progress being wiped away.
+    starts = re.findall(r"(.*)\[rank \d\] \x1b\[0m<", said.replace("\r\n", "\n").replace("\r", ""))
+    assert len(starts) == 400
+    assert all(re.fullmatch(r"(.*\x1b\[2K)?(\x1b\[0m)?\x1b\[\d+m", start) for start in starts)
+
+
+@pytest.mark.parametrize("colour", [True, False])
+def test_a_terminal_gets_colour_unless_it_wants_none(terminal_script: str, colour: bool) -> None:
+    pytest.importorskip("rich", reason="needs rich, which is not installed")
+    code, said = on_a_terminal("-n", "2", terminal_script, "fail", **({} if colour else {"NO_COLOR": "1"}))
+    assert code == 3
+    assert "exit code 3" in said
+    assert bool(re.search(r"\x1b\[[0-9;]*3[1-6]m", said)) is colour

@@ -1,4 +1,4 @@
-"""The long form of what the launcher promises: run when MP_SOAK=1 is set, a few minutes in all."""
+"""What the launcher promises, often: a few times in the test command, and a thousand times when MP_SOAK=1 is set."""
 
 from __future__ import annotations
 
@@ -18,17 +18,14 @@ from test_lifetime_of_ranks import TREE, started
 from mp_spawn import ProcessContext, ProcessException, run, start_processes
 
 SOAK = os.environ.get("MP_SOAK") == "1"
-pytestmark = [
-    pytest.mark.skipif(not SOAK, reason="needs MP_SOAK=1, as it takes minutes"),
-    pytest.mark.timeout(900),
-]
+pytestmark = pytest.mark.timeout(900 if SOAK else 120)
 Pipe = tuple[Connection, Connection]
-RANKS, JOBS = 20, 50  # a thousand ranks
+RANKS, JOBS = (20, 50) if SOAK else (10, 2)  # a thousand ranks
+TREES = 100 if SOAK else 2
+FAILURES = 250 if SOAK else 6
 
 
-def test_a_thousand_ranks_survive_the_end_of_the_thread_that_started_them(
-    start_method: str, pipe: Pipe, back: Pipe
-) -> None:
+def test_many_ranks_survive_the_end_of_the_thread_that_started_them(start_method: str, pipe: Pipe, back: Pipe) -> None:
     ended_well = 0
     for _ in range(JOBS):
         contexts: list[ProcessContext] = []
@@ -49,8 +46,8 @@ def test_a_thousand_ranks_survive_the_end_of_the_thread_that_started_them(
     assert ended_well == RANKS * JOBS
 
 
-def test_a_hundred_killed_parents_leave_no_descendant(tmp_path: Path, start_method: str) -> None:
-    for _ in range(100):
+def test_killed_parents_leave_no_descendant(tmp_path: Path, start_method: str) -> None:
+    for _ in range(TREES):
         with program(tmp_path, TREE, start_method) as process:
             tree = Watched(pids_told(process, 6))
             process.kill()
@@ -61,7 +58,7 @@ def test_a_hundred_killed_parents_leave_no_descendant(tmp_path: Path, start_meth
 def test_a_parent_killed_at_any_moment_leaves_no_descendant(tmp_path: Path, start_method: str) -> None:
     """Also while ranks are being started: what has got so far as to tell its pid is gone two seconds later."""
     chance = random.Random(4711)
-    for _ in range(100):
+    for _ in range(TREES):
         with program(tmp_path, TREE, start_method) as process:
             timer = threading.Timer(chance.uniform(0.02, 0.5), process.kill)
             timer.start()
@@ -71,9 +68,9 @@ def test_a_parent_killed_at_any_moment_leaves_no_descendant(tmp_path: Path, star
             assert until(lambda pids=lines: not any(os.path.exists(f"/proc/{pid}") for pid in pids), timeout=2)
 
 
-def test_a_thousand_failures_are_told_truly(start_method: str) -> None:
+def test_failures_one_after_the_other_are_told_truly(start_method: str) -> None:
     chance = random.Random(42)
-    for _ in range(250):
+    for _ in range(FAILURES):
         kind = chance.choice(["raise", "kill", "exit", "well"])
         bad = chance.randrange(4)
         try:

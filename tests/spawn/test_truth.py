@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
+import textwrap
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import pytest
 import rank_functions as ranks
+from support.scripts import run_script
 
 import mp_all as mp
 from mp_spawn import ProcessException, ProcessExitedException, ProcessRaisedException, run, start_processes
@@ -176,3 +180,71 @@ def test_a_death_comes_before_the_complaints_of_its_peers(start_method: str, pip
 
 def test_a_child_that_runs_out_of_fn_reports_nothing(start_method: str) -> None:
     assert run(ranks.fork_and_return, nprocs=2, start_method=start_method, output="capture") == [0, 1]
+
+
+def test_a_rank_that_is_killed_in_the_middle_of_its_report_has_not_reported(start_method: str) -> None:
+    context = start_processes(ranks.raise_, (ValueError, "x" * 3_000_000), 2, join=False, start_method=start_method)
+    assert context is not None
+    # It has begun, and cannot end as long as nobody reads.
+    assert select.select([context._ranks[1].inbox_fd], [], [], 60)[0]
+    os.kill(context.pids()[1], signal.SIGKILL)
+    with pytest.raises(ProcessExitedException) as caught:
+        context.join(timeout=60)
+    assert (caught.value.error_index, caught.value.signal_name) == (1, "SIGKILL")
+    assert caught.value.__cause__ is None
+
+
+def test_a_rank_that_is_killed_as_soon_as_it_is_there_is_a_failure(start_method: str) -> None:
+    error = failing_when_killed(start_method)
+    assert (error.error_index, error.failures[0].reason) == (1, "signal SIGKILL")
+
+
+def failing_when_killed(start_method: str) -> ProcessException:
+    context = start_processes(ranks.sleep, (), 2, join=False, start_method=start_method)
+    assert context is not None
+    os.kill(context.pids()[1], signal.SIGKILL)
+    with pytest.raises(ProcessExitedException) as caught:
+        context.join(timeout=60)
+    assert caught.value.error_pid == context.pids()[1]
+    return caught.value
+
+
+def test_a_rank_that_has_returned_and_then_ends_badly_has_failed(start_method: str) -> None:
+    with pytest.raises(ProcessExitedException, match="process 1 terminated with exit code 5"):
+        run(ranks.return_and_die, (5,), 2, start_method=start_method)
+
+
+TELLS_WHAT_IS_WRITTEN = """
+    import os, sys, tempfile
+
+    tempfile.gettempdir()  # tries a file; the fork server has its socket in there
+
+    def tell(event, args):
+        if event == "open" and isinstance(args[0], str) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            os.write(2, f"written to: {args[0]}\\n".encode())
+        elif event in ("tempfile.mkstemp", "tempfile.mkdtemp") and "forkserver" not in sys.argv:
+            os.write(2, f"made: {args[0]}\\n".encode())
+
+    sys.addaudithook(tell)
+"""
+
+FAILS = """
+    import sys
+    import mp_spawn, rank_functions
+
+    if __name__ == "__main__":
+        try:
+            mp_spawn.run(rank_functions.raise_, (ValueError, "told"), 2, start_method=sys.argv[1])
+        except mp_spawn.ProcessRaisedException as error:
+            print(repr(error.__cause__))
+"""
+
+
+def test_a_report_is_in_no_file(start_method: str, tmp_path: Path) -> None:
+    """An audit hook sees every file that parent and ranks open for writing."""
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(TELLS_WHAT_IS_WRITTEN))
+    path = os.pathsep.join([str(tmp_path), os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    done = run_script(tmp_path, FAILS, start_method, PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1")
+    assert done.stdout == "ValueError('told')\n", done.stderr
+    told = [line for line in done.stderr.splitlines() if line != f"written to: {os.devnull}"]
+    assert told == []

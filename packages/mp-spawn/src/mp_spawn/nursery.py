@@ -58,10 +58,13 @@ class Nursery:
             at_the_end.enter_context(theirs)
             processes: list[Any] = []
             births: list[Birth] = []
+            # The read ends that no process object closes yet.
+            loose: set[int] = set()
+            on_failure.callback(lambda: [os.close(fd) for fd in loose])
             for ticket in tickets:
                 read, write = os.pipe()
                 at_the_end.callback(os.close, write)
-                on_failure.callback(os.close, read)
+                loose.add(read)
                 process: Any = RankProcess(
                     target=work,
                     args=(job.orders(ticket, None),),
@@ -79,6 +82,7 @@ class Nursery:
             for ticket, process in zip(tickets, processes, strict=True):
                 pid, pidfd = nursery.birth(ours, ticket.rank)
                 process.ready = _Popen(pid, pidfd, process.sentinel_of_nursery, nursery)
+                loose.discard(process.sentinel_of_nursery)
                 # While the process lives, so does its lifeline, even if nobody keeps the context.
                 process.lifeline = job.lifeline
             on_failure.pop_all()
