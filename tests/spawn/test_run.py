@@ -197,3 +197,47 @@ def test_results_outlive_the_ranks_that_made_them(strategy: str) -> None:
     results = run(ranks.make_array, (1_000_000,), 2)
     gc.collect()
     assert [result.mean() for result in results] == [0.0, 1.0]
+
+
+CELLS = [
+    """
+    import mp_spawn, sys
+
+    class Thing:
+        def __init__(self, x): self.x = x
+
+    def shift(rank, thing):
+        return Thing(thing.x + rank)
+    """,
+    """
+    made = mp_spawn.run(shift, (Thing(5),), 2, start_method=sys.argv[1])
+    print([type(each) is Thing and each.x for each in made])
+    print(mp_spawn.run(lambda rank: rank + made[1].x, nprocs=2, start_method=sys.argv[1]))
+    """,
+]
+# As in a notebook: a main module without a file, and cells in files that are not there.
+NOTEBOOK = "import sys\ndel __file__\n" + "".join(
+    f"exec(compile({textwrap.dedent(cell)!r}, '/tmp/ipykernel_4711/{number}.py', 'exec'))\n"
+    for number, cell in enumerate(CELLS)
+)
+
+
+def test_functions_of_a_notebook_travel(tmp_path: Path, start_method: str) -> None:
+    if start_method != "fork":
+        pytest.importorskip("cloudpickle", reason=CLOUDPICKLE)
+    from support.scripts import run_script, succeeded
+
+    assert succeeded(run_script(tmp_path, NOTEBOOK, start_method)) == "[5, 6]\n[6, 7]\n"
+
+
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_functions_of_an_interactive_session_travel_under_other_start_methods(method: str) -> None:
+    pytest.importorskip("cloudpickle", reason=CLOUDPICKLE)
+    if method not in mp.get_all_start_methods():
+        pytest.skip(f"needs the start method {method}")
+    text = INTERACTIVE.replace("mp_spawn.run(", "mp_spawn.start_it(")
+    start = (
+        f"import functools, mp_spawn; mp_spawn.start_it = functools.partial(mp_spawn.run, start_method={method!r})\n"
+    )
+    done = interactive(start + textwrap.dedent(text))
+    assert done.stdout.splitlines() == ["[5, 6] True", "Trouble('too much') True"], done.stderr

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import nullcontext
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
 from mp_spawn import child
 from mp_spawn.job import Job, Ticket, interrupts_held_back
+from mp_spawn.pickling import main_left_out
 from mp_spawn.pidfd import PidFd
 from mp_spawn.rank import Rank
 
@@ -53,7 +55,8 @@ class Classic:
             name=f"rank {ticket.rank}",
             daemon=job.daemon,
         )
-        process.start()
+        with main_left_out() if self.start_method != "fork" else nullcontext():
+            process.start()
         # While the process lives, so does its lifeline, even if nobody keeps the context.
         process.lifeline = job.lifeline
         return Rank(ticket.rank, process, ticket.inbox, PidFd.of(process), ticket.restarts)

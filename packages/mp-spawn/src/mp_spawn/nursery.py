@@ -60,7 +60,7 @@ class Nursery:
             births: list[Birth] = []
             # The read ends that no process object closes yet.
             loose: set[int] = set()
-            on_failure.callback(lambda: [os.close(fd) for fd in loose])
+            on_failure.callback(lambda: util.close_fds(*loose))  # type: ignore[attr-defined]
             for ticket in tickets:
                 read, write = os.pipe()
                 at_the_end.callback(os.close, write)

@@ -33,6 +33,7 @@ from multiprocessing import context
 from multiprocessing.reduction import DupFd
 from typing import Any, Protocol
 
+from mp_spawn import pickling
 from mp_spawn.pickling import pickled, plainly
 
 __all__ = ["Buffers", "Handed", "Here", "Payload", "Source", "memory_file", "on_its_way", "payloads"]
@@ -57,6 +58,7 @@ class Here:
         self._call = fn, args
 
     def load(self) -> Call:
+        pickling.forked = True
         return self._call
 
     def close(self) -> None: ...

@@ -14,14 +14,18 @@ import os
 import pickle
 import sys
 from collections import ChainMap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 from types import FunctionType
 from typing import IO, Any, ClassVar, Protocol, TypeVar
 
-__all__ = ["Looker", "dumps", "main_can_be_imported", "pickled", "plainly", "registered_elsewhere"]
+__all__ = ["Looker", "dumps", "main_can_be_imported", "main_left_out", "pickled", "plainly", "registered_elsewhere"]
 
 EXTRA = "pip install 'mp-spawn[cloudpickle]'"
+#: Set in a rank that was forked.
+forked = False
+
 UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 
 
@@ -41,10 +45,12 @@ class _Pickler(ForkingPickler):
         super().__init__(file, *(() if looker is None else (5, True, looker.buffers.append)))
         self._looker = looker
         self._no_main = not main_can_be_imported()
+        # A forked rank sends to the process that has the very same main module.
+        self._same_main = forked and looker is None
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, type | FunctionType):
-            if thing.__module__ == "__main__":
+            if thing.__module__ == "__main__" and not self._same_main:
                 typed_in = isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("<")
                 if self._no_main or typed_in:
                     # It would go as a name that a new process could not look up.
@@ -157,3 +163,21 @@ def main_can_be_imported() -> bool:
         return not spec.name.endswith("__main__")
     path = getattr(main, "__file__", None)
     return path is not None and os.path.exists(path)
+
+
+@contextmanager
+def main_left_out() -> Iterator[None]:
+    """
+    Start processes without the main module, where that cannot be imported again.
+
+    multiprocessing tries all the same when it has a ``__file__``, as that of ``python - <program`` has.
+    """
+    main = vars(sys.modules["__main__"])
+    if "__file__" not in main or main_can_be_imported():
+        yield
+        return
+    file = main.pop("__file__")
+    try:
+        yield
+    finally:
+        main["__file__"] = file
