@@ -39,6 +39,7 @@ def compare(suite: str, method: str, tests: list[str] | None = None) -> dict[str
     apart = {name for name in names if theirs.get(name, NEVER)[0] != ours.get(name, NEVER)[0]}
     calmed, differences = [], []
     for name in sorted(apart):
+        said_first = {"multiprocessing": theirs.get(name, NEVER)[1], "mp_all": ours.get(name, NEVER)[1]}
         first = [f"{theirs.get(name, NEVER)[0]} / {ours.get(name, NEVER)[0]}"]
         for _ in range(REPEATS):
             again = run_sides(suite, method, [name], patience=180, limit=600)
@@ -46,7 +47,7 @@ def compare(suite: str, method: str, tests: list[str] | None = None) -> dict[str
             first.append(f"{new[0][0]} / {new[1][0]}")
             theirs[name], ours[name] = new
             if new[0][0] == new[1][0]:
-                calmed.append({"test": name, "first and repeats": first})
+                calmed.append({"test": name, "first and repeats": first, "said": said_first})
                 break
         else:
             said = {"multiprocessing": theirs[name][1], "mp_all": ours[name][1]}
