@@ -369,6 +369,10 @@ def describe_and_change(rank: int, array: Any) -> tuple[Any, bool]:
     return seen, bool((array == array.flat[-1]).all())
 
 
+def describe_and_change_all(rank: int, arrays: dict[str, Any]) -> dict[str, tuple[Any, bool]]:
+    return {name: describe_and_change(rank, array) for name, array in arrays.items()}
+
+
 def write_and_look_again(rank: int, array: Any, here: Connection, go: Connection) -> None:
     array += rank + 1
     here.send(rank)

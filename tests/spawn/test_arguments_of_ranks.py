@@ -85,14 +85,14 @@ ARRAYS = {
 }
 
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_a_private_array_arrives_as_each_ranks_own(name: str) -> None:
-    array = ARRAYS[name]
-    before = array.copy()
-    for seen, changed in run(ranks.describe_and_change, (array,), 2):
-        assert seen == ranks.description(array)
-        assert changed
-    np.testing.assert_array_equal(array, before)
+def test_a_private_array_arrives_as_each_ranks_own(start_method: str) -> None:
+    before = {name: array.copy() for name, array in ARRAYS.items()}
+    for told in run(ranks.describe_and_change_all, (ARRAYS,), 2, start_method=start_method):
+        for name, (seen, changed) in told.items():
+            assert seen == ranks.description(ARRAYS[name]), name
+            assert changed, name
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
 
 
 def test_ranks_do_not_see_each_others_writes_to_it(start_method: str, pipe: Pipe, back: Pipe) -> None:

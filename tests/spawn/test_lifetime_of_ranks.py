@@ -89,7 +89,7 @@ BYSTANDER = """
             rank_functions.print_pid, nprocs=2, join=False, start_method=sys.argv[1]
         )
         if os.fork() == 0:
-            os.write(1, b"%d\n" % os.getpid())  # at once; print() may write the end of the line later
+            os.write(1, b"%d\\n" % os.getpid())  # at once; print() may write the end of the line later
             time.sleep(300)
         context.join()
 """
