@@ -7,6 +7,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+import argument_functions as arguments
 import numpy as np
 import pytest
 import rank_functions as ranks
@@ -22,7 +23,7 @@ def test_nobody_waits_for_the_imports_of_another(start_method: str, pipe: Pipe, 
     """While it unpickles, each waits for all the others, before an argument that no pipe would hold."""
     if start_method == "fork":
         pytest.skip("needs a start method that pickles; fork does not")
-    args = (ranks.MeetsOnArrival(pipe[1], back[0]), b"z" * MB)
+    args = (arguments.MeetsOnArrival(pipe[1], back[0]), b"z" * MB)
     context = start_processes(ranks.nothing, args, 4, join=False, start_method=start_method)
     assert context is not None
     for _ in range(4):
@@ -36,7 +37,7 @@ def test_they_are_pickled_once_whatever_is_among_them(start_method: str, strateg
     queue = mp.get_context(start_method).SimpleQueue()
     ranks.CountsItsPickles.pickled = 0
     args = (ranks.CountsItsPickles(), mp.shared.ones(1000), queue, np.ones(100_000), mp.Block(100))
-    assert run(ranks.sums, args, 3, start_method=start_method) == [101_000] * 3
+    assert run(arguments.sums, args, 3, start_method=start_method) == [101_000] * 3
     assert ranks.CountsItsPickles.pickled == (0 if start_method == "fork" else 1)
     assert [queue.get() for _ in range(3)] == [101_000] * 3
     queue.close()
@@ -62,7 +63,7 @@ def test_the_bytes_of_a_private_array_are_copied_once(start_method: str, monkeyp
 
     monkeypatch.setattr(payload, "memory_file", counted)
     before = mp.memory_stats()["copied_bytes"]
-    assert run(ranks.sum_of, (np.ones(MB, np.uint8),), 4, start_method=start_method) == [MB] * 4
+    assert run(arguments.sum_of, (np.ones(MB, np.uint8),), 4, start_method=start_method) == [MB] * 4
     assert mp.memory_stats()["copied_bytes"] == before
     assert MB * (start_method != "fork") <= sum(written) < 1.1 * MB
 
@@ -87,9 +88,9 @@ ARRAYS = {
 
 def test_a_private_array_arrives_as_each_ranks_own(start_method: str) -> None:
     before = {name: array.copy() for name, array in ARRAYS.items()}
-    for told in run(ranks.describe_and_change_all, (ARRAYS,), 2, start_method=start_method):
+    for told in run(arguments.describe_and_change_all, (ARRAYS,), 2, start_method=start_method):
         for name, (seen, changed) in told.items():
-            assert seen == ranks.description(ARRAYS[name]), name
+            assert seen == arguments.description(ARRAYS[name]), name
             assert changed, name
     for name, array in ARRAYS.items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
@@ -99,7 +100,7 @@ def test_ranks_do_not_see_each_others_writes_to_it(start_method: str, pipe: Pipe
     """Each writes, and looks again when all have written."""
     array = np.zeros(50_000)
     args = (array, pipe[1], back[0])
-    context = start_processes(ranks.write_and_look_again, args, 3, join=False, start_method=start_method)
+    context = start_processes(arguments.write_and_look_again, args, 3, join=False, start_method=start_method)
     assert context is not None
     assert sorted(pipe[0].recv() for _ in range(3)) == [0, 1, 2]
     os.write(back[1].fileno(), b"123")
@@ -110,12 +111,12 @@ def test_ranks_do_not_see_each_others_writes_to_it(start_method: str, pipe: Pipe
 def test_what_is_read_only_stays_read_only(start_method: str) -> None:
     array = np.ones(50_000)
     array.flags.writeable = False
-    assert run(ranks.is_writable, (array,), 2, start_method=start_method) == [False, False]
+    assert run(arguments.is_writable, (array,), 2, start_method=start_method) == [False, False]
 
 
 def test_two_views_of_one_shared_array_are_views_of_one_memory(start_method: str, strategy: str) -> None:
     shared = mp.shared.zeros(1000)
-    assert run(ranks.overlap, (shared[:600], shared[400:]), 2, start_method=start_method) == [True, True]
+    assert run(arguments.overlap, (shared[:600], shared[400:]), 2, start_method=start_method) == [True, True]
 
 
 class Counted:
@@ -163,7 +164,7 @@ def test_a_module_that_is_not_there_in_the_rank_is_the_ranks_failure(
     if start_method == "fork":
         pytest.skip("needs a start method that pickles; fork does not")
     with pytest.raises(ProcessRaisedException) as caught:
-        start_processes(ranks.ExplodesOnArrival(), (), 2, start_method=start_method)
+        start_processes(arguments.ExplodesOnArrival(), (), 2, start_method=start_method)
     assert type(caught.value.__cause__) is ValueError
     assert "the target" in str(caught.value)
     assert caught.value.failures[0].reason == "ValueError: the target"

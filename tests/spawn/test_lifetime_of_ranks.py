@@ -19,7 +19,7 @@ import rank_functions as ranks
 from descendants import Watched, pids_told, program
 
 import mp_all as mp
-from mp_spawn import ProcessContext, ProcessExitedException, classic, context, lifeline, nursery, pidfd, start_processes
+from mp_spawn import ProcessContext, ProcessExitedException, context, lifeline, start_processes
 
 Pipe = tuple[Connection, Connection]
 
@@ -369,48 +369,3 @@ def test_a_rank_that_somebody_else_has_reaped_is_told_all_the_same(start_method:
         assert time.monotonic() < deadline
     with pytest.raises(ProcessExitedException, match="process 1 terminated with exit code 9"):
         job.join(timeout=30)
-
-
-def test_ranks_are_ended_by_descriptor_and_never_by_number(
-    start_method: str, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(pid: int, signum: int) -> None:
-        raise AssertionError(f"signal {signum} to a number, {pid}, that could be somebody else's")
-
-    monkeypatch.setattr(context, "TERM_TO_KILL", 0.2)
-    job = started(ranks.ignore_sigterm, pipe[1], start_method=start_method)
-    for _ in range(2):
-        pipe[0].recv()
-    monkeypatch.setattr(os, "kill", refuse)
-    job.terminate()
-    assert [process.exitcode for process in job.processes] == [-signal.SIGKILL] * 2
-
-
-def test_a_descriptor_of_a_process_that_was_reaped_reaches_nobody() -> None:
-    child = mp.get_context("fork").Process(target=ranks.nothing, args=(0,))
-    child.start()
-    own = pidfd.PidFd(os.pidfd_open(child.pid or 0))
-    child.join(30)
-    assert own.send(signal.SIGKILL) is False
-    own.close()
-    assert pidfd.PidFd.of(child).send(signal.SIGKILL) is False
-    child.close()
-
-
-def test_a_start_that_fails_half_way_leaves_nobody(start_method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The leak check looks for processes and descriptors."""
-    place = nursery._Keeper if start_method == "spawn" else classic.Classic
-    name = "birth" if start_method == "spawn" else "_start"
-    original, calls = getattr(place, name), []
-
-    def fail_the_second_time(*args: Any) -> Any:
-        calls.append(args)
-        if len(calls) == 2:
-            raise OSError("no more processes")
-        return original(*args)
-
-    monkeypatch.setattr(place, name, fail_the_second_time)
-    with pytest.raises(OSError, match="no more processes"):
-        started(ranks.sleep, nprocs=3, start_method=start_method)
-    calls.clear()
-    assert mp.active_children() == []
