@@ -9,6 +9,7 @@ pools, arguments, results, executors) travel through shared memory. Beside that:
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import mp_core
@@ -29,6 +30,11 @@ __all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
 
 _aliases.install(__name__)
 mp_reductions.init_reductions()
+if sys.platform == "linux":
+    # Nothing of CUDA is imported; it waits for a CUDA library to be.
+    import mp_cuda
+
+    mp_cuda.init_reductions()
 
 
 def __getattr__(name: str) -> Any:

@@ -68,6 +68,15 @@ def memory() -> Iterator[tuple[str, str]]:
         yield name, size(value) if name.endswith("bytes") else str(value)
 
 
+def devices() -> Iterator[tuple[str, str]]:
+    if sys.platform != "linux":
+        yield "devices", "mp-cuda is for Linux"
+        return
+    import mp_cuda
+
+    yield from mp_cuda.situation()
+
+
 def stat() -> None:
     """A line for each segment of every program of this user that shares memory now."""
     own = os.getpid()
@@ -90,7 +99,13 @@ def main() -> None:
         return
     if sys.argv[1:]:
         sys.exit("usage: python -m mp_all [stat]")
-    for title, rows in (("versions", versions), ("sharing", sharing), ("limits", limits), ("this process", memory)):
+    for title, rows in (
+        ("versions", versions),
+        ("sharing", sharing),
+        ("limits", limits),
+        ("this process", memory),
+        ("CUDA", devices),
+    ):
         print(title)
         for name, value in rows():
             print(f"  {name:<22}{value}")

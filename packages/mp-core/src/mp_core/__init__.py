@@ -19,7 +19,7 @@ from typing import Any
 from mp_core import _aliases
 from mp_core._version import __version__ as __version__
 from mp_core.block import Block
-from mp_core.lease import Claim, Lease, collect_leases
+from mp_core.lease import Claim, Lease, claim_lease, collect_leases
 from mp_core.manners import get_thread_name, set_parent_death_signal, set_thread_name
 from mp_core.stats import Segment, empty_cache, list_segments, memory_stats
 from mp_core.strategy import get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy
@@ -29,6 +29,7 @@ __all__ = [
     "Claim",
     "Lease",
     "Segment",
+    "claim_lease",
     "collect_leases",
     "empty_cache",
     "get_all_sharing_strategies",

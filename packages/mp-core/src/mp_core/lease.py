@@ -19,12 +19,13 @@ import os
 import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NoReturn
+from typing import NoReturn
 
-from mp_core.block import Block, allocate
+from mp_core import _pickling
+from mp_core.block import Block, allocate, rebuild_block
 from mp_core.manners import set_thread_name
 
-__all__ = ["Claim", "Lease", "collect_leases"]
+__all__ = ["Claim", "Lease", "claim_lease", "collect_leases"]
 
 LOOK_EVERY_S = 0.05
 
@@ -50,6 +51,12 @@ class Claim:
         """Give the claim back. Doing it again is allowed."""
         self._block = None
 
+    def offer(self) -> bytes:
+        """As `Lease.offer`: one more receiver may claim. `ValueError` when this claim has been released."""
+        if self._block is None:
+            raise ValueError("this claim has been released and cannot be sent on")
+        return _pickling.noted(self._block._send())
+
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Claim can be sent to another process but cannot be pickled for keeping")
 
@@ -67,7 +74,7 @@ class Lease:
     """
 
     def __init__(self, on_last_claim: Callable[[], object]) -> None:
-        self._block = allocate(0, zeroed=False)
+        self._block: Block | None = allocate(0, zeroed=False)
         self._callback = on_last_claim
         self._owner = os.getpid()
         self.ended = False
@@ -76,11 +83,32 @@ class Lease:
     @property
     def claims(self) -> int:
         """How many claims there are: processes that have one, and messages that nobody has received yet."""
-        return self._block._others()
+        return 0 if self._block is None else self._block._others()
 
     def revoke(self) -> None:
         """Take back the claims that are under way: who receives one of those messages later gets an `OSError`."""
-        self._block._revoke()
+        if self._block is not None:
+            self._block._revoke()
+
+    def offer(self) -> bytes:
+        """
+        Make a claim under way: 56 bytes with which one receiver calls `claim_lease`. Sending a lease does just this.
+
+        Raises `ValueError` in another process than the owner's, and when the lease has ended.
+        """
+        global _watcher
+        if self._block is None or self._owner != os.getpid():
+            raise ValueError(f"this lease belongs to process {self._owner}; only its owner can send it")
+        with _lock:
+            if self.ended:
+                raise ValueError("this lease has ended: its last claim has gone and its callback has been called")
+            # The claim is made before the watcher may look, or a lease would end on its way out.
+            handle = _pickling.noted(self._block._send())
+            _sent.add(self)
+            if _watcher is None:
+                _watcher = threading.Thread(target=_watch, name="lease-watcher", daemon=True)
+                _watcher.start()
+        return handle
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Lease can be sent to another process but cannot be pickled for keeping")
@@ -97,8 +125,9 @@ def collect_leases() -> int:
         over = [lease for lease in _sent if lease.claims == 0]
         _sent.difference_update(over)
         left = len(_sent)
+        for lease in over:
+            lease.ended = True
     for lease in over:
-        lease.ended = True
         lease._callback()
     return left
 
@@ -116,28 +145,22 @@ def _watch() -> None:
         pause.wait(LOOK_EVERY_S)
 
 
-def _reduce_lease(lease: Lease) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    global _watcher
-    if lease._owner != os.getpid():
-        raise ValueError(f"this lease belongs to process {lease._owner}; only its owner can send it")
-    if lease.ended:
-        raise ValueError("this lease has ended: its last claim has gone and its callback has been called")
-    with _lock:
-        _sent.add(lease)
-        if _watcher is None:
-            _watcher = threading.Thread(target=_watch, name="lease-watcher", daemon=True)
-            _watcher.start()
-    return _rebuild_claim, (lease._block,)
+def claim_lease(handle: bytes) -> Claim:
+    """
+    Claim the lease that *handle* was offered for; a handle is good for one claim.
+
+    Raises `ValueError` when the handle is damaged, and `OSError` when it was used before or has been revoked.
+
+    >>> lease = Lease(lambda: None)
+    >>> claim = claim_lease(lease.offer())
+    >>> claim.released
+    False
+    """
+    return Claim(rebuild_block(handle))
 
 
-def _reduce_claim(claim: Claim) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    if claim._block is None:
-        raise ValueError("this claim has been released and cannot be sent on")
-    return _rebuild_claim, (claim._block,)
-
-
-def _rebuild_claim(block: Block) -> Claim:
-    return Claim(block)
+def _reduce(lease_or_claim: Lease | Claim) -> tuple[Callable[[bytes], Claim], tuple[bytes]]:
+    return claim_lease, (lease_or_claim.offer(),)
 
 
 def _forget_in_child() -> None:
@@ -145,9 +168,11 @@ def _forget_in_child() -> None:
     global _watcher, _lock
     _lock = threading.RLock()
     _watcher = None
+    for lease in _sent:
+        lease._block = None  # or the child would be one more that has a claim
     _sent.clear()
 
 
-ForkingPickler.register(Lease, _reduce_lease)
-ForkingPickler.register(Claim, _reduce_claim)
+ForkingPickler.register(Lease, _reduce)
+ForkingPickler.register(Claim, _reduce)
 os.register_at_fork(after_in_child=_forget_in_child)

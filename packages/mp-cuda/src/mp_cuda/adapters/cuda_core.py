@@ -1,0 +1,32 @@
+"""Buffers of cuda.core: bytes of a device without shape or type."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from mp_cuda.array import DeviceArray
+from mp_cuda.dtype import dtype_of
+from mp_cuda.errors import NotShareableError
+
+__all__ = ["rebuild", "types", "view"]
+
+
+def types() -> tuple[type, ...]:
+    return (sys.modules["cuda.core"].Buffer,)
+
+
+def view(obj: Any) -> DeviceArray:
+    if not obj.is_device_accessible or obj.is_host_accessible:
+        raise NotShareableError(
+            "the buffer is not in memory of one device (pinned or managed memory, perhaps): copy it "
+            "to a device, or send "
+            "a NumPy array"
+        )
+    return DeviceArray(int(obj.handle), (int(obj.size),), dtype_of("|u1"), int(obj.device_id), owner=obj)
+
+
+def rebuild(array: DeviceArray) -> Any:
+    from cuda.core import Buffer
+
+    return Buffer.from_handle(array.ptr, array.nbytes, owner=array)

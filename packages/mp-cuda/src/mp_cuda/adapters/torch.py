@@ -1,0 +1,42 @@
+"""Tensors of torch: only when asked for by `register("torch")`, since torch.multiprocessing sends them itself."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from mp_cuda import dlpack
+from mp_cuda.array import DeviceArray
+from mp_cuda.errors import NotShareableError
+
+__all__ = ["handles", "rebuild", "types", "view"]
+
+
+def types() -> tuple[type, ...]:
+    return (sys.modules["torch"].Tensor,)
+
+
+def handles(obj: Any) -> bool:
+    """Is *obj* on a CUDA device? Tensors of the host stay with the reducer that they have."""
+    return bool(obj.is_cuda)
+
+
+def view(obj: Any) -> DeviceArray:
+    import torch
+
+    if obj.requires_grad and not obj.is_leaf:
+        raise NotShareableError("the tensor is not a leaf, and gradients do not travel: send tensor.detach()")
+    stream = int(torch.cuda.current_stream(obj.device).cuda_stream) or None
+    # -1: no waiting, since the stream is known
+    capsule = obj.detach().__dlpack__(stream=-1)
+    ptr, shape, strides, dtype, device, readonly, keeper = dlpack.read(capsule)
+    owner = (keeper, obj)
+    return DeviceArray(ptr, shape, dtype, device, strides=strides, readonly=readonly, owner=owner, stream=stream)
+
+
+def rebuild(array: DeviceArray) -> Any:
+    import torch
+
+    with torch.cuda.device(array.device):
+        # from_dlpack passes torch's current stream, and the array makes it wait for the sender.
+        return torch.from_dlpack(array)

@@ -1,0 +1,230 @@
+"""DeviceArray: an array on a device, for any library that speaks the CUDA array interface or DLPack."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NoReturn
+
+from mp_cuda import dlpack, driver
+from mp_cuda.dtype import DType, dtype_of
+from mp_cuda.layout import is_contiguous, row_major, runs
+from mp_cuda.memory import Allocation
+from mp_cuda.stream import LEGACY, as_stream, stream_number
+
+__all__ = ["DeviceArray", "empty", "from_host"]
+
+
+class DeviceArray:
+    """
+    An array on a CUDA device: *shape*, *strides* in bytes, *dtype*, on the device with ordinal *device*, from *ptr*.
+
+    It has no arithmetic; CuPy, numba, torch and others take it as it is, without a copy, and what they write is written
+    in it. It travels to other processes on queues, through pipes and as an argument, and is the same memory there. Made
+    by `empty`, `from_host` and `as_device_array`.
+
+    >>> a = from_host(b"abcd", dtype="uint8")                                     # doctest: +SKIP
+    >>> a.copy_to_host()                                                          # doctest: +SKIP
+    b'abcd'
+    """
+
+    __slots__ = ("__weakref__", "_owner", "_stream", "device", "dtype", "ptr", "readonly", "shape", "strides")
+
+    def __init__(
+        self,
+        ptr: int,
+        shape: tuple[int, ...],
+        dtype: DType,
+        device: int,
+        *,
+        strides: tuple[int, ...] | None = None,
+        readonly: bool = False,
+        owner: Any = None,
+        stream: int | None = None,
+    ) -> None:
+        self.ptr = ptr
+        """Address of the first element on the device; 0 when there is none."""
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device
+        """The ordinal of its device in this process."""
+        self.strides = row_major(shape, dtype.itemsize) if strides is None else strides
+        """In bytes."""
+        self.readonly = readonly
+        self._owner = owner
+        self._stream = stream
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements together."""
+        return prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def is_imported(self) -> bool:
+        """Is it memory of another process?"""
+        return self._received is not None
+
+    @property
+    def producer_alive(self) -> bool:
+        """Does the process that owns the memory run still? When it has ended, the content is undefined."""
+        received = self._received
+        return True if received is None else received.producer_alive
+
+    @property
+    def _received(self) -> Any:
+        from mp_cuda.opened import Received
+
+        return self._owner if isinstance(self._owner, Received) else None
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        if self.dtype.typestr is None:
+            raise AttributeError(f"the CUDA array interface has no word for {self.dtype}; use DLPack")
+        interface: dict[str, Any] = {
+            "shape": self.shape,
+            "typestr": self.dtype.typestr,
+            "data": (self.ptr, self.readonly),
+            "version": 3,
+            "strides": None if is_contiguous(self.shape, self.strides, self.dtype.itemsize) else self.strides,
+            "stream": self._stream or LEGACY,
+        }
+        if self.dtype.descr is not None:
+            interface["descr"] = [tuple(field) for field in self.dtype.descr]
+        return interface
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack.CUDA, self.device
+
+    def __dlpack__(
+        self,
+        *,
+        stream: Any = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
+            raise BufferError(f"the array is on {self.__dlpack_device__()} and cannot be had on {tuple(dl_device)}")
+        if copy:
+            raise BufferError("a DeviceArray is given away without a copy; copy it in the library that takes it")
+        if stream != -1:  # the consumer does not want to wait
+            self._make_wait(stream_number(stream))
+        return dlpack.capsule(self, versioned=max_version is not None and tuple(max_version) >= (1, 0))
+
+    def _make_wait(self, stream: int) -> None:
+        received = self._received
+        if received is not None:
+            received.make_wait(stream)
+        if (self._stream or LEGACY) != stream:
+            order(self.device, self._stream or LEGACY, stream)
+
+    def copy_to_host(self, out: Any = None, *, stream: Any = None) -> Any:
+        """
+        The elements in C order: as `bytes`, or into *out*, a writable buffer of `nbytes` bytes, which is returned.
+
+        The copy is complete on return. It comes after what *stream* was given (the legacy default stream if None).
+        """
+        target = memoryview(bytearray(self.nbytes)) if out is None else memoryview(out).cast("B")
+        if target.readonly:
+            raise ValueError("cannot copy into a buffer that is read-only")
+        if target.nbytes != self.nbytes:
+            raise ValueError(f"the array has {self.nbytes} bytes and the buffer {target.nbytes}")
+        if self.nbytes:
+            with driver.guard(self.device):
+                on = as_stream(self._stream if stream is None else stream)
+                at = 0
+                for offset, size in runs(self.shape, self.strides, self.dtype.itemsize):
+                    driver.call("cuMemcpyDtoHAsync", target[at : at + size], self.ptr + offset, size, on)
+                    at += size
+                driver.call("cuStreamSynchronize", on)
+        return bytes(target) if out is None else out
+
+    def copy_from_host(self, buffer: Any, *, stream: Any = None) -> None:
+        """Fill it with `nbytes` bytes from *buffer*, in C order. Complete on return; `ValueError` for other sizes."""
+        source = memoryview(buffer).cast("B")
+        if self.readonly:
+            raise ValueError("the array is read-only")
+        if source.nbytes != self.nbytes:
+            raise ValueError(f"the array has {self.nbytes} bytes and the buffer {source.nbytes}")
+        if self.nbytes:
+            with driver.guard(self.device):
+                on = as_stream(self._stream if stream is None else stream)
+                at = 0
+                for offset, size in runs(self.shape, self.strides, self.dtype.itemsize):
+                    driver.call("cuMemcpyHtoDAsync", self.ptr + offset, source[at : at + size], size, on)
+                    at += size
+                driver.call("cuStreamSynchronize", on)
+
+    def close(self) -> None:
+        """
+        Let go of the memory now; the array is empty afterwards. Views of it in other objects keep it.
+        """
+        self._owner = None
+        self.ptr, self.shape, self.strides = 0, (0,), (self.dtype.itemsize,)
+
+    def __repr__(self) -> str:
+        whose = "imported, " if self.is_imported else ""
+        return f"<DeviceArray {self.shape} {self.dtype}, {whose}device {self.device}, {self.ptr:#x}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a DeviceArray can travel to another process (on a queue, through a pipe, as an argument) but cannot be "
+            "pickled for keeping; take copy_to_host() for a copy"
+        )
+
+
+def order(device: int, before: int, after: int) -> None:
+    """Make the stream *after* wait for what *before* was given so far."""
+    with driver.guard(device):
+        event = driver.call("cuEventCreate", 2)
+        try:
+            driver.call("cuEventRecord", event, as_stream(before))
+            driver.call("cuStreamWaitEvent", as_stream(after), event, 0)
+        finally:
+            driver.call("cuEventDestroy", event)  # the driver keeps it until it has been passed
+
+
+def empty(shape: int | tuple[int, ...], dtype: Any = "<f4", *, device: int | None = None) -> DeviceArray:
+    """
+    A new array of undefined content on *device* (an ordinal; the current one by default), in C order.
+
+    Its memory comes from the driver itself, so it can always be sent. `DeviceMemoryError` when the device has no room.
+
+    >>> empty((2, 3), "float32").nbytes                                           # doctest: +SKIP
+    24
+    """
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(n < 0 for n in shape):
+        raise ValueError(f"an array cannot have the shape {shape}")
+    dtype = dtype_of(dtype)
+    device = driver.current_device() if device is None else device
+    nbytes = prod(shape) * dtype.itemsize
+    owner = Allocation(nbytes, device) if nbytes else None
+    return DeviceArray(owner.ptr if owner else 0, shape, dtype, device, owner=owner)
+
+
+def from_host(
+    buffer: Any, shape: int | tuple[int, ...] | None = None, dtype: Any = None, *, device: int | None = None
+) -> DeviceArray:
+    """
+    A new array on *device* with the bytes of *buffer*: a NumPy array, `bytes`, anything with the buffer protocol.
+
+    *shape* and *dtype* are the buffer's own if not given (one dimension of uint8 for plain bytes). `ValueError` when
+    the sizes do not agree.
+
+    >>> from_host(b"abcd", (2, 2), "uint8").shape                                 # doctest: +SKIP
+    (2, 2)
+    """
+    view = memoryview(buffer)
+    if dtype is None:
+        given = getattr(buffer, "dtype", None)
+        dtype = given if given is not None else dtype_of("|u1") if view.format == "B" else None
+        if dtype is None:
+            raise TypeError(f"give a dtype: a buffer of format {view.format!r} does not say which")
+    dtype = dtype_of(dtype)
+    if shape is None:
+        own = tuple(view.shape or ())
+        shape = own if view.itemsize == dtype.itemsize else (view.nbytes // dtype.itemsize,)
+    flat = view if view.c_contiguous else memoryview(view.tobytes())
+    array = empty(shape, dtype, device=device)
+    array.copy_from_host(flat)
+    return array

@@ -1,0 +1,144 @@
+"""DLPack capsules, made and read with ctypes: the layout is public and small."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from mp_cuda.dtype import DType, dtype_of
+
+if TYPE_CHECKING:
+    from mp_cuda.array import DeviceArray
+
+__all__ = ["CUDA", "HOST", "MANAGED", "Contents", "capsule", "read"]
+
+CUDA, HOST, MANAGED = 2, 3, 13
+READ_ONLY = 1
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p))
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+_api = ctypes.pythonapi
+_new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", _api))
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
+_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
+_rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_SetName", _api))
+
+# What is given away stays here until the consumer calls the deleter: by the address of its structure.
+_given: dict[int, tuple[Any, ...]] = {}
+
+
+def _delete(address: int) -> None:
+    _given.pop(address, None)
+
+
+def _unconsumed(capsule_address: int) -> None:
+    for name in (b"dltensor", b"dltensor_versioned"):
+        if _is_valid(capsule_address, name):
+            _given.pop(_pointer(capsule_address, name), None)
+
+
+_DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_c_delete = _DELETER(_delete)
+_c_unconsumed = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_unconsumed)
+
+
+def capsule(array: DeviceArray, *, versioned: bool) -> Any:
+    """*array* as a capsule, which keeps its memory until the consumer is done with it."""
+    size = array.dtype.itemsize
+    if any(step % size for step in array.strides):
+        raise BufferError(f"DLPack counts strides in elements of {size} bytes, and {array.strides} are no multiples")
+    if array.readonly and not versioned:
+        raise BufferError("a read-only array can be given to consumers of DLPack 1.0 and later only")
+    n = len(array.shape)
+    shape = (ctypes.c_int64 * n)(*array.shape)
+    strides = (ctypes.c_int64 * n)(*(step // size for step in array.strides))
+    dtype = array.dtype
+    tensor = _Tensor(array.ptr, CUDA, array.device, n, dtype.code, dtype.bits, dtype.lanes, shape, strides, 0)
+    deleter = ctypes.cast(_c_delete, ctypes.c_void_p)
+    managed: Any
+    if versioned:
+        managed = _Versioned(1, 0, None, deleter, READ_ONLY if array.readonly else 0, tensor)
+    else:
+        managed = _Managed(tensor, None, deleter)
+    address = ctypes.addressof(managed)
+    _given[address] = (managed, shape, strides, array._owner)
+    name = b"dltensor_versioned" if versioned else b"dltensor"
+    return _new(address, name, ctypes.cast(_c_unconsumed, ctypes.c_void_p))
+
+
+class Contents(NamedTuple):
+    """What a capsule holds."""
+
+    ptr: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] | None
+    dtype: DType
+    device: int
+    readonly: bool
+    owner: Any
+
+
+class _Keeper:
+    """Calls the deleter of a consumed capsule when the last array on it has gone."""
+
+    def __init__(self, address: int, deleter: int | None) -> None:
+        self._address, self._deleter = address, deleter
+
+    def __del__(self, make: Any = _DELETER) -> None:
+        if self._deleter:
+            make(self._deleter)(self._address)
+
+
+# The capsule keeps a pointer to its name, so these must stay.
+_USED = {name: b"used_" + name for name in (b"dltensor", b"dltensor_versioned")}
+
+
+def read(given: Any) -> Contents:
+    """Consume a capsule that `__dlpack__` has returned. `BufferError` when it is none."""
+    at = id(given)
+    managed: Any
+    for name, structure in ((b"dltensor_versioned", _Versioned), (b"dltensor", _Managed)):
+        if _is_valid(at, name):
+            address = _pointer(at, name)
+            managed = structure.from_address(address)
+            break
+    else:
+        raise BufferError(f"{given!r} is no DLPack capsule, or it was consumed before")
+    readonly = bool(structure is _Versioned and managed.flags & READ_ONLY)
+    _rename(at, _USED[name])
+    owner = _Keeper(address, managed.deleter)
+    tensor = managed.tensor
+    dtype = dtype_of((tensor.code, tensor.bits, tensor.lanes))
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    strides = tuple(tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim)) if tensor.strides else None
+    ptr = (tensor.data or 0) + tensor.byte_offset
+    return Contents(ptr, shape, strides, dtype, tensor.device_id, readonly, owner)

@@ -1,0 +1,234 @@
+"""The driver: loaded at first use and not before, checked calls, contexts, devices, and what a fork leaves of it.
+
+All of it goes through `cuda.bindings.driver`. Fields of its structures come and go between releases, so that only
+functions, `getPtr()` and `int(pointer)` are used.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from mp_cuda.errors import DeviceNotVisibleError, DriverError, ForkError, MpCudaError
+
+__all__ = [
+    "HANDLE_SIZE",
+    "after_fork",
+    "bindings",
+    "bytes_of",
+    "call",
+    "context_of",
+    "current_device",
+    "device_count",
+    "guard",
+    "handle_from",
+    "is_available",
+    "ordinal_of",
+    "started",
+    "synchronize",
+    "uuid_of",
+]
+
+HANDLE_SIZE = 64
+NOT_INITIALIZED = 3
+
+_driver: Any = None
+_forked = False
+_lock = threading.RLock()
+_contexts: dict[int, Any] = {}
+_uuids: list[bytes] = []
+_hooks: list[Callable[[], None]] = []
+
+
+def bindings() -> Any:
+    """`cuda.bindings.driver`, with the driver initialised. `ForkError`, `DriverError`, `MpCudaError` say why not."""
+    if _driver is None:
+        _start()
+    elif _forked:
+        raise _fork_error()
+    return _driver
+
+
+def _start() -> None:
+    global _driver
+    with _lock:
+        if _driver is not None:
+            return
+        try:
+            from cuda.bindings import driver
+        except ImportError as error:
+            raise MpCudaError(f"the CUDA bindings are missing ({error}): pip install cuda-python") from error
+        try:
+            (status,) = driver.cuInit(0)
+        except RuntimeError as error:
+            raise MpCudaError(f"no CUDA driver could be loaded: {error}") from error
+        if int(status) == NOT_INITIALIZED:  # the answer to a process whose parent had begun
+            raise _fork_error()
+        _check(driver, "cuInit", status)
+        from mp_cuda import farewell
+
+        _driver = driver
+        farewell.arrange()
+
+
+def started() -> bool:
+    """Has the driver been initialised by this process, through us?"""
+    return _driver is not None and not _forked
+
+
+def _fork_error() -> ForkError:
+    return ForkError(
+        "Cannot re-initialize CUDA in forked subprocess: it was initialised before the fork. Start the process with "
+        "the 'spawn' or 'forkserver' method, or use CUDA in the parent only after the fork"
+    )
+
+
+def _check(driver: Any, name: str, status: Any) -> None:
+    code = int(status)
+    if code:
+        raise DriverError(name, getattr(status, "name", "") or str(status), code)
+
+
+def call(name: str, *args: Any) -> Any:
+    """What the driver function *name* returns: None, one value or a tuple. A refusal is a `DriverError`."""
+    driver = bindings()
+    try:
+        status, *values = getattr(driver, name)(*args)
+    except RuntimeError as error:  # the bindings found no such function in this driver
+        raise MpCudaError(f"{name}: {error}") from error
+    if status:
+        _check(driver, name, status)
+    return values[0] if len(values) == 1 else tuple(values) if values else None
+
+
+def is_available() -> bool:
+    """
+    Is there a CUDA driver with at least one device, usable in this process? Never raises.
+
+    >>> is_available() in (True, False)
+    True
+    """
+    try:
+        return device_count() > 0
+    except RuntimeError:
+        return False
+
+
+def device_count() -> int:
+    """How many devices this process sees. `MpCudaError` when there is no driver."""
+    return int(call("cuDeviceGetCount"))
+
+
+def context_of(device: int) -> Any:
+    """
+    The primary context of *device*: the one that every library on the runtime API uses, and the one in which handles of
+    other processes must be opened. It is retained once and never released.
+    """
+    context = _contexts.get(device)
+    if context is None:
+        with _lock:
+            if device not in _contexts:
+                _contexts[device] = call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", device))
+            context = _contexts[device]
+    return context
+
+
+class guard:
+    """`with guard(device):` makes the primary context of *device* current, and restores what was current before."""
+
+    __slots__ = ("_context", "_pushed")
+
+    def __init__(self, device: int) -> None:
+        bindings()
+        self._context = context_of(device)
+        self._pushed = False
+
+    def __enter__(self) -> None:
+        if int(call("cuCtxGetCurrent")) != int(self._context):
+            call("cuCtxPushCurrent", self._context)
+            self._pushed = True
+
+    def __exit__(self, *_: object) -> None:
+        if self._pushed:
+            call("cuCtxPopCurrent")
+            self._pushed = False
+
+
+def current_device() -> int:
+    """The ordinal of the device whose context is current in this thread; 0 when there is none."""
+    return int(call("cuCtxGetDevice")) if int(call("cuCtxGetCurrent")) else 0
+
+
+def synchronize(device: int) -> None:
+    """Wait until all work that this process has given to *device* is done."""
+    with guard(device):
+        call("cuCtxSynchronize")
+
+
+# ---- devices and handles as bytes ------------------------------------------------------------------------------------
+
+
+def bytes_of(structure: Any, size: int = HANDLE_SIZE) -> bytes:
+    """The bytes of a structure of the bindings."""
+    return ctypes.string_at(int(structure.getPtr()), size)
+
+
+def handle_from(name: str, data: bytes) -> Any:
+    """The structure *name* of the bindings, made of *data*. `ValueError` when it has not 64 bytes."""
+    if len(data) != HANDLE_SIZE:
+        raise ValueError(f"a CUDA handle is byte-like of size {HANDLE_SIZE}, not {len(data)}")
+    structure = getattr(bindings(), name)()
+    ctypes.memmove(int(structure.getPtr()), data, HANDLE_SIZE)
+    return structure
+
+
+def _all_uuids() -> list[bytes]:
+    if not _uuids:
+        # The second form tells the parts of a divided device (MIG) from each other.
+        ask = "cuDeviceGetUuid_v2" if hasattr(bindings(), "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
+        _uuids[:] = [bytes_of(call(ask, call("cuDeviceGet", i)), 16) for i in range(device_count())]
+    return _uuids
+
+
+def uuid_of(device: int) -> bytes:
+    """The 16 bytes that name a device in every process, whatever its ordinal there."""
+    uuids = _all_uuids()
+    if not 0 <= device < len(uuids):
+        raise DeviceNotVisibleError(f"there is no device {device}: this process sees {len(uuids)}")
+    return uuids[device]
+
+
+def ordinal_of(uuid: bytes) -> int:
+    """The ordinal here of the device that *uuid* names."""
+    try:
+        return _all_uuids().index(uuid)
+    except ValueError:
+        raise DeviceNotVisibleError(
+            f"the memory lives on the device with UUID {uuid.hex()}, which is none of the {len(_uuids)} that this "
+            "process sees; look at CUDA_VISIBLE_DEVICES in both processes"
+        ) from None
+
+
+# ---- fork ------------------------------------------------------------------------------------------------------------
+
+
+def after_fork(hook: Callable[[], None]) -> Callable[[], None]:
+    """Have *hook* called in a forked child whose parent had initialised CUDA. It must not call the driver."""
+    _hooks.append(hook)
+    return hook
+
+
+def _in_child() -> None:
+    global _forked, _lock
+    _lock = threading.RLock()
+    if _driver is None:
+        return
+    _forked = True
+    for hook in _hooks:
+        hook()
+
+
+os.register_at_fork(after_in_child=_in_child)

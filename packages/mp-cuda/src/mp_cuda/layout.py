@@ -1,0 +1,69 @@
+"""Shapes and strides: what an array reaches, and the pieces in which it lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+__all__ = ["extent", "is_contiguous", "row_major", "runs"]
+
+
+def row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
+    """
+    Strides in bytes of an array in C order.
+
+    >>> row_major((2, 3), 4)
+    (12, 4)
+    """
+    strides = []
+    step = itemsize
+    for n in reversed(shape):
+        strides.append(step)
+        step *= max(n, 1)
+    return tuple(reversed(strides))
+
+
+def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
+    """Is it in C order without gaps? Strides of dimensions of one element do not count."""
+    if 0 in shape:
+        return True
+    return all(n == 1 or a == b for n, a, b in zip(shape, strides, row_major(shape, itemsize), strict=True))
+
+
+def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+    """
+    The bytes that an array reaches, from its first element: (lowest, one behind the highest). Nothing for none.
+
+    >>> extent((3,), (-8,), 8)
+    (-16, 8)
+    """
+    if 0 in shape:
+        return 0, 0
+    steps = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
+    return sum(s for s in steps if s < 0), sum(s for s in steps if s > 0) + itemsize
+
+
+def runs(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Iterator[tuple[int, int]]:
+    """
+    The pieces of an array that lie in one, in C order: (offset from the first element, bytes).
+
+    >>> list(runs((2, 3), (32, 4), 4))
+    [(0, 12), (32, 12)]
+    """
+    whole = len(shape)
+    size = itemsize
+    while whole and (strides[whole - 1] == size or shape[whole - 1] == 1):
+        whole -= 1
+        size *= shape[whole]
+    if not prod(shape):
+        return
+    index = [0] * whole
+    while True:
+        yield sum(i * s for i, s in zip(index, strides, strict=False)), size
+        for axis in reversed(range(whole)):
+            index[axis] += 1
+            if index[axis] < shape[axis]:
+                break
+            index[axis] = 0
+        else:
+            return

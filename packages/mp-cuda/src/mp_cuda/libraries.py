@@ -1,0 +1,148 @@
+"""Whose arrays travel: those of libraries that have been imported, and of those that will be.
+
+Note [Nothing until it is needed]
+---------------------------------
+`init_reductions()` imports neither the bindings nor a library. For what has been imported already it registers the
+types; for what has not it leaves a finder in `sys.meta_path`, which looks at the name of each module that is
+imported for the first time, and registers when it is one of ours and has been executed.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import sys
+from collections.abc import Callable, Sequence
+from multiprocessing.reduction import ForkingPickler
+from types import ModuleType
+from typing import Any
+
+from mp_core import _children
+
+__all__ = ["init_reductions", "register", "unregister"]
+
+# Module to kind. torch.multiprocessing sends torch's tensors, so torch is registered only when asked for.
+WATCHED = {"cupy": "cupy", "numba.cuda": "numba", "cuda.core": "cuda.core"}
+
+
+def init_reductions() -> None:
+    """
+    Send the device arrays of CuPy, numba and cuda.core by handle from now on, in this process and in children.
+
+    It costs nothing while none of them has been imported. Calling it again does nothing. `import mp_all` calls it.
+
+    >>> init_reductions()
+    """
+    for module, kind in WATCHED.items():
+        if module in sys.modules:
+            register(kind)
+    if not any(isinstance(finder, _Watch) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Watch())
+    _children.enlist("mp_cuda")
+
+
+def register(*kinds: str) -> tuple[str, ...]:
+    """
+    Send the arrays of these libraries: "cupy", "numba", "cuda.core", "torch"; of all that have been imported, but
+    torch, when none is named. Returns which were registered. A library that is named is imported.
+
+    >>> register()
+    ()
+    """
+    from mp_cuda import adapters
+    from mp_cuda.reduce import reduce_array
+
+    if not kinds:
+        kinds = tuple(kind for module, kind in WATCHED.items() if module in sys.modules)
+    for kind in kinds:
+        if kind not in adapters.KINDS:
+            adapters.by_kind(kind)  # says what there is
+        importlib.import_module(_top(kind))
+        importlib.import_module(adapters.KINDS[kind])
+        adapter: Any = adapters.by_kind(kind)
+        handles = getattr(adapter, "handles", None)
+        for type_ in adapter.types():
+            before = _reducers().get(type_)
+            if type_ in _before:
+                continue
+            _before[type_] = kind, before
+            ForkingPickler.register(type_, reduce_array if handles is None else _either(handles, before))
+    return kinds
+
+
+def unregister(*kinds: str) -> None:
+    """Let the arrays of these libraries, or of all, travel again as they did before `register`."""
+    for type_, (kind, before) in list(_before.items()):
+        if not kinds or kind in kinds:
+            del _before[type_]
+            if before is None:
+                _reducers().pop(type_, None)
+            else:
+                ForkingPickler.register(type_, before)
+
+
+_before: dict[type, tuple[str, Any]] = {}
+
+
+def _reducers() -> dict[type, Any]:
+    registered: dict[type, Any] = vars(ForkingPickler)["_extra_reducers"]
+    return registered
+
+
+def _top(kind: str) -> str:
+    return {"numba": "numba.cuda"}.get(kind, kind)
+
+
+def _either(handles: Callable[[Any], bool], before: Any) -> Callable[[Any], Any]:
+    """Ours for what is on a device; for the rest what was registered before, or the object's own."""
+    from mp_cuda.reduce import reduce_array
+
+    def reduce(obj: Any) -> Any:
+        if handles(obj):
+            return reduce_array(obj)
+        return before(obj) if before is not None else obj.__reduce_ex__(2)
+
+    return reduce
+
+
+class _Watch(importlib.abc.MetaPathFinder):
+    """Finds what the other finders find, and sees to it that we hear when it has been executed."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname not in WATCHED:
+            return None
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            if find is None or isinstance(finder, _Watch):
+                continue
+            spec: importlib.machinery.ModuleSpec | None = find(fullname, path, target)
+            if spec is not None:
+                if hasattr(spec.loader, "exec_module"):
+                    spec.loader = _Loader(spec.loader)
+                return spec
+        return None
+
+
+class _Loader(importlib.abc.Loader):
+    """Stands before a loader while its module is executed, and is gone before the module can see it."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        spec.loader = self._loader
+        module: ModuleType | None = self._loader.create_module(spec)
+        spec.loader = self
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        module.__loader__ = self._loader
+        self._loader.exec_module(module)
+        register(WATCHED[module.__name__])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)

@@ -1,0 +1,105 @@
+"""What a pointer is: which allocation, on which device, made how; and why some of it cannot be shared."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mp_cuda import driver
+from mp_cuda.errors import DriverError, NotShareableError
+
+__all__ = ["Extent", "NotThere", "extent_of", "reason"]
+
+_ASKED = {
+    "memory_type": 2,
+    "buffer_id": 7,
+    "is_managed": 8,
+    "device": 9,
+    "legacy": 10,
+    "handle_types": 14,
+    "pool": 17,
+}
+HOST = 1
+POSIX_FD = 1
+
+
+class NotThere(NotShareableError):
+    """The driver knows nothing of this pointer."""
+
+
+class Extent(NamedTuple):
+    """The allocation that a pointer lies in."""
+
+    base: int
+    nbytes: int
+    device: int
+    buffer_id: int
+    """Never used twice in a process, unlike addresses."""
+    legacy: bool
+    """Can it be opened by a handle?"""
+    pool: int
+    """The memory pool that it is of; 0 if none."""
+    pool_exportable: bool
+    managed: bool
+    host: bool
+
+
+def extent_of(ptr: int, low: int, high: int) -> Extent:
+    """
+    The allocation that holds the bytes from *ptr + low* to *ptr + high*. `NotShareableError` when none does.
+    """
+    asked = _attributes(ptr + low)
+    if not asked["buffer_id"]:
+        raise NotThere(
+            f"{ptr:#x} is no memory that CUDA knows (of the host, of another process, or freed already); copy it with "
+            "from_host()"
+        )
+    if asked["memory_type"] == HOST:
+        base, nbytes = ptr + low, high - low
+    else:
+        try:
+            base, nbytes = (int(v) for v in driver.call("cuMemGetAddressRange", ptr + low))
+        except DriverError as error:
+            raise NotThere(f"{ptr:#x} lies in no allocation: {error}") from error
+    if ptr + high > base + nbytes:
+        raise NotShareableError(
+            f"the array reaches {ptr + high - base - nbytes} bytes beyond its allocation of "
+            f"{nbytes} bytes, so it is made "
+            "of several; copy it into one"
+        )
+    return Extent(
+        base,
+        nbytes,
+        int(asked["device"]),
+        int(asked["buffer_id"]),
+        bool(asked["legacy"]),
+        int(asked["pool"] or 0),
+        bool(int(asked["handle_types"] or 0) & POSIX_FD),
+        bool(asked["is_managed"]),
+        asked["memory_type"] == HOST,
+    )
+
+
+_kinds: list[Any] = []
+
+
+def _attributes(ptr: int) -> dict[str, Any]:
+    if not _kinds:
+        kind = driver.bindings().CUpointer_attribute
+        _kinds[:] = [kind(number) for number in _ASKED.values()]
+    values = driver.call("cuPointerGetAttributes", len(_kinds), _kinds, ptr)
+    return dict(zip(_ASKED, (int(v) if v is not None else 0 for v in values), strict=True))
+
+
+def reason(extent: Extent) -> str:
+    """Why memory like this cannot be opened by another process, and what to do."""
+    copy = "or let share(..., fallback='copy') or set_policy(fallback='copy') copy it"
+    if extent.managed:
+        return f"it is managed memory, which no other process can open: copy it into memory of a device, {copy}"
+    if extent.host:
+        return f"it is pinned memory of the host: send it as a NumPy array, {copy}"
+    if extent.pool:
+        return (
+            "it was allocated by cudaMallocAsync from a stream-ordered pool that was not made for other processes: use "
+            f"the library's default pool or one with ipc_enabled=True, {copy}"
+        )
+    return f"it was not made by cudaMalloc (a mapping of virtual memory, perhaps): use mp_cuda.empty(), {copy}"

@@ -1,0 +1,53 @@
+"""What a bug report needs to know about devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from mp_cuda import driver
+
+__all__ = ["situation"]
+
+IPC_EVENTS, POOLS = 125, 115
+
+
+def situation() -> Iterator[tuple[str, str]]:
+    """
+    Pairs of a word and what there is to say about it: bindings, driver, each device, and what is known not to work
+    here.
+
+    >>> dict(situation())["bindings"] != ""
+    True
+    """
+    try:
+        yield "bindings", f"cuda-bindings {metadata.version('cuda-bindings')}"
+    except metadata.PackageNotFoundError:
+        yield "bindings", "not installed (pip install cuda-python)"
+        return
+    try:
+        version = int(driver.call("cuDriverGetVersion"))
+        count = driver.device_count()
+    except RuntimeError as error:
+        yield "devices", f"none can be used: {str(error).splitlines()[0]}"
+        return
+    yield "driver", f"CUDA {version // 1000}.{version % 1000 // 10}"
+    for i in range(count):
+        device = driver.call("cuDeviceGet", i)
+        name = driver.call("cuDeviceGetName", 256, device).split(b"\0")[0].decode()
+        attribute = driver.bindings().CUdevice_attribute
+        events = driver.call("cuDeviceGetAttribute", attribute(IPC_EVENTS), device)
+        cannot = "" if events else "; events cannot be shared between processes here"
+        yield f"device {i}", f"{name}, {driver.uuid_of(i).hex()}{cannot}"
+    if not count:
+        yield "devices", "none"
+    if "microsoft" in _kernel().lower():
+        yield "WSL", "device memory cannot be shared between processes on WSL 2"
+
+
+def _kernel() -> str:
+    try:
+        return Path("/proc/version").read_text()
+    except OSError:
+        return ""

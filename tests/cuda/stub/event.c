@@ -1,0 +1,192 @@
+/* Test code (stub driver): events, which live in the common state, so that every process can record
+ * and wait. */
+#define _GNU_SOURCE
+#include "stub.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+struct local_event {
+    uint64_t serial;
+    uint32_t row;
+    unsigned flags;
+    bool imported;
+};
+
+struct event_handle {
+    uint32_t magic, row;
+    uint64_t serial;
+    struct process owner;
+    char rest[64 - 32];
+};
+
+enum { DISABLE_TIMING = 2, INTERPROCESS = 4 };
+
+static int limit = -1, live;
+
+CUresult cuEventCreate(CUevent *out, unsigned flags)
+{
+    ENTER;
+    if (!current())
+        return INVALID_CONTEXT;
+    if (flags > 7 || ((flags & INTERPROCESS) && !(flags & DISABLE_TIMING)))
+        return INVALID_VALUE;
+    if (limit < 0)
+        limit = getenv("MP_CUDA_STUB_EVENTS") ? atoi(getenv("MP_CUDA_STUB_EVENTS")) : 1 << 30;
+    if (live >= limit)
+        return OUT_OF_MEMORY;
+    uint32_t row = MAX_EVENTS;
+    lock_state();
+    for (uint32_t i = 0; i < MAX_EVENTS && row == MAX_EVENTS; i++)
+        if (!state->events[i].serial)
+            row = i;
+    for (uint32_t i = 0; i < MAX_EVENTS && row == MAX_EVENTS; i++)
+        if (!alive(state->events[i].owner))
+            row = i;
+    if (row < MAX_EVENTS)
+        state->events[row] =
+            (struct event){.serial = state->next_serial++, .flags = flags, .owner = me};
+    unlock_state();
+    if (row == MAX_EVENTS)
+        return OUT_OF_MEMORY;
+    CUevent event = calloc(1, sizeof *event);
+    *event = (struct local_event){.serial = state->events[row].serial, .row = row, .flags = flags};
+    live++;
+    count(EVENTS_MADE);
+    *out = event;
+    return SUCCESS;
+}
+
+CUresult cuEventDestroy_v2(CUevent event)
+{
+    ENTER;
+    if (!event)
+        return INVALID_HANDLE;
+    lock_state();
+    if (event->imported)
+        drop_import(true, event->row, event->serial);
+    else {
+        uint32_t open = open_imports(true, event->row, event->serial);
+        if (open)
+            violation("process %d destroys an event that is open %u times elsewhere", me.pid, open);
+        state->events[event->row].serial = 0;
+        live--;
+        count(EVENTS_GONE);
+    }
+    unlock_state();
+    free(event);
+    return SUCCESS;
+}
+
+static bool gone(CUevent event)
+{
+    if (state->events[event->row].serial == event->serial)
+        return false;
+    violation("process %d uses an event that its owner has destroyed", me.pid);
+    return true;
+}
+
+CUresult cuEventRecord(CUevent event, CUstream stream)
+{
+    ENTER;
+    if (!event || gone(event))
+        return INVALID_HANDLE;
+    lock_state();
+    struct event *row = &state->events[event->row];
+    uint64_t value = ++row->recorded;
+    row->recorder = me;
+    unlock_state();
+    return enqueue(
+        stream,
+        (struct op){.kind = RECORD, .row = event->row, .serial = event->serial, .value = value});
+}
+
+CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
+{
+    (void)flags;
+    return cuEventRecord(event, stream);
+}
+
+static bool complete(CUevent event, uint64_t value)
+{
+    struct event *row = &state->events[event->row];
+    return __atomic_load_n(&row->completed, __ATOMIC_SEQ_CST) >= value || !alive(row->recorder);
+}
+
+CUresult cuEventQuery(CUevent event)
+{
+    ENTER;
+    if (!event || gone(event))
+        return INVALID_HANDLE;
+    idle(NULL);
+    return complete(event, state->events[event->row].recorded) ? SUCCESS : NOT_READY;
+}
+
+CUresult cuEventSynchronize(CUevent event)
+{
+    ENTER;
+    if (!event || gone(event))
+        return INVALID_HANDLE;
+    uint64_t value = state->events[event->row].recorded;
+    struct timespec pause = {0, 200000};
+    while (!complete(event, value))
+        nanosleep(&pause, NULL);
+    return SUCCESS;
+}
+
+CUresult cuEventElapsedTime_v2(float *ms, CUevent a, CUevent b)
+{
+    ENTER;
+    if (!a || !b || ((a->flags | b->flags) & DISABLE_TIMING))
+        return INVALID_HANDLE;
+    *ms = 0.5f;
+    return SUCCESS;
+}
+
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
+{
+    ENTER;
+    (void)flags;
+    if (!event || gone(event))
+        return INVALID_HANDLE;
+    uint64_t value = state->events[event->row].recorded;
+    return enqueue(
+        stream,
+        (struct op){.kind = WAIT, .row = event->row, .serial = event->serial, .value = value});
+}
+
+CUresult cuIpcGetEventHandle(struct event_handle *handle, CUevent event)
+{
+    ENTER;
+    if (!event || event->imported || !(event->flags & INTERPROCESS))
+        return INVALID_HANDLE;
+    memset(handle, 0, sizeof *handle);
+    *handle = (struct event_handle){
+        .magic = MAGIC + 1, .row = event->row, .serial = event->serial, .owner = me};
+    return SUCCESS;
+}
+
+CUresult cuIpcOpenEventHandle(CUevent *out, struct event_handle handle)
+{
+    ENTER;
+    if (!current())
+        return INVALID_CONTEXT;
+    if (handle.magic != MAGIC + 1 || handle.row >= MAX_EVENTS)
+        return INVALID_VALUE;
+    if (handle.owner.pid == me.pid)
+        return INVALID_CONTEXT;
+    lock_state();
+    struct event *row = &state->events[handle.row];
+    CUresult result = row->serial == handle.serial && alive(row->owner) ? SUCCESS : MAP_FAILED_;
+    if (!result)
+        result = add_import(true, handle.row, handle.serial);
+    unsigned flags = row->flags;
+    unlock_state();
+    if (result)
+        return result;
+    *out = calloc(1, sizeof **out);
+    **out = (struct local_event){
+        .serial = handle.serial, .row = handle.row, .flags = flags, .imported = true};
+    return SUCCESS;
+}

@@ -1,0 +1,363 @@
+/* Test code (stub driver): allocations, small ones sharing blocks of 2 MiB, and what a pointer is.
+ */
+#define _GNU_SOURCE
+#include "stub.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+struct block {
+    char *mapping;
+    uint64_t offset;
+    unsigned used;
+    unsigned char taken[BLOCK / 4096]; /* in units of 4 KiB */
+    struct block *next;
+    int device;
+};
+
+pthread_mutex_t ranges_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct range *ranges;
+static struct block *blocks;
+
+struct range *find_range(CUdeviceptr pointer)
+{
+    struct range *range;
+    pthread_mutex_lock(&ranges_lock);
+    for (range = ranges; range; range = range->next)
+        if (pointer >= (uint64_t)range->at && pointer < (uint64_t)range->at + range->size)
+            break;
+    pthread_mutex_unlock(&ranges_lock);
+    return range;
+}
+
+struct range *find_import(uint32_t row, uint64_t serial)
+{
+    struct range *range;
+    pthread_mutex_lock(&ranges_lock);
+    for (range = ranges; range; range = range->next)
+        if (range->imported && range->row == row && range->serial == serial)
+            break;
+    pthread_mutex_unlock(&ranges_lock);
+    return range;
+}
+
+static void remember(struct range *range)
+{
+    pthread_mutex_lock(&ranges_lock);
+    range->next = ranges;
+    ranges = range;
+    pthread_mutex_unlock(&ranges_lock);
+}
+
+void forget_range(struct range *range)
+{
+    pthread_mutex_lock(&ranges_lock);
+    for (struct range **at = &ranges; *at; at = &(*at)->next)
+        if (*at == range) {
+            *at = range->next;
+            break;
+        }
+    pthread_mutex_unlock(&ranges_lock);
+    if (range->mapping)
+        munmap(range->mapping, range->mapping_size);
+    free(range);
+}
+
+static char *map_device(int device, uint64_t offset, uint64_t size, bool grow)
+{
+    int fd = device_file(device);
+    if (fd < 0)
+        return NULL;
+    char *at = MAP_FAILED;
+    if (!grow || !ftruncate(fd, (off_t)(offset + size)))
+        at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)offset);
+    close(fd);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+/* Under the state's lock. Offsets are never used twice, so stale pages never hold somebody else's
+ * bytes. */
+static uint64_t take_offset(int device, uint64_t size)
+{
+    uint64_t offset = state->next_offset[device];
+    state->next_offset[device] += size;
+    return offset;
+}
+
+static struct block *block_with_room(int device, unsigned units, unsigned *first)
+{
+    for (struct block *block = blocks; block; block = block->next) {
+        unsigned run = 0;
+        if (block->device != device)
+            continue;
+        for (unsigned i = 0; i < sizeof block->taken; i++) {
+            run = block->taken[i] ? 0 : run + 1;
+            if (run == units) {
+                *first = i + 1 - units;
+                return block;
+            }
+        }
+    }
+    struct block *block = calloc(1, sizeof *block);
+    block->device = device;
+    block->offset = take_offset(device, BLOCK);
+    block->mapping = map_device(device, block->offset, BLOCK, true);
+    if (!block->mapping) {
+        free(block);
+        return NULL;
+    }
+    block->next = blocks;
+    blocks = block;
+    *first = 0;
+    return block;
+}
+
+CUresult allocate(CUdeviceptr *out, size_t size, int device, enum kind kind, uint32_t pool)
+{
+    if (!size)
+        return INVALID_VALUE;
+    if (size > (size_t)1 << 34)
+        return OUT_OF_MEMORY;
+    struct range *range = calloc(1, sizeof *range);
+    struct allocation row = {
+        .size = size, .device = device, .kind = kind, .pool = pool, .owner = me};
+    lock_state();
+    if (size <= BLOCK / 2 && kind == DEVICE_MEMORY) {
+        unsigned first = 0, units = (unsigned)((size + 4095) / 4096);
+        pthread_mutex_lock(&ranges_lock);
+        struct block *block = block_with_room(device, units, &first);
+        if (block) {
+            memset(block->taken + first, 1, units);
+            block->used += units;
+            row.block = block->offset;
+            row.block_size = BLOCK;
+            row.offset = (uint64_t)first * 4096;
+            range->block = block;
+            range->at = block->mapping + row.offset;
+        }
+        pthread_mutex_unlock(&ranges_lock);
+    } else {
+        row.block_size = (size + BLOCK - 1) / BLOCK * BLOCK;
+        row.block = take_offset(device, row.block_size);
+        range->mapping = range->at = map_device(device, row.block, row.block_size, true);
+        range->mapping_size = row.block_size;
+    }
+    uint32_t free_row = MAX_ALLOCATIONS;
+    if (range->at)
+        for (uint32_t i = 0; i < MAX_ALLOCATIONS && free_row == MAX_ALLOCATIONS; i++)
+            if (!state->allocations[i].serial)
+                free_row = i;
+    for (uint32_t i = 0; range->at && free_row == MAX_ALLOCATIONS && i < MAX_ALLOCATIONS; i++)
+        if (!alive(state->allocations[i].owner))
+            free_row = i;
+    if (free_row < MAX_ALLOCATIONS) {
+        row.serial = state->next_serial++;
+        state->allocations[free_row] = row;
+    }
+    unlock_state();
+    if (free_row == MAX_ALLOCATIONS) {
+        free(range);
+        return OUT_OF_MEMORY;
+    }
+    range->size = size;
+    range->serial = row.serial;
+    range->row = free_row;
+    range->device = device;
+    range->kind = kind;
+    range->pool = pool;
+    remember(range);
+    memset(range->at, 0xCD, size < 4096 ? size : 4096); /* fresh memory is no zeroed memory */
+    count(ALLOCS);
+    *out = (CUdeviceptr)range->at;
+    return SUCCESS;
+}
+
+CUresult free_range(struct range *range)
+{
+    lock_state();
+    struct allocation *row = &state->allocations[range->row];
+    uint32_t open = open_imports(false, range->row, range->serial);
+    if (open) {
+        violation("process %d frees allocation %lu of %lu bytes, which is open %u times elsewhere",
+                  me.pid, (unsigned long)range->serial, (unsigned long)range->size, open);
+        memset(range->at, 0xDB, range->size);
+    } else if (!range->block) {
+        int fd = device_file(range->device);
+        if (fd >= 0) {
+            fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)row->block,
+                      (off_t)row->block_size);
+            close(fd);
+        }
+    } else
+        memset(range->at, 0xDD, range->size);
+    row->serial = 0;
+    if (range->block) {
+        unsigned units = (unsigned)((range->size + 4095) / 4096);
+        pthread_mutex_lock(&ranges_lock);
+        memset(range->block->taken + (range->at - range->block->mapping) / 4096, 0, units);
+        range->block->used -= units;
+        pthread_mutex_unlock(&ranges_lock);
+    }
+    unlock_state();
+    count(FREES);
+    forget_range(range);
+    return SUCCESS;
+}
+
+/* Map what another process allocated. Under no lock; the row may be gone already. */
+CUresult map_import(CUdeviceptr *out, uint32_t row_number, uint64_t serial, int kind)
+{
+    if (row_number >= MAX_ALLOCATIONS)
+        return INVALID_VALUE;
+    lock_state();
+    struct allocation row = state->allocations[row_number];
+    CUresult result =
+        row.serial == serial && alive(row.owner) && row.kind == kind ? SUCCESS : MAP_FAILED_;
+    if (!result && ordinal_of(row.device) < 0)
+        result = INVALID_DEVICE;
+    char *at = result ? NULL : map_device(row.device, row.block, row.block_size, false);
+    if (!result && !at)
+        result = MAP_FAILED_;
+    if (!result)
+        result = add_import(false, row_number, serial);
+    unlock_state();
+    if (result)
+        return result;
+    struct range *range = calloc(1, sizeof *range);
+    *range = (struct range){.at = at + row.offset,
+                            .mapping = at,
+                            .mapping_size = row.block_size,
+                            .size = row.size,
+                            .serial = serial,
+                            .row = row_number,
+                            .device = row.device,
+                            .kind = row.kind,
+                            .pool = row.pool,
+                            .opens = 1,
+                            .imported = true};
+    remember(range);
+    *out = (CUdeviceptr)range->at;
+    return SUCCESS;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *out, size_t size)
+{
+    ENTER;
+    return current() ? allocate(out, size, current()->device, DEVICE_MEMORY, 0) : INVALID_CONTEXT;
+}
+
+CUresult cuMemFree_v2(CUdeviceptr pointer)
+{
+    ENTER;
+    if (!pointer)
+        return SUCCESS;
+    struct range *range = find_range(pointer);
+    if (!range || (uint64_t)range->at != pointer || range->imported)
+        return INVALID_VALUE;
+    drain_device(range->device);
+    return free_range(range);
+}
+
+CUresult cuMemAllocManaged(CUdeviceptr *out, size_t size, unsigned flags)
+{
+    ENTER;
+    (void)flags;
+    return current() ? allocate(out, size, current()->device, MANAGED_MEMORY, 0) : INVALID_CONTEXT;
+}
+
+CUresult cuMemAllocHost_v2(void **out, size_t size)
+{
+    ENTER;
+    return current() ? allocate((CUdeviceptr *)out, size, current()->device, PINNED_MEMORY, 0)
+                     : INVALID_CONTEXT;
+}
+
+CUresult cuMemFreeHost(void *pointer)
+{
+    return cuMemFree_v2((CUdeviceptr)pointer);
+}
+
+CUresult cuMemGetInfo_v2(size_t *left, size_t *total)
+{
+    ENTER;
+    *left = *total = (size_t)1 << 34;
+    return SUCCESS;
+}
+
+CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *size, CUdeviceptr pointer)
+{
+    ENTER;
+    struct range *range = find_range(pointer);
+    if (!range)
+        return NOT_FOUND;
+    if (base)
+        *base = (CUdeviceptr)range->at;
+    if (size)
+        *size = range->size;
+    return SUCCESS;
+}
+
+static CUresult attribute_of(void *data, int attribute, CUdeviceptr pointer)
+{
+    struct range *range = find_range(pointer);
+    bool known = range != NULL;
+    switch (attribute) {
+    case 1:
+        *(CUcontext *)data = NULL;
+        break;
+    case 2:
+        *(int *)data = known ? (range->kind == PINNED_MEMORY ? 1 : 2) : 0;
+        break;
+    case 3:
+    case 4:
+        *(CUdeviceptr *)data = known ? pointer : 0;
+        break;
+    case 7:
+        *(uint64_t *)data = known ? range->serial : 0;
+        break;
+    case 8:
+        *(uint32_t *)data = known && range->kind == MANAGED_MEMORY;
+        break;
+    case 9:
+        *(int *)data = known ? ordinal_of(range->device) : -2;
+        break;
+    case 10:
+        *(uint32_t *)data = known && range->kind == DEVICE_MEMORY && !range->imported;
+        break;
+    case 11:
+        *(CUdeviceptr *)data = known ? (CUdeviceptr)range->at : 0;
+        break;
+    case 12:
+        *(size_t *)data = known ? range->size : 0;
+        break;
+    case 13:
+        *(uint32_t *)data = known;
+        break;
+    case 14:
+        *(uint64_t *)data = known && range->pool > MAX_DEVICES ? 1 : 0;
+        break;
+    case 17:
+        *(uint64_t *)data = known ? range->pool : 0;
+        break;
+    default:
+        return INVALID_VALUE;
+    }
+    return known ? SUCCESS : INVALID_VALUE;
+}
+
+CUresult cuPointerGetAttribute(void *data, int attribute, CUdeviceptr pointer)
+{
+    ENTER;
+    return attribute_of(data, attribute, pointer);
+}
+
+CUresult cuPointerGetAttributes(unsigned n, int *attributes, void **data, CUdeviceptr pointer)
+{
+    ENTER;
+    for (unsigned i = 0; i < n; i++)
+        attribute_of(data[i], attributes[i], pointer);
+    return SUCCESS;
+}

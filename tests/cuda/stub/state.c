@@ -1,0 +1,264 @@
+/* Test code (stub driver): what all processes of a test see, and the faults that a test asks for.
+ */
+#define _GNU_SOURCE
+#include "stub.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct state *state;
+struct process me;
+static const char *folder;
+
+static uint64_t started(pid_t pid)
+{
+    char path[64], text[1024];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (n <= 0)
+        return 0;
+    text[n] = 0;
+    char *field = strrchr(text, ')');
+    if (!field || field[2] == 'Z' || field[2] == 'X')
+        return 0;
+    for (int i = 0; field && i < 20; i++)
+        field = strchr(field + 1, ' ');
+    return field ? strtoull(field, NULL, 10) : 0;
+}
+
+bool same(struct process a, struct process b)
+{
+    return a.pid == b.pid && a.start == b.start;
+}
+
+bool alive(struct process who)
+{
+    return same(who, me) || (who.pid && started(who.pid) == who.start);
+}
+
+void lock_state(void)
+{
+    if (pthread_mutex_lock(&state->lock) == EOWNERDEAD)
+        pthread_mutex_consistent(&state->lock);
+}
+
+void unlock_state(void)
+{
+    pthread_mutex_unlock(&state->lock);
+}
+
+void count(enum counter which)
+{
+    __atomic_add_fetch(&state->counters[which], 1, __ATOMIC_SEQ_CST);
+}
+
+void violation(const char *format, ...)
+{
+    char path[512], text[256];
+    count(VIOLATIONS);
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(text, sizeof text - 1, format, args);
+    va_end(args);
+    text[n++] = '\n';
+    snprintf(path, sizeof path, "%s/violations.log", folder);
+    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    if (fd >= 0) {
+        if (write(fd, text, (size_t)n) != n)
+            count(VIOLATIONS);
+        close(fd);
+    }
+}
+
+CUresult open_state(void)
+{
+    me = (struct process){getpid(), started(getpid())};
+    if (state)
+        return SUCCESS;
+    folder = getenv("MP_CUDA_STUB_FOLDER");
+    char path[512];
+    if (!folder || snprintf(path, sizeof path, "%s/state", folder) >= (int)sizeof path - 16)
+        return NO_DEVICE;
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return NO_DEVICE;
+    flock(fd, LOCK_EX); /* who comes first sets it up */
+    struct stat st;
+    bool fresh = fstat(fd, &st) == 0 && st.st_size == 0;
+    if (fresh && ftruncate(fd, sizeof *state))
+        return NO_DEVICE;
+    struct state *seen = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (seen != MAP_FAILED && fresh) {
+        pthread_mutexattr_t how;
+        pthread_mutexattr_init(&how);
+        pthread_mutexattr_setpshared(&how, PTHREAD_PROCESS_SHARED);
+        pthread_mutexattr_setrobust(&how, PTHREAD_MUTEX_ROBUST);
+        pthread_mutex_init(&seen->lock, &how);
+        seen->next_serial = seen->next_pool = 1;
+    }
+    flock(fd, LOCK_UN); /* the mapping keeps the file open, and the lock with it */
+    close(fd);
+    if (seen == MAP_FAILED)
+        return NO_DEVICE;
+    state = seen;
+    return SUCCESS;
+}
+
+/* The file of a device's memory. Opened for each use, so that no descriptor stays open in the
+ * tests' leak check. */
+int device_file(int physical)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/device%d", folder, physical);
+    return open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+}
+
+static pthread_mutex_t faults_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    char function[64];
+    int code;
+    long left;
+} faults[16];
+
+/* `cuMemAlloc_v2:2:1`: the next call of cuMemAlloc_v2 fails with 2. A function of nothing clears
+ * all. */
+PUBLIC void mpstub_fail(const char *function, int code, long times)
+{
+    pthread_mutex_lock(&faults_lock);
+    for (int i = 0; i < 16; i++) {
+        if (!function[0])
+            faults[i].function[0] = 0;
+        else if (!faults[i].function[0] || !strcmp(faults[i].function, function)) {
+            snprintf(faults[i].function, sizeof faults[i].function, "%s", function);
+            faults[i].code = code;
+            faults[i].left = times;
+            break;
+        }
+    }
+    pthread_mutex_unlock(&faults_lock);
+}
+
+__attribute__((constructor)) static void faults_from_environment(void)
+{
+    const char *asked = getenv("MP_CUDA_STUB_FAIL");
+    while (asked && *asked) {
+        char function[64];
+        int code = 0, used = 0;
+        long times = 1L << 40;
+        if (sscanf(asked, "%63[^:]:%d%n", function, &code, &used) < 2)
+            return;
+        asked += used;
+        if (*asked == ':')
+            times = strtol(asked + 1, (char **)&asked, 10);
+        if (*asked == ',')
+            asked++;
+        mpstub_fail(function, code, times);
+    }
+}
+
+CUresult fault(const char *function)
+{
+    CUresult result = SUCCESS;
+    pthread_mutex_lock(&faults_lock);
+    for (int i = 0; i < 16 && faults[i].function[0]; i++)
+        if (faults[i].left > 0 && !strcmp(faults[i].function, function)) {
+            faults[i].left--;
+            result = faults[i].code;
+        }
+    pthread_mutex_unlock(&faults_lock);
+    return result;
+}
+
+/* How many live processes have it open; those that have died are forgotten. Under the lock. */
+uint32_t open_imports(bool event, uint32_t row, uint64_t serial)
+{
+    uint32_t open = 0;
+    for (int i = 0; i < MAX_IMPORTS; i++) {
+        struct import *import = &state->imports[i];
+        if (!import->serial || import->event != event || import->row != row ||
+            import->serial != serial)
+            continue;
+        if (alive(import->by))
+            open += import->count;
+        else {
+            state->counters[event ? EVENT_CLOSES : CLOSES] += import->count;
+            import->serial = 0;
+        }
+    }
+    return open;
+}
+
+CUresult add_import(bool event, uint32_t row, uint64_t serial)
+{
+    struct import *room = NULL;
+    for (int i = 0; i < MAX_IMPORTS; i++) {
+        struct import *import = &state->imports[i];
+        if (!import->serial) {
+            if (!room)
+                room = import;
+        } else if (import->event == event && import->row == row && import->serial == serial &&
+                   same(import->by, me)) {
+            room = import;
+            break;
+        }
+    }
+    if (!room)
+        return OUT_OF_MEMORY;
+    if (!room->serial)
+        *room = (struct import){.serial = serial, .row = row, .event = event, .by = me};
+    room->count++;
+    count(event ? EVENT_OPENS : OPENS);
+    return SUCCESS;
+}
+
+void drop_import(bool event, uint32_t row, uint64_t serial)
+{
+    for (int i = 0; i < MAX_IMPORTS; i++) {
+        struct import *import = &state->imports[i];
+        if (import->serial == serial && import->event == event && import->row == row &&
+            same(import->by, me)) {
+            count(event ? EVENT_CLOSES : CLOSES);
+            if (--import->count == 0)
+                import->serial = 0;
+            return;
+        }
+    }
+    violation("process %d closes what it has not opened", me.pid);
+}
+
+/* ---- what the tests ask ---- */
+
+PUBLIC uint64_t mpstub_counter(int which)
+{
+    if (open_state() || which < 0 || which >= COUNTERS)
+        return UINT64_MAX;
+    lock_state();
+    for (int i = 0; i < MAX_IMPORTS; i++)
+        if (state->imports[i].serial)
+            open_imports(state->imports[i].event, state->imports[i].row, state->imports[i].serial);
+    uint64_t value = state->counters[which];
+    unlock_state();
+    return value;
+}
+
+PUBLIC void mpstub_open_gate(int gate)
+{
+    __atomic_store_n(&state->gates[gate], 1, __ATOMIC_SEQ_CST);
+}
+PUBLIC void mpstub_shut_gate(int gate)
+{
+    __atomic_store_n(&state->gates[gate], 0, __ATOMIC_SEQ_CST);
+}

@@ -1,0 +1,186 @@
+/* Test code: a stub in place of the CUDA driver. It moves bytes in host memory and is no GPU.
+ *
+ * It keeps the rules that the tests are about: who may open what, what must be closed before what
+ * is freed, what a stream waits for. What it finds broken it counts as a violation, with a line in
+ * `violations.log`.
+ *
+ *     <folder>/state       counters, tables of allocations, imports and events; mapped by every
+ * process <folder>/device<N>   the memory of device N: sparse, offsets are never used twice
+ *
+ * MP_CUDA_STUB_FOLDER    where (must be set)          MP_CUDA_STUB_DEVICES  how many devices (2)
+ * MP_CUDA_STUB_STRICT    1: opening twice is an error MP_CUDA_STUB_EVENTS   events a process may
+ * have (no limit) MP_CUDA_STUB_FAIL      function:code[:times],...    fail these calls
+ */
+#ifndef STUB_H
+#define STUB_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#define PUBLIC __attribute__((visibility("default")))
+
+typedef int CUresult;
+typedef int CUdevice;
+typedef uint64_t CUdeviceptr;
+typedef struct context *CUcontext;
+typedef struct stream *CUstream;
+typedef struct local_event *CUevent;
+
+enum {
+    SUCCESS = 0,
+    INVALID_VALUE = 1,
+    OUT_OF_MEMORY = 2,
+    NOT_INITIALIZED = 3,
+    NO_DEVICE = 100,
+    INVALID_DEVICE = 101,
+    INVALID_CONTEXT = 201,
+    MAP_FAILED_ = 205,
+    ALREADY_MAPPED = 208,
+    INVALID_HANDLE = 400,
+    NOT_FOUND = 500,
+    NOT_READY = 600,
+    ILLEGAL_ADDRESS = 700,
+    NOT_SUPPORTED = 801,
+};
+
+enum {
+    MAX_DEVICES = 8,
+    MAX_ALLOCATIONS = 8192,
+    MAX_IMPORTS = 16384,
+    MAX_EVENTS = 8192,
+    GATES = 64
+};
+enum { MAGIC = 0x42555453 };
+enum { BLOCK = 2 << 20 };
+
+enum counter {
+    ALLOCS,
+    FREES,
+    OPENS,
+    CLOSES,
+    EVENTS_MADE,
+    EVENTS_GONE,
+    EVENT_OPENS,
+    EVENT_CLOSES,
+    VIOLATIONS,
+    COUNTERS
+};
+
+enum kind { DEVICE_MEMORY, POOL_MEMORY, MANAGED_MEMORY, PINNED_MEMORY };
+
+struct process {
+    pid_t pid;
+    uint64_t start;
+};
+
+struct allocation {
+    uint64_t serial; /* 0: the row is free */
+    uint64_t block, block_size, offset, size;
+    int device, kind;
+    uint32_t pool;
+    struct process owner;
+};
+
+struct import {
+    uint64_t serial;
+    uint32_t row, count;
+    bool event;
+    struct process by;
+};
+
+struct event {
+    uint64_t serial, recorded, completed;
+    unsigned flags;
+    bool destroyed;
+    struct process owner, recorder;
+};
+
+struct state {
+    uint64_t ready;
+    pthread_mutex_t lock; /* robust: who has it may be killed */
+    uint64_t counters[COUNTERS];
+    uint64_t next_serial, next_offset[MAX_DEVICES];
+    uint32_t next_pool;
+    uint32_t gates[GATES];
+    struct allocation allocations[MAX_ALLOCATIONS];
+    struct import imports[MAX_IMPORTS];
+    struct event events[MAX_EVENTS];
+};
+
+struct context {
+    int device; /* physical */
+    int retained;
+};
+
+/* A stretch of device memory in this process: made here, or opened. */
+struct range {
+    struct range *next;
+    char *at, *mapping;
+    uint64_t size, mapping_size, serial;
+    uint32_t row;
+    int device, kind, opens;
+    uint32_t pool;
+    bool imported;
+    struct block *block;
+};
+
+/* state.c */
+extern struct state *state;
+extern struct process me;
+void lock_state(void);
+void unlock_state(void);
+void count(enum counter which);
+void violation(const char *format, ...) __attribute__((format(printf, 1, 2)));
+bool alive(struct process who);
+bool same(struct process a, struct process b);
+CUresult open_state(void);
+int device_file(int physical);
+CUresult fault(const char *function);
+uint32_t open_imports(bool event, uint32_t row, uint64_t serial);
+CUresult add_import(bool event, uint32_t row, uint64_t serial);
+void drop_import(bool event, uint32_t row, uint64_t serial);
+
+/* context.c */
+CUresult enter(const char *function); /* initialised, not forked, no fault asked for */
+CUcontext current(void);
+int physical_of(CUdevice ordinal);
+CUdevice ordinal_of(int physical);
+
+/* memory.c */
+struct range *find_range(CUdeviceptr pointer);
+struct range *find_import(uint32_t row, uint64_t serial);
+CUresult allocate(CUdeviceptr *out, size_t size, int device, enum kind kind, uint32_t pool);
+CUresult free_range(struct range *range);
+CUresult map_import(CUdeviceptr *out, uint32_t row, uint64_t serial, int kind);
+void forget_range(struct range *range);
+extern pthread_mutex_t ranges_lock;
+
+/* stream.c */
+enum op_kind { COPY, FILL, RECORD, WAIT, GATE, CALL, FREE };
+struct op {
+    struct op *next;
+    enum op_kind kind;
+    uint64_t order, from, to, size, value, serial;
+    uint32_t row;
+    void (*call)(void *);
+    void *argument;
+    struct range *range;
+};
+CUresult enqueue(CUstream stream, struct op op);
+CUresult drain(CUstream stream);
+CUresult drain_device(int device);
+bool idle(CUstream stream);
+void stop_engine(void);
+
+/* entry points, named in table.c; the version is the newest at which this signature is asked for */
+#define ENTER                                                                                      \
+    do {                                                                                           \
+        CUresult bad_ = enter(__func__);                                                           \
+        if (bad_)                                                                                  \
+            return bad_;                                                                           \
+    } while (0)
+
+#endif
