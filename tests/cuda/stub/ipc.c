@@ -70,6 +70,7 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
 /* ---- pools: the descriptor of a pool is a file that holds its number ---- */
 
 struct pool {
+    struct pool *next;
     uint32_t number;
     int device;
     bool imported, exportable;
@@ -88,7 +89,18 @@ struct pool_properties {
     unsigned char rest[54];
 };
 
-static struct pool defaults[MAX_DEVICES];
+static struct pool defaults[MAX_DEVICES], *pools;
+
+/* The handle of a pool of this process, by its number; what a pointer says that it is of. */
+void *pool_handle(uint32_t number)
+{
+    if (number && number <= MAX_DEVICES)
+        return &defaults[number - 1];
+    struct pool *pool = pools;
+    while (pool && pool->number != number)
+        pool = pool->next;
+    return pool;
+}
 
 CUresult cuMemPoolCreate(struct pool **out, const struct pool_properties *how)
 {
@@ -103,6 +115,8 @@ CUresult cuMemPoolCreate(struct pool **out, const struct pool_properties *how)
     unlock_state();
     pool->device = device;
     pool->exportable = how->handles & 1;
+    pool->next = pools;
+    pools = pool;
     *out = pool;
     return SUCCESS;
 }
@@ -112,6 +126,11 @@ CUresult cuMemPoolDestroy(struct pool *pool)
     ENTER;
     if (!pool)
         return INVALID_VALUE;
+    for (struct pool **at = &pools; *at; at = &(*at)->next)
+        if (*at == pool) {
+            *at = pool->next;
+            break;
+        }
     free(pool);
     return SUCCESS;
 }

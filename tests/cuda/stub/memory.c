@@ -340,7 +340,7 @@ static CUresult attribute_of(void *data, int attribute, CUdeviceptr pointer)
         *(uint64_t *)data = known && range->pool > MAX_DEVICES ? 1 : 0;
         break;
     case 17:
-        *(uint64_t *)data = known ? range->pool : 0;
+        *(void **)data = known ? pool_handle(range->pool) : NULL;
         break;
     default:
         return INVALID_VALUE;

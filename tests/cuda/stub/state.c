@@ -249,6 +249,13 @@ PUBLIC uint64_t mpstub_counter(int which)
     for (int i = 0; i < MAX_IMPORTS; i++)
         if (state->imports[i].serial)
             open_imports(state->imports[i].event, state->imports[i].row, state->imports[i].serial);
+    for (uint32_t i = 0; i < MAX_ALLOCATIONS; i++) { /* the memory of a process ends with it */
+        struct allocation *row = &state->allocations[i];
+        if (row->serial && !alive(row->owner) && !open_imports(false, i, row->serial)) {
+            row->serial = 0;
+            state->counters[FREES]++;
+        }
+    }
     uint64_t value = state->counters[which];
     unlock_state();
     return value;

@@ -158,6 +158,9 @@ CUresult map_import(CUdeviceptr *out, uint32_t row, uint64_t serial, int kind);
 void forget_range(struct range *range);
 extern pthread_mutex_t ranges_lock;
 
+/* ipc.c */
+void *pool_handle(uint32_t number);
+
 /* stream.c */
 enum op_kind { COPY, FILL, RECORD, WAIT, GATE, CALL, FREE };
 struct op {

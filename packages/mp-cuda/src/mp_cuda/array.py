@@ -154,13 +154,6 @@ class DeviceArray:
                     at += size
                 driver.call("cuStreamSynchronize", on)
 
-    def close(self) -> None:
-        """
-        Let go of the memory now; the array is empty afterwards. Views of it in other objects keep it.
-        """
-        self._owner = None
-        self.ptr, self.shape, self.strides = 0, (0,), (self.dtype.itemsize,)
-
     def __repr__(self) -> str:
         whose = "imported, " if self.is_imported else ""
         return f"<DeviceArray {self.shape} {self.dtype}, {whose}device {self.device}, {self.ptr:#x}>"

@@ -19,7 +19,7 @@ import itertools
 import time
 from typing import Any
 
-from mp_core import Lease
+from mp_core import Lease, collect_leases
 from mp_cuda import driver, opened, policy, signals, transports
 from mp_cuda.array import DeviceArray, empty
 from mp_cuda.errors import NotShareableError
@@ -34,6 +34,8 @@ __all__ = ["Export", "exports", "message_of"]
 exports: dict[int, Export] = {}
 """What this process has sent and others still have, by number."""
 _numbers = itertools.count(1)
+_sends = itertools.count(1)
+COLLECT_EVERY = 64
 
 
 class Export:
@@ -77,12 +79,16 @@ def message_of(
         return Message(kind, array.shape, array.strides, array.dtype, array.readonly, uuid)
     low, high = bytes_reached(array.shape, array.strides, array.dtype.itemsize)
     source = opened.find(array.ptr + low, array.device)
-    if source is not None:
-        return _forward(source, array, kind, receivers)
     try:
+        if source is not None:
+            return _forward(source, array, kind, receivers)
         with driver.guard(array.device):
             extent = extent_of(array.ptr, low, high)
         transport = transports.suited(extent)
+        if transport == "pool" and receivers > 1:
+            raise NotShareableError(
+                f"memory of a pool goes to one receiver for each message, not {receivers}: share it once for each"
+            )
         if transport is None:
             raise NotShareableError(f"the memory of this array cannot be opened by another process: {reason(extent)}")
     except NotShareableError as error:
@@ -96,7 +102,8 @@ def _send(array: DeviceArray, kind: str, extent: Extent, transport: str, receive
     with driver.guard(extent.device):
         handle, extra = transports.of(transport).export(extent)
     signal = _after_work(array)
-    # Not the array itself: it may be closed while others still have its memory.
+    if next(_sends) % COLLECT_EVERY == 0:
+        collect_leases()
     owner = array if array._owner is None else array._owner
     export = Export(owner, signal, device=extent.device, base=extent.base, nbytes=extent.nbytes)
     try:
@@ -115,6 +122,11 @@ def _forward(source: opened.Received, array: DeviceArray, kind: str, receivers: 
     """Memory of another process is sent on with claims on its owner's lease; our own work is "
     "waited for by our event."""
     memory, offset = source.mapping.memory, array.ptr - source.mapping.ptr
+    if memory.transport == "pool":
+        raise NotShareableError(
+            "the memory is from a pool of another process, and only that one can send it; send it from there, or let "
+            "share(..., fallback='copy') copy it"
+        )
     offers = tuple(source.claim.offer() for _ in range(receivers))
     signal = _after_work(array)
     ready = None

@@ -7,7 +7,8 @@ from typing import Any
 from mp_cuda import adapters, dlpack, driver
 from mp_cuda.array import DeviceArray
 from mp_cuda.dtype import dtype_of
-from mp_cuda.errors import NotShareableError
+from mp_cuda.errors import DriverError, NotShareableError
+from mp_cuda.pointer import NotThere
 from mp_cuda.stream import LEGACY, stream_number
 
 __all__ = ["as_device_array"]
@@ -110,5 +111,8 @@ def by_dlpack(obj: Any) -> DeviceArray:
 def _device_of(ptr: int) -> int:
     driver.bindings()
     attribute = driver.bindings().CUpointer_attribute(DEVICE_ORDINAL)
-    with driver.guard(driver.current_device()):
-        return int(driver.call("cuPointerGetAttribute", attribute, ptr))
+    try:
+        with driver.guard(driver.current_device()):
+            return int(driver.call("cuPointerGetAttribute", attribute, ptr))
+    except DriverError:
+        raise NotThere(f"{ptr:#x} is no memory that CUDA knows; copy it with from_host()") from None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.abc
 import importlib.machinery
+import logging
 import sys
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
@@ -120,7 +121,7 @@ class _Watch(importlib.abc.MetaPathFinder):
             spec: importlib.machinery.ModuleSpec | None = find(fullname, path, target)
             if spec is not None:
                 if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader)
+                    spec.loader = _Loader(spec.loader, WATCHED[fullname])
                 return spec
         return None
 
@@ -128,8 +129,8 @@ class _Watch(importlib.abc.MetaPathFinder):
 class _Loader(importlib.abc.Loader):
     """Stands before a loader while its module is executed, and is gone before the module can see it."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, loader: Any, kind: str) -> None:
+        self._loader, self._kind = loader, kind
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
         spec.loader = self._loader
@@ -142,7 +143,10 @@ class _Loader(importlib.abc.Loader):
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        register(WATCHED[module.__name__])
+        try:
+            register(self._kind)
+        except Exception as error:  # an import that has succeeded must not fail because of us
+            logging.getLogger("mp_cuda").warning("arrays of %s are not sent by handle: %r", self._kind, error)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

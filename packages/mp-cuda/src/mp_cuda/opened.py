@@ -128,7 +128,11 @@ def receive(message: Message) -> Received:
         signal = open_ready(device, message.ready)
         try:
             with _lock:
-                mapping = mappings.get((memory.handle, device)) or Mapping(device, memory)
+                mapping = mappings.get((memory.handle, device))
+                if mapping is None:
+                    mapping = Mapping(device, memory)
+                else:
+                    transports.of(memory.transport).skip(memory.extra)
                 received = Received(mapping, claims, signal)
         except MpCudaError as error:
             raise _explained(error, memory) from error

@@ -16,6 +16,7 @@ import weakref
 from collections import OrderedDict, deque
 from typing import Any
 
+from mp_core import collect_leases
 from mp_cuda import driver, janitor, policy
 from mp_cuda.errors import DriverError
 from mp_cuda.stream import as_stream
@@ -72,7 +73,8 @@ def _take(device: int) -> Signal | None:
         pass
     with _lock:
         if _made >= policy.event_pool:
-            return None
+            collect_leases()
+            return free.popleft() if free else None
         try:
             signal = Signal(device)
         except DriverError:

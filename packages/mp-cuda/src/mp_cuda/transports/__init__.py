@@ -19,6 +19,9 @@ class Transport(Protocol):
     def open(self, device: int, handle: bytes, extra: Any) -> tuple[int, Any]:
         """(pointer here, what `close` needs); the context of *device* is current."""
 
+    def skip(self, extra: Any) -> None:
+        """What *extra* holds is not needed: the memory is open already."""
+
     def close(self, ptr: int, state: Any) -> None:
         """Give back what `open` returned; the context is current and the device idle."""
 

@@ -7,7 +7,7 @@ from typing import Any
 from mp_cuda import driver
 from mp_cuda.pointer import Extent
 
-__all__ = ["close", "export", "open"]
+__all__ = ["close", "export", "open", "skip"]
 
 PEER_ACCESS_WHEN_NEEDED = 1
 _known: dict[tuple[int, int], bytes] = {}
@@ -27,6 +27,10 @@ def export(extent: Extent) -> tuple[bytes, Any]:
 def open(device: int, handle: bytes, extra: Any) -> tuple[int, Any]:
     given = driver.handle_from("CUipcMemHandle", handle)
     return int(driver.call("cuIpcOpenMemHandle", given, PEER_ACCESS_WHEN_NEEDED)), None
+
+
+def skip(extra: Any) -> None:
+    pass
 
 
 def close(ptr: int, state: Any) -> None:

@@ -1,0 +1,76 @@
+"""Where the tests of mp-cuda run: on the stub driver, which is no GPU, or on hardware when that was asked for."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+HARDWARE = os.environ.get("MP_CUDA_TEST_DEVICE") == "hardware"
+SOURCE = Path(__file__).parent / "stub"
+COUNTERS = (
+    "allocs frees opens closes events_made events_gone event_opens event_closes violations".split()
+)
+LABEL = (
+    "tests/cuda ran on a GPU"
+    if HARDWARE
+    else "tests/cuda: the STUB DRIVER was used, not a GPU; nothing here has been tried on hardware"
+)
+
+
+class Stub:
+    """The stub driver, built and loaded into this process; children find it by their environment."""
+
+    def __init__(self) -> None:
+        root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="mp-cuda-stub-", dir=root))
+        self.path = self.folder / "libcuda.so.1"
+        compiler = os.environ.get("CC", "cc")
+        command = [compiler, "-std=gnu11", "-O1", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-w"]
+        sources = sorted(str(path) for path in SOURCE.glob("*.c"))
+        subprocess.run([*command, "-Wl,-soname,libcuda.so.1", "-o", str(self.path), *sources], check=True, timeout=120)
+        state = self.folder / "state"
+        state.mkdir()
+        paths = [str(self.folder), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+        self.environment = {
+            "LD_LIBRARY_PATH": os.pathsep.join(paths),
+            "MP_CUDA_STUB_FOLDER": str(state),
+            "MP_CUDA_STUB_STRICT": "1",
+        }
+        self._before = {name: os.environ.get(name) for name in self.environment}
+        os.environ.update(self.environment)
+        self.library = ctypes.CDLL(str(self.path), ctypes.RTLD_GLOBAL)
+
+    def counters(self) -> dict[str, int]:
+        """How often what has happened, in all processes together."""
+        return {name: self.library.mpstub_counter(i) for i, name in enumerate(COUNTERS)}
+
+    def violations(self) -> str:
+        """What the stub has found broken, a line each."""
+        log = self.folder / "state" / "violations.log"
+        return log.read_text() if log.exists() else ""
+
+    def hold(self, stream: int, gate: int) -> None:
+        """The stream goes no further until the gate is opened: a long kernel without the kernel."""
+        assert self.library.mpstub_wait_gate(ctypes.c_void_p(stream), gate) == 0
+
+    def open(self, gate: int) -> None:
+        self.library.mpstub_open_gate(gate)
+
+    def shut(self, gate: int) -> None:
+        self.library.mpstub_shut_gate(gate)
+
+    def fail(self, function: str, code: int, times: int = 1) -> None:
+        """The next calls of a function fail with this code; no function clears all."""
+        self.library.mpstub_fail(function.encode(), code, ctypes.c_long(times))
+
+    def close(self) -> None:
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name)
+            else:
+                os.environ[name] = value
+        shutil.rmtree(self.folder)

@@ -1,0 +1,264 @@
+"""Memory lives until the last receiver has closed it, and no longer, whoever dies."""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import threading
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import peer as p
+import pytest
+from device import Stub
+from support.waiting import until
+
+import mp_all as mp
+import mp_cuda
+from mp_cuda import process
+from mp_cuda.export import exports
+
+
+def test_a_sender_can_wait_until_its_receivers_have_let_go(peer: p.Peer) -> None:
+    peer.call(p.keep, "a", mp_cuda.from_host(b"kept"))
+    assert not mp_cuda.wait_released(timeout=0)
+    assert mp_cuda.ipc_stats()["live_sends"] == 1
+    peer.call(p.drop, "a")
+    assert mp_cuda.wait_released(p.WAIT_S)
+
+
+@pytest.mark.needs_stub
+def test_memory_is_freed_after_the_last_receiver_and_not_before(peer: p.Peer, third: p.Peer, stub: Stub) -> None:
+    before = stub.counters()["frees"]
+    array = mp_cuda.from_host(b"both")
+    peer.call(p.keep, "a", array)
+    third.call(p.keep, "a", array)
+    del array
+    peer.call(p.drop, "a")
+    mp_cuda.ipc_collect()
+    assert stub.counters()["frees"] == before
+    third.call(p.drop, "a")
+    assert mp_cuda.wait_released(p.WAIT_S)
+    mp_cuda.ipc_collect()
+    assert stub.counters()["frees"] == before + 1
+
+
+def test_the_death_of_a_receiver_gives_its_claim_back(mortal: p.Peer) -> None:
+    mortal.call(p.keep, "a", mp_cuda.from_host(b"victim"))
+    mortal.kill()
+    assert mp_cuda.wait_released(p.WAIT_S)
+
+
+@pytest.mark.parametrize("way", ["before it was sent on", "after"])
+def test_memory_is_sent_on_and_its_second_receiver_keeps_it(
+    mortal: p.Peer, third: p.Peer, way: str
+) -> None:
+    ours, theirs = mp.get_context("spawn").Pipe()
+    array = mp_cuda.from_host(b"onward")
+    mortal.call(p.keep, "a", array)
+    mortal.call(p.keep, "pipe", theirs)
+    theirs.close()
+    mortal.call(send_on, "pipe", "a")
+    if way == "after":
+        third.call(p.keep, "pipe", ours)
+        third.call(receive_from, "pipe", "a")
+        mortal.kill()
+    else:
+        mortal.kill()
+        third.call(p.keep, "pipe", ours)
+        third.call(receive_from, "pipe", "a")
+    ours.close()
+    assert third.call(p.content, "a") == b"onward"
+    third.call(p.write, "a", b"return")
+    assert array.copy_to_host() == b"return"
+    assert not mp_cuda.wait_released(timeout=0)
+    third.call(p.drop, "a", "pipe")
+    assert mp_cuda.wait_released(p.WAIT_S)
+
+
+def send_on(pipe: str, name: str) -> None:
+    p.KEPT[pipe].send(p.KEPT[name])
+
+
+def receive_from(pipe: str, name: str) -> None:
+    p.KEPT[name] = p.KEPT[pipe].recv()
+
+
+def test_a_message_is_good_for_one_receiver(peer: p.Peer, third: p.Peer) -> None:
+    message = pickle.dumps(mp_cuda.share(mp_cuda.from_host(b"once")))
+    peer.call(load, "a", message)
+    with pytest.raises(mp_cuda.StaleHandleError, match="1 receiver and"):
+        third.call(load, "a", message)
+    with pytest.raises(mp_cuda.StaleHandleError):
+        pickle.loads(message)
+    assert peer.call(p.content, "a") == b"once"
+
+
+def load(name: str, message: bytes) -> None:
+    p.KEPT[name] = pickle.loads(message)
+
+
+def test_a_message_for_two_is_good_for_two(peer: p.Peer, third: p.Peer) -> None:
+    message = pickle.dumps(mp_cuda.share(mp_cuda.from_host(b"twice"), receivers=2))
+    for one in peer, third:
+        one.call(load, "a", message)
+    with pytest.raises(mp_cuda.StaleHandleError, match="2 receivers"):
+        pickle.loads(message)
+    peer.call(p.drop, "a")
+    assert not mp_cuda.wait_released(timeout=0)
+    assert third.call(p.content, "a") == b"twice"
+
+
+def test_a_message_that_nobody_reads_can_be_taken_back() -> None:
+    array = mp_cuda.from_host(b"lost")
+    message = ForkingPickler.dumps(array)
+    assert mp_cuda.ipc_collect() == 0
+    assert mp_cuda.ipc_collect(in_flight_older_than=3600) == 0
+    mp_cuda.ipc_collect(in_flight_older_than=0)
+    assert mp_cuda.wait_released(p.WAIT_S)
+    with pytest.raises(mp_cuda.StaleHandleError):
+        ForkingPickler.loads(message)
+
+
+def test_what_was_shared_and_never_pickled_is_taken_back() -> None:
+    shared = mp_cuda.share(mp_cuda.from_host(b"unsent"))
+    assert mp_cuda.ipc_stats()["live_sends"] == 1
+    del shared
+    assert mp_cuda.wait_released(p.WAIT_S)
+
+
+def test_a_message_that_cannot_be_pickled_keeps_nothing() -> None:
+    array = mp_cuda.from_host(b"failed")
+    with pytest.raises(Exception, match="lambda"):
+        ForkingPickler.dumps((array, lambda: 0))
+    assert mp_cuda.wait_released(p.WAIT_S)
+
+
+def test_memory_of_a_process_that_was_killed_is_not_opened(mortal: p.Peer) -> None:
+    message = mortal.call(dumped, b"too late")
+    mortal.kill()
+    with pytest.raises(mp_cuda.ProducerGoneError, match="8 bytes, has ended"):
+        pickle.loads(message)
+
+
+def dumped(data: bytes) -> bytes:
+    p.KEPT["sent"] = mp_cuda.from_host(data)
+    return pickle.dumps(mp_cuda.share(p.KEPT["sent"]))
+
+
+def test_a_receiver_outlives_a_sender_that_was_killed(mortal: p.Peer) -> None:
+    array = mortal.call(p.make, "a", b"short")
+    assert array.producer_alive
+    mortal.kill()
+    assert not array.producer_alive
+    del array
+    gc.collect()
+    mp_cuda.ipc_collect()
+    assert mp_cuda.ipc_stats()["mappings"] == 0
+
+
+@pytest.mark.needs_stub
+def test_a_receiver_killed_while_it_opens_gives_its_claim_back(mortal: p.Peer, stub: Stub) -> None:
+    array = mp_cuda.from_host(b"midway")
+    mortal.call(die_when_opening)
+    mortal.begin(p.keep, "a", array)
+    mortal.process.join(p.WAIT_S)
+    assert mortal.process.exitcode == -9
+    assert mp_cuda.wait_released(p.WAIT_S)
+
+
+def die_when_opening() -> None:
+    from mp_cuda.transports import handle
+
+    handle.open = lambda *args: os.kill(os.getpid(), 9)  # type: ignore[assignment]
+
+
+def test_a_pid_that_is_used_again_is_another_process() -> None:
+    me = process.me()
+    assert me.alive
+    assert not me._replace(started=me.started - 1).alive
+    assert not me._replace(pid=2**22 - 1).alive
+
+
+def test_damaged_messages_are_errors() -> None:
+    function, args = mp_cuda.share(mp_cuda.from_host(b"whole")).__reduce__()
+    with pytest.raises(ValueError, match="damaged"):
+        function(*args[:-1])
+    with pytest.raises(ValueError, match="version 99"):
+        function(99, *args[1:])
+    mp_cuda.ipc_collect(in_flight_older_than=0)
+
+
+@pytest.mark.needs_stub
+def test_a_failed_opening_keeps_no_claim(stub: Stub) -> None:
+    with_peer = p.Peer()
+    array = mp_cuda.from_host(b"fails")
+    with_peer.call(fail, "cuIpcOpenMemHandle_v2", 2)
+    with pytest.raises(mp_cuda.DriverError, match=r"cuIpcOpenMemHandle.*OUT_OF_MEMORY"):
+        with_peer.call(p.keep, "a", array)
+    assert mp_cuda.wait_released(p.WAIT_S)
+    with_peer.call(p.keep, "a", array)
+    with_peer.close()
+
+
+def fail(function: str, code: int) -> None:
+    import ctypes
+
+    ctypes.CDLL("libcuda.so.1").mpstub_fail(function.encode(), code, ctypes.c_long(1))
+
+
+@pytest.mark.needs_stub
+def test_what_others_have_released_is_collected_when_memory_runs_out(peer: p.Peer, stub: Stub) -> None:
+    stub.fail("cuMemAlloc_v2", 2, 1)
+    assert mp_cuda.from_host(b"second try").copy_to_host() == b"second try"
+    stub.fail("cuMemAlloc_v2", 2, 2)
+    with pytest.raises(mp_cuda.DeviceMemoryError, match="cannot allocate 12 bytes on device 0"):
+        mp_cuda.empty(12, "uint8")
+
+
+def test_finalizers_run_anywhere_without_a_deadlock(peer: p.Peer) -> None:
+    """Garbage is collected at every few allocations, also inside our locks, while other threads send and drop."""
+    failures = []
+
+    def churn() -> None:
+        try:
+            for i in range(15):
+                array = mp_cuda.from_host(bytes([i]))
+                back = ForkingPickler.loads(ForkingPickler.dumps(array))
+                cycle: list[Any] = [array, back]
+                cycle.append(cycle)
+        except BaseException as error:
+            failures.append(error)
+
+    before = gc.get_threshold()
+    gc.set_threshold(3, 2, 2)
+    try:
+        threads = [threading.Thread(target=churn) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for i in range(15):
+            peer.call(p.keep, "a", mp_cuda.from_host(bytes([i])))
+        for thread in threads:
+            thread.join(p.WAIT_S)
+            assert not thread.is_alive()
+    finally:
+        gc.set_threshold(*before)
+    assert not failures
+
+
+@pytest.mark.needs_stub
+def test_many_arrays_leave_nothing_behind(peer: p.Peer, stub: Stub) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    made = mp_cuda.ipc_stats()["pool_events"]
+    total = 0
+    for i in range(300):
+        total += sum(peer.call(p.bytes_of, mp_cuda.from_host(bytes([i % 251, 1]))))
+        if i % 50 == 49:
+            assert mp_cuda.wait_released(p.WAIT_S)
+    assert total == sum(i % 251 + 1 for i in range(300))
+    assert not exports
+    assert len(os.listdir("/proc/self/fd")) <= before + 2
+    # Events go back to the pool: no more are made than are under way at one time.
+    assert mp_cuda.ipc_stats()["pool_events"] <= made + 50
+    assert until(lambda: peer.call(p.stats)["mappings"] == 0)

@@ -1,0 +1,207 @@
+"""Forks, exits, channels and devices: what a whole program sees."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+from typing import Any
+
+import peer as p
+import pytest
+from device import Stub
+from support.scripts import run_script, succeeded
+
+import mp_all as mp
+import mp_cuda
+
+FORK = """
+    import os, sys
+    import mp_all as mp
+    import mp_cuda
+
+    def child(array, out):
+        try:
+            mp_cuda.empty(3)
+            out.put("no error")
+        except mp_cuda.ForkError as error:
+            del array
+            out.put(str(error))
+
+    def innocent(out):
+        out.put(mp_cuda.from_host(b"in the child").copy_to_host())
+
+    ctx = mp.get_context("fork")
+    out = ctx.SimpleQueue()
+    process = ctx.Process(target=innocent, args=(out,))
+    process.start()
+    print(out.get())
+    process.join(30)
+
+    array = mp_cuda.from_host(b"in the parent")
+    process = ctx.Process(target=child, args=(array, out))
+    process.start()
+    print(out.get())
+    process.join(30)
+    print(process.exitcode, array.copy_to_host())
+"""
+
+FORK_HOLDER = """
+    import os
+    import mp_all as mp
+    import mp_cuda
+    from multiprocessing.reduction import ForkingPickler
+
+    # A forked child that does not use CUDA does not keep what its parent has sent or received.
+    def idle(ready, go):
+        ready.set()
+        go.wait(30)
+
+    def receiver(inbox, outbox):
+        array = inbox.get()
+        ctx = mp.get_context("fork")
+        ready, go = ctx.Event(), ctx.Event()
+        child = ctx.Process(target=idle, args=(ready, go))
+        child.start()
+        ready.wait(30)
+        del array
+        mp_cuda.ipc_collect()
+        outbox.put("dropped")
+        inbox.get()
+        go.set()
+        child.join(30)
+
+    if __name__ == "__main__":
+        ctx = mp.get_context("spawn")
+        inbox, outbox = ctx.SimpleQueue(), ctx.SimpleQueue()
+        process = ctx.Process(target=receiver, args=(inbox, outbox))
+        process.start()
+        inbox.put(mp_cuda.from_host(b"abc"))
+        print(outbox.get(), mp_cuda.wait_released(30))
+        inbox.put(None)
+        process.join(30)
+        print(process.exitcode)
+"""
+
+EXIT = """
+    import sys
+    import mp_all as mp
+    import mp_cuda
+
+    def take(inbox, ready, go):
+        array = inbox.get()
+        ready.set()
+        go.wait(30)
+
+    if __name__ == "__main__":
+        mp_cuda.set_policy(exit_wait=float(sys.argv[1]))
+        from multiprocessing.reduction import ForkingPickler
+        message = ForkingPickler.dumps(mp_cuda.from_host(b"unread"))
+"""
+
+
+def test_cuda_after_a_fork_is_a_clear_error_and_before_it_is_fine(tmp_path: Path) -> None:
+    first, second, third = succeeded(run_script(tmp_path, FORK)).splitlines()
+    assert first == "b'in the child'"
+    assert second.startswith("Cannot re-initialize CUDA in forked subprocess")
+    assert "'spawn' or 'forkserver'" in second
+    assert third == "0 b'in the parent'"
+
+
+def test_a_forked_child_keeps_nothing_of_its_parents(tmp_path: Path) -> None:
+    assert succeeded(run_script(tmp_path, FORK_HOLDER)) == "dropped True\n0\n"
+
+
+def test_a_process_that_ends_too_early_says_so(tmp_path: Path) -> None:
+    done = run_script(tmp_path, EXIT, "0", PYTHONWARNINGS="always")
+    assert done.returncode == 0
+    assert "others have, or may still receive, 1 of its device arrays" in done.stderr
+
+
+def total(array: Any) -> int:
+    return sum(array.copy_to_host())
+
+
+def echo(inbox: Any, outbox: Any, stub: Any) -> None:
+    if stub is not None:  # a fork server that began before the stub was there has another environment
+        os.environ.update(stub[0])
+        ctypes.CDLL(stub[1], ctypes.RTLD_GLOBAL)
+    for array in iter(inbox.get, None):
+        outbox.put(array)
+        del array
+
+
+@pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
+def test_arrays_go_through_queues_of_either_kind(start_method: str, driver: Stub | None) -> None:
+    ctx = mp.get_context(start_method)
+    inbox, outbox = ctx.Queue(1), ctx.SimpleQueue()
+    stub = (driver.environment, str(driver.path)) if driver else None
+    child = ctx.Process(target=echo, args=(inbox, outbox, stub))
+    child.start()
+    try:
+        for i in range(5):
+            array = mp_cuda.from_host(bytes([i, i]))
+            inbox.put(mp_cuda.share(array))
+            back = outbox.get()
+            assert back.ptr == array.ptr
+    finally:
+        inbox.put(None)
+        child.join(p.WAIT_S)
+        assert child.exitcode == 0
+        inbox.close()
+        inbox.join_thread()
+        outbox.close()
+
+
+def test_arrays_are_arguments_and_results_of_pools() -> None:
+    with mp.get_context("spawn").Pool(1) as pool:
+        arrays = [mp_cuda.from_host(bytes([i, 1])) for i in range(4)]
+        assert pool.map(total, arrays) == [1, 2, 3, 4]
+        assert pool.apply(p.bytes_of, (arrays[3],)) == b"\3\1"
+        back = pool.apply(p.send_bytes_of, (b"result",))
+        # Kept by the worker's lease, though its own reference has gone.
+        assert back.copy_to_host() == b"result"
+        del back
+        mp_cuda.ipc_collect()
+        pool.close()
+        pool.join()
+
+
+@pytest.mark.needs_stub
+def test_devices_are_known_by_what_they_are_and_not_by_their_number(
+    peer: p.Peer, stub: Stub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array = mp_cuda.from_host(b"first", device=0)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    swapped = p.Peer()
+    assert swapped.call(p.described, array)[4:] == (1, b"first")
+    swapped.close()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
+    blind = p.Peer()
+    with pytest.raises(mp_cuda.DeviceNotVisibleError, match=r"none of the 1 .*CUDA_VISIBLE_DEVICES"):
+        blind.call(p.described, array)
+    blind.close()
+    mp_cuda.ipc_collect(in_flight_older_than=0)
+
+
+@pytest.mark.needs_stub
+def test_without_a_device_or_a_driver_importing_is_fine_and_errors_have_names(tmp_path: Path) -> None:
+    text = """
+        import mp_cuda
+        print(mp_cuda.is_available(), dict(mp_cuda.situation())["devices"])
+        try:
+            mp_cuda.empty(3)
+        except mp_cuda.MpCudaError as error:
+            print(type(error).__name__, error)
+    """
+    no_device = succeeded(run_script(tmp_path, text, MP_CUDA_STUB_DEVICES="0")).splitlines()
+    assert no_device[0].startswith("False none can be used: cuInit failed: CUDA_ERROR_NO_DEVICE (100)")
+    assert no_device[1] == "DriverError cuInit failed: CUDA_ERROR_NO_DEVICE (100)"
+    no_driver = succeeded(run_script(tmp_path, text, LD_LIBRARY_PATH="")).splitlines()
+    assert no_driver[0].startswith("False none can be used: no CUDA driver could be loaded")
+    assert no_driver[1].startswith("MpCudaError no CUDA driver could be loaded")
+
+
+def test_the_bug_report_tells_the_devices(tmp_path: Path) -> None:
+    out = succeeded(run_script(tmp_path, "import mp_all.__main__ as main\nmain.main()\n"))
+    assert "device 0" in out.split("CUDA\n")[1]

@@ -1,0 +1,283 @@
+"""What is sent arrives: the same memory, of the same shape and type."""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+import peer as p
+import pytest
+from device import Stub
+from multiprocessing.reduction import ForkingPickler
+
+import mp_cuda
+from mp_cuda.array import DeviceArray
+from mp_cuda.dtype import dtype_of
+
+
+def view(base: DeviceArray, shape: tuple[int, ...], dtype: str, offset: int = 0, **how: object) -> DeviceArray:
+    return DeviceArray(base.ptr + offset, shape, dtype_of(dtype), base.device, owner=base, **how)  # type: ignore[arg-type]
+
+
+def test_both_sides_see_what_either_writes(peer: p.Peer) -> None:
+    array = mp_cuda.from_host(bytes(range(16)))
+    peer.call(p.keep, "a", array)
+    assert peer.call(p.content, "a") == bytes(range(16))
+    peer.call(p.write, "a", b"x" * 16)
+    assert array.copy_to_host() == b"x" * 16
+    array.copy_from_host(b"y" * 16)
+    assert peer.call(p.content, "a") == b"y" * 16
+
+
+@pytest.mark.needs_stub
+def test_sharing_allocates_nothing(peer: p.Peer, stub: Stub) -> None:
+    array = mp_cuda.from_host(b"1234")
+    before = stub.counters()["allocs"]
+    peer.call(p.keep, "a", array)
+    assert stub.counters()["allocs"] == before
+
+
+def test_an_array_of_the_other_side_is_used_here(peer: p.Peer) -> None:
+    array = peer.call(p.make, "a", b"from there")
+    assert array.is_imported and array.producer_alive
+    assert array.copy_to_host() == b"from there"
+    array.copy_from_host(b"from here!")
+    assert peer.call(p.content, "a") == b"from here!"
+
+
+def test_memory_sent_and_dropped_at_once_stays_with_its_receiver(peer: p.Peer) -> None:
+    for i in range(5):
+        peer.call(p.keep, f"a{i}", mp_cuda.from_host(bytes([i]) * 1000))
+    for i in range(5):
+        assert peer.call(p.content, f"a{i}") == bytes([i]) * 1000
+
+
+def test_views_of_one_allocation_are_views_of_one_allocation_there(peer: p.Peer) -> None:
+    base = mp_cuda.from_host(bytes(100))
+    peer.call(p.keep, "base", base)
+    peer.call(p.keep, "part", view(base, (10,), "|u1", 50))
+    assert peer.call(p.address, "part") == peer.call(p.address, "base") + 50
+    assert peer.call(p.stats)["mappings"] == 1
+    peer.call(p.write, "part", b"0123456789")
+    assert base.copy_to_host()[50:60] == b"0123456789"
+    peer.call(p.drop, "base")
+    assert peer.call(p.content, "part") == b"0123456789"
+    assert peer.call(p.stats)["mappings"] == 1
+    peer.call(p.drop, "part")
+    assert peer.call(p.stats)["mappings"] == 0
+
+
+@pytest.mark.needs_stub
+def test_an_allocation_sent_often_is_opened_once(peer: p.Peer, stub: Stub) -> None:
+    array = mp_cuda.from_host(b"again")
+    before = stub.counters()["opens"]
+    for i in range(10):
+        peer.call(p.keep, f"a{i}", array)
+    assert stub.counters()["opens"] == before + 1
+
+
+def test_small_allocations_in_one_block_of_the_driver_are_told_apart(peer: p.Peer) -> None:
+    arrays = [mp_cuda.from_host(bytes([i]) * 5) for i in range(5)]
+    for i, array in enumerate(arrays):
+        peer.call(p.keep, f"a{i}", array)
+    assert [peer.call(p.content, f"a{i}") for i in range(5)] == [bytes([i]) * 5 for i in range(5)]
+
+
+def test_an_array_arrives_on_the_device_that_it_left(peer: p.Peer) -> None:
+    if mp_cuda.device_count() < 2:
+        pytest.skip("needs two devices")
+    array = mp_cuda.from_host(b"second", device=1)
+    assert peer.call(p.described, array) == ((6,), (1,), "uint8", False, 1, b"second")
+
+
+def test_a_new_allocation_at_an_old_address_is_another_one(peer: p.Peer) -> None:
+    seen = set()
+    for i in range(4):
+        array = mp_cuda.from_host(bytes([i]) * 4096)
+        seen.add(array.ptr)
+        assert peer.call(p.bytes_of, array) == bytes([i]) * 4096
+        del array
+        assert mp_cuda.wait_released(p.WAIT_S)
+    # What this test is about has happened.
+    assert len(seen) < 4
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8", "complex64", "bfloat16"])
+@pytest.mark.parametrize("shape", [(0,), (3, 0, 2)])
+def test_empty_arrays_arrive_and_take_nothing(peer: p.Peer, dtype: str, shape: tuple[int, ...]) -> None:
+    array = mp_cuda.empty(shape, dtype, device=0)
+    message = ForkingPickler.dumps(array)
+    assert mp_cuda.ipc_stats()["live_sends"] == 0
+    assert ForkingPickler.loads(message).shape == shape
+    assert peer.call(p.described, array)[:3] == (array.shape, array.strides, dtype)
+
+
+def test_types_share_an_allocation(peer: p.Peer) -> None:
+    base = mp_cuda.from_host(bytes(range(64)))
+    for dtype in ["<f8", "<i4", "|u1", "<c8", "|b1", "bfloat16", ">i2", "|S4"] * 2:
+        size = dtype_of(dtype).itemsize
+        got = peer.call(p.described, view(base, (64 // size,), dtype))
+        assert got[2] == str(dtype_of(dtype))
+        assert got[5] == bytes(range(64))
+
+
+NUMBERS = np.arange(24, dtype="<i4").reshape(2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [
+        (slice(None), slice(None), slice(None, None, 2)),
+        (slice(None, None, -1), slice(None), slice(None, None, -3)),
+        (1, slice(1, None)),
+        (slice(None), 1),
+        (1, 2, 3),
+        (1, ..., None),
+    ],
+    ids=str,
+)
+def test_strides_of_every_kind_arrive(peer: p.Peer, index: object) -> None:
+    base = mp_cuda.from_host(NUMBERS)
+    expected = NUMBERS[index]  # type: ignore[index]
+    offset = np.asarray(expected).__array_interface__["data"][0] - NUMBERS.__array_interface__["data"][0]
+    expected = NUMBERS[index] if isinstance(expected, np.ndarray) else np.asarray(expected)  # type: ignore[index]
+    if expected.base is None and expected.ndim == 0:
+        offset = (1 * 12 + 2 * 4 + 3) * 4
+    array = view(base, expected.shape, "<i4", offset, strides=expected.strides)
+    shape, strides, _, _, _, data = peer.call(p.described, array)
+    assert (shape, strides) == (expected.shape, expected.strides)
+    assert data == expected.tobytes()
+
+
+def test_a_row_repeated_by_a_stride_of_zero_arrives(peer: p.Peer) -> None:
+    base = mp_cuda.from_host(np.arange(3, dtype="<i2"))
+    array = view(base, (2, 3), "<i2", strides=(0, 2))
+    assert peer.call(p.described, array)[5] == np.array([[0, 1, 2]] * 2, "<i2").tobytes()
+
+
+def test_read_only_stays_read_only(peer: p.Peer) -> None:
+    base = mp_cuda.from_host(b"fixed")
+    array = view(base, (5,), "|u1", readonly=True)
+    peer.call(p.keep, "a", array)
+    with pytest.raises(ValueError, match="read-only"):
+        peer.call(p.write, "a", b"other")
+
+
+def test_fields_of_a_structured_type_arrive(peer: p.Peer) -> None:
+    records = np.array([(1, 2.5), (3, 4.5)], dtype=[("n", "<i4"), ("x", "<f8")])
+    array = mp_cuda.from_host(records)
+    peer.call(p.keep, "a", array)
+    back = peer.call(p.give, "a")
+    assert back.__cuda_array_interface__["descr"] == [("n", "<i4"), ("x", "<f8")]
+    assert back.copy_to_host() == records.tobytes()
+
+
+def test_received_at_home_it_is_the_same_memory() -> None:
+    array = mp_cuda.from_host(b"home")
+    back = ForkingPickler.loads(ForkingPickler.dumps(view(array, (2,), "|u1", 2)))
+    assert back.ptr == array.ptr + 2 and not back.is_imported
+    address = array.ptr
+    del array
+    mp_cuda.ipc_collect()
+    assert back.ptr == address + 2 and back.copy_to_host() == b"me"
+
+
+def test_an_array_is_sent_on_and_comes_home(peer: p.Peer, third: p.Peer) -> None:
+    array = mp_cuda.from_host(b"around")
+    peer.call(p.keep, "a", array)
+    third.call(p.keep, "a", peer.call(p.give, "a"))
+    back = third.call(p.give, "a")
+    assert back.ptr == array.ptr and not back.is_imported
+
+
+class Foreign:
+    """An array of a library that knows the interface and nothing else."""
+
+    def __init__(self, ptr: int, nbytes: int, **more: object) -> None:
+        self.__cuda_array_interface__ = {
+            "shape": (nbytes,), "typestr": "|u1", "data": (ptr, False), "version": 3, "strides": None, "stream": None
+        } | more  # fmt: skip
+
+
+def allocated(function: str, *args: object) -> int:
+    from mp_cuda import driver
+
+    with driver.guard(0):
+        return int(driver.call(function, *args))
+
+
+def test_managed_memory_is_refused_by_name() -> None:
+    from mp_cuda import driver
+
+    ptr = allocated("cuMemAllocManaged", 100, 1)
+    try:
+        with pytest.raises(mp_cuda.NotShareableError, match=r"managed memory.*fallback='copy'"):
+            mp_cuda.share(Foreign(ptr, 100))
+    finally:
+        with driver.guard(0):
+            driver.call("cuMemFree", ptr)
+
+
+def test_pinned_memory_is_refused_by_name() -> None:
+    from mp_cuda import driver
+
+    ptr = allocated("cuMemAllocHost", 100)
+    try:
+        with pytest.raises(mp_cuda.NotShareableError, match="pinned memory of the host"):
+            mp_cuda.share(Foreign(ptr, 100))
+    finally:
+        with driver.guard(0):
+            driver.call("cuMemFreeHost", ptr)
+
+
+def test_memory_of_a_stream_ordered_pool_is_refused_by_name_or_copied_when_asked(peer: p.Peer) -> None:
+    from mp_cuda import driver
+
+    ptr = allocated("cuMemAllocAsync", 6, 0)
+    array = DeviceArray(ptr, (6,), dtype_of("|u1"), 0)
+    array.copy_from_host(b"pooled")
+    try:
+        with pytest.raises(mp_cuda.NotShareableError, match=r"cudaMallocAsync.*ipc_enabled=True"):
+            mp_cuda.share(Foreign(ptr, 6))
+        copy = mp_cuda.share(Foreign(ptr, 6), fallback="copy")
+        array.copy_from_host(b"change")
+        assert peer.call(p.bytes_of, copy) == b"pooled"
+    finally:
+        with driver.guard(0):
+            driver.call("cuMemFreeAsync", ptr, 0)
+
+
+def test_a_pointer_that_is_not_of_cuda_is_refused() -> None:
+    buffer = ctypes.create_string_buffer(100)
+    with pytest.raises(mp_cuda.NotShareableError, match="no memory that CUDA knows"):
+        mp_cuda.share(Foreign(ctypes.addressof(buffer), 100))
+
+
+def test_an_array_that_reaches_beyond_its_allocation_is_refused() -> None:
+    array = mp_cuda.empty(100, "uint8")
+    with pytest.raises(mp_cuda.NotShareableError, match="20 bytes beyond its allocation of 100"):
+        mp_cuda.share(view(array, (110,), "|u1", 10))
+
+
+def test_masks_forbidden_streams_and_what_is_no_array_are_refused() -> None:
+    array = mp_cuda.empty(4, "uint8")
+    with pytest.raises(mp_cuda.NotShareableError, match="mask"):
+        mp_cuda.as_device_array(Foreign(array.ptr, 4, mask=object()))
+    with pytest.raises(ValueError, match="stream is 0"):
+        mp_cuda.as_device_array(Foreign(array.ptr, 4, stream=0))
+    with pytest.raises(TypeError, match="list is no device array"):
+        mp_cuda.as_device_array([1, 2])
+    with pytest.raises(TypeError, match="copy_to_host"):
+        __import__("pickle").dumps(array)
+
+
+def test_copies_check_sizes() -> None:
+    array = mp_cuda.empty((2, 3), "<i2")
+    with pytest.raises(ValueError, match="12 bytes and the buffer 11"):
+        array.copy_from_host(bytes(11))
+    with pytest.raises(ValueError, match="read-only"):
+        array.copy_to_host(bytes(12))
+    out = np.empty((2, 3), "<i2")
+    array.copy_from_host(np.arange(6, dtype="<i2").reshape(2, 3))
+    assert array.copy_to_host(out) is out
+    assert out.tolist() == [[0, 1, 2], [3, 4, 5]]
