@@ -21,6 +21,8 @@ SANITIZERS = {
     "tsan": ["SAN=thread"],
     "valgrind": ["WRAP=valgrind -q --error-exitcode=9"],
 }
+# The oldest that mp-cuda works with, one in between, and whatever is newest.
+BINDINGS = {"12.9": "cuda-bindings==12.9.*", "13.0": "cuda-bindings==13.0.*", "newest": "cuda-bindings<14"}
 
 GROUPS = nox.project.load_toml("pyproject.toml")["dependency-groups"]
 
@@ -63,12 +65,46 @@ def tests(session: nox.Session, strategy: str) -> None:
         return
     # What has nothing to do with sharing is tested once, and the launcher in a process without other children.
     once = strategy == "file_descriptor"
-    elsewhere = (
-        ["tests/spawn"] if once else ["tests/spawn", "tests/packaging", "tests/contract/test_cpythons_own_tests.py"]
-    )
+    elsewhere = ["tests/spawn", "tests/cuda", "tests/contract/programs"]
+    if not once:
+        elsewhere += ["tests/packaging", "tests/contract/test_cpythons_own_tests.py"]
     session.run("pytest", "tests", *(f"--ignore={path}" for path in elsewhere), env=env)
     if once:
         session.run("pytest", "tests/spawn", env=env)
+        # On a stub driver, which is no GPU; in a process of its own, since it becomes this process's CUDA driver.
+        session.run("pytest", "tests/cuda", env=env)
+
+
+@nox.session(name="cuda-stub", default=False)
+@nox.parametrize("bindings", [nox.param(b, id=b) for b in BINDINGS])
+def cuda_stub(session: nox.Session, bindings: str) -> None:
+    """mp-cuda on the stub driver, which is no GPU, with old and new bindings, numba-cuda and cuda.core."""
+    install_all(session, "test")
+    session.install("numba-cuda>=0.30")
+    session.install("--upgrade", "--no-deps", BINDINGS[bindings])
+    session.run("pytest", "tests/cuda", *session.posargs)
+
+
+@nox.session(default=False)
+def cuda(session: nox.Session) -> None:
+    """mp-cuda on a GPU; fails where there is none. nox -s cuda -- [--with cupy-cuda13x] [--with torch]"""
+    install_all(session, "test")
+    session.install("numba-cuda>=0.30")
+    args = list(session.posargs)
+    while "--with" in args:
+        at = args.index("--with")
+        session.install(args[at + 1])
+        del args[at : at + 2]
+    session.run("python", "-m", "mp_all")
+    session.run("pytest", "tests/cuda", *args, env={"MP_CUDA_TEST_DEVICE": "hardware"})
+
+
+@nox.session(name="bench-cuda", default=False)
+def bench_cuda(session: nox.Session) -> None:
+    """A device array there and back, beside torch; fails where there is no GPU."""
+    install_all(session)
+    session.install("torch")
+    session.run("python", "-m", "benchmarks.cuda", *session.posargs)
 
 
 @nox.session(python=PYTHONS, default=False)

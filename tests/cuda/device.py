@@ -11,9 +11,17 @@ from pathlib import Path
 
 HARDWARE = os.environ.get("MP_CUDA_TEST_DEVICE") == "hardware"
 SOURCE = Path(__file__).parent / "stub"
-COUNTERS = (
-    "allocs frees opens closes events_made events_gone event_opens event_closes violations".split()
-)
+COUNTERS = [
+    "allocs",
+    "frees",
+    "opens",
+    "closes",
+    "events_made",
+    "events_gone",
+    "event_opens",
+    "event_closes",
+    "violations",
+]
 LABEL = (
     "tests/cuda ran on a GPU"
     if HARDWARE

@@ -57,6 +57,7 @@ def cupy() -> types.ModuleType:
     module.ndarray = CupyArray
     module.cuda.Device, module.cuda.UnownedMemory, module.cuda.MemoryPointer = Device, UnownedMemory, MemoryPointer
     module.cuda.waited = []
+
     def get_current_stream() -> Any:
         module.cuda.waited.append(1)
         return types.SimpleNamespace(ptr=module.cuda.stream)

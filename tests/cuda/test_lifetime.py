@@ -51,9 +51,7 @@ def test_the_death_of_a_receiver_gives_its_claim_back(mortal: p.Peer) -> None:
 
 
 @pytest.mark.parametrize("way", ["before it was sent on", "after"])
-def test_memory_is_sent_on_and_its_second_receiver_keeps_it(
-    mortal: p.Peer, third: p.Peer, way: str
-) -> None:
+def test_memory_is_sent_on_and_its_second_receiver_keeps_it(mortal: p.Peer, third: p.Peer, way: str) -> None:
     ours, theirs = mp.get_context("spawn").Pipe()
     array = mp_cuda.from_host(b"onward")
     mortal.call(p.keep, "a", array)

@@ -74,9 +74,7 @@ def test_a_receiver_waits_for_the_default_stream_when_none_is_named(peer: p.Peer
 
 
 @pytest.mark.needs_stub
-def test_a_queue_waits_for_the_whole_device_when_it_cannot_know_the_stream(
-    peer: p.Peer, stub: Stub, gate: int
-) -> None:
+def test_a_queue_waits_for_the_whole_device_when_it_cannot_know_the_stream(peer: p.Peer, stub: Stub, gate: int) -> None:
     ctx = mp.get_context("spawn")
     inbox = ctx.Queue()
     try:

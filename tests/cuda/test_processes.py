@@ -153,6 +153,60 @@ def test_arrays_go_through_queues_of_either_kind(start_method: str, driver: Stub
         outbox.close()
 
 
+def produce(count: int, outbox: Any) -> None:
+    for i in range(count):
+        array = mp_cuda.from_host((i % 1000).to_bytes(4, "little"))
+        while outbox.full():
+            pass
+        outbox.put(array)
+        del array
+    assert mp_cuda.wait_released(p.WAIT_S)
+    outbox.put(None)
+    outbox.close()
+    outbox.join_thread()
+
+
+def relay(inbox: Any, outbox: Any) -> None:
+    while (array := inbox.get()) is not None:
+        clone = mp_cuda.from_host(array.copy_to_host())
+        del array
+        outbox.put(clone)
+        del clone
+    assert mp_cuda.wait_released(p.WAIT_S)
+    outbox.put(None)
+    outbox.close()
+    outbox.join_thread()
+
+
+def test_a_stream_of_arrays_through_three_processes_is_complete_and_leaves_nothing() -> None:
+    count = 100_000 if os.environ.get("MP_SOAK") else 150
+    ctx = mp.get_context("spawn")
+    first, second = ctx.Queue(1), ctx.Queue(1)
+    children = [
+        ctx.Process(target=produce, args=(count, first)),
+        ctx.Process(target=relay, args=(first, second)),
+    ]
+    for child in children:
+        child.start()
+    try:
+        total = 0
+        for array in iter(lambda: second.get(timeout=p.WAIT_S), None):
+            total += int.from_bytes(array.copy_to_host(), "little")
+            del array
+            if total % 500 == 0:
+                mp_cuda.ipc_collect()
+        assert total == sum(i % 1000 for i in range(count))
+    finally:
+        for child in children:
+            child.join(p.WAIT_S)
+            child.kill()
+            child.join()
+        for channel in first, second:
+            channel.close()
+            channel.join_thread()
+    assert [child.exitcode for child in children] == [0, 0]
+
+
 def test_arrays_are_arguments_and_results_of_pools() -> None:
     with mp.get_context("spawn").Pool(1) as pool:
         arrays = [mp_cuda.from_host(bytes([i, 1])) for i in range(4)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
 import peer as p
 import pytest
 from device import Stub
-from multiprocessing.reduction import ForkingPickler
 
 import mp_cuda
 from mp_cuda.array import DeviceArray

@@ -1,7 +1,7 @@
 """Memory of a stream-ordered pool that was made for other processes: the pool by a descriptor, its pointer by a handle.
 
-The driver does not count imports of one pointer: the first to free it unmaps it for all. So there is one import for each
-allocation, as for each mapping, and a pool is imported anew for each, since the address of one that is gone may be another's.
+The driver does not count imports of one pointer: the first to free it unmaps it for all. So an allocation is imported
+once, as every mapping is, and its pool with it, since the address of a pool that has gone may be another's.
 """
 
 from __future__ import annotations

@@ -1,0 +1,93 @@
+"""What only hardware can show. Skipped by name everywhere else; `nox -s cuda` runs it where there is a GPU."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import peer as p
+import pytest
+
+import mp_cuda
+from mp_cuda import driver
+from mp_cuda.array import DeviceArray
+from mp_cuda.pointer import extent_of
+
+pytestmark = pytest.mark.needs_gpu
+
+
+def test_the_driver_says_of_its_memory_what_the_code_believes() -> None:
+    array = mp_cuda.empty(1 << 20, "uint8")
+    with driver.guard(0):
+        own = extent_of(array.ptr, 0, array.nbytes)
+    assert own.legacy and not own.pool and not own.managed and not own.host
+    with driver.guard(0):
+        ptr = int(driver.call("cuMemAllocAsync", 1 << 20, 0))
+        try:
+            pooled = extent_of(ptr, 0, 1 << 20)
+        finally:
+            driver.call("cuMemFreeAsync", ptr, 0)
+    assert pooled.pool and not pooled.legacy and not pooled.pool_exportable
+
+
+def test_memory_of_another_process_has_the_extent_that_was_sent(peer: p.Peer) -> None:
+    array = peer.call(p.make, "a", bytes(1000))
+    with driver.guard(0):
+        base, _ = driver.call("cuMemGetAddressRange", array.ptr)
+    # Forwarding looks memory up by the pointer that opening returned.
+    assert int(base) <= array.ptr
+
+
+def test_a_killed_receiver_leaves_the_memory_intact(mortal: p.Peer) -> None:
+    array = mp_cuda.from_host(bytes(1 << 20))
+    mortal.call(p.keep, "a", array)
+    mortal.kill()
+    assert mp_cuda.wait_released(p.WAIT_S)
+    array.copy_from_host(b"x" * (1 << 20))
+    assert array.copy_to_host() == b"x" * (1 << 20)
+
+
+def test_a_receiver_lives_on_after_its_sender_was_killed(mortal: p.Peer) -> None:
+    array: DeviceArray = mortal.call(p.make, "a", bytes(1 << 20))
+    mortal.kill()
+    assert not array.producer_alive
+    del array
+    mp_cuda.ipc_collect()
+    assert mp_cuda.from_host(b"alive").copy_to_host() == b"alive"
+
+
+def test_thousands_of_events_and_openings_do_not_pile_up(peer: p.Peer) -> None:
+    start = time.monotonic()
+    for i in range(3000):
+        assert peer.call(p.bytes_of, mp_cuda.from_host(bytes([i % 256]))) == bytes([i % 256])
+        if i % 100 == 99:
+            assert mp_cuda.wait_released(p.WAIT_S)
+    print(f"3000 fresh arrays in {time.monotonic() - start:.2f} s")
+    assert mp_cuda.ipc_stats()["pool_events"] <= 256
+
+
+def test_tensors_of_real_torch_arrive(peer: p.Peer) -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("torch has no CUDA here")
+    os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False")
+    for dtype in (torch.float32, torch.bfloat16, torch.int64):
+        tensor = torch.arange(12, device="cuda").to(dtype)[::2]
+        assert peer.call(sum_of_tensor, mp_cuda.share(tensor)) == 30
+
+
+def sum_of_tensor(tensor: object) -> float:
+    assert type(tensor).__name__ == "Tensor"
+    return float(tensor.sum())  # type: ignore[attr-defined]
+
+
+def test_arrays_of_real_cupy_arrive(peer: p.Peer) -> None:
+    cupy = pytest.importorskip("cupy", reason="CuPy is not installed")
+    assert peer.call(sum_of_cupy, cupy.arange(12, dtype=cupy.float32)[::-2]) == 36
+
+
+def sum_of_cupy(array: object) -> float:
+    import cupy
+
+    assert type(array) is cupy.ndarray
+    return float(array.sum())
