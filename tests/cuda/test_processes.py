@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -254,6 +255,15 @@ def test_without_a_device_or_a_driver_importing_is_fine_and_errors_have_names(tm
     no_driver = succeeded(run_script(tmp_path, text, LD_LIBRARY_PATH="")).splitlines()
     assert no_driver[0].startswith("False none can be used: no CUDA driver could be loaded")
     assert no_driver[1].startswith("MpCudaError no CUDA driver could be loaded")
+
+
+README = Path(__file__).parents[2] / "packages/mp-cuda/README.md"
+
+
+def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
+    (block,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
+    out = succeeded(run_script(tmp_path, block)).splitlines()
+    assert out == re.findall(r"^ *print\(.*\)  # (.+)$", block, re.MULTILINE)
 
 
 def test_the_bug_report_tells_the_devices(tmp_path: Path) -> None:
