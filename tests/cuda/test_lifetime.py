@@ -110,7 +110,7 @@ def test_a_message_for_two_is_good_for_two(peer: p.Peer, third: p.Peer) -> None:
 
 def test_a_message_that_nobody_reads_can_be_taken_back() -> None:
     array = mp_cuda.from_host(b"lost")
-    message = ForkingPickler.dumps(array)
+    message = bytes(ForkingPickler.dumps(array))
     assert mp_cuda.ipc_collect() == 0
     assert mp_cuda.ipc_collect(in_flight_older_than=3600) == 0
     mp_cuda.ipc_collect(in_flight_older_than=0)

@@ -97,7 +97,7 @@ EXIT = """
     if __name__ == "__main__":
         mp_cuda.set_policy(exit_wait=float(sys.argv[1]))
         from multiprocessing.reduction import ForkingPickler
-        message = ForkingPickler.dumps(mp_cuda.from_host(b"unread"))
+        message = bytes(ForkingPickler.dumps(mp_cuda.from_host(b"unread")))
 """
 
 

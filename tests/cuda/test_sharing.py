@@ -106,7 +106,7 @@ def test_a_new_allocation_at_an_old_address_is_another_one(peer: p.Peer) -> None
 @pytest.mark.parametrize("shape", [(0,), (3, 0, 2)])
 def test_empty_arrays_arrive_and_take_nothing(peer: p.Peer, dtype: str, shape: tuple[int, ...]) -> None:
     array = mp_cuda.empty(shape, dtype, device=0)
-    message = ForkingPickler.dumps(array)
+    message = bytes(ForkingPickler.dumps(array))
     assert mp_cuda.ipc_stats()["live_sends"] == 0
     assert ForkingPickler.loads(message).shape == shape
     assert peer.call(p.described, array)[:3] == (array.shape, array.strides, dtype)

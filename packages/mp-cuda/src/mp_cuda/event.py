@@ -69,7 +69,7 @@ class Event:
         self._event: Any = None
         self._chore: _Destroy | None = None
         self._imported = False
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.device = device
         """The ordinal of its device; None as long as it is on none."""
 

@@ -119,16 +119,18 @@ def _send(array: DeviceArray, kind: str, extent: Extent, transport: str, receive
 
 
 def _forward(source: opened.Received, array: DeviceArray, kind: str, receivers: int) -> Message:
-    """Memory of another process is sent on with claims on its owner's lease; our own work is "
-    "waited for by our event."""
+    """Memory of another process is sent on with claims on its owner's lease, and waits for our work by our event."""
     memory, offset = source.mapping.memory, array.ptr - source.mapping.ptr
     if memory.transport == "pool":
         raise NotShareableError(
             "the memory is from a pool of another process, and only that one can send it; send it from there, or let "
             "share(..., fallback='copy') copy it"
         )
-    offers = tuple(source.claim.offer() for _ in range(receivers))
+    # The array may stand on any of the messages that have brought this memory.
+    for received in list(source.mapping.received):
+        received.make_wait(array._stream or LEGACY)
     signal = _after_work(array)
+    offers = tuple(source.claim.offer() for _ in range(receivers))
     ready = None
     if signal is not None:
         export = Export(None, signal)
@@ -140,9 +142,6 @@ def _forward(source: opened.Received, array: DeviceArray, kind: str, receivers: 
 
 def _after_work(array: DeviceArray) -> signals.Signal | None:
     """An event behind the work that produces *array*; None when that work has been waited for."""
-    received = array._received
-    if received is not None:
-        received.make_wait(array._stream or LEGACY)
     if array._stream is None and in_feeder():
         driver.synchronize(array.device)
         return None

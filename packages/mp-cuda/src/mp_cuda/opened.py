@@ -7,6 +7,7 @@ claim back. Finalizers leave all three to the janitor.
 from __future__ import annotations
 
 import bisect
+import errno
 import threading
 import weakref
 from typing import Any
@@ -103,6 +104,8 @@ def claim_any(offers: tuple[bytes, ...]) -> Claim:
         try:
             return claim_lease(offer)
         except OSError as error:
+            if error.errno != errno.ESTALE:
+                raise
             problem = error
     raise StaleHandleError(
         f"this message was made for {len(offers)} receiver{'s' * (len(offers) != 1)} and has been received by as many, "
@@ -119,7 +122,12 @@ def receive(message: Message) -> Received:
     memory = message.memory
     assert memory is not None
     device = driver.ordinal_of(memory.uuid)
-    claims = [claim_any(message.offers)]
+    try:
+        claims = [claim_any(message.offers)]
+    except StaleHandleError:
+        if memory.owner.alive:
+            raise
+        raise _gone(memory) from None
     try:
         if not memory.owner.alive:
             raise _gone(memory)

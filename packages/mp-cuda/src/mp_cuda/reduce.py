@@ -69,6 +69,9 @@ def _at_home(message: Message) -> DeviceArray:
     export = exports.get(memory.serial)
     # The owner is held before the claim goes: with the last claim, the export lets go of it.
     owner, signal = (export.owner, export.signal) if export is not None else (None, None)
+    # So is the event waited for: then it may be used again.
+    if signal is not None and ready is not None and ready.owner == me():
+        signal.wait_on(LEGACY)
     claims = [claim_any(message.offers)]
     try:
         if export is None or owner is None:
@@ -78,8 +81,6 @@ def _at_home(message: Message) -> DeviceArray:
             opened = open_ready(export.device, ready)
             if opened is not None:
                 opened.wait_on(LEGACY)
-        elif signal is not None:
-            signal.wait_on(LEGACY)
     finally:
         for claim in claims:
             claim.release()

@@ -11,8 +11,7 @@ __all__ = ["rebuild", "types", "view"]
 
 
 def types() -> tuple[type, ...]:
-    module = sys.modules["numba.cuda.cudadrv.devicearray"]
-    return tuple(getattr(module, name) for name in ("DeviceNDArray", "DeviceRecord") if hasattr(module, name))
+    return (sys.modules["numba.cuda.cudadrv.devicearray"].DeviceNDArray,)
 
 
 def view(obj: Any) -> DeviceArray:

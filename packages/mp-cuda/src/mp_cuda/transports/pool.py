@@ -29,7 +29,7 @@ def export(extent: Extent) -> tuple[bytes, Any]:
     fd = int(driver.call("cuMemPoolExportToShareableHandle", pool, _fd_type(), 0))
     try:
         # Good for one receiver, over a socket of this process.
-        sent = resource_sharer.DupFd(fd)  # type: ignore[attr-defined]
+        sent = resource_sharer.DupFd(fd)
     finally:
         os.close(fd)
     # What follows the driver's bytes makes them differ from those of every other allocation.
