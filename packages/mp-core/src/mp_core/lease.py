@@ -21,8 +21,8 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import NoReturn
 
-from mp_core import _pickling
-from mp_core.block import Block, allocate, rebuild_block
+from mp_core._native import rebuild_block, reduce_block
+from mp_core.block import Block, allocate
 from mp_core.manners import set_thread_name
 
 __all__ = ["Claim", "Lease", "claim_lease", "collect_leases"]
@@ -55,7 +55,7 @@ class Claim:
         """As `Lease.offer`: one more receiver may claim. `ValueError` when this claim has been released."""
         if self._block is None:
             raise ValueError("this claim has been released and cannot be sent on")
-        return _pickling.noted(self._block._send())
+        return _offer(self._block)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Claim can be sent to another process but cannot be pickled for keeping")
@@ -103,7 +103,7 @@ class Lease:
             if self.ended:
                 raise ValueError("this lease has ended: its last claim has gone and its callback has been called")
             # The claim is made before the watcher may look, or a lease would end on its way out.
-            handle = _pickling.noted(self._block._send())
+            handle = _offer(self._block)
             _sent.add(self)
             if _watcher is None:
                 _watcher = threading.Thread(target=_watch, name="lease-watcher", daemon=True)
@@ -112,6 +112,11 @@ class Lease:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Lease can be sent to another process but cannot be pickled for keeping")
+
+
+def _offer(block: Block) -> bytes:
+    _, (handle,) = reduce_block(block)
+    return bytes(handle)
 
 
 def collect_leases() -> int:
