@@ -83,6 +83,22 @@ def receive_from(pipe: str, name: str) -> None:
     p.KEPT[name] = p.KEPT[pipe].recv()
 
 
+def test_what_is_sent_back_later_is_of_its_own_message(mortal: p.Peer) -> None:
+    """The receiver has the memory open since an earlier message, which has been let go of meanwhile."""
+    ours, theirs = mp.get_context("spawn").Pipe()
+    mortal.call(p.keep, "pipe", theirs)
+    theirs.close()
+    array = mp_cuda.from_host(b"later")
+    mortal.call(p.keep, "first", array)
+    (first,) = exports
+    mortal.call(p.keep, "second", array)
+    mortal.call(p.drop, "first")
+    assert until(lambda: first not in exports, p.WAIT_S)
+    mortal.call(send_on, "pipe", "second")
+    assert ours.recv().ptr == array.ptr
+    ours.close()
+
+
 def test_a_message_is_good_for_one_receiver(peer: p.Peer, third: p.Peer) -> None:
     message = pickle.dumps(mp_cuda.share(mp_cuda.from_host(b"once")))
     peer.call(load, "a", message)

@@ -120,7 +120,7 @@ def _send(array: DeviceArray, kind: str, extent: Extent, transport: str, receive
 
 def _forward(source: opened.Received, array: DeviceArray, kind: str, receivers: int) -> Message:
     """Memory of another process is sent on with claims on its owner's lease, and waits for our work by our event."""
-    memory, offset = source.mapping.memory, array.ptr - source.mapping.ptr
+    memory, offset = source.memory, array.ptr - source.mapping.ptr
     if memory.transport == "pool":
         raise NotShareableError(
             "the memory is from a pool of another process, and only that one can send it; send it from there, or let "

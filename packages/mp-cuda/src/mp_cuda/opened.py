@@ -72,10 +72,11 @@ class _Leave:
 class Received:
     """What an array that arrived stands on: open memory, the claim on it, and the event to wait for."""
 
-    __slots__ = ("__weakref__", "_chore", "claim", "mapping", "signal")
+    __slots__ = ("__weakref__", "_chore", "claim", "mapping", "memory", "signal")
 
-    def __init__(self, mapping: Mapping, claims: list[Claim], signal: signals.Opened | None) -> None:
-        self.mapping, self.claim, self.signal = mapping, claims[0], signal
+    def __init__(self, mapping: Mapping, memory: Memory, claims: list[Claim], signal: signals.Opened | None) -> None:
+        # The mapping may have been opened for an earlier message; the claim is on this one's lease.
+        self.mapping, self.memory, self.claim, self.signal = mapping, memory, claims[0], signal
         mapping.users += 1
         mapping.received.add(self)
         self._chore = _Leave(mapping, claims)
@@ -84,7 +85,7 @@ class Received:
     @property
     def producer_alive(self) -> bool:
         """Does the process that owns the memory run still?"""
-        return self.mapping.memory.owner.alive
+        return self.memory.owner.alive
 
     def make_wait(self, stream: Any) -> None:
         """What *stream* is given from now on begins after the sender's work."""
@@ -141,7 +142,7 @@ def receive(message: Message) -> Received:
                     mapping = Mapping(device, memory)
                 else:
                     transports.of(memory.transport).skip(memory.extra)
-                received = Received(mapping, claims, signal)
+                received = Received(mapping, memory, claims, signal)
         except MpCudaError as error:
             raise _explained(error, memory) from error
     except BaseException:
