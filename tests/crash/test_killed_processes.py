@@ -44,14 +44,17 @@ PRELUDE = """
 """
 
 PRODUCER = """
+    def several(k):
+        return [numbered(5 * k + i) for i in range(5)]
+
     def produce(connection, count, kill):
         for k in range(count):
-            connection.send(numbered(k))
+            connection.send(several(k))
         if kill:
             os.kill(os.getpid(), signal.SIGKILL)
 
     if __name__ == "__main__":
-        count, kill = int(sys.argv[1]), sys.argv[2] == "killed"
+        count, kill, wait = int(sys.argv[1]), sys.argv[2] == "killed", float(sys.argv[3])
         ctx = mp.get_context("spawn")
         reader, writer = ctx.Pipe(False)
         process = ctx.Process(target=produce, args=(writer, count, kill))
@@ -59,9 +62,10 @@ PRODUCER = """
         writer.close()
         process.join(50)
         assert process.exitcode == (-signal.SIGKILL if kill else 0), process.exitcode
-        if len(sys.argv) > 3:
+        if len(sys.argv) > 4:
             [os.kill(pid, signal.SIGKILL) for pid in managers()]
-        assert all(np.array_equal(reader.recv(), numbered(k)) for k in range(count))
+        time.sleep(wait)  # what is to be shown is that nothing happens
+        assert all(np.array_equal(reader.recv(), several(k)) for k in range(count))
         print("intact")
 """
 
@@ -122,7 +126,8 @@ def folder(tmp_path: Path) -> Path:
 
 def run(tmp_path: Path, folder: Path, strategy: str, program: str, *arguments: str) -> str:
     environment = {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
-    said = succeeded(run_script(tmp_path, PRELUDE + program, *arguments, **environment))
+    timeout = 300 if LONG else 60
+    said = succeeded(run_script(tmp_path, PRELUDE + program, *arguments, timeout=timeout, **environment))
     # The manager leaves after the last user, and takes the folder along.
     assert until(lambda: not list(folder.iterdir())), list(folder.iterdir())
     return said
@@ -130,13 +135,14 @@ def run(tmp_path: Path, folder: Path, strategy: str, program: str, *arguments: s
 
 @pytest.mark.parametrize("end", ["exits", "killed"])
 def test_what_a_producer_has_sent_outlives_it(tmp_path: Path, folder: Path, strategy: str, end: str) -> None:
-    count = "200" if LONG else "100"
-    assert run(tmp_path, folder, strategy, PRODUCER, count, end) == "intact\n"
+    # 1000 arrays after a minute, or 100 at once.
+    count, wait = ("200", "60") if LONG else ("20", "0")
+    assert run(tmp_path, folder, strategy, PRODUCER, count, end, wait) == "intact\n"
 
 
 def test_a_producer_and_the_manager_may_both_be_killed(tmp_path: Path, folder: Path) -> None:
     # Named objects are met by name, so not even the descriptors of the manager are needed.
-    assert run(tmp_path, folder, "file_system", PRODUCER, "50", "killed", "manager") == "intact\n"
+    assert run(tmp_path, folder, "file_system", PRODUCER, "10", "killed", "0", "manager") == "intact\n"
 
 
 def test_a_manager_killed_again_and_again_is_replaced(tmp_path: Path, folder: Path, strategy: str) -> None:
