@@ -15,7 +15,7 @@ from support.waiting import until
 LONG = os.environ.get("MP_SOAK") == "1"
 
 PRELUDE = """
-    import os, signal, sys, time
+    import fcntl, os, signal, sys, time
     from pathlib import Path
     import numpy as np
     import mp_all as mp
@@ -57,6 +57,7 @@ PRODUCER = """
         count, kill, wait = int(sys.argv[1]), sys.argv[2] == "killed", float(sys.argv[3])
         ctx = mp.get_context("spawn")
         reader, writer = ctx.Pipe(False)
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)  # room for all handles: nobody reads them yet
         process = ctx.Process(target=produce, args=(writer, count, kill))
         process.start()
         writer.close()
