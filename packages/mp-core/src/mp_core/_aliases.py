@@ -10,9 +10,9 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 __all__ = ["install"]
 
@@ -21,9 +21,21 @@ __all__ = ["install"]
 _ECLIPSED = "spawn"
 
 
+if TYPE_CHECKING:
+    from importlib.abc import Loader
+else:
+    # Importing importlib.abc takes longer than all the rest of this package; the import system asks for methods only.
+    Loader = object
+
+
 class _SameModule(Loader):
     def __init__(self, original: str) -> None:
         self.original = original
+
+    def create_module(self, spec: ModuleSpec) -> None:
+        """
+        None, which asks for a module as usual.
+        """
 
     def exec_module(self, module: ModuleType) -> None:
         # The import system takes what stands in sys.modules after this call, so the alias *is* the original: its
@@ -32,7 +44,7 @@ class _SameModule(Loader):
         sys.modules[module.__spec__.name] = importlib.import_module(self.original)
 
 
-class _Finder(MetaPathFinder):
+class _Finder:
     def __init__(self) -> None:
         self.packages: set[str] = set()
 

@@ -11,7 +11,6 @@ import importlib.util
 import os
 import sys
 from importlib.machinery import ExtensionFileLoader
-from pathlib import Path
 from typing import Any
 
 from mp_core import _libshm
@@ -75,7 +74,8 @@ def compiled(name: str) -> Any:
 
 
 _same_version()
-check(lib.mpshm_set_manager(os.fsencode(Path(_libshm.__file__).with_name("shm-manager"))), "the path of shm-manager")
+_manager = os.path.join(os.path.dirname(_libshm.__file__), "shm-manager")
+check(lib.mpshm_set_manager(os.fsencode(_manager)), "the path of shm-manager")
 
 _block = compiled("mp_core._block")
 Buffer: type = _block.Buffer

@@ -14,7 +14,10 @@ import time
 from multiprocessing import process, resource_tracker, spawn
 from typing import IO, Any, NoReturn
 
-from mp_core import set_parent_death_signal
+from mp_core import (
+    _children,  # noqa: F401  (what every rank would import, coming into the family)
+    set_parent_death_signal,
+)
 from mp_spawn import lifeline
 from mp_spawn.child import reporting
 from mp_spawn.plan import BIRTH, BOOT, STATUS, Birth, Plan
