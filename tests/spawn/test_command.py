@@ -29,6 +29,13 @@ SCRIPT = """
         signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3 * rank), os.write(1, b"tidied\\n"), sys.exit(0)))
         print(os.getpid(), flush=True)
         time.sleep(300)
+    elif sys.argv[1] == "count":
+        noted = ("SIGUSR1", "SIGUSR2", "SIGCONT")
+        for name in noted:
+            signal.signal(getattr(signal, name), lambda signum, _: os.write(1, b"%d came\\n" % signum))
+        print(os.getpid(), flush=True)
+        while True:
+            time.sleep(300)
     elif rank == 1:
         eval(sys.argv[1])
     else:
@@ -132,7 +139,7 @@ def test_a_failure_is_summed_up_rank_by_rank(script: str, rich: bool, tmp_path: 
     assert [row[-1] for row in rows] == ["ended by mp-spawn", "exit code 3", "ended by mp-spawn"]
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
 def test_signals_are_forwarded(script: str, signum: signal.Signals) -> None:
     with running("-n", "2", script, "wait") as process:
         pids = pids_of(process, 2)
@@ -142,6 +149,20 @@ def test_signals_are_forwarded(script: str, signum: signal.Signals) -> None:
     assert "Traceback" not in err
     assert f"signal {signum.name}" in err
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT])
+def test_ranks_that_live_on_after_a_signal_keep_running(script: str, signum: signal.Signals) -> None:
+    with running("-n", "2", script, "count") as process:
+        pids = pids_of(process, 2)
+        for _ in range(2):  # and so it is the second time
+            process.send_signal(signum)
+            lines = sorted(process.stdout.readline() for _ in pids)
+            assert lines == [f"[rank {rank}] {signum:d} came\n" for rank in range(2)]
+        assert all(os.path.exists(f"/proc/{pid}") for pid in pids)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 128 + signal.SIGTERM
 
 
 def test_ranks_that_deal_with_the_signal_have_the_time_to(script: str) -> None:

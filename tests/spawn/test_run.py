@@ -193,6 +193,19 @@ def test_numpy_is_not_needed_and_not_loaded() -> None:
     assert done.stdout == "[False, False] [True]\n", done.stderr
 
 
+def test_what_every_rank_waits_for_is_not_imported_in_vain() -> None:
+    # Each of these takes as long to import as a tenth of all that the ranks' common parent needs.
+    slow = ["importlib.abc", "importlib.resources", "pathlib", "logging", "inspect", "traceback", "ssl", "email"]
+    program = f"""
+        import sys
+        before = set(sys.modules)
+        import mp_spawn.nursery_child
+        print(sorted((set(sys.modules) - before).intersection({slow})))
+    """
+    done = interactive(program)
+    assert done.stdout == "[]\n", done.stderr
+
+
 def test_results_outlive_the_ranks_that_made_them(strategy: str) -> None:
     results = run(ranks.make_array, (1_000_000,), 2)
     gc.collect()

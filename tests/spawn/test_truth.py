@@ -133,6 +133,36 @@ def test_arguments_that_explode_on_arrival_are_reported(start_method: str) -> No
     assert "on arrival" in str(error)
 
 
+def test_a_main_module_that_fails_in_a_rank_is_a_failure_with_its_traceback(start_method: str, tmp_path: Path) -> None:
+    if start_method == "fork":
+        pytest.skip("needs a start method that imports the main module; fork does not")
+    program = """
+        import sys
+        import mp_spawn
+
+        if __name__ == "__mp_main__":
+            raise LookupError("not here")
+
+        def work(rank):
+            pass
+
+        if __name__ == "__main__":
+            try:
+                mp_spawn.start_processes(work, nprocs=2, start_method=sys.argv[1])
+            except mp_spawn.ProcessException as error:
+                told = [type(error).__name__, type(error.__cause__).__name__, error.failures[0].pid == error.pid]
+                print(*told, "not here" in str(error), error.exit_code if hasattr(error, "exit_code") else "-")
+    """
+    done = run_script(tmp_path, program, start_method)
+    assert done.returncode == 0, done.stderr
+    if start_method == "spawn":
+        assert done.stdout == "ProcessRaisedException LookupError True True -\n", done.stderr
+    else:
+        # multiprocessing imports it before anything of ours is there to report, and prints the traceback.
+        assert done.stdout == "ProcessExitedException NoneType True False 1\n", done.stderr
+        assert "LookupError: not here" in done.stderr
+
+
 def test_all_that_failed_are_on_the_exception_the_first_on_top(start_method: str, pipe: Pipe, back: Pipe) -> None:
     def go() -> None:
         for _ in range(2):

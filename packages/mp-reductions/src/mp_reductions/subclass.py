@@ -32,12 +32,15 @@ __all__ = ["choose_reducer", "rebuild_customised", "rebuild_view", "restore"]
 
 _ndarray: Any = np.ndarray
 _frombuffer: Any = np.frombuffer
-_AS_NUMPY: set[Any] = {
-    _ndarray.__reduce__,
-    _ndarray.__setstate__,
-    np.ma.MaskedArray.__reduce__,
-    np.ma.MaskedArray.__setstate__,
-}
+
+
+def _as_numpy() -> set[Any]:
+    """
+    The methods by which NumPy itself pickles.
+    """
+    # Not imported here, which would take longer than all the rest of this package: where it is not, nobody has one.
+    masked: Any = getattr(sys.modules.get("numpy.ma.core"), "MaskedArray", _ndarray)
+    return {method for kind in (_ndarray, masked) for method in (kind.__reduce__, kind.__setstate__)}
 
 
 def choose_reducer(kind: type) -> Callable[[Any], Any] | None:
@@ -45,7 +48,8 @@ def choose_reducer(kind: type) -> Callable[[Any], Any] | None:
     subclass: Any = kind
     if subclass.__reduce_ex__ is not _ndarray.__reduce_ex__ or issubclass(kind, np.memmap):
         return None
-    if subclass.__reduce__ in _AS_NUMPY and subclass.__setstate__ in _AS_NUMPY:
+    as_numpy = _as_numpy()
+    if subclass.__reduce__ in as_numpy and subclass.__setstate__ in as_numpy:
         return reduce_view
     return reduce_customised
 

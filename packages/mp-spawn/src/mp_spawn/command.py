@@ -21,7 +21,8 @@ from mp_spawn.table import Row, show
 
 __all__ = ["main"]
 
-FORWARDED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGCONT")
+ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+FORWARDED = (*ENDING, "SIGUSR1", "SIGUSR2", "SIGCONT")
 # The ranks have been told to end by a signal that was forwarded: what they do about it is theirs for so long.
 AFTER_A_SIGNAL = 30.0
 
@@ -145,7 +146,7 @@ class Forwarding:
         if self.context is None:
             self._early.append(signum)
             return
-        if signum != signal.SIGCONT:
+        if signal.Signals(signum).name in ENDING:
             self.context._patience = AFTER_A_SIGNAL
         self.context._signal(signum)
 
