@@ -25,17 +25,16 @@ SCRIPT = """
     elif sys.argv[1] == "wait":
         print(os.getpid(), flush=True)
         time.sleep(300)
-    elif sys.argv[1] == "tidy":
-        signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.3 * rank), os.write(1, b"tidied\\n"), sys.exit(0)))
+    elif sys.argv[1] in ("tidy", "count"):
+        # sigwait and no handlers: what comes between two of Python's instructions would not end a sleep.
+        expected = {signal.SIGTERM} if sys.argv[1] == "tidy" else {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
+        signal.pthread_sigmask(signal.SIG_BLOCK, expected)
         print(os.getpid(), flush=True)
-        time.sleep(300)
-    elif sys.argv[1] == "count":
-        noted = ("SIGUSR1", "SIGUSR2", "SIGCONT")
-        for name in noted:
-            signal.signal(getattr(signal, name), lambda signum, _: os.write(1, b"%d came\\n" % signum))
-        print(os.getpid(), flush=True)
-        while True:
-            time.sleep(300)
+        while sys.argv[1] == "count":
+            print(int(signal.sigwait(expected)), "came", flush=True)
+        signal.sigwait(expected)
+        time.sleep(0.3 * rank)
+        print("tidied")
     elif rank == 1:
         eval(sys.argv[1])
     else:
@@ -140,8 +139,8 @@ def test_a_failure_is_summed_up_rank_by_rank(script: str, rich: bool, tmp_path: 
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT])
-def test_signals_are_forwarded(script: str, signum: signal.Signals) -> None:
-    with running("-n", "2", script, "wait") as process:
+def test_signals_are_forwarded(script: str, signum: signal.Signals, start_method: str) -> None:
+    with running("-n", "2", "--start-method", start_method, script, "wait") as process:
         pids = pids_of(process, 2)
         process.send_signal(signum)
         _, err = process.communicate(timeout=30)
@@ -152,8 +151,8 @@ def test_signals_are_forwarded(script: str, signum: signal.Signals) -> None:
 
 
 @pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT])
-def test_ranks_that_live_on_after_a_signal_keep_running(script: str, signum: signal.Signals) -> None:
-    with running("-n", "2", script, "count") as process:
+def test_ranks_that_live_on_after_a_signal_keep_running(script: str, signum: signal.Signals, start_method: str) -> None:
+    with running("-n", "2", "--start-method", start_method, script, "count") as process:
         pids = pids_of(process, 2)
         for _ in range(2):  # and so it is the second time
             process.send_signal(signum)
@@ -165,8 +164,8 @@ def test_ranks_that_live_on_after_a_signal_keep_running(script: str, signum: sig
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_ranks_that_deal_with_the_signal_have_the_time_to(script: str) -> None:
-    with running("-n", "3", script, "tidy") as process:
+def test_ranks_that_deal_with_the_signal_have_the_time_to(script: str, start_method: str) -> None:
+    with running("-n", "3", "--start-method", start_method, script, "tidy") as process:
         pids_of(process, 3)
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=30)

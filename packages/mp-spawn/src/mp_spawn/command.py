@@ -9,7 +9,7 @@ import socket
 import sys
 import time
 from contextlib import nullcontext
-from multiprocessing import get_all_start_methods
+from multiprocessing import get_all_start_methods, util
 from types import FrameType
 
 from mp_spawn.context import ProcessContext
@@ -86,8 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
     # The terminal's control-C comes here only, and is passed on once, as are all signals.
     job.own_group = True
     with Forwarding() as forwarding:
-        context = forwarding.context = ProcessContext._of(job)
-        forwarding.catch_up()
+        context = ProcessContext._of(job)
+        forwarding.to(context)
         # Ranks that have the terminal for themselves would write across it.
         with shown(chosen.nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
             error = outcome(context)
@@ -126,6 +126,11 @@ def environment(nprocs: int) -> dict[str, str]:
 class Forwarding:
     """
     While this is entered, signals go to the ranks.
+
+    A signal that comes just before the system call which waits for the ranks does not end that wait, and Python's
+    handlers run after it only. So each signal also rings a bell, a pipe, for which the wait waits as well.
+
+    A rank under fork has inherited all this, and puts it off.
     """
 
     context: ProcessContext | None = None
@@ -134,26 +139,42 @@ class Forwarding:
         self._early: list[int] = []
 
     def __enter__(self) -> Forwarding:
+        self._bell, self._clapper = os.pipe()
+        for end in (self._bell, self._clapper):
+            os.set_blocking(end, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._clapper, warn_on_full_buffer=False)
         signals = [getattr(signal, name) for name in FORWARDED if hasattr(signal, name)]
+        self._process = os.getpid()
         self._before = {signum: signal.signal(signum, self._forward) for signum in signals}
+        util.register_after_fork(self, Forwarding.__exit__)
         return self
 
     def __exit__(self, *unused: object) -> None:
         for signum, handler in self._before.items():
             signal.signal(signum, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        for end in (self._bell, self._clapper):
+            os.close(end)
+
+    def to(self, context: ProcessContext) -> None:
+        """Forward to the ranks of *context*, what came before they were there as well."""
+        context._bell = self._bell
+        self.context = context
+        for signum in self._early:
+            self._forward(signum, None)
 
     def _forward(self, signum: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            # A rank that has just been forked: to it as if it came a moment later.
+            signal.signal(signum, self._before[signum])
+            signal.raise_signal(signum)
+            return
         if self.context is None:
             self._early.append(signum)
             return
         if signal.Signals(signum).name in ENDING:
             self.context._patience = AFTER_A_SIGNAL
         self.context._signal(signum)
-
-    def catch_up(self) -> None:
-        """Forward what came before there were ranks."""
-        for signum in self._early:
-            self._forward(signum, None)
 
 
 def tell(context: ProcessContext, error: ProcessException) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import selectors
 import signal
 import threading
@@ -78,6 +79,8 @@ class ProcessContext:
         self._error: ProcessException | None = None
         self._looked_at = 0.0
         self._patience = GRACE
+        #: A descriptor that becomes readable when a signal has come; see `command.Forwarding`.
+        self._bell = -1
         self._lock = threading.RLock()
 
     def pids(self) -> list[int]:
@@ -265,6 +268,8 @@ class ProcessContext:
         selector = selectors.DefaultSelector()
         for rank in self._ranks:
             self._register(selector, rank)
+        if self._bell >= 0:
+            selector.register(self._bell, selectors.EVENT_READ)
         return selector
 
     @staticmethod
@@ -281,9 +286,12 @@ class ProcessContext:
         *late* says that nobody has looked for a while: a death found now is dated back to when the rank was
         last known to be alive.
         """
-        events = selector.select(timeout)
+        events = [key for key, _ in selector.select(timeout)]
         now = time.monotonic()
-        for key, _ in events:
+        if self._bell >= 0 and any(key.fd == self._bell for key in events):
+            os.read(self._bell, 4096)
+            events = [key for key in events if key.fd != self._bell]
+        for key in events:
             rank, has_ended = key.data
             if rank.ended:
                 forget(selector, key.fd)
@@ -299,7 +307,7 @@ class ProcessContext:
                 forget(selector, inbox)
         self._looked_at = now
         # Each once: a rank may have reported and ended.
-        return list(dict.fromkeys(key.data[0] for key, _ in events))
+        return list(dict.fromkeys(key.data[0] for key in events))
 
     def _finish(self) -> None:
         """
