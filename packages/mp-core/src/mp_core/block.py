@@ -36,16 +36,29 @@ else:
 
 class Block(_Base):
     """
-    *nbytes* zeroed bytes of shared memory, under the sharing strategy of the moment.
+    Zeroed bytes of shared memory, under the sharing strategy of the moment.
 
     A block has the buffer protocol (writable, aligned to 64 bytes) and can be put on a queue or a pipe, or given to a
     process as an argument: the receiver gets the same memory. It is freed when the last holder, in whatever process,
     has dropped it and no message that carries it is under way.
 
-    Raises `TypeError` for a size that is no integer, `ValueError` for a negative one, and `MemoryError`, with the
-    sizes, when there is not so much.
+    Parameters
+    ----------
+    nbytes : int
+        Its size in bytes; 0 is allowed.
 
-    >>> block = Block(1000)
+    Raises
+    ------
+    MemoryError
+        There is not so much; the message has the sizes and what to do.
+    TypeError
+        The size is no integer.
+    ValueError
+        The size is negative.
+
+    Examples
+    --------
+    >>> block = mp.Block(1000)
     >>> memoryview(block)[0] = 7
     >>> block.nbytes, block.is_shared
     (1000, True)

@@ -91,23 +91,57 @@ def start_processes(
     """
     Call ``fn(rank, *args)`` in *nprocs* processes, all started before any of them is waited for.
 
-    With *join* it waits for them and returns None; otherwise it returns a `ProcessContext` at once. *daemon*,
-    *start_method* are as in multiprocessing. The thread that calls this may end, its ranks live on; with this
-    process they die, even if it is killed.
+    The thread that calls this may end, its ranks live on; with this process they die, even if it is killed.
 
-    - *context*: a multiprocessing context to start them with, instead of *start_method*.
-    - *env*: variables for the ranks, a mapping or a function of the rank that returns one.
-    - *threads_per_rank*: sets ``OMP_NUM_THREADS`` and its like, without which each rank starts a thread
-      per core. Under fork, libraries that are loaded already keep theirs.
-    - *cpu_affinity*: ``"spread"``, or for each rank a processor or a set of them.
-    - *output*: ``"inherit"``; ``"prefix"``, each line with its rank in front; ``"capture"``, see
-      `ProcessContext.captured`; or a folder, which gets ``rank-0.out``, ``rank-0.err``, ….
-    - *max_restarts*: how often each rank may be started again when it has failed; join() does it.
+    Parameters
+    ----------
+    fn : callable
+        Called in each process with its rank, 0 to *nprocs* - 1, and *args*. With cloudpickle installed it may be a
+        lambda, or live in a notebook.
+    args : tuple
+        What it is given after the rank. Arrays in shared memory are shared with every rank.
+    nprocs : int
+        How many ranks.
+    join : bool
+        Wait for the ranks. Otherwise a `ProcessContext` is returned at once.
+    daemon : bool
+        As in `multiprocessing.Process`.
+    start_method : {"spawn", "fork", "forkserver"}
+        As in `multiprocessing.get_context`.
+    context : multiprocessing context
+        What to start them with, instead of *start_method*.
+    env : mapping, or callable that takes a rank and returns one
+        Variables for the ranks' environment.
+    threads_per_rank : int
+        Sets ``OMP_NUM_THREADS`` and its like, without which each rank starts a thread per core. Under fork, libraries
+        that are loaded already keep theirs.
+    cpu_affinity : {"spread"} or sequence
+        Spread the ranks over the processors; or for each rank a processor's number or a set of them.
+    output : {"inherit", "prefix", "capture"} or path
+        ``"prefix"``: each line with its rank in front. ``"capture"``: see `ProcessContext.captured`. A folder gets
+        ``rank-0.out``, ``rank-0.err``, ….
+    max_restarts : int
+        How often each rank may be started again when it has failed; `ProcessContext.join` does it.
 
-    Raises `TypeError`, `ValueError` or `pickle.PicklingError` before anything is started, and with *join*
-    what `ProcessContext.join` raises.
+    Returns
+    -------
+    ProcessContext or None
+        None with *join*.
 
-    >>> start_processes(print, args=("says hello",), nprocs=2, output="capture")
+    Raises
+    ------
+    TypeError, ValueError, pickle.PicklingError
+        What was asked for cannot be done. Nothing has been started.
+    ProcessRaisedException, ProcessExitedException
+        With *join*: a rank failed. See `ProcessContext.join`.
+
+    See Also
+    --------
+    run : the same, and returns what the ranks returned.
+
+    Examples
+    --------
+    >>> mp.start_processes(print, args=("says hello",), nprocs=2, output="capture")
     """
     job = prepare(
         fn,
@@ -140,9 +174,26 @@ def spawn(
     """
     Call ``fn(rank, *args)`` in *nprocs* new processes: `start_processes` with the start method spawn.
 
-    Another *start_method* gets a `FutureWarning`, and spawn. Errors are those of `start_processes`.
+    Parameters
+    ----------
+    fn, args, nprocs, join, daemon
+        As for `start_processes`.
+    start_method : "spawn"
+        Another one gets a `FutureWarning`, and spawn.
 
-    >>> spawn(divmod, args=(1,), nprocs=2)
+    Returns
+    -------
+    ProcessContext or None
+        None with *join*.
+
+    Raises
+    ------
+    TypeError, ValueError, pickle.PicklingError, ProcessRaisedException, ProcessExitedException
+        As `start_processes`.
+
+    Examples
+    --------
+    >>> mp.spawn(divmod, args=(1,), nprocs=2)  # divmod(0, 1) and divmod(1, 1)
     """
     if start_method != "spawn":
         warnings.warn(
@@ -171,13 +222,38 @@ def run(
     max_restarts: int = 0,
 ) -> list[Any]:
     """
-    Call ``fn(rank, *args)`` in *nprocs* processes and return what they returned, by rank.
+    Call ``fn(rank, *args)`` in *nprocs* processes and return what they returned.
 
-    The options are those of `start_processes`, *grace_period* that of `ProcessContext.join`. Raises what
-    join() raises when a rank fails or ends without a result, and `TimeoutError` when they have not ended in
-    *timeout* seconds, after ending them.
+    Parameters
+    ----------
+    fn, args, nprocs
+        As for `start_processes`.
+    start_method : {"spawn", "fork", "forkserver"}
+        As in `multiprocessing.get_context`.
+    timeout : float
+        Seconds that the ranks may take, without limit if None.
+    grace_period : float
+        Seconds that the others have after the first failure; see `ProcessContext.join`.
+    daemon, context, env, threads_per_rank, cpu_affinity, output, max_restarts
+        As for `start_processes`.
 
-    >>> run(divmod, args=(2,), nprocs=4)
+    Returns
+    -------
+    list
+        By rank.
+
+    Raises
+    ------
+    TypeError, ValueError, pickle.PicklingError
+        What was asked for cannot be done. Nothing has been started.
+    ProcessRaisedException, ProcessExitedException
+        A rank failed, or ended without a result.
+    TimeoutError
+        They had not ended in *timeout* seconds, and have been ended.
+
+    Examples
+    --------
+    >>> mp.run(divmod, args=(2,), nprocs=4)
     [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
     job = prepare(
