@@ -42,6 +42,7 @@ nox.options.sessions = [
     "libshm(tsan)",
     *(f"tests-{HERE}({s})" for s in ("file_descriptor", "file_system")),
     "alone(mp-spawn)",
+    "docs",
 ]
 
 
@@ -231,6 +232,15 @@ def alone(session: nox.Session, package: str) -> None:
     python = str(fresh / "bin" / "python")
     session.run(python, "-m", "pip", "install", "-q", "--find-links", str(house), package, external=True)
     session.run(python, "tests/packaging/alone.py", package, external=True)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as web pages in build/docs; a warning is an error. No GPU and no network are needed."""
+    install_all(session, "docs")
+    out = session.posargs or ["build/docs"]
+    session.run("sphinx-build", "-q", "-E", "-b", "html", "-W", "--keep-going", "docs", *out)
+    session.log(f"now: open {out[0]}/index.html")
 
 
 @nox.session

@@ -29,6 +29,7 @@ __all__ += mp_spawn.__all__
 __all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
 
 _aliases.install(__name__)
+sys.modules[f"{__name__}.shared"] = mp_reductions.shared  # `from mp_all.shared import zeros`
 mp_reductions.init_reductions()
 if sys.platform == "linux":
     # Nothing of CUDA is imported; it waits for a CUDA library to be.

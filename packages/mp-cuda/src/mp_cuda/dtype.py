@@ -46,7 +46,7 @@ class DType(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`float32` and its like."""
+        """``float32`` and its like."""
         if self.typestr is None:
             return _NAMES.get((self.code, self.bits), f"dlpack({self.code}, {self.bits}, {self.lanes})")
         kind = self.typestr[1]

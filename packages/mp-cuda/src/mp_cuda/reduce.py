@@ -146,7 +146,7 @@ def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallbac
     """
     A device array of any library, exported now and in this thread, ready to be sent.
 
-    What its stream was given so far is waited for by the receivers. Use it with a `Queue`, which pickles later and in
+    What its stream was given so far is waited for by the receivers. Use it with a ``Queue``, which pickles later and in
     another thread, and for work in streams of your own.
 
     Parameters

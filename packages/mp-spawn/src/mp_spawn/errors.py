@@ -12,7 +12,7 @@ __all__ = ["Failure", "ProcessException", "ProcessExitedException", "ProcessRais
 @dataclasses.dataclass(frozen=True)
 class Failure:
     """
-    One rank that failed, as found in `ProcessException.failures`.
+    One rank that failed, as found in the ``failures`` of a `ProcessException`.
 
     Attributes
     ----------
@@ -62,7 +62,7 @@ class ProcessException(Exception):
     """
     A rank failed; the base of `ProcessRaisedException` and `ProcessExitedException`.
 
-    It can be pickled; the exceptions inside `failures` then stay behind, their texts travel.
+    It can be pickled; the exceptions inside ``failures`` then stay behind, their texts travel.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ class ProcessException(Exception):
 
     @property
     def pid(self) -> int:
-        """The same as `error_pid`."""
+        """The same as ``error_pid``."""
         return self.error_pid
 
     def _arguments(self) -> tuple[Any, ...]:
