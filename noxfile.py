@@ -251,8 +251,16 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     sources = [str(p) for p in sorted((ROOT / "packages").glob("*/src/mp_*"))]
     path = os.pathsep.join(str(p) for p in sorted((ROOT / "packages").glob("*/src")))
-    session.run("mypy", "--strict", *sources, env={"MYPYPATH": path})
+    session.run("mypy", "--strict", *sources, "tests/typing", env={"MYPYPATH": path})
     session.run("clang-format", "--dry-run", "-Werror", *c_files())
+
+
+@nox.session(name="typing", default=False)
+def typing_(session: nox.Session) -> None:
+    """A user's program through mypy --strict and pyright, against what is installed."""
+    install_all(session, "typing")
+    session.run("mypy", "--strict", "tests/typing")
+    session.run("pyright", "--pythonpath", str(Path(session.bin) / "python"), "tests/typing")
 
 
 @nox.session(name="format", default=False)

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from mp_spawn.checks import check_call, check_options, check_start_method, cpus_for
 from mp_spawn.classic import Classic
@@ -26,6 +26,19 @@ __all__ = ["ENV_VAR_PARALLEL_START", "run", "spawn", "start_processes"]
 ENV_VAR_PARALLEL_START = "MP_SPAWN_PARALLEL_START"
 
 Cpus = Literal["spread"] | Sequence[int | Iterable[int]] | None
+Fn = Callable[..., Any]
+Args = tuple[Any, ...]
+
+
+class Options(TypedDict, total=False):
+    """What `start_processes` has beyond torch's, for type checkers."""
+
+    context: BaseContext | None
+    env: Env
+    threads_per_rank: int | None
+    cpu_affinity: Cpus
+    output: str | os.PathLike[str]
+    max_restarts: int
 
 
 def starter_for(start_method: str, context: BaseContext | None) -> Starter:
@@ -73,6 +86,38 @@ def prepare(
     )
 
 
+# With `join` it returns None, without a context: a type checker is told which.
+@overload
+def start_processes(
+    fn: Fn,
+    args: Args = ...,
+    nprocs: int = ...,
+    join: Literal[True] = ...,
+    daemon: bool = ...,
+    start_method: str = ...,
+    **options: Unpack[Options],
+) -> None: ...
+@overload
+def start_processes(
+    fn: Fn,
+    args: Args = ...,
+    nprocs: int = ...,
+    *,
+    join: Literal[False],
+    daemon: bool = ...,
+    start_method: str = ...,
+    **options: Unpack[Options],
+) -> ProcessContext: ...
+@overload
+def start_processes(
+    fn: Fn,
+    args: Args = ...,
+    nprocs: int = ...,
+    join: bool = ...,
+    daemon: bool = ...,
+    start_method: str = ...,
+    **options: Unpack[Options],
+) -> ProcessContext | None: ...
 def start_processes(
     fn: Callable[..., Any],
     args: tuple[Any, ...] = (),
@@ -163,6 +208,23 @@ def start_processes(
     return None
 
 
+@overload
+def spawn(
+    fn: Fn,
+    args: Args = ...,
+    nprocs: int = ...,
+    join: Literal[True] = ...,
+    daemon: bool = ...,
+    start_method: str = ...,
+) -> None: ...
+@overload
+def spawn(
+    fn: Fn, args: Args = ..., nprocs: int = ..., *, join: Literal[False], daemon: bool = ..., start_method: str = ...
+) -> ProcessContext: ...
+@overload
+def spawn(
+    fn: Fn, args: Args = ..., nprocs: int = ..., join: bool = ..., daemon: bool = ..., start_method: str = ...
+) -> ProcessContext | None: ...
 def spawn(
     fn: Callable[..., Any],
     args: tuple[Any, ...] = (),
