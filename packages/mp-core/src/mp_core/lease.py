@@ -105,7 +105,7 @@ class Lease:
 
     Examples
     --------
-    >>> lease = mp.Lease(lambda: print("free it"))
+    >>> lease = mp.Lease(lambda: None)  # would free what lives elsewhere
     >>> handle = lease.offer()  # for one receiver, who calls claim_lease
     >>> lease.claims, lease.ended
     (1, False)

@@ -266,7 +266,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any = "<f4", *, device: int | Non
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(n < 0 for n in shape):
-        raise ValueError(f"an array cannot have the shape {shape}")
+        raise ValueError(f"an array cannot have the shape {shape}; lengths are 0 or more")
     dtype = dtype_of(dtype)
     device = driver.current_device() if device is None else device
     nbytes = prod(shape) * dtype.itemsize

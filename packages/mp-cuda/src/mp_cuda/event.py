@@ -144,7 +144,7 @@ class Event:
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds from this event to *end*, both with *enable_timing*, recorded and done."""
         if self._event is None or end._event is None:
-            raise ValueError("both events must have been recorded")
+            raise ValueError("both events must have been recorded before the time between them can be had")
         with driver.guard(self._on()):
             return float(driver.call("cuEventElapsedTime", self._event, end._event))
 

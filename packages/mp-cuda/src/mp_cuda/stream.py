@@ -36,7 +36,7 @@ def stream_number(stream: Any) -> int:
     except (TypeError, ValueError):
         raise TypeError(f"{stream!r} is no stream: give None, a number or a stream of a CUDA library") from None
     if number < 0:
-        raise ValueError(f"a stream cannot be {number}")
+        raise ValueError(f"a stream cannot be {number}; its number is 0 or more")
     return number or LEGACY
 
 

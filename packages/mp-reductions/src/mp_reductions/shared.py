@@ -15,7 +15,7 @@ import numpy as np
 
 from mp_core.block import Block, allocate
 from mp_reductions.likes import Array, Shape, empty_like, filled, full_like, ones_like, zeros_like
-from mp_reductions.sharing import array_over, shared_like
+from mp_reductions.sharing import REMEDY, array_over, shared_like
 
 __all__ = [
     "array",
@@ -38,7 +38,9 @@ def _make(shape: Shape, dtype: Any, order: Literal["C", "F"], device: str | None
         raise TypeError("shared arrays are plain np.ndarray: `like` must be None")
     dtype = np.dtype(dtype)
     if dtype.hasobject:
-        raise TypeError(f"an array of dtype {dtype} holds references to Python objects, which cannot be shared")
+        raise TypeError(
+            f"an array of dtype {dtype} holds references to Python objects, which cannot be shared; {REMEDY}"
+        )
     dims = (operator.index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(operator.index, shape))
     if any(n < 0 for n in dims):
         raise ValueError(f"negative dimensions are not allowed: {dims}")

@@ -14,6 +14,7 @@ from mp_reductions import born
 from mp_reductions.layout import span
 
 __all__ = [
+    "REMEDY",
     "address_of",
     "array_over",
     "find_block",
@@ -221,14 +222,19 @@ _ALONE = _count_when_alone()
 
 def _array(a: Any, who: str) -> np.ndarray[Any, Any]:
     if not isinstance(a, np.ndarray):
-        raise TypeError(f"{who} takes a NumPy array, not {type(a).__name__}")
+        raise TypeError(f"{who} takes a NumPy array, not {type(a).__name__}; give it the arrays in it")
     return a
+
+
+REMEDY = "convert it to numbers or to text of a fixed length first, as a.astype(float) or a.astype(str) do"
 
 
 def shared_like(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An uninitialised shared array that lies in memory as a copy of *a* in order "K" would."""
     if a.dtype.hasobject:
-        raise TypeError(f"an array of dtype {a.dtype} holds references to Python objects, which cannot be shared")
+        raise TypeError(
+            f"an array of dtype {a.dtype} holds references to Python objects, which cannot be shared; {REMEDY}"
+        )
     like = np.empty_like(a, subok=False)
     return array_over(allocate(like.nbytes, zeroed=False), like.shape, like.dtype, 0, like.strides)
 
@@ -257,7 +263,10 @@ def swap_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
             owner,
             array.flags.num,
         ) or a.shape != b.shape:
-            raise NotImplementedError(f"share_memory_ does not know the layout of arrays of NumPy {np.__version__}")
+            raise NotImplementedError(
+                f"share_memory_ does not know the layout of arrays of NumPy {np.__version__}; use share_memory for a "
+                "copy"
+            )
     for offset, kind in (
         (data, ctypes.c_size_t),
         (dims, ctypes.c_size_t),  # one allocation with the strides, so both or none
