@@ -26,6 +26,7 @@ extensions = [
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
+highlight_language = "none"  # a block without a language is a drawing
 
 # Links into the documentation of others need the network when building: MP_DOCS_INTERSPHINX=1 asks for them.
 linked_elsewhere = os.environ.get("MP_DOCS_INTERSPHINX") == "1"
