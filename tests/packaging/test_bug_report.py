@@ -67,9 +67,12 @@ class Program:
         self.process.communicate()
 
 
-@pytest.fixture
-def program(tmp_path: Path, strategy: str) -> Iterator[Program]:
-    program = Program(tmp_path, strategy)
+@pytest.fixture(params=["file_descriptor"])
+def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Program]:
+    """
+    Running under the strategy that is given, and ended after the test.
+    """
+    program = Program(tmp_path, request.param)
     yield program
     program.end()
 
@@ -123,12 +126,10 @@ def test_nobody_shares(tmp_path: Path) -> None:
     assert succeeded(done) == "nobody of this user shares memory now\n"
 
 
-def test_a_program_that_shares_is_listed_with_its_bytes_its_command_and_its_manager(
-    program: Program, strategy: str
-) -> None:
+def test_a_program_that_shares_is_listed_with_its_bytes_its_command_and_its_manager(program: Program) -> None:
     stat = program.stat()
     pid = program.process.pid
-    assert re.search(rf"{strategy} +{pid} .* 1 +7.6 MiB +0 bytes +0 bytes +{pid}$", stat, re.MULTILINE)
+    assert re.search(rf"file_descriptor +{pid} .* 1 +7.6 MiB +0 bytes +0 bytes +{pid}$", stat, re.MULTILINE)
     assert re.search(rf"^ +{pid}  python\S* /", stat, re.MULTILINE)
     assert stat.startswith(f"{program.tree().name[:8]}  manager {program.manager()}\n")
     assert re.search(rf"manager {program.manager()}; 7.6 MiB held, segments: 1, processes: 1", program.report())
@@ -160,12 +161,16 @@ def test_a_manager_that_is_stopped_is_named_with_the_remedy(
         os.kill(manager, signal.SIGCONT)
 
 
+@pytest.mark.parametrize("program", ["file_system"], indirect=True)
 def test_what_a_crash_of_everything_leaves_is_named_until_the_next_program_removes_it(
-    program: Program, strategy: str, tmp_path: Path
+    program: Program, tmp_path: Path
 ) -> None:
     manager = program.manager()
     folder = tmp_path / f"mpshm-{os.geteuid()}"
-    names = set(_trees.leftover_names())
+    links = [os.readlink(link) for link in Path(f"/proc/{manager}/fd").iterdir()]
+    names = {Path(link).name for link in links if link.startswith("/dev/shm/mpshm-")}
+    assert len(names) == 1
+    assert names.isdisjoint(_trees.leftover_names())
     os.kill(manager, signal.SIGSTOP)
     program.end()
     os.kill(manager, signal.SIGKILL)
@@ -173,11 +178,11 @@ def test_what_a_crash_of_everything_leaves_is_named_until_the_next_program_remov
     tree = program.tree()
     assert (tree.alive, tree.manager) == (False, None)
     assert "left behind" in health(tree)
-    assert len(set(_trees.leftover_names()) - names) == (1 if strategy == "file_system" else 0)
+    assert names <= set(_trees.leftover_names())
     # The report shares an array of its own to see that it works, and so is the next program.
     assert "left behind" not in program.report().partition("shared now")[2].replace("nothing is left behind", "")
     assert _trees.trees(folder) == []
-    assert set(_trees.leftover_names()) <= names
+    assert names.isdisjoint(_trees.leftover_names())
 
 
 def test_the_limits_of_a_container_are_those_of_all_its_groups(tmp_path: Path) -> None:
