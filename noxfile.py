@@ -260,7 +260,9 @@ def typing_(session: nox.Session) -> None:
     """A user's program through mypy --strict and pyright, against what is installed."""
     install_all(session, "typing")
     session.run("mypy", "--strict", "tests/typing")
-    session.run("pyright", "--pythonpath", str(Path(session.bin) / "python"), "tests/typing")
+    pyright = ["pyright", "--pythonpath", str(Path(session.bin) / "python")]
+    session.run(*pyright, "tests/typing")
+    session.run(*pyright, "--verifytypes", "mp_all", "--ignoreexternal")
 
 
 @nox.session(name="format", default=False)
