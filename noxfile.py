@@ -42,6 +42,7 @@ nox.options.sessions = [
     "libshm(tsan)",
     *(f"tests-{HERE}({s})" for s in ("file_descriptor", "file_system")),
     "alone(mp-spawn)",
+    "docs",
 ]
 
 
@@ -234,6 +235,15 @@ def alone(session: nox.Session, package: str) -> None:
 
 
 @nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation as web pages in build/docs; a warning is an error. No GPU and no network are needed."""
+    install_all(session, "docs")
+    out = session.posargs or ["build/docs"]
+    session.run("sphinx-build", "-q", "-E", "-b", "html", "-W", "--keep-going", "docs", *out)
+    session.log(f"now: open {out[0]}/index.html")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """ruff, mypy --strict on our packages, clang-format; nothing is changed."""
     session.install(*GROUPS["lint"])
@@ -241,8 +251,18 @@ def lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     sources = [str(p) for p in sorted((ROOT / "packages").glob("*/src/mp_*"))]
     path = os.pathsep.join(str(p) for p in sorted((ROOT / "packages").glob("*/src")))
-    session.run("mypy", "--strict", *sources, env={"MYPYPATH": path})
+    session.run("mypy", "--strict", *sources, "tests/typing", env={"MYPYPATH": path})
     session.run("clang-format", "--dry-run", "-Werror", *c_files())
+
+
+@nox.session(name="typing", default=False)
+def typing_(session: nox.Session) -> None:
+    """A user's program through mypy --strict and pyright, against what is installed."""
+    install_all(session, "typing")
+    session.run("mypy", "--strict", "tests/typing")
+    pyright = ["pyright", "--pythonpath", str(Path(session.bin) / "python")]
+    session.run(*pyright, "tests/typing")
+    session.run(*pyright, "--verifytypes", "mp_all", "--ignoreexternal")
 
 
 @nox.session(name="format", default=False)

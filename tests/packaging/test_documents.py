@@ -1,4 +1,4 @@
-"""Documents that name tests name tests that are there."""
+"""Documents that name tests, or link to files, name what is there."""
 
 from __future__ import annotations
 
@@ -21,3 +21,25 @@ def test_a_document_names_tests_that_are_there(document: str) -> None:
     functions = set(re.findall(r"(?<![.\w/])test_\w+\b(?!\.)", text))
     defined = "".join(path.read_text() for path in TESTS.rglob("test_*.py"))
     assert {name for name in functions if f"def {name}(" not in defined} == set()
+
+
+FOLDERS = ["", "docs", "examples", "packages/*", "benchmarks", "libshm"]
+LINKED = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.md".lstrip("/")))
+
+
+@pytest.mark.parametrize("document", LINKED, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_link_between_documents_leads_somewhere(document: Path) -> None:
+    """Relative links are for the repository and for the site, where Sphinx checks them too."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    links = re.findall(r"\]\(([^)\s]+)\)", text)
+    local = [link.partition("#")[0] for link in links if "://" not in link and not link.startswith("#")]
+    assert [link for link in local if not (document.parent / link).exists()] == []
+
+
+def test_each_page_of_the_site_can_be_reached() -> None:
+    pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").glob("*.md")}
+    toctrees = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
+    listed = {
+        name for tree in re.findall(r"^```\{toctree\}\n(.*?)^```", toctrees, re.M | re.S) for name in tree.split()
+    }
+    assert pages - listed == {"index"}

@@ -10,25 +10,30 @@ pools, arguments, results, executors) travel through shared memory. Beside that:
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mp_core
 import mp_reductions
 import mp_spawn
 from mp_core import *  # noqa: F403
-from mp_core import _aliases, _get_thread_name, _prctl_pr_set_pdeathsig, _set_thread_name
+from mp_core import _aliases
+from mp_core import _get_thread_name as _get_thread_name
+from mp_core import _prctl_pr_set_pdeathsig as _prctl_pr_set_pdeathsig
+from mp_core import _set_thread_name as _set_thread_name
 from mp_reductions import *  # noqa: F403
 from mp_spawn import *  # noqa: F403
 
 __version__ = mp_core.__version__
 
-__all__ = ["__version__"]
-__all__ += mp_core.__all__
-__all__ += mp_reductions.__all__
-__all__ += mp_spawn.__all__
-__all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
+if not TYPE_CHECKING:  # to a type checker all that the imports above bring is public; see mp_core
+    __all__ = ["__version__"]
+    __all__ += mp_core.__all__
+    __all__ += mp_reductions.__all__
+    __all__ += mp_spawn.__all__
+    __all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
 
 _aliases.install(__name__)
+sys.modules[f"{__name__}.shared"] = mp_reductions.shared  # `from mp_all.shared import zeros`
 mp_reductions.init_reductions()
 if sys.platform == "linux":
     # Nothing of CUDA is imported; it waits for a CUDA library to be.
@@ -37,9 +42,11 @@ if sys.platform == "linux":
     mp_cuda.init_reductions()
 
 
-def __getattr__(name: str) -> Any:
-    # What `import *` does not bring: the submodules of multiprocessing, and names that a later Python adds.
-    return getattr(mp_core, name)
+if not TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+
+    def __getattr__(name: str) -> Any:
+        # What `import *` does not bring: the submodules of multiprocessing, and names that a later Python adds.
+        return getattr(mp_core, name)
 
 
 def __dir__() -> list[str]:

@@ -36,16 +36,29 @@ else:
 
 class Block(_Base):
     """
-    *nbytes* zeroed bytes of shared memory, under the sharing strategy of the moment.
+    Zeroed bytes of shared memory, under the sharing strategy of the moment.
 
     A block has the buffer protocol (writable, aligned to 64 bytes) and can be put on a queue or a pipe, or given to a
     process as an argument: the receiver gets the same memory. It is freed when the last holder, in whatever process,
     has dropped it and no message that carries it is under way.
 
-    Raises `TypeError` for a size that is no integer, `ValueError` for a negative one, and `MemoryError`, with the
-    sizes, when there is not so much.
+    Parameters
+    ----------
+    nbytes : int
+        Its size in bytes; 0 is allowed.
 
-    >>> block = Block(1000)
+    Raises
+    ------
+    MemoryError
+        There is not so much; the message has the sizes and what to do.
+    TypeError
+        The size is no integer.
+    ValueError
+        The size is negative.
+
+    Examples
+    --------
+    >>> block = mp.Block(1000)
     >>> memoryview(block)[0] = 7
     >>> block.nbytes, block.is_shared
     (1000, True)
@@ -121,12 +134,15 @@ _NO_MEANS = {errno.EMFILE, errno.ENFILE, errno.EUSERS}
 _REASONS = {
     errno.ESTALE: "its handle was used before, or the memory is gone because every process of its tree had ended",
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close what is not needed",
-    errno.ENFILE: "the system has no descriptor left",
-    errno.EUSERS: "256 processes of this tree use shared memory already",
-    errno.ETIMEDOUT: "the shared memory manager does not answer (is it stopped?)",
-    errno.EAGAIN: "the shared memory manager does not answer (is it stopped?)",
-    errno.ENOENT: "the folder that its files go into is missing; see MPSHM_RUNTIME_DIR",
-    errno.EPERM: "its folder or its manager belongs to somebody else; see MPSHM_RUNTIME_DIR",
+    errno.ENFILE: "the system has no descriptor left; close some, or raise fs.file-max",
+    errno.EUSERS: "256 processes of this tree use shared memory already; let some of them end, or send a private array",
+    errno.ETIMEDOUT: "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it",
+    errno.EAGAIN: "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it",
+    errno.ENOENT: "the folder that its files go into is missing; set MPSHM_RUNTIME_DIR to one that is there",
+    errno.ENOTDIR: "what its files should go into is no folder; set MPSHM_RUNTIME_DIR to one",
+    errno.EACCES: "its files cannot be written; set MPSHM_RUNTIME_DIR to a folder that this user may write to",
+    errno.EROFS: "its files cannot be written, the disk is read-only; set MPSHM_RUNTIME_DIR to another folder",
+    errno.EPERM: "its folder or its manager belongs to somebody else; set MPSHM_RUNTIME_DIR to another folder",
 }
 
 
@@ -151,7 +167,10 @@ def _no_room(size: int, name: str) -> str:
             "limit"
         )
     pages, page = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return f"cannot allocate {size} bytes of shared memory: about {pages * page} bytes of memory are free"
+    return (
+        f"cannot allocate {size} bytes of shared memory: about {pages * page} bytes of memory are free; "
+        "drop arrays, or look at the limits of this process (ulimit -v) and of its container"
+    )
 
 
 _native.setup(Block, _refuse)

@@ -35,7 +35,19 @@ _watcher: threading.Thread | None = None
 
 
 class Claim:
-    """What a receiver of a `Lease` has: a claim, until it is released, dropped, or its process ends."""
+    """
+    What a receiver of a `Lease` has: a claim, until it is released, dropped, or its process ends.
+
+    It is made by receiving a lease, or by `claim_lease`. It can be sent on; then the next receiver has one as well.
+
+    Examples
+    --------
+    >>> lease = mp.Lease(lambda: None)
+    >>> claim = mp.claim_lease(lease.offer())
+    >>> claim.released
+    False
+    >>> claim.release()
+    """
 
     __slots__ = ("__weakref__", "_block")
 
@@ -52,7 +64,19 @@ class Claim:
         self._block = None
 
     def offer(self) -> bytes:
-        """As `Lease.offer`: one more receiver may claim. `ValueError` when this claim has been released."""
+        """
+        As `Lease.offer`: one more receiver may claim.
+
+        Returns
+        -------
+        bytes
+            56 of them, good for one `claim_lease`.
+
+        Raises
+        ------
+        ValueError
+            This claim has been released.
+        """
         if self._block is None:
             raise ValueError("this claim has been released and cannot be sent on")
         return _offer(self._block)
@@ -63,14 +87,31 @@ class Claim:
 
 class Lease:
     """
-    Something of this process that others may claim; *on_last_claim* is called, once, when the last claim has gone.
+    Something of this process that others may claim, with a callback when the last claim has gone.
 
     Sending it (on a queue, through a pipe, as an argument) makes a claim under way; the receiver gets a `Claim`. A
-    lease that has never been sent does not end. Raises what `Block` raises when no shared memory can be had.
+    lease that has never been sent does not end. The callback runs in a thread of this process, ``lease-watcher``, or in
+    whatever thread calls `collect_leases`.
 
-    >>> lease = Lease(lambda: None)
+    Parameters
+    ----------
+    on_last_claim : callable
+        Called once, without arguments.
+
+    Raises
+    ------
+    MemoryError, OSError
+        What `Block` raises when no shared memory can be had.
+
+    Examples
+    --------
+    >>> lease = mp.Lease(lambda: None)  # would free what lives elsewhere
+    >>> handle = lease.offer()  # for one receiver, who calls claim_lease
     >>> lease.claims, lease.ended
-    (0, False)
+    (1, False)
+    >>> lease.revoke()
+    >>> lease.claims
+    0
     """
 
     def __init__(self, on_last_claim: Callable[[], object]) -> None:
@@ -92,9 +133,17 @@ class Lease:
 
     def offer(self) -> bytes:
         """
-        Make a claim under way: 56 bytes with which one receiver calls `claim_lease`. Sending a lease does just this.
+        Make a claim under way. Sending a lease does just this.
 
-        Raises `ValueError` in another process than the owner's, and when the lease has ended.
+        Returns
+        -------
+        bytes
+            56 of them, with which one receiver calls `claim_lease`.
+
+        Raises
+        ------
+        ValueError
+            In another process than the owner's, and when the lease has ended.
         """
         global _watcher
         if self._block is None or self._owner != os.getpid():
@@ -121,9 +170,18 @@ def _offer(block: Block) -> bytes:
 
 def collect_leases() -> int:
     """
-    Call the callbacks of all leases whose last claim has gone; return how many of those sent are left.
+    Call the callbacks of all leases whose last claim has gone.
 
-    >>> collect_leases() >= 0
+    Nothing needs this: a thread does it every 50 ms while a lease is out.
+
+    Returns
+    -------
+    int
+        How many of the leases that were sent are left.
+
+    Examples
+    --------
+    >>> mp.collect_leases() >= 0
     True
     """
     with _lock:
@@ -152,13 +210,29 @@ def _watch() -> None:
 
 def claim_lease(handle: bytes) -> Claim:
     """
-    Claim the lease that *handle* was offered for; a handle is good for one claim.
+    Claim the lease that a handle was offered for.
 
-    Raises `ValueError` when the handle is damaged, and `OSError` when it was used before or has been revoked.
+    Parameters
+    ----------
+    handle : bytes
+        What `Lease.offer` returned, good for one claim.
 
-    >>> lease = Lease(lambda: None)
-    >>> claim = claim_lease(lease.offer())
-    >>> claim.released
+    Returns
+    -------
+    Claim
+        Hold it for as long as what it stands for is used.
+
+    Raises
+    ------
+    OSError
+        The handle was used before or has been revoked.
+    ValueError
+        The handle is damaged.
+
+    Examples
+    --------
+    >>> lease = mp.Lease(lambda: None)
+    >>> mp.claim_lease(lease.offer()).released
     False
     """
     return Claim(rebuild_block(handle))

@@ -12,13 +12,25 @@ __all__ = ["get_thread_name", "set_parent_death_signal", "set_thread_name"]
 
 def set_thread_name(name: str) -> None:
     """
-    Name the calling thread as `ps -L`, `top -H` and debuggers show it.
+    Name the calling thread as ``ps -L``, ``top -H`` and debuggers show it.
 
-    The kernel keeps 15 bytes; a longer name is cut there, between two characters.
+    Parameters
+    ----------
+    name : str
+        The kernel keeps 15 bytes; a longer name is cut there, between two characters.
 
-    >>> set_thread_name("feeder")
-    >>> get_thread_name()
+    Raises
+    ------
+    ValueError
+        There is a NUL character in it.
+
+    Examples
+    --------
+    >>> before = mp.get_thread_name()
+    >>> mp.set_thread_name("feeder")
+    >>> mp.get_thread_name()
     'feeder'
+    >>> mp.set_thread_name(before)
     """
     if "\0" in name:
         raise ValueError(f"a thread name cannot contain a NUL character: {name!r}")
@@ -27,9 +39,16 @@ def set_thread_name(name: str) -> None:
 
 def get_thread_name() -> str:
     """
-    The calling thread's name as the kernel knows it, at most 15 bytes.
+    The calling thread's name as the kernel knows it.
 
-    >>> isinstance(get_thread_name(), str)
+    Returns
+    -------
+    str
+        At most 15 bytes.
+
+    Examples
+    --------
+    >>> len(mp.get_thread_name().encode()) <= 15
     True
     """
     name = ffi.new("char[]", lib.MPSHM_THREAD_NAME_SIZE)
@@ -40,15 +59,26 @@ def get_thread_name() -> str:
 
 def set_parent_death_signal(signum: int, *, parent: int = 0) -> None:
     """
-    Ask the kernel to send *signum* to this process when its parent dies; 0 takes it back.
+    Ask the kernel to send a signal to this process when its parent dies.
 
-    *parent* is the pid that is believed to be the parent, when known: if it has already gone, the signal is raised at
-    once, so that no orphan slips through. 0 stands for whoever is the parent now. On Linux the signal comes when the
-    parent *thread*, the one that forked, ends. Elsewhere than on Linux this does nothing.
+    On Linux the signal comes when the parent *thread*, the one that forked, ends. Elsewhere this does nothing.
 
-    Raises `ValueError` for a number that is no signal.
+    Parameters
+    ----------
+    signum : int
+        The signal; 0 takes the wish back.
+    parent : int, default 0
+        The pid that is believed to be the parent, when known: if it has already gone, the signal is raised at once, so
+        that no orphan slips through. 0 stands for whoever is the parent now.
 
-    >>> set_parent_death_signal(0)
+    Raises
+    ------
+    ValueError
+        The number is no signal.
+
+    Examples
+    --------
+    >>> mp.set_parent_death_signal(0)
     """
     number = operator.index(signum)
     if number != 0 and number not in set(_signal.valid_signals()):

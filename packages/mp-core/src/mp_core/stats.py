@@ -17,16 +17,23 @@ def add_copied_bytes(nbytes: int) -> None:
 
 def memory_stats() -> dict[str, int]:
     """
-    Counters of this process, all int; bytes where the name says so.
+    Counters of this process's shared memory.
 
-    - ``live_bytes``, ``live_blocks``: in blocks that this process holds
-    - ``in_flight_bytes``: in blocks made by this process and carried by messages that nobody has claimed yet
-    - ``cached_bytes``: free and kept warm for reuse, in memory made by this process
-    - ``tree_cached_bytes``, ``cache_limit``: the same for all processes of the tree together, and its limit
-    - ``copied_bytes``: copied from private into shared memory on sending, since this process began
-    - ``segments``: made by this process; ``mappings`` and ``descriptors``: of shared memory, held by it
+    Returns
+    -------
+    dict of str to int
+        Bytes where the name says so.
 
-    >>> memory_stats()["live_bytes"] >= 0
+        - ``live_bytes``, ``live_blocks``: in blocks that this process holds
+        - ``in_flight_bytes``: in blocks made by this process and carried by messages that nobody has claimed yet
+        - ``cached_bytes``: free and kept warm for reuse, in memory made by this process
+        - ``tree_cached_bytes``, ``cache_limit``: the same for all processes of the tree together, and its limit
+        - ``copied_bytes``: copied from private into shared memory on sending, since this process began
+        - ``segments``: made by this process; ``mappings`` and ``descriptors``: of shared memory, held by it
+
+    Examples
+    --------
+    >>> mp.memory_stats()["live_bytes"] >= 0
     True
     """
     raw = ffi.new("mpshm_stats *")
@@ -37,38 +44,77 @@ def memory_stats() -> dict[str, int]:
 
 def empty_cache() -> None:
     """
-    Give memory that is free and kept for reuse back to the system. Mappings stay, so nothing becomes invalid.
+    Give memory that is free and kept for reuse back to the system.
 
-    >>> empty_cache()
-    >>> memory_stats()["cached_bytes"]
+    Mappings stay, so nothing becomes invalid.
+
+    Examples
+    --------
+    >>> mp.empty_cache()
+    >>> mp.memory_stats()["cached_bytes"]
     0
     """
     lib.mpshm_empty_cache()
 
 
 class Segment(NamedTuple):
-    """One segment of shared memory, as `list_segments` sees it; sizes in bytes."""
+    """
+    One segment of shared memory, as `list_segments` sees it.
+
+    Attributes
+    ----------
+    tree : str
+        Which tree of processes it belongs to: 32 hexadecimal digits.
+    row : int
+        Its number in the tree.
+    strategy : str
+        ``"file_descriptor"`` or ``"file_system"``.
+    owner : int
+        The pid that allocates in it, 0 when it has died and others still use what it left.
+    age : float
+        Seconds since it was made.
+    live_blocks, live_bytes : int
+        In use, by whomever.
+    in_flight_bytes : int
+        Carried by messages that nobody has claimed yet.
+    cached_bytes : int
+        Free and kept warm.
+    holders : tuple of int
+        The pids that hold something in it.
+
+    Examples
+    --------
+    >>> mp.Segment._fields[:4]
+    ('tree', 'row', 'strategy', 'owner')
+    """
 
     tree: str
     row: int
     strategy: str
     owner: int
-    """The pid that allocates in it, 0 when it has died and others still use what it left."""
     age: float
-    """Seconds since it was made."""
     live_blocks: int
     live_bytes: int
     in_flight_bytes: int
     cached_bytes: int
     holders: tuple[int, ...]
-    """The pids that hold something in it."""
 
 
 def list_segments() -> list[Segment]:
     """
-    The segments of every tree of this user, oldest tree first.
+    The segments of shared memory of every tree of this user's processes.
 
-    >>> isinstance(list_segments(), list)
+    ``python -m mp_all stat`` prints them.
+
+    Returns
+    -------
+    list of Segment
+        Oldest tree first.
+
+    Examples
+    --------
+    >>> a = mp.shared.zeros(1000)
+    >>> any(os.getpid() in segment.holders for segment in mp.list_segments())
     True
     """
     room = 64

@@ -41,12 +41,23 @@ def set_sharing_strategy(new_strategy: str) -> None:
     """
     Choose how memory that is shared from now on is made; what is already shared or on its way keeps working.
 
-    *new_strategy* is one of `get_all_sharing_strategies()`, otherwise a `ValueError` lists them. Children started
-    after this inherit it. The environment variable ``MP_SHARING_STRATEGY`` sets the initial one. Where torch has been
-    imported, it is set for torch's tensors too.
+    Children started after this inherit it. ``MP_SHARING_STRATEGY`` in the environment sets the initial one. Where torch
+    has been imported, it is set for torch's tensors too.
 
-    >>> set_sharing_strategy("file_system")
-    >>> get_sharing_strategy()
+    Parameters
+    ----------
+    new_strategy : str
+        One of `get_all_sharing_strategies`.
+
+    Raises
+    ------
+    ValueError
+        Another one; the message lists them.
+
+    Examples
+    --------
+    >>> mp.set_sharing_strategy("file_system")
+    >>> mp.get_sharing_strategy()
     'file_system'
     """
     global _current
@@ -71,7 +82,14 @@ def get_sharing_strategy() -> str:
     """
     The strategy by which memory is shared now.
 
-    >>> get_sharing_strategy() in get_all_sharing_strategies()
+    Returns
+    -------
+    str
+        ``"file_descriptor"`` or ``"file_system"``.
+
+    Examples
+    --------
+    >>> mp.get_sharing_strategy() in mp.get_all_sharing_strategies()
     True
     """
     return _current
@@ -79,9 +97,16 @@ def get_sharing_strategy() -> str:
 
 def get_all_sharing_strategies() -> set[str]:
     """
-    The strategies that this platform has: on Linux both, elsewhere ``file_system``.
+    The strategies that this platform has.
 
-    >>> "file_system" in get_all_sharing_strategies()
+    Returns
+    -------
+    set of str
+        On Linux ``file_descriptor`` and ``file_system``, elsewhere ``file_system``.
+
+    Examples
+    --------
+    >>> "file_system" in mp.get_all_sharing_strategies()
     True
     """
     return set(_ALL)

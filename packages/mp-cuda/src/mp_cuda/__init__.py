@@ -88,15 +88,17 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
-def __getattr__(name: str) -> Any:
-    home = _HOME.get(name)
-    if home is None:
-        raise AttributeError(f"module 'mp_cuda' has no attribute {name!r}")
-    if home == "array":
-        importlib.import_module("mp_cuda.reduce")  # whoever has an array can send it
-    value = getattr(importlib.import_module(f"mp_cuda.{home}"), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+
+    def __getattr__(name: str) -> Any:
+        home = _HOME.get(name)
+        if home is None:
+            raise AttributeError(f"module 'mp_cuda' has no attribute {name!r}")
+        if home == "array":
+            importlib.import_module("mp_cuda.reduce")  # whoever has an array can send it
+        value = getattr(importlib.import_module(f"mp_cuda.{home}"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -16,14 +16,35 @@ __all__ = ["DeviceArray", "empty", "from_host"]
 
 class DeviceArray:
     """
-    An array on a CUDA device: *shape*, *strides* in bytes, *dtype*, on the device with ordinal *device*, from *ptr*.
+    An array on a CUDA device.
 
     It has no arithmetic; CuPy, numba, torch and others take it as it is, without a copy, and what they write is written
     in it. It travels to other processes on queues, through pipes and as an argument, and is the same memory there. Made
     by `empty`, `from_host` and `as_device_array`.
 
-    >>> a = from_host(b"abcd", dtype="uint8")                                     # doctest: +SKIP
-    >>> a.copy_to_host()                                                          # doctest: +SKIP
+    Parameters
+    ----------
+    ptr : int
+        Address of the first element on the device; 0 when there is none.
+    shape : tuple of int
+        Lengths of the axes.
+    dtype : DType
+        What an element is.
+    device : int
+        The ordinal of its device in this process.
+    strides : tuple of int, default those of C order
+        In bytes.
+    readonly : bool
+        Is it not to be written to?
+    owner : object
+        Kept alive by the array: what owns the memory.
+    stream : int, default the legacy default stream
+        The number of the stream in which its content is produced.
+
+    Examples
+    --------
+    >>> a = mp_cuda.from_host(b"abcd", dtype="uint8")                            # doctest: +SKIP
+    >>> a.copy_to_host()                                                         # doctest: +SKIP
     b'abcd'
     """
 
@@ -42,13 +63,10 @@ class DeviceArray:
         stream: int | None = None,
     ) -> None:
         self.ptr = ptr
-        """Address of the first element on the device; 0 when there is none."""
         self.shape = shape
         self.dtype = dtype
         self.device = device
-        """The ordinal of its device in this process."""
         self.strides = row_major(shape, dtype.itemsize) if strides is None else strides
-        """In bytes."""
         self.readonly = readonly
         self._owner = owner
         self._stream = stream
@@ -119,9 +137,27 @@ class DeviceArray:
 
     def copy_to_host(self, out: Any = None, *, stream: Any = None) -> Any:
         """
-        The elements in C order: as `bytes`, or into *out*, a writable buffer of `nbytes` bytes, which is returned.
+        The elements in C order.
 
         The copy is complete on return. It comes after what *stream* was given (the legacy default stream if None).
+
+        Parameters
+        ----------
+        out : writable buffer of `nbytes` bytes
+            Where to copy them; new `bytes` if None.
+        stream : Stream, or a stream of any library, or its number
+            Whose work the copy comes after.
+
+        Returns
+        -------
+        bytes, or *out*
+
+        Raises
+        ------
+        ValueError
+            *out* is read-only or has another size.
+        DriverError
+            The driver refused.
         """
         target = memoryview(bytearray(self.nbytes)) if out is None else memoryview(out).cast("B")
         if target.readonly:
@@ -139,7 +175,23 @@ class DeviceArray:
         return bytes(target) if out is None else out
 
     def copy_from_host(self, buffer: Any, *, stream: Any = None) -> None:
-        """Fill it with `nbytes` bytes from *buffer*, in C order. Complete on return; `ValueError` for other sizes."""
+        """
+        Fill it with bytes of this host, in C order. Complete on return.
+
+        Parameters
+        ----------
+        buffer : buffer of `nbytes` bytes
+            What to copy.
+        stream : Stream, or a stream of any library, or its number
+            Whose work the copy comes after.
+
+        Raises
+        ------
+        ValueError
+            The sizes differ, or the array is read-only.
+        DriverError
+            The driver refused.
+        """
         source = memoryview(buffer).cast("B")
         if self.readonly:
             raise ValueError("the array is read-only")
@@ -178,16 +230,43 @@ def order(device: int, before: int, after: int) -> None:
 
 def empty(shape: int | tuple[int, ...], dtype: Any = "<f4", *, device: int | None = None) -> DeviceArray:
     """
-    A new array of undefined content on *device* (an ordinal; the current one by default), in C order.
+    A new array of undefined content on a device, in C order.
 
-    Its memory comes from the driver itself, so it can always be sent. `DeviceMemoryError` when the device has no room.
+    Its memory comes from the driver itself, so it can always be sent.
 
-    >>> empty((2, 3), "float32").nbytes                                           # doctest: +SKIP
+    Parameters
+    ----------
+    shape : int or tuple of int
+        Lengths of the axes.
+    dtype : str, NumPy dtype or DType, default float32
+        What an element is.
+    device : int
+        An ordinal; the current device if None.
+
+    Returns
+    -------
+    DeviceArray
+        Of *shape*.
+
+    Raises
+    ------
+    DeviceMemoryError
+        The device has no room.
+    TypeError
+        *dtype* is no element type.
+    ValueError
+        A negative length.
+    MpCudaError
+        There is no driver or no such device.
+
+    Examples
+    --------
+    >>> mp_cuda.empty((2, 3), "float32").nbytes                                  # doctest: +SKIP
     24
     """
     shape = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(n < 0 for n in shape):
-        raise ValueError(f"an array cannot have the shape {shape}")
+        raise ValueError(f"an array cannot have the shape {shape}; lengths are 0 or more")
     dtype = dtype_of(dtype)
     device = driver.current_device() if device is None else device
     nbytes = prod(shape) * dtype.itemsize
@@ -199,12 +278,36 @@ def from_host(
     buffer: Any, shape: int | tuple[int, ...] | None = None, dtype: Any = None, *, device: int | None = None
 ) -> DeviceArray:
     """
-    A new array on *device* with the bytes of *buffer*: a NumPy array, `bytes`, anything with the buffer protocol.
+    A new array on a device with the bytes of a buffer.
 
-    *shape* and *dtype* are the buffer's own if not given (one dimension of uint8 for plain bytes). `ValueError` when
-    the sizes do not agree.
+    Parameters
+    ----------
+    buffer : buffer
+        A NumPy array, `bytes`, anything with the buffer protocol.
+    shape : int or tuple of int, default the buffer's own
+        Lengths of the axes.
+    dtype : str, NumPy dtype or DType, default the buffer's own
+        What an element is; uint8 for plain bytes.
+    device : int
+        An ordinal; the current device if None.
 
-    >>> from_host(b"abcd", (2, 2), "uint8").shape                                 # doctest: +SKIP
+    Returns
+    -------
+    DeviceArray
+        In C order.
+
+    Raises
+    ------
+    ValueError
+        The sizes do not agree.
+    TypeError
+        The buffer does not say its dtype.
+    DeviceMemoryError, MpCudaError
+        As for `empty`.
+
+    Examples
+    --------
+    >>> mp_cuda.from_host(b"abcd", (2, 2), "uint8").shape                        # doctest: +SKIP
     (2, 2)
     """
     view = memoryview(buffer)

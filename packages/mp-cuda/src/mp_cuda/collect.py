@@ -16,13 +16,24 @@ LOOK_EVERY_S = 0.01
 
 def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
     """
-    Free what can be freed now; return how many sent arrays that were.
+    Free what can be freed now.
 
     Nothing needs this: receivers that let go, end or are killed are noticed within a fraction of a second. Messages
-    that nobody has received yet keep their memory; with *in_flight_older_than*, in seconds, the older ones are taken
-    back, and who receives one later gets a `StaleHandleError`.
+    that nobody has received yet keep their memory.
 
-    >>> ipc_collect()
+    Parameters
+    ----------
+    in_flight_older_than : float
+        Seconds. Messages under way for longer are taken back, and who receives one later gets a `StaleHandleError`.
+
+    Returns
+    -------
+    int
+        How many sent arrays were freed.
+
+    Examples
+    --------
+    >>> mp_cuda.ipc_collect()
     0
     """
     before = len(exports)
@@ -41,10 +52,21 @@ def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
 
 def wait_released(timeout: float | None = None) -> bool:
     """
-    Wait until no other process has, or can still receive, memory of this one; False when *timeout* seconds were not
-    enough.
+    Wait until no other process has, or can still receive, memory of this one.
 
-    >>> wait_released(timeout=0)
+    Parameters
+    ----------
+    timeout : float
+        Seconds to wait, without limit if None.
+
+    Returns
+    -------
+    bool
+        False when *timeout* seconds were not enough.
+
+    Examples
+    --------
+    >>> mp_cuda.wait_released(timeout=0)
     True
     """
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -61,12 +83,21 @@ def ipc_stats() -> dict[str, int]:
     """
     Numbers about sharing in this process.
 
-    `live_sends`, `live_bytes`: messages of this process that others have or may receive, and the bytes of the
-    allocations behind them (an allocation sent twice counts twice). `claims`: receivers and messages under way.
-    `mappings`: allocations of others that are open here. `imported_events`, `pool_events`: events of others that are
-    open, events made for messages. `pending`: things dropped and not yet closed.
+    Returns
+    -------
+    dict of str to int
+        Bytes where the name says so.
 
-    >>> ipc_stats()["mappings"]
+        - ``live_sends``, ``live_bytes``: messages of this process that others have or may receive, and the bytes of the
+          allocations behind them (an allocation sent twice counts twice)
+        - ``claims``: receivers and messages under way
+        - ``mappings``: allocations of others that are open here
+        - ``imported_events``, ``pool_events``: events of others that are open, events made for messages
+        - ``pending``: things dropped and not yet closed
+
+    Examples
+    --------
+    >>> mp_cuda.ipc_stats()["mappings"]
     0
     """
     sent = list(exports.values())

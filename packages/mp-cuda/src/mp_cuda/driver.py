@@ -108,7 +108,14 @@ def is_available() -> bool:
     """
     Is there a CUDA driver with at least one device, usable in this process? Never raises.
 
-    >>> is_available() in (True, False)
+    Returns
+    -------
+    bool
+        False also after a fork from a process that had used CUDA.
+
+    Examples
+    --------
+    >>> mp_cuda.is_available() in (True, False)
     True
     """
     try:
@@ -118,7 +125,24 @@ def is_available() -> bool:
 
 
 def device_count() -> int:
-    """How many devices this process sees. `MpCudaError` when there is no driver."""
+    """
+    How many devices this process sees.
+
+    Returns
+    -------
+    int
+        0 or more.
+
+    Raises
+    ------
+    MpCudaError
+        There is no driver.
+
+    Examples
+    --------
+    >>> mp_cuda.device_count()                                                   # doctest: +SKIP
+    1
+    """
     return int(call("cuDeviceGetCount"))
 
 

@@ -16,10 +16,21 @@ _LONG = {"float": "f", "int": "i", "uint": "u", "complex": "c"}
 
 class DType(NamedTuple):
     """
-    An element type: *typestr* as in the array interface (None where it has no word for it), and DLPack's three numbers.
+    An element type, as the CUDA array interface and as DLPack call it.
 
-    >>> dtype_of("float32").itemsize, dtype_of("bfloat16").typestr
-    (4, None)
+    Attributes
+    ----------
+    typestr : str or None
+        As in the array interface, ``"<f4"``; None where it has no word for it.
+    code, bits, lanes : int
+        DLPack's three numbers.
+    descr : list or None
+        The fields of a structured type, as in the array interface.
+
+    Examples
+    --------
+    >>> mp_cuda.DType("<f4", 2, 32).name, mp_cuda.DType(None, 4, 16).name
+    ('float32', 'bfloat16')
     """
 
     typestr: str | None
@@ -27,7 +38,6 @@ class DType(NamedTuple):
     bits: int
     lanes: int = 1
     descr: Any = None
-    """The fields of a structured type, as in the array interface."""
 
     @property
     def itemsize(self) -> int:
@@ -36,7 +46,7 @@ class DType(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`float32` and its like."""
+        """``float32`` and its like."""
         if self.typestr is None:
             return _NAMES.get((self.code, self.bits), f"dlpack({self.code}, {self.bits}, {self.lanes})")
         kind = self.typestr[1]

@@ -15,15 +15,33 @@ __all__ = [
 
 
 class MpCudaError(RuntimeError):
-    """What all errors of mp_cuda have in common."""
+    """
+    What all errors of mp_cuda have in common.
+
+    Examples
+    --------
+    >>> issubclass(mp_cuda.MpCudaError, RuntimeError)
+    True
+    """
 
 
 class DriverError(MpCudaError):
     """
-    The CUDA driver refused a call: *call* is its name, *name* the error's and *code* its number.
+    The CUDA driver refused a call.
 
-    >>> DriverError("cuMemAlloc", "CUDA_ERROR_INVALID_VALUE", 1).code
-    1
+    Parameters
+    ----------
+    call : str
+        The driver function.
+    name : str
+        The error's name.
+    code : int
+        The error's number.
+
+    Examples
+    --------
+    >>> print(mp_cuda.DriverError("cuMemAlloc", "CUDA_ERROR_INVALID_VALUE", 1))
+    cuMemAlloc failed: CUDA_ERROR_INVALID_VALUE (1)
     """
 
     def __init__(self, call: str, name: str, code: int) -> None:
@@ -35,24 +53,66 @@ class DriverError(MpCudaError):
 
 
 class DeviceMemoryError(MpCudaError, MemoryError):
-    """A device has not enough memory left."""
+    """
+    A device has not enough memory left; also a `MemoryError`.
+
+    Examples
+    --------
+    >>> issubclass(mp_cuda.DeviceMemoryError, MemoryError)
+    True
+    """
 
 
 class ForkError(MpCudaError):
-    """CUDA was initialised before this process was forked, so it cannot be used here."""
+    """
+    CUDA was initialised before this process was forked, so it cannot be used here; start it with spawn.
+
+    Examples
+    --------
+    >>> issubclass(mp_cuda.ForkError, mp_cuda.MpCudaError)
+    True
+    """
 
 
 class NotShareableError(MpCudaError, TypeError):
-    """This memory cannot be opened by another process; the message says why and what to do."""
+    """
+    This memory cannot be opened by another process; the message says why and what to do. Also a `TypeError`.
+
+    Examples
+    --------
+    >>> issubclass(mp_cuda.NotShareableError, TypeError)
+    True
+    """
 
 
 class StaleHandleError(MpCudaError):
-    """A message was received before, by as many as it was meant for, or it was taken back by its sender."""
+    """
+    A message was received before, by as many as it was meant for, or it was taken back by its sender.
+
+    Examples
+    --------
+    >>> issubclass(mp_cuda.StaleHandleError, mp_cuda.MpCudaError)
+    True
+    """
 
 
 class ProducerGoneError(MpCudaError):
-    """The process that owns the memory has ended, and the memory with it."""
+    """
+    The process that owns the memory has ended, and the memory with it.
+
+    Examples
+    --------
+    >>> issubclass(mp_cuda.ProducerGoneError, mp_cuda.MpCudaError)
+    True
+    """
 
 
 class DeviceNotVisibleError(MpCudaError):
-    """The memory lives on a device that this process does not see; see CUDA_VISIBLE_DEVICES."""
+    """
+    The memory lives on a device that this process does not see; see ``CUDA_VISIBLE_DEVICES``.
+
+    Examples
+    --------
+    >>> issubclass(mp_cuda.DeviceNotVisibleError, mp_cuda.MpCudaError)
+    True
+    """

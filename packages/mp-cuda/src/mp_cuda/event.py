@@ -39,14 +39,31 @@ class _Destroy:
 
 class Event:
     """
-    A mark in a stream: `record` it behind some work, and `wait` for that work in another stream, thread or process.
+    A mark in a stream, which any stream, thread or process can wait for.
 
     It is made on the device of the first stream that records it, or on *device*. With *interprocess* it can be sent, as
-    an array can: the receiver has the same event, may record it as well, and it lives until both have dropped it. Such
-    an event has no timing. `ValueError` when both are asked for.
+    an array can: the receiver has the same event, may record it as well, and it lives until both have dropped it.
 
-    >>> event = Event(interprocess=True)                                          # doctest: +SKIP
-    >>> event.record(); event.synchronize(); event.query()                        # doctest: +SKIP
+    Parameters
+    ----------
+    enable_timing : bool
+        Can it measure time?
+    blocking : bool
+        Does `synchronize` sleep rather than spin?
+    interprocess : bool
+        Can it be sent to other processes? Such an event has no timing.
+    device : int
+        An ordinal; that of the first stream if None.
+
+    Raises
+    ------
+    ValueError
+        Both *enable_timing* and *interprocess*.
+
+    Examples
+    --------
+    >>> event = mp_cuda.Event(interprocess=True)                                 # doctest: +SKIP
+    >>> event.record(); event.synchronize(); event.query()                       # doctest: +SKIP
     True
     """
 
@@ -127,7 +144,7 @@ class Event:
     def elapsed_time(self, end: Event) -> float:
         """Milliseconds from this event to *end*, both with *enable_timing*, recorded and done."""
         if self._event is None or end._event is None:
-            raise ValueError("both events must have been recorded")
+            raise ValueError("both events must have been recorded before the time between them can be had")
         with driver.guard(self._on()):
             return float(driver.call("cuEventElapsedTime", self._event, end._event))
 

@@ -18,12 +18,30 @@ DEVICE_ORDINAL = 9
 
 def as_device_array(obj: Any, *, stream: Any = None) -> DeviceArray:
     """
-    *obj*, an array of any CUDA library, as a `DeviceArray` on the same memory. *obj* is kept alive by it.
+    An array of any CUDA library as a `DeviceArray` on the same memory.
 
-    *stream* is where its content is produced, if *obj* does not say so itself. `TypeError` when it is no device array,
-    `NotShareableError` when its memory is not that of a device (pinned or managed memory).
+    Parameters
+    ----------
+    obj : array
+        With ``__cuda_array_interface__`` or ``__dlpack__``. It is kept alive by the result.
+    stream : Stream, or a stream of any library, or its number
+        Where its content is produced, if *obj* does not say so itself.
 
-    >>> as_device_array(empty(3)).shape                                           # doctest: +SKIP
+    Returns
+    -------
+    DeviceArray
+        Of *obj*'s shape, strides and dtype.
+
+    Raises
+    ------
+    TypeError
+        It is no device array.
+    NotShareableError
+        Its memory is not that of a device (pinned or managed memory).
+
+    Examples
+    --------
+    >>> mp_cuda.as_device_array(mp_cuda.empty(3)).shape                          # doctest: +SKIP
     (3,)
     """
     if isinstance(obj, DeviceArray):

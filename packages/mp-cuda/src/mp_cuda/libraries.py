@@ -30,9 +30,11 @@ def init_reductions() -> None:
     """
     Send the device arrays of CuPy, numba and cuda.core by handle from now on, in this process and in children.
 
-    It costs nothing while none of them has been imported. Calling it again does nothing. `import mp_all` calls it.
+    It costs nothing while none of them has been imported. Calling it again does nothing. ``import mp_all`` calls it.
 
-    >>> init_reductions()
+    Examples
+    --------
+    >>> mp_cuda.init_reductions()
     """
     for module, kind in WATCHED.items():
         if module in sys.modules:
@@ -44,10 +46,28 @@ def init_reductions() -> None:
 
 def register(*kinds: str) -> tuple[str, ...]:
     """
-    Send the arrays of these libraries: "cupy", "numba", "cuda.core", "torch"; of all that have been imported, but
-    torch, when none is named. Returns which were registered. A library that is named is imported.
+    Send the arrays of these libraries by handle.
 
-    >>> register()
+    Parameters
+    ----------
+    *kinds : {"cupy", "numba", "cuda.core", "torch"}
+        They are imported. If none is named, all that have been imported, but torch.
+
+    Returns
+    -------
+    tuple of str
+        Which were registered.
+
+    Raises
+    ------
+    ImportError
+        One that was named is not installed.
+    ValueError
+        There is no such kind.
+
+    Examples
+    --------
+    >>> mp_cuda.register()
     ()
     """
     from mp_cuda import adapters
@@ -72,7 +92,18 @@ def register(*kinds: str) -> tuple[str, ...]:
 
 
 def unregister(*kinds: str) -> None:
-    """Let the arrays of these libraries, or of all, travel again as they did before `register`."""
+    """
+    Let the arrays of these libraries travel again as they did before `register`.
+
+    Parameters
+    ----------
+    *kinds : {"cupy", "numba", "cuda.core", "torch"}
+        All, if none is named.
+
+    Examples
+    --------
+    >>> mp_cuda.unregister("torch")
+    """
     for type_, (kind, before) in list(_before.items()):
         if not kinds or kind in kinds:
             del _before[type_]

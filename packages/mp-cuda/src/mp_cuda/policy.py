@@ -17,13 +17,25 @@ def set_policy(
     *, fallback: Fallback | None = None, exit_wait: float | None = None, event_pool: int | None = None
 ) -> None:
     """
-    Set how this process shares; what is not given stays.
+    Set how this process shares device memory; what is not given stays.
 
-    *fallback*: what becomes of memory that cannot be opened elsewhere: "error" (`NotShareableError`) or "copy", into
-    memory that can. *exit_wait*: seconds that this process waits at its exit for receivers of its memory. *event_pool*:
-    how many events are used for messages under way; beyond it a sender waits for its stream. `ValueError` for others.
+    Parameters
+    ----------
+    fallback : {"error", "copy"}
+        What becomes of memory that cannot be opened elsewhere: a `NotShareableError`, or a copy into memory that can.
+    exit_wait : float
+        Seconds that this process waits at its exit for receivers of its memory.
+    event_pool : int
+        How many events are used for messages under way; beyond it a sender waits for its stream.
 
-    >>> set_policy(fallback="error", exit_wait=0.0)
+    Raises
+    ------
+    ValueError
+        Something else than these.
+
+    Examples
+    --------
+    >>> mp_cuda.set_policy(fallback="error", exit_wait=0.0)
     """
     module = globals()
     if fallback is not None:

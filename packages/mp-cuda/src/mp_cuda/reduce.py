@@ -97,10 +97,15 @@ def _at_home(message: Message) -> DeviceArray:
 
 class Shared:
     """
-    An array that was exported when `share` was called: pickle it once, for as many receivers as were asked for.
+    An array that was exported when `share` was called.
 
-    It unpickles to an array of the kind that was shared. When it is dropped without having been pickled, it is taken
-    back.
+    Pickle it once, for as many receivers as were asked for. It unpickles to an array of the kind that was shared.
+    When it is dropped without having been pickled, it is taken back. Only `share` makes one.
+
+    Examples
+    --------
+    >>> shared = mp_cuda.share(mp_cuda.empty(3))                                 # doctest: +SKIP
+    >>> queue.put(shared)                                                        # doctest: +SKIP
     """
 
     __slots__ = ("__weakref__", "_message", "_pickled")
@@ -139,14 +144,37 @@ class _TakeBack:
 
 def share(obj: Any, *, stream: Any = None, receivers: int = 1, fallback: Fallback | None = None) -> Shared:
     """
-    *obj*, a device array of any library, ready to be sent to *receivers* processes.
+    A device array of any library, exported now and in this thread, ready to be sent.
 
-    It is exported now and in this thread: what *stream* was given so far (the array's own stream, or the legacy default
-    stream, if None) is waited for by the receivers. Use it with a `Queue`, which pickles later and in another
-    thread, and for work in streams of your own. *fallback* "copy" copies memory that cannot be shared, "error"
-    refuses it with a `NotShareableError`; None is what `set_policy` has set.
+    What its stream was given so far is waited for by the receivers. Use it with a ``Queue``, which pickles later and in
+    another thread, and for work in streams of your own.
 
-    >>> queue.put(share(array, stream=stream))                                    # doctest: +SKIP
+    Parameters
+    ----------
+    obj : array
+        What `as_device_array` takes.
+    stream : Stream, or a stream of any library, or its number
+        Where its content is produced; the array's own stream, or the legacy default stream, if None.
+    receivers : int
+        How many processes will receive it.
+    fallback : {"error", "copy"}
+        Refuse memory that cannot be shared, or copy it; what `set_policy` has set if None.
+
+    Returns
+    -------
+    Shared
+        To be sent once.
+
+    Raises
+    ------
+    NotShareableError
+        Its memory cannot be opened by another process.
+    TypeError
+        It is no device array.
+
+    Examples
+    --------
+    >>> queue.put(mp_cuda.share(array, stream=stream))                           # doctest: +SKIP
     """
     kind = adapters.OWN if isinstance(obj, DeviceArray) else adapters.kind_of(obj) or adapters.OWN
     array = as_device_array(obj, stream=stream)

@@ -15,10 +15,16 @@ IPC_EVENTS, POOLS = 125, 115
 
 def situation() -> Iterator[tuple[str, str]]:
     """
-    Pairs of a word and what there is to say about it: bindings, driver, each device, and what is known not to work
-    here.
+    What a bug report needs to know about devices: bindings, driver, each device, and what is known not to work here.
 
-    >>> dict(situation())["bindings"] != ""
+    Returns
+    -------
+    iterator of (str, str)
+        A word, and what there is to say about it.
+
+    Examples
+    --------
+    >>> dict(mp_cuda.situation())["bindings"] != ""
     True
     """
     try:

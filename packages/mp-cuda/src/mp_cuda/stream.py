@@ -36,7 +36,7 @@ def stream_number(stream: Any) -> int:
     except (TypeError, ValueError):
         raise TypeError(f"{stream!r} is no stream: give None, a number or a stream of a CUDA library") from None
     if number < 0:
-        raise ValueError(f"a stream cannot be {number}")
+        raise ValueError(f"a stream cannot be {number}; its number is 0 or more")
     return number or LEGACY
 
 
@@ -63,11 +63,25 @@ class _Destroy:
 
 class Stream:
     """
-    A stream on *device* (the current one by default); *non_blocking* ones do not wait for the legacy default stream.
+    A stream on a device.
 
-    Anything with `__cuda_stream__` accepts it, and it can be given wherever mp_cuda asks for a stream.
+    Anything with ``__cuda_stream__`` accepts it, and it can be given wherever mp_cuda asks for a stream.
 
-    >>> stream = Stream()                                                       # doctest: +SKIP
+    Parameters
+    ----------
+    device : int
+        An ordinal; the current device if None.
+    non_blocking : bool
+        Does it not wait for the legacy default stream?
+
+    Raises
+    ------
+    MpCudaError
+        There is no driver or no such device.
+
+    Examples
+    --------
+    >>> stream = mp_cuda.Stream()                                                # doctest: +SKIP
     """
 
     _owner: Any = None

@@ -45,11 +45,13 @@ _plain: Any = _native.compiled("mp_reductions._plain")
 
 def init_reductions() -> None:
     """
-    Send every `np.ndarray` through shared memory from now on, in this process and in children started after.
+    Send every `numpy.ndarray` through shared memory from now on, in this process and in children started after.
 
-    Calling it again does nothing. `import mp_all` calls it.
+    ``import mp_all`` calls it. Calling it again does nothing.
 
-    >>> init_reductions()
+    Examples
+    --------
+    >>> mp.init_reductions()
     """
     ForkingPickler.register(np.ndarray, _plain.reduce_plain if _knows_arrays() else reduce_ndarray)
     ForkingPickler.register(np.memmap, reduce_memmap)

@@ -47,21 +47,31 @@ class shared_allocator:
     """
     Inside ``with shared_allocator():`` every array of more than 32 KiB that NumPy makes is made in shared memory.
 
-    That is the result of arithmetic, `np.load`, `np.concatenate`, a DataFrame's columns and so on, all of them plain
-    `np.ndarray`. Sending one, or a view of one, copies nothing, and both sides see each other's writes. They outlive
+    That is the result of arithmetic, `numpy.load`, `numpy.concatenate`, the columns of a DataFrame, all of them plain
+    `numpy.ndarray`. Sending one, or a view of one, copies nothing, and both sides see each other's writes. They outlive
     the scope. Smaller arrays are private and travel in the message; so do arrays of Python objects.
 
     It holds in this thread or asyncio task, and in tasks created inside. As a decorator it works on functions,
     coroutine functions and generator functions; a decorated generator is inside while it runs and outside while its
     caller does (a ``with`` around a ``yield`` stays in force in the caller, as every context variable does).
 
-    Where shared memory has run out, arrays are made in private memory, and sending them is what it always was. Raises
-    `NotImplementedError` when NumPy does not look as expected.
+    Where shared memory has run out, arrays are made in private memory, and sending them is what it always was.
 
-    >>> with shared_allocator():
+    Raises
+    ------
+    NotImplementedError
+        NumPy does not look as expected; raised on entering.
+
+    See Also
+    --------
+    install_shared_allocator : the same for a whole process, usable as the initializer of a pool.
+
+    Examples
+    --------
+    >>> with mp.shared_allocator():
     ...     a = np.arange(10_000) * 2.0
-    >>> block_of(a) is not None
-    True
+    >>> mp.is_shared(a), mp.is_shared(a[::2])
+    (True, True)
     """
 
     def __enter__(self) -> shared_allocator:
@@ -167,12 +177,19 @@ def install_shared_allocator() -> None:
 
     It takes no arguments, so that it can be the *initializer* of a pool: then results come back without a copy.
     ``MP_SHARED_ALLOCATOR=1`` in the environment calls it on import. Where another allocator was set for a context,
-    that one stays. Calling it again does nothing. Raises as `shared_allocator` does.
+    that one stays. Calling it again does nothing.
 
-    >>> install_shared_allocator()
-    >>> block_of(np.ones(10_000)) is not None
+    Raises
+    ------
+    NotImplementedError
+        NumPy does not look as expected.
+
+    Examples
+    --------
+    >>> mp.install_shared_allocator()
+    >>> mp.is_shared(np.ones(10_000))
     True
-    >>> uninstall_shared_allocator()
+    >>> mp.uninstall_shared_allocator()
     """
     global ever
     ever = True
@@ -181,11 +198,15 @@ def install_shared_allocator() -> None:
 
 def uninstall_shared_allocator() -> None:
     """
-    Let NumPy allocate as it always has. Arrays that were born shared stay so; scopes that are open stay open.
+    Let NumPy allocate as it always has.
 
-    >>> uninstall_shared_allocator()
-    >>> block_of(np.ones(10_000)) is None
-    True
+    Arrays that were born shared stay so; scopes that are open stay open.
+
+    Examples
+    --------
+    >>> mp.uninstall_shared_allocator()
+    >>> mp.is_shared(np.ones(10_000))
+    False
     """
     if ever:
         handlers().replace(False)

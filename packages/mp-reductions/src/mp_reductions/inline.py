@@ -49,10 +49,18 @@ _plain.set_limit(_limit)
 
 def get_inline_limit() -> int:
     """
-    Private arrays travel in the message as long as it has at most this many bytes of them; what is larger, or comes
-    after, goes through shared memory. (Arrays of up to 256 bytes are too small to be counted.)
+    How many bytes of private arrays travel in a message itself.
 
-    >>> get_inline_limit() >= 0
+    What is larger, or comes after, goes through shared memory. Arrays of up to 256 bytes are too small to be counted.
+
+    Returns
+    -------
+    int
+        Bytes for each message, 32 KiB if not set.
+
+    Examples
+    --------
+    >>> mp.get_inline_limit() >= 0
     True
     """
     return _limit
@@ -60,13 +68,29 @@ def get_inline_limit() -> int:
 
 def set_inline_limit(nbytes: int) -> None:
     """
-    Set the limit, in bytes for each message, for this process; 0 sends every private array through shared memory.
+    Set how many bytes of private arrays travel in a message itself, for this process.
 
-    Raises `ValueError` for a negative number.
+    ``MP_INLINE_BYTES`` in the environment sets it for a program that is left unchanged.
 
-    >>> set_inline_limit(16 * 1024)
-    >>> get_inline_limit()
+    Parameters
+    ----------
+    nbytes : int
+        Bytes for each message; 0 sends every private array through shared memory.
+
+    Raises
+    ------
+    ValueError
+        A negative number.
+    TypeError
+        No integer.
+
+    Examples
+    --------
+    >>> before = mp.get_inline_limit()
+    >>> mp.set_inline_limit(16 * 1024)
+    >>> mp.get_inline_limit()
     16384
+    >>> mp.set_inline_limit(before)
     """
     global _limit
     _limit = _validated(nbytes)

@@ -49,7 +49,9 @@ def rebuild_memmap(
     try:
         whole = np.memmap(path, np.uint8, mode, offset, (nbytes,))
     except FileNotFoundError:
-        raise FileNotFoundError(f"a memory-mapped array came, but its file has gone: {path}") from None
+        raise FileNotFoundError(
+            f"a memory-mapped array came, but its file has gone: {path}; it must stay until the array has been received"
+        ) from None
     make: Callable[..., Any] = np.ndarray.__new__
     a: np.memmap[Any, Any] = make(np.memmap, shape, dtype, whole, start, strides)
     for name in ("_mmap", "filename", "offset", "mode"):

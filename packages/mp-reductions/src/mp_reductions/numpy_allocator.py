@@ -45,7 +45,10 @@ class Handlers:
         self.born: Any = born.wrap(self._own)
         probe = np.empty(1)
         if ctypes.c_void_p.from_address(id(probe) + DATA_OFFSET).value != probe.__array_interface__["data"][0]:
-            raise NotImplementedError(f"arrays of NumPy {np.__version__} do not begin as those of 1.26 to 2.4 do")
+            raise NotImplementedError(
+                f"arrays of NumPy {np.__version__} do not begin as those of 1.26 to 2.4 do; use shared.zeros and its "
+                "family instead"
+            )
 
     def get(self) -> Any:
         """The handler of this context, a capsule."""

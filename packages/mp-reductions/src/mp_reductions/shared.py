@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
 from typing import Any, Literal, SupportsIndex
 
 import numpy as np
 
 from mp_core.block import Block, allocate
-from mp_reductions.sharing import array_over, shared_like
+from mp_reductions.likes import Array, Shape, empty_like, filled, full_like, ones_like, zeros_like
+from mp_reductions.sharing import REMEDY, array_over, shared_like
 
 __all__ = [
     "array",
@@ -30,9 +30,6 @@ __all__ = [
     "zeros_like",
 ]
 
-Shape = SupportsIndex | Sequence[SupportsIndex]
-Array = np.ndarray[Any, Any]
-
 
 def _make(shape: Shape, dtype: Any, order: Literal["C", "F"], device: str | None, like: None, *, zeroed: bool) -> Array:
     if device not in (None, "cpu"):
@@ -41,7 +38,9 @@ def _make(shape: Shape, dtype: Any, order: Literal["C", "F"], device: str | None
         raise TypeError("shared arrays are plain np.ndarray: `like` must be None")
     dtype = np.dtype(dtype)
     if dtype.hasobject:
-        raise TypeError(f"an array of dtype {dtype} holds references to Python objects, which cannot be shared")
+        raise TypeError(
+            f"an array of dtype {dtype} holds references to Python objects, which cannot be shared; {REMEDY}"
+        )
     dims = (operator.index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(operator.index, shape))
     if any(n < 0 for n in dims):
         raise ValueError(f"negative dimensions are not allowed: {dims}")
@@ -54,9 +53,43 @@ def empty(
     shape: Shape, dtype: Any = float, order: Literal["C", "F"] = "C", *, device: str | None = None, like: None = None
 ) -> Array:
     """
-    A new shared array of *shape* and *dtype*, without setting its entries; see `np.empty`.
+    A new shared array of the given shape and type, its entries not set.
 
-    >>> empty((2, 3), np.float32).shape
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the axes; one int for a single axis.
+    dtype : data type, default float64
+        What an element is; without Python objects.
+    order : {"C", "F"}, default "C"
+        Row by row, or column by column.
+    device : {None, "cpu"}
+        For the array API; nothing else is possible.
+    like : None
+        For NumPy's signature; nothing else is possible.
+
+    Returns
+    -------
+    numpy.ndarray of shape *shape*
+        In shared memory. A process to which it is sent has the same memory, without a copy.
+
+    Raises
+    ------
+    MemoryError
+        There is no room; the message has the sizes and what to do.
+    TypeError
+        *dtype* holds Python objects, or *like* is given.
+    ValueError
+        A negative length, or another device.
+
+    See Also
+    --------
+    zeros : the same, filled with zeros, which costs nothing until it is touched.
+    numpy.empty : the private one, with the same signature.
+
+    Examples
+    --------
+    >>> mp.shared.empty((2, 3), np.float32).shape
     (2, 3)
     """
     return _make(shape, dtype, order, device, like, zeroed=False)
@@ -66,10 +99,59 @@ def zeros(
     shape: Shape, dtype: Any = float, order: Literal["C", "F"] = "C", *, device: str | None = None, like: None = None
 ) -> Array:
     """
-    A new shared array of *shape* and *dtype*, filled with zeros; see `np.zeros`.
+    A new shared array of the given shape and type, filled with zeros.
 
-    >>> zeros(3, int).tolist()
-    [0, 0, 0]
+    Under ``file_descriptor`` it is as lazy as `numpy.zeros`: 10 GB cost nothing until they are touched. Under
+    ``file_system`` the bytes are reserved at once.
+
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the axes; one int for a single axis.
+    dtype : data type, default float64
+        What an element is; without Python objects.
+    order : {"C", "F"}, default "C"
+        Row by row, or column by column.
+    device : {None, "cpu"}
+        For the array API; nothing else is possible.
+    like : None
+        For NumPy's signature; nothing else is possible.
+
+    Returns
+    -------
+    numpy.ndarray of shape *shape*
+        A plain array in shared memory. Put it on a queue, or give it to a process: the receiver has the same memory,
+        no byte is copied, and each side sees what the other writes. The memory is given back when the last process has
+        dropped it.
+
+    Raises
+    ------
+    MemoryError
+        There is no room; the message has the sizes and what to do.
+    TypeError
+        *dtype* holds Python objects, or *like* is given.
+    ValueError
+        A negative length, or another device.
+
+    See Also
+    --------
+    share_memory : a shared copy of an array that exists.
+    shared_allocator : what NumPy itself makes, made in shared memory.
+    numpy.zeros : the private one, with the same signature.
+
+    Examples
+    --------
+    >>> a = mp.shared.zeros((2, 3), int)
+    >>> mp.is_shared(a)
+    True
+
+    Another process writes into it, and it is seen here:
+
+    >>> process = mp.Process(target=np.copyto, args=(a, 7))
+    >>> process.start()
+    >>> process.join()
+    >>> a.tolist()
+    [[7, 7, 7], [7, 7, 7]]
     """
     return _make(shape, dtype, order, device, like, zeroed=True)
 
@@ -83,12 +165,33 @@ def ones(
     like: None = None,
 ) -> Array:
     """
-    A new shared array of *shape* and *dtype* (float64 by default), filled with ones; see `np.ones`.
+    A new shared array of the given shape and type, filled with ones.
 
-    >>> ones(3, int).tolist()
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the axes; one int for a single axis.
+    dtype : data type, default float64
+        What an element is; without Python objects.
+    order, device, like
+        As for `zeros`.
+
+    Returns
+    -------
+    numpy.ndarray of shape *shape*
+        In shared memory.
+
+    Raises
+    ------
+    MemoryError, TypeError, ValueError
+        As for `zeros`.
+
+    Examples
+    --------
+    >>> mp.shared.ones(3, int).tolist()
     [1, 1, 1]
     """
-    return _filled(_make(shape, dtype, order, device, like, zeroed=False), 1)
+    return filled(_make(shape, dtype, order, device, like, zeroed=False), 1)
 
 
 def full(
@@ -101,13 +204,36 @@ def full(
     like: None = None,
 ) -> Array:
     """
-    A new shared array of *shape*, filled with *fill_value*, whose dtype is the default; see `np.full`.
+    A new shared array of the given shape, filled with one value.
 
-    >>> full(3, 7).tolist()
+    Parameters
+    ----------
+    shape : int or sequence of int
+        Lengths of the axes; one int for a single axis.
+    fill_value : scalar or array_like
+        What every entry is; it is broadcast to *shape*.
+    dtype : data type, default that of *fill_value*
+        What an element is; without Python objects.
+    order, device, like
+        As for `zeros`.
+
+    Returns
+    -------
+    numpy.ndarray of shape *shape*
+        In shared memory.
+
+    Raises
+    ------
+    MemoryError, TypeError, ValueError
+        As for `zeros`.
+
+    Examples
+    --------
+    >>> mp.shared.full(3, 7).tolist()
     [7, 7, 7]
     """
     chosen = np.asarray(fill_value).dtype if dtype is None else dtype
-    return _filled(_make(shape, chosen, order, device, like, zeroed=False), fill_value)
+    return filled(_make(shape, chosen, order, device, like, zeroed=False), fill_value)
 
 
 def array(
@@ -121,9 +247,42 @@ def array(
     like: None = None,
 ) -> Array:
     """
-    A new shared array with the values of *object*; see `np.array`. It is always a copy, and never a subclass.
+    A new shared array with the values of *object*: always a copy, and never a subclass.
 
-    >>> array([1, 2, 3]).tolist()
+    Parameters
+    ----------
+    object : array_like
+        Its values.
+    dtype : data type, default that of *object*
+        What an element is; without Python objects.
+    copy : True
+        `share_memory` is the one that copies only when it has to.
+    order : {"K", "A", "C", "F"}, default "K"
+        How the copy lies in memory; "K" is as *object* does.
+    subok : False
+        For NumPy's signature; nothing else is possible.
+    ndmin : int, default 0
+        The least number of axes; axes of length 1 are put in front.
+    like : None
+        For NumPy's signature; nothing else is possible.
+
+    Returns
+    -------
+    numpy.ndarray
+        In shared memory, of *object*'s shape.
+
+    Raises
+    ------
+    MemoryError
+        There is no room; the message has the sizes and what to do.
+    TypeError
+        It would hold Python objects, or *subok* or *like* is given.
+    ValueError
+        *copy* is False.
+
+    Examples
+    --------
+    >>> mp.shared.array([1, 2, 3]).tolist()
     [1, 2, 3]
     """
     if not copy:
@@ -136,90 +295,42 @@ def array(
     return result
 
 
-def empty_like(
-    prototype: Any,
-    dtype: Any = None,
-    order: Literal["K", "A", "C", "F"] = "K",
-    subok: bool = True,
-    shape: Shape | None = None,
-    *,
-    device: str | None = None,
-) -> Array:
-    """
-    A new shared array of *prototype*'s shape, dtype and memory order; see `np.empty_like`. Never a subclass.
-
-    >>> empty_like(np.ones((2, 3), order="F")).flags.f_contiguous
-    True
-    """
-    if device not in (None, "cpu"):
-        raise ValueError(f"shared arrays live on the device 'cpu', not {device!r}")
-    return shared_like(np.empty_like(prototype, dtype, order, False, shape))
-
-
-def zeros_like(
-    a: Any,
-    dtype: Any = None,
-    order: Literal["K", "A", "C", "F"] = "K",
-    subok: bool = True,
-    shape: Shape | None = None,
-    *,
-    device: str | None = None,
-) -> Array:
-    """
-    A new shared array of zeros with *a*'s shape, dtype and memory order; see `np.zeros_like`. Never a subclass.
-
-    >>> zeros_like(np.ones(2)).tolist()
-    [0.0, 0.0]
-    """
-    return _filled(empty_like(a, dtype, order, subok, shape, device=device), 0)
-
-
-def ones_like(
-    a: Any,
-    dtype: Any = None,
-    order: Literal["K", "A", "C", "F"] = "K",
-    subok: bool = True,
-    shape: Shape | None = None,
-    *,
-    device: str | None = None,
-) -> Array:
-    """
-    A new shared array of ones with *a*'s shape, dtype and memory order; see `np.ones_like`. Never a subclass.
-
-    >>> ones_like(np.zeros(2)).tolist()
-    [1.0, 1.0]
-    """
-    return _filled(empty_like(a, dtype, order, subok, shape, device=device), 1)
-
-
-def full_like(
-    a: Any,
-    fill_value: Any,
-    dtype: Any = None,
-    order: Literal["K", "A", "C", "F"] = "K",
-    subok: bool = True,
-    shape: Shape | None = None,
-    *,
-    device: str | None = None,
-) -> Array:
-    """
-    A new shared array full of *fill_value* with *a*'s shape, dtype and memory order; see `np.full_like`.
-
-    >>> full_like(np.zeros(2, int), 7).tolist()
-    [7, 7]
-    """
-    return _filled(empty_like(a, dtype, order, subok, shape, device=device), fill_value)
-
-
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0, *, like: None = None) -> Array:
     """
-    A one-dimensional shared array of the items of *buffer*; see `np.frombuffer`.
+    A shared array with one axis, of the items of a buffer.
 
-    A `Block` is viewed where it is. Any other buffer is private, so its items are copied into shared memory.
+    Parameters
+    ----------
+    buffer : Block or buffer
+        A `Block` is viewed where it is. Any other buffer is private, so its items are copied into shared memory.
+    dtype : data type, default float64
+        What an item is.
+    count : int, default -1
+        How many items; -1 is all there are.
+    offset : int, default 0
+        Where the first one begins, in bytes.
+    like : None
+        For NumPy's signature; nothing else is possible.
 
-    >>> block = Block(16)
-    >>> frombuffer(block)[:] = 1.0
-    >>> frombuffer(block).tolist()
+    Returns
+    -------
+    numpy.ndarray of shape (count,)
+        In shared memory.
+
+    Raises
+    ------
+    MemoryError
+        There is no room for the copy.
+    TypeError
+        *dtype* holds Python objects, or *like* is given.
+    ValueError
+        The buffer is smaller than asked for, or no whole number of items.
+
+    Examples
+    --------
+    >>> block = mp.Block(16)
+    >>> mp.shared.frombuffer(block)[:] = 1.0
+    >>> mp.shared.frombuffer(block).tolist()
     [1.0, 1.0]
     """
     if like is not None:
@@ -229,11 +340,6 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     if isinstance(buffer, Block):
         return array_over(buffer, view.shape, dtype, offset)
     return array(view)
-
-
-def _filled(a: Array, value: Any) -> Array:
-    np.copyto(a, value, casting="unsafe")
-    return a
 
 
 _NUMPY2 = int(np.__version__.split(".")[0]) >= 2

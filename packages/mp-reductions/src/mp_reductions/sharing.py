@@ -14,6 +14,7 @@ from mp_reductions import born
 from mp_reductions.layout import span
 
 __all__ = [
+    "REMEDY",
     "address_of",
     "array_over",
     "find_block",
@@ -83,13 +84,27 @@ def array_over(
 
 def is_shared(a: np.ndarray[Any, Any]) -> bool:
     """
-    Does *a* live in shared memory, so that sending it copies nothing and both sides see each other's writes?
+    Does an array live in shared memory, so that sending it copies nothing and both sides see each other's writes?
 
-    True for what `shared.*` and `share_memory` return, for arrays received through shared memory or born in it
-    (`shared_allocator`), and for their views.
-    Raises `TypeError` for what is not an array.
+    Parameters
+    ----------
+    a : numpy.ndarray
+        The array in question.
 
-    >>> is_shared(np.ones(3)), is_shared(share_memory(np.ones(3))[1:])
+    Returns
+    -------
+    bool
+        True for what `shared.zeros` and its family and `share_memory` return, for arrays received through shared
+        memory or born in it (`shared_allocator`), and for views of all these.
+
+    Raises
+    ------
+    TypeError
+        *a* is no array.
+
+    Examples
+    --------
+    >>> mp.is_shared(np.ones(3)), mp.is_shared(mp.shared.ones(3)[1:])
     (False, True)
     """
     return find_block(_array(a, "is_shared")) is not None
@@ -97,13 +112,35 @@ def is_shared(a: np.ndarray[Any, Any]) -> bool:
 
 def share_memory(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """
-    *a* itself when it lives in shared memory already, otherwise a shared copy (as `np.asarray` is to `np.array`).
+    The array itself when it lives in shared memory already, otherwise a shared copy.
 
-    The copy has *a*'s dtype and shape and lies in memory in the same order. Raises `TypeError` when *a* is no array or
-    holds Python objects, `MemoryError` with the sizes when there is no room.
+    It is to `shared.array` what `numpy.asarray` is to `numpy.array`.
 
-    >>> a = share_memory(np.arange(3))
-    >>> share_memory(a) is a
+    Parameters
+    ----------
+    a : numpy.ndarray
+        Any array without Python objects.
+
+    Returns
+    -------
+    numpy.ndarray
+        *a*, or a copy of its shape and dtype that lies in memory in the same order.
+
+    Raises
+    ------
+    MemoryError
+        There is no room for the copy; the message has the sizes and what to do.
+    TypeError
+        *a* is no array, or holds Python objects.
+
+    See Also
+    --------
+    share_memory_ : move the data in place.
+
+    Examples
+    --------
+    >>> a = mp.share_memory(np.arange(3))
+    >>> mp.share_memory(a) is a
     True
     """
     if find_block(_array(a, "share_memory")) is not None:
@@ -115,15 +152,34 @@ def share_memory(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 def share_memory_(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """
-    Move the data of *a* into shared memory, in place, and return *a*.
+    Move the data of an array into shared memory, in place.
 
     It follows the rules of ``ndarray.resize(refcheck=True)``: *a* owns its data and nothing else refers to it, since a
-    view or a memoryview would be left behind on the old memory. Otherwise a `ValueError` says why; `share_memory`
-    makes a copy instead. An array that is already shared is left alone. Raises `TypeError` when *a* is no array or
-    holds Python objects, `MemoryError` with the sizes when there is no room.
+    view or a memoryview would be left behind on the old memory. An array that is already shared is left alone.
 
+    Parameters
+    ----------
+    a : numpy.ndarray
+        A plain array that one variable refers to.
+
+    Returns
+    -------
+    numpy.ndarray
+        *a* itself.
+
+    Raises
+    ------
+    ValueError
+        It cannot be moved; the message says why. `share_memory` makes a copy instead.
+    MemoryError
+        There is no room; the message has the sizes and what to do.
+    TypeError
+        *a* is no array, or holds Python objects.
+
+    Examples
+    --------
     >>> a = np.arange(3)
-    >>> share_memory_(a) is a, is_shared(a)
+    >>> mp.share_memory_(a) is a, mp.is_shared(a)
     (True, True)
     """
     if find_block(_array(a, "share_memory_")) is not None:
@@ -166,14 +222,19 @@ _ALONE = _count_when_alone()
 
 def _array(a: Any, who: str) -> np.ndarray[Any, Any]:
     if not isinstance(a, np.ndarray):
-        raise TypeError(f"{who} takes a NumPy array, not {type(a).__name__}")
+        raise TypeError(f"{who} takes a NumPy array, not {type(a).__name__}; give it the arrays in it")
     return a
+
+
+REMEDY = "convert it to numbers or to text of a fixed length first, as a.astype(float) or a.astype(str) do"
 
 
 def shared_like(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An uninitialised shared array that lies in memory as a copy of *a* in order "K" would."""
     if a.dtype.hasobject:
-        raise TypeError(f"an array of dtype {a.dtype} holds references to Python objects, which cannot be shared")
+        raise TypeError(
+            f"an array of dtype {a.dtype} holds references to Python objects, which cannot be shared; {REMEDY}"
+        )
     like = np.empty_like(a, subok=False)
     return array_over(allocate(like.nbytes, zeroed=False), like.shape, like.dtype, 0, like.strides)
 
@@ -202,7 +263,10 @@ def swap_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
             owner,
             array.flags.num,
         ) or a.shape != b.shape:
-            raise NotImplementedError(f"share_memory_ does not know the layout of arrays of NumPy {np.__version__}")
+            raise NotImplementedError(
+                f"share_memory_ does not know the layout of arrays of NumPy {np.__version__}; use share_memory for a "
+                "copy"
+            )
     for offset, kind in (
         (data, ctypes.c_size_t),
         (dims, ctypes.c_size_t),  # one allocation with the strides, so both or none

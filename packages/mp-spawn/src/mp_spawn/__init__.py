@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mp_core import __version__ as __version__
     from mp_spawn.context import ProcessContext, SpawnContext
     from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
     from mp_spawn.launch import ENV_VAR_PARALLEL_START, run, spawn, start_processes
@@ -47,13 +48,15 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        return importlib.import_module("mp_core").__version__
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    return value
+if not TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+
+    def __getattr__(name: str) -> Any:
+        if name == "__version__":
+            return importlib.import_module("mp_core").__version__
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        return value
 
 
 def __dir__() -> list[str]:

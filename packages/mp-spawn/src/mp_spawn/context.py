@@ -37,11 +37,22 @@ logger = logging.getLogger("mp_spawn")
 
 class ProcessContext:
     """
-    What `start_processes` returns with ``join=False``: the ranks of a job.
+    The ranks of a job: what `start_processes` returns with ``join=False``.
 
     A context manager, too: the end of the block waits for the ranks, and an exception in it ends them.
 
-    >>> with start_processes(print, args=("says hello",), nprocs=2, join=False, output="capture") as context:
+    Attributes
+    ----------
+    processes : list of multiprocessing.process.BaseProcess
+        By rank.
+    sentinels : dict of int to int
+        The sentinel of each process that has not ended, and its rank.
+    error_files : list of str
+        torch's files of errors. Here errors travel through pipes, and there are none.
+
+    Examples
+    --------
+    >>> with mp.start_processes(print, args=("says hello",), nprocs=2, join=False, output="capture") as context:
     ...     context.join()
     True
     >>> context.captured[1].stdout
@@ -65,7 +76,6 @@ class ProcessContext:
             job.lifeline.close()
             raise
         self._begin(ranks, job)
-        #: torch's files with errors; here errors travel through pipes, and there are none.
         self.error_files = [""] * len(ranks)
         return self
 
@@ -85,7 +95,7 @@ class ProcessContext:
 
     def pids(self) -> list[int]:
         """
-        The process of each rank.
+        The processes, by rank.
         """
         return [rank.pid for rank in self._ranks]
 
@@ -98,15 +108,31 @@ class ProcessContext:
 
     def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
         """
-        Wait for the ranks: True when all have ended well, False when some are still running after *timeout*
-        seconds.
+        Wait for the ranks.
 
-        When a rank fails, the others have *grace_period* seconds (default 0.1) to end by themselves; then
-        they get SIGTERM, and SIGKILL 5 seconds later. Raises `ProcessRaisedException` or
-        `ProcessExitedException` for the rank that failed first, with every rank that failed in its
-        `failures`; and the same again when called again.
+        When a rank fails, the others have *grace_period* seconds to end by themselves; then they get SIGTERM, and
+        SIGKILL 5 seconds later.
 
-        >>> start_processes(print, nprocs=2, join=False, output="capture").join()
+        Parameters
+        ----------
+        timeout : float
+            Seconds to wait, without limit if None.
+        grace_period : float, default 0.1
+            Seconds.
+
+        Returns
+        -------
+        bool
+            True when all have ended well, False when some are still running after *timeout* seconds.
+
+        Raises
+        ------
+        ProcessRaisedException, ProcessExitedException
+            For the rank that failed first, with all that failed in its ``failures``; the same when called again.
+
+        Examples
+        --------
+        >>> mp.start_processes(print, nprocs=2, join=False, output="capture").join()
         True
         """
         patience = None if timeout is None else max(0.0, timeout)
@@ -133,13 +159,19 @@ class ProcessContext:
 
     def terminate(self, grace_period: float = 0.0) -> None:
         """
-        End the ranks: after *grace_period* seconds those still there get SIGTERM, and SIGKILL 5 seconds
-        later.
+        End the ranks: those still there get SIGTERM, and SIGKILL 5 seconds later.
 
-        Raises nothing for how they end; join() does, if asked. A second control-C while this waits kills at
-        once. May be called while another thread is in join().
+        It raises nothing for how they end; `join` does, if asked. A second control-C while this waits kills at once.
+        May be called while another thread is in `join`.
 
-        >>> context = start_processes(time.sleep, nprocs=2, join=False)
+        Parameters
+        ----------
+        grace_period : float, default 0
+            Seconds before SIGTERM.
+
+        Examples
+        --------
+        >>> context = mp.start_processes(time.sleep, nprocs=2, join=False)
         >>> context.terminate()
         >>> [process.is_alive() for process in context.processes]
         [False, False]
@@ -360,6 +392,16 @@ def all_ended(ranks: list[Rank]) -> bool:
 class SpawnContext(ProcessContext):
     """
     The old name of `ProcessContext`, which warns.
+
+    Parameters
+    ----------
+    processes, error_files
+        As its attributes.
+
+    Examples
+    --------
+    >>> issubclass(mp.SpawnContext, mp.ProcessContext)
+    True
     """
 
     def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:

@@ -12,28 +12,44 @@ __all__ = ["Failure", "ProcessException", "ProcessExitedException", "ProcessRais
 @dataclasses.dataclass(frozen=True)
 class Failure:
     """
-    One rank that failed, as found in `ProcessException.failures`.
+    One rank that failed, as found in the ``failures`` of a `ProcessException`.
 
-    >>> Failure(rank=1, pid=4711, reason="signal SIGKILL", exit_code=-9, signal_name="SIGKILL").describe()
+    Attributes
+    ----------
+    rank, pid : int
+        Which one.
+    reason : str
+        One line: ``ValueError: boom``, ``signal SIGKILL``, ``exit code 3``.
+    exit_code : int or None
+        As `multiprocessing.Process.exitcode`: negative for a signal, None when it had not ended by itself.
+    signal_name : str or None
+        ``"SIGKILL"`` and its like.
+    traceback : str
+        As text; empty when the rank did not raise.
+    exception : BaseException or None
+        What the rank raised; None when it did not raise, or raised what cannot be pickled.
+    at : float
+        When, in seconds on the clock of `time.monotonic`.
+    restarts : int
+        How often this rank had been started before.
+    stdout, stderr : str
+        What it had written, under ``output="capture"``.
+
+    Examples
+    --------
+    >>> mp.Failure(rank=1, pid=4711, reason="signal SIGKILL", exit_code=-9, signal_name="SIGKILL").describe()
     'rank 1 (pid 4711): signal SIGKILL'
     """
 
     rank: int
     pid: int
-    #: One line: ``ValueError: boom``, ``signal SIGKILL``, ``exit code 3``.
     reason: str
-    #: As `multiprocessing.Process.exitcode`: negative for a signal, None when it had not ended by itself.
     exit_code: int | None = None
     signal_name: str | None = None
-    #: The traceback as text; empty when the rank did not raise.
     traceback: str = ""
-    #: What the rank raised; None when it did not raise, or raised what cannot be pickled.
     exception: BaseException | None = None
-    #: When, on the clock of `time.monotonic`.
     at: float = 0.0
-    #: How often this rank had been started before.
     restarts: int = 0
-    #: What it had written, under ``output="capture"``.
     stdout: str = ""
     stderr: str = ""
 
@@ -44,13 +60,27 @@ class Failure:
 
 class ProcessException(Exception):
     """
-    A rank failed; the base of the two below.
+    A rank failed; the base of `ProcessRaisedException` and `ProcessExitedException`.
 
-    *error_index* is the rank that failed first, *error_pid* (also `pid`) its process. `failures` holds every
-    rank that failed by itself before the others were ended, the first by time on top. Can be pickled; the
-    exceptions inside `failures` then stay behind, their texts travel.
+    It can be pickled; the exceptions inside ``failures`` then stay behind, their texts travel.
 
-    >>> ProcessException("no luck", 1, 4711).error_index
+    Parameters
+    ----------
+    msg : str
+        What happened.
+    error_index : int
+        The rank that failed first.
+    error_pid : int
+        Its process; also `pid`.
+
+    Attributes
+    ----------
+    failures : tuple of Failure
+        Every rank that failed by itself before the others were ended, the first by time on top.
+
+    Examples
+    --------
+    >>> mp.ProcessException("no luck", 1, 4711).error_index
     1
     """
 
@@ -63,7 +93,7 @@ class ProcessException(Exception):
 
     @property
     def pid(self) -> int:
-        """The same as `error_pid`."""
+        """The same as ``error_pid``."""
         return self.error_pid
 
     def _arguments(self) -> tuple[Any, ...]:
@@ -80,12 +110,20 @@ class ProcessException(Exception):
 
 class ProcessRaisedException(ProcessException):
     """
-    A rank raised an exception. Its traceback is in the message, and the exception itself is `__cause__`,
-    unless it could not be pickled.
+    A rank raised an exception.
 
+    Its traceback is in the message, and the exception itself is ``__cause__``, unless it could not be pickled.
+
+    Parameters
+    ----------
+    msg, error_index, error_pid
+        As for `ProcessException`.
+
+    Examples
+    --------
     >>> try:
-    ...     spawn(divmod, args=(0,), nprocs=2)  # each rank calls divmod(rank, 0)
-    ... except ProcessRaisedException as error:
+    ...     mp.spawn(divmod, args=(0,), nprocs=2)  # each rank calls divmod(rank, 0)
+    ... except mp.ProcessRaisedException as error:
     ...     type(error.__cause__)
     <class 'ZeroDivisionError'>
     """
@@ -93,9 +131,20 @@ class ProcessRaisedException(ProcessException):
 
 class ProcessExitedException(ProcessException):
     """
-    A rank ended by a signal, or with an exit code of its own; *exit_code* is negative for a signal.
+    A rank ended by a signal, or with an exit code of its own.
 
-    >>> ProcessExitedException("process 1 terminated with signal SIGKILL", 1, 4711, -9, "SIGKILL").signal_name
+    Parameters
+    ----------
+    msg, error_index, error_pid
+        As for `ProcessException`.
+    exit_code : int
+        Negative for a signal.
+    signal_name : str or None
+        ``"SIGKILL"`` and its like.
+
+    Examples
+    --------
+    >>> mp.ProcessExitedException("process 1 terminated with signal SIGKILL", 1, 4711, -9, "SIGKILL").signal_name
     'SIGKILL'
     """
 

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack, overload
 
 from mp_spawn.checks import check_call, check_options, check_start_method, cpus_for
 from mp_spawn.classic import Classic
@@ -26,6 +26,19 @@ __all__ = ["ENV_VAR_PARALLEL_START", "run", "spawn", "start_processes"]
 ENV_VAR_PARALLEL_START = "MP_SPAWN_PARALLEL_START"
 
 Cpus = Literal["spread"] | Sequence[int | Iterable[int]] | None
+Fn = Callable[..., Any]
+Args = tuple[Any, ...]
+
+
+class Options(TypedDict, total=False):
+    """What `start_processes` has beyond torch's, for type checkers."""
+
+    context: BaseContext | None
+    env: Env
+    threads_per_rank: int | None
+    cpu_affinity: Cpus
+    output: str | os.PathLike[str]
+    max_restarts: int
 
 
 def starter_for(start_method: str, context: BaseContext | None) -> Starter:
@@ -73,6 +86,38 @@ def prepare(
     )
 
 
+# With `join` it returns None, without a context: a type checker is told which.
+@overload
+def start_processes(
+    fn: Fn,
+    args: Args = ...,
+    nprocs: int = ...,
+    join: Literal[True] = ...,
+    daemon: bool = ...,
+    start_method: str = ...,
+    **options: Unpack[Options],
+) -> None: ...
+@overload
+def start_processes(
+    fn: Fn,
+    args: Args = ...,
+    nprocs: int = ...,
+    *,
+    join: Literal[False],
+    daemon: bool = ...,
+    start_method: str = ...,
+    **options: Unpack[Options],
+) -> ProcessContext: ...
+@overload
+def start_processes(
+    fn: Fn,
+    args: Args = ...,
+    nprocs: int = ...,
+    join: bool = ...,
+    daemon: bool = ...,
+    start_method: str = ...,
+    **options: Unpack[Options],
+) -> ProcessContext | None: ...
 def start_processes(
     fn: Callable[..., Any],
     args: tuple[Any, ...] = (),
@@ -91,23 +136,57 @@ def start_processes(
     """
     Call ``fn(rank, *args)`` in *nprocs* processes, all started before any of them is waited for.
 
-    With *join* it waits for them and returns None; otherwise it returns a `ProcessContext` at once. *daemon*,
-    *start_method* are as in multiprocessing. The thread that calls this may end, its ranks live on; with this
-    process they die, even if it is killed.
+    The thread that calls this may end, its ranks live on; with this process they die, even if it is killed.
 
-    - *context*: a multiprocessing context to start them with, instead of *start_method*.
-    - *env*: variables for the ranks, a mapping or a function of the rank that returns one.
-    - *threads_per_rank*: sets ``OMP_NUM_THREADS`` and its like, without which each rank starts a thread
-      per core. Under fork, libraries that are loaded already keep theirs.
-    - *cpu_affinity*: ``"spread"``, or for each rank a processor or a set of them.
-    - *output*: ``"inherit"``; ``"prefix"``, each line with its rank in front; ``"capture"``, see
-      `ProcessContext.captured`; or a folder, which gets ``rank-0.out``, ``rank-0.err``, ….
-    - *max_restarts*: how often each rank may be started again when it has failed; join() does it.
+    Parameters
+    ----------
+    fn : callable
+        Called in each process with its rank, 0 to *nprocs* - 1, and *args*. With cloudpickle installed it may be a
+        lambda, or live in a notebook.
+    args : tuple
+        What it is given after the rank. Arrays in shared memory are shared with every rank.
+    nprocs : int
+        How many ranks.
+    join : bool
+        Wait for the ranks. Otherwise a `ProcessContext` is returned at once.
+    daemon : bool
+        As in `multiprocessing.Process`.
+    start_method : {"spawn", "fork", "forkserver"}
+        As in `multiprocessing.get_context`.
+    context : multiprocessing context
+        What to start them with, instead of *start_method*.
+    env : mapping, or callable that takes a rank and returns one
+        Variables for the ranks' environment.
+    threads_per_rank : int
+        Sets ``OMP_NUM_THREADS`` and its like, without which each rank starts a thread per core. Under fork, libraries
+        that are loaded already keep theirs.
+    cpu_affinity : {"spread"} or sequence
+        Spread the ranks over the processors; or for each rank a processor's number or a set of them.
+    output : {"inherit", "prefix", "capture"} or path
+        ``"prefix"``: each line with its rank in front. ``"capture"``: see `ProcessContext.captured`. A folder gets
+        ``rank-0.out``, ``rank-0.err``, ….
+    max_restarts : int
+        How often each rank may be started again when it has failed; `ProcessContext.join` does it.
 
-    Raises `TypeError`, `ValueError` or `pickle.PicklingError` before anything is started, and with *join*
-    what `ProcessContext.join` raises.
+    Returns
+    -------
+    ProcessContext or None
+        None with *join*.
 
-    >>> start_processes(print, args=("says hello",), nprocs=2, output="capture")
+    Raises
+    ------
+    TypeError, ValueError, pickle.PicklingError
+        What was asked for cannot be done. Nothing has been started.
+    ProcessRaisedException, ProcessExitedException
+        With *join*: a rank failed. See `ProcessContext.join`.
+
+    See Also
+    --------
+    run : the same, and returns what the ranks returned.
+
+    Examples
+    --------
+    >>> mp.start_processes(print, args=("says hello",), nprocs=2, output="capture")
     """
     job = prepare(
         fn,
@@ -129,6 +208,23 @@ def start_processes(
     return None
 
 
+@overload
+def spawn(
+    fn: Fn,
+    args: Args = ...,
+    nprocs: int = ...,
+    join: Literal[True] = ...,
+    daemon: bool = ...,
+    start_method: str = ...,
+) -> None: ...
+@overload
+def spawn(
+    fn: Fn, args: Args = ..., nprocs: int = ..., *, join: Literal[False], daemon: bool = ..., start_method: str = ...
+) -> ProcessContext: ...
+@overload
+def spawn(
+    fn: Fn, args: Args = ..., nprocs: int = ..., join: bool = ..., daemon: bool = ..., start_method: str = ...
+) -> ProcessContext | None: ...
 def spawn(
     fn: Callable[..., Any],
     args: tuple[Any, ...] = (),
@@ -140,9 +236,26 @@ def spawn(
     """
     Call ``fn(rank, *args)`` in *nprocs* new processes: `start_processes` with the start method spawn.
 
-    Another *start_method* gets a `FutureWarning`, and spawn. Errors are those of `start_processes`.
+    Parameters
+    ----------
+    fn, args, nprocs, join, daemon
+        As for `start_processes`.
+    start_method : "spawn"
+        Another one gets a `FutureWarning`, and spawn.
 
-    >>> spawn(divmod, args=(1,), nprocs=2)
+    Returns
+    -------
+    ProcessContext or None
+        None with *join*.
+
+    Raises
+    ------
+    TypeError, ValueError, pickle.PicklingError, ProcessRaisedException, ProcessExitedException
+        As `start_processes`.
+
+    Examples
+    --------
+    >>> mp.spawn(divmod, args=(1,), nprocs=2)  # divmod(0, 1) and divmod(1, 1)
     """
     if start_method != "spawn":
         warnings.warn(
@@ -171,13 +284,38 @@ def run(
     max_restarts: int = 0,
 ) -> list[Any]:
     """
-    Call ``fn(rank, *args)`` in *nprocs* processes and return what they returned, by rank.
+    Call ``fn(rank, *args)`` in *nprocs* processes and return what they returned.
 
-    The options are those of `start_processes`, *grace_period* that of `ProcessContext.join`. Raises what
-    join() raises when a rank fails or ends without a result, and `TimeoutError` when they have not ended in
-    *timeout* seconds, after ending them.
+    Parameters
+    ----------
+    fn, args, nprocs
+        As for `start_processes`.
+    start_method : {"spawn", "fork", "forkserver"}
+        As in `multiprocessing.get_context`.
+    timeout : float
+        Seconds that the ranks may take, without limit if None.
+    grace_period : float
+        Seconds that the others have after the first failure; see `ProcessContext.join`.
+    daemon, context, env, threads_per_rank, cpu_affinity, output, max_restarts
+        As for `start_processes`.
 
-    >>> run(divmod, args=(2,), nprocs=4)
+    Returns
+    -------
+    list
+        By rank.
+
+    Raises
+    ------
+    TypeError, ValueError, pickle.PicklingError
+        What was asked for cannot be done. Nothing has been started.
+    ProcessRaisedException, ProcessExitedException
+        A rank failed, or ended without a result.
+    TimeoutError
+        They had not ended in *timeout* seconds, and have been ended.
+
+    Examples
+    --------
+    >>> mp.run(divmod, args=(2,), nprocs=4)
     [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
     job = prepare(

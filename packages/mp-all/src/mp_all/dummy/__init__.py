@@ -1,0 +1,10 @@
+"""For type checkers. At run time `import mp_all.dummy` is multiprocessing.dummy itself."""
+
+from multiprocessing.dummy import *
+from multiprocessing.dummy import (
+    Array as Array,
+    DummyProcess as DummyProcess,
+    Namespace as Namespace,
+    Value as Value,
+    shutdown as shutdown,
+)

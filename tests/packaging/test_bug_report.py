@@ -1,0 +1,209 @@
+"""`python -m mp_all` and its `stat` tell somebody in trouble what they need to know."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from support.scripts import run_python, succeeded
+
+import mp_all as mp
+from mp_all import _limits, _trees
+from mp_all.__main__ import health, stat
+
+HOLD = """
+    import sys
+    import mp_all as mp
+
+    mp.set_sharing_strategy(sys.argv[1])
+    array = mp.shared.zeros(1_000_000)
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+class Program:
+    """
+    A program that holds 8 MB of shared memory in a tree and a runtime folder of its own.
+    """
+
+    def __init__(self, folder: Path, strategy: str) -> None:
+        self.environment = {"MPSHM_RUNTIME_DIR": str(folder)}
+        path = folder / "hold.py"
+        path.write_text("\n".join(line.strip() for line in HOLD.splitlines()))
+        self.process = subprocess.Popen(
+            [sys.executable, str(path), strategy],
+            env=os.environ | self.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def tree(self) -> _trees.Tree:
+        (tree,) = _trees.trees(Path(self.environment["MPSHM_RUNTIME_DIR"]) / f"mpshm-{os.geteuid()}")
+        return tree
+
+    def manager(self) -> int:
+        manager = self.tree().manager
+        assert manager is not None
+        return manager.pid
+
+    def stat(self) -> str:
+        return succeeded(run_python("-m", "mp_all", "stat", **self.environment))
+
+    def report(self) -> str:
+        return succeeded(run_python("-m", "mp_all", **self.environment))
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(params=["file_descriptor"])
+def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Program]:
+    """
+    Running under the strategy that is given, and ended after the test.
+    """
+    program = Program(tmp_path, request.param)
+    yield program
+    program.end()
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "gone"
+
+
+def wait_until(pid: int, *states: str) -> None:
+    deadline = time.monotonic() + 20
+    while state_of(pid) not in states:
+        assert time.monotonic() < deadline, f"process {pid} is in the state {state_of(pid)}"
+        time.sleep(0.01)
+
+
+def test_a_report_has_every_version_every_limit_and_says_that_sharing_works() -> None:
+    report = succeeded(run_python("-m", "mp_all"))
+    for word in (
+        *("python  ", "system  ", "mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-cuda", "numpy", "cffi"),
+        *("strategy", "start method", "descriptors", "/dev/shm", "runtime folder", "memory", "container"),
+        *("processors", "vm.overcommit_memory", "bindings"),
+    ):
+        assert f"  {word}" in report, word
+    assert mp.__version__ in report
+    for strategy in mp.get_all_sharing_strategies():
+        assert re.search(rf"try {strategy} +works; an array was made in [\d.]+ ms", report)
+
+
+def test_a_report_says_where_a_setting_comes_from() -> None:
+    report = succeeded(run_python("-m", "mp_all", MP_SHARING_STRATEGY="file_system", MP_SHARED_ALLOCATOR="1"))
+    assert re.search(r"strategy +file_system \(from MP_SHARING_STRATEGY\)", report)
+    assert re.search(r"arrays are born +shared \(from MP_SHARED_ALLOCATOR\)", report)
+
+
+def test_a_report_says_why_sharing_does_not_work(tmp_path: Path) -> None:
+    report = succeeded(run_python("-m", "mp_all", MPSHM_RUNTIME_DIR=str(tmp_path / "missing")))
+    assert re.search(r"try file_descriptor +FAILED: .*MPSHM_RUNTIME_DIR", report)
+
+
+def test_another_word_is_told_what_there_is() -> None:
+    done = run_python("-m", "mp_all", "stats")
+    assert done.returncode != 0
+    assert done.stderr == "usage: python -m mp_all [stat]\n"
+
+
+def test_nobody_shares(tmp_path: Path) -> None:
+    done = run_python("-m", "mp_all", "stat", MPSHM_RUNTIME_DIR=str(tmp_path))
+    assert succeeded(done) == "nobody of this user shares memory now\n"
+
+
+def test_a_program_that_shares_is_listed_with_its_bytes_its_command_and_its_manager(program: Program) -> None:
+    stat = program.stat()
+    pid = program.process.pid
+    assert re.search(rf"file_descriptor +{pid} .* 1 +7.6 MiB +0 bytes +0 bytes +{pid}$", stat, re.MULTILINE)
+    assert re.search(rf"^ +{pid}  python\S* /", stat, re.MULTILINE)
+    assert stat.startswith(f"{program.tree().name[:8]}  manager {program.manager()}\n")
+    assert re.search(rf"manager {program.manager()}; 7.6 MiB held, segments: 1, processes: 1", program.report())
+
+
+def test_a_manager_that_was_killed_is_missed(program: Program) -> None:
+    manager = program.manager()
+    os.kill(manager, signal.SIGKILL)
+    wait_until(manager, "gone", "Z")
+    tree = program.tree()
+    assert (tree.alive, tree.manager) == (True, None)
+    assert health(tree) == "no manager; the next process that needs one starts it"
+    assert "7.6 MiB" in program.stat()
+
+
+def test_a_manager_that_is_stopped_is_named_with_the_remedy(
+    program: Program, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manager = program.manager()
+    os.kill(manager, signal.SIGSTOP)
+    try:
+        wait_until(manager, "T")
+        monkeypatch.setenv("MPSHM_RUNTIME_DIR", program.environment["MPSHM_RUNTIME_DIR"])
+        monkeypatch.setattr(mp, "list_segments", list)  # which would wait for it, ten seconds, and have none
+        stat()
+        remedy = f"manager {manager} (it is stopped: kill -CONT {manager})"
+        assert capsys.readouterr().out == f"{program.tree().name[:8]}  {remedy}\nno segment could be listed\n"
+    finally:
+        os.kill(manager, signal.SIGCONT)
+
+
+@pytest.mark.parametrize("program", ["file_system"], indirect=True)
+def test_what_a_crash_of_everything_leaves_is_named_until_the_next_program_removes_it(
+    program: Program, tmp_path: Path
+) -> None:
+    manager = program.manager()
+    folder = tmp_path / f"mpshm-{os.geteuid()}"
+    links = [os.readlink(link) for link in Path(f"/proc/{manager}/fd").iterdir()]
+    names = {Path(link).name for link in links if link.startswith("/dev/shm/mpshm-")}
+    assert len(names) == 1
+    assert names.isdisjoint(_trees.leftover_names())
+    os.kill(manager, signal.SIGSTOP)
+    program.end()
+    os.kill(manager, signal.SIGKILL)
+    wait_until(manager, "gone", "Z")
+    tree = program.tree()
+    assert (tree.alive, tree.manager) == (False, None)
+    assert "left behind" in health(tree)
+    assert names <= set(_trees.leftover_names())
+    # The report shares an array of its own to see that it works, and so is the next program.
+    assert "left behind" not in program.report().partition("shared now")[2].replace("nothing is left behind", "")
+    assert _trees.trees(folder) == []
+    assert names.isdisjoint(_trees.leftover_names())
+
+
+def test_the_limits_of_a_container_are_those_of_all_its_groups(tmp_path: Path) -> None:
+    group = tmp_path / "fs" / "pod" / "box"
+    group.mkdir(parents=True)
+    (group / "memory.max").write_text("1073741824\n")
+    (group / "memory.current").write_text("536870912\n")
+    (group / "cpu.max").write_text("150000 100000\n")
+    (group.parent / "memory.max").write_text("max\n")
+    (group.parent / "pids.max").write_text("100\n")
+    (group.parent / "pids.current").write_text("7\n")
+    own = tmp_path / "cgroup"
+    own.write_text("0::/pod/box\n")
+    assert list(_limits.cgroup_limits(tmp_path / "fs", own)) == [
+        "memory 512.0 MiB used of 1.0 GiB",
+        "1.5 processors",
+        "7 of 100 processes and threads",
+    ]
+
+
+def test_no_container_has_no_limits(tmp_path: Path) -> None:
+    (tmp_path / "cgroup").write_text("0::/\n")
+    assert list(_limits.cgroup_limits(tmp_path, tmp_path / "cgroup")) == []
+    assert list(_limits.cgroup_limits(tmp_path, tmp_path / "missing")) == []

@@ -1,0 +1,50 @@
+"""What a type checker reads of the submodules is what they are."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import pkgutil
+import runpy
+from pathlib import Path
+
+import pytest
+
+import mp_all
+
+FOLDER = Path(mp_all.__file__).parent
+# How a start method starts is nobody's interface; `spawn` is the launcher.
+OWN = {Path(name) for name in ("__init__.py", "__main__.py", "_limits.py", "_trees.py")}
+UNTYPED = {"spawn", "popen_fork", "popen_forkserver", "popen_spawn_posix", "popen_spawn_win32"}
+MODULES = sorted(
+    module.name.removeprefix("multiprocessing.")
+    for module in pkgutil.walk_packages(multiprocessing.__path__, "multiprocessing.")
+    if module.name.removeprefix("multiprocessing.") not in UNTYPED
+)
+
+
+def file_of(name: str) -> Path:
+    path = FOLDER / name.replace(".", "/")
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+
+
+def test_the_walk_finds_what_it_should() -> None:
+    assert {"pool", "connection", "managers", "dummy.connection"} <= set(MODULES)
+
+
+@pytest.mark.parametrize("name", [*MODULES, "shared"])
+def test_a_file_for_type_checkers_has_the_names_of_the_module_and_no_others(name: str) -> None:
+    module = importlib.import_module(f"mp_all.{name}")
+    read = {each: thing for each, thing in runpy.run_path(str(file_of(name))).items() if not each.startswith("__")}
+    assert read
+    assert {each for each, thing in read.items() if thing is not getattr(module, each)} == set()
+    assert set(getattr(module, "__all__", ())) <= set(read)
+
+
+def test_there_are_no_files_but_these() -> None:
+    files = {path.relative_to(FOLDER) for path in FOLDER.rglob("*.py")} - OWN
+    assert files == {file_of(name).relative_to(FOLDER) for name in [*MODULES, "shared"]}
+
+
+def test_shared_is_a_module_to_import_from() -> None:
+    assert importlib.import_module("mp_all.shared") is mp_all.shared

@@ -1,0 +1,74 @@
+"""The reference has every public name of every package, and nothing that is not there."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import pkgutil
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import mp_all as mp
+
+REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+PAGES = sorted(REFERENCE.glob("*.rst"))
+# Users of torch know them by these names; the page says so in a sentence.
+TORCH_NAMES = {"_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"}
+
+
+def documented() -> Iterator[str]:
+    """
+    The whole name of each thing that a page of the reference describes.
+    """
+    for page in PAGES:
+        module = ""
+        for kind, name in re.findall(r"^\.\. (currentmodule|auto\w+|data):: (\S+)$", page.read_text(), re.MULTILINE):
+            if kind == "currentmodule":
+                module = name
+            elif kind != "autosummary":
+                yield name if name.startswith(f"{module}.") else f"{module}.{name}"
+
+
+def public(package: str) -> set[str]:
+    """
+    What a package offers beside multiprocessing's own, by its name in mp_all, or in mp_cuda.
+    """
+    module = importlib.import_module(package)
+    home = package if package == "mp_cuda" else "mp_all"
+    own = {name for name in module.__all__ if getattr(module, name) != getattr(multiprocessing, name, None)}
+    names = own - {"__version__"} - TORCH_NAMES
+    modules = {name for name in names if isinstance(getattr(module, name), ModuleType)}
+    inside = {f"{name}.{each}" for name in modules for each in getattr(module, name).__all__}
+    return {f"{home}.{name}" for name in (names - modules) | inside}
+
+
+@pytest.mark.parametrize("package", ["mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_cuda"])
+def test_each_public_name_of_a_package_is_in_the_reference(package: str) -> None:
+    assert public(package) - set(documented()) == set()
+
+
+def test_the_reference_has_nothing_that_is_not_public() -> None:
+    assert set(documented()) - public("mp_all") - public("mp_cuda") == set()
+
+
+def test_nothing_is_described_twice() -> None:
+    names = list(documented())
+    assert sorted(names) == sorted(set(names))
+
+
+@pytest.mark.parametrize("name", sorted({*multiprocessing.__all__, *TORCH_NAMES}))
+def test_each_name_that_comes_from_elsewhere_is_mentioned(name: str) -> None:
+    assert hasattr(mp, name)
+    assert any(f"``{name}``" in page.read_text() for page in PAGES)
+
+
+def test_each_submodule_of_multiprocessing_is_mentioned() -> None:
+    text = (REFERENCE / "multiprocessing.rst").read_text()
+    modules = {module.name for module in pkgutil.iter_modules(multiprocessing.__path__)}
+    # How a start method starts is nobody's interface.
+    modules = {name for name in modules if not name.startswith("popen_")}
+    assert {name for name in modules if f"mp_all.{name}``" not in text} == set()

@@ -1,0 +1,162 @@
+"""A user's program that is checked by mypy and pyright and never run: each public name has the type that it should."""
+
+# pyright: reportUnnecessaryTypeIgnoreComment=true
+from __future__ import annotations
+
+import concurrent.futures
+import multiprocessing.connection
+import multiprocessing.context
+import multiprocessing.managers
+import multiprocessing.pool
+import multiprocessing.queues
+import multiprocessing.shared_memory
+import multiprocessing.synchronize
+from typing import Any, assert_type
+
+import numpy as np
+
+import mp_all
+import mp_all as mp
+import mp_all.connection
+import mp_all.pool
+import mp_cuda
+import mp_spawn
+from mp_all import Pool, Process, Queue, get_context, managers, shared_memory
+from mp_all.connection import Connection, Listener, wait
+from mp_all.managers import BaseManager, SyncManager, ValueProxy
+from mp_all.pool import AsyncResult, ThreadPool
+from mp_all.shared import zeros
+from mp_all.shared_memory import SharedMemory
+from mp_all.synchronize import Lock as LockType
+
+Array = np.ndarray[Any, Any]
+
+
+def work(inbox: multiprocessing.queues.Queue[Array], outbox: mp_all.queues.SimpleQueue[Array]) -> None:
+    outbox.put(inbox.get(timeout=1.0))
+
+
+def square(n: int) -> Array:
+    return np.arange(n) ** 2
+
+
+class Worker(mp.Process):
+    def __init__(self, array: Array) -> None:
+        super().__init__(daemon=True)
+        self.array = array
+
+    def run(self) -> None:
+        self.array += 1
+
+
+def everything_of_multiprocessing() -> None:
+    assert_type(mp.get_context("spawn"), multiprocessing.context.SpawnContext)
+    context = get_context("fork")
+    inbox: multiprocessing.queues.Queue[Array] = context.Queue(8)
+    outbox: multiprocessing.queues.SimpleQueue[Array] = context.SimpleQueue()
+    process = Process(target=work, args=(inbox, outbox))
+    process.start()
+    assert_type(process.exitcode, int | None)
+    assert_type(process, multiprocessing.context.Process)
+    queue: Queue[Array] = mp.Queue(8)
+    assert_type(queue.get(), Array)
+    assert_type(mp.Lock(), multiprocessing.synchronize.Lock)
+    assert_type(mp.Event(), multiprocessing.synchronize.Event)
+    assert_type(mp.cpu_count(), int)
+    assert_type(mp.Manager(), multiprocessing.managers.SyncManager)
+    assert_type(Pool(2), multiprocessing.pool.Pool)
+    with mp.Pool(2, initializer=mp.install_shared_allocator) as pool:
+        assert_type(pool.map(square, [1, 2]), list[Array])
+        result: AsyncResult[Array] = pool.apply_async(square, (3,))
+        assert_type(result.get(), Array)
+    with concurrent.futures.ProcessPoolExecutor(mp_context=mp.get_context("forkserver")) as executor:
+        assert_type(executor.submit(square, 3).result(), Array)
+    try:
+        Worker(zeros(3)).join(1)
+    except (mp.ProcessError, mp.TimeoutError, mp_all.AuthenticationError):
+        pass
+
+
+def its_submodules() -> None:
+    here, there = mp_all.Pipe()
+    wait([here, there], timeout=0.0)
+    with ThreadPool(2) as threads:
+        assert_type(threads, multiprocessing.pool.ThreadPool)
+    assert_type(SharedMemory(create=True, size=8), multiprocessing.shared_memory.SharedMemory)
+    assert_type(shared_memory.SharedMemory("name").name, str)
+    mp_all.connection.wait([here, there])
+    assert_type(mp_all.pool.ThreadPool(), multiprocessing.pool.ThreadPool)
+    Listener(("localhost", 0)).close()
+    LockType(ctx=get_context("spawn")).acquire(timeout=1.0)
+
+
+def proxies(manager: SyncManager, value: ValueProxy[int], connection: Connection) -> managers.BaseManager:
+    assert_type(value.get(), int)
+    connection.send(manager.dict())
+    return BaseManager()
+
+
+def arrays() -> None:
+    a = mp_all.shared.zeros((2, 3), np.float32)
+    assert_type(a, Array)
+    assert_type(zeros(3), Array)
+    assert_type(mp_all.shared.array([1, 2]), Array)
+    assert_type(mp_all.is_shared(a), bool)
+    assert_type(mp_all.share_memory(a), Array)
+    assert_type(mp_all.share_memory_(a), Array)
+    assert_type(mp_all.get_inline_limit(), int)
+    mp_all.set_inline_limit(0)
+    with mp_all.shared_allocator() as scope:
+        assert_type(scope, mp_all.shared_allocator)
+
+    @mp_all.shared_allocator()
+    def born(n: int) -> Array:
+        return np.ones(n)
+
+    assert_type(born(3), Array)
+
+
+def memory() -> None:
+    block = mp_all.Block(8)
+    assert_type(block.nbytes, int)
+    assert_type(mp_all.get_sharing_strategy(), str)
+    assert_type(mp_all.get_all_sharing_strategies(), set[str])
+    assert_type(mp_all.memory_stats(), dict[str, int])
+    for segment in mp_all.list_segments():
+        assert_type(segment, mp_all.Segment)
+        assert_type(segment.holders, tuple[int, ...])
+    lease = mp_all.Lease(lambda: None)
+    assert_type(mp_all.claim_lease(lease.offer()), mp_all.Claim)
+    assert_type(mp_all.get_thread_name(), str)
+    mp_all.set_parent_death_signal(0)
+
+
+def ranks() -> None:
+    assert_type(mp_all.run(divmod, (2,), nprocs=4, output="capture"), list[Any])
+    context = mp_spawn.start_processes(divmod, (2,), 4, join=False)
+    assert_type(context, mp_spawn.ProcessContext)
+    assert_type(context.pids(), list[int])
+    assert_type(context.join(timeout=1.0), bool)
+    assert_type(mp_all.spawn(divmod, (2,), 4), None)
+    try:
+        mp_all.spawn(divmod, args=(0,), nprocs=2)
+    except mp_all.ProcessRaisedException as error:
+        assert_type(error.failures, tuple[mp_all.Failure, ...])
+    except mp_all.ProcessExitedException as error:
+        assert_type(error.exit_code, int)
+
+
+def devices() -> None:
+    a = mp_cuda.empty((2, 3), "float32")
+    assert_type(a, mp_cuda.DeviceArray)
+    assert_type(a.dtype, mp_cuda.DType)
+    assert_type(mp_cuda.share(a, stream=mp_cuda.Stream()), mp_cuda.Shared)
+    assert_type(mp_cuda.Event(interprocess=True).query(), bool)
+    assert_type(mp_cuda.wait_released(timeout=1.0), bool)
+
+
+def what_is_not_there_is_an_error() -> None:
+    print(mp_all.Proces)  # type: ignore[attr-defined]
+    print(mp_all.shared.zeroes)  # type: ignore[attr-defined]
+    print(mp_cuda.emty)  # type: ignore[attr-defined]
+    mp_all.set_inline_limit("32 KiB")  # type: ignore[arg-type]
