@@ -18,7 +18,7 @@ from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.job import Job
 from mp_spawn.output import Captured
 from mp_spawn.pidfd import PidFd
-from mp_spawn.rank import Rank
+from mp_spawn.rank import Rank, all_ended, forget
 from mp_spawn.report import Kind
 
 __all__ = ["ProcessContext", "SpawnContext"]
@@ -371,22 +371,6 @@ class ProcessContext:
             self.join()
         else:
             self.terminate(INTERRUPTED if kind is KeyboardInterrupt else 0.0)
-
-
-def forget(selector: selectors.BaseSelector, *fds: int) -> None:
-    """
-    Wait for *fds* no longer, if at all.
-    """
-    for fd in fds:
-        if fd >= 0 and fd in selector.get_map():
-            selector.unregister(fd)
-
-
-def all_ended(ranks: list[Rank]) -> bool:
-    """
-    Whether all of them have ended.
-    """
-    return all(rank.ended for rank in ranks)
 
 
 class SpawnContext(ProcessContext):

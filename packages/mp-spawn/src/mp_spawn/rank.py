@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
+import selectors
 import signal
 import time
 from multiprocessing.process import BaseProcess
@@ -12,7 +13,7 @@ from mp_spawn.errors import Failure, name_of_signal
 from mp_spawn.pidfd import PidFd
 from mp_spawn.report import Inbox, Kind, Report
 
-__all__ = ["Rank"]
+__all__ = ["Rank", "all_ended", "forget"]
 
 # A death is seen when the kernel has closed the dead process's files, and by then its peers may have
 # complained of broken connections. In the order of failures, a death therefore counts as having come this
@@ -123,3 +124,19 @@ def _unpickled(blob: bytes) -> BaseException | None:
     except Exception:
         return None  # nothing was sent, or it cannot be made again here; the text is enough
     return error if isinstance(error, BaseException) else None
+
+
+def forget(selector: selectors.BaseSelector, *fds: int) -> None:
+    """
+    Wait for *fds* no longer, if at all.
+    """
+    for fd in fds:
+        if fd >= 0 and fd in selector.get_map():
+            selector.unregister(fd)
+
+
+def all_ended(ranks: list[Rank]) -> bool:
+    """
+    Whether all of them have ended.
+    """
+    return all(rank.ended for rank in ranks)
