@@ -1,9 +1,9 @@
 """A peer in a process of its own, and the work that it is asked to do there.
 
-    the table  --pipe-->  driver (one for each peer)  --two SimpleQueues-->  echo
+    the table  --pipe-->  driver (one for each peer)  --the peer's own way-->  the process that answers
 
 A driver is handed functions, calls them with its `Stage`, and answers what they return. Every wait has a
-limit; when it is over, or when the table goes, driver and echo go too.
+limit; when it is over, or when the table goes, driver and the process that answers go too.
 """
 
 from __future__ import annotations
@@ -18,32 +18,30 @@ from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
-from benchmarks.peers import PEERS, Courier, Peer
+from benchmarks.peers import PEERS, Peer
+from benchmarks.peers.base import STOP_WITHIN_S, Ask
 
 START_WITHIN_S = 120
-STOP_WITHIN_S = 15
 
 
 class Stage:
-    """What work in a driver has at hand: the peer, its spawn context, and a process that echoes."""
+    """What work in a driver has at hand: the peer, its spawn context, and a process that answers."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.context: SpawnContext = peer.mp.get_context("spawn")
-        self._echo: SpawnProcess | None = None
+        self._ask: Ask | None = None
 
-    def echo(self) -> tuple[Any, Any]:
-        """The queue to put on and the queue with the answers; the echo is started when first needed."""
-        if self._echo is None:
-            self._to, self._back = self.context.SimpleQueue(), self.context.SimpleQueue()
-            self._echo = self.start(echo, self._to, self._back, self.peer.courier())
-            self._back.get()  # it is there, its imports are done
-        return self._to, self._back
+    def ask(self) -> Ask:
+        """The way to send a message to another process and have its answer; it is started when first needed."""
+        if self._ask is None:
+            self._ask = self.peer.connect(self)
+        return self._ask
 
     @contextmanager
     def apart(self) -> Iterator[None]:
         """
-        Keep this thread on one core, the echo being on another.
+        Keep this thread on one core, the process that answers being on another.
 
         Left alone, the kernel puts two processes that wake each other on one core in some runs and on two in
         others, which changes a round trip by a factor of two and more: peers would be compared by luck.
@@ -62,31 +60,12 @@ class Stage:
         return child
 
     def close(self) -> None:
-        if self._echo is not None:
-            self._to.put(None)
-            self._echo.join(STOP_WITHIN_S)
-            if self._echo.exitcode is None:
-                self._echo.kill()
-                self._echo.join()
         self.peer.close()
 
 
 def child_main(target: Callable[..., None], *args: Any) -> None:
     die_with_parent()
     target(*args)
-
-
-def echo(inbox: Any, outbox: Any, courier: Courier) -> None:
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, set(cores[1:]) or set(cores))
-    outbox.put(0.0)
-    while True:
-        message = inbox.get()
-        if message is None:
-            return
-        answer = courier.touch(message)
-        del message
-        outbox.put(answer)
 
 
 def die_with_parent() -> None:
