@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
+from benchmarks import install
 from benchmarks.driver import Driver, WorkFailed
-from benchmarks.peers import PEERS
+from benchmarks.peers import PEERS, Peer
 from benchmarks.samples import Sample
 
 
@@ -28,20 +29,34 @@ class Task:
 
 
 class Bench:
+    """The peers that may be measured, of which those are running that the row at hand needs."""
+
     def __init__(self, peers: list[str], *, scale: float, long: bool) -> None:
         self.scale, self.long = scale, long
+        self.asked = peers
         self.missing: dict[str, str] = {}
         self.failed: dict[str, str] = {}
         self.versions: dict[str, str] = {}
         self._drivers: dict[str, Driver] = {}
-        for name in peers:
-            driver = Driver(name)
-            if driver.missing:
-                self.missing[name] = driver.missing
-                driver.close()
-            else:
-                self._drivers[name] = driver
-                self.versions[name] = driver.version
+
+    def on_stage(self, names: Iterable[str]) -> None:
+        """Start those of *names* that were asked for, and end all others: some are busy when nobody asks them."""
+        wanted = [name for name in names if name in self.asked and name not in self.missing]
+        for name in [name for name in self._drivers if name not in wanted]:
+            self._drivers.pop(name).close()
+        for name in wanted:
+            if name not in self._drivers:
+                try:
+                    driver = Driver(name)
+                except WorkFailed as error:
+                    self.missing[name] = str(error)
+                    continue
+                if driver.missing:
+                    self.missing[name] = because(PEERS[name], driver.missing)
+                    driver.close()
+                else:
+                    self._drivers[name] = driver
+                    self.versions[name] = driver.version
 
     def has(self, peer: str) -> bool:
         return peer in self._drivers
@@ -80,6 +95,13 @@ class Bench:
     def close(self) -> None:
         for driver in self._drivers.values():
             driver.close()
+
+
+def because(peer: type[Peer], error: str) -> str:
+    """Why a peer is missing: what its import said, and pip if it was asked, and how to have it."""
+    if said := install.why_not(peer.distribution):
+        return f"{error}; pip: {said}"
+    return f"{error}; `nox -s bench -- {peer.option}` installs it" if peer.option else error
 
 
 @contextmanager

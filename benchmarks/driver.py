@@ -85,8 +85,8 @@ def drive(conn: multiprocessing.connection.Connection, name: str) -> None:
     peer = PEERS[name]()
     try:
         peer.open()
-    except ImportError as error:
-        conn.send(("missing", str(error)))
+    except Exception as error:  # also one that was built for another NumPy: whatever it is, it is not here
+        conn.send(("missing", str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"))
         return
     conn.send(("ready", peer.version()))
     stage = Stage(peer)

@@ -53,7 +53,7 @@ class Peer:
     option = "--peers"
     """The option of `nox -s bench` that installs it."""
     slow = False
-    """Thousands of round trips would take minutes: it is given fewer."""
+    """Large arrays take it long: it is given fewer of them."""
 
     _echo: BaseProcess | None = None
 

@@ -14,6 +14,7 @@ class ByHandNew(Peer):
     """A new `SharedMemory` for each message, which its receiver unlinks; a name and a length on the `SimpleQueue`."""
 
     name = "by hand, new"
+    slow = True
 
     def pack(self, message: Any) -> Any:
         if not isinstance(message, np.ndarray):

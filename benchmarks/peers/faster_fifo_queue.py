@@ -20,6 +20,7 @@ class FasterFifo(Peer):
     name = "faster-fifo"
     needs = "faster_fifo"
     distribution = "faster-fifo"
+    slow = True
 
     def connect(self, stage: Stage) -> Ask:
         there = self.api.Queue(RING_BYTES, dumps=dumps, loads=pickle.loads)

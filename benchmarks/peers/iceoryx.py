@@ -1,4 +1,4 @@
-"""iceoryx2: the sender borrows memory that its subscriber maps, fills it and publishes it; an event wakes the reader."""
+"""iceoryx2: the sender borrows memory that its subscriber maps, fills and publishes it; an event wakes the reader."""
 
 from __future__ import annotations
 
@@ -149,6 +149,6 @@ def from_bytes(sample: Any) -> Any:
     if payload.number_of_elements == 1:
         return None
     memory = (ctypes.c_uint8 * payload.number_of_elements).from_address(payload.data_ptr)
-    memory._sample = sample  # type: ignore[attr-defined]
+    memory._sample = sample
     array = np.frombuffer(memory, np.uint8)
     return float(array.view(np.float64)[0]) if array.nbytes == 8 else array

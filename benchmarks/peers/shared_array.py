@@ -59,7 +59,7 @@ class AttachingCourier(Courier):
             return float(packed)
         name, nbytes = packed
         if name != self._name:
-            import SharedArray  # type: ignore[import-not-found,unused-ignore]
+            import SharedArray
 
             self._attached = SharedArray.attach(name)
             self._name = name

@@ -9,3 +9,4 @@ class StandardLibrary(Peer):
     """`multiprocessing.SimpleQueue`, one there and one back."""
 
     name = "stdlib"
+    slow = True

@@ -13,6 +13,7 @@ from benchmarks.bench import Bench, Task
 from benchmarks.driver import Stage
 from benchmarks.samples import Claim, Line
 
+PEERS = ("ours", "stdlib", "torch fd", "torch fs")
 COUNT = 1000
 
 

@@ -13,6 +13,7 @@ from benchmarks.bench import Bench, Task
 from benchmarks.driver import Stage
 from benchmarks.samples import Claim, Line
 
+PEERS = ("ours", "stdlib", "torch fd")
 RANKS = 8
 LIMIT = 0.6
 ADDED_MS = 50
