@@ -26,6 +26,8 @@ class Task:
     args: tuple[Any, ...]
     rounds: int | None = None
     """Fewer rounds than the others: for what is slow."""
+    warm: bool = True
+    """Whether it is done once before it counts; what starts everything anew gains nothing by it."""
 
 
 class Bench:
@@ -79,7 +81,7 @@ class Bench:
                 first = turn % len(tasks) if tasks else 0
                 for task in tasks[first:] + tasks[:first]:
                     bar.update()
-                    if task.label in out or turn > (task.rounds or rounds):
+                    if task.label in out or turn > (task.rounds or rounds) or (turn == 0 and not task.warm):
                         continue
                     bar.set_postfix_str(task.label, refresh=False)
                     try:

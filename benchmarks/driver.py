@@ -11,11 +11,13 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import PEERS, Peer
@@ -141,9 +143,22 @@ class Driver:
                 return answer
         except EOFError:
             raise WorkFailed(f"{self.name}: its process has ended") from None
+        self._kill()
+        raise WorkFailed(f"{self.name}: no answer within {timeout:g} s")
+
+    def _kill(self) -> None:
+        """Kill it and all that it has started; resource trackers stay, notice it, and remove what they know of."""
+        pid = self._process.pid
+        assert pid is not None
+        started = descendants(pid)
         self._process.kill()
         self._process.join()
-        raise WorkFailed(f"{self.name}: no answer within {timeout:g} s")
+        for child in started:
+            try:
+                os.kill(child, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        PEERS[self.name].sweep(pid)
 
     def close(self) -> None:
         try:
@@ -152,6 +167,27 @@ class Driver:
             pass
         self._process.join(2 * STOP_WITHIN_S)
         if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
+            self._kill()
         self._conn.close()
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that *pid* has started, and theirs, without resource trackers."""
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(status.parent.name))
+        except OSError:  # it has just ended
+            continue
+    found, todo = [], [pid]
+    while todo:
+        for child in children.get(todo.pop(), []):
+            todo.append(child)
+            try:
+                command = Path(f"/proc/{child}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"resource_tracker" not in command:
+                found.append(child)
+    return found

@@ -65,7 +65,7 @@ def block(name: str, found: Record) -> str:
     if name in whole:
         return whole[name](found)
     kind, _, rows = name.partition(" ")
-    return {"figures": table.measured, "targets": table.targets}[kind](found.of(*rows.split()))
+    return {"figures": table.measured, "ratios": table.ratios}[kind](found.of(*rows.split()))
 
 
 def written(text: str, found: Record) -> str:

@@ -49,14 +49,25 @@ def shortened(names: list[str]) -> tuple[str, list[str]]:
     return " ".join(words[0][:same]), [" ".join(w[same:]) for w in words]
 
 
-def targets(entries: Iterable[Entry]) -> str:
-    """Each claim with its number, its target, and whether it was met."""
-    rows = [
-        [entry.what, claim.text, f"{claim.value:.3g}", claim.target, "met" if claim.met else "**missed**"]
-        for entry in entries
-        for claim in entry.claims
-    ]
+def ratios(entries: Iterable[Entry]) -> str:
+    """How far ours is from what bounds it, and each claim with its target, and whether it was met."""
+    rows = []
+    for entry in entries:
+        rows += [[entry.what, text, f"{value:.3g}", "", ""] for text, value in distance(entry)]
+        rows += [
+            [entry.what, c.text, f"{c.value:.3g}", c.target, "met" if c.met else "**missed**"] for c in entry.claims
+        ]
     return markdown(["", "ratio or number", "measured", "target", ""], rows)
+
+
+def distance(entry: Entry) -> list[tuple[str, float]]:
+    """Ours to the floor, unless a claim says it already."""
+    ours, floor = entry.figures.get("ours"), entry.figures.get("floor")
+    claimed = any(claim.text in ("ours / floor", "ours / memcpy") for claim in entry.claims)
+    if ours is None or floor is None or claimed:
+        return []
+    bound = entry.note.partition("floor: ")[2].partition(";")[0]
+    return [(f"ours / floor ({bound})", ours.median / floor.median)]
 
 
 def verdicts(entries: Iterable[Entry]) -> str:

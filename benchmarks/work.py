@@ -82,8 +82,9 @@ def stream(stage: Stage, size: int, count: int) -> float:
     """Seconds for *count* fresh arrays through a `Queue(8)`, from the first put to the last touch."""
     queue, done = stage.peer.queue(stage, size), stage.context.SimpleQueue()
     child = stage.start(drain, queue, done, count, stage.peer.courier())
-    messages = [stage.peer.fresh(size) for _ in range(count)]
+    queue.put(stage.peer.fresh(size))  # before the clock: threads start and ends meet
     done.get()
+    messages = [stage.peer.fresh(size) for _ in range(count)]
     start = time.perf_counter()
     for x in messages:
         queue.put(x)
@@ -96,6 +97,7 @@ def stream(stage: Stage, size: int, count: int) -> float:
 
 
 def drain(queue: Any, done: Any, count: int, courier: Courier) -> None:
+    courier.touch(queue.get())
     done.put("ready")
     for _ in range(count):
         courier.touch(queue.get())

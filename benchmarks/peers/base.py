@@ -109,6 +109,10 @@ class Peer:
 
         return ask
 
+    @classmethod
+    def sweep(cls, pid: int) -> None:
+        """Remove what the driver *pid* would leave behind when it is killed."""
+
     def close(self) -> None:
         """End the other process."""
         if self._echo is not None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LARGEST = 128 << 20
 DEPTH = 8
+HELLO = None
+CONNECT_WITHIN_S = 60
 
 
 class Iceoryx2(Peer):
@@ -34,32 +36,44 @@ class Iceoryx2(Peer):
     def open(self) -> None:
         super().open()
         self._made = 0
-        self._prefix = f"bench-iceoryx2-{os.getpid()}-"
-        self._folder = tempfile.TemporaryDirectory(prefix="iceoryx2-")
+        self._prefix = prefix(os.getpid())
+        self._folder = Path(tempfile.gettempdir(), self._prefix)
+        self._folder.mkdir(mode=0o700)
 
     def connect(self, stage: Stage) -> Ask:
-        return self.talk(stage, self.channel(LARGEST, 2), self.channel(64, 2))
+        return self.talk(stage, self.channel(stage, LARGEST, 2), self.channel(stage, 64, 2))
 
     def queue(self, stage: Stage, nbytes: int) -> Any:
-        return self.channel(nbytes, DEPTH)
+        return self.channel(stage, nbytes, DEPTH)
 
-    def channel(self, nbytes: int, depth: int) -> Channel:
+    def channel(self, stage: Stage, nbytes: int, depth: int) -> Channel:
         self._made += 1
-        return Channel(f"channel-{self._made}", self._folder.name, self._prefix, nbytes, depth)
+        reader = stage.context.Event(), stage.context.Event()
+        return Channel(f"channel-{self._made}", str(self._folder), self._prefix, nbytes, depth, reader)
 
     def close(self) -> None:
         super().close()
-        self._folder.cleanup()
-        # One name stays by design, the one that all nodes of a prefix meet by; more if a process was killed.
-        for left in Path("/dev/shm").glob(f"{self._prefix}*"):
+        # One name stays by design, the one by which all nodes of a prefix meet.
+        self.sweep(os.getpid())
+
+    @classmethod
+    def sweep(cls, pid: int) -> None:
+        for left in Path("/dev/shm").glob(f"{prefix(pid)}*"):
             left.unlink()
+        shutil.rmtree(Path(tempfile.gettempdir(), prefix(pid)), ignore_errors=True)
+
+
+def prefix(pid: int) -> str:
+    """With what every name of iceoryx2 begins that belongs to the driver *pid*."""
+    return f"bench-iceoryx2-{pid}-"
 
 
 class Channel:
     """One publisher and one subscriber with an event beside them; each end is opened by the process that uses it."""
 
-    def __init__(self, name: str, folder: str, prefix: str, nbytes: int, depth: int) -> None:
+    def __init__(self, name: str, folder: str, prefix: str, nbytes: int, depth: int, reader: tuple[Any, Any]) -> None:
         self.name, self.folder, self.prefix, self.nbytes, self.depth = name, folder, prefix, nbytes, depth
+        self.subscribed, self.connected = reader
         self._sender: tuple[Any, Any] | None = None
         self._receiver: tuple[Any, Any] | None = None
         self._opened: tuple[Any, ...] | None = None
@@ -93,19 +107,25 @@ class Channel:
             import iceoryx2 as iox
 
             data, event = self.services()
+            # What is published before there is a reader, or before it has connected to this publisher, may be dropped.
+            self.wait(self.subscribed)
             publisher = (
                 data.publisher_builder()
                 .initial_max_slice_len(self.nbytes)
                 .backpressure_strategy(iox.BackpressureStrategy.RetryUntilDelivered)
                 .create()
             )
-            # What is published before there is a subscriber reaches nobody.
-            deadline = time.monotonic() + 60
-            while data.dynamic_config.number_of_subscribers == 0:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{self.name}: no subscriber within 60 s")
-                time.sleep(0.001)
             self._sender = publisher, event.notifier_builder().create()
+            self.publish(HELLO)
+            self.wait(self.connected)
+        self.publish(message)
+
+    def wait(self, event: Any) -> None:
+        if not event.wait(CONNECT_WITHIN_S):
+            raise TimeoutError(f"{self.name}: no reader within {CONNECT_WITHIN_S} s")
+
+    def publish(self, message: Any) -> None:
+        assert self._sender is not None
         publisher, notifier = self._sender
         array = as_bytes(message)
         sample = publisher.loan_slice_uninit(array.nbytes)
@@ -119,10 +139,18 @@ class Channel:
 
             data, event = self.services()
             self._receiver = data.subscriber_builder().create(), event.listener_builder().create()
-            self._second = iox.Duration.from_secs(1)
+            # An event that came between the look and the wait has been seen to be lost: it may cost this much.
+            self._patience = iox.Duration.from_millis(50)
+            self.subscribed.set()
+            self.receive()  # the hello
+            self.connected.set()
+        return self.receive()
+
+    def receive(self) -> Any:
+        assert self._receiver is not None
         subscriber, listener = self._receiver
         while (sample := subscriber.receive()) is None:
-            listener.timed_wait(self._second)
+            listener.timed_wait(self._patience)
         return from_bytes(sample)
 
     def close(self) -> None:

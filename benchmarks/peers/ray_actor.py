@@ -29,7 +29,7 @@ class RayActor(Peer):
         super().open()
 
     def connect(self, stage: Stage) -> Ask:
-        self._folder = tempfile.mkdtemp(prefix="ray-")
+        self._folder = folder(os.getpid())
         self.api.init(
             num_cpus=2,
             include_dashboard=False,
@@ -47,7 +47,16 @@ class RayActor(Peer):
     def close(self) -> None:
         if self._folder:
             self.api.shutdown()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self.sweep(os.getpid())
+
+    @classmethod
+    def sweep(cls, pid: int) -> None:
+        shutil.rmtree(folder(pid), ignore_errors=True)
+
+
+def folder(pid: int) -> str:
+    """Where the daemons of the driver *pid* have their sockets and logs. Sockets: its name must be short."""
+    return os.path.join(tempfile.gettempdir(), f"bench-ray-{pid}")
 
 
 class Toucher:

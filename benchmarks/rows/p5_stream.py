@@ -18,9 +18,12 @@ def measure(bench: Bench) -> list[Line]:
     lines = []
     for name, (size, count) in SIZES.items():
         counts = {peer: fewer(count, size) if peer.startswith("torch") else count for peer in PEERS}
-        tasks = [Task(peer, peer, work.stream, (size, counts[peer]), rounds(peer, size)) for peer in PEERS]
+        tasks = [
+            Task(peer, peer, work.stream, (size, counts[peer]), rounds(peer, size), warm=not peer.startswith("torch"))
+            for peer in PEERS
+        ]
         tasks.append(Task("floor", "ours", work.copy_stream, (size, count)))
-        taken = bench.in_turns(f"P5 {name}", tasks, 7)
+        taken = bench.in_turns(f"P5 {name}", tasks, 7, timeout=60)
         large = size >= 1 << 20
         samples = {}
         for label, sample in taken.items():
