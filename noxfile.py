@@ -58,7 +58,7 @@ def install_all(session: nox.Session, *groups: str) -> None:
 @nox.parametrize("strategy", STRATEGIES)
 def tests(session: nox.Session, strategy: str) -> None:
     """The test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
-    install_all(session, "test", "demo")
+    install_all(session, "test", "demo", "bench")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
@@ -67,7 +67,7 @@ def tests(session: nox.Session, strategy: str) -> None:
     once = strategy == "file_descriptor"
     elsewhere = ["tests/spawn", "tests/cuda", "tests/contract/programs"]
     if not once:
-        elsewhere += ["tests/packaging", "tests/contract/test_cpythons_own_tests.py"]
+        elsewhere += ["tests/packaging", "tests/bench", "tests/contract/test_cpythons_own_tests.py"]
     session.run("pytest", "tests", *(f"--ignore={path}" for path in elsewhere), env=env)
     if once:
         session.run("pytest", "tests/spawn", env=env)

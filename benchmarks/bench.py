@@ -95,8 +95,7 @@ class Bench:
         return samples
 
     def close(self) -> None:
-        for driver in self._drivers.values():
-            driver.close()
+        self.on_stage([])
 
 
 def because(peer: type[Peer], error: str) -> str:

@@ -50,7 +50,7 @@ class Sample:
     def figure(self) -> Figure:
         """Of a sample that is not empty."""
         ordered = sorted(self.values)
-        low, high = ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4 - (len(ordered) > 1)]
+        low, high = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
         return Figure(self.median, low, high, len(ordered), self.unit)
 
     def __str__(self) -> str:
