@@ -72,6 +72,12 @@ def test_a_missing_peer_is_named_with_its_reason() -> None:
         assert "Ray" in text and "No module named 'ray'; `nox -s bench -- --peers` installs it" in text
 
 
+def test_what_failed_is_named_with_its_reason() -> None:
+    failed = from_json(canned.found() | {"failed": {"P5 1 MiB, mpire": "no answer within 60 s"}})
+    assert "failed: P5 1 MiB, mpire: no answer within 60 s" in table.terminal(failed)
+    assert "| P5 1 MiB, mpire | failed  | no answer within 60 s" in table.peers(failed)
+
+
 def test_the_same_run_has_not_changed() -> None:
     same = from_json(canned.FOUND)
     assert {change.ratio for change in compare.changes(same, same)} == {1.0}
