@@ -61,7 +61,7 @@ def in_words(value: float, unit: str) -> str:
     """*value* with three figures and the prefix that suits it."""
     if unit == "s":
         for factor, name in ((1, "s"), (1e3, "ms")):
-            if value * factor >= 1:
+            if float(f"{value * factor:.3g}") >= 1:  # as it will be written: 999.6 µs are 1 ms
                 return f"{value * factor:.3g} {name}"
         return f"{value * 1e6:.3g} µs"
     if unit == "B/s":

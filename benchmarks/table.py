@@ -88,7 +88,7 @@ def summary(claims: list[Claim]) -> str:
 
 def peers(record: Record) -> str:
     """Who was measured and how, who is missing and why, and what was begun and failed."""
-    rows = [[name, found["version"], found["how"]] for name, found in record.peers.items()]
+    rows = [[name, found["version"] or "of Python", found["how"]] for name, found in record.peers.items()]
     rows += [[name, "missing", why.replace("|", "/")] for name, why in record.missing.items()]
     rows += [[what, "failed", why.replace("|", "/")] for what, why in record.failed.items()]
     return markdown(["", "version", "how it is used"], rows)
