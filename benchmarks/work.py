@@ -35,25 +35,26 @@ def message(stage: Stage, kind: str, size: int) -> Any:
     return REUSED[kind, size]
 
 
-def round_trips(stage: Stage, kind: str, size: int, times: int) -> list[float]:
+def round_trips(stage: Stage, kind: str, size: int, times: int, ahead: int = 0) -> list[float]:
     """
     RTT: send a message; the other process touches its first and last element and answers with their sum.
 
-    The message is made before the clock starts, and what was fresh is dropped after it has stopped.
+    The message is made before the clock starts, and what was fresh is dropped after it has stopped. The first *ahead*
+    of them do not count: large memory that nobody has used while others had their turn is slower to use again.
     """
     ask, clock = stage.ask(), time.perf_counter
     taken = []
     with stage.apart():
-        for _ in range(times):
+        for _ in range(ahead + times):
             x = message(stage, kind, size)
             start = clock()
             ask(x)
             taken.append(clock() - start)
             del x
-    return taken
+    return taken[ahead:]
 
 
-def copies(stage: Stage, size: int, times: int) -> list[float]:
+def copies(stage: Stage, size: int, times: int, ahead: int = 0) -> list[float]:
     """
     One memcpy of a fresh array into memory that was written to before, and then the round trip of an int.
 
@@ -63,14 +64,14 @@ def copies(stage: Stage, size: int, times: int) -> list[float]:
     there = message(stage, "room", size)
     taken = []
     with stage.apart():
-        for _ in range(times):
+        for _ in range(ahead + times):
             x = np.ones(size, np.uint8)
             start = time.perf_counter()
             there[:] = x
             ask(1)
             taken.append(time.perf_counter() - start)
             del x
-    return taken
+    return taken[ahead:]
 
 
 def forget(stage: Stage) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 RING_BYTES = 160 << 20
 SMALL_RING_BYTES = 1 << 16
+A_DAY_S = 86400.0
 
 
 class FasterFifo(Peer):
@@ -24,11 +25,30 @@ class FasterFifo(Peer):
 
     def connect(self, stage: Stage) -> Ask:
         there = self.api.Queue(RING_BYTES, dumps=dumps, loads=pickle.loads)
-        return self.talk(stage, there, self.api.Queue(SMALL_RING_BYTES))
+        return self.talk(stage, Patient(there), Patient(self.api.Queue(SMALL_RING_BYTES)))
 
     def queue(self, stage: Stage, nbytes: int) -> Any:
         # Its size is in bytes, and a message is a little more than its array.
-        return self.api.Queue(8 * (nbytes + 512), dumps=dumps, loads=pickle.loads)
+        return Patient(self.api.Queue(8 * (nbytes + 512), dumps=dumps, loads=pickle.loads))
+
+
+class Patient:
+    """Its queue, which gives up after ten seconds unless told otherwise, waiting as long as `multiprocessing`'s."""
+
+    def __init__(self, queue: Any) -> None:
+        self.queue = queue
+
+    def put(self, message: Any) -> None:
+        self.queue.put(message, timeout=A_DAY_S)
+
+    def get(self) -> Any:
+        return self.queue.get(timeout=A_DAY_S)
+
+    def close(self) -> None:
+        self.queue.close()
+
+    def join_thread(self) -> None:
+        """It has no thread."""
 
 
 def dumps(message: Any) -> bytes:
