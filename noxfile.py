@@ -59,7 +59,7 @@ def install_all(session: nox.Session, *groups: str) -> None:
 @nox.parametrize("strategy", STRATEGIES)
 def tests(session: nox.Session, strategy: str) -> None:
     """The test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
-    install_all(session, "test", "demo")
+    install_all(session, "test", "demo", "bench")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
@@ -68,7 +68,7 @@ def tests(session: nox.Session, strategy: str) -> None:
     once = strategy == "file_descriptor"
     elsewhere = ["tests/spawn", "tests/cuda", "tests/contract/programs"]
     if not once:
-        elsewhere += ["tests/packaging", "tests/contract/test_cpythons_own_tests.py"]
+        elsewhere += ["tests/packaging", "tests/bench", "tests/contract/test_cpythons_own_tests.py"]
     session.run("pytest", "tests", *(f"--ignore={path}" for path in elsewhere), env=env)
     if once:
         session.run("pytest", "tests/spawn", env=env)
@@ -287,14 +287,12 @@ def demo(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """The numbers beside the standard library, shared memory by hand and torch: nox -s bench -- [--torch]."""
-    install_all(session)
-    session.install("tqdm>=4.66")
-    # torch is a peer and no dependency: without --torch the table names it as missing.
-    args = list(session.posargs)
-    if "--torch" in args:
-        args.remove("--torch")
-        session.install("torch==2.13.0")
+    """The numbers beside other ways: nox -s bench -- [--torch] [--peers] [--write] [--compare [--fail-above RATIO]]"""
+    install_all(session, "bench")
+    # Peers are large and no dependencies: the tables name those that are not installed as missing.
+    large = [group for group in ("torch", "peers") if f"--{group}" in session.posargs]
+    session.run("python", "-m", "benchmarks.install", *large)
+    args = [arg for arg in session.posargs if arg not in ("--torch", "--peers")]
     session.run("python", "-m", "benchmarks", *args)
 
 
@@ -303,7 +301,7 @@ def dev(session: nox.Session) -> None:
     """A virtual environment in .venv with the five packages editable and every tool."""
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
-    groups = [group for name, group in GROUPS.items() if name not in ("containers", "torch")]
+    groups = [group for name, group in GROUPS.items() if name not in ("containers", "torch", "peers")]
     tools = sorted({req for group in groups for req in group} | {"nox", "editables"})
     session.run(str(python), "-m", "pip", "install", "-q", *tools, external=True)
     editable = [arg for wheel in WHEELS for arg in ("-e", wheel)]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from tqdm import tqdm  # type: ignore[import-untyped,unused-ignore]
 
+from benchmarks import install
 from benchmarks.driver import Driver, WorkFailed
-from benchmarks.peers import PEERS
+from benchmarks.peers import PEERS, Peer
 from benchmarks.samples import Sample
 
 
@@ -25,23 +26,39 @@ class Task:
     args: tuple[Any, ...]
     rounds: int | None = None
     """Fewer rounds than the others: for what is slow."""
+    warm: bool = True
+    """Whether it is done once before it counts; what starts everything anew gains nothing by it."""
 
 
 class Bench:
+    """The peers that may be measured, of which those are running that the row at hand needs."""
+
     def __init__(self, peers: list[str], *, scale: float, long: bool) -> None:
         self.scale, self.long = scale, long
+        self.asked = peers
         self.missing: dict[str, str] = {}
         self.failed: dict[str, str] = {}
         self.versions: dict[str, str] = {}
         self._drivers: dict[str, Driver] = {}
-        for name in peers:
-            driver = Driver(name)
-            if driver.missing:
-                self.missing[name] = driver.missing
-                driver.close()
-            else:
-                self._drivers[name] = driver
-                self.versions[name] = driver.version
+
+    def on_stage(self, names: Iterable[str]) -> None:
+        """Start those of *names* that were asked for, and end all others: some are busy when nobody asks them."""
+        wanted = [name for name in names if name in self.asked and name not in self.missing]
+        for name in [name for name in self._drivers if name not in wanted]:
+            self._drivers.pop(name).close()
+        for name in wanted:
+            if name not in self._drivers:
+                try:
+                    driver = Driver(name)
+                except WorkFailed as error:
+                    self.missing[name] = str(error)
+                    continue
+                if driver.missing:
+                    self.missing[name] = because(PEERS[name], driver.missing)
+                    driver.close()
+                else:
+                    self._drivers[name] = driver
+                    self.versions[name] = driver.version
 
     def has(self, peer: str) -> bool:
         return peer in self._drivers
@@ -64,7 +81,7 @@ class Bench:
                 first = turn % len(tasks) if tasks else 0
                 for task in tasks[first:] + tasks[:first]:
                     bar.update()
-                    if task.label in out or turn > (task.rounds or rounds):
+                    if task.label in out or turn > (task.rounds or rounds) or (turn == 0 and not task.warm):
                         continue
                     bar.set_postfix_str(task.label, refresh=False)
                     try:
@@ -78,8 +95,14 @@ class Bench:
         return samples
 
     def close(self) -> None:
-        for driver in self._drivers.values():
-            driver.close()
+        self.on_stage([])
+
+
+def because(peer: type[Peer], error: str) -> str:
+    """Why a peer is missing: what its import said, and pip if it was asked, and how to have it."""
+    if said := install.why_not(peer.distribution):
+        return f"{error}; pip: {said}"
+    return f"{error}; `nox -s bench -- {peer.option}` installs it" if peer.option else error
 
 
 @contextmanager

@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="more or fewer repetitions (1.0)")
     options = parser.parse_args()
     with opened(["ours", "stdlib"], scale=options.scale) as bench:
+        bench.on_stage(bench.asked)
         for count in (1, IN_A_LIST):
             print(f"\n{'one array' if count == 1 else f'a list of {count} arrays'}: round trip")
             print(f"{'bytes each':>12} {'inline':>16} {'shared':>16} {'stdlib':>16}   shared / inline")

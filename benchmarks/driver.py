@@ -1,9 +1,9 @@
 """A peer in a process of its own, and the work that it is asked to do there.
 
-    the table  --pipe-->  driver (one for each peer)  --two SimpleQueues-->  echo
+    the table  --pipe-->  driver (one for each peer)  --the peer's own way-->  the process that answers
 
 A driver is handed functions, calls them with its `Stage`, and answers what they return. Every wait has a
-limit; when it is over, or when the table goes, driver and echo go too.
+limit; when it is over, or when the table goes, driver and the process that answers go too.
 """
 
 from __future__ import annotations
@@ -11,39 +11,39 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.connection
 import os
+import signal
 import threading
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.context import SpawnContext, SpawnProcess
+from pathlib import Path
 from typing import Any
 
-from benchmarks.peers import PEERS, Courier, Peer
+from benchmarks.peers import PEERS, Peer
+from benchmarks.peers.base import STOP_WITHIN_S, Ask
 
 START_WITHIN_S = 120
-STOP_WITHIN_S = 15
 
 
 class Stage:
-    """What work in a driver has at hand: the peer, its spawn context, and a process that echoes."""
+    """What work in a driver has at hand: the peer, its spawn context, and a process that answers."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.context: SpawnContext = peer.mp.get_context("spawn")
-        self._echo: SpawnProcess | None = None
+        self._ask: Ask | None = None
 
-    def echo(self) -> tuple[Any, Any]:
-        """The queue to put on and the queue with the answers; the echo is started when first needed."""
-        if self._echo is None:
-            self._to, self._back = self.context.SimpleQueue(), self.context.SimpleQueue()
-            self._echo = self.start(echo, self._to, self._back, self.peer.courier())
-            self._back.get()  # it is there, its imports are done
-        return self._to, self._back
+    def ask(self) -> Ask:
+        """The way to send a message to another process and have its answer; it is started when first needed."""
+        if self._ask is None:
+            self._ask = self.peer.connect(self)
+        return self._ask
 
     @contextmanager
     def apart(self) -> Iterator[None]:
         """
-        Keep this thread on one core, the echo being on another.
+        Keep this thread on one core, the process that answers being on another.
 
         Left alone, the kernel puts two processes that wake each other on one core in some runs and on two in
         others, which changes a round trip by a factor of two and more: peers would be compared by luck.
@@ -62,31 +62,12 @@ class Stage:
         return child
 
     def close(self) -> None:
-        if self._echo is not None:
-            self._to.put(None)
-            self._echo.join(STOP_WITHIN_S)
-            if self._echo.exitcode is None:
-                self._echo.kill()
-                self._echo.join()
         self.peer.close()
 
 
 def child_main(target: Callable[..., None], *args: Any) -> None:
     die_with_parent()
     target(*args)
-
-
-def echo(inbox: Any, outbox: Any, courier: Courier) -> None:
-    cores = sorted(os.sched_getaffinity(0))
-    os.sched_setaffinity(0, set(cores[1:]) or set(cores))
-    outbox.put(0.0)
-    while True:
-        message = inbox.get()
-        if message is None:
-            return
-        answer = courier.touch(message)
-        del message
-        outbox.put(answer)
 
 
 def die_with_parent() -> None:
@@ -106,8 +87,8 @@ def drive(conn: multiprocessing.connection.Connection, name: str) -> None:
     peer = PEERS[name]()
     try:
         peer.open()
-    except ImportError as error:
-        conn.send(("missing", str(error)))
+    except Exception as error:  # also one that was built for another NumPy: whatever it is, it is not here
+        conn.send(("missing", str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"))
         return
     conn.send(("ready", peer.version()))
     stage = Stage(peer)
@@ -162,9 +143,22 @@ class Driver:
                 return answer
         except EOFError:
             raise WorkFailed(f"{self.name}: its process has ended") from None
+        self._kill()
+        raise WorkFailed(f"{self.name}: no answer within {timeout:g} s")
+
+    def _kill(self) -> None:
+        """Kill it and all that it has started; resource trackers stay, notice it, and remove what they know of."""
+        pid = self._process.pid
+        assert pid is not None
+        started = descendants(pid)
         self._process.kill()
         self._process.join()
-        raise WorkFailed(f"{self.name}: no answer within {timeout:g} s")
+        for child in started:
+            try:
+                os.kill(child, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        PEERS[self.name].sweep(pid)
 
     def close(self) -> None:
         try:
@@ -173,6 +167,27 @@ class Driver:
             pass
         self._process.join(2 * STOP_WITHIN_S)
         if self._process.exitcode is None:
-            self._process.kill()
-            self._process.join()
+            self._kill()
         self._conn.close()
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that *pid* has started, and theirs, without resource trackers."""
+    children: dict[int, list[int]] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(status.parent.name))
+        except OSError:  # it has just ended
+            continue
+    found, todo = [], [pid]
+    while todo:
+        for child in children.get(todo.pop(), []):
+            todo.append(child)
+            try:
+                command = Path(f"/proc/{child}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if b"resource_tracker" not in command:
+                found.append(child)
+    return found

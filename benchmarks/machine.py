@@ -8,26 +8,22 @@ import platform
 
 
 def describe() -> dict[str, str]:
+    """Processor, cores, memory, kernel, Python, NumPy, and the version that is measured."""
     gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return {
-        "cores": f"{len(os.sched_getaffinity(0))} ({_cpu()})",
+        "CPU": _cpu(),
+        "cores": str(len(os.sched_getaffinity(0))),
         "memory": f"{gib:.0f} GiB",
         "kernel": f"{platform.system()} {platform.release()}",
         "Python": platform.python_version(),
-        **{name: _version(name) for name in ("mp-all", "numpy", "torch")},
+        "NumPy": importlib.metadata.version("numpy"),
+        "mp-all": importlib.metadata.version("mp-all"),
     }
 
 
 def load() -> str:
-    """The load average over one, five and fifteen minutes."""
-    return " ".join(f"{value:.2f}" for value in os.getloadavg())
-
-
-def _version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
+    """The load average of the last minute."""
+    return f"{os.getloadavg()[0]:.2f}"
 
 
 def _cpu() -> str:

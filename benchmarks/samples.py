@@ -3,7 +3,36 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What is told of a sample: the median, and the quartiles between which half of all measurements lie."""
+
+    median: float
+    low: float
+    high: float
+    n: int
+    unit: str = "s"
+
+    def __str__(self) -> str:
+        half = 100 * (self.high - self.low) / 2 / self.median if self.median else 0
+        return f"{in_words(self.median, self.unit)} ±{half:.0f}%"
+
+    @property
+    def rate(self) -> bool:
+        """More is better."""
+        return self.unit.endswith("/s")
+
+    def as_json(self) -> dict[str, object]:
+        return {"unit": self.unit, "median": self.median, "quartiles": [self.low, self.high], "n": self.n}
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Figure:
+        low, high = found["quartiles"]
+        return cls(found["median"], low, high, found["n"], found["unit"])
 
 
 @dataclass
@@ -18,28 +47,21 @@ class Sample:
         return statistics.median(self.values)
 
     @property
-    def spread(self) -> tuple[float, float]:
-        """The first and the third quartile: half of all measurements lie between them."""
+    def figure(self) -> Figure:
+        """Of a sample that is not empty."""
         ordered = sorted(self.values)
-        return ordered[len(ordered) // 4], ordered[(3 * len(ordered)) // 4 - (len(ordered) > 1)]
+        low, high = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
+        return Figure(self.median, low, high, len(ordered), self.unit)
 
     def __str__(self) -> str:
-        if not self.values:
-            return "-"
-        low, high = self.spread
-        half = 100 * (high - low) / 2 / self.median if self.median else 0
-        return f"{in_words(self.median, self.unit)} ±{half:.0f}%"
-
-    def as_json(self) -> dict[str, object]:
-        low, high = self.spread
-        return {"unit": self.unit, "median": self.median, "quartiles": [low, high], "n": len(self.values)}
+        return str(self.figure) if self.values else "-"
 
 
 def in_words(value: float, unit: str) -> str:
     """*value* with three figures and the prefix that suits it."""
     if unit == "s":
         for factor, name in ((1, "s"), (1e3, "ms")):
-            if value * factor >= 1:
+            if float(f"{value * factor:.3g}") >= 1:  # as it will be written: 999.6 µs are 1 ms
                 return f"{value * factor:.3g} {name}"
         return f"{value * 1e6:.3g} µs"
     if unit == "B/s":
@@ -62,9 +84,12 @@ class Claim:
     def met(self) -> bool:
         return self.value >= self.limit if self.at_least else self.value <= self.limit
 
+    @property
+    def target(self) -> str:
+        return f"{'≥' if self.at_least else '≤'} {self.limit:g}"
+
     def __str__(self) -> str:
-        sign = "≥" if self.at_least else "≤"
-        return f"{'met   ' if self.met else 'MISSED'} {self.text}: {self.value:.3g} ({sign} {self.limit:g})"
+        return f"{'met   ' if self.met else 'MISSED'} {self.text}: {self.value:.3g} ({self.target})"
 
 
 @dataclass
@@ -76,6 +101,8 @@ class Line:
     samples: dict[str, Sample]
     claims: list[Claim] = field(default_factory=list)
     note: str = ""
+    nbytes: int | None = None
+    """The size of its arrays, where the same is measured for several."""
 
     def claim_ratio(self, text: str, over: str, under: str, limit: float, *, at_least: bool = False) -> None:
         """Claim median(*over*) / median(*under*) when both were measured."""
@@ -87,10 +114,26 @@ class Line:
         return {
             "row": self.row,
             "what": self.what,
-            "samples": {name: sample.as_json() for name, sample in self.samples.items() if sample.values},
-            "claims": [
-                {"text": c.text, "value": c.value, "limit": c.limit, "at_least": c.at_least, "met": c.met}
-                for c in self.claims
-            ],
+            "nbytes": self.nbytes,
+            "figures": {name: sample.figure.as_json() for name, sample in self.samples.items() if sample.values},
+            "claims": [{**asdict(claim), "met": claim.met} for claim in self.claims],
             "note": self.note,
         }
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line as it was recorded."""
+
+    row: str
+    what: str
+    nbytes: int | None
+    figures: dict[str, Figure]
+    claims: list[Claim]
+    note: str
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Entry:
+        figures = {name: Figure.from_json(figure) for name, figure in found["figures"].items()}
+        claims = [Claim(c["text"], c["value"], c["limit"], c["at_least"]) for c in found["claims"]]
+        return cls(found["row"], found["what"], found["nbytes"], figures, claims, found["note"])

@@ -1,34 +1,115 @@
-"""The table: what a reader sees at the end, in the terminal or in Markdown."""
+"""The tables: measurements, targets, peers; in Markdown that reads well unrendered."""
 
 from __future__ import annotations
 
-from benchmarks.samples import Line
+from collections.abc import Iterable, Sequence
 
-COLUMNS = ["ours", "stdlib", "by hand", "torch fd", "torch fs", "floor"]
+from benchmarks.record import Record
+from benchmarks.samples import Claim, Entry
+
+MANY = 6
+"""More columns than this do not fit a page: the table is turned, a line for each of them."""
 
 
-def markdown(lines: list[Line], missing: dict[str, str]) -> str:
-    """The measurements as one table, aligned so that it reads well unrendered."""
-    columns = [c for c in COLUMNS if c not in missing]
-    rows = [["", "", *columns], *([line.row, line.what, *_cells(line, columns)] for line in lines)]
-    widths = [max(len(row[k]) for row in rows) for k in range(len(rows[0]))]
-    padded = [[cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows]
-    text = [f"| {' | '.join(row)} |" for row in padded]
+def markdown(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table whose columns are aligned in its source too."""
+    cells = [list(heading), *(list(row) for row in rows)]
+    widths = [max(len(row[k]) for row in cells) for k in range(len(heading))]
+    text = [f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in cells]
     text.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(text)
 
 
-def _cells(line: Line, columns: list[str]) -> list[str]:
-    return [str(line.samples[c]) if c in line.samples else "-" for c in columns]
+def who(entries: Iterable[Entry]) -> list[str]:
+    """Whose figures there are, in the order in which they first come, the floor at the end."""
+    names = list(dict.fromkeys(name for entry in entries for name in entry.figures))
+    return [name for name in names if name != "floor"] + ["floor"] * ("floor" in names)
 
 
-def verdicts(lines: list[Line]) -> str:
-    """Every claim with its number, its limit, and met or missed."""
-    text = []
-    for line in lines:
-        if line.claims:
-            text.append(f"{line.row:4}{line.what}" + (f"  ({line.note})" if line.note else ""))
-            text += [f"      {claim}" for claim in line.claims]
-    met = [claim.met for line in lines for claim in line.claims]
-    text.append(f"{sum(met)} of {len(met)} targets met")
+def measured(entries: list[Entry]) -> str:
+    """The figures of *entries*: a line for each, or, of many peers, a line for each peer."""
+    columns = who(entries)
+    if len(columns) <= MANY:
+        rows = [[entry.what, *(cell(entry, name) for name in columns)] for entry in entries]
+        return markdown(["", *columns], rows)
+    begin, short = shortened([entry.what for entry in entries])
+    return markdown([begin, *short], [[name, *(cell(entry, name) for entry in entries)] for name in columns])
+
+
+def cell(entry: Entry, name: str) -> str:
+    return str(entry.figures[name]) if name in entry.figures else "-"
+
+
+def shortened(names: list[str]) -> tuple[str, list[str]]:
+    """The words with which all *names* begin, and each without them."""
+    words = [name.split(" ") for name in names]
+    same = 0
+    while len(words) > 1 and all(len(w) > same + 1 and w[same] == words[0][same] for w in words):
+        same += 1
+    return " ".join(words[0][:same]), [" ".join(w[same:]) for w in words]
+
+
+def ratios(entries: Iterable[Entry]) -> str:
+    """How far ours is from what bounds it, and each claim with its target, and whether it was met."""
+    rows = []
+    for entry in entries:
+        rows += [[entry.what, text, f"{value:.3g}", "", ""] for text, value in distance(entry)]
+        rows += [
+            [entry.what, c.text, f"{c.value:.3g}", c.target, "met" if c.met else "**missed**"] for c in entry.claims
+        ]
+    return markdown(["", "ratio or number", "measured", "target", ""], rows)
+
+
+def distance(entry: Entry) -> list[tuple[str, float]]:
+    """Ours to the floor, unless a claim says it already."""
+    ours, floor = entry.figures.get("ours"), entry.figures.get("floor")
+    claimed = any(claim.text in ("ours / floor", "ours / memcpy") for claim in entry.claims)
+    if ours is None or floor is None or claimed:
+        return []
+    bound = entry.note.partition("floor: ")[2].partition(";")[0]
+    return [(f"ours / floor ({bound})", ours.median / floor.median)]
+
+
+def verdicts(entries: Iterable[Entry]) -> str:
+    """The same for a terminal, with notes and a sum."""
+    text: list[str] = []
+    claims: list[Claim] = []
+    for entry in entries:
+        claims += entry.claims
+        if entry.claims:
+            text.append(f"{entry.row:4}{entry.what}" + (f"  ({entry.note})" if entry.note else ""))
+            text += [f"      {claim}" for claim in entry.claims]
+    return "\n".join([*text, summary(claims)])
+
+
+def summary(claims: list[Claim]) -> str:
+    return f"{sum(claim.met for claim in claims)} of {len(claims)} targets met"
+
+
+def peers(record: Record) -> str:
+    """Who was measured and how, who is missing and why, and what was begun and failed."""
+    rows = [[name, found["version"] or "of Python", found["how"]] for name, found in record.peers.items()]
+    rows += [[name, "missing", why.replace("|", "/")] for name, why in record.missing.items()]
+    rows += [[what, "failed", why.replace("|", "/")] for what, why in record.failed.items()]
+    return markdown(["", "version", "how it is used"], rows)
+
+
+def where(record: Record) -> str:
+    """Machine and time, in one paragraph."""
+    facts = ", ".join(f"{name} {value}" for name, value in record.machine.items())
+    run = record.run
+    text = f"{run['date']}. {facts}. Load average {run['load before']} before and {run['load after']} after"
+    if run["scale"] != 1:
+        text += f". **{run['scale']:g} of the repetitions only**"
+    return text + "."
+
+
+def terminal(record: Record) -> str:
+    """Everything, for who has just measured."""
+    text = [where(record), ""]
+    for row in dict.fromkeys(entry.row for entry in record.entries):
+        text += [f"{row}", measured(record.of(row)), ""]
+    text += ["median ± half the distance between the quartiles", "", verdicts(record.entries)]
+    text += [f"missing: {name}: {why}" for name, why in record.missing.items()]
+    text += [f"failed: {what}: {why}" for what, why in record.failed.items()]
     return "\n".join(text)

@@ -35,45 +35,43 @@ def message(stage: Stage, kind: str, size: int) -> Any:
     return REUSED[kind, size]
 
 
-def round_trips(stage: Stage, kind: str, size: int, times: int) -> list[float]:
+def round_trips(stage: Stage, kind: str, size: int, times: int, ahead: int = 0) -> list[float]:
     """
-    RTT: put a message on one SimpleQueue; the echo touches its first and last element and answers on another.
+    RTT: send a message; the other process touches its first and last element and answers with their sum.
 
-    The message is made before the clock starts, and what was fresh is dropped after it has stopped.
+    The message is made before the clock starts, and what was fresh is dropped after it has stopped. The first *ahead*
+    of them do not count: large memory that nobody has used while others had their turn is slower to use again.
     """
-    to, back = stage.echo()
-    pack, clock = stage.peer.pack, time.perf_counter
+    ask, clock = stage.ask(), time.perf_counter
     taken = []
     with stage.apart():
-        for _ in range(times):
+        for _ in range(ahead + times):
             x = message(stage, kind, size)
             start = clock()
-            to.put(pack(x))
-            back.get()
+            ask(x)
             taken.append(clock() - start)
             del x
-    return taken
+    return taken[ahead:]
 
 
-def copies(stage: Stage, size: int, times: int) -> list[float]:
+def copies(stage: Stage, size: int, times: int, ahead: int = 0) -> list[float]:
     """
     One memcpy of a fresh array into memory that was written to before, and then the round trip of an int.
 
     In one sequence and not summed from two loops: a process that has just been waiting copies slower.
     """
-    to, back = stage.echo()
+    ask = stage.ask()
     there = message(stage, "room", size)
     taken = []
     with stage.apart():
-        for _ in range(times):
+        for _ in range(ahead + times):
             x = np.ones(size, np.uint8)
             start = time.perf_counter()
             there[:] = x
-            to.put(1)
-            back.get()
+            ask(1)
             taken.append(time.perf_counter() - start)
             del x
-    return taken
+    return taken[ahead:]
 
 
 def forget(stage: Stage) -> None:
@@ -83,10 +81,11 @@ def forget(stage: Stage) -> None:
 
 def stream(stage: Stage, size: int, count: int) -> float:
     """Seconds for *count* fresh arrays through a `Queue(8)`, from the first put to the last touch."""
-    queue, done = stage.context.Queue(8), stage.context.SimpleQueue()
+    queue, done = stage.peer.queue(stage, size), stage.context.SimpleQueue()
     child = stage.start(drain, queue, done, count, stage.peer.courier())
-    messages = [stage.peer.fresh(size) for _ in range(count)]
+    queue.put(stage.peer.fresh(size))  # before the clock: threads start and ends meet
     done.get()
+    messages = [stage.peer.fresh(size) for _ in range(count)]
     start = time.perf_counter()
     for x in messages:
         queue.put(x)
@@ -99,10 +98,12 @@ def stream(stage: Stage, size: int, count: int) -> float:
 
 
 def drain(queue: Any, done: Any, count: int, courier: Courier) -> None:
+    courier.touch(queue.get())
     done.put("ready")
     for _ in range(count):
         courier.touch(queue.get())
     done.put("drained")
+    queue.close()
 
 
 def copy_stream(stage: Stage, size: int, count: int) -> float:

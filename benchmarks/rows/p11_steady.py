@@ -16,6 +16,7 @@ from benchmarks.driver import Stage, WorkFailed
 from benchmarks.peers import Courier
 from benchmarks.samples import Claim, Line, Sample
 
+PEERS = ("ours",)
 CONSUMERS, SHORT_S, LONG_S = 3, 20.0, 600.0
 # A resident page more or less is the allocator's business: less than this is no growth.
 TOLERANCE = 1.05

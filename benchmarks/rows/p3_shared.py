@@ -9,6 +9,7 @@ from benchmarks import work
 from benchmarks.bench import Bench, Task
 from benchmarks.samples import Line
 
+PEERS = ("ours", "stdlib", "torch fd", "torch fs")
 MIB = 1 << 20
 
 

@@ -13,6 +13,7 @@ from benchmarks.bench import Bench, Task
 from benchmarks.driver import Stage
 from benchmarks.samples import Claim, Line
 
+PEERS = ("ours", "stdlib", "torch fd", "torch fs")
 COUNT = 1000
 
 
@@ -41,13 +42,12 @@ def measure(bench: Bench) -> list[Line]:
 
 def tuples(stage: Stage, count: int, times: int) -> list[float]:
     """The round trip of a list of tuples that say where an array would lie."""
-    to, back = stage.echo()
+    ask = stage.ask()
     taken = []
     with stage.apart():
         for _ in range(times):
             x = [(1.0, i, (128,), "d", float(i)) for i in range(count)]
             start = time.perf_counter()
-            to.put(x)
-            back.get()
+            ask(x)
             taken.append(time.perf_counter() - start)
     return taken

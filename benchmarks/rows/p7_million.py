@@ -15,6 +15,7 @@ import sys
 from benchmarks.bench import Bench
 from benchmarks.samples import Claim, Line, Sample
 
+PEERS = ("ours",)
 COUNT, NBYTES, DESCRIPTORS = 1_000_000, 64, 64
 
 

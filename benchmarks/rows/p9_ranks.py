@@ -13,6 +13,7 @@ from benchmarks.bench import Bench, Task
 from benchmarks.driver import Stage
 from benchmarks.samples import Claim, Line
 
+PEERS = ("ours", "stdlib", "torch fd")
 RANKS = 8
 LIMIT = 0.6
 ADDED_MS = 50
@@ -48,7 +49,7 @@ def measure(bench: Bench) -> list[Line]:
         "P9 private arguments",
         [
             Task("ours", "ours", launched, private),
-            Task("stdlib", "stdlib", started_one_by_one, private, rounds=SLOW_ROUNDS),
+            Task("stdlib", "stdlib", started_one_by_one, private, rounds=SLOW_ROUNDS, warm=False),
         ],
         ROUNDS // 2,
     )
@@ -66,7 +67,7 @@ def started(bench: Bench, what: str, fn: Callable[..., None]) -> Line:
             Task("ours", "ours", launched, (fn,)),
             Task("stdlib", "stdlib", started_one_by_one, (fn,)),
             # It imports torch in every rank.
-            Task("torch fd", "torch fd", launched, (fn,), rounds=SLOW_ROUNDS),
+            Task("torch fd", "torch fd", launched, (fn,), rounds=SLOW_ROUNDS, warm=False),
         ],
         ROUNDS,
     )

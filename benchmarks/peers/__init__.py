@@ -1,0 +1,39 @@
+"""Who is measured: a file for each, in the order of the tables. `base.py` says what a peer is."""
+
+from __future__ import annotations
+
+from benchmarks.peers.base import Courier, Peer
+from benchmarks.peers.by_hand import ByHand
+from benchmarks.peers.by_hand_new import ByHandNew
+from benchmarks.peers.faster_fifo_queue import FasterFifo
+from benchmarks.peers.iceoryx import Iceoryx2
+from benchmarks.peers.joblib_loky import JoblibLoky
+from benchmarks.peers.mpire_pool import Mpire
+from benchmarks.peers.ours import Ours
+from benchmarks.peers.pool import Pool
+from benchmarks.peers.ray_actor import RayActor
+from benchmarks.peers.shared_array import SharedArrayReused
+from benchmarks.peers.stdlib import StandardLibrary
+from benchmarks.peers.torch_fd import TorchDescriptors
+from benchmarks.peers.torch_fs import TorchFiles
+
+__all__ = ["PEERS", "Courier", "Peer"]
+
+PEERS: dict[str, type[Peer]] = {
+    peer.name: peer
+    for peer in (
+        Ours,
+        StandardLibrary,
+        ByHand,
+        TorchDescriptors,
+        TorchFiles,
+        ByHandNew,
+        SharedArrayReused,
+        Iceoryx2,
+        FasterFifo,
+        Pool,
+        Mpire,
+        JoblibLoky,
+        RayActor,
+    )
+}

@@ -1,0 +1,68 @@
+"""Ray: an actor that is called with the array, which goes through its object store."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.peers.base import Ask, Courier, Peer, stand_apart
+
+if TYPE_CHECKING:
+    from benchmarks.driver import Stage
+
+STORE_BYTES = 300 << 20  # two of the largest, so that it soon comes round to pages that are warm
+
+
+class RayActor(Peer):
+    """A call of an actor on the same machine; what is above 100 KiB goes through its object store."""
+
+    name = "Ray"
+    needs = "ray"
+    distribution = "ray"
+    slow = True
+    _folder = ""
+
+    def open(self) -> None:
+        os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+        super().open()
+
+    def connect(self, stage: Stage) -> Ask:
+        self._folder = folder(os.getpid())
+        self.api.init(
+            num_cpus=2,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="error",
+            object_store_memory=STORE_BYTES,
+            _system_config={"preallocate_plasma_memory": True},
+            _temp_dir=self._folder,
+        )
+        actor = self.api.remote(Toucher).remote()
+        get, call = self.api.get, actor.touch.remote
+        get(call(0))
+        return lambda message: get(call(message))
+
+    def close(self) -> None:
+        if self._folder:
+            self.api.shutdown()
+            self.sweep(os.getpid())
+
+    @classmethod
+    def sweep(cls, pid: int) -> None:
+        shutil.rmtree(folder(pid), ignore_errors=True)
+
+
+def folder(pid: int) -> str:
+    """Where the daemons of the driver *pid* have their sockets and logs. Sockets: its name must be short."""
+    return os.path.join(tempfile.gettempdir(), f"bench-ray-{pid}")
+
+
+class Toucher:
+    def __init__(self) -> None:
+        stand_apart()
+        self.courier = Courier()
+
+    def touch(self, message: Any) -> float:
+        return self.courier.touch(message)

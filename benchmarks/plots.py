@@ -1,0 +1,221 @@
+"""The plots of docs/performance.md, drawn from docs/performance.json: `python -m benchmarks.plots [JSON [FOLDER]]`.
+
+They must be readable in black and white: a peer has a marker and a dash of its own, and its name stands at the end of
+its line. Points are medians. Ours is the one that is thick; the band around it lies between the quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+
+from benchmarks import record
+from benchmarks.record import Record
+
+matplotlib.use("Agg")
+
+from matplotlib import pyplot
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
+
+FOLDER = record.ROOT / "docs" / "img"
+
+# Peer: name in the plot, marker, dash, colour. What is alike has one hue; the floor is no peer and has no marker.
+STYLES: dict[str, tuple[str, str, Any, str]] = {
+    "ours": ("mp-all", "o", "-", "#b40426"),
+    "stdlib": ("multiprocessing", "s", "-", "#222222"),
+    "by hand": ("SharedMemory, reused", "v", (0, (1, 1)), "#2b6ca3"),
+    "torch fd": ("torch, file_descriptor", "^", "--", "#c46210"),
+    "torch fs": ("torch, file_system", "D", "--", "#c46210"),
+    "by hand, new": ("SharedMemory, new", "<", (0, (1, 1)), "#2b6ca3"),
+    "SharedArray": ("SharedArray", ">", (0, (1, 1)), "#2b6ca3"),
+    "iceoryx2": ("iceoryx2", "X", "-.", "#2e7d32"),
+    "faster-fifo": ("faster-fifo", "P", "-.", "#2e7d32"),
+    "Pool": ("Pool.apply", "p", (0, (5, 1, 1, 1)), "#222222"),
+    "mpire": ("mpire", "h", (0, (5, 1, 1, 1)), "#6a3d9a"),
+    "joblib": ("joblib", "d", (0, (5, 1, 1, 1)), "#6a3d9a"),
+    "Ray": ("Ray actor", "*", (0, (5, 1, 1, 1)), "#6a3d9a"),
+    "floor": ("memcpy and an int", "", (0, (4, 3)), "#888888"),
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """One plot: the lines of some rows over the size of their arrays."""
+
+    name: str
+    title: str
+    rows: tuple[str, ...]
+    of: Callable[[float, str, int], float]
+    """The height of a point: of a value, its unit, and the size."""
+    axis: str
+    tick: Callable[[float], str]
+    floor: str
+    """What the floor is called in this one."""
+
+
+def microseconds(value: float, unit: str, nbytes: int) -> float:
+    return value * 1e6
+
+
+def bytes_a_second(value: float, unit: str, nbytes: int) -> float:
+    return value if unit == "B/s" else value * nbytes
+
+
+def size_in_words(nbytes: float) -> str:
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if nbytes >= unit:
+            return f"{nbytes / unit:g} {name}"
+    return f"{nbytes:g} B"
+
+
+def time_in_words(us: float) -> str:
+    if us >= 1e6:
+        return f"{us / 1e6:g} s"
+    return f"{us / 1e3:g} ms" if us >= 1e3 else f"{us:g} µs"
+
+
+def rate_in_words(rate: float) -> str:
+    return f"{rate / 1e9:g} GB/s" if rate >= 1e9 else f"{rate / 1e6:g} MB/s"
+
+
+PLOTS = [
+    Plot(
+        "latency",
+        "Round trip of a fresh array: there, and a number back",
+        ("P1", "P2"),
+        microseconds,
+        "time (less is better)",
+        time_in_words,
+        "memcpy and an int",
+    ),
+    Plot(
+        "throughput",
+        "Stream of fresh arrays through a queue for eight",
+        ("P5",),
+        bytes_a_second,
+        "throughput (more is better)",
+        rate_in_words,
+        "memcpy alone",
+    ),
+]
+
+
+class Point(NamedTuple):
+    x: int
+    y: float
+    low: float
+    high: float
+
+
+def series(found: Record, plot: Plot) -> dict[str, list[Point]]:
+    """The points of each peer, by size."""
+    points: dict[str, list[Point]] = {}
+    for entry in found.of(*plot.rows):
+        if entry.nbytes is not None:
+            for name, figure in entry.figures.items():
+                heights = (plot.of(y, figure.unit, entry.nbytes) for y in (figure.median, figure.low, figure.high))
+                points.setdefault(name, []).append(Point(entry.nbytes, *heights))
+    return {name: sorted(points[name]) for name in STYLES if name in points}
+
+
+def apart(wanted: Sequence[float], gap: float) -> list[float]:
+    """
+    Places for labels, as near as possible to those *wanted* and at least *gap* from each other.
+
+    Labels that would touch form a group that stands around the middle of what its members want.
+    """
+    order = sorted(range(len(wanted)), key=lambda k: wanted[k])
+    groups: list[list[int]] = []
+
+    def start(group: list[int]) -> float:
+        return sum(wanted[k] for k in group) / len(group) - gap * (len(group) - 1) / 2
+
+    for k in order:
+        groups.append([k])
+        while len(groups) > 1 and start(groups[-2]) + gap * len(groups[-2]) > start(groups[-1]):
+            groups[-2:] = [groups[-2] + groups[-1]]
+    places = [0.0] * len(wanted)
+    for group in groups:
+        for place, k in enumerate(group):
+            places[k] = start(group) + gap * place
+    return places
+
+
+def one(found: Record, plot: Plot, path: Path) -> None:
+    """Draw *plot* into *path*; the ending says as what."""
+    lines = series(found, plot)
+    pyplot.rcParams.update({"font.size": 10, "svg.hashsalt": "mp-all", "svg.fonttype": "path"})
+    figure, axes = pyplot.subplots(figsize=(8.6, 5.4), layout="constrained")
+    axes.set(xscale="log", yscale="log", ylabel=plot.axis, xlabel="size of the array")
+    axes.set_title(plot.title, loc="left", fontsize=11)
+    for name, points in lines.items():
+        _, marker, dash, colour = STYLES[name]
+        thick = {"ours": 2.8, "floor": 1.6}.get(name, 1.1)
+        x, y, low, high = zip(*points, strict=True)
+        if name == "ours":
+            axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
+        axes.plot(x, y, marker=marker, linestyle=dash, color=colour, linewidth=thick, markersize=5 + (name == "ours"))
+    sizes = sorted({point.x for points in lines.values() for point in points})
+    axes.set_xticks(sizes, [size_in_words(size) for size in sizes], rotation=30, ha="right")
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(10))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plot.tick(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    label(axes, lines, plot)
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(path, metadata=metadata, dpi=110)
+    pyplot.close(figure)
+
+
+def label(axes: Any, lines: dict[str, list[Point]], plot: Plot) -> None:
+    """Each peer's name to the right of its line, and a thin line from the one to the other."""
+    there, back = axes.transData.transform, axes.transData.inverted().transform
+    right = axes.transAxes.transform((1, 0))[0]
+    names = list(lines)
+    ends = [there(lines[name][-1][:2]) for name in names]
+    line_height = axes.figure.dpi / 72 * 12.5
+    for name, end, y in zip(names, ends, apart([end[1] for end in ends], line_height), strict=True):
+        text, _, _, colour = STYLES[name]
+        leader = [back(point) for point in ((end[0] + 6, end[1]), (right + 24, y))]
+        axes.plot(*zip(*leader, strict=True), color=colour, linewidth=0.5, clip_on=False, scalex=False, scaley=False)
+        axes.annotate(
+            plot.floor if name == "floor" else text,
+            xy=back((right + 27, y)),
+            va="center",
+            color=colour,
+            fontsize=9,
+            fontweight="bold" if name == "ours" else "normal",
+            annotation_clip=False,
+        )
+
+
+def draw(found: Record, folder: Path = FOLDER, ending: str = "svg") -> list[Path]:
+    """Draw every plot for which *found* has lines; the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn = []
+    for plot in PLOTS:
+        if series(found, plot):
+            drawn.append(folder / f"{plot.name}.{ending}")
+            one(found, plot, drawn[-1])
+    return drawn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.plots", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("json", type=Path, nargs="?", default=record.SHOWN)
+    parser.add_argument("folder", type=Path, nargs="?", default=FOLDER)
+    parser.add_argument("--png", action="store_true", help="as PNG instead of SVG")
+    options = parser.parse_args()
+    for path in draw(record.read(options.json), options.folder, "png" if options.png else "svg"):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

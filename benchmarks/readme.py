@@ -1,0 +1,91 @@
+"""The numbers in README.md and docs/performance.md, written from docs/performance.json: `python -m benchmarks.readme`.
+
+What stands between `<!-- measured: NAME -->` and `<!-- /measured -->` is made here and replaced; the rest is prose.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from benchmarks import record, table
+from benchmarks.record import Record
+from benchmarks.samples import Entry, in_words
+
+DOCUMENTS = [record.ROOT / "README.md", record.ROOT / "docs" / "performance.md"]
+BLOCK = re.compile(r"(<!-- measured: (?P<name>[^>]+?) -->\n).*?(<!-- /measured -->)", re.DOTALL)
+
+# Heading in the README: name of the peer.
+COLUMNS = {
+    "mp-all": "ours",
+    "multiprocessing": "stdlib",
+    "`SharedMemory` by hand": "by hand",
+    "torch": "torch fd",
+    "joblib": "joblib",
+    "Ray": "Ray",
+}
+# Line in the README: line of the record.
+LINES = {
+    "200 B, there and back": "round trip, fresh 200 B",
+    "64 KiB": "round trip, fresh 64 KiB",
+    "1 MiB": "round trip, fresh 1 MiB",
+    "16 MiB": "round trip, fresh 16 MiB",
+    "128 MiB": "round trip, fresh 128 MiB",
+    "a list of 1000 arrays of 1 KiB": "round trip, 1000 private arrays of 1 KiB",
+    "stream of 1 MiB through a `Queue(8)`": "stream, fresh 1 MiB",
+    "`Pool(2).map`, 64 results of 16 MiB": "Pool(2).map, 64 results of 16 MiB",
+}
+
+
+def short(found: Record) -> str:
+    """The table of the README: medians, the best of each line in bold."""
+    rows = []
+    for name, what in LINES.items():
+        entry = found.find(what)
+        if entry is not None:
+            rows.append([name, *medians(entry)])
+    return table.markdown(["", *COLUMNS], rows)
+
+
+def medians(entry: Entry) -> list[str]:
+    figures = [entry.figures.get(peer) for peer in COLUMNS.values()]
+    there = [figure for figure in figures if figure is not None]
+    best = (max if there[0].rate else min)(figure.median for figure in there)
+    cells = []
+    for figure in figures:
+        text = in_words(figure.median, figure.unit) if figure else "-"
+        cells.append(f"**{text}**" if figure and figure.median == best else text)
+    return cells
+
+
+def block(name: str, found: Record) -> str:
+    """What belongs between the markers of *name*; `KeyError` for a name that means nothing."""
+    whole = {"short": short, "where": table.where, "peers": table.peers}
+    if name in whole:
+        return whole[name](found)
+    kind, _, rows = name.partition(" ")
+    return {"figures": table.measured, "ratios": table.ratios}[kind](found.of(*rows.split()))
+
+
+def written(text: str, found: Record) -> str:
+    """*text* with every block made anew."""
+    return BLOCK.sub(lambda match: f"{match[1]}{block(match['name'], found)}\n{match[3]}", text)
+
+
+def write(found: Record) -> None:
+    """Write the documents whose numbers are other ones."""
+    for path in DOCUMENTS:
+        text = path.read_text()
+        if (new := written(text, found)) != text:
+            path.write_text(new)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.readme", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("json", type=Path, nargs="?", default=record.SHOWN)
+    write(record.read(parser.parse_args().json))
+
+
+if __name__ == "__main__":
+    main()

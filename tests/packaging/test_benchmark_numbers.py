@@ -1,0 +1,62 @@
+"""The numbers of the README and of docs/performance.md are those of docs/performance.json, and the plots are there."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks import readme, record
+
+ROOT = Path(__file__).parents[2]
+FACTORS = {"s": 1, "ms": 1e-3, "µs": 1e-6, "GB/s": 1e9}
+UNITS = "|".join(map(re.escape, FACTORS))
+MEASURED = re.compile(rf"(?<![\w.])\d[\d.,]*\s?(?:{UNITS}|times|%)(?!\w)")
+
+
+@pytest.mark.parametrize("document", readme.DOCUMENTS, ids=lambda path: path.name)
+def test_what_is_between_the_marks_is_what_the_record_says(document: Path) -> None:
+    text = document.read_text()
+    assert readme.BLOCK.search(text)
+    assert text.count("<!-- measured: ") == len(readme.BLOCK.findall(text)) == text.count("<!-- /measured -->")
+    assert readme.written(text, record.read(record.SHOWN)) == text, "`python -m benchmarks.readme` writes it"
+
+
+def test_every_cell_of_the_readme_is_a_median_of_the_record() -> None:
+    """Compared with the file itself, by none of the code that wrote the table."""
+    lines = {line["what"]: line for line in json.loads((ROOT / "docs" / "performance.json").read_text())["lines"]}
+    found = re.search(r"<!-- measured: short -->\n(.*?)<!-- /measured -->", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found
+    heading, _, *rows = ([c.strip() for c in row.split("|")[1:-1]] for row in found[1].strip().splitlines())
+    assert heading[1:] == list(readme.COLUMNS) and len(rows) == len(readme.LINES)
+    for name, *cells in rows:
+        figures = lines[readme.LINES[name]]["figures"]
+        for peer, cell in zip(readme.COLUMNS.values(), cells, strict=True):
+            if cell == "-":
+                assert peer not in figures, f"{name}, {peer}: it was measured"
+                continue
+            number, unit = cell.strip("*").split(" ")
+            last_digit = 10.0 ** -len(number.partition(".")[2])
+            off = abs(figures[peer]["median"] / FACTORS[unit] - float(number))
+            assert off <= 0.501 * last_digit, f"{name}, {peer}: {cell} is not {figures[peer]['median']}"
+
+
+def test_each_row_of_the_record_is_in_the_document() -> None:
+    text = (ROOT / "docs" / "performance.md").read_text()
+    shown = {row for kind in re.findall(r"<!-- measured: figures ([^>]*?) -->", text) for row in kind.split()}
+    assert shown == {entry.row for entry in record.read(record.SHOWN).entries}
+
+
+def test_no_measured_number_stands_in_the_prose_beside_the_plot() -> None:
+    text = (ROOT / "README.md").read_text()
+    section = text[text.index("## How fast") : text.index("## Try it")]
+    assert MEASURED.findall(readme.BLOCK.sub("", section)) == []
+    assert MEASURED.findall("takes 78 µs, 3.5 times as long") == ["78 µs", "3.5 times"]
+
+
+def test_the_plots_that_are_shown_are_there() -> None:
+    for document in readme.DOCUMENTS:
+        for image in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", document.read_text()):
+            assert (document.parent / image).is_file(), f"{document.name} shows {image}"
