@@ -58,7 +58,7 @@ def install_all(session: nox.Session, *groups: str) -> None:
 @nox.parametrize("strategy", STRATEGIES)
 def tests(session: nox.Session, strategy: str) -> None:
     """The test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
-    install_all(session, "test", "demo")
+    install_all(session, "test", "demo", "build")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
@@ -218,19 +218,24 @@ def torch(session: nox.Session, strategy: str) -> None:
 @nox.parametrize("package", [nox.param(p, id=p) for p in PACKAGES])
 def alone(session: nox.Session, package: str) -> None:
     """One package by itself, from sdists in a fresh environment: it works and brings no more than it says."""
-    house = Path(session.create_tmp()).resolve() / "wheelhouse"
-    shutil.rmtree(house, ignore_errors=True)
+    work = Path(session.create_tmp()).resolve()
     session.install(*GROUPS["build"])
-    for name in ["mp-core", "mp-reductions", "mp-spawn", "mp-cuda", "mp-all"]:
-        if name in ("mp-core", package) or package == "mp-all":
-            session.run(
-                "python", "-m", "build", "--no-isolation", "--sdist", "-o", str(house), f"packages/{name}", silent=True
-            )
-    fresh = house / "venv"
-    session.run("python", "-m", "venv", str(fresh))
-    python = str(fresh / "bin" / "python")
-    session.run(python, "-m", "pip", "install", "-q", "--find-links", str(house), package, external=True)
-    session.run(python, "tests/packaging/alone.py", package, external=True)
+    needs = PACKAGES if package == "mp-all" else sorted({"mp-core", package})
+    session.run("python", "-m", "tools.distributions", f"{work}/sdists", "--sdist", *needs, silent=True)
+    session.run("python", "-m", "tools.installations", f"{work}/sdists", "--work", str(work), "--sdist", package)
+
+
+@nox.session(default=False)
+def build(session: nox.Session) -> None:
+    """
+    Everything that is uploaded, into dist/: sdists, wheels, checked and installed: nox -s build [-- --short].
+
+    The installations are on each interpreter without an index; `-- --python 3.12` names those that are here.
+    """
+    session.install(*GROUPS["build"], *GROUPS["wheels"])
+    session.run("python", "-m", "tools.distributions", "dist")
+    work = Path(session.create_tmp()).resolve()
+    session.run("python", "-m", "tools.installations", "dist", "--work", str(work), *session.posargs)
 
 
 @nox.session
@@ -283,7 +288,7 @@ def dev(session: nox.Session) -> None:
     """A virtual environment in .venv with the five packages editable and every tool."""
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
-    groups = [group for name, group in GROUPS.items() if name not in ("containers", "torch")]
+    groups = [group for name, group in GROUPS.items() if name not in ("containers", "torch", "wheels", "cross")]
     tools = sorted({req for group in groups for req in group} | {"nox", "editables"})
     session.run(str(python), "-m", "pip", "install", "-q", *tools, external=True)
     editable = [arg for wheel in WHEELS for arg in ("-e", wheel)]
