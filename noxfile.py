@@ -221,7 +221,7 @@ def alone(session: nox.Session, package: str) -> None:
     work = Path(session.create_tmp()).resolve()
     session.install(*GROUPS["build"])
     needs = PACKAGES if package == "mp-all" else sorted({"mp-core", package})
-    session.run("python", "-m", "tools.distributions", f"{work}/sdists", "--sdist", *needs, silent=True)
+    session.run("python", "-m", "tools.distributions", "--sdist", f"{work}/sdists", *needs, silent=True)
     session.run("python", "-m", "tools.installations", f"{work}/sdists", "--work", str(work), "--sdist", package)
 
 
@@ -299,21 +299,11 @@ def dev(session: nox.Session) -> None:
 @nox.session(python=False, default=False)
 def bump(session: nox.Session) -> None:
     """Set the one version everywhere: nox -s bump -- X.Y.Z"""
-    if len(session.posargs) != 1:
-        session.error("usage: nox -s bump -- X.Y.Z")
-    (new,) = session.posargs
-    old = nox.project.load_toml("packages/mp-core/pyproject.toml")["project"]["version"]
-    places = [
-        *(ROOT / "packages").glob("*/pyproject.toml"),
-        ROOT / "packages/mp-core/src/mp_core/_version.py",
-        ROOT / "libshm/src/version.c",
-    ]
-    for place in places:
-        text = place.read_text()
-        place.write_text(
-            text.replace(f'version = "{old}"', f'version = "{new}"')
-            .replace(f"=={old}", f"=={new}")
-            .replace(f'__version__ = "{old}"', f'__version__ = "{new}"')
-            .replace(f'MPSHM_VERSION "{old}"', f'MPSHM_VERSION "{new}"')
-        )
-    session.log(f"{old} -> {new}; now write CHANGELOG.md")
+    session.run(sys.executable, "-m", "tools.version", *session.posargs, external=True)
+
+
+@nox.session(default=False)
+def release(session: nox.Session) -> None:
+    """Version, changelog, commit, build, check, tag; all but the upload: nox -s release -- X.Y.Z [--dry-run]."""
+    session.install(*GROUPS["build"], *GROUPS["wheels"])
+    session.run("python", "-m", "tools.release", *session.posargs)
