@@ -54,7 +54,8 @@ def install_all(session: nox.Session, *groups: str) -> None:
     session.install(*WHEELS)
 
 
-@nox.session(python=PYTHONS)
+# Tagged "ci": .github/workflows/ci.yml makes a job of each, and holds no list of its own.
+@nox.session(python=PYTHONS, tags=["ci"])
 @nox.parametrize("strategy", STRATEGIES)
 def tests(session: nox.Session, strategy: str) -> None:
     """The test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
@@ -141,7 +142,7 @@ def programs(session: nox.Session) -> None:
 
 
 @nox.session(python=False)
-@nox.parametrize("sanitizer", [nox.param(s, id=s) for s in SANITIZERS])
+@nox.parametrize("sanitizer", [nox.param(s, id=s, tags=["ci"] * (s != "valgrind")) for s in SANITIZERS])
 def libshm(session: nox.Session, sanitizer: str) -> None:
     """The C library's own tests, plain, under sanitizers or in valgrind."""
     build = Path(session.create_tmp()).resolve() / "libshm" / sanitizer
@@ -214,7 +215,7 @@ def torch(session: nox.Session, strategy: str) -> None:
     session.run("pytest", *tests, env=env)
 
 
-@nox.session
+@nox.session(tags=["ci"])
 @nox.parametrize("package", [nox.param(p, id=p) for p in PACKAGES])
 def alone(session: nox.Session, package: str) -> None:
     """One package by itself, from sdists in a fresh environment: it works and brings no more than it says."""
@@ -225,7 +226,7 @@ def alone(session: nox.Session, package: str) -> None:
     session.run("python", "-m", "tools.installations", f"{work}/sdists", "--work", str(work), "--sdist", package)
 
 
-@nox.session(default=False)
+@nox.session(default=False, tags=["ci"])
 def build(session: nox.Session) -> None:
     """
     Everything that is uploaded, into dist/: sdists, wheels, checked and installed: nox -s build [-- --short].
@@ -238,7 +239,7 @@ def build(session: nox.Session) -> None:
     session.run("python", "-m", "tools.installations", "dist", "--work", str(work), *session.posargs)
 
 
-@nox.session
+@nox.session(tags=["ci"])
 def lint(session: nox.Session) -> None:
     """ruff, mypy --strict on our packages, clang-format; nothing is changed."""
     session.install(*GROUPS["lint"])

@@ -29,7 +29,9 @@ GLIBC = "2.28"  # of RHEL 8 and Debian 10; nothing that is still looked after is
 
 def run(*command: str, env: dict[str, str] | None = None) -> None:
     print("+", *command, flush=True)
-    subprocess.run(command, check=True, env=env, cwd=ROOT)
+    done = subprocess.run(command, check=False, env=env, cwd=ROOT)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command[:4])} … failed (exit code {done.returncode})")
 
 
 def compiler() -> str:

@@ -100,7 +100,7 @@ def release(version: str, dry_run: bool) -> None:
         shutil.rmtree(ROOT / "dist", ignore_errors=True)
         shutil.copytree(Path(folder) / "dist", ROOT / "dist")
     print(f"v{version} is committed, built and tagged. Not done yet, and for you to do:")
-    print(f"  git push origin HEAD v{version}\n  python -m twine upload dist/*")
+    print(f"  git push origin HEAD v{version}\n  {Path(sys.executable).parent.relative_to(ROOT)}/twine upload dist/*")
 
 
 if __name__ == "__main__":
