@@ -186,6 +186,13 @@ def fuzz(session: nox.Session) -> None:
         )
 
 
+@nox.session(default=False, tags=["ci"])
+def cross(session: nox.Session) -> None:
+    """libshm compiled for other platforms, not run: nox -s cross [-- aarch64-macos]."""
+    session.install(*GROUPS["cross"])
+    session.run("python", "-m", "tools.cross", *session.posargs)
+
+
 @nox.session(default=False)
 def soak(session: nox.Session) -> None:
     """The long forms: more kills, more ranks, ten minutes of a mixed stream."""

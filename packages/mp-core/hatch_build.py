@@ -11,6 +11,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -31,6 +32,10 @@ def header_as_cdef(header: str) -> str:
 
 def refuse_without_tools() -> None:
     """Say at once, and before anything is begun, what this machine lacks to compile."""
+    if sys.platform != "linux":
+        raise SystemExit(
+            f"mp-core needs Linux so far, and this is {sys.platform}: libshm compiles here and has no shared memory yet"
+        )
     compiler = shlex.split(os.environ.get("CC", "cc"))[0]
     header = Path(sysconfig.get_path("include")) / "Python.h"
     lacks = {
