@@ -55,11 +55,12 @@ def install_all(session: nox.Session, *groups: str) -> None:
     session.install(*WHEELS)
 
 
-@nox.session(python=PYTHONS)
+# Tagged "ci": .github/workflows/ci.yml makes a job of each, and holds no list of its own.
+@nox.session(python=PYTHONS, tags=["ci"])
 @nox.parametrize("strategy", STRATEGIES)
 def tests(session: nox.Session, strategy: str) -> None:
     """The test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
-    install_all(session, "test", "demo", "bench")
+    install_all(session, "test", "demo", "bench", "build")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
@@ -142,7 +143,7 @@ def programs(session: nox.Session) -> None:
 
 
 @nox.session(python=False)
-@nox.parametrize("sanitizer", [nox.param(s, id=s) for s in SANITIZERS])
+@nox.parametrize("sanitizer", [nox.param(s, id=s, tags=["ci"] * (s != "valgrind")) for s in SANITIZERS])
 def libshm(session: nox.Session, sanitizer: str) -> None:
     """The C library's own tests, plain, under sanitizers or in valgrind."""
     build = Path(session.create_tmp()).resolve() / "libshm" / sanitizer
@@ -186,6 +187,13 @@ def fuzz(session: nox.Session) -> None:
         )
 
 
+@nox.session(default=False, tags=["ci"])
+def cross(session: nox.Session) -> None:
+    """libshm compiled for other platforms, not run: nox -s cross [-- aarch64-macos]."""
+    session.install(*GROUPS["cross"])
+    session.run("python", "-m", "tools.cross", *session.posargs)
+
+
 @nox.session(default=False)
 def soak(session: nox.Session) -> None:
     """The long forms: more kills, more ranks, ten minutes of a mixed stream."""
@@ -215,26 +223,18 @@ def torch(session: nox.Session, strategy: str) -> None:
     session.run("pytest", *tests, env=env)
 
 
-@nox.session
+@nox.session(tags=["ci"])
 @nox.parametrize("package", [nox.param(p, id=p) for p in PACKAGES])
 def alone(session: nox.Session, package: str) -> None:
     """One package by itself, from sdists in a fresh environment: it works and brings no more than it says."""
-    house = Path(session.create_tmp()).resolve() / "wheelhouse"
-    shutil.rmtree(house, ignore_errors=True)
+    work = Path(session.create_tmp()).resolve()
     session.install(*GROUPS["build"])
-    for name in ["mp-core", "mp-reductions", "mp-spawn", "mp-cuda", "mp-all"]:
-        if name in ("mp-core", package) or package == "mp-all":
-            session.run(
-                "python", "-m", "build", "--no-isolation", "--sdist", "-o", str(house), f"packages/{name}", silent=True
-            )
-    fresh = house / "venv"
-    session.run("python", "-m", "venv", str(fresh))
-    python = str(fresh / "bin" / "python")
-    session.run(python, "-m", "pip", "install", "-q", "--find-links", str(house), package, external=True)
-    session.run(python, "tests/packaging/alone.py", package, external=True)
+    needs = PACKAGES if package == "mp-all" else sorted({"mp-core", package})
+    session.run("python", "-m", "tools.distributions", "--sdist", f"{work}/sdists", *needs, silent=True)
+    session.run("python", "-m", "tools.installations", f"{work}/sdists", "--work", str(work), "--sdist", package)
 
 
-@nox.session
+@nox.session(tags=["ci"])
 def docs(session: nox.Session) -> None:
     """The documentation as web pages in build/docs; a warning is an error. No GPU and no network are needed."""
     install_all(session, "docs")
@@ -243,7 +243,20 @@ def docs(session: nox.Session) -> None:
     session.log(f"now: open {out[0]}/index.html")
 
 
-@nox.session
+@nox.session(default=False, tags=["ci"])
+def build(session: nox.Session) -> None:
+    """
+    Everything that is uploaded, into dist/: sdists, wheels, checked and installed: nox -s build [-- --short].
+
+    The installations are on each interpreter without an index; `-- --python 3.12` names those that are here.
+    """
+    session.install(*GROUPS["build"], *GROUPS["wheels"])
+    session.run("python", "-m", "tools.distributions", "dist")
+    work = Path(session.create_tmp()).resolve()
+    session.run("python", "-m", "tools.installations", "dist", "--work", str(work), *session.posargs)
+
+
+@nox.session(tags=["ci"])
 def lint(session: nox.Session) -> None:
     """ruff, mypy --strict on our packages, clang-format; nothing is changed."""
     session.install(*GROUPS["lint"])
@@ -301,7 +314,9 @@ def dev(session: nox.Session) -> None:
     """A virtual environment in .venv with the five packages editable and every tool."""
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
-    groups = [group for name, group in GROUPS.items() if name not in ("containers", "torch", "peers")]
+    # The others are large, and belong to a session each.
+    sessions_own = ("containers", "torch", "peers", "wheels", "cross", "docs", "typing")
+    groups = [group for name, group in GROUPS.items() if name not in sessions_own]
     tools = sorted({req for group in groups for req in group} | {"nox", "editables"})
     session.run(str(python), "-m", "pip", "install", "-q", *tools, external=True)
     editable = [arg for wheel in WHEELS for arg in ("-e", wheel)]
@@ -312,21 +327,11 @@ def dev(session: nox.Session) -> None:
 @nox.session(python=False, default=False)
 def bump(session: nox.Session) -> None:
     """Set the one version everywhere: nox -s bump -- X.Y.Z"""
-    if len(session.posargs) != 1:
-        session.error("usage: nox -s bump -- X.Y.Z")
-    (new,) = session.posargs
-    old = nox.project.load_toml("packages/mp-core/pyproject.toml")["project"]["version"]
-    places = [
-        *(ROOT / "packages").glob("*/pyproject.toml"),
-        ROOT / "packages/mp-core/src/mp_core/_version.py",
-        ROOT / "libshm/src/version.c",
-    ]
-    for place in places:
-        text = place.read_text()
-        place.write_text(
-            text.replace(f'version = "{old}"', f'version = "{new}"')
-            .replace(f"=={old}", f"=={new}")
-            .replace(f'__version__ = "{old}"', f'__version__ = "{new}"')
-            .replace(f'MPSHM_VERSION "{old}"', f'MPSHM_VERSION "{new}"')
-        )
-    session.log(f"{old} -> {new}; now write CHANGELOG.md")
+    session.run(sys.executable, "-m", "tools.version", *session.posargs, external=True)
+
+
+@nox.session(default=False)
+def release(session: nox.Session) -> None:
+    """Version, changelog, commit, build, check, tag; all but the upload: nox -s release -- X.Y.Z [--dry-run]."""
+    session.install(*GROUPS["build"], *GROUPS["wheels"])
+    session.run("python", "-m", "tools.release", *session.posargs)

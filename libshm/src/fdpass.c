@@ -36,7 +36,7 @@ int mpshm_send_fd(int sock, int fd, const void *data, size_t len)
     memcpy(CMSG_DATA(cmsg), &fd, sizeof(int));
 
     while (iov.iov_len > 0) {
-        long sent = MPSHM__RETRY(sendmsg(sock, &msg, MSG_NOSIGNAL));
+        long sent = mpshm__sendmsg(sock, &msg);
         if (sent < 0)
             return -errno;
         iov.iov_base = (char *)iov.iov_base + sent;
@@ -83,7 +83,7 @@ int mpshm_recv_fd(int sock, void *data, size_t len, int *fd)
             .msg_control = control.buf,
             .msg_controllen = sizeof(control.buf),
         };
-        long n = MPSHM__RETRY(recvmsg(sock, &msg, MSG_CMSG_CLOEXEC));
+        long n = mpshm__recvmsg(sock, &msg);
 
         if (n < 0) {
             err = -errno;
@@ -108,14 +108,4 @@ int mpshm_recv_fd(int sock, void *data, size_t len, int *fd)
     for (int i = 0; i < count; i++)
         close(fds[i]);
     return err;
-}
-
-long mpshm_peer_uid(int sock)
-{
-    struct ucred peer;
-    socklen_t size = sizeof(peer);
-
-    if (getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
-        return -errno;
-    return (long)peer.uid;
 }

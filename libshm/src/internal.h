@@ -22,6 +22,17 @@
         mpshm__rc;                                                                                 \
     })
 
+/* ---- linux/, macos/, windows/: the same functions, a folder for each platform ---- */
+
+struct msghdr;
+
+/* 0 or -errno; `name` has at most 15 bytes. */
+int mpshm__name_thread(const char *name);
+/* As sendmsg and recvmsg: EINTR is retried, there is no SIGPIPE, and descriptors that arrive are
+ * close-on-exec. -1 and errno. */
+long mpshm__sendmsg(int sock, const struct msghdr *msg);
+long mpshm__recvmsg(int sock, struct msghdr *msg);
+
 /* ---- clock.c: time and processes ---- */
 
 uint64_t mpshm__now_ns(void);

@@ -1,7 +1,6 @@
-/* The name of the calling thread, as the kernel shows it. */
+/* The name of the calling thread: the same 15 bytes on every platform. */
 #define _GNU_SOURCE
 #include <string.h>
-#include <sys/prctl.h>
 
 #include "internal.h"
 
@@ -18,10 +17,5 @@ int mpshm_set_thread_name(const char *name)
             len--;
     }
     memcpy(cut, name, len);
-    return prctl(PR_SET_NAME, cut, 0, 0, 0) < 0 ? -errno : 0;
-}
-
-int mpshm_get_thread_name(char *name)
-{
-    return prctl(PR_GET_NAME, name, 0, 0, 0) < 0 ? -errno : 0;
+    return mpshm__name_thread(cut);
 }

@@ -6,9 +6,12 @@ what its C tests tested is what the wheel links.
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -27,6 +30,26 @@ def header_as_cdef(header: str) -> str:
     return re.sub(r"(?m)^#.*$", "", header)
 
 
+def refuse_without_tools() -> None:
+    """Say at once, and before anything is begun, what this machine lacks to compile."""
+    if sys.platform != "linux":
+        raise SystemExit(
+            f"mp-core needs Linux so far, and this is {sys.platform}: libshm compiles here and has no shared memory yet"
+        )
+    compiler = shlex.split(os.environ.get("CC", "cc"))[0]
+    header = Path(sysconfig.get_path("include")) / "Python.h"
+    lacks = {
+        "make": None if shutil.which("make") else "make",
+        "gcc libc6-dev": None if shutil.which(compiler) else f"a C compiler ({compiler!r}; CC names another)",
+        "python3-dev": None if header.is_file() else f"the headers of this Python ({header})",
+    }
+    if any(lacks.values()):
+        raise SystemExit(
+            f"mp-core is compiled from source here, and this is missing: {', '.join(filter(None, lacks.values()))}. "
+            f"On Debian or Ubuntu: apt-get install {' '.join(name for name, lack in lacks.items() if lack)}"
+        )
+
+
 def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
     """Build libshm.a with make, link it and the hand-written `_block` into one extension; return its path."""
     import cffi
@@ -36,13 +59,8 @@ def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
             "mp-core is built for CPython's stable ABI, which a free-threaded build does not have: "
             "use the ordinary build of this Python"
         )
-    try:
-        subprocess.run(["make", "-C", str(libshm), f"BUILD={build}"], check=True)
-    except FileNotFoundError:
-        raise SystemExit(
-            "mp-core is built from source here and needs make and a C compiler (on Debian or Ubuntu: "
-            "apt-get install build-essential)"
-        ) from None
+    refuse_without_tools()
+    subprocess.run(["make", "-C", str(libshm), f"BUILD={build}"], check=True)
     ffi = cffi.FFI()
     ffi.cdef(header_as_cdef((libshm / "include" / "mpshm.h").read_text()))
     ffi.set_source(

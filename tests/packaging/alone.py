@@ -1,13 +1,15 @@
 """What one package must do by itself, run in an environment that holds it and its dependencies only.
 
-`nox -s "alone(mp-spawn)"` builds sdists, installs one of them into a fresh environment and runs this file there.
+tools/installations.py makes that environment: `nox -s "alone(mp-spawn)"` from sdists, `nox -s build` from wheels.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import multiprocessing
 import sys
+from typing import Any
 
 
 def installed(name: str) -> bool:
@@ -17,6 +19,33 @@ def installed(name: str) -> bool:
 def rank(index: int, word: str) -> None:
     assert word == "hello" and index in (0, 1)
     assert "numpy" not in sys.modules
+
+
+def negate(module: str, into: Any, out: Any) -> None:
+    mp = importlib.import_module(module)
+    getattr(mp, "init_reductions", lambda: None)()
+    array = into.get()
+    assert mp.is_shared(array)
+    array *= -1
+    out.put(array)
+
+
+def there_and_back(module: str) -> None:
+    """A megabyte to another process and home, by way of the shm-manager that was installed."""
+    import numpy as np
+
+    mp = importlib.import_module(module)
+    mp.init_reductions()
+    for method in ("spawn", "forkserver", "fork"):
+        context = multiprocessing.get_context(method)
+        into, out = context.SimpleQueue(), context.SimpleQueue()
+        worker = context.Process(target=negate, args=(module, into, out))
+        worker.start()
+        into.put(np.arange(1 << 17, dtype=float))
+        array = out.get()
+        worker.join()
+        assert mp.is_shared(array) and worker.exitcode == 0 and array[-1] == 1 - (1 << 17)
+    print(f"NumPy {np.__version__}")
 
 
 def expect(package: str) -> None:
@@ -52,6 +81,7 @@ def expect(package: str) -> None:
     if package in ("mp-reductions", "mp-all"):
         shared = importlib.import_module(package.replace("-", "_")).shared
         assert shared.zeros(3).tolist() == [0, 0, 0]
+        there_and_back(package.replace("-", "_"))
     print(f"{package} stands alone: {', '.join(sorted(present))}")
 
 

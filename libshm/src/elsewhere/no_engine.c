@@ -1,0 +1,128 @@
+/* Shared memory where there is none yet: every call says so.
+ *
+ * The engine stands on what only Linux has: sealed memfds, sockets that keep the borders of
+ * messages and carry descriptors, locks that belong to an open file (F_OFD_SETLK), holes in shared
+ * mappings, /proc. Until each of these has a twin, a clear -ENOSYS is better than something that
+ * nobody has ever seen run. What releases, frees or looks has nothing to do and says so. */
+#include <string.h>
+
+#include "internal.h"
+
+int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out)
+{
+    (void)strategy, (void)nbytes, (void)flags, (void)out;
+    return -ENOSYS;
+}
+
+int mpshm_block_send(const mpshm_block *block, unsigned char *handle)
+{
+    (void)block, (void)handle;
+    return -ENOSYS;
+}
+
+int mpshm_block_claim(const unsigned char *handle, size_t len, int flags, mpshm_block *out)
+{
+    (void)handle, (void)len, (void)flags, (void)out;
+    return -ENOSYS;
+}
+
+void mpshm_block_release(mpshm_block *block)
+{
+    (void)block;
+}
+
+int mpshm_block_strategy(const mpshm_block *block)
+{
+    (void)block;
+    return -ENOSYS;
+}
+
+int mpshm_block_others(const mpshm_block *block)
+{
+    (void)block;
+    return -ENOSYS;
+}
+
+void mpshm_block_revoke(const mpshm_block *block)
+{
+    (void)block;
+}
+
+int mpshm_block_find(const void *address, int flags, mpshm_block *out)
+{
+    (void)address, (void)flags, (void)out;
+    return -ENOENT;
+}
+
+void mpshm_get_stats(mpshm_stats *out)
+{
+    memset(out, 0, sizeof(*out));
+}
+
+void mpshm_empty_cache(void)
+{
+}
+
+int mpshm_heap_allocate(int strategy, uint64_t nbytes, int flags, void **out)
+{
+    (void)strategy, (void)nbytes, (void)flags, (void)out;
+    return -ENOSYS;
+}
+
+int mpshm_heap_free(void *address)
+{
+    (void)address;
+    return 0;
+}
+
+int mpshm_heap_resize(void *address, uint64_t nbytes, uint64_t *before)
+{
+    (void)address, (void)nbytes, (void)before;
+    return -ENOENT;
+}
+
+int mpshm_block_at(const void *address, int flags, mpshm_block *out)
+{
+    (void)address, (void)flags, (void)out;
+    return -ENOENT;
+}
+
+void mpshm_set_fork_private(int (*decide)(const void *data, uint64_t nbytes))
+{
+    (void)decide;
+}
+
+int mpshm_list(mpshm_info *rows, int room)
+{
+    (void)rows, (void)room;
+    return 0;
+}
+
+int mpshm_home(unsigned char *id)
+{
+    (void)id;
+    return -ENOSYS;
+}
+
+int mpshm_set_home(const unsigned char *id)
+{
+    (void)id;
+    return -ENOSYS;
+}
+
+int mpshm_enter(void)
+{
+    return -ENOSYS;
+}
+
+int mpshm_set_manager(const char *path)
+{
+    (void)path;
+    return 0;
+}
+
+int mpshm_manager_run(int listener, const char *folder)
+{
+    (void)listener, (void)folder;
+    return -ENOSYS;
+}

@@ -1,0 +1,14 @@
+/* The name of the calling thread, as macOS keeps it. */
+#include <pthread.h>
+
+#include "internal.h"
+
+int mpshm__name_thread(const char *name)
+{
+    return -pthread_setname_np(name);
+}
+
+int mpshm_get_thread_name(char *name)
+{
+    return -pthread_getname_np(pthread_self(), name, MPSHM_THREAD_NAME_SIZE);
+}

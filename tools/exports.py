@@ -1,0 +1,41 @@
+"""What a shared library shows to others, asked of binutils: `python -m tools.exports FILE`."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+
+def output_of(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def exported(path: Path) -> set[str]:
+    """
+    The names that *path* defines for others.
+
+    >>> from mp_core import _libshm
+    >>> "PyInit__libshm" in exported(Path(_libshm.__file__))
+    True
+    """
+    return {line.split()[-1] for line in output_of("nm", "-D", "--defined-only", str(path)).splitlines()}
+
+
+def search_paths(path: Path) -> list[str]:
+    """
+    The folders written into *path* in which its libraries are looked for: of the machine that built it.
+    """
+    return re.findall(r"^\s+(?:RPATH|RUNPATH)\s+(.*)$", output_of("objdump", "-p", str(path)), re.MULTILINE)
+
+
+def is_init_function(name: str) -> bool:
+    """
+    One that the interpreter calls to make a module.
+    """
+    return re.fullmatch(r"PyInit_\w+", name) is not None
+
+
+if __name__ == "__main__":
+    print("\n".join(sorted(exported(Path(sys.argv[1])))))

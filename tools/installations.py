@@ -1,0 +1,150 @@
+"""Install what is in dist/ into empty environments, without an index, and try it there.
+
+One cell is an interpreter, a package and a NumPy: a fresh environment gets the package by
+`pip install --no-index --find-links dist`, and tests/packaging/alone.py runs in it. What comes from others (NumPy,
+cffi, cuda-python) is downloaded once for each interpreter.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from tools.distributions import PACKAGES
+
+ROOT = Path(__file__).parents[1]
+PYTHONS = ["3.11", "3.12", "3.13"]
+ALONE = ["mp-core", "mp-reductions", "mp-spawn", "mp-all"]
+NUMPY = ["mp-reductions", "mp-all"]  # those that are tried with the lowest too
+LOWEST = "numpy==1.26.*"
+HAVE_LOWEST = ["3.11", "3.12"]  # the interpreters that this NumPy has wheels for
+
+
+class Cell(NamedTuple):
+    """One installation that must work."""
+
+    python: str
+    package: str
+    numpy: str | None = None  # what is asked for beside the package; otherwise the newest comes
+
+    def __str__(self) -> str:
+        return f"{self.package} on Python {self.python}" + (f" with {self.numpy}" if self.numpy else "")
+
+
+def cells(pythons: list[str], short: bool) -> list[Cell]:
+    """
+    What is tried; the short form is mp-all, and mp-spawn without NumPy, on the first interpreter.
+    """
+    if short:
+        return [Cell(pythons[0], "mp-spawn"), Cell(pythons[0], "mp-all")]
+    return [
+        *(Cell(python, package) for python, package in itertools.product(pythons, ALONE)),
+        *(Cell(*cell, LOWEST) for cell in itertools.product(pythons, NUMPY) if cell[0] in HAVE_LOWEST),
+    ]
+
+
+def quietly(*command: str) -> str:
+    """
+    Run it and return what it said; end the program with that when it fails.
+    """
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=900
+    )
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout}\nexit code {done.returncode}")
+    return done.stdout
+
+
+def environment(python: str, folder: Path) -> str:
+    """
+    An empty environment of that Python in *folder*; returns its interpreter.
+    """
+    interpreter = shutil.which(f"python{python}")
+    if interpreter is None:
+        raise SystemExit(f"python{python} is not here: name those that are with --python")
+    shutil.rmtree(folder, ignore_errors=True)
+    quietly(interpreter, "-m", "venv", "--without-pip", str(folder))
+    return str(folder / "bin" / "python")
+
+
+def pip(python: str, *args: str) -> None:
+    quietly(sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", *args)
+
+
+def download(python: str, work: Path, dist: Path, wanted: list[Cell]) -> None:
+    """
+    Wheels of everything that ours need and that is not ours, for that Python, into a folder of *work*.
+    """
+    interpreter, house = environment(python, work / "venv"), work / f"wheels-{python}"
+    for numpy in sorted({cell.numpy for cell in wanted if cell.python == python}, key=str):
+        names = sorted({cell.package for cell in wanted if (cell.python, cell.numpy) == (python, numpy)})
+        extra = [numpy] if numpy else []
+        pip(
+            interpreter,
+            "download",
+            "-q",
+            "--only-binary=:all:",
+            "-d",
+            str(house),
+            "--find-links",
+            str(dist),
+            *names,
+            *extra,
+        )
+    for ours in house.glob("mp_*"):
+        ours.unlink()  # from dist itself, always
+
+
+def try_cell(cell: Cell, dist: Path, house: Path, folder: Path) -> str:
+    python = environment(cell.python, folder)
+    asked = [cell.package, *([cell.numpy] if cell.numpy else [])]
+    pip(python, "install", "-q", "--no-index", "--find-links", str(dist), "--find-links", str(house), *asked)
+    said = quietly(python, str(ROOT / "tests" / "packaging" / "alone.py"), cell.package)
+    shutil.rmtree(folder)
+    return "; ".join(said.splitlines())
+
+
+def from_sdists(package: str, dist: Path, folder: Path) -> None:
+    """
+    *package* from the sdists in *dist*, with an index for the rest, on this interpreter.
+    """
+    python = environment(f"{sys.version_info.major}.{sys.version_info.minor}", folder)
+    pip(python, "install", "-q", "--find-links", str(dist), "--no-binary", ",".join(PACKAGES), package)
+    subprocess.run([python, str(ROOT / "tests" / "packaging" / "alone.py"), package], check=True)
+    shutil.rmtree(folder)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("dist", type=Path)
+    parser.add_argument("--python", action="append", help=f"an interpreter, X.Y; by default {', '.join(PYTHONS)}")
+    parser.add_argument("--short", action="store_true", help="mp-all and mp-spawn on one interpreter")
+    parser.add_argument(
+        "--sdist", metavar="PACKAGE", help="that package alone, from sdists, with an index for the rest"
+    )
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "installations", help="for what is downloaded")
+    args = parser.parse_args()
+    dist, work = args.dist.resolve(), args.work.resolve()
+    work.mkdir(parents=True, exist_ok=True)
+    if args.sdist:
+        from_sdists(args.sdist, dist, work / "venv")
+        return
+    wanted = cells(args.python or PYTHONS, args.short)
+    (core,) = dist.glob("mp_core-*.whl")
+    for python in sorted({cell.python for cell in wanted}):
+        download(python, work, dist, wanted)
+    for cell in wanted:
+        begun = time.monotonic()
+        said = try_cell(cell, dist, work / f"wheels-{cell.python}", work / "venv")
+        print(f"ok  {cell} ({time.monotonic() - begun:.0f} s): {said}", flush=True)
+    print(f"{len(wanted)} installations, all with {core.name}")
+
+
+if __name__ == "__main__":
+    main()

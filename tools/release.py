@@ -1,0 +1,111 @@
+"""A release in one command, short of the upload: `nox -s release -- X.Y.Z [--dry-run]`.
+
+From a clean tree it sets the version, dates what CHANGELOG.md has under "Unreleased", commits that, builds from the
+commit, checks and installs what was built, puts it into dist/ and tags the commit. The commit comes before the build
+because its time is the time inside the files: who builds the tag again gets the same bytes. Whatever fails, and a dry
+run at its end, leaves commit, tag, files and dist/ as they were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from tools.version import current, numbers, set_version
+
+ROOT = Path(__file__).parents[1]
+CHANGELOG = ROOT / "CHANGELOG.md"
+UNRELEASED = re.compile(r"^## Unreleased\n(?P<entries>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def git(*args: str) -> str:
+    done = subprocess.run(["git", *args], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"git {' '.join(args)} failed (exit code {done.returncode})")
+    return done.stdout.strip()
+
+
+def dated(changelog: str, version: str, day: datetime.date) -> str:
+    """
+    *changelog* with its unreleased entries under *version*, and an empty "Unreleased" before them.
+
+    >>> print(dated("# Changes\\n\\n## Unreleased\\n\\n- `a`: b\\n", "1.2.3", datetime.date(2030, 1, 2)))
+    # Changes
+    <BLANKLINE>
+    ## Unreleased
+    <BLANKLINE>
+    ## 1.2.3 (2030-01-02)
+    <BLANKLINE>
+    - `a`: b
+    <BLANKLINE>
+    """
+    found = UNRELEASED.search(changelog)
+    if found is None:
+        raise SystemExit('CHANGELOG.md has no section "## Unreleased"')
+    if not re.search(r"^- ", found["entries"], re.MULTILINE):
+        raise SystemExit('CHANGELOG.md has no entry ("- `package`: what") under "## Unreleased"')
+    at = found.start("entries")
+    return f"{changelog[:at]}\n## {version} ({day.isoformat()})\n{changelog[at:]}"
+
+
+def refuse(version: str) -> None:
+    """
+    End the program when this cannot become that release.
+    """
+    if numbers(version) < numbers(current()):
+        raise SystemExit(f"{version} is before {current()}, which the sources have")
+    if git("tag", "--list", f"v{version}"):
+        raise SystemExit(f"v{version} is a tag already: that version has been released")
+    changed = git("status", "--porcelain")
+    if changed:
+        raise SystemExit(f"there are changes that are not committed:\n{changed}")
+
+
+def build(dist: Path) -> None:
+    for program, *args in (["tools.distributions"], ["tools.installations", "--short", "--python", here()]):
+        done = subprocess.run([sys.executable, "-m", program, str(dist), *args], cwd=ROOT, check=False)
+        if done.returncode != 0:
+            raise SystemExit(f"{program} failed (exit code {done.returncode})")
+
+
+def here() -> str:
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def release(version: str, dry_run: bool) -> None:
+    refuse(version)
+    changelog = dated(CHANGELOG.read_text(), version, datetime.datetime.now(datetime.UTC).date())
+    before = git("rev-parse", "HEAD")
+    done = False
+    with tempfile.TemporaryDirectory(prefix="mp-release-") as folder:
+        try:
+            set_version(version)
+            CHANGELOG.write_text(changelog)
+            git("commit", "--all", "--quiet", "-m", f"release: {version}")
+            build(Path(folder) / "dist")
+            if dry_run:
+                print(f"{version} can be released; this was a dry run, and everything is as it was")
+                return
+            git("tag", "--annotate", f"v{version}", "-m", f"mp-all {version}")
+            done = True
+        finally:
+            if not done:
+                git("reset", "--hard", "--quiet", before)
+        shutil.rmtree(ROOT / "dist", ignore_errors=True)
+        shutil.copytree(Path(folder) / "dist", ROOT / "dist")
+    print(f"v{version} is committed, built and tagged. Not done yet, and for you to do:")
+    print(f"  git push origin HEAD v{version}\n  {Path(sys.executable).parent.relative_to(ROOT)}/twine upload dist/*")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="nox -s release --", description=__doc__.splitlines()[0])
+    parser.add_argument("version", metavar="X.Y.Z")
+    parser.add_argument("--dry-run", action="store_true", help="do it all, then leave everything as it was")
+    arguments = parser.parse_args()
+    release(arguments.version, arguments.dry_run)
