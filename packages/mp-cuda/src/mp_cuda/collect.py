@@ -16,7 +16,8 @@ LOOK_EVERY_S = 0.01
 
 def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
     """
-    Free what can be freed now; return how many sent arrays that were.
+    Free what can be freed now; return how many sent arrays that were. Where arrays of other processes were dropped, it
+    waits for this process's own work on their device.
 
     Nothing needs this: receivers that let go, end or are killed are noticed within a fraction of a second. Messages
     that nobody has received yet keep their memory; with *in_flight_older_than*, in seconds, the older ones are taken
@@ -25,9 +26,13 @@ def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
     >>> ipc_collect()
     0
     """
+    return _collect(in_flight_older_than, wait=True)
+
+
+def _collect(in_flight_older_than: float | None, *, wait: bool) -> int:
     before = len(exports)
     if driver.started():
-        janitor.drain()
+        janitor.drain(wait=wait)
     if in_flight_older_than is not None:
         limit = time.monotonic() - in_flight_older_than
         for export in list(exports.values()):
@@ -35,7 +40,7 @@ def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
                 export.lease.revoke()
     collect_leases()
     if driver.started():
-        janitor.drain()
+        janitor.drain(wait=wait)
     return max(before - len(exports), 0)
 
 
@@ -49,7 +54,8 @@ def wait_released(timeout: float | None = None) -> bool:
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        ipc_collect()
+        # Our own work on what others have sent us is not what is waited for, and may take longer than the timeout.
+        _collect(None, wait=False)
         if not exports:
             return True
         if deadline is not None and time.monotonic() >= deadline:
