@@ -318,6 +318,7 @@ def test_a_process_that_may_wait_at_its_exit_stays_until_its_receivers_are_done(
     mp_cuda.ipc_collect()
     mortal.process.join(p.WAIT_S)
     assert mortal.process.exitcode == 0
+    mortal.process.close()
 
 
 def wait_at_exit(seconds: float) -> None:
