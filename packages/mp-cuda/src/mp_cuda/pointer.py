@@ -63,8 +63,9 @@ def extent_of(ptr: int, low: int, high: int) -> Extent:
     if ptr + high > base + nbytes:
         raise NotShareableError(
             f"the array reaches {ptr + high - base - nbytes} bytes beyond its allocation of {nbytes} bytes, so it "
-            "lies on several, as on torch's expandable segments: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or let "
-            "share(..., fallback='copy') or set_policy(fallback='copy') copy it into one"
+            "lies on several, as on torch's expandable segments: set "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or let share(..., fallback='copy') or "
+            "set_policy(fallback='copy') copy it into one"
         )
     return Extent(
         base,
