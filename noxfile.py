@@ -23,7 +23,7 @@ SANITIZERS = {
 }
 # The oldest that mp-cuda works with, the last of its line (without `.reserved`), one in between, and the newest.
 BINDINGS = {
-    "12.9.0": "cuda-bindings==12.9.0",
+    "12.9.1": "cuda-bindings==12.9.1",
     "12.9": "cuda-bindings==12.9.*",
     "13.0": "cuda-bindings==13.0.*",
     "newest": "cuda-bindings<14",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import queue
+import threading
+import time
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -107,6 +109,27 @@ def test_what_is_sent_on_waits_for_the_work_of_both(peer: p.Peer, stub: Stub, ga
     assert not peer.connection.poll(0.2)
     stub.open(gate)
     assert peer.answer() == b"FFFFF"
+
+
+@pytest.mark.needs_stub
+def test_other_threads_run_while_the_driver_is_waited_for(peer: p.Peer, stub: Stub, gate: int) -> None:
+    """The bindings 12.9.0 hold the interpreter lock meanwhile, and what is waited for may need it."""
+    work = mp_cuda.Stream(0)
+    stub.hold(work.ptr, gate)
+    waiting = threading.Thread(target=driver.synchronize, args=(0,))
+    peer.begin(open_later, gate, 0.5)
+    waiting.start()
+    steps = 0
+    while waiting.is_alive():
+        steps += 1
+        waiting.join(0.01)
+    peer.answer()
+    assert steps > 5
+
+
+def open_later(gate: int, seconds: float) -> None:
+    time.sleep(seconds)
+    ctypes.CDLL("libcuda.so.1").mpstub_open_gate(gate)
 
 
 @pytest.mark.needs_stub
