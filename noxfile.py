@@ -21,8 +21,13 @@ SANITIZERS = {
     "tsan": ["SAN=thread"],
     "valgrind": ["WRAP=valgrind -q --error-exitcode=9"],
 }
-# The oldest that mp-cuda works with, one in between, and whatever is newest.
-BINDINGS = {"12.9": "cuda-bindings==12.9.*", "13.0": "cuda-bindings==13.0.*", "newest": "cuda-bindings<14"}
+# The oldest that mp-cuda works with, the last of its line (without `.reserved`), one in between, and the newest.
+BINDINGS = {
+    "12.9.1": "cuda-bindings==12.9.1",
+    "12.9": "cuda-bindings==12.9.*",
+    "13.0": "cuda-bindings==13.0.*",
+    "newest": "cuda-bindings<14",
+}
 
 GROUPS = nox.project.load_toml("pyproject.toml")["dependency-groups"]
 
@@ -200,6 +205,8 @@ def soak(session: nox.Session) -> None:
     install_all(session, "test")
     session.install("tqdm>=4.66")
     session.run("pytest", "tests/crash", "tests/spawn", "--timeout", "1200", env={"MP_SOAK": "1"})
+    # In a process of its own, as always, on the stub driver: a hundred thousand arrays through three processes.
+    session.run("pytest", "tests/cuda", "--timeout", "3600", env={"MP_SOAK": "1"})
     session.run("python", "-m", "benchmarks", "P11", "--long")
 
 

@@ -94,6 +94,16 @@ def stub(driver: device.Stub | None) -> Iterator[device.Stub]:
     driver.fail("", 0, 0)
 
 
+@pytest.fixture
+def gate(stub: device.Stub) -> Iterator[int]:
+    """
+    A gate that is shut, and open at the end, so that nothing waits for ever.
+    """
+    stub.shut(5)
+    yield 5
+    stub.open(5)
+
+
 @pytest.fixture(autouse=True)
 def even(request: pytest.FixtureRequest, leak_check: None, driver: device.Stub | None) -> Iterator[None]:
     """

@@ -63,7 +63,10 @@ class Stub:
 
     def hold(self, stream: int, gate: int) -> None:
         """The stream goes no further until the gate is opened: a long kernel without the kernel."""
-        assert self.library.mpstub_wait_gate(ctypes.c_void_p(stream), gate) == 0
+        from mp_cuda import driver
+
+        with driver.guard(0):
+            assert self.library.mpstub_wait_gate(ctypes.c_void_p(stream), gate) == 0
 
     def open(self, gate: int) -> None:
         self.library.mpstub_open_gate(gate)

@@ -135,6 +135,13 @@ def described(array: Any) -> tuple[Any, ...]:
     return array.shape, array.strides, str(array.dtype), array.readonly, array.device, array.copy_to_host()
 
 
+def fail(function: str, code: int) -> None:
+    """The next call of a driver function fails there; only on the stub."""
+    import ctypes
+
+    ctypes.CDLL("libcuda.so.1").mpstub_fail(function.encode(), code, ctypes.c_long(1))
+
+
 def query(name: str) -> bool:
     return KEPT[name].query()
 

@@ -208,18 +208,12 @@ def test_damaged_messages_are_errors() -> None:
 def test_a_failed_opening_keeps_no_claim(stub: Stub) -> None:
     with_peer = p.Peer()
     array = mp_cuda.from_host(b"fails")
-    with_peer.call(fail, "cuIpcOpenMemHandle_v2", 2)
+    with_peer.call(p.fail, "cuIpcOpenMemHandle_v2", 2)
     with pytest.raises(mp_cuda.DriverError, match=r"cuIpcOpenMemHandle.*OUT_OF_MEMORY"):
         with_peer.call(p.keep, "a", array)
     assert mp_cuda.wait_released(p.WAIT_S)
     with_peer.call(p.keep, "a", array)
     with_peer.close()
-
-
-def fail(function: str, code: int) -> None:
-    import ctypes
-
-    ctypes.CDLL("libcuda.so.1").mpstub_fail(function.encode(), code, ctypes.c_long(1))
 
 
 @pytest.mark.needs_stub

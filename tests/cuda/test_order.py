@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import queue
-from collections.abc import Iterator
+import threading
+import time
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -19,16 +20,6 @@ from mp_cuda import driver, policy, stream
 from mp_cuda.array import DeviceArray
 
 
-@pytest.fixture
-def gate(stub: Stub) -> Iterator[int]:
-    """
-    A gate that is shut, and open at the end, so that nothing waits for ever.
-    """
-    stub.shut(5)
-    yield 5
-    stub.open(5)
-
-
 def fill(stub: Stub, on: Any, array: DeviceArray, value: int) -> None:
     with driver.guard(array.device):
         stub.library.mpstub_fill(
@@ -39,11 +30,6 @@ def fill(stub: Stub, on: Any, array: DeviceArray, value: int) -> None:
         )
 
 
-def hold(stub: Stub, on: Any, gate: int) -> None:
-    with driver.guard(0):
-        stub.hold(stream.stream_number(on), gate)
-
-
 @pytest.mark.needs_stub
 @pytest.mark.parametrize("non_blocking", [False, True])
 def test_a_receiver_waits_for_the_stream_that_was_named(
@@ -51,7 +37,7 @@ def test_a_receiver_waits_for_the_stream_that_was_named(
 ) -> None:
     work = mp_cuda.Stream(0, non_blocking=non_blocking)
     array = mp_cuda.from_host(b"early")
-    hold(stub, work, gate)
+    stub.hold(work.ptr, gate)
     fill(stub, work, array, ord("L"))
     peer.begin(p.bytes_of, mp_cuda.share(array, stream=work))
     # Neither we nor the sending blocked; the receiver does, in its copy.
@@ -65,7 +51,7 @@ def test_a_receiver_waits_for_the_stream_that_was_named(
 def test_a_receiver_waits_for_the_default_stream_when_none_is_named(peer: p.Peer, stub: Stub, gate: int) -> None:
     work = mp_cuda.Stream(0, non_blocking=False)
     array = mp_cuda.from_host(b"early")
-    hold(stub, work, gate)
+    stub.hold(work.ptr, gate)
     fill(stub, work, array, ord("D"))
     peer.begin(p.bytes_of, array)
     assert not peer.connection.poll(0.2)
@@ -80,7 +66,7 @@ def test_a_queue_waits_for_the_whole_device_when_it_cannot_know_the_stream(peer:
     try:
         work = mp_cuda.Stream(0)  # the default stream does not wait for it
         array = mp_cuda.from_host(b"early")
-        hold(stub, work, gate)
+        stub.hold(work.ptr, gate)
         fill(stub, work, array, ord("Q"))
         inbox.put(array)
         with pytest.raises(queue.Empty):
@@ -117,7 +103,7 @@ def test_without_events_the_sender_waits_instead(
 def test_what_is_sent_on_waits_for_the_work_of_both(peer: p.Peer, stub: Stub, gate: int) -> None:
     array = peer.call(p.make, "a", b"early")
     work = mp_cuda.Stream(0)
-    hold(stub, work, gate)
+    stub.hold(work.ptr, gate)
     fill(stub, work, array, ord("F"))
     peer.begin(p.bytes_of, mp_cuda.share(array, stream=work))
     assert not peer.connection.poll(0.2)
@@ -126,10 +112,31 @@ def test_what_is_sent_on_waits_for_the_work_of_both(peer: p.Peer, stub: Stub, ga
 
 
 @pytest.mark.needs_stub
+def test_other_threads_run_while_the_driver_is_waited_for(peer: p.Peer, stub: Stub, gate: int) -> None:
+    """The bindings 12.9.0 hold the interpreter lock meanwhile, and what is waited for may need it."""
+    work = mp_cuda.Stream(0)
+    stub.hold(work.ptr, gate)
+    waiting = threading.Thread(target=driver.synchronize, args=(0,))
+    peer.begin(open_later, gate, 0.5)
+    waiting.start()
+    steps = 0
+    while waiting.is_alive():
+        steps += 1
+        waiting.join(0.01)
+    peer.answer()
+    assert steps > 5
+
+
+def open_later(gate: int, seconds: float) -> None:
+    time.sleep(seconds)
+    ctypes.CDLL("libcuda.so.1").mpstub_open_gate(gate)
+
+
+@pytest.mark.needs_stub
 def test_memory_is_given_back_after_the_work_on_it(peer: p.Peer, stub: Stub, gate: int) -> None:
     array = peer.call(p.make, "a", b"busy")
     work = mp_cuda.Stream(0)
-    hold(stub, work, gate)
+    stub.hold(work.ptr, gate)
     fill(stub, work, array, 1)
     del array
     # Dropping it does not wait; the memory stays open until the work is done.
@@ -154,7 +161,7 @@ def test_an_event_that_was_sent_tells_when_work_here_is_done(peer: p.Peer, stub:
     event = mp_cuda.Event(interprocess=True)
     peer.call(p.keep, "e", event)
     assert peer.call(p.query, "e")
-    hold(stub, 1, gate)
+    stub.hold(1, gate)
     event.record()
     assert not event.query() and not peer.call(p.query, "e")
     stub.open(gate)
@@ -167,7 +174,7 @@ def test_work_in_another_process_waits_for_an_event(peer: p.Peer, stub: Stub, ga
     array, event = mp_cuda.from_host(b"12345"), mp_cuda.Event(interprocess=True)
     peer.call(p.keep, "a", array)
     peer.call(p.keep, "e", event)
-    hold(stub, 1, gate)
+    stub.hold(1, gate)
     event.record()
     peer.begin(double_after, "a", "e")
     assert not peer.connection.poll(0.2)

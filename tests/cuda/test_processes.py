@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -154,26 +155,56 @@ def test_arrays_go_through_queues_of_either_kind(start_method: str, driver: Stub
         outbox.close()
 
 
+class Growth:
+    """What this process has more of after most of a stream than after its first tenth."""
+
+    def __init__(self, count: int) -> None:
+        self.count, self.seen, self.before = count, 0, (0, 0, 0)
+
+    def step(self) -> None:
+        self.seen += 1
+        if self.seen == self.count // 10:
+            self.before = self.now()
+
+    @staticmethod
+    def now() -> tuple[int, int, int]:
+        stats = mp_cuda.ipc_stats()
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return len(os.listdir("/proc/self/fd")), stats["pool_events"] + stats["imported_events"], resident
+
+    def check(self) -> None:
+        (fds, events, resident), now = self.before, self.now()
+        assert now[0] <= fds + 4, f"{fds} descriptors became {now[0]}"
+        assert now[1] <= events + 64, f"{events} events became {now[1]}"
+        assert now[2] <= resident + (24 << 20), f"{resident} bytes resident became {now[2]}"
+
+
 def produce(count: int, outbox: Any) -> None:
+    growth = Growth(count)
     for i in range(count):
+        growth.step()
         array = mp_cuda.from_host((i % 1000).to_bytes(4, "little"))
         while outbox.full():
             pass
         outbox.put(array)
         del array
     assert mp_cuda.wait_released(p.WAIT_S)
+    growth.check()
     outbox.put(None)
     outbox.close()
     outbox.join_thread()
 
 
-def relay(inbox: Any, outbox: Any) -> None:
+def relay(count: int, inbox: Any, outbox: Any) -> None:
+    growth = Growth(count)
     while (array := inbox.get()) is not None:
+        growth.step()
         clone = mp_cuda.from_host(array.copy_to_host())
         del array
         outbox.put(clone)
         del clone
     assert mp_cuda.wait_released(p.WAIT_S)
+    growth.check()
     outbox.put(None)
     outbox.close()
     outbox.join_thread()
@@ -181,22 +212,25 @@ def relay(inbox: Any, outbox: Any) -> None:
 
 def test_a_stream_of_arrays_through_three_processes_is_complete_and_leaves_nothing() -> None:
     count = 100_000 if os.environ.get("MP_SOAK") else 150
+    growth = Growth(count)
     ctx = mp.get_context("spawn")
     first, second = ctx.Queue(1), ctx.Queue(1)
     children = [
         ctx.Process(target=produce, args=(count, first)),
-        ctx.Process(target=relay, args=(first, second)),
+        ctx.Process(target=relay, args=(count, first, second)),
     ]
     for child in children:
         child.start()
     try:
         total = 0
         for array in iter(lambda: second.get(timeout=p.WAIT_S), None):
+            growth.step()
             total += int.from_bytes(array.copy_to_host(), "little")
             del array
             if total % 500 == 0:
                 mp_cuda.ipc_collect()
         assert total == sum(i % 1000 for i in range(count))
+        growth.check()
     finally:
         for child in children:
             child.join(p.WAIT_S)
@@ -220,6 +254,57 @@ def test_arrays_are_arguments_and_results_of_pools() -> None:
         mp_cuda.ipc_collect()
         pool.close()
         pool.join()
+
+
+def test_arrays_are_kept_by_a_manager_and_come_back(peer: p.Peer) -> None:
+    array = mp_cuda.from_host(b"managed")
+    with mp.get_context("spawn").Manager() as manager:
+        kept = manager.list([array])
+        kept.append(array)
+        back = kept[1]
+        assert back.ptr == array.ptr and back.copy_to_host() == b"managed"
+        # The manager has a claim of its own for each, until they are removed there.
+        assert not mp_cuda.wait_released(timeout=0)
+        del back
+        kept[:] = []
+        assert mp_cuda.wait_released(p.WAIT_S)
+
+
+def test_arrays_are_arguments_and_results_of_an_executor() -> None:
+    with ProcessPoolExecutor(1, mp_context=mp.get_context("spawn")) as executor:
+        array = mp_cuda.from_host(b"\1\2\3")
+        assert executor.submit(total, array).result(p.WAIT_S) == 6
+        assert list(executor.map(total, [mp_cuda.share(array)] * 1, timeout=p.WAIT_S)) == [6]
+        back = executor.submit(p.send_bytes_of, b"result").result(p.WAIT_S)
+        assert back.copy_to_host() == b"result"
+        del back
+        mp_cuda.ipc_collect()
+
+
+LOKY = """
+    import mp_cuda
+    from joblib import Parallel, delayed
+    from joblib.externals.loky import get_reusable_executor
+
+    if __name__ == "__main__":
+        def total(array):
+            return sum(array.copy_to_host())
+
+        array = mp_cuda.from_host(bytes([1, 2, 3]))
+        print(Parallel(n_jobs=2)(delayed(total)(mp_cuda.share(array)) for _ in range(4)))
+        try:
+            Parallel(n_jobs=2)(delayed(total)(array) for _ in range(4))
+        except Exception as error:
+            print("can travel to another process" in str(error.__cause__ or error) + str(error.__context__))
+        get_reusable_executor().shutdown()
+        print(mp_cuda.wait_released(30))
+"""
+
+
+def test_joblib_takes_what_was_shared_and_refuses_clearly_what_was_not(tmp_path: Path) -> None:
+    """Its processes have pickles of their own, which know of no reducer of multiprocessing."""
+    pytest.importorskip("joblib", reason="joblib is not installed")
+    assert succeeded(run_script(tmp_path, LOKY)).splitlines() == ["[6, 6, 6, 6]", "True", "True"]
 
 
 @pytest.mark.needs_stub
@@ -267,5 +352,14 @@ def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
 
 
 def test_the_bug_report_tells_the_devices(tmp_path: Path) -> None:
-    out = succeeded(run_script(tmp_path, "import mp_all.__main__ as main\nmain.main()\n"))
-    assert "device 0" in out.split("CUDA\n")[1]
+    text = "import runpy\nrunpy.run_module('mp_all', run_name='__main__')\n"  # python -m mp_all
+    assert "device 0" in succeeded(run_script(tmp_path, text)).split("CUDA\n")[1]
+
+
+@pytest.mark.needs_stub
+def test_the_bug_report_says_that_there_is_no_device_or_no_driver(tmp_path: Path) -> None:
+    text = "import runpy\nrunpy.run_module('mp_all', run_name='__main__')\n"
+    no_device = succeeded(run_script(tmp_path, text, MP_CUDA_STUB_DEVICES="0")).split("CUDA\n")[1]
+    assert "none can be used: cuInit failed: CUDA_ERROR_NO_DEVICE (100)" in no_device
+    no_driver = succeeded(run_script(tmp_path, text, LD_LIBRARY_PATH="")).split("CUDA\n")[1]
+    assert "none can be used: no CUDA driver could be loaded" in no_driver

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.reduction import ForkingPickler
 
 import numpy as np
@@ -11,6 +14,7 @@ import pytest
 from device import Stub
 
 import mp_cuda
+from mp_cuda import driver
 from mp_cuda.array import DeviceArray
 from mp_cuda.dtype import dtype_of
 
@@ -52,7 +56,8 @@ def test_memory_sent_and_dropped_at_once_stays_with_its_receiver(peer: p.Peer) -
         assert peer.call(p.content, f"a{i}") == bytes([i]) * 1000
 
 
-def test_views_of_one_allocation_are_views_of_one_allocation_there(peer: p.Peer) -> None:
+@pytest.mark.parametrize(("first", "last"), [("base", "part"), ("part", "base")])
+def test_views_of_one_allocation_are_views_of_one_allocation_there(peer: p.Peer, first: str, last: str) -> None:
     base = mp_cuda.from_host(bytes(100))
     peer.call(p.keep, "base", base)
     peer.call(p.keep, "part", view(base, (10,), "|u1", 50))
@@ -60,20 +65,39 @@ def test_views_of_one_allocation_are_views_of_one_allocation_there(peer: p.Peer)
     assert peer.call(p.stats)["mappings"] == 1
     peer.call(p.write, "part", b"0123456789")
     assert base.copy_to_host()[50:60] == b"0123456789"
-    peer.call(p.drop, "base")
-    assert peer.call(p.content, "part") == b"0123456789"
+    peer.call(p.drop, first)
+    assert peer.call(p.content, last)[-50:][:10] == b"0123456789"
     assert peer.call(p.stats)["mappings"] == 1
-    peer.call(p.drop, "part")
+    peer.call(p.drop, last)
     assert peer.call(p.stats)["mappings"] == 0
 
 
 @pytest.mark.needs_stub
-def test_an_allocation_sent_often_is_opened_once(peer: p.Peer, stub: Stub) -> None:
-    array = mp_cuda.from_host(b"again")
+def test_an_allocation_sent_a_thousand_times_is_opened_once(peer: p.Peer, stub: Stub) -> None:
+    """As a whole and by its parts, kept and dropped at once, as long as one array on it is there."""
+    array = mp_cuda.from_host(bytes(range(250)))
     before = stub.counters()["opens"]
-    for i in range(10):
-        peer.call(p.keep, f"a{i}", array)
+    peer.call(p.keep, "first", array)
+    for i in range(0, 1000, 4):
+        peer.call(p.keep, f"a{i % 10}", array)
+        peer.call(p.keep, f"b{i % 10}", view(array, (1 + i % 100,), "|u1", i % 150))
+        assert peer.call(p.bytes_of, view(array, (1,), "|u1", i // 4)) == bytes([i // 4])
+        peer.begin(p.keep, f"c{i % 10}", view(array, (2,), "<i2", i % 100, strides=(4,)))
+        peer.answer()
     assert stub.counters()["opens"] == before + 1
+
+
+@pytest.mark.needs_stub
+def test_an_allocation_whose_last_array_has_gone_is_closed_and_opened_again(peer: p.Peer, stub: Stub) -> None:
+    """Kept open for the next time, it would keep the sender from freeing it."""
+    array = mp_cuda.from_host(b"again")
+    before = stub.counters()
+    for i in range(1, 4):
+        peer.call(p.keep, "a", array)
+        peer.call(p.drop, "a")
+        now = stub.counters()
+        assert now["opens"] - before["opens"] == now["closes"] - before["closes"] == i
+        assert mp_cuda.wait_released(p.WAIT_S)
 
 
 def test_small_allocations_in_one_block_of_the_driver_are_told_apart(peer: p.Peer) -> None:
@@ -88,6 +112,23 @@ def test_an_array_arrives_on_the_device_that_it_left(peer: p.Peer) -> None:
         pytest.skip("needs two devices")
     array = mp_cuda.from_host(b"second", device=1)
     assert peer.call(p.described, array) == ((6,), (1,), "uint8", False, 1, b"second")
+
+
+def test_it_arrives_there_whatever_device_is_current(peer: p.Peer) -> None:
+    if mp_cuda.device_count() < 2:
+        pytest.skip("needs two devices")
+    for device in 0, 1:
+        arrays = [mp_cuda.from_host(bytes([device, i]), device=device) for i in range(5)]
+        messages = [pickle.dumps(mp_cuda.share(array)) for array in arrays]
+        got = peer.call(loaded_with_current, 1 - device, messages)
+        assert got == (1 - device, [(device, bytes([device, i])) for i in range(5)])
+
+
+def loaded_with_current(device: int, messages: list[bytes]) -> tuple[int, list[tuple[int, bytes]]]:
+    with driver.guard(device):
+        arrays = [pickle.loads(message) for message in messages]
+        content = [(array.device, array.copy_to_host()) for array in arrays]
+        return driver.current_device(), content
 
 
 def test_a_new_allocation_at_an_old_address_is_another_one(peer: p.Peer) -> None:
@@ -200,15 +241,11 @@ class Foreign:
 
 
 def allocated(function: str, *args: object) -> int:
-    from mp_cuda import driver
-
     with driver.guard(0):
         return int(driver.call(function, *args))
 
 
 def test_managed_memory_is_refused_by_name() -> None:
-    from mp_cuda import driver
-
     ptr = allocated("cuMemAllocManaged", 100, 1)
     try:
         with pytest.raises(mp_cuda.NotShareableError, match=r"managed memory.*fallback='copy'"):
@@ -219,8 +256,6 @@ def test_managed_memory_is_refused_by_name() -> None:
 
 
 def test_pinned_memory_is_refused_by_name() -> None:
-    from mp_cuda import driver
-
     ptr = allocated("cuMemAllocHost", 100)
     try:
         with pytest.raises(mp_cuda.NotShareableError, match="pinned memory of the host"):
@@ -231,8 +266,6 @@ def test_pinned_memory_is_refused_by_name() -> None:
 
 
 def test_memory_of_a_stream_ordered_pool_is_refused_by_name_or_copied_when_asked(peer: p.Peer) -> None:
-    from mp_cuda import driver
-
     ptr = allocated("cuMemAllocAsync", 6, 0)
     array = DeviceArray(ptr, (6,), dtype_of("|u1"), 0)
     array.copy_from_host(b"pooled")
@@ -245,6 +278,53 @@ def test_memory_of_a_stream_ordered_pool_is_refused_by_name_or_copied_when_asked
     finally:
         with driver.guard(0):
             driver.call("cuMemFreeAsync", ptr, 0)
+
+
+@contextmanager
+def virtual_memory(pieces: int, exportable: bool) -> Iterator[tuple[int, int]]:
+    """Pieces of memory mapped side by side, as torch's expandable segments are: (pointer, bytes of a piece)."""
+    d = driver.bindings()
+    how = d.CUmemAllocationProp()
+    how.type = d.CUmemAllocationType(1)
+    how.location.type, how.location.id = d.CUmemLocationType(1), 0
+    how.requestedHandleTypes = d.CUmemAllocationHandleType(int(exportable))
+    access = d.CUmemAccessDesc()
+    access.location.type, access.location.id = d.CUmemLocationType(1), 0
+    access.flags = d.CUmemAccess_flags(3)
+    with driver.guard(0):
+        piece = driver.call("cuMemGetAllocationGranularity", how, d.CUmemAllocationGranularity_flags(0))
+        start = int(driver.call("cuMemAddressReserve", pieces * piece, 0, 0, 0))
+        made = [driver.call("cuMemCreate", piece, how, 0) for _ in range(pieces)]
+        for i, memory in enumerate(made):
+            driver.call("cuMemMap", start + i * piece, piece, 0, memory, 0)
+        driver.call("cuMemSetAccess", start, pieces * piece, [access], 1)
+    yield start, piece
+    with driver.guard(0):
+        for i, memory in enumerate(made):
+            driver.call("cuMemUnmap", start + i * piece, piece)
+            driver.call("cuMemRelease", memory)
+        driver.call("cuMemAddressFree", start, pieces * piece)
+
+
+@pytest.mark.parametrize("exportable", [False, True])
+def test_virtual_memory_is_refused_by_name_or_copied_when_asked(peer: p.Peer, exportable: bool) -> None:
+    with virtual_memory(1, exportable) as (ptr, _):
+        array = DeviceArray(ptr, (7,), dtype_of("|u1"), 0)
+        array.copy_from_host(b"virtual")
+        with pytest.raises(mp_cuda.NotShareableError, match=r"virtual memory.*expandable_segments:False.*'copy'"):
+            mp_cuda.share(Foreign(ptr, 7))
+        copy = mp_cuda.share(Foreign(ptr, 7), fallback="copy")
+        array.copy_from_host(b"changed")
+        assert peer.call(p.bytes_of, copy) == b"virtual"
+
+
+def test_an_array_over_two_pieces_of_virtual_memory_is_refused_or_copied_whole(peer: p.Peer) -> None:
+    with virtual_memory(2, exportable=True) as (ptr, piece):
+        array = DeviceArray(ptr + piece - 3, (6,), dtype_of("|u1"), 0)
+        array.copy_from_host(b"across")
+        with pytest.raises(mp_cuda.NotShareableError, match=r"3 bytes beyond.*expandable_segments:False.*'copy'"):
+            mp_cuda.share(array)
+        assert peer.call(p.bytes_of, mp_cuda.share(array, fallback="copy")) == b"across"
 
 
 def test_a_pointer_that_is_not_of_cuda_is_refused() -> None:

@@ -44,7 +44,7 @@ struct range *find_import(uint32_t row, uint64_t serial)
     return range;
 }
 
-static void remember(struct range *range)
+void remember_range(struct range *range)
 {
     pthread_mutex_lock(&ranges_lock);
     range->next = ranges;
@@ -168,7 +168,7 @@ CUresult allocate(CUdeviceptr *out, size_t size, int device, enum kind kind, uin
     range->device = device;
     range->kind = kind;
     range->pool = pool;
-    remember(range);
+    remember_range(range);
     memset(range->at, 0xCD, size < 4096 ? size : 4096); /* fresh memory is no zeroed memory */
     count(ALLOCS);
     *out = (CUdeviceptr)range->at;
@@ -238,7 +238,7 @@ CUresult map_import(CUdeviceptr *out, uint32_t row_number, uint64_t serial, int 
                             .pool = row.pool,
                             .opens = 1,
                             .imported = true};
-    remember(range);
+    remember_range(range);
     *out = (CUdeviceptr)range->at;
     return SUCCESS;
 }
@@ -255,7 +255,8 @@ CUresult cuMemFree_v2(CUdeviceptr pointer)
     if (!pointer)
         return SUCCESS;
     struct range *range = find_range(pointer);
-    if (!range || (uint64_t)range->at != pointer || range->imported)
+    if (!range || (uint64_t)range->at != pointer || range->imported ||
+        range->kind == VIRTUAL_MEMORY)
         return INVALID_VALUE;
     drain_device(range->device);
     return free_range(range);
@@ -337,7 +338,7 @@ static CUresult attribute_of(void *data, int attribute, CUdeviceptr pointer)
         *(uint32_t *)data = known;
         break;
     case 14:
-        *(uint64_t *)data = known && range->pool > MAX_DEVICES ? 1 : 0;
+        *(uint64_t *)data = known && (range->pool > MAX_DEVICES || range->exportable);
         break;
     case 17:
         *(void **)data = known ? pool_handle(range->pool) : NULL;

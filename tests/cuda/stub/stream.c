@@ -69,7 +69,11 @@ static bool touches_nothing(uint64_t at, uint64_t size, bool device)
     struct range *range = find_range(at);
     if (!range)
         return device;
-    return at + size > (uint64_t)range->at + range->size;
+    uint64_t end = (uint64_t)range->at + range->size;
+    /* mappings of virtual memory may lie side by side, and are one to who reads them */
+    while (end < at + size && range && range->kind == VIRTUAL_MEMORY && (range = find_range(end)))
+        end = (uint64_t)range->at + range->size;
+    return at + size > end;
 }
 
 /* Run it, or say that it must wait. */

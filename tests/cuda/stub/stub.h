@@ -69,7 +69,7 @@ enum counter {
     COUNTERS
 };
 
-enum kind { DEVICE_MEMORY, POOL_MEMORY, MANAGED_MEMORY, PINNED_MEMORY };
+enum kind { DEVICE_MEMORY, POOL_MEMORY, MANAGED_MEMORY, PINNED_MEMORY, VIRTUAL_MEMORY };
 
 struct process {
     pid_t pid;
@@ -123,7 +123,7 @@ struct range {
     uint32_t row;
     int device, kind, opens;
     uint32_t pool;
-    bool imported;
+    bool imported, exportable;
     struct block *block;
 };
 
@@ -155,6 +155,7 @@ struct range *find_import(uint32_t row, uint64_t serial);
 CUresult allocate(CUdeviceptr *out, size_t size, int device, enum kind kind, uint32_t pool);
 CUresult free_range(struct range *range);
 CUresult map_import(CUdeviceptr *out, uint32_t row, uint64_t serial, int kind);
+void remember_range(struct range *range);
 void forget_range(struct range *range);
 extern pthread_mutex_t ranges_lock;
 

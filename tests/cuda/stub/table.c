@@ -75,6 +75,14 @@
     X(cuMemcpyDtoH, cuMemcpyDtoH_v2, 99999)                                                        \
     X(cuMemcpyHtoDAsync, cuMemcpyHtoDAsync_v2, 99999)                                              \
     X(cuMemcpyHtoD, cuMemcpyHtoD_v2, 99999)                                                        \
+    X(cuMemAddressFree, cuMemAddressFree, 99999)                                                   \
+    X(cuMemAddressReserve, cuMemAddressReserve, 99999)                                             \
+    X(cuMemCreate, cuMemCreate, 99999)                                                             \
+    X(cuMemGetAllocationGranularity, cuMemGetAllocationGranularity, 99999)                         \
+    X(cuMemMap, cuMemMap, 99999)                                                                   \
+    X(cuMemRelease, cuMemRelease, 99999)                                                           \
+    X(cuMemSetAccess, cuMemSetAccess, 99999)                                                       \
+    X(cuMemUnmap, cuMemUnmap, 99999)                                                               \
     X(cuMemsetD8Async, cuMemsetD8Async, 99999)                                                     \
     X(cuMemsetD8, cuMemsetD8_v2, 99999)                                                            \
     X(cuPointerGetAttribute, cuPointerGetAttribute, 99999)                                         \

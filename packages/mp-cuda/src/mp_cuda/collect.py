@@ -19,7 +19,8 @@ def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
     Free what can be freed now.
 
     Nothing needs this: receivers that let go, end or are killed are noticed within a fraction of a second. Messages
-    that nobody has received yet keep their memory.
+    that nobody has received yet keep their memory. Where arrays of other processes were dropped, it waits for this
+    process's own work on their device.
 
     Parameters
     ----------
@@ -36,9 +37,13 @@ def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
     >>> mp_cuda.ipc_collect()
     0
     """
+    return _collect(in_flight_older_than, wait=True)
+
+
+def _collect(in_flight_older_than: float | None, *, wait: bool) -> int:
     before = len(exports)
     if driver.started():
-        janitor.drain()
+        janitor.drain(wait=wait)
     if in_flight_older_than is not None:
         limit = time.monotonic() - in_flight_older_than
         for export in list(exports.values()):
@@ -46,7 +51,7 @@ def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
                 export.lease.revoke()
     collect_leases()
     if driver.started():
-        janitor.drain()
+        janitor.drain(wait=wait)
     return max(before - len(exports), 0)
 
 
@@ -71,7 +76,8 @@ def wait_released(timeout: float | None = None) -> bool:
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        ipc_collect()
+        # Our own work on what others have sent us is not what is waited for, and may take longer than the timeout.
+        _collect(None, wait=False)
         if not exports:
             return True
         if deadline is not None and time.monotonic() >= deadline:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 from mp_core import Claim
 from mp_cuda import driver, janitor
-from mp_cuda.errors import DriverError
+from mp_cuda.errors import DriverError, ProducerGoneError, StaleHandleError
 from mp_cuda.export import Export, exports
 from mp_cuda.opened import claim_any
 from mp_cuda.process import Process, me
@@ -23,10 +23,10 @@ BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS = 1, 2, 4
 class _Destroy:
     """Destroy an event, and only then give back the claim on it."""
 
-    after_work = False
-
     def __init__(self, device: int, event: Any, claim: Claim | None) -> None:
         self.device, self.event, self.claim = device, event, claim
+        # Somebody else's event must not end while a stream here still waits for it.
+        self.after_work = claim is not None
 
     def finish(self) -> None:
         try:
@@ -192,7 +192,8 @@ class Event:
 
 
 # What was received here, so that an event that arrives twice is one event.
-_received: weakref.WeakValueDictionary[bytes, Event] = weakref.WeakValueDictionary()
+_received: weakref.WeakValueDictionary[tuple[Process, bytes], Event] = weakref.WeakValueDictionary()
+_lock = threading.RLock()
 
 
 def _reduce_event(event: Event) -> Any:
@@ -205,30 +206,42 @@ def rebuild_event(
     uuid: bytes, handle: bytes, owner: tuple[int, int, bytes], serial: int, offers: tuple[bytes, ...]
 ) -> Event:
     """The event that was sent; the very same object in the process that sent it."""
-    if Process(*owner) == me():
+    maker = Process(*owner)
+    if maker == me():
         export = exports.get(serial)
         event: Event | None = export.owner if export is not None else None
         claim_any(offers).release()
         assert event is not None
         return event
-    claim = claim_any(offers)
-    known = _received.get(handle)
-    if known is not None:
-        claim.release()
-        return known
     try:
-        device = driver.ordinal_of(uuid)
-        event = Event(interprocess=True, device=device)
-        event._imported = True
-        with driver.guard(device):
-            event._adopt(
-                driver.call("cuIpcOpenEventHandle", driver.handle_from("CUipcEventHandle", handle)), device, claim
-            )
-    except BaseException:
-        claim.release()
-        raise
-    _received[handle] = event
+        claim = claim_any(offers)
+    except StaleHandleError:
+        if maker.alive:
+            raise
+        raise _gone(maker) from None
+    with _lock:
+        known = _received.get((maker, handle))
+        if known is not None:
+            claim.release()
+            return known
+        try:
+            device = driver.ordinal_of(uuid)
+            event = Event(interprocess=True, device=device)
+            event._imported = True
+            given = driver.handle_from("CUipcEventHandle", handle)
+            with driver.guard(device):
+                event._adopt(driver.call("cuIpcOpenEventHandle", given), device, claim)
+        except BaseException as error:
+            claim.release()
+            if isinstance(error, DriverError) and not maker.alive:
+                raise _gone(maker) from error
+            raise
+        _received[maker, handle] = event
     return event
+
+
+def _gone(maker: Process) -> ProducerGoneError:
+    return ProducerGoneError(f"process {maker.pid}, which made the event, has ended, and its event with it")
 
 
 ForkingPickler.register(Event, _reduce_event)
@@ -236,6 +249,8 @@ ForkingPickler.register(Event, _reduce_event)
 
 @driver.after_fork
 def _forget() -> None:
+    global _lock
+    _lock = threading.RLock()
     for event in list(_received.values()):
         if event._chore is not None and event._chore.claim is not None:
             event._chore.claim.release()

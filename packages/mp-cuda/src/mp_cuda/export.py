@@ -101,14 +101,15 @@ def message_of(
 def _send(array: DeviceArray, kind: str, extent: Extent, transport: str, receivers: int) -> Message:
     with driver.guard(extent.device):
         handle, extra = transports.of(transport).export(extent)
-    signal = _after_work(array)
     if next(_sends) % COLLECT_EVERY == 0:
         collect_leases()
     owner = array if array._owner is None else array._owner
-    export = Export(owner, signal, device=extent.device, base=extent.base, nbytes=extent.nbytes)
+    export = Export(owner, device=extent.device, base=extent.base, nbytes=extent.nbytes)
     try:
+        signal = export.signal = _after_work(array)
         offers = export.offers(receivers)
     except BaseException:
+        export.lease.revoke()
         export.over()
         raise
     uuid = driver.uuid_of(extent.device)

@@ -43,13 +43,18 @@ _thread: threading.Thread | None = None
 
 
 def expect() -> None:
-    """Something was made that will be dropped one day: be there."""
+    """Something was made that will be dropped one day: be there. Never raises."""
     global _expected, _thread
     with _lock:
         _expected += 1
         if _thread is None:
-            _thread = threading.Thread(target=_run, name="mp-cuda-janitor", daemon=True)
-            _thread.start()
+            thread = threading.Thread(target=_run, name="mp-cuda-janitor", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # too many threads, or the interpreter is ending: the next `drain` does it
+                _log.warning("no thread for what will be dropped: %s", error)
+            else:
+                _thread = thread
 
 
 def drop(chore: Chore) -> None:
@@ -63,27 +68,41 @@ def pending() -> int:
     return len(_bin)
 
 
-def drain() -> None:
-    """Do everything that has been dropped so far."""
+def drain(*, wait: bool = True) -> None:
+    """Do everything that has been dropped so far; without *wait*, only what can be done at once."""
     global _expected
-    with _working:
-        todo = []
+    if not _working.acquire(blocking=wait):
+        return
+    todo: deque[Chore] = deque()
+    left: list[Chore] = []
+    done = 0
+    try:
         while _bin:
             todo.append(_bin.popleft())
-        # One wait for the device covers all that was dropped before it.
-        busy = {device for device in {chore.device for chore in todo if chore.after_work} if not _wait_for(device)}
-        done = 0
-        for chore in todo:
-            if chore.after_work and chore.device in busy:
-                _bin.append(chore)
+        # What needs no wait comes first, whatever the device is doing.
+        todo = deque(sorted(todo, key=lambda chore: chore.after_work))
+        idle: dict[int, bool] = {}
+        while todo:
+            chore = todo[0]
+            # One wait for the device covers all that was dropped before it.
+            if chore.after_work and chore.device not in idle:
+                idle[chore.device] = wait and _wait_for(chore.device)
+            todo.popleft()
+            if chore.after_work and not idle[chore.device]:
+                left.append(chore)
                 continue
             done += 1
             try:
                 chore.finish()
-            except MpCudaError as error:
-                _log.warning("%s: %s", type(chore).__name__, error)
-    with _lock:
-        _expected -= done
+            except Exception as error:  # whatever it was, the others have to be done
+                _log.warning("%s: %r", type(chore).__name__, error)
+    finally:
+        # An interrupted wait loses nothing.
+        _bin.extend(left)
+        _bin.extend(todo)
+        with _lock:
+            _expected -= done
+        _working.release()
     _tokens.put(None)
 
 

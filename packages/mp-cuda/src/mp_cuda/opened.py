@@ -15,14 +15,15 @@ from typing import Any
 from mp_core import Claim, claim_lease
 from mp_cuda import driver, janitor, signals, transports
 from mp_cuda.errors import DriverError, MpCudaError, ProducerGoneError, StaleHandleError
+from mp_cuda.process import Process
 from mp_cuda.stream import LEGACY
 from mp_cuda.wire import Memory, Message, Ready
 
 __all__ = ["Mapping", "Received", "claim_any", "find", "mappings", "open_ready", "receive"]
 
 _lock = threading.RLock()
-mappings: dict[tuple[bytes, int], Mapping] = {}
-"""What is open here, by handle and device."""
+mappings: dict[tuple[Process, bytes, int], Mapping] = {}
+"""What is open here, by owner, handle and device: of a process that has ended, another may have the pid and handle."""
 _starts: dict[int, list[tuple[int, Mapping]]] = {}
 
 
@@ -33,7 +34,7 @@ class Mapping:
 
     def __init__(self, device: int, memory: Memory) -> None:
         self.device, self.memory = device, memory
-        self.key = memory.handle, device
+        self.key = memory.owner, memory.handle, device
         with driver.guard(device):
             self.ptr, self.state = transports.of(memory.transport).open(device, memory.handle, memory.extra)
         self.users = 0
@@ -42,18 +43,24 @@ class Mapping:
         bisect.insort(_starts.setdefault(device, []), (self.ptr, self), key=lambda pair: pair[0])
 
     def leave(self) -> None:
-        """One array less. Under the lock, and with the device idle."""
+        """One array less. Under the lock, and with the device idle. When closing fails, it is one as before."""
+        if self.users == 1:
+            self.close()
         self.users -= 1
-        if self.users:
-            return
-        del mappings[self.key]
-        _starts[self.device].remove((self.ptr, self))
+
+    def close(self) -> None:
+        """Nobody needs it. Under the lock."""
         with driver.guard(self.device):
             transports.of(self.memory.transport).close(self.ptr, self.state)
+        del mappings[self.key]
+        _starts[self.device].remove((self.ptr, self))
 
 
 class _Leave:
-    """Close, if nobody else needs it open; then give the claims back."""
+    """Close, if nobody else needs it open; then give the claims back.
+
+    What the driver does not close stays claimed: its owner must not free it. It is tried again at the end.
+    """
 
     after_work = True
 
@@ -64,9 +71,14 @@ class _Leave:
         try:
             with _lock:
                 self.mapping.leave()
-        finally:
-            for claim in self.claims:
-                claim.release()
+        except BaseException:
+            _stuck.append(self)
+            raise
+        for claim in self.claims:
+            claim.release()
+
+
+_stuck: list[_Leave] = []
 
 
 class Received:
@@ -77,10 +89,11 @@ class Received:
     def __init__(self, mapping: Mapping, memory: Memory, claims: list[Claim], signal: signals.Opened | None) -> None:
         # The mapping may have been opened for an earlier message; the claim is on this one's lease.
         self.mapping, self.memory, self.claim, self.signal = mapping, memory, claims[0], signal
-        mapping.users += 1
-        mapping.received.add(self)
-        self._chore = _Leave(mapping, claims)
         janitor.expect()
+        self._chore = _Leave(mapping, list(claims))
+        mapping.users += 1
+        claims.clear()  # they go when the array goes
+        mapping.received.add(self)
 
     @property
     def producer_alive(self) -> bool:
@@ -137,7 +150,7 @@ def receive(message: Message) -> Received:
         signal = open_ready(device, message.ready)
         try:
             with _lock:
-                mapping = mappings.get((memory.handle, device))
+                mapping = mappings.get((memory.owner, memory.handle, device))
                 if mapping is None:
                     mapping = Mapping(device, memory)
                 else:
@@ -146,6 +159,7 @@ def receive(message: Message) -> Received:
         except MpCudaError as error:
             raise _explained(error, memory) from error
     except BaseException:
+        _close_unused(memory, device)  # before the claims go, as ever
         for claim in claims:
             claim.release()
         raise
@@ -153,12 +167,20 @@ def receive(message: Message) -> Received:
     return received
 
 
+def _close_unused(memory: Memory, device: int) -> None:
+    """What was opened for an array that was never made."""
+    with _lock:
+        mapping = mappings.get((memory.owner, memory.handle, device))
+        if mapping is not None and not mapping.users:
+            mapping.close()
+
+
 def open_ready(device: int, ready: Ready | None) -> signals.Opened | None:
     """The event of a message, to be waited for; None when there is nothing to wait for."""
     if ready is None:
         return None
     try:
-        return signals.open_signal(device, ready.handle)
+        return signals.open_signal(device, ready.owner, ready.handle)
     except MpCudaError:
         if ready.owner.alive:
             raise
@@ -211,6 +233,9 @@ def close_all() -> None:
                 received._chore = None  # type: ignore[assignment]
             for chore in chores:
                 chore.finish()
+        for chore in list(_stuck):
+            _stuck.remove(chore)
+            chore.finish()
 
 
 @driver.after_fork
@@ -222,5 +247,9 @@ def _forget() -> None:
             for claim in received._chore.claims:
                 claim.release()
             received._chore = None  # type: ignore[assignment]
+    for chore in _stuck:
+        for claim in chore.claims:
+            claim.release()
+    _stuck.clear()
     mappings.clear()
     _starts.clear()

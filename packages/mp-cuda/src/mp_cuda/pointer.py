@@ -62,9 +62,10 @@ def extent_of(ptr: int, low: int, high: int) -> Extent:
             raise NotThere(f"{ptr:#x} lies in no allocation: {error}") from error
     if ptr + high > base + nbytes:
         raise NotShareableError(
-            f"the array reaches {ptr + high - base - nbytes} bytes beyond its allocation of "
-            f"{nbytes} bytes, so it is made "
-            "of several; copy it into one"
+            f"the array reaches {ptr + high - base - nbytes} bytes beyond its allocation of {nbytes} bytes, so it "
+            "lies on several, as on torch's expandable segments: set "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or let share(..., fallback='copy') or "
+            "set_policy(fallback='copy') copy it into one"
         )
     return Extent(
         base,
@@ -102,4 +103,7 @@ def reason(extent: Extent) -> str:
             "it was allocated by cudaMallocAsync from a stream-ordered pool that was not made for other processes: use "
             f"the library's default pool or one with ipc_enabled=True, {copy}"
         )
-    return f"it was not made by cudaMalloc (a mapping of virtual memory, perhaps): use mp_cuda.empty(), {copy}"
+    return (
+        "it was not made by cudaMalloc but is a mapping of virtual memory, as torch's expandable segments are: set "
+        f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, use mp_cuda.empty(), {copy}"
+    )

@@ -19,6 +19,7 @@ from typing import Any
 from mp_core import collect_leases
 from mp_cuda import driver, janitor, policy
 from mp_cuda.errors import DriverError
+from mp_cuda.process import Process
 from mp_cuda.stream import as_stream
 
 __all__ = ["Opened", "Signal", "counts", "open_signal", "recorded"]
@@ -120,18 +121,23 @@ class Opened:
             drop(chore)
 
 
-_recent: OrderedDict[bytes, Opened] = OrderedDict()
-_opened: weakref.WeakValueDictionary[bytes, Opened] = weakref.WeakValueDictionary()
+_recent: OrderedDict[tuple[Process, bytes], Opened] = OrderedDict()
+_opened: weakref.WeakValueDictionary[tuple[Process, bytes], Opened] = weakref.WeakValueDictionary()
 
 
-def open_signal(device: int, handle: bytes) -> Opened:
-    """The event with *handle*, opened once; the last thousand stay open."""
+def open_signal(device: int, owner: Process, handle: bytes) -> Opened:
+    """
+    The event of *owner* with *handle*, opened once; the last thousand stay open.
+
+    What stays open may outlive its owner, and a later process may have its pid, and so its handles.
+    """
+    key = owner, handle
     with _lock:
-        opened = _opened.get(handle)
+        opened = _opened.get(key)
         if opened is None:
-            opened = _opened[handle] = Opened(device, handle)
-        _recent[handle] = opened
-        _recent.move_to_end(handle)
+            opened = _opened[key] = Opened(device, handle)
+        _recent[key] = opened
+        _recent.move_to_end(key)
         if len(_recent) > KEPT_OPEN:
             _recent.popitem(last=False)
     return opened
