@@ -84,6 +84,37 @@ def test_a_claim_can_be_sent_on(ended: threading.Event) -> None:
     assert ended.wait(WAIT_S)
 
 
+def test_a_callback_that_raises_is_told_and_other_leases_end_all_the_same(
+    ended: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[Any] = []
+    heard = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda args: (told.append(args.exc_value), heard.set()))
+    mp.claim_lease(mp.Lease(lambda: 1 / 0).offer()).release()
+    assert heard.wait(30)
+    assert [type(error) for error in told[0].exceptions] == [ZeroDivisionError]
+    mp.claim_lease(mp.Lease(ended.set).offer()).release()
+    assert ended.wait(30)
+
+
+def test_where_no_thread_can_be_started_nothing_is_offered_and_the_next_offer_is_watched(
+    ended: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    while mp.collect_leases():  # no watcher is left over from before
+        pass
+    for thread in threading.enumerate():
+        if thread.name == "lease-watcher":
+            thread.join(30)
+    lease = mp.Lease(ended.set)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no thread")))
+        with pytest.raises(RuntimeError, match="no thread"):
+            lease.offer()
+    assert lease.claims == 0
+    mp.claim_lease(lease.offer()).release()
+    assert ended.wait(30)
+
+
 def test_a_lease_that_has_ended_cannot_be_sent(ended: threading.Event) -> None:
     lease = mp.Lease(ended.set)
     ForkingPickler.loads(ForkingPickler.dumps(lease)).release()

@@ -151,12 +151,14 @@ class Lease:
         with _lock:
             if self.ended:
                 raise ValueError("this lease has ended: its last claim has gone and its callback has been called")
-            # The claim is made before the watcher may look, or a lease would end on its way out.
+            if _watcher is None:
+                # First, for no claim to be made that nobody watches when no thread can be started.
+                watcher = threading.Thread(target=_watch, name="lease-watcher", daemon=True)
+                watcher.start()
+                _watcher = watcher
+            # Made while the watcher may not look yet, or a lease would end on its way out.
             handle = _offer(self._block)
             _sent.add(self)
-            if _watcher is None:
-                _watcher = threading.Thread(target=_watch, name="lease-watcher", daemon=True)
-                _watcher.start()
         return handle
 
     def __reduce__(self) -> NoReturn:
@@ -179,6 +181,11 @@ def collect_leases() -> int:
     int
         How many of the leases that were sent are left.
 
+    Raises
+    ------
+    ExceptionGroup
+        Of what callbacks have raised; all of them have been called.
+
     Examples
     --------
     >>> mp.collect_leases() >= 0
@@ -190,8 +197,14 @@ def collect_leases() -> int:
         left = len(_sent)
         for lease in over:
             lease.ended = True
+    errors: list[Exception] = []
     for lease in over:
-        lease._callback()
+        try:
+            lease._callback()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise ExceptionGroup("callbacks of leases that have ended raised", errors)
     return left
 
 
@@ -200,7 +213,11 @@ def _watch() -> None:
     set_thread_name("lease-watcher")
     pause = threading.Event()
     while True:
-        collect_leases()
+        try:
+            collect_leases()
+        except ExceptionGroup as errors:
+            # As for any thread, but this one goes on: other leases will end.
+            threading.excepthook(threading.ExceptHookArgs((type(errors), errors, errors.__traceback__, None)))
         with _lock:
             if not _sent:
                 _watcher = None
