@@ -112,13 +112,11 @@ static PyObject *reduce_block(PyObject *module, PyObject *block)
     if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
         ((Buffer *)block)->block.arena == NULL)
         return PyErr_Format(PyExc_ValueError, "a Block was expected, and one that was allocated");
-    PyObject *rebuild = PyObject_GetAttrString(module, "rebuild_block");
+    static PyObject *rebuild; /* looked up once: the module lives as long as the process */
+    if (rebuild == NULL)
+        rebuild = PyObject_GetAttrString(module, "rebuild_block");
     PyObject *handle = rebuild ? mp_claim_on(&((Buffer *)block)->block) : NULL;
-    if (handle == NULL) {
-        Py_XDECREF(rebuild);
-        return NULL;
-    }
-    return Py_BuildValue("N(N)", rebuild, handle);
+    return handle ? Py_BuildValue("O(N)", rebuild, handle) : NULL;
 }
 
 PyDoc_STRVAR(

@@ -64,14 +64,30 @@ static Py_ssize_t plain_nbytes(PyObject *op)
     return (Py_ssize_t)nbytes;
 }
 
+/* The shape, as a tuple. The arrays of a message often have the same one, and what is the same
+ * object is pickled once; so the tuple is kept for the next array. */
 static PyObject *shape_of(const struct ndarray *a)
 {
+    enum { KEPT = 4 };
+    static PyObject *kept;
+    static Py_ssize_t dims[KEPT];
+    static int nd;
+
+    if (kept != NULL && a->nd == nd && memcmp(a->dims, dims, (size_t)nd * sizeof dims[0]) == 0)
+        return Py_NewRef(kept);
     PyObject *shape = PyTuple_New(a->nd);
 
     for (int i = 0; shape != NULL && i < a->nd; i++) {
         PyObject *n = PyLong_FromSsize_t(a->dims[i]);
         if (n == NULL || PyTuple_SetItem(shape, i, n) < 0)
             Py_CLEAR(shape);
+    }
+    if (shape != NULL && a->nd > 0 && a->nd <= KEPT) {
+        PyObject *before = kept;
+        kept = Py_NewRef(shape);
+        nd = a->nd;
+        memcpy(dims, a->dims, (size_t)nd * sizeof dims[0]);
+        Py_XDECREF(before);
     }
     return shape;
 }
@@ -80,13 +96,14 @@ static PyObject *shape_of(const struct ndarray *a)
 static PyObject *reduced(PyObject *rebuild, PyObject *memory, const struct ndarray *a)
 {
     PyObject *shape = memory ? shape_of(a) : NULL;
-    int c = ((const struct descr *)a->descr)->type;
+    PyObject *name = known[((const struct descr *)a->descr)->type].name;
+    PyObject *args = shape ? PyTuple_Pack(3, memory, name, shape) : NULL;
+    PyObject *pickle = args ? PyTuple_Pack(2, rebuild, args) : NULL;
 
-    if (shape == NULL) {
-        Py_XDECREF(memory);
-        return NULL;
-    }
-    return Py_BuildValue("O(NON)", rebuild, memory, known[c].name, shape);
+    Py_XDECREF(args);
+    Py_XDECREF(shape);
+    Py_XDECREF(memory);
+    return pickle;
 }
 
 /* ---- sending ---- */
@@ -239,7 +256,7 @@ static PyObject *rebuild_from_block(PyObject *module, PyObject *args)
     int c;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "OOO:rebuild_shared", &memory, &name, &shape))
+    if (!PyArg_UnpackTuple(args, "rebuild_shared", 3, 3, &memory, &name, &shape))
         return NULL;
     if (PyBytes_Check(memory))
         memory = mp_rebuild_block(memory);
