@@ -90,7 +90,7 @@ def cuda_stub(session: nox.Session, bindings: str) -> None:
     session.install("numba-cuda>=0.30")
     session.install("--upgrade", "--no-deps", BINDINGS[bindings])
     # With 12.9.1 numba-cuda 0.30 wants libcudart, and cuda.core 1.2 crashes when its process ends.
-    libraries = ["-k", "not real_"] if bindings == BINDINGS["12.9.1"] else []
+    libraries = ["-k", "not real_"] if bindings == "12.9.1" else []
     session.run("pytest", "tests/cuda", *libraries, *session.posargs)
 
 
