@@ -85,9 +85,9 @@ def tests(session: nox.Session, strategy: str) -> None:
 @nox.session(name="cuda-stub", default=False)
 @nox.parametrize("bindings", [nox.param(b, id=b) for b in BINDINGS])
 def cuda_stub(session: nox.Session, bindings: str) -> None:
-    """mp-cuda on the stub driver, which is no GPU, with old and new bindings, numba-cuda and cuda.core."""
+    """mp-cuda on the stub driver, which is no GPU, with old and new bindings, numba-cuda, cuda.core, joblib."""
     install_all(session, "test")
-    session.install("numba-cuda>=0.30")
+    session.install("numba-cuda>=0.30", "joblib>=1.4")
     session.install("--upgrade", "--no-deps", BINDINGS[bindings])
     # With 12.9.1 numba-cuda 0.30 wants libcudart, and cuda.core 1.2 crashes when its process ends.
     libraries = ["-k", "not real_"] if bindings == "12.9.1" else []
