@@ -42,12 +42,12 @@ nox.options.error_on_missing_interpreters = True
 # What the README calls "the tests": on the interpreter that runs nox, both strategies.
 nox.options.sessions = [
     "lint",
+    "docs",
     "libshm(plain)",
     "libshm(asan)",
     "libshm(tsan)",
     *(f"tests-{HERE}({s})" for s in ("file_descriptor", "file_system")),
     "alone(mp-spawn)",
-    "docs",
 ]
 
 
