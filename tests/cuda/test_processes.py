@@ -342,6 +342,25 @@ def test_without_a_device_or_a_driver_importing_is_fine_and_errors_have_names(tm
     assert no_driver[1].startswith("MpCudaError no CUDA driver could be loaded")
 
 
+@pytest.mark.needs_stub
+def test_a_driver_that_is_too_old_is_an_error_that_says_so(tmp_path: Path) -> None:
+    text = """
+        import mp_cuda
+        print(mp_cuda.is_available())
+        try:
+            mp_cuda.Event(interprocess=True).ipc_handle()
+        except mp_cuda.MpCudaError as error:
+            print(type(error).__name__, error)
+    """
+    refused = succeeded(run_script(tmp_path, text, MP_CUDA_STUB_FAIL="cuInit:803")).splitlines()
+    assert refused[0] == "False"
+    assert refused[1].startswith("DriverError cuInit failed: ") and refused[1].endswith("(803)")
+    lacking = succeeded(run_script(tmp_path, text, MP_CUDA_STUB_LACKS="cuIpcGetEventHandle")).splitlines()
+    assert lacking[0] == "True"
+    assert lacking[1].startswith("MpCudaError cuIpcGetEventHandle: ")
+    assert "the CUDA driver is too old" in lacking[1]
+
+
 README = Path(__file__).parents[2] / "packages/mp-cuda/README.md"
 
 

@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "stub.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define ENTRIES(X)                                                                                 \
@@ -114,9 +115,12 @@ static const struct {
 PUBLIC CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags,
                                     int *found)
 {
+    /* MP_CUDA_STUB_LACKS=name: a driver from before that function. */
+    const char *lacks = getenv("MP_CUDA_STUB_LACKS");
+    bool too_new = lacks && !strcmp(lacks, name);
     (void)flags;
     *out = NULL;
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++)
+    for (size_t i = 0; !too_new && i < sizeof table / sizeof *table; i++)
         if (!strcmp(table[i].name, name) && version <= table[i].newest)
             *out = table[i].function;
     if (!strcmp(name, "cuGetProcAddress"))

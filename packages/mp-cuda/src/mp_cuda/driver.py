@@ -98,7 +98,9 @@ def call(name: str, *args: Any) -> Any:
     try:
         status, *values = getattr(driver, name)(*args)
     except RuntimeError as error:  # the bindings found no such function in this driver
-        raise MpCudaError(f"{name}: {error}") from error
+        raise MpCudaError(
+            f"{name}: {error}; the CUDA driver is too old for it: install a newer one, or do without what needs it"
+        ) from error
     if status:
         _check(driver, name, status)
     return values[0] if len(values) == 1 else tuple(values) if values else None
