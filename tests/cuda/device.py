@@ -37,16 +37,8 @@ class Stub:
         self.folder = Path(tempfile.mkdtemp(prefix="mp-cuda-stub-", dir=root))
         self.path = self.folder / "libcuda.so.1"
         compiler = os.environ.get("CC", "cc")
-        command = [
-            compiler,
-            "-std=gnu11",
-            "-O1",
-            "-fPIC",
-            "-shared",
-            "-fvisibility=hidden",
-            "-pthread",
-            "-Werror=implicit",
-        ]
+        flags = "-std=gnu11 -O1 -fPIC -shared -fvisibility=hidden -pthread -Werror=implicit"
+        command = [compiler, *flags.split()]
         sources = sorted(str(path) for path in SOURCE.glob("*.c"))
         subprocess.run([*command, "-Wl,-soname,libcuda.so.1", "-o", str(self.path), *sources], check=True, timeout=120)
         state = self.folder / "state"
