@@ -9,7 +9,7 @@ import numpy as np
 
 from mp_reductions.sharing import shared_like
 
-__all__ = ["Array", "Shape", "empty_like", "filled", "full_like", "ones_like", "zeros_like"]
+__all__ = ["Array", "Shape", "check_device", "empty_like", "filled", "full_like", "ones_like", "zeros_like"]
 
 Shape = SupportsIndex | Sequence[SupportsIndex]
 Array = np.ndarray[Any, Any]
@@ -57,8 +57,7 @@ def empty_like(
     >>> mp.shared.empty_like(np.ones((2, 3), order="F")).flags.f_contiguous
     True
     """
-    if device not in (None, "cpu"):
-        raise ValueError(f"shared arrays live on the device 'cpu', not {device!r}")
+    check_device(device)
     return shared_like(np.empty_like(prototype, dtype, order, False, shape))
 
 
@@ -180,3 +179,9 @@ def filled(a: Array, value: Any) -> Array:
     """*a*, after it was filled with *value*."""
     np.copyto(a, value, casting="unsafe")
     return a
+
+
+def check_device(device: str | None) -> None:
+    """Refuse what the array API allows and shared memory is not: another device than the processor."""
+    if device not in (None, "cpu"):
+        raise ValueError(f"shared arrays live on the device 'cpu', not {device!r}")

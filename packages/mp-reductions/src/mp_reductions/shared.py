@@ -14,7 +14,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 
 from mp_core.block import Block, allocate
-from mp_reductions.likes import Array, Shape, empty_like, filled, full_like, ones_like, zeros_like
+from mp_reductions.likes import Array, Shape, check_device, empty_like, filled, full_like, ones_like, zeros_like
 from mp_reductions.sharing import REMEDY, array_over, shared_like
 
 __all__ = [
@@ -32,8 +32,7 @@ __all__ = [
 
 
 def _make(shape: Shape, dtype: Any, order: Literal["C", "F"], device: str | None, like: None, *, zeroed: bool) -> Array:
-    if device not in (None, "cpu"):
-        raise ValueError(f"shared arrays live on the device 'cpu', not {device!r}")
+    check_device(device)
     if like is not None:
         raise TypeError("shared arrays are plain np.ndarray: `like` must be None")
     dtype = np.dtype(dtype)
