@@ -62,7 +62,7 @@ static void one_handle(struct choices *c)
     size_t size = MPSHM_HANDLE_SIZE;
     mpshm_block got;
 
-    CHECK_EQ(mpshm_block_send(&blocks[which], good), 0);
+    CHECK_EQ(mpshm_block_send(&blocks[which], 0, good), 0);
     memcpy(handle, good, sizeof(good));
     /* The tree's name is left alone but for now and then: each new one is a tree that is entered.
      */

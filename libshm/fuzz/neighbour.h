@@ -20,7 +20,7 @@ static void neighbours_child(mpshm_block *held, int strategy, int pipe_fd)
         CHECK_EQ(((unsigned char *)held->data)[i], 0x5a);
     CHECK_EQ(mpshm_block_allocate(strategy, SENT_BYTES, 0, &own), 0);
     memset(own.data, 0xa5, SENT_BYTES);
-    CHECK_EQ(mpshm_block_send(&own, handle), 0);
+    CHECK_EQ(mpshm_block_send(&own, 0, handle), 0);
     put_all(pipe_fd, handle, sizeof(handle));
     _exit(0); /* what it has sent outlives it */
 }

@@ -82,11 +82,12 @@ typedef struct {
     uint32_t index;
 } mpshm_block;
 
-/* How to ask: MPSHM_ZEROED for memory that reads as zero (otherwise its content is undefined), and
+/* How to ask: MPSHM_ZEROED for memory that reads as zero (otherwise its content is undefined),
+ * MPSHM_COPY for a message whose bytes were copied for its receiver alone (see mpshm_block_send), and
  * MPSHM_NOWAIT for -EAGAIN instead of a talk with the manager, which takes a while. Once a process
  * has warmed up there is seldom anything to talk about, so a binding may try without waiting first
  * and let other threads run while it really waits. */
-enum mpshm_flags { MPSHM_ZEROED = 1, MPSHM_NOWAIT = 2 };
+enum mpshm_flags { MPSHM_ZEROED = 1, MPSHM_NOWAIT = 2, MPSHM_COPY = 4 };
 
 /* Allocate `nbytes` (0 is allowed), aligned to 64 and from 32 KiB on to a page. Warm memory is used
  * again when there is some, without a system call. -ENOMEM or -ENOSPC when there is no room,
@@ -95,13 +96,28 @@ enum mpshm_flags { MPSHM_ZEROED = 1, MPSHM_NOWAIT = 2 };
 int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out);
 
 /* Put a claim on the block into `handle`, MPSHM_HANDLE_SIZE bytes for one receiver. From now on the
- * block stays alive until the claim is made, whatever happens to this process. */
-int mpshm_block_send(const mpshm_block *block, unsigned char *handle);
+ * block stays alive until the claim is made, whatever happens to this process. `flags` is 0 or
+ * MPSHM_COPY: the bytes were copied for this receiver and nobody expects to share them, so a
+ * receiver that cannot share memory may take them by value, with mpshm_block_read. */
+int mpshm_block_send(const mpshm_block *block, int flags, unsigned char *handle);
 
 /* Make the claim that a handle speaks of: in any process of the same user, also the sender. Once.
  * -EBADMSG when it is damaged, -ESTALE when it was claimed before or its memory is gone, -EMFILE
  * when this process has no descriptor left to meet the memory with. */
 int mpshm_block_claim(const unsigned char *handle, size_t len, int flags, mpshm_block *out);
+
+/* What a handle says of itself, without claiming it: the size of its block, and 1 when it was sent
+ * with MPSHM_COPY, otherwise 0. -EBADMSG when it is damaged. */
+int mpshm_handle_info(const unsigned char *handle, size_t len, uint64_t *nbytes);
+
+/* Take the bytes of a block that was sent with MPSHM_COPY, instead of a hold on it: `nbytes`, as
+ * mpshm_handle_info said, are copied into `data`, and the message is taken away. For a receiver
+ * that mpshm_block_claim has refused: it needs no slot and keeps no descriptor and no mapping.
+ * -EINVAL when it was sent without MPSHM_COPY or the size is another; otherwise as a claim. */
+int mpshm_block_read(const unsigned char *handle, size_t len, void *data, uint64_t nbytes);
+
+/* Take the message of a handle away without receiving it: nobody will claim it. */
+int mpshm_block_discard(const unsigned char *handle, size_t len);
 
 /* Give the hold back. The last one, of whatever process, frees the block. A few atomic operations;
  * releasing twice is allowed. */
@@ -201,6 +217,16 @@ int mpshm_set_home(const unsigned char *id);
 /* Be in the tree from now on, so that messages sent in it are kept until this process has gone. A
  * file and a lock; no manager is started. */
 int mpshm_enter(void);
+
+/* Descriptors with which a child that is started by exec enters this process's tree without looking
+ * for any path, so that it arrives when the folder has been removed or the user has changed:
+ * fds[0] is the control file, through a description of the child's own, and fds[1] a connection to
+ * the manager; each is -1 where it cannot be had. The caller closes both when the child has them. */
+int mpshm_open_for_child(int fds[2]);
+
+/* In that child, first of all: take over the tree `id`, and both descriptors. -EBUSY when another
+ * tree is in use already (both are closed all the same). */
+int mpshm_enter_with(const unsigned char *id, const int fds[2]);
 
 /* Where the shm-manager executable is. Must be said before it is needed. */
 int mpshm_set_manager(const char *path);

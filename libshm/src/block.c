@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <unistd.h>
 
 #include "internal.h"
 
@@ -14,12 +15,12 @@ struct handle {
     uint32_t row;   /* of the arena in the control file */
     uint32_t block;
     uint32_t generation;
-    uint32_t message; /* which bit of `outstanding`; OVERFLOW for none */
+    uint32_t message; /* which bit of `outstanding`, OVERFLOW for none; and COPY */
     uint64_t nbytes;
     uint64_t check;
 };
 
-enum { OVERFLOW = 64 };
+enum { OVERFLOW = 64, COPY = 1 << 16 };
 
 _Static_assert(sizeof(struct handle) == MPSHM_HANDLE_SIZE, "the size of a handle is public");
 
@@ -80,6 +81,29 @@ static int home(struct mpshm__tree **tree)
     int err = home_id_once();
 
     return err < 0 ? err : mpshm__tree_of(home_id, 1, tree);
+}
+
+int mpshm_open_for_child(int fds[2])
+{
+    int err;
+
+    fds[0] = fds[1] = -1;
+    mpshm__acquire();
+    err = home_id_once();
+    if (err == 0)
+        fds[0] = err = mpshm__tree_hold(home_id);
+    mpshm__release();
+    return err < 0 ? err : 0;
+}
+
+int mpshm_enter_with(const unsigned char *id, const int fds[2])
+{
+    int err = mpshm_set_home(id);
+
+    for (int i = 0; i < 2; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    return err < 0 ? err : mpshm_enter();
 }
 
 int mpshm_enter(void)
@@ -249,7 +273,7 @@ static uint64_t checksum(const struct handle *handle)
     return h;
 }
 
-int mpshm_block_send(const mpshm_block *ref, unsigned char *bytes)
+int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
 {
     struct mpshm__arena *arena = ref->arena;
     struct mpshm__tree *tree = arena->tree;
@@ -278,6 +302,8 @@ int mpshm_block_send(const mpshm_block *ref, unsigned char *bytes)
         bit = (uint64_t)1 << handle.message;
     } while (!atomic_compare_exchange_weak(&block->outstanding, &out, out | bit));
     atomic_fetch_add(&block->state, 1); /* after, see Note [References] */
+    if (flags & MPSHM_COPY)
+        handle.message |= COPY;
 
     handle.check = checksum(&handle);
     memcpy(bytes, &handle, sizeof(handle));
@@ -336,7 +362,7 @@ static int claim(const struct handle *handle, int flags, mpshm_block *out)
         atomic_load(&block->nbytes) != handle->nbytes)
         err = -ESTALE;
     else
-        err = take_message(block, handle->message);
+        err = take_message(block, handle->message & ~(uint32_t)COPY);
     if (err < 0) {
         let_go(tree, arena, handle->block);
         return err;
@@ -350,18 +376,65 @@ static int claim(const struct handle *handle, int flags, mpshm_block *out)
     return 0;
 }
 
+static int parse(const unsigned char *bytes, size_t len, struct handle *handle)
+{
+    if (len != sizeof(*handle))
+        return -EBADMSG;
+    memcpy(handle, bytes, sizeof(*handle));
+    if (handle->check != checksum(handle) || (handle->message & ~(uint32_t)COPY) > OVERFLOW)
+        return -EBADMSG;
+    return 0;
+}
+
+int mpshm_handle_info(const unsigned char *bytes, size_t len, uint64_t *nbytes)
+{
+    struct handle handle;
+    int err = parse(bytes, len, &handle);
+
+    if (err < 0)
+        return err;
+    *nbytes = handle.nbytes;
+    return (handle.message & COPY) != 0;
+}
+
+int mpshm_block_read(const unsigned char *bytes, size_t len, void *data, uint64_t nbytes)
+{
+    mpshm_block block;
+    uint64_t there;
+    int copy = mpshm_handle_info(bytes, len, &there);
+
+    if (copy < 0)
+        return copy;
+    if (!copy || there != nbytes)
+        return -EINVAL;
+    int err = mpshm_block_claim(bytes, len, 0, &block);
+    if (err < 0)
+        return err;
+    memcpy(data, block.data, nbytes);
+    mpshm_block_release(&block);
+    return 0;
+}
+
+int mpshm_block_discard(const unsigned char *bytes, size_t len)
+{
+    mpshm_block block;
+    int err = mpshm_block_claim(bytes, len, 0, &block);
+
+    if (err == 0)
+        mpshm_block_release(&block);
+    return err;
+}
+
 int mpshm_block_claim(const unsigned char *bytes, size_t len, int flags, mpshm_block *out)
 {
     struct handle handle;
+    int err = parse(bytes, len, &handle);
 
-    if (len != sizeof(handle))
-        return -EBADMSG;
-    memcpy(&handle, bytes, sizeof(handle));
-    if (handle.check != checksum(&handle) || handle.message > OVERFLOW)
-        return -EBADMSG;
+    if (err < 0)
+        return err;
     if (!enter_engine(flags))
         return -EAGAIN;
-    int err = claim(&handle, flags, out);
+    err = claim(&handle, flags, out);
     mpshm__release();
     return err;
 }

@@ -81,7 +81,7 @@ static void a_handle_comes_home_to_the_same_memory(int strategy)
     mpshm_block a = make(strategy, 1234, 1), b;
 
     CHECK_EQ(mpshm_block_others(&a), 0);
-    CHECK_EQ(mpshm_block_send(&a, handle), 0);
+    CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
     CHECK_EQ(mpshm_block_others(&a), 1);
     CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
     CHECK(a.data == b.data);
@@ -101,7 +101,7 @@ static void a_message_keeps_its_block_alive(int strategy)
     mpshm_stats stats;
 
     memset(a.data, 42, 100);
-    mpshm_block_send(&a, handle);
+    mpshm_block_send(&a, 0, handle);
     mpshm_block_release(&a);
     mpshm_get_stats(&stats);
     CHECK_EQ(stats.in_flight_bytes, 100);
@@ -120,8 +120,8 @@ static void a_handle_is_good_once(int strategy)
     unsigned char first[MPSHM_HANDLE_SIZE], second[MPSHM_HANDLE_SIZE];
     mpshm_block a = make(strategy, 100, 1), b, c;
 
-    mpshm_block_send(&a, first);
-    mpshm_block_send(&a, second);
+    mpshm_block_send(&a, 0, first);
+    mpshm_block_send(&a, 0, second);
     CHECK_EQ(mpshm_block_claim(first, sizeof(first), 0, &b), 0);
     CHECK_EQ(mpshm_block_claim(first, sizeof(first), 0, &c), -ESTALE); /* replayed */
     CHECK_EQ(mpshm_block_claim(second, sizeof(second), 0, &c), 0);
@@ -139,7 +139,7 @@ static void more_messages_than_bits_are_all_claimed(int strategy)
     mpshm_block a = make(strategy, 64, 1), b;
 
     for (int i = 0; i < N; i++)
-        mpshm_block_send(&a, handles[i]);
+        mpshm_block_send(&a, 0, handles[i]);
     CHECK_EQ(mpshm_block_others(&a), N);
     mpshm_block_release(&a);
     for (int i = N - 1; i >= 0; i--) {
@@ -155,7 +155,7 @@ static void every_damaged_byte_is_noticed(int strategy)
     unsigned char handle[MPSHM_HANDLE_SIZE], bad[MPSHM_HANDLE_SIZE];
     mpshm_block a = make(strategy, 100, 1), b;
 
-    mpshm_block_send(&a, handle);
+    mpshm_block_send(&a, 0, handle);
     for (size_t i = 0; i < sizeof(handle); i++)
         for (int bit = 0; bit < 8; bit++) {
             memcpy(bad, handle, sizeof(bad));

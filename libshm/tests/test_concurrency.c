@@ -102,7 +102,7 @@ static int post(const mpshm_block *block, uint64_t seed)
     struct message m = {.seed = seed, .nbytes = block->nbytes};
     mpshm_block got;
 
-    CHECK_EQ(mpshm_block_send(block, m.handle), 0);
+    CHECK_EQ(mpshm_block_send(block, 0, m.handle), 0);
     if (write(mail[1], &m, sizeof(m)) == sizeof(m)) {
         atomic_fetch_add(&common->sent, 1);
         return 1;

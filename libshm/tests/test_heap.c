@@ -122,7 +122,7 @@ static void what_was_sent_is_not_used_again_before_its_receiver_is_done(int stra
 
     memset(at, 5, 100000);
     CHECK_EQ(mpshm_block_at(at + 999, 0, &block), 0);
-    mpshm_block_send(&block, handle);
+    mpshm_block_send(&block, 0, handle);
     mpshm_block_release(&block);
     CHECK_EQ(mpshm_heap_resize(at, 100001, &before), 0);
     CHECK_EQ(mpshm_heap_free(at), 1);

@@ -71,7 +71,7 @@ static void a_message_outlives_a_killed_sender(int strategy)
     if (pid == 0) {
         mpshm_block a = make(strategy, 3 << 20);
         memset(a.data, 77, a.nbytes);
-        mpshm_block_send(&a, handle);
+        mpshm_block_send(&a, 0, handle);
         put_all(p[1], handle, sizeof(handle));
         kill(getpid(), SIGKILL);
     }
@@ -129,7 +129,7 @@ static void a_killed_manager_is_replaced(int strategy)
             mpshm_block_release(&c);
             _exit(0);
         }
-        mpshm_block_send(&a, handle);
+        mpshm_block_send(&a, 0, handle);
         put_all(p[1], handle, sizeof(handle));
         CHECK_EQ(reap(pid), 0);
         CHECK(manager_pid() != 0 && manager_pid() != old);
@@ -164,7 +164,7 @@ static void a_stranger_who_gets_a_handle_joins_the_tree(int strategy)
     }
     mpshm_block a = make(strategy, 100);
     memset(a.data, 9, 100);
-    mpshm_block_send(&a, handle);
+    mpshm_block_send(&a, 0, handle);
     put_all(there[1], handle, sizeof(handle));
     get_all(back[0], &byte, 1);
     CHECK_EQ(reap(pid), 0);

@@ -39,7 +39,7 @@ static void use_blocks(int strategy, uint64_t nbytes)
         if (mpshm_block_allocate(strategy, nbytes, MPSHM_NOWAIT, &blocks[i]) < 0)
             _exit(2);
         *(char *)blocks[i].data = (char)i;
-        mpshm_block_send(&blocks[i], handle);
+        mpshm_block_send(&blocks[i], 0, handle);
         if (mpshm_block_claim(handle, sizeof(handle), MPSHM_NOWAIT, &received) < 0)
             _exit(3);
         mpshm_block_release(&received);

@@ -14,9 +14,27 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
     return -ENOSYS;
 }
 
-int mpshm_block_send(const mpshm_block *block, unsigned char *handle)
+int mpshm_block_send(const mpshm_block *block, int flags, unsigned char *handle)
 {
-    (void)block, (void)handle;
+    (void)block, (void)flags, (void)handle;
+    return -ENOSYS;
+}
+
+int mpshm_handle_info(const unsigned char *handle, size_t len, uint64_t *nbytes)
+{
+    (void)handle, (void)len, (void)nbytes;
+    return -ENOSYS;
+}
+
+int mpshm_block_read(const unsigned char *handle, size_t len, void *data, uint64_t nbytes)
+{
+    (void)handle, (void)len, (void)data, (void)nbytes;
+    return -ENOSYS;
+}
+
+int mpshm_block_discard(const unsigned char *handle, size_t len)
+{
+    (void)handle, (void)len;
     return -ENOSYS;
 }
 
@@ -112,6 +130,18 @@ int mpshm_set_home(const unsigned char *id)
 
 int mpshm_enter(void)
 {
+    return -ENOSYS;
+}
+
+int mpshm_open_for_child(int fds[2])
+{
+    fds[0] = fds[1] = -1;
+    return -ENOSYS;
+}
+
+int mpshm_enter_with(const unsigned char *id, const int fds[2])
+{
+    (void)id, (void)fds;
     return -ENOSYS;
 }
 

@@ -69,7 +69,7 @@ PyObject *mp_claim_on(const mpshm_block *block)
     /* The object comes first: without memory for it there must be no claim. */
     if (current != NULL && current->handles == NULL && (current->handles = PyList_New(0)) == NULL)
         return NULL;
-    mpshm_block_send(block, bytes);
+    mpshm_block_send(block, 0, bytes);
     handle = PyBytes_FromStringAndSize((const char *)bytes, sizeof(bytes));
     if (handle == NULL || (current != NULL && PyList_Append(current->handles, handle) < 0)) {
         mpshm_block unused;
