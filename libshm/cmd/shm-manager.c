@@ -1,5 +1,6 @@
 /* shm-manager FOLDER: the manager of one tree. Started by libshm, with the listening socket as
- * descriptor 3; not meant to be started by hand. */
+ * descriptor 3 and the control file as 4; not meant to be started by hand. */
+#include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -22,9 +23,9 @@ int main(int argc, char **argv)
         _exit(0); /* nothing to say goodbye to: whoever waits for this wants it over */
     }
     /* Whatever the starter had open without close-on-exec (a port, a pipe) is not ours to keep. */
-    for (long fd = sysconf(_SC_OPEN_MAX) < 65536 ? sysconf(_SC_OPEN_MAX) : 65536; fd > 3; fd--)
+    for (long fd = sysconf(_SC_OPEN_MAX) < 65536 ? sysconf(_SC_OPEN_MAX) : 65536; fd > 4; fd--)
         close((int)fd);
     if (chdir("/") < 0)
         return 1;
-    return mpshm_manager_run(3, argv[1]) < 0;
+    return mpshm_manager_run(3, fcntl(4, F_GETFD) < 0 ? -1 : 4, argv[1]) < 0;
 }

@@ -27,20 +27,32 @@ static char folder[200];
 static struct mpshm__arena *mine; /* the arena that was offered last */
 static int neighbour_sock;
 static int socks[CONNECTIONS];
+static int slots[CONNECTIONS];
 
 static void *manager_thread(void *listener)
 {
-    int rc = mpshm_manager_run((int)(intptr_t)listener, folder);
+    int rc = mpshm_manager_run((int)(intptr_t)listener, -1, folder);
 
     CHECK(!"the manager has left" && rc);
     return NULL;
+}
+
+/* A process to go with each connection: a slot that is locked through a description of its own. */
+static void take_a_slot(int k)
+{
+    char path[300];
+    int fd;
+
+    snprintf(path, sizeof(path), "%s/control", folder);
+    fd = open(path, O_RDWR | O_CLOEXEC);
+    slots[k] = mpshm__take_slot(mpshm__trees[0]->control, fd);
+    CHECK(slots[k] >= 0);
 }
 
 static void prepare(void)
 {
     static int done;
     pthread_t thread;
-    struct mpshm__tree tree = {.control_fd = -1};
 
     if (done++)
         return;
@@ -48,15 +60,16 @@ static void prepare(void)
     setenv("MPSHM_ARENA_BYTES", "2097152", 1);
     CHECK_EQ(mpshm_home(tree_id), 0);
     CHECK_EQ(mpshm_enter(), 0);
-    memcpy(tree.id, tree_id, sizeof(tree_id));
     mpshm__tree_path(tree_id, "", folder, sizeof(folder));
     mpshm__tree_path(tree_id, "socket", address.sun_path, sizeof(address.sun_path));
     neighbour_sock = start_neighbour(); /* first: it must not inherit the listener */
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     CHECK_EQ(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
     CHECK_EQ(listen(listener, 256), 0);
-    for (int i = 0; i < CONNECTIONS; i++)
+    for (int i = 0; i < CONNECTIONS; i++) {
         socks[i] = -1;
+        take_a_slot(i);
+    }
     CHECK_EQ(pthread_create(&thread, NULL, manager_thread, (void *)(intptr_t)listener), 0);
     pthread_detach(thread);
     ask_neighbour(neighbour_sock);
@@ -105,7 +118,7 @@ static int pick_fds(struct choices *c, int *fds)
         CHECK_EQ(mpshm__arena_create(STRATEGIES[choose(c, 2)], 1, tree_id, NULL, &mine), 0);
         /* fall through */
     case 1:
-        fds[0] = mine ? dup(mine->fd) : -1;
+        fds[0] = mine ? dup(mine->fd.number) : -1;
         return fds[0] >= 0;
     case 2:
         fds[0] = memfd_create("not sealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -152,9 +165,9 @@ static void send_with(int sock, const void *data, size_t size, int *fds, int cou
 
 static void send_frame(struct choices *c, int k)
 {
-    static const uint16_t OPS[] = {MPSHM__HELLO,    MPSHM__HELLO,      MPSHM__HELLO_CHILD,
-                                   MPSHM__REGISTER, MPSHM__REGISTER,   MPSHM__GET,
-                                   MPSHM__ANSWER,   MPSHM__ANSWER + 1, 0};
+    static const uint16_t OPS[] = {
+        MPSHM__HELLO, MPSHM__HELLO,   MPSHM__CHILD,  MPSHM__REGISTER,   MPSHM__REGISTER,
+        MPSHM__GET,   MPSHM__CONTROL, MPSHM__ANSWER, MPSHM__ANSWER + 1, 0};
     unsigned char bytes[sizeof(struct mpshm__frame) * 2] = {0};
     struct mpshm__frame frame = {.magic = MPSHM__WIRE, .a = MPSHM__NO_SLOT};
     size_t size = sizeof(frame);
@@ -163,13 +176,15 @@ static void send_frame(struct choices *c, int k)
     for (int i = 0; i < MOST_FDS; i++)
         fds[i] = -1;
     frame.op = OPS[choose(c, sizeof(OPS) / sizeof(OPS[0]))];
+    if (frame.op == MPSHM__HELLO)
+        frame.a = (uint32_t)slots[k];
     count = pick_fds(c, fds);
     if (mine != NULL) {
         frame.strategy = (uint16_t)mine->strategy;
         frame.nonce[0] = mine->nonce[0];
         frame.nonce[1] = mine->nonce[1];
         frame.size = mine->size;
-        frame.fd_number = mine->fd;
+        frame.fd_number = mine->fd.number;
     }
     switch (choose(c, 4)) {
     case 0:
@@ -207,7 +222,7 @@ static void read_answers(int k)
 
     for (;;) {
         struct pollfd p = {.fd = socks[k], .events = POLLIN};
-        if (poll(&p, 1, 0) != 1 || mpshm__recv_frame(socks[k], &frame, &fd) < 0)
+        if (poll(&p, 1, 0) != 1 || mpshm__recv_frame(socks[k], &frame, &fd, 0) < 0)
             return;
         CHECK_EQ(frame.op, MPSHM__ANSWER);
         if (fd >= 0)
@@ -280,13 +295,16 @@ static void one_step(struct choices *c)
 /* Wait until the manager has come to the end of what was sent: it answers in order. */
 static void settle(void)
 {
-    struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__HELLO_CHILD};
+    struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET};
+    uint64_t until = mpshm__now_ns() + 20000000000ull;
     int fd = -1;
 
     dial(0);
-    CHECK_EQ(mpshm__send_frame(socks[0], &frame, -1), 0);
-    CHECK_EQ(mpshm__recv_frame(socks[0], &frame, &fd), 0);
+    CHECK_EQ(mpshm__send_frame(socks[0], &frame, -1, until), 0);
+    CHECK_EQ(mpshm__recv_frame(socks[0], &frame, &fd, until), 0);
     CHECK_EQ(frame.op, MPSHM__ANSWER);
+    if (fd >= 0)
+        close(fd);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

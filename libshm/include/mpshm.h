@@ -83,15 +83,15 @@ typedef struct {
 } mpshm_block;
 
 /* How to ask: MPSHM_ZEROED for memory that reads as zero (otherwise its content is undefined),
- * MPSHM_COPY for a message whose bytes were copied for its receiver alone (see mpshm_block_send), and
- * MPSHM_NOWAIT for -EAGAIN instead of a talk with the manager, which takes a while. Once a process
- * has warmed up there is seldom anything to talk about, so a binding may try without waiting first
- * and let other threads run while it really waits. */
+ * MPSHM_COPY for a message whose bytes were copied for its receiver alone (see mpshm_block_send),
+ * and MPSHM_NOWAIT for -EAGAIN instead of a talk with the manager, which takes a while. Once a
+ * process has warmed up there is seldom anything to talk about, so a binding may try without
+ * waiting first and let other threads run while it really waits. */
 enum mpshm_flags { MPSHM_ZEROED = 1, MPSHM_NOWAIT = 2, MPSHM_COPY = 4 };
 
 /* Allocate `nbytes` (0 is allowed), aligned to 64 and from 32 KiB on to a page. Warm memory is used
  * again when there is some, without a system call. -ENOMEM or -ENOSPC when there is no room,
- * -EMFILE when there is no descriptor, -EUSERS when 256 processes share already, -EINVAL for an
+ * -EMFILE when there is no descriptor, -EUSERS when 1024 processes share already, -EINVAL for an
  * unknown strategy. */
 int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out);
 
@@ -184,7 +184,7 @@ void mpshm_set_fork_private(int (*decide)(const void *data, uint64_t nbytes));
 
 /* ---- Looking ------------------------------------------------------------------------------- */
 
-enum { MPSHM_HOLDERS = 256 };
+enum { MPSHM_HOLDERS = 1024 };
 
 /* One segment of shared memory: what a process allocates in, and who has something of it. */
 typedef struct {
@@ -198,7 +198,7 @@ typedef struct {
     uint64_t in_flight_bytes;
     uint64_t cached_bytes;
     int holders;
-    int holder_pids[256];
+    int holder_pids[1024];
 } mpshm_info;
 
 /* List the segments of every tree of this user, in at most `room` rows. Returns how many there are.
@@ -221,18 +221,25 @@ int mpshm_enter(void);
 /* Descriptors with which a child that is started by exec enters this process's tree without looking
  * for any path, so that it arrives when the folder has been removed or the user has changed:
  * fds[0] is the control file, through a description of the child's own, and fds[1] a connection to
- * the manager; each is -1 where it cannot be had. The caller closes both when the child has them. */
+ * the manager; each is -1 where it cannot be had. The caller closes both when the child has them.
+ */
 int mpshm_open_for_child(int fds[2]);
 
 /* In that child, first of all: take over the tree `id`, and both descriptors. -EBUSY when another
  * tree is in use already (both are closed all the same). */
 int mpshm_enter_with(const unsigned char *id, const int fds[2]);
 
+/* After -EPROTO from any call: the version of the library that made the tree's files, "" when it is
+ * too old to say so. Two versions do not share; this one's is mpshm_version(). */
+const char *mpshm_refused_version(void);
+
 /* Where the shm-manager executable is. Must be said before it is needed. */
 int mpshm_set_manager(const char *path);
 
 /* The manager's main loop, for its executable and for tests: serves `listener` (a listening Unix
- * socket of type SOCK_SEQPACKET) for the tree whose folder is given, until nobody is in it. */
-int mpshm_manager_run(int listener, const char *folder);
+ * socket of type SOCK_SEQPACKET) for the tree whose folder is given, until nobody is in it.
+ * `control` is a descriptor of the tree's control file, or -1 for the one in the folder. Both are
+ * taken over. */
+int mpshm_manager_run(int listener, int control, const char *folder);
 
 #endif

@@ -9,7 +9,7 @@
 #include "internal.h"
 
 enum {
-    ROWS_AT_A_TIME = 4096,
+    ROWS_AT_A_TIME = 1024,
     ZERO_BY_FRESH = 1 << 20, /* from this size on, zeroed memory is memory never written to */
 };
 
@@ -73,11 +73,14 @@ static int reserve_rows(struct mpshm__arena *arena, uint32_t rows)
         return 0;
     if (to > arena->capacity)
         to = (uint32_t)arena->capacity;
-    err = mpshm__reserve(arena->fd, h->blocks_at + from * sizeof(struct mpshm__block),
-                         (to - from) * sizeof(struct mpshm__block));
+    err = mpshm__arena_reserve(arena, h->blocks_at + from * sizeof(struct mpshm__block),
+                               (to - from) * sizeof(struct mpshm__block));
     if (err == 0)
-        err = mpshm__reserve(arena->fd, h->traits_at + from * sizeof(struct mpshm__trait),
-                             (to - from) * sizeof(struct mpshm__trait));
+        err = mpshm__arena_reserve(arena, h->traits_at + from * sizeof(struct mpshm__trait),
+                                   (to - from) * sizeof(struct mpshm__trait));
+    if (err == 0) /* processes with a far slot write here, and they cannot reserve it */
+        err = mpshm__arena_reserve(arena, h->far_at + from * sizeof(struct mpshm__far),
+                                   (to - from) * sizeof(struct mpshm__far));
     if (err == 0)
         arena->reserved_rows = to;
     return err;
@@ -85,7 +88,7 @@ static int reserve_rows(struct mpshm__arena *arena, uint32_t rows)
 
 static int reserve_data(struct mpshm__arena *arena, uint64_t at, uint64_t size)
 {
-    return arena->must_reserve ? mpshm__reserve(arena->fd, arena->header->data_at + at, size) : 0;
+    return arena->must_reserve ? mpshm__arena_reserve(arena, arena->header->data_at + at, size) : 0;
 }
 
 /* Where nothing has to be reserved the list is never touched, and costs no memory. */

@@ -45,9 +45,14 @@ uint64_t mpshm__pages(uint64_t nbytes)
 }
 
 /* Aligned to the largest page that a supported machine has, so that holes fall on whole pages. */
-static uint64_t data_begin(uint64_t traits_at, uint64_t capacity)
+static uint64_t far_begin(uint64_t traits_at, uint64_t capacity)
 {
-    uint64_t end = traits_at + capacity * sizeof(struct mpshm__trait);
+    return traits_at + mpshm__pages(capacity * sizeof(struct mpshm__trait));
+}
+
+static uint64_t data_begin(uint64_t far_at, uint64_t capacity)
+{
+    uint64_t end = far_at + capacity * sizeof(struct mpshm__far);
 
     return (end + 0xffff) & ~(uint64_t)0xffff;
 }
@@ -74,7 +79,7 @@ static int map(int fd, uint64_t size, struct mpshm__arena **out)
     }
     arena->header = at;
     arena->size = size;
-    arena->fd = -1;
+    arena->fd = MPSHM__NO_FD;
     *out = arena;
     return 0;
 }
@@ -86,6 +91,7 @@ static int point(struct mpshm__arena *arena)
 
     arena->blocks = (void *)(base + h->blocks_at);
     arena->traits = (void *)(base + h->traits_at);
+    arena->far = (void *)(base + h->far_at);
     arena->data = base + h->data_at;
     arena->nonce[0] = h->nonce[0];
     arena->nonce[1] = h->nonce[1];
@@ -109,8 +115,7 @@ void mpshm__arena_unmap(struct mpshm__arena *arena)
         munmap(arena->extent, arena->capacity * sizeof(uint32_t));
     free(arena->slab_list);
     munmap(arena->header, arena->size);
-    if (arena->fd >= 0)
-        close(arena->fd);
+    mpshm__fd_close(&arena->fd);
     free(arena);
 }
 
@@ -143,7 +148,8 @@ int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
         plan.capacity = size / MPSHM__PAGE < 1024 ? 1024 : size / MPSHM__PAGE;
         plan.blocks_at = MPSHM__PAGE;
         plan.traits_at = plan.blocks_at + mpshm__pages(plan.capacity * sizeof(struct mpshm__block));
-        plan.data_at = data_begin(plan.traits_at, plan.capacity);
+        plan.far_at = far_begin(plan.traits_at, plan.capacity);
+        plan.data_at = data_begin(plan.far_at, plan.capacity);
         uint64_t data =
             size > need + MPSHM__SLAB_BYTES ? size : mpshm__pages(need) + MPSHM__SLAB_BYTES;
         plan.size = plan.data_at + data;
@@ -163,7 +169,7 @@ int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
         if (err != -ENOMEM || size / 2 < need || size <= LEAST)
             return err;
     }
-    arena->fd = fd;
+    mpshm__fd_set(&arena->fd, fd);
     arena->must_reserve = mpshm__object_must_reserve(strategy);
     if (arena->must_reserve && (err = mpshm__reserve(fd, 0, MPSHM__PAGE)) < 0)
         goto fail;
@@ -198,15 +204,16 @@ static int sound(const struct mpshm__arena_header *h, uint64_t size,
            h->nonce[1] == atomic_load(&row->nonce[1]) && h->size == size && h->capacity >= 1 &&
            h->capacity <= UINT32_MAX && h->blocks_at == MPSHM__PAGE &&
            h->traits_at == h->blocks_at + mpshm__pages(h->capacity * sizeof(struct mpshm__block)) &&
-           h->data_at == data_begin(h->traits_at, h->capacity) && h->data_at < size;
+           h->far_at == far_begin(h->traits_at, h->capacity) &&
+           h->data_at == data_begin(h->far_at, h->capacity) && h->data_at < size;
 }
 
 int mpshm__arena_map(int fd, uint32_t index, const struct mpshm__arena_row *row,
-                     const unsigned char *tree, struct mpshm__arena **out)
+                     const struct mpshm__tree *tree, struct mpshm__arena **out)
 {
     struct mpshm__arena *arena;
     struct stat st;
-    int err = mpshm__object_check((int)atomic_load(&row->strategy), fd);
+    int err = mpshm__object_check((int)atomic_load(&row->strategy), fd, tree->user);
 
     if (err < 0)
         return err;
@@ -217,7 +224,7 @@ int mpshm__arena_map(int fd, uint32_t index, const struct mpshm__arena_row *row,
     err = map(fd, (uint64_t)st.st_size, &arena);
     if (err < 0)
         return err;
-    if (!sound(arena->header, (uint64_t)st.st_size, row, tree)) {
+    if (!sound(arena->header, (uint64_t)st.st_size, row, tree->id)) {
         munmap(arena->header, arena->size);
         free(arena);
         return -ESTALE;

@@ -12,7 +12,7 @@
 
 /* Descriptors of others' arenas that are kept open, so that they can be registered again when the
  * manager is killed after their owner. Few, because descriptors are scarce. */
-enum { KEEP_FDS = 6, ATTEMPTS = 20, GIVE_IT_A_REST_S = 10 };
+enum { KEEP_FDS = 4, ATTEMPTS = 20 };
 
 struct mpshm__tree *mpshm__trees[MPSHM__TREES];
 
@@ -20,12 +20,10 @@ static void leave(struct mpshm__tree *tree)
 {
     for (uint32_t i = 0; i < tree->arena_top; i++)
         mpshm__arena_unmap(tree->arenas[i]);
-    if (tree->sock >= 0)
-        close(tree->sock);
+    mpshm__fd_close(&tree->sock);
     if (tree->control != NULL)
         munmap(tree->control, sizeof(*tree->control));
-    if (tree->control_fd >= 0)
-        close(tree->control_fd);
+    mpshm__fd_close(&tree->control_fd);
     free(tree);
 }
 
@@ -64,6 +62,19 @@ int mpshm__tree_is_met(const unsigned char *id)
     return 0;
 }
 
+static struct mpshm__tree *blank(const unsigned char *id)
+{
+    struct mpshm__tree *tree = calloc(1, sizeof(*tree));
+
+    mpshm__fork_handlers();
+    if (tree == NULL)
+        return NULL;
+    memcpy(tree->id, id, MPSHM_ID_SIZE);
+    tree->sock = tree->control_fd = MPSHM__NO_FD;
+    tree->slot = -1;
+    return tree;
+}
+
 int mpshm__tree_of(const unsigned char *id, int is_home, struct mpshm__tree **out)
 {
     struct mpshm__tree *tree;
@@ -74,12 +85,9 @@ int mpshm__tree_of(const unsigned char *id, int is_home, struct mpshm__tree **ou
             *out = mpshm__trees[i];
             return 0;
         }
-    mpshm__fork_handlers();
-    tree = calloc(1, sizeof(*tree));
+    tree = blank(id);
     if (tree == NULL)
         return -ENOMEM;
-    memcpy(tree->id, id, MPSHM_ID_SIZE);
-    tree->sock = tree->slot = tree->control_fd = -1;
     err = mpshm__tree_enter(tree, is_home);
     /* One that no manager has ever looked after has nothing to offer: the handle is made up. */
     if (err == 0 && !is_home && atomic_load(&tree->control->ready) != 1)
@@ -89,175 +97,29 @@ int mpshm__tree_of(const unsigned char *id, int is_home, struct mpshm__tree **ou
         leave(tree);
         return at;
     }
+    mpshm__fd_reserve(mpshm__fd_get(&tree->control_fd));
     *out = mpshm__trees[at] = tree;
     return 0;
 }
 
-/* ---- talking to the manager ---- */
-
-static void disconnect(struct mpshm__tree *tree)
+int mpshm__tree_inherit(const unsigned char *id, int control_fd, int sock)
 {
-    if (tree->sock >= 0)
-        close(tree->sock);
-    tree->sock = -1;
-}
+    struct mpshm__tree *tree = mpshm__trees[0] == NULL ? blank(id) : NULL;
+    int err = tree == NULL ? -ENOMEM : mpshm__tree_enter_by(tree, control_fd);
 
-/* Send, and wait for the answer. When that fails the connection is of no use any more: an answer
- * that comes late would be taken for the answer to the next question. */
-static int converse(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
-{
-    int got = -1;
-    int err = mpshm__send_frame(sock, frame, fd);
-
-    if (err == 0)
-        err = mpshm__recv_frame(sock, frame, &got);
-    if (err < 0) {
-        shutdown(sock, SHUT_RDWR);
-        return err == -EAGAIN ? -ETIMEDOUT : err;
-    }
-    if (frame->op != MPSHM__ANSWER || (frame->err < 0 && got >= 0)) {
-        if (got >= 0)
-            close(got);
-        return -EBADMSG;
-    }
-    if (fd_out != NULL)
-        *fd_out = got;
-    else if (got >= 0)
-        close(got);
-    return frame->err;
-}
-
-/* Is it worth asking a manager again, and not a matter of what was asked? One that is being killed
- * still has its socket for a moment, so the next attempt comes a little later. */
-static int worth_another(int err, int attempt)
-{
-    struct timespec pause = {.tv_nsec = attempt == 0 ? 0 : 2000000};
-
-    if (err != -ECONNRESET && err != -EBADMSG && err != -EPIPE && err != -ENOTCONN)
-        return 0;
-    nanosleep(&pause, NULL);
-    return 1;
-}
-
-static int say_hello(struct mpshm__tree *tree)
-{
-    struct mpshm__frame frame = {
-        .magic = MPSHM__WIRE,
-        .op = MPSHM__HELLO,
-        .a = tree->slot >= 0 ? (uint32_t)tree->slot : MPSHM__NO_SLOT,
-    };
-    int err = converse(tree->sock, &frame, -1, NULL);
-
-    if (err < 0)
-        return err;
-    if (frame.a >= MPSHM__SLOTS || atomic_load(&tree->control->ready) != 1 ||
-        (tree->slot >= 0 && frame.a != (uint32_t)tree->slot))
-        return -EBADMSG;
-    err = mpshm__lock_slot(tree->control_fd, (int)frame.a);
-    if (err < 0)
-        return err;
-    mpshm__sign_slot(&tree->control->slots[frame.a], getpid());
-    if (tree->slot < 0) /* who comes back has the slot that it had, and others may be reading it */
-        tree->slot = (int)frame.a;
-    return 0;
-}
-
-static int offer(struct mpshm__tree *tree, struct mpshm__arena *arena, int known)
-{
-    struct mpshm__frame frame = {
-        .magic = MPSHM__WIRE,
-        .op = MPSHM__REGISTER,
-        .strategy = (uint16_t)arena->strategy,
-        .a = known ? arena->index : MPSHM__NO_SLOT,
-        .nonce = {arena->nonce[0], arena->nonce[1]},
-        .size = arena->size,
-        .fd_number = arena->fd,
-    };
-    int err = converse(tree->sock, &frame, arena->fd, NULL);
-
-    if (err == 0 && (frame.a >= MPSHM__ARENAS || (known && frame.a != arena->index)))
-        err = -EBADMSG;
-    if (err == 0 && !known) /* otherwise others may be reading it */
-        arena->index = frame.a;
-    return err;
-}
-
-int mpshm__join(struct mpshm__tree *tree)
-{
-    int err = 0;
-
-    if (tree->sock >= 0 && tree->slot >= 0)
-        return 0;
-    /* A manager that is stopped costs one wait and not one for each array. */
-    if (tree->stuck_until != 0 && mpshm__now_ns() < tree->stuck_until)
-        return -ETIMEDOUT;
-    tree->stuck_until = 0;
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        disconnect(tree);
-        tree->sock = err = mpshm__manager_connect(tree);
-        if (err >= 0)
-            err = say_hello(tree);
-        /* To a manager that is new everything has to be said again. */
-        for (uint32_t i = 0; err == 0 && i < tree->arena_top; i++)
-            if (tree->arenas[i] != NULL && tree->arenas[i]->fd >= 0) {
-                err = offer(tree, tree->arenas[i], 1);
-                if (err == -ESTALE || err == -EMFILE || err == -ENOMEM)
-                    err = 0; /* one that it will not have is still good for us */
-            }
-        if (err == 0)
-            return 0;
-        disconnect(tree);
-        if (err == -ETIMEDOUT)
-            tree->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
-        if (!worth_another(err, attempt))
-            return err;
-    }
-    return err;
-}
-
-/* One question, asked again when the manager was killed meanwhile. */
-static int ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out)
-{
-    struct mpshm__frame question = *frame;
-    int err = 0;
-
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        err = mpshm__join(tree);
-        if (err < 0)
-            return err;
-        *frame = question;
-        err = converse(tree->sock, frame, -1, fd_out);
-        if (err == -ETIMEDOUT)
-            disconnect(tree);
-        if (!worth_another(err, attempt))
-            return err;
-        disconnect(tree);
-    }
-    return err;
-}
-
-int mpshm__child_slot(struct mpshm__tree *tree, int *sock_out, int *slot_out)
-{
-    int err = 0;
-
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
-        struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__HELLO_CHILD};
-        int sock = err = mpshm__manager_connect(tree);
-        if (err >= 0)
-            err = converse(sock, &frame, -1, NULL);
-        if (err == 0 && frame.a >= MPSHM__SLOTS)
-            err = -EBADMSG;
-        if (err == 0) {
-            *sock_out = sock;
-            *slot_out = (int)frame.a;
-            return 0;
-        }
+    if (err < 0) { /* there already, or not to be had: then by the path */
         if (sock >= 0)
             close(sock);
-        if (!worth_another(err, attempt))
-            return err;
+        if (tree == NULL && control_fd >= 0)
+            close(control_fd);
+        if (tree != NULL)
+            leave(tree);
+        return mpshm__trees[0] != NULL ? 0 : err;
     }
-    return err;
+    mpshm__fd_set(&tree->sock, sock);
+    mpshm__fd_reserve(mpshm__fd_get(&tree->control_fd));
+    mpshm__trees[0] = tree;
+    return 0;
 }
 
 /* ---- arenas ---- */
@@ -272,7 +134,7 @@ static void put(struct mpshm__tree *tree, struct mpshm__arena *arena)
 
 static void drop(struct mpshm__tree *tree, uint32_t i)
 {
-    if (tree->arenas[i]->fd >= 0 && !tree->arenas[i]->own)
+    if (tree->arenas[i]->fd.number >= 0 && !tree->arenas[i]->own)
         tree->kept_fds--;
     mpshm__arena_unmap(tree->arenas[i]);
     tree->arenas[i] = NULL;
@@ -296,7 +158,7 @@ int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena)
         err = mpshm__join(tree);
         if (err < 0)
             return err;
-        err = offer(tree, arena, 0);
+        err = mpshm__offer(tree, arena, 0);
         if (err == 0 && tree->arenas[arena->index] != NULL) { /* of an arena that is gone */
             if (tree->arenas[arena->index]->holding != 0)
                 return -ESTALE;
@@ -306,9 +168,9 @@ int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena)
             put(tree, arena);
             return 0;
         }
-        if (!worth_another(err, attempt))
+        if (!mpshm__worth_another(err, attempt))
             return err;
-        disconnect(tree);
+        mpshm__disconnect(tree);
     }
     return err;
 }
@@ -319,12 +181,35 @@ int mpshm__arena_is_met(const struct mpshm__tree *tree, uint32_t index, uint64_t
            tree->arenas[index]->nonce[0] == nonce0;
 }
 
+/* By name where it has one; from the manager, who has them all; and from the owner's /proc when the
+ * manager does not answer. */
+static int descriptor_of(struct mpshm__tree *tree, uint32_t index)
+{
+    const struct mpshm__arena_row *row = &tree->control->arenas[index];
+    struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET, .a = index};
+    int err, fd = -1;
+
+    if (atomic_load(&row->strategy) == MPSHM_FILE_SYSTEM) {
+        uint64_t nonce[2] = {atomic_load(&row->nonce[0]), atomic_load(&row->nonce[1])};
+        do
+            fd = mpshm__object_open_name(nonce);
+        while (mpshm__fd_use_reserve(fd));
+        if (fd >= 0)
+            return fd;
+    }
+    err = mpshm__ask(tree, &frame, &fd);
+    if (err == 0 && fd >= 0)
+        return fd;
+    fd = mpshm__object_from_owner(row);
+    return fd >= 0 ? fd : err < 0 ? err : -EBADMSG;
+}
+
 int mpshm__arena_meet(struct mpshm__tree *tree, uint32_t index, uint64_t nonce0,
                       struct mpshm__arena **out)
 {
     struct mpshm__arena *arena;
     struct mpshm__arena_row *row;
-    int fd = -1, err;
+    int fd, err;
 
     if (index >= MPSHM__ARENAS)
         return -EBADMSG;
@@ -332,38 +217,29 @@ int mpshm__arena_meet(struct mpshm__tree *tree, uint32_t index, uint64_t nonce0,
         *out = tree->arenas[index];
         return 0;
     }
-    err = mpshm__join(tree); /* a claim needs a slot, and a mapping should be a fresh one */
-    if (err < 0)
-        return err;
     row = &tree->control->arenas[index];
     if (atomic_load(&row->nonce[0]) != nonce0)
         return -ESTALE;
     mpshm__drop_stale_arenas(tree);
     if (tree->arenas[index] != NULL)
         return -ESTALE; /* blocks of an arena that the control file has forgotten */
-
-    if (atomic_load(&row->strategy) == MPSHM_FILE_SYSTEM) {
-        uint64_t nonce[2] = {atomic_load(&row->nonce[0]), atomic_load(&row->nonce[1])};
-        fd = err = mpshm__object_open_name(nonce);
-    } else {
-        struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET, .a = index};
-        err = ask(tree, &frame, &fd);
-        if (err == 0 && fd < 0)
-            err = -EBADMSG;
-    }
-    if (err < 0)
-        return err;
-    err = mpshm__arena_map(fd, index, row, tree->id, &arena);
+    fd = descriptor_of(tree, index);
+    if (fd < 0)
+        return fd;
+    err = mpshm__arena_map(fd, index, row, tree, &arena);
     if (err < 0) {
         close(fd);
         return err;
     }
-    if (arena->strategy == MPSHM_FILE_DESCRIPTOR && tree->kept_fds < KEEP_FDS) {
-        arena->fd = fd;
+    /* What the reserve has lent goes back first. */
+    if (arena->strategy == MPSHM_FILE_DESCRIPTOR && tree->kept_fds < KEEP_FDS &&
+        mpshm__fd_reserved() > 0) {
+        mpshm__fd_set(&arena->fd, fd);
         tree->kept_fds++;
     } else {
         close(fd);
     }
+    mpshm__fd_reserve(mpshm__fd_get(&tree->control_fd));
     put(tree, arena);
     *out = arena;
     return 0;
@@ -382,14 +258,16 @@ __attribute__((destructor)) static void last_one_out(void)
     for (int i = 0; i < MPSHM__TREES; i++) {
         struct mpshm__tree *tree = mpshm__trees[i];
         char byte;
-        if (tree == NULL || tree->control_fd < 0)
+        int control = tree != NULL ? mpshm__fd_get(&tree->control_fd) : -1;
+        int sock = tree != NULL ? mpshm__fd_get(&tree->sock) : -1;
+        if (control < 0)
             continue;
-        if (tree->sock >= 0 && recv(tree->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0)
+        if (sock >= 0 && recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0)
             continue; /* it will see us go */
         if (mpshm__manager_is_there(tree))
             continue;
-        disconnect(tree);
-        flock(tree->control_fd, LOCK_UN); /* closing is not enough, the mapping keeps it open */
+        mpshm__disconnect(tree);
+        flock(control, LOCK_UN); /* closing is not enough, the mapping keeps it open */
         mpshm__tree_sweep(tree->id);
     }
 }

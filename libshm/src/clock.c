@@ -50,23 +50,6 @@ uint64_t mpshm__start_time(int pid)
     return strtoull(at, NULL, 10) + 1; /* never 0 for a process that lives */
 }
 
-int mpshm__has_mapped(int pid, const char *path)
-{
-    char name[32], *line = NULL;
-    size_t room = 0;
-    int found = 0;
-
-    snprintf(name, sizeof(name), "/proc/%d/maps", pid);
-    FILE *maps = fopen(name, "re");
-    if (maps == NULL)
-        return -1;
-    while (!found && getline(&line, &room, maps) > 0)
-        found = strstr(line, path) != NULL;
-    free(line);
-    fclose(maps);
-    return found;
-}
-
 uint64_t mpshm__memory_bytes(void)
 {
     static _Atomic uint64_t known; /* asked once: every allocation looks at it */

@@ -2,25 +2,28 @@
  *
  * Note [A slot for the child]
  *
- *   prepare   the parent asks the manager for a slot, over a connection of its own, locks that
- *             slot's byte of the control file through a description of its own, and enters the slot
- *             as a holder of every block that it holds itself
+ *   prepare   the parent opens the control file again, which gives the child a description of its
+ *             own, takes a slot through it, enters the slot as a holder of every block that it
+ *             holds itself, and sends the manager one end of a new connection
  *   fork(2)
- *   child     takes slot, connection and description over; it is a process of its own from here on.
- *             What the parent owned (arenas to allocate in) is somebody else's arena to the child
+ *   child     maps the control file again, through its description, at the same address: now
+ *             nothing in it keeps the parent's description, and with it the parent's lock, alive.
+ *             It is a process of its own from here on. What the parent owned (arenas to allocate
+ *             in) is somebody else's arena to the child
  *   parent    closes its copies
  *
- *   These are pthread_atfork handlers, so nothing runs between them and the system call: no other
- *   hook, no interpreter, and a fork by anybody's C code is covered too. (vfork and posix_spawn run
- *   no handlers and need none: the child has nothing before it execs.)
+ *   Nobody is waited for, so a manager that is stopped delays no fork. These are pthread_atfork
+ *   handlers, so nothing runs between them and the system call: no other hook, no interpreter, and
+ *   a fork by anybody's C code is covered too. (vfork and posix_spawn run no handlers and need
+ *   none: the child has nothing before it execs.)
  *
- *   Connection and locked byte are what keeps the slot. A fork that failed, or a child that died at
- *   once, loses both, and the manager takes the slot out of every block again. There is no moment
- * at which the child holds something and nobody knows.
+ *   Killed here: the parent, before fork(2): the description goes with it, the slot is not locked,
+ *   and the manager takes it out of every block again. The fork fails, or the child dies at once:
+ *   the same. There is no moment at which the child holds something and nobody knows.
  *
- *   When no slot can be had (no manager, no descriptor, 256 processes), every block that the parent
- *   holds is given one message that nobody will ever claim: it leaks rather than being reused under
- *   the child's hands. */
+ *   When no slot can be had (no descriptor, 1024 processes), every block that the parent holds is
+ *   given one message that nobody will ever claim: it leaks rather than being reused under the
+ *   child's hands. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <string.h>
@@ -32,7 +35,8 @@ static struct {
     int fd, sock, slot;
 } child[MPSHM__TREES];
 
-static void for_held(struct mpshm__tree *tree, void (*act)(struct mpshm__block *, int), int slot)
+static void for_held(struct mpshm__tree *tree,
+                     void (*act)(const struct mpshm__arena *, uint32_t, int), int slot)
 {
     for (uint32_t a = 0; a < tree->arena_top; a++) {
         struct mpshm__arena *arena = tree->arenas[a];
@@ -41,23 +45,23 @@ static void for_held(struct mpshm__tree *tree, void (*act)(struct mpshm__block *
         uint64_t left = arena->holding;
         for (uint32_t i = 0; left > 0 && i < arena->capacity; i++)
             if (arena->held[i] != 0) {
-                act(&arena->blocks[i], slot);
+                act(arena, i, slot);
                 left--;
             }
     }
 }
 
-static void add_holder(struct mpshm__block *block, int slot)
+static void add_holder(const struct mpshm__arena *arena, uint32_t i, int slot)
 {
-    atomic_fetch_or(&block->holders[slot / 64], (uint64_t)1 << (slot % 64));
-    atomic_fetch_add(&block->state, 1);
+    mpshm__add_holder(arena, i, slot);
+    atomic_fetch_add(&arena->blocks[i].state, 1);
 }
 
-static void leak(struct mpshm__block *block, int slot)
+static void leak(const struct mpshm__arena *arena, uint32_t i, int slot)
 {
     (void)slot;
-    atomic_fetch_add(&block->overflow, 1);
-    atomic_fetch_add(&block->state, 1);
+    atomic_fetch_add(&arena->blocks[i].overflow, 1);
+    atomic_fetch_add(&arena->blocks[i].state, 1);
 }
 
 uint64_t mpshm__holding(const struct mpshm__tree *tree)
@@ -78,32 +82,33 @@ static void prepare(void)
         child[t].fd = child[t].sock = child[t].slot = -1;
         if (tree == NULL)
             continue;
-        /* A description of its own, so that the kernel knows the two apart: what the parent has
-         * locked must not stay locked because the child lives. */
-        child[t].fd = mpshm__tree_hold(tree->id);
-        if (mpshm__holding(tree) == 0)
-            continue; /* the child may join by itself when it needs to */
-        if (child[t].fd >= 0 && mpshm__child_slot(tree, &child[t].sock, &child[t].slot) == 0 &&
-            mpshm__lock_slot(child[t].fd, child[t].slot) < 0) {
-            close(child[t].sock);
-            child[t].sock = child[t].slot = -1;
+        child[t].fd = mpshm__tree_reopen(tree, tree->stuck_until == 0);
+        if (mpshm__holding(tree) != 0) { /* otherwise the child may take one when it needs it */
+            if (child[t].fd >= 0)
+                child[t].slot = mpshm__take_slot(tree->control, child[t].fd);
+            if (child[t].slot >= 0)
+                for_held(tree, add_holder, child[t].slot);
+            else
+                for_held(tree, leak, -1);
         }
-        if (child[t].slot >= 0)
-            for_held(tree, add_holder, child[t].slot);
-        else
-            for_held(tree, leak, -1);
+        if (child[t].fd >= 0)
+            child[t].sock = mpshm__connect_child(tree, child[t].slot);
     }
+}
+
+static void close_copies(int t)
+{
+    if (child[t].sock >= 0)
+        close(child[t].sock);
+    if (child[t].fd >= 0)
+        close(child[t].fd);
 }
 
 static void in_parent(void)
 {
     mpshm__heap_after_fork(0);
-    for (int t = 0; t < MPSHM__TREES; t++) {
-        if (child[t].sock >= 0)
-            close(child[t].sock);
-        if (child[t].fd >= 0)
-            close(child[t].fd);
-    }
+    for (int t = 0; t < MPSHM__TREES; t++)
+        close_copies(t);
     mpshm__release();
 }
 
@@ -117,9 +122,7 @@ static void disown(struct mpshm__tree *tree)
             continue;
         arena->own = 0;
         /* The parent's descriptor is not the child's to register again. */
-        if (arena->fd >= 0)
-            close(arena->fd);
-        arena->fd = -1;
+        mpshm__fd_close(&arena->fd);
     }
 }
 
@@ -134,26 +137,36 @@ static void never_let_go(struct mpshm__tree *tree)
                 tree->arenas[a]->held[i] += 0x40000000; /* never comes down to 0 */
 }
 
+/* Without a description of its own the child keeps the parent's alive, and the parent's memory is
+ * kept until the child has ended: a leak, and no slot. */
+static void become_a_process(struct mpshm__tree *tree, int t)
+{
+    disown(tree);
+    mpshm__disconnect(tree); /* the parent's: it would hide the parent's death */
+    tree->slot = -1;
+    if (child[t].fd >= 0 && mpshm__tree_remap(tree, child[t].fd) == 0) {
+        tree->slot = child[t].slot;
+        mpshm__fd_set(&tree->sock, child[t].sock);
+        tree->introduced = tree->slot >= 0 && child[t].sock >= 0;
+    } else {
+        if (child[t].slot >= 0)
+            for_held(tree, leak, -1);
+        close_copies(t);
+    }
+    if (tree->slot >= 0)
+        mpshm__sign_slot(&tree->control->slots[tree->slot], getpid());
+    else
+        never_let_go(tree);
+}
+
 static void in_child(void)
 {
-    for (int t = 0; t < MPSHM__TREES; t++) {
-        struct mpshm__tree *tree = mpshm__trees[t];
-        if (tree == NULL)
-            continue;
-        disown(tree);
-        if (tree->sock >= 0)
-            close(tree->sock); /* the parent's: it would hide the parent's death */
-        if (child[t].fd >= 0) {
-            close(tree->control_fd);
-            tree->control_fd = child[t].fd;
-        }
-        tree->sock = child[t].sock;
-        tree->slot = child[t].slot;
-        if (tree->slot >= 0)
-            mpshm__sign_slot(&tree->control->slots[tree->slot], getpid());
-        else
-            never_let_go(tree);
-    }
+    mpshm__fd_drop_reserve(); /* of the parent's description, too */
+    for (int t = 0; t < MPSHM__TREES; t++)
+        if (mpshm__trees[t] != NULL)
+            become_a_process(mpshm__trees[t], t);
+    if (mpshm__trees[0] != NULL)
+        mpshm__fd_reserve(mpshm__fd_get(&mpshm__trees[0]->control_fd));
     mpshm__heap_after_fork(1);
     mpshm__renew_lock_in_child();
 }

@@ -33,6 +33,9 @@ int mpshm__name_thread(const char *name);
 long mpshm__sendmsg(int sock, const struct msghdr *msg);
 long mpshm__recvmsg(int sock, struct msghdr *msg);
 
+struct mpshm__tree;
+struct mpshm__arena;
+
 /* ---- clock.c: time and processes ---- */
 
 uint64_t mpshm__now_ns(void);
@@ -41,9 +44,31 @@ uint64_t mpshm__now_ns(void);
  */
 #define MPSHM__UNKNOWN UINT64_MAX
 uint64_t mpshm__start_time(int pid);
-/* Does that process have the file mapped? 1, 0, or -1 when that cannot be told. */
-int mpshm__has_mapped(int pid, const char *path);
 uint64_t mpshm__memory_bytes(void);
+
+/* ---- descriptor.c: descriptors that are known by what they refer to ---- */
+
+struct mpshm__fd {
+    int number; /* -1: none */
+    uint64_t device, inode;
+};
+#define MPSHM__NO_FD ((struct mpshm__fd){.number = -1})
+
+/* Take over that number, or none (-1). */
+void mpshm__fd_set(struct mpshm__fd *fd, int number);
+/* Its number, or -1 when there is none or the program has closed it. Ask before each use. */
+int mpshm__fd_get(struct mpshm__fd *fd);
+/* Does that number refer to the same thing? */
+int mpshm__fd_is(const struct mpshm__fd *fd, int number);
+void mpshm__fd_close(struct mpshm__fd *fd);
+/* Keep some in reserve, duplicates of `like`. */
+void mpshm__fd_reserve(int like);
+/* After an error: 1 when it was -EMFILE and one has been set free, so that it is worth trying
+ * again.
+ */
+int mpshm__fd_use_reserve(int err);
+int mpshm__fd_reserved(void); /* how many there are */
+void mpshm__fd_drop_reserve(void);
 
 /* ---- object.c: the memory object of an arena, by strategy ---- */
 
@@ -54,13 +79,17 @@ int mpshm__object_open_name(const uint64_t nonce[2]);
 void mpshm__object_unlink(const uint64_t nonce[2]);
 /* Take away the name that a process which is gone had made and not yet registered. */
 void mpshm__object_unlink_unfinished(struct mpshm__control *control, struct mpshm__slot *maker);
-/* Can nobody cut `fd` under us? 0 or -EBADMSG. */
-int mpshm__object_check(int strategy, int fd);
+/* The memfd of a row, through /proc from the process that owns it, or -errno. */
+int mpshm__object_from_owner(const struct mpshm__arena_row *row);
+/* Can nobody but a process of ours, or of `user`, cut `fd` under us? 0 or -EBADMSG. */
+int mpshm__object_check(int strategy, int fd, uint32_t user);
 /* Must what is handed out be reserved first (S10), or may it stay sparse? */
 int mpshm__object_must_reserve(int strategy);
 /* Reserve [at, at + size): 0 or -errno (-ENOSPC, -ENOMEM, -EFBIG). What was got before an error is
  * given back, so the range must not be in use. */
 int mpshm__reserve(int fd, uint64_t at, uint64_t size);
+/* The same in an own arena, also when its descriptor has been closed. */
+int mpshm__arena_reserve(struct mpshm__arena *arena, uint64_t at, uint64_t size);
 
 /* the strategies */
 int mpshm__memfd_create(uint64_t size);
@@ -69,21 +98,37 @@ int mpshm__named_create(const char *name, uint64_t size);
 
 uint64_t mpshm__pages(uint64_t nbytes); /* rounded up */
 
+/* ---- slot.c: a number for each process of a tree ---- */
+
+/* Lock one byte of the control file through that description: 0, -EAGAIN when another has it, or
+ * MPSHM__NO_LOCKS where the kernel has no such locks (valgrind). */
+enum { MPSHM__NO_LOCKS = 1 };
+int mpshm__lock_byte(int control_fd, int at);
+void mpshm__unlock_byte(int control_fd, int at);
+/* By another description than this one? */
+int mpshm__byte_is_locked(int control_fd, int at);
+/* Take a free slot and lock its byte: its number, or -EUSERS. */
+int mpshm__take_slot(struct mpshm__control *control, int control_fd);
+void mpshm__sign_slot(struct mpshm__slot *slot, int pid);
+/* Does the process of that slot live? Asked by another process than that one. */
+int mpshm__slot_lives(const struct mpshm__control *control, int control_fd, int slot);
+
 /* ---- runtime.c: the folder of a tree ---- */
 
 enum { MPSHM__PATH = 4096 };
 
-struct mpshm__tree;
-
-/* Open the folder of `tree`, making it when it is new, and hold it: while anybody does, the
- * manager stays. */
+/* Open and map the control file of `tree`, and hold it: while anybody does, the manager stays.
+ * `create` makes it when it is not there and no manager serves the tree. */
 int mpshm__tree_enter(struct mpshm__tree *tree, int create);
-/* One more descriptor of the control file, of a description of its own, that holds the tree. */
-int mpshm__tree_hold(const unsigned char *id);
-/* Lock the byte of a slot through that descriptor, for as long as it is open; ask who has it. */
-int mpshm__lock_slot(int control_fd, int slot);
-int mpshm__slot_is_locked(int control_fd, int slot);
-void mpshm__sign_slot(struct mpshm__slot *slot, int pid);
+/* The same through a descriptor of the control file, which is taken over. */
+int mpshm__tree_enter_by(struct mpshm__tree *tree, int control_fd);
+/* One more descriptor of the control file, of a description of its own, that holds the tree. `wait`
+ * allows a question to the manager. */
+int mpshm__tree_reopen(struct mpshm__tree *tree, int wait);
+/* Map the control file through that description in place of the one it is mapped through. */
+int mpshm__tree_remap(struct mpshm__tree *tree, int control_fd);
+/* The folder in which the manager listens, made when it is not there: 0 or -errno. */
+int mpshm__tree_make_folder(const unsigned char *id);
 void mpshm__tree_path(const unsigned char *id, const char *leaf, char *path, size_t size);
 /* As manager: is nobody left in the tree? Waits while somebody is. */
 int mpshm__tree_wait_empty(int control_fd);
@@ -103,6 +148,7 @@ struct mpshm__arena {
     struct mpshm__arena_header *header; /* the mapping */
     struct mpshm__block *blocks;
     struct mpshm__trait *traits;
+    struct mpshm__far *far;
     char *data;
     uint64_t size;
     uint64_t capacity; /* of the tables: what was checked once is not read from there again */
@@ -111,11 +157,11 @@ struct mpshm__arena {
     struct mpshm__tree *tree;
     uint32_t index;
     int strategy;
-    int fd;           /* own arenas, and some others so that they survive the manager; or -1 */
-    int own;          /* this process allocates in it */
-    uint32_t *held;   /* a row for each block: how many handles this process has */
-    uint64_t holding; /* how many blocks this process holds here */
-    uint32_t *born;   /* for each page, the heap's block that begins there: its row + 1; or NULL */
+    struct mpshm__fd fd; /* of own arenas, and of some others so that they survive the manager */
+    int own;             /* this process allocates in it */
+    uint32_t *held;      /* a row for each block: how many handles this process has */
+    uint64_t holding;    /* how many blocks this process holds here */
+    uint32_t *born; /* for each page, the heap's block that begins there: its row + 1; or NULL */
     /* of the owner alone: */
     uint32_t *next; /* links of the free lists: index + 1 */
     uint32_t warm[MPSHM__CLASSES];
@@ -139,7 +185,7 @@ struct mpshm__slab {
 /* Map the arena behind `fd`, and believe nothing that it says before it has been checked against
  * the row of the control file. */
 int mpshm__arena_map(int fd, uint32_t index, const struct mpshm__arena_row *row,
-                     const unsigned char *tree, struct mpshm__arena **out);
+                     const struct mpshm__tree *tree, struct mpshm__arena **out);
 /* Make a new one for `need` bytes in one piece. Its row is not yet known to anybody. */
 int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
                         struct mpshm__slot *maker, struct mpshm__arena **out);
@@ -162,7 +208,20 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena,
 /* Take the processes of these slots, a bit each, out of every block of the arena, in one pass. */
 void mpshm__forget_holders(struct mpshm__control *control, struct mpshm__arena *arena,
                            const uint64_t gone[MPSHM__HOLDER_WORDS]);
-int mpshm__has_references(const struct mpshm__block *block);
+static inline _Atomic uint64_t *mpshm__holder_word(const struct mpshm__arena *arena, uint32_t i,
+                                                   int slot)
+{
+    return slot < MPSHM__NEAR ? &arena->blocks[i].holders[slot / 64]
+                              : &arena->far[i].holders[(slot - MPSHM__NEAR) / 64];
+}
+void mpshm__add_holder(const struct mpshm__arena *arena, uint32_t i, int slot);
+void mpshm__remove_holder(const struct mpshm__arena *arena, uint32_t i, int slot);
+/* Of a block that nobody else knows. */
+void mpshm__clear_holders(const struct mpshm__control *control, const struct mpshm__arena *arena,
+                          uint32_t i);
+/* 64 of them: those with the slots from 64 x `word` on. */
+uint64_t mpshm__holders(const struct mpshm__control *control, const struct mpshm__arena *arena,
+                        uint32_t i, int word);
 /* How many rows have been used, and never more than there are. */
 uint32_t mpshm__used(const struct mpshm__arena *arena);
 
@@ -177,14 +236,16 @@ void mpshm__trim(struct mpshm__control *control, struct mpshm__arena *arena);
 /* ---- wire.c: what client and manager say to each other ---- */
 
 enum mpshm__op {
-    MPSHM__HELLO = 1,   /* a = slot that I have, or MPSHM__NO_SLOT. Answer: a = slot */
-    MPSHM__HELLO_CHILD, /* a slot for a child that is about to be forked. Answer: a = slot */
-    MPSHM__REGISTER,    /* with a descriptor: here is an arena. a = row that it has, or none.
-                           Answer: a = row */
-    MPSHM__GET,         /* a = row. Answer with its descriptor */
-    MPSHM__ANSWER,      /* err = 0 or -errno */
+    MPSHM__HELLO = 1, /* a = the slot that I have locked. Answer: a = slot */
+    MPSHM__CHILD,     /* with a socket: the connection of a child of mine. a = its slot or none.
+                         There is no answer, so that a fork waits for nobody */
+    MPSHM__REGISTER,  /* with a descriptor: here is an arena. a = row that it has, or none.
+                         Answer: a = row */
+    MPSHM__GET,       /* a = row. Answer with its descriptor */
+    MPSHM__CONTROL,   /* Answer with a descriptor of the control file, of a new description */
+    MPSHM__ANSWER,    /* err = 0 or -errno */
 };
-enum { MPSHM__NO_SLOT = 0xffffffffu, MPSHM__WIRE = 0x6d707301 };
+enum { MPSHM__NO_SLOT = 0xffffffffu, MPSHM__WIRE = 0x6d707302 };
 
 struct mpshm__frame {
     uint32_t magic;
@@ -199,18 +260,21 @@ struct mpshm__frame {
 };
 
 /* One frame over a SOCK_SEQPACKET socket, whole or an error. `fd` is -1 for none; the sender keeps
- * its own, the receiver closes what it gets. -ECONNRESET when the other has gone. */
-int mpshm__send_frame(int sock, const struct mpshm__frame *frame, int fd);
-int mpshm__recv_frame(int sock, struct mpshm__frame *frame, int *fd);
+ * its own, the receiver closes what it gets. -ECONNRESET when the other has gone, -ETIMEDOUT when
+ * the time `until` has come (on the clock of mpshm__now_ns), -EAGAIN when it is 0. */
+int mpshm__send_frame(int sock, const struct mpshm__frame *frame, int fd, uint64_t until);
+int mpshm__recv_frame(int sock, struct mpshm__frame *frame, int *fd, uint64_t until);
 
 /* ---- client.c: a tree as one process sees it ---- */
 
 struct mpshm__tree {
     unsigned char id[MPSHM_ID_SIZE];
-    int control_fd;
+    struct mpshm__fd control_fd;
     struct mpshm__control *control;
-    int sock; /* to the manager, or -1 */
-    int slot; /* of this process, or -1 */
+    uint32_t user;         /* the owner of the control file */
+    struct mpshm__fd sock; /* to the manager */
+    int introduced;        /* the manager knows whose connection this is */
+    int slot;              /* of this process, or -1 */
     struct mpshm__arena *arenas[MPSHM__ARENAS];
     uint32_t arena_top;   /* rows above are empty */
     uint32_t current;     /* own arena that allocation tries first, + 1 */
@@ -220,6 +284,39 @@ struct mpshm__tree {
 
 enum { MPSHM__TREES = 16 };
 extern struct mpshm__tree *mpshm__trees[MPSHM__TREES];
+
+/* All with the lock held. */
+/* The tree of that name; home is made when it is new, others must exist: -ESTALE. */
+int mpshm__tree_of(const unsigned char *id, int is_home, struct mpshm__tree **out);
+/* The tree of that name, as home, by its control file and a connection (each may be -1). */
+int mpshm__tree_inherit(const unsigned char *id, int control_fd, int sock);
+/* Leave a tree that is not home and of which nothing is held. */
+void mpshm__tree_forget(struct mpshm__tree *tree);
+int mpshm__tree_is_met(const unsigned char *id);
+int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena);
+int mpshm__arena_is_met(const struct mpshm__tree *tree, uint32_t index, uint64_t nonce0);
+/* Needs a manager, or the owner, for an arena that is new here, but no slot. */
+int mpshm__arena_meet(struct mpshm__tree *tree, uint32_t index, uint64_t nonce0,
+                      struct mpshm__arena **out);
+void mpshm__drop_stale_arenas(struct mpshm__tree *tree);
+
+/* ---- connection.c: what a client says to the manager; with the lock held ---- */
+
+/* A connection, and a slot: from here on this process may hold blocks. */
+int mpshm__join(struct mpshm__tree *tree);
+/* One question, asked again when the manager was killed meanwhile. No slot is needed. */
+int mpshm__ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out);
+/* Register an arena: `known` when it has a row already. */
+int mpshm__offer(struct mpshm__tree *tree, struct mpshm__arena *arena, int known);
+/* Is it worth asking again? Waits a moment if so. */
+int mpshm__worth_another(int err, int attempt);
+void mpshm__disconnect(struct mpshm__tree *tree);
+/* A connection for a child that has the slot, or -1 for none: its end, or -errno. Waits for
+ * nobody. */
+int mpshm__connect_child(struct mpshm__tree *tree, int slot);
+/* The control file from a manager that serves the tree: a descriptor; -ENOENT when there is none.
+ */
+int mpshm__control_from_manager(struct mpshm__tree *tree);
 
 /* ---- lock.c: one lock guards all that is private to this process ---- */
 
@@ -253,32 +350,28 @@ void mpshm__heap_after_fork(int in_child);
 void mpshm__fork_handlers(void);
 uint64_t mpshm__holding(const struct mpshm__tree *tree); /* how many blocks */
 
-/* ---- block.c ---- */
+/* ---- home.c ---- */
 
+int mpshm__is_home(const unsigned char *id);
+int mpshm__home(struct mpshm__tree **tree); /* entered; with the lock held */
+
+/* ---- block.c: how many handles this process has to a block, and the one bit that says so ---- */
+
+/* The lock, as `flags` allow: 0 when it must not be waited for. */
+int mpshm__enter_engine(int flags);
+void mpshm__hold(struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_t i);
+void mpshm__drop_hold(struct mpshm__tree *tree, struct mpshm__arena *arena, uint32_t i);
+void mpshm__fill(mpshm_block *out, struct mpshm__arena *arena, uint32_t i);
 void mpshm__let_go(const mpshm_block *block);
 /* One more hold on a block that this process holds already. -EAGAIN as flags allow. */
 int mpshm__block_again(struct mpshm__arena *arena, uint32_t i, int flags, mpshm_block *out);
-int mpshm__is_home(const unsigned char *id);
-
-/* All with the lock held. */
-/* The tree of that name; home is made when it is new, others must exist: -ESTALE. */
-/* Leave a tree that is not home and of which nothing is held. */
-void mpshm__tree_forget(struct mpshm__tree *tree);
-int mpshm__tree_is_met(const unsigned char *id);
-int mpshm__tree_of(const unsigned char *id, int is_home, struct mpshm__tree **out);
-int mpshm__join(struct mpshm__tree *tree); /* a slot, a manager */
-int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena);
-int mpshm__arena_is_met(const struct mpshm__tree *tree, uint32_t index, uint64_t nonce0);
-int mpshm__arena_meet(struct mpshm__tree *tree, uint32_t index, uint64_t nonce0,
-                      struct mpshm__arena **out);
-int mpshm__child_slot(struct mpshm__tree *tree, int *sock, int *slot);
-void mpshm__drop_stale_arenas(struct mpshm__tree *tree);
-
 /* ---- starter.c ---- */
 
 /* Is somebody listening? */
 int mpshm__manager_is_there(const struct mpshm__tree *tree);
-/* A connection to the manager of the tree, started when there is none. */
-int mpshm__manager_connect(struct mpshm__tree *tree);
+/* A connection to the manager of the tree; `start` starts one when there is none. */
+int mpshm__manager_connect(struct mpshm__tree *tree, int start);
+/* A socket that listens at the tree's path, in place of whatever is there. */
+int mpshm__manager_listen(const unsigned char *id);
 
 #endif

@@ -1,10 +1,7 @@
 /* Arenas and slots as the manager keeps them: descriptors held, deaths noticed, what the dead have
  * left taken back. */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "manager.h"
@@ -86,14 +83,11 @@ void mpshm__keeper_detach(struct manager *m, int slot)
             m->slot_of[c] = -1;
 }
 
-/* The process of `slot` is dead. */
-void mpshm__keeper_sweep(struct manager *m, int slot)
+static void sweep_locked(struct manager *m, int slot)
 {
     uint64_t gone[MPSHM__HOLDER_WORDS] = {0};
 
     gone[slot / 64] = (uint64_t)1 << (slot % 64);
-    mpshm__keeper_unwatch(m, slot);
-    mpshm__keeper_detach(m, slot);
     for (uint32_t i = 0; i < m->tree.arena_top; i++) {
         struct mpshm__arena *arena = m->tree.arenas[i];
         if (arena == NULL)
@@ -107,27 +101,39 @@ void mpshm__keeper_sweep(struct manager *m, int slot)
     mpshm__object_unlink_unfinished(m->tree.control, &m->tree.control->slots[slot]);
     atomic_store(&m->tree.control->slots[slot].pid, 0);
     atomic_store(&m->tree.control->slots[slot].state, MPSHM__SLOT_FREE);
+}
+
+/* The process of `slot` is dead: the manager holds the lock itself while it clears what the dead
+ * one held, so nobody takes the slot before that is done. Killed meanwhile: the slot is taken and
+ * not locked, and the next manager does it again. */
+void mpshm__keeper_sweep(struct manager *m, int slot)
+{
+    int control = m->tree.control_fd.number;
+
+    mpshm__keeper_unwatch(m, slot);
+    if (mpshm__lock_byte(control, slot) < 0) { /* somebody has it after all */
+        mpshm__keeper_watch(m, slot);
+        return;
+    }
+    mpshm__keeper_detach(m, slot);
+    sweep_locked(m, slot);
+    mpshm__unlock_byte(control, slot);
     mpshm__keeper_reclaim(m);
 }
 
 /* See layout.h, Note [Who is alive]. */
 int mpshm__keeper_is_alive(const struct manager *m, int slot)
 {
-    const struct mpshm__slot *s = &m->tree.control->slots[slot];
-    int pid = atomic_load(&s->pid);
-    char path[MPSHM__PATH];
+    return mpshm__slot_lives(m->tree.control, m->tree.control_fd.number, slot);
+}
 
-    if (mpshm__slot_is_locked(m->tree.control_fd, slot))
-        return 1;
-    if (pid <= 0)
-        return 0;
-    uint64_t started = mpshm__start_time(pid);
-    if (started == 0 ||
-        (started != MPSHM__UNKNOWN && atomic_load(&s->start_time) != MPSHM__UNKNOWN &&
-         started != atomic_load(&s->start_time)))
-        return 0;
-    mpshm__tree_path(m->tree.id, "control", path, sizeof(path));
-    return mpshm__has_mapped(pid, path) != 0;
+/* Slots that were taken by processes that have not said so, or whose connection is gone. */
+void mpshm__keeper_discover(struct manager *m)
+{
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (atomic_load(&m->tree.control->slots[slot].state) == MPSHM__SLOT_TAKEN &&
+            !mpshm__keeper_is_attached(m, slot))
+            mpshm__keeper_watch(m, slot);
 }
 
 void mpshm__keeper_look(struct manager *m)
@@ -156,11 +162,11 @@ void mpshm__keeper_watch(struct manager *m, int slot)
 int mpshm__keeper_map(struct manager *m, uint32_t i, int fd)
 {
     struct mpshm__arena *arena;
-    int err = mpshm__arena_map(fd, i, &m->tree.control->arenas[i], m->tree.id, &arena);
+    int err = mpshm__arena_map(fd, i, &m->tree.control->arenas[i], &m->tree, &arena);
 
     if (err < 0)
         return err;
-    arena->fd = fd;
+    mpshm__fd_set(&arena->fd, fd);
     m->tree.arenas[i] = arena;
     if (i >= m->tree.arena_top)
         m->tree.arena_top = i + 1;
@@ -182,10 +188,20 @@ void mpshm__keeper_catch_up(struct manager *m, uint32_t i)
         atomic_store(&m->tree.arenas[i]->header->orphan, 1);
         m->orphans = 1; /* counted at the next tick */
     }
-    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+    /* A slot is free for as long as its lock is held here: who takes it sets bits only then. */
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++) {
+        if (atomic_load(&control->slots[slot].state) != MPSHM__SLOT_FREE ||
+            mpshm__lock_byte(m->tree.control_fd.number, slot) < 0)
+            continue;
         if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_FREE)
             gone[slot / 64] |= (uint64_t)1 << (slot % 64);
+        else
+            mpshm__unlock_byte(m->tree.control_fd.number, slot);
+    }
     mpshm__forget_holders(control, m->tree.arenas[i], gone);
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (gone[slot / 64] >> (slot % 64) & 1)
+            mpshm__unlock_byte(m->tree.control_fd.number, slot);
 }
 
 /* A predecessor was killed: find again what the control file speaks of. */
@@ -196,7 +212,6 @@ void mpshm__keeper_resume(struct manager *m)
     for (uint32_t i = 0; i < MPSHM__ARENAS; i++) {
         struct mpshm__arena_row *row = &control->arenas[i];
         uint64_t nonce[2] = {atomic_load(&row->nonce[0]), atomic_load(&row->nonce[1])};
-        char path[64];
         int fd;
         if (nonce[0] == 0)
             continue;
@@ -209,12 +224,7 @@ void mpshm__keeper_resume(struct manager *m)
             if (owner >= MPSHM__SLOTS || !mpshm__keeper_is_alive(m, (int)owner) ||
                 atomic_load(&control->slots[owner].pid) != atomic_load(&row->owner_pid))
                 continue;
-            snprintf(path, sizeof(path), "/proc/%d/fd/%d", atomic_load(&row->owner_pid),
-                     atomic_load(&row->owner_fd));
-            struct stat st;
-            if (stat(path, &st) < 0 || !S_ISREG(st.st_mode))
-                continue;
-            fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+            fd = mpshm__object_from_owner(row);
         }
         if (fd >= 0 && mpshm__keeper_map(m, i, fd) < 0)
             close(fd);

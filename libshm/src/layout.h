@@ -20,7 +20,8 @@
  *
  *   A block is alive while its descriptor says so:
  *
- *     holders      one bit for each process (its slot number): that process has it
+ *     holders      one bit for each process (its slot number): that process has it. The first 256
+ *                  slots are in the descriptor, the others in a table of their own
  *     outstanding  one bit for each message that carries it and that nobody has claimed yet
  *     overflow     how many more messages than there are bits
  *     state        generation | live | epoch
@@ -41,16 +42,20 @@
 #define MPSHM_LAYOUT_H
 
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "mpshm.h"
 
 enum {
-    MPSHM__SLOTS = 256,   /* processes of a tree that use shared memory at one time */
-    MPSHM__ARENAS = 4096, /* arenas of a tree at one time */
+    MPSHM__SLOTS = 1024,  /* processes of a tree that use shared memory at one time */
+    MPSHM__NEAR = 256,    /* of these, the slots whose bits are in the descriptor itself */
+    MPSHM__ARENAS = 8192, /* arenas of a tree at one time */
     MPSHM__PAGE = 4096,   /* granularity of what is given back */
+    MPSHM__NEAR_WORDS = MPSHM__NEAR / 64,
     MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
-    MPSHM__LAYOUT = 1,
+    MPSHM__FAR_WORDS = MPSHM__HOLDER_WORDS - MPSHM__NEAR_WORDS,
+    MPSHM__LAYOUT = 2,
 };
 
 /* An arena, and so a block, is at most this large: offsets are 32 bits of 64 bytes. */
@@ -59,12 +64,29 @@ enum {
 /* ---- the control file ---- */
 
 /* Note [Who is alive]
- *   A process keeps a write lock on the byte of the control file that has its slot's number,
- * through a description that nobody else has. The kernel gives it back when the process is gone or
- * has replaced itself by exec, in whatever pid namespace, with or without /proc, and whether a
- * manager is there to see it or not. A locked slot is never swept. One that is not locked is swept
- * unless its pid is provably a process that still has the control file mapped: somebody closed all
- *   descriptors, as daemons do, and goes on using the memory. */
+ *
+ *      process                                 kernel                       control file
+ *     +---------------------------+      +------------------+
+ *     | mapping of the control    |----->| open file        |  lock   +-----+---+---+---+-----+
+ *     | file (and, if the program |      | description,     |-------->| ... |   | 7 |   | ... |
+ *     | has not closed it, a fd)  |----->| this process's   |         +-----+---+---+---+-----+
+ *     +---------------------------+      +------------------+          bytes: one per slot
+ *
+ *   A process locks the byte of the control file that has its slot's number, through a description
+ *   that no other process has, and maps the file through the same description. The kernel keeps a
+ *   description for as long as a descriptor *or a mapping* refers to it, so the lock cannot be lost
+ *   while the process lives, whatever it closes, and is gone when the process is gone or has
+ *   replaced itself by exec: in any pid namespace, without /proc, manager or not. A forked child
+ *   gets a description of its own and maps the file again through that (fork.c), or the parent's
+ *   lock would live on in the child.
+ *
+ *   The lock alone decides:
+ *     FREE  -> TAKEN  by whoever holds the lock of that byte; then the slot is his
+ *     TAKEN -> FREE   by the manager alone, while it holds the lock itself: it has got it, so the
+ *                     process is dead, and nobody can take the slot before its references are
+ *                     cleared
+ *
+ *   Where the kernel has no such locks (valgrind), pid and start time must do: by_pid is set. */
 enum { MPSHM__SLOT_FREE = 0, MPSHM__SLOT_TAKEN = 1 };
 
 struct mpshm__slot {
@@ -73,7 +95,8 @@ struct mpshm__slot {
     _Atomic uint64_t start_time; /* of that pid, so that a recycled one is not mistaken for it */
     _Atomic uint64_t joined_ns;
     _Atomic uint64_t making[2]; /* nonce of a named arena that is made and not yet registered */
-    unsigned char reserved[24];
+    _Atomic uint32_t by_pid;    /* 1: this process could not lock its byte */
+    unsigned char reserved[20];
 };
 
 struct mpshm__arena_row {
@@ -87,16 +110,24 @@ struct mpshm__arena_row {
     unsigned char reserved[16];
 };
 
+/* "mpshmC", a zero, and the layout's number: read and written as one word, last of all. */
+#define MPSHM__MAGIC ((uint64_t)0x00436d6873706d | (uint64_t)MPSHM__LAYOUT << 56)
+
 struct mpshm__control {
-    char magic[8];
+    _Atomic uint64_t magic; /* 0 until the rest of this first part is there */
     unsigned char tree[MPSHM_ID_SIZE];
     _Atomic uint64_t cached_bytes; /* free and warm, in all arenas of the tree */
     _Atomic uint64_t cache_limit;
     _Atomic uint64_t ready; /* 1 when a manager has filled this in */
-    unsigned char reserved[64 - 8 - MPSHM_ID_SIZE - 24];
+    _Atomic uint64_t far;   /* 1 when a slot beyond the near ones has ever been taken */
+    char version[24];       /* of the library that made the file, for those it must refuse */
+    unsigned char reserved[128 - 80];
     struct mpshm__slot slots[MPSHM__SLOTS];
     struct mpshm__arena_row arenas[MPSHM__ARENAS];
 };
+
+/* The byte behind those of the slots: locked by the manager, so that there is one. */
+enum { MPSHM__MANAGER_BYTE = MPSHM__SLOTS };
 
 /* ---- an arena ---- */
 
@@ -108,7 +139,7 @@ struct mpshm__control {
 struct mpshm__block {
     _Atomic uint64_t state;
     _Atomic uint64_t outstanding; /* while it is free: the link of the returned list */
-    _Atomic uint64_t holders[MPSHM__HOLDER_WORDS];
+    _Atomic uint64_t holders[MPSHM__NEAR_WORDS];
     _Atomic uint64_t nbytes; /* as asked for */
     _Atomic uint32_t overflow;
     _Atomic uint32_t where; /* offset in the data, in units of 64 bytes */
@@ -128,6 +159,12 @@ struct mpshm__trait {
     _Atomic uint8_t warmth;
 };
 
+/* Holders with a far slot, a third table: its pages come into being when a tree has more processes
+ * than fit in the descriptors, and until then nobody looks at it (control.far). */
+struct mpshm__far {
+    _Atomic uint64_t holders[MPSHM__FAR_WORDS];
+};
+
 struct mpshm__arena_header {
     char magic[8];
     unsigned char tree[MPSHM_ID_SIZE];
@@ -136,6 +173,7 @@ struct mpshm__arena_header {
     uint64_t capacity;  /* rows of the tables */
     uint64_t blocks_at; /* offsets of the parts */
     uint64_t traits_at;
+    uint64_t far_at;
     uint64_t data_at;
     uint32_t strategy;
     uint32_t reserved;
@@ -151,5 +189,7 @@ _Static_assert(sizeof(struct mpshm__slot) == 64, "a slot is a cache line");
 _Static_assert(sizeof(struct mpshm__arena_row) == 64, "a row is a cache line");
 _Static_assert(sizeof(struct mpshm__block) == 64, "a descriptor is a cache line");
 _Static_assert(sizeof(struct mpshm__trait) == 2, "a trait is two bytes");
+_Static_assert(sizeof(struct mpshm__far) == 96, "a row of far holders is 96 bytes");
+_Static_assert(offsetof(struct mpshm__control, slots) == 128, "slots begin on a cache line");
 
 #endif

@@ -32,7 +32,7 @@ static void look(const struct mpshm__tree *tree, const struct mpshm__arena *aren
         if (atomic_load(&block->outstanding) || atomic_load(&block->overflow))
             row->in_flight_bytes += nbytes;
         for (int w = 0; w < MPSHM__HOLDER_WORDS; w++)
-            holders[w] |= atomic_load(&block->holders[w]);
+            holders[w] |= mpshm__holders(tree->control, arena, i, w);
     }
     for (int slot = 0; slot < MPSHM__SLOTS; slot++)
         if (holders[slot / 64] >> (slot % 64) & 1)

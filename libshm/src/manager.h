@@ -8,11 +8,12 @@
 #include "internal.h"
 
 enum {
-    CLIENTS = 1024,
-    TICK_MS = 100, /* while there is something to look after */
+    CLIENTS = 2 * MPSHM__SLOTS, /* some without a slot */
+    TICK_MS = 100,              /* while there is something to look after */
     LISTENER = 0,
     EMPTY = 1,
-    FIRST = 2,
+    FOLDER = 2,
+    FIRST = 3,
 };
 
 struct manager {
@@ -24,7 +25,13 @@ struct manager {
      * not its own to close, or the manager was killed and it has not been back yet. */
     unsigned char watched[MPSHM__SLOTS];
     int watching;
-    int orphans; /* arenas without an owner */
+    int orphans;   /* arenas without an owner */
+    int folder_fd; /* locked: see rendezvous.c */
+    uint64_t socket_inode;
+    int broken;          /* the folder could not be made again yet */
+    int spare;           /* a descriptor for refusing those for whom there is none */
+    int pause_admitting; /* until the next tick */
+    int refused;         /* somebody is in the tree after all: wait again, a tick later */
 };
 
 /* ---- keeper.c ---- */
@@ -41,6 +48,7 @@ void mpshm__keeper_detach(struct manager *m, int slot);
 void mpshm__keeper_watch(struct manager *m, int slot);
 void mpshm__keeper_unwatch(struct manager *m, int slot);
 int mpshm__keeper_expects(const struct manager *m);
+void mpshm__keeper_discover(struct manager *m);
 void mpshm__keeper_look(struct manager *m);
 void mpshm__keeper_sweep(struct manager *m, int slot);
 /* A predecessor was killed: find again what the control file speaks of. */
@@ -49,8 +57,21 @@ void mpshm__keeper_resume(struct manager *m);
 /* ---- serve.c ---- */
 
 void mpshm__admit(struct manager *m);
-/* One frame of connection `c`: 0 to keep it, otherwise it is shown the door. */
+/* One more connection: its index, or -EUSERS. Takes `sock` over. */
+int mpshm__take_in(struct manager *m, int sock);
+/* One frame of connection `c`: 0 to keep it, otherwise it is closed. */
 int mpshm__serve(struct manager *m, int c);
 void mpshm__lost(struct manager *m, int c);
+
+/* ---- rendezvous.c: the folder and the socket where newcomers find the manager ---- */
+
+/* Watch them from now on. */
+void mpshm__watch_folder(struct manager *m);
+/* Make again what was removed, and listen there. */
+void mpshm__heal(struct manager *m);
+/* Something has happened in the folder. */
+void mpshm__folder_changed(struct manager *m);
+/* Tell cleaners of old files that these are in use. */
+void mpshm__touch_folder(const struct manager *m);
 
 #endif

@@ -58,7 +58,27 @@ void mpshm__object_unlink_unfinished(struct mpshm__control *control, struct mpsh
     mpshm__object_unlink(nonce);
 }
 
-int mpshm__object_check(int strategy, int fd)
+int mpshm__object_from_owner(const struct mpshm__arena_row *row)
+{
+    int pid = atomic_load(&row->owner_pid), number = atomic_load(&row->owner_fd), fd;
+    struct stat st;
+    char path[64];
+
+    /* Whatever is found there is believed only after it has been checked against the row. */
+    if (atomic_load(&row->strategy) != MPSHM_FILE_DESCRIPTOR || pid <= 0 || number < 0)
+        return -ENOENT;
+    snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);
+    if (stat(path, &st) < 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode))
+        return -ENOENT;
+    do
+        fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+    while (fd < 0 && mpshm__fd_use_reserve(-errno));
+    return fd < 0 ? -errno : fd;
+}
+
+int mpshm__object_check(int strategy, int fd, uint32_t user)
 {
     struct stat st;
 
@@ -66,10 +86,10 @@ int mpshm__object_check(int strategy, int fd)
         return -errno;
     if (!S_ISREG(st.st_mode))
         return -EBADMSG;
-    /* Under file_system only its owner can cut it, and only a process of the same user gets here.
-     */
-    return strategy == MPSHM_FILE_DESCRIPTOR ? mpshm__memfd_check(fd)
-                                             : (st.st_uid == geteuid() ? 0 : -EBADMSG);
+    if (strategy == MPSHM_FILE_DESCRIPTOR)
+        return mpshm__memfd_check(fd);
+    /* Under file_system only its owner can cut it, and only a process of the tree gets here. */
+    return st.st_uid == geteuid() || st.st_uid == user ? 0 : -EBADMSG;
 }
 
 /* Under vm.overcommit_memory = 2 a page of a memfd is accounted when it is first touched, and a

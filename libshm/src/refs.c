@@ -3,13 +3,52 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
-int mpshm__has_references(const struct mpshm__block *block)
+void mpshm__add_holder(const struct mpshm__arena *arena, uint32_t i, int slot)
 {
+    atomic_fetch_or(mpshm__holder_word(arena, i, slot), (uint64_t)1 << (slot % 64));
+}
+
+void mpshm__remove_holder(const struct mpshm__arena *arena, uint32_t i, int slot)
+{
+    atomic_fetch_and(mpshm__holder_word(arena, i, slot), ~((uint64_t)1 << (slot % 64)));
+}
+
+void mpshm__clear_holders(const struct mpshm__control *control, const struct mpshm__arena *arena,
+                          uint32_t i)
+{
+    for (int w = 0; w < MPSHM__NEAR_WORDS; w++)
+        atomic_store_explicit(&arena->blocks[i].holders[w], 0, memory_order_relaxed);
+    if (atomic_load_explicit(&control->far, memory_order_relaxed))
+        for (int w = 0; w < MPSHM__FAR_WORDS; w++)
+            atomic_store_explicit(&arena->far[i].holders[w], 0, memory_order_relaxed);
+}
+
+uint64_t mpshm__holders(const struct mpshm__control *control, const struct mpshm__arena *arena,
+                        uint32_t i, int word)
+{
+    if (word < MPSHM__NEAR_WORDS)
+        return atomic_load(&arena->blocks[i].holders[word]);
+    return atomic_load(&control->far)
+               ? atomic_load(&arena->far[i].holders[word - MPSHM__NEAR_WORDS])
+               : 0;
+}
+
+static int has_references(const struct mpshm__control *control, const struct mpshm__arena *arena,
+                          uint32_t i)
+{
+    const struct mpshm__block *block = &arena->blocks[i];
+
     /* In this order: a claim sets its holder before it takes its message away. */
     if (atomic_load(&block->outstanding) != 0 || atomic_load(&block->overflow) != 0)
         return 1;
-    for (int w = 0; w < MPSHM__HOLDER_WORDS; w++)
+    for (int w = 0; w < MPSHM__NEAR_WORDS; w++)
         if (atomic_load(&block->holders[w]) != 0)
+            return 1;
+    /* Said before the first process with such a slot held anything: see slot.c. */
+    if (atomic_load(&control->far) == 0)
+        return 0;
+    for (int w = 0; w < MPSHM__FAR_WORDS; w++)
+        if (atomic_load(&arena->far[i].holders[w]) != 0)
             return 1;
     return 0;
 }
@@ -40,7 +79,7 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena,
     uint64_t state = atomic_load(&block->state);
 
     do {
-        if (!(state & MPSHM__LIVE) || mpshm__has_references(block))
+        if (!(state & MPSHM__LIVE) || has_references(control, arena, i))
             return;
         /* fails, and looks again, when somebody took a reference meanwhile */
     } while (!atomic_compare_exchange_strong(&block->state, &state,
@@ -72,14 +111,20 @@ void mpshm__forget_holders(struct mpshm__control *control, struct mpshm__arena *
                            const uint64_t gone[MPSHM__HOLDER_WORDS])
 {
     uint32_t used = mpshm__used(arena);
+    int far = 0;
 
+    for (int w = MPSHM__NEAR_WORDS; w < MPSHM__HOLDER_WORDS; w++)
+        far |= gone[w] != 0;
+    far = far && atomic_load(&control->far);
     for (uint32_t i = 0; i < used; i++) {
         struct mpshm__block *block = &arena->blocks[i];
         if (!(atomic_load_explicit(&block->state, memory_order_relaxed) & MPSHM__LIVE))
             continue;
-        for (int w = 0; w < MPSHM__HOLDER_WORDS; w++)
+        for (int w = 0; w < MPSHM__NEAR_WORDS; w++)
             if (atomic_load_explicit(&block->holders[w], memory_order_relaxed) & gone[w])
                 atomic_fetch_and(&block->holders[w], ~gone[w]);
+        for (int w = 0; far && w < MPSHM__FAR_WORDS; w++)
+            atomic_fetch_and(&arena->far[i].holders[w], ~gone[MPSHM__NEAR_WORDS + w]);
         /* Also what a dead one had let go of and did not live to free. */
         mpshm__try_free(control, arena, i);
     }

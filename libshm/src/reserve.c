@@ -2,6 +2,7 @@
  * error code and not a SIGBUS. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
 
@@ -11,6 +12,8 @@
  * call had reserved, so a large request in one piece might never finish under a profiler's timer.
  */
 enum { STEP = 64 << 20 };
+
+enum { POPULATE_WRITE = 23 }; /* MADV_POPULATE_WRITE, since Linux 5.14 */
 
 /* Would this fill the mount, or all memory where the mount has no size? Asked first, because the
  * kernel would try, page by page, before it says no. */
@@ -50,4 +53,24 @@ int mpshm__reserve(int fd, uint64_t at, uint64_t size)
         at += len;
     }
     return 0;
+}
+
+/* Without the descriptor, which the program may have closed (see descriptor.c): a named object can
+ * be opened again; otherwise the pages are made through the mapping, which says EFAULT where a
+ * plain write would be a SIGBUS. */
+int mpshm__arena_reserve(struct mpshm__arena *arena, uint64_t at, uint64_t size)
+{
+    int fd = mpshm__fd_get(&arena->fd);
+
+    if (fd < 0 && arena->strategy == MPSHM_FILE_SYSTEM) {
+        mpshm__fd_set(&arena->fd, mpshm__object_open_name(arena->nonce));
+        fd = mpshm__fd_get(&arena->fd);
+    }
+    if (fd >= 0)
+        return mpshm__reserve(fd, at, size);
+    uint64_t first = at & ~(uint64_t)(MPSHM__PAGE - 1);
+    if (madvise((char *)arena->header + first, mpshm__pages(at + size - first), POPULATE_WRITE) ==
+        0)
+        return 0;
+    return errno == EFAULT ? -ENOSPC : -errno;
 }

@@ -88,17 +88,26 @@ static int lock_shared(int fd)
     return 0;
 }
 
+int mpshm__tree_make_folder(const unsigned char *id)
+{
+    char path[MPSHM__PATH];
+    int err;
+
+    user_path(path, sizeof(path));
+    err = private_dir(path);
+    if (err < 0)
+        return err;
+    mpshm__tree_path(id, "", path, sizeof(path));
+    return private_dir(path);
+}
+
 /* One attempt to have the control file open and held. -ENOENT: it went away meanwhile. */
 static int hold_control(const unsigned char *id, int create)
 {
     char path[MPSHM__PATH];
     int err, fd;
 
-    user_path(path, sizeof(path));
-    if (create && (err = private_dir(path)) < 0)
-        return err;
-    mpshm__tree_path(id, "", path, sizeof(path));
-    if (create && (err = private_dir(path)) < 0)
+    if (create && (err = mpshm__tree_make_folder(id)) < 0)
         return err;
     mpshm__tree_path(id, "control", path, sizeof(path));
     fd = (int)MPSHM__RETRY(
@@ -114,23 +123,92 @@ static int hold_control(const unsigned char *id, int create)
     return err;
 }
 
-int mpshm__tree_hold(const unsigned char *id)
+/* ---- the control file ---- */
+
+static char others_version[sizeof(((struct mpshm__control *)0)->version)];
+
+const char *mpshm_refused_version(void)
 {
-    return hold_control(id, 0);
+    return others_version;
 }
 
-/* A file of a tree whose manager has not been there yet is empty; everybody may be the first. */
+/* A file that nobody has filled in yet is empty; everybody may be the first. One that another
+ * version has made is neither changed nor read. */
 static int fill_up(int fd)
 {
+    struct mpshm__control begin = {0};
     struct stat st;
 
     if (fstat(fd, &st) < 0)
         return -errno;
+    if (pread(fd, &begin, offsetof(struct mpshm__control, slots), 0) < 0)
+        return -errno;
+    uint64_t magic = atomic_load(&begin.magic);
+    if (magic == 0 ? st.st_size > (off_t)sizeof(struct mpshm__control) : magic != MPSHM__MAGIC) {
+        begin.version[sizeof(begin.version) - 1] = 0;
+        strcpy(others_version, magic == 0 ? "" : begin.version);
+        return -EPROTO;
+    }
     if (st.st_size == sizeof(struct mpshm__control) && st.st_blocks * 512 >= st.st_size)
         return 0;
-    if (st.st_uid != geteuid())
-        return -EPERM;
     return mpshm__reserve(fd, 0, sizeof(struct mpshm__control));
+}
+
+/* What never changes once it is there; two that begin at one time write the same. */
+static int begin_control(struct mpshm__control *control, const unsigned char *id)
+{
+    if (atomic_load(&control->magic) == 0) {
+        memcpy(control->tree, id, MPSHM_ID_SIZE);
+        snprintf(control->version, sizeof(control->version), "%s", mpshm_version());
+        atomic_store(&control->magic, MPSHM__MAGIC);
+    }
+    return memcmp(control->tree, id, MPSHM_ID_SIZE) == 0 ? 0 : -ESTALE;
+}
+
+/* Map the held file, or take over nothing. */
+static int enter_held(struct mpshm__tree *tree, int fd)
+{
+    struct mpshm__control *at;
+    struct stat st;
+    int err = fill_up(fd);
+
+    if (err < 0)
+        return err;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    at = mmap(NULL, sizeof(*at), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED)
+        return -errno;
+    /* It is small, and tells whoever reads a core dump who had what; but it is not dumped. */
+    madvise(at, sizeof(*at), MADV_DONTDUMP);
+    err = begin_control(at, tree->id);
+    if (err < 0) {
+        munmap(at, sizeof(*at));
+        return err;
+    }
+    tree->control = at;
+    tree->user = st.st_uid;
+    mpshm__fd_set(&tree->control_fd, fd);
+    return 0;
+}
+
+int mpshm__tree_enter_by(struct mpshm__tree *tree, int fd)
+{
+    int err = fd < 0 ? -EBADF : lock_shared(fd);
+
+    if (err == 0)
+        err = enter_held(tree, fd);
+    if (err < 0 && fd >= 0)
+        close(fd);
+    return err;
+}
+
+/* The path may be gone while the tree lives: then its manager has the file. */
+static int enter_by_manager(struct mpshm__tree *tree)
+{
+    int fd = mpshm__control_from_manager(tree);
+
+    return fd < 0 ? fd : mpshm__tree_enter_by(tree, fd);
 }
 
 int mpshm__tree_enter(struct mpshm__tree *tree, int create)
@@ -139,58 +217,70 @@ int mpshm__tree_enter(struct mpshm__tree *tree, int create)
 
     if (tree->control != NULL)
         return 0;
-    for (int i = 0; fd == -ENOENT && i < (create ? TRIES : 1); i++)
-        fd = hold_control(tree->id, create);
+    for (int i = 0; fd == -ENOENT && i < TRIES; i++) {
+        fd = hold_control(tree->id, 0);
+        if (fd == -ENOENT && (err = enter_by_manager(tree)) != -ENOENT)
+            return err;
+        if (!create)
+            break;
+        if (fd == -ENOENT)
+            fd = hold_control(tree->id, 1);
+    }
     if (fd < 0) {
         if (create)
             mpshm__tree_sweep(tree->id);
         return fd == -ENOENT && !create ? -ESTALE : fd;
     }
-    err = fill_up(fd);
-    if (err == 0) {
-        void *at =
-            mmap(NULL, sizeof(struct mpshm__control), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (at != MAP_FAILED) {
-            tree->control = at;
-            tree->control_fd = fd;
-            return 0;
-        }
-        err = -errno;
-    }
+    err = enter_held(tree, fd);
+    if (err == 0)
+        return 0;
     close(fd);
-    if (create) /* what was begun here is taken away, unless somebody else is in it */
+    if (create && err != -EPROTO) /* what was begun here goes, unless somebody else is in it */
         mpshm__tree_sweep(tree->id);
     return err;
 }
 
-static struct flock byte_of(int slot)
+int mpshm__tree_reopen(struct mpshm__tree *tree, int wait)
 {
-    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = slot, .l_len = 1};
+    int fd = mpshm__fd_get(&tree->control_fd), got = -1, err;
+    char path[MPSHM__PATH];
+
+    if (fd >= 0) { /* also when no path leads to it any more */
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+        do
+            got = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC));
+        while (got < 0 && mpshm__fd_use_reserve(-errno));
+    }
+    if (got < 0) {
+        mpshm__tree_path(tree->id, "control", path, sizeof(path));
+        got = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    }
+    if (got >= 0 && !mpshm__fd_is(&tree->control_fd, got)) {
+        close(got);
+        got = -1;
+    }
+    if (got < 0 && wait)
+        got = mpshm__control_from_manager(tree);
+    if (got < 0)
+        return got == -1 ? -ENOENT : got;
+    err = lock_shared(got);
+    if (err == 0)
+        return got;
+    close(got);
+    return err;
 }
 
-int mpshm__lock_slot(int control_fd, int slot)
+int mpshm__tree_remap(struct mpshm__tree *tree, int fd)
 {
-    struct flock byte = byte_of(slot);
+    void *at = mmap(tree->control, sizeof(*tree->control), PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_FIXED, fd, 0);
 
-    if (MPSHM__RETRY(fcntl(control_fd, F_OFD_SETLK, &byte)) == 0)
-        return 0;
-    return errno == EINVAL ? 0 : -errno; /* no such locks here (valgrind): then the pid must do */
-}
-
-int mpshm__slot_is_locked(int control_fd, int slot)
-{
-    struct flock byte = byte_of(slot);
-
-    /* When it cannot be told, it is; where there are no such locks, it is not. */
-    if (MPSHM__RETRY(fcntl(control_fd, F_OFD_GETLK, &byte)) < 0)
-        return errno != EINVAL;
-    return byte.l_type != F_UNLCK;
-}
-
-void mpshm__sign_slot(struct mpshm__slot *slot, int pid)
-{
-    atomic_store(&slot->start_time, mpshm__start_time(pid));
-    atomic_store(&slot->pid, pid);
+    if (at == MAP_FAILED) /* then the old mapping is still there */
+        return -errno;
+    madvise(at, sizeof(*tree->control), MADV_DONTDUMP);
+    mpshm__fd_close(&tree->control_fd);
+    mpshm__fd_set(&tree->control_fd, fd);
+    return 0;
 }
 
 int mpshm__tree_wait_empty(int control_fd)
@@ -234,10 +324,10 @@ static void sweep_tree(const unsigned char *id, void *unused)
         return;
     }
     if (flock(fd, LOCK_EX | LOCK_NB) == 0 && still_there(fd, path)) {
-        if (fstat(fd, &st) == 0 && st.st_size >= (off_t)sizeof(struct mpshm__control)) {
+        if (fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(struct mpshm__control)) {
             struct mpshm__control *control =
                 mmap(NULL, sizeof(*control), PROT_READ, MAP_SHARED, fd, 0);
-            if (control != MAP_FAILED) {
+            if (control != MAP_FAILED && atomic_load(&control->magic) == MPSHM__MAGIC) {
                 for (int slot = 0; slot < MPSHM__SLOTS; slot++)
                     mpshm__object_unlink_unfinished(control, &control->slots[slot]);
                 for (int i = 0; i < MPSHM__ARENAS; i++) {
@@ -246,8 +336,9 @@ static void sweep_tree(const unsigned char *id, void *unused)
                     if (nonce[0] && atomic_load(&control->arenas[i].strategy) == MPSHM_FILE_SYSTEM)
                         mpshm__object_unlink(nonce);
                 }
-                munmap(control, sizeof(*control));
             }
+            if (control != MAP_FAILED)
+                munmap(control, sizeof(*control));
         }
         mpshm__tree_remove(id);
     }

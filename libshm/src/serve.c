@@ -1,30 +1,11 @@
 /* What clients ask of the manager, and what it answers. */
 #define _GNU_SOURCE
+#include <fcntl.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include "manager.h"
-
-/* The newcomer locks and signs it. Until then its connection vouches for it. */
-static int take_slot(struct manager *m)
-{
-    for (int i = 0; i < MPSHM__SLOTS; i++) {
-        struct mpshm__slot *s = &m->tree.control->slots[i];
-        /* Locked and free: its last user was swept by mistake and lives. Leave it alone. */
-        if (atomic_load(&s->state) != MPSHM__SLOT_FREE ||
-            mpshm__slot_is_locked(m->tree.control_fd, i))
-            continue;
-        atomic_store(&s->pid, 0);
-        atomic_store(&s->start_time, 0);
-        atomic_store(&s->making[0], 0);
-        atomic_store(&s->joined_ns, mpshm__now_ns());
-        atomic_store(&s->state, MPSHM__SLOT_TAKEN);
-        return i;
-    }
-    return -EUSERS;
-}
 
 static int peer_pid(int sock)
 {
@@ -34,34 +15,42 @@ static int peer_pid(int sock)
     return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ? 0 : peer.pid;
 }
 
-static int hello(struct manager *m, int c, struct mpshm__frame *f)
+/* Connection `c` speaks for that slot from now on. Its process has taken and locked it by itself.
+ */
+static int hello(struct manager *m, int c, uint32_t slot)
 {
-    int slot;
+    const struct mpshm__control *control = m->tree.control;
 
     if (m->slot_of[c] >= 0)
         return -EBADMSG;
-    if (f->op == MPSHM__HELLO && f->a != MPSHM__NO_SLOT) {
-        /* One that comes back, to this manager or to the next: the control file must know it. */
-        if (f->a >= MPSHM__SLOTS ||
-            atomic_load(&m->tree.control->slots[f->a].state) != MPSHM__SLOT_TAKEN)
-            return -EPERM;
-        slot = (int)f->a;
-        /* While another connection speaks for the slot, only its process may put a new one in its
-         * place. (In another pid namespace the numbers differ; then the old one must go first.) */
-        if (mpshm__keeper_is_attached(m, slot) &&
-            atomic_load(&m->tree.control->slots[slot].pid) != peer_pid(m->fds[c].fd))
-            return -EPERM;
-        mpshm__keeper_unwatch(m, slot);
-        mpshm__keeper_detach(m, slot);
-    } else {
-        slot = take_slot(m);
-    }
-    if (slot < 0)
-        return slot;
-    m->slot_of[c] = slot;
-    f->a = (uint32_t)slot;
+    if (slot >= MPSHM__SLOTS || atomic_load(&control->slots[slot].state) != MPSHM__SLOT_TAKEN ||
+        !mpshm__keeper_is_alive(m, (int)slot))
+        return -EPERM;
+    /* While another connection speaks for the slot, only its process may put a new one in its
+     * place. (In another pid namespace the numbers differ; then the old one must go first.) */
+    if (mpshm__keeper_is_attached(m, (int)slot) &&
+        atomic_load(&control->slots[slot].pid) != peer_pid(m->fds[c].fd))
+        return -EPERM;
+    mpshm__keeper_unwatch(m, (int)slot);
+    mpshm__keeper_detach(m, (int)slot);
+    m->slot_of[c] = (int)slot;
     return 0;
 }
+
+/* A client hands over the other end of its child's connection. Takes `fd` over. */
+static void child(struct manager *m, uint32_t slot, int fd)
+{
+    int c = fd >= 0 ? mpshm__take_in(m, fd) : -1;
+
+    if (c < 0 || slot == MPSHM__NO_SLOT || slot >= MPSHM__SLOTS)
+        return;
+    if (atomic_load(&m->tree.control->slots[slot].state) == MPSHM__SLOT_TAKEN &&
+        !mpshm__keeper_is_attached(m, (int)slot)) {
+        mpshm__keeper_unwatch(m, (int)slot);
+        m->slot_of[c] = (int)slot;
+    }
+}
+
 /* Takes `fd` over. */
 static int registered(struct manager *m, int c, struct mpshm__frame *f, int fd)
 {
@@ -126,12 +115,12 @@ refuse:
     return err;
 }
 
-/* One frame of one client. Returns 0 to keep it, otherwise it is shown the door. */
+/* One frame of one client. Returns 0 to keep it, otherwise its connection is closed. */
 int mpshm__serve(struct manager *m, int c)
 {
     struct mpshm__frame f;
-    int fd = -1, answer_fd = -1;
-    int err = mpshm__recv_frame(m->fds[c].fd, &f, &fd);
+    int fd = -1, answer_fd = -1, reopened = -1;
+    int err = mpshm__recv_frame(m->fds[c].fd, &f, &fd, 0);
 
     if (err == -EAGAIN)
         return 0;
@@ -139,20 +128,27 @@ int mpshm__serve(struct manager *m, int c)
         return err;
     switch (f.op) {
     case MPSHM__HELLO:
-    case MPSHM__HELLO_CHILD:
-        f.err = hello(m, c, &f);
+        f.err = hello(m, c, f.a);
         break;
+    case MPSHM__CHILD:
+        child(m, f.a, fd);
+        mpshm__heal(m);
+        return 0;
     case MPSHM__REGISTER:
         f.err = registered(m, c, &f, fd);
         fd = -1;
         break;
     case MPSHM__GET:
-        if (m->slot_of[c] < 0 || f.a >= MPSHM__ARENAS)
+        if (f.a >= MPSHM__ARENAS)
             f.err = -EBADMSG;
         else if (m->tree.arenas[f.a] == NULL)
             f.err = -ENOENT;
         else
-            f.err = 0, answer_fd = m->tree.arenas[f.a]->fd;
+            f.err = 0, answer_fd = mpshm__fd_get(&m->tree.arenas[f.a]->fd);
+        break;
+    case MPSHM__CONTROL: /* a new description, so that the kernel knows the two processes apart */
+        answer_fd = reopened = mpshm__tree_reopen(&m->tree, 0);
+        f.err = reopened < 0 ? reopened : 0;
         break;
     default:
         f.err = -EBADMSG;
@@ -160,7 +156,9 @@ int mpshm__serve(struct manager *m, int c)
     if (fd >= 0)
         close(fd);
     f.op = MPSHM__ANSWER;
-    err = mpshm__send_frame(m->fds[c].fd, &f, answer_fd);
+    err = mpshm__send_frame(m->fds[c].fd, &f, answer_fd, 0);
+    if (reopened >= 0)
+        close(reopened);
     return f.err == -EBADMSG ? -EBADMSG : err;
 }
 
@@ -169,10 +167,11 @@ void mpshm__lost(struct manager *m, int c)
     int slot = m->slot_of[c];
 
     close(m->fds[c].fd);
-    m->fds[LISTENER].events = POLLIN;
     m->top--;
     m->fds[c] = m->fds[m->top];
     m->slot_of[c] = m->slot_of[m->top];
+    /* It may also have been killed between taking a slot and saying so, or its child may have. */
+    mpshm__keeper_discover(m);
     if (slot < 0)
         return;
     if (mpshm__keeper_is_alive(m, slot))
@@ -181,22 +180,45 @@ void mpshm__lost(struct manager *m, int c)
         mpshm__keeper_sweep(m, slot);
 }
 
-void mpshm__admit(struct manager *m)
+/* -EMFILE as an answer, and not silence, to somebody for whom there is no descriptor left. */
+static void refuse_one(struct manager *m)
 {
-    struct timeval limit = {.tv_sec = 1};
-    int sock = accept4(m->fds[LISTENER].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    struct mpshm__frame f = {.magic = MPSHM__WIRE, .op = MPSHM__ANSWER, .err = -EMFILE};
 
-    if (sock < 0) {
-        /* No descriptor left: let somebody go before the next is admitted. */
-        m->fds[LISTENER].events = 0;
+    if (m->spare < 0)
         return;
-    }
-    /* An answer that a client does not read must not stop everybody: the socket does not block. */
-    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    if (mpshm_peer_uid(sock) != (long)geteuid() || m->top == FIRST + CLIENTS) {
+    close(m->spare);
+    int sock = accept4(m->fds[LISTENER].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    if (sock >= 0) {
+        mpshm__send_frame(sock, &f, -1, 0);
         close(sock);
-        return;
+    }
+    m->spare = (int)MPSHM__RETRY(open("/dev/null", O_RDONLY | O_CLOEXEC));
+}
+
+int mpshm__take_in(struct manager *m, int sock)
+{
+    if (m->top == FIRST + CLIENTS) {
+        close(sock);
+        return -EUSERS;
     }
     m->fds[m->top] = (struct pollfd){.fd = sock, .events = POLLIN};
-    m->slot_of[m->top++] = -1;
+    m->slot_of[m->top] = -1;
+    return m->top++;
+}
+
+void mpshm__admit(struct manager *m)
+{
+    int sock = accept4(m->fds[LISTENER].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    if (sock < 0 && (errno == EMFILE || errno == ENFILE))
+        refuse_one(m);
+    else if (sock < 0 && errno != EINTR && errno != EAGAIN && errno != ECONNABORTED)
+        m->pause_admitting = 1; /* nothing that waiting for the listener would mend */
+    if (sock < 0)
+        return;
+    if (mpshm_peer_uid(sock) != (long)geteuid())
+        close(sock);
+    else
+        mpshm__take_in(m, sock);
 }

@@ -36,7 +36,7 @@ int mpshm_set_manager(const char *path)
 
 /* The address of the tree's socket. An address has room for 107 bytes; a longer path goes through a
  * descriptor of its folder, which the caller closes when it is done (-1: there is none). */
-static int socket_address(const struct mpshm__tree *tree, struct sockaddr_un *address, int *folder)
+static int socket_address(const unsigned char *id, struct sockaddr_un *address, int *folder)
 {
     char path[MPSHM__PATH];
     int n;
@@ -44,12 +44,12 @@ static int socket_address(const struct mpshm__tree *tree, struct sockaddr_un *ad
     memset(address, 0, sizeof(*address));
     address->sun_family = AF_UNIX;
     *folder = -1;
-    mpshm__tree_path(tree->id, "socket", path, sizeof(path));
+    mpshm__tree_path(id, "socket", path, sizeof(path));
     if (strlen(path) < sizeof(address->sun_path)) {
         strcpy(address->sun_path, path);
         return 0;
     }
-    mpshm__tree_path(tree->id, "", path, sizeof(path));
+    mpshm__tree_path(id, "", path, sizeof(path));
     *folder = (int)MPSHM__RETRY(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (*folder < 0)
         return -errno;
@@ -57,28 +57,62 @@ static int socket_address(const struct mpshm__tree *tree, struct sockaddr_un *ad
     return n < (int)sizeof(address->sun_path) ? 0 : -ENAMETOOLONG;
 }
 
-static int try_connect(const struct sockaddr_un *address)
+/* A connected socket. -EAGAIN: somebody listens, and has no room in its queue just now. */
+static int try_connect(const struct mpshm__tree *tree)
 {
-    struct timeval limit = {.tv_sec = ANSWER_WITHIN_S};
-    int err, sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    struct sockaddr_un address;
+    int sock, folder, err = socket_address(tree->id, &address, &folder);
 
-    if (sock < 0)
-        return -errno;
-    /* A manager that is stopped must not stop us for ever. */
-    setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
-    setsockopt(sock, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-    if (MPSHM__RETRY(connect(sock, (const struct sockaddr *)address, sizeof(*address))) < 0)
+    if (err < 0)
+        return err;
+    do
+        sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    while (sock < 0 && mpshm__fd_use_reserve(-errno));
+    if (sock < 0 ||
+        MPSHM__RETRY(connect(sock, (const struct sockaddr *)&address, sizeof(address))) < 0)
         err = -errno;
-    else if (mpshm_peer_uid(sock) != (long)geteuid())
+    if (folder >= 0)
+        close(folder);
+    if (err == 0) {
+        long peer = mpshm_peer_uid(sock);
+        if (peer == (long)geteuid() || peer == (long)tree->user)
+            return sock;
         err = -EPERM;
-    else
-        return sock;
-    close(sock);
+    }
+    if (sock >= 0)
+        close(sock);
     return err;
 }
 
+static int nobody_listens(int err)
+{
+    return err == -ECONNREFUSED || err == -ENOENT;
+}
+
+static void pause_a_moment(void)
+{
+    struct timespec pause = {.tv_nsec = 2000000};
+
+    nanosleep(&pause, NULL);
+}
+
+/* A manager that is stopped accepts nobody; it must not stop us for ever. */
+static int connect_within(const struct mpshm__tree *tree)
+{
+    uint64_t until = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;
+
+    for (;;) {
+        int sock = try_connect(tree);
+        if (sock != -EAGAIN)
+            return sock;
+        if (mpshm__now_ns() > until)
+            return -ETIMEDOUT;
+        pause_a_moment();
+    }
+}
+
 /* The manager leaves its starter at once (see cmd/), so what is waited for here is short. */
-static int spawn_manager(int listener, const char *folder)
+static int spawn_manager(int listener, int control, const char *folder)
 {
     char *const argv[] = {"shm-manager", (char *)folder, NULL};
     extern char **environ;
@@ -92,11 +126,16 @@ static int spawn_manager(int listener, const char *folder)
     posix_spawnattr_init(&attr);
     /* dup2 onto another number also clears close-on-exec; 3 onto 3 would not. */
     int high = fcntl(listener, F_DUPFD_CLOEXEC, 10);
+    int higher = control >= 0 ? fcntl(control, F_DUPFD_CLOEXEC, 10) : -1;
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
     posix_spawn_file_actions_adddup2(&actions, 0, 1);
     /* Also not our stderr: who reads it to the end would wait for the manager. */
     posix_spawn_file_actions_adddup2(&actions, 0, 2);
     posix_spawn_file_actions_adddup2(&actions, high, 3);
+    if (higher >= 0)
+        posix_spawn_file_actions_adddup2(&actions, higher, 4);
+    else
+        posix_spawn_file_actions_addclose(&actions, 4);
     sigemptyset(&none);
     sigfillset(&all);
     posix_spawnattr_setsigmask(&attr, &none);
@@ -108,6 +147,8 @@ static int spawn_manager(int listener, const char *folder)
     posix_spawnattr_destroy(&attr);
     if (high >= 0)
         close(high);
+    if (higher >= 0)
+        close(higher);
     if (err != 0)
         return -err;
     /* ECHILD when the program ignores SIGCHLD: then nothing is known, and connect will tell. */
@@ -126,72 +167,101 @@ static int lock_start(const struct mpshm__tree *tree)
     if (fd < 0)
         return -errno;
     for (uint64_t give_up = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;;) {
-        struct timespec pause = {.tv_nsec = 2000000};
         if (flock(fd, LOCK_EX | LOCK_NB) == 0)
             return fd;
         if (errno != EWOULDBLOCK || mpshm__now_ns() > give_up) {
             close(fd);
             return -ETIMEDOUT; /* who holds it is stopped */
         }
-        nanosleep(&pause, NULL);
+        pause_a_moment();
     }
 }
 
-static int start(const struct mpshm__tree *tree, const struct sockaddr_un *address)
+int mpshm__manager_listen(const unsigned char *id)
 {
-    char folder[MPSHM__PATH];
-    int err, listener, lock = lock_start(tree);
+    struct sockaddr_un address;
+    int listener, folder = -1, err = mpshm__tree_make_folder(id);
 
-    if (lock < 0)
-        return lock;
-    err = try_connect(address); /* somebody may have been faster */
-    if (err != -ECONNREFUSED && err != -ENOENT)
-        goto out;
-    unlink(address->sun_path);
+    if (err == 0)
+        err = socket_address(id, &address, &folder);
+    if (err < 0)
+        return err;
+    unlink(address.sun_path);
     listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    /* The folder is 0700, so the mode of the socket does not matter. */
     if (listener < 0) {
         err = -errno;
-        goto out;
-    }
-    /* The folder is 0700, so the mode of the socket does not matter. */
-    if (bind(listener, (const struct sockaddr *)address, sizeof(*address)) < 0 ||
-        listen(listener, BACKLOG) < 0) {
+    } else if (bind(listener, (const struct sockaddr *)&address, sizeof(address)) < 0 ||
+               listen(listener, BACKLOG) < 0) {
         err = -errno;
-    } else {
-        mpshm__tree_path(tree->id, "", folder, sizeof(folder));
-        err = spawn_manager(listener, folder);
-        if (err == 0)
-            err = try_connect(address);
+        close(listener);
     }
+    if (folder >= 0)
+        close(folder);
+    return err < 0 ? err : listener;
+}
+
+/* With the lock `start` in hand, and nobody listening at the path. */
+static int start_manager(struct mpshm__tree *tree)
+{
+    char folder[MPSHM__PATH];
+    int control, err, listener = mpshm__manager_listen(tree->id);
+
+    if (listener < 0)
+        return listener;
+    control = mpshm__tree_reopen(tree, 0); /* the path may lead to it no more */
+    mpshm__tree_path(tree->id, "", folder, sizeof(folder));
+    err = spawn_manager(listener, control, folder);
     close(listener);
-out:
+    if (control >= 0)
+        close(control);
+    return err;
+}
+
+/* One manager serves a tree: it has locked its byte. When it lives and does not listen at the path,
+ * its socket or its folder was removed; it notices and makes them again. */
+static int start(struct mpshm__tree *tree)
+{
+    uint64_t until = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;
+    int err, lock = lock_start(tree);
+
+    if (lock == -ENOENT && (err = mpshm__tree_make_folder(tree->id)) == 0)
+        lock = lock_start(tree);
+    if (lock < 0)
+        return lock;
+    for (;;) {
+        int control = mpshm__fd_get(&tree->control_fd);
+        err = try_connect(tree); /* somebody may have been faster */
+        if (!nobody_listens(err))
+            break;
+        if (control < 0 || !mpshm__byte_is_locked(control, MPSHM__MANAGER_BYTE)) {
+            err = start_manager(tree);
+            if (err == 0)
+                err = try_connect(tree);
+            break;
+        }
+        if (mpshm__now_ns() > until) {
+            err = -ETIMEDOUT;
+            break;
+        }
+        pause_a_moment();
+    }
     close(lock);
     return err;
 }
 
-int mpshm__manager_connect(struct mpshm__tree *tree)
+int mpshm__manager_connect(struct mpshm__tree *tree, int may_start)
 {
-    struct sockaddr_un address;
-    int folder, err = socket_address(tree, &address, &folder);
+    int err = connect_within(tree);
 
-    if (err == 0)
-        err = try_connect(&address);
-    if (err == -ECONNREFUSED || err == -ENOENT)
-        err = start(tree, &address);
-    if (folder >= 0)
-        close(folder);
-    return err;
+    return may_start && nobody_listens(err) ? start(tree) : err;
 }
 
 int mpshm__manager_is_there(const struct mpshm__tree *tree)
 {
-    struct sockaddr_un address;
-    int folder, sock, err = socket_address(tree, &address, &folder);
+    int sock = try_connect(tree);
 
-    sock = err == 0 ? try_connect(&address) : err;
     if (sock >= 0)
         close(sock);
-    if (folder >= 0)
-        close(folder);
-    return sock >= 0 || (sock != -ECONNREFUSED && sock != -ENOENT);
+    return !nobody_listens(sock);
 }

@@ -10,7 +10,7 @@ static void count_arena(const struct mpshm__arena *arena, mpshm_stats *out)
 
     out->segments += arena->own ? 1 : 0;
     out->mappings += 1;
-    out->descriptors += arena->fd >= 0;
+    out->descriptors += arena->fd.number >= 0;
     for (uint32_t i = 0; i < used; i++) {
         const struct mpshm__block *block = &arena->blocks[i];
         uint64_t nbytes;
@@ -33,11 +33,12 @@ void mpshm_get_stats(mpshm_stats *out)
     memset(out, 0, sizeof(*out));
     mpshm__heap_flush();
     mpshm__acquire();
+    out->descriptors = (uint64_t)mpshm__fd_reserved();
     for (int t = 0; t < MPSHM__TREES; t++) {
         const struct mpshm__tree *tree = mpshm__trees[t];
         if (tree == NULL)
             continue;
-        out->descriptors += (tree->sock >= 0) + (tree->control_fd >= 0);
+        out->descriptors += (tree->sock.number >= 0) + (tree->control_fd.number >= 0);
         out->mappings += tree->control != NULL;
         out->cache_limit = tree->control ? atomic_load(&tree->control->cache_limit) : 0;
         out->tree_cached_bytes += tree->control ? atomic_load(&tree->control->cached_bytes) : 0;

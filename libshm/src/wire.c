@@ -1,5 +1,6 @@
 /* Frames between client and manager: one datagram each, so there is no half of one. */
 #define _GNU_SOURCE
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -11,12 +12,31 @@ union control_room {
     char buf[CMSG_SPACE(4 * sizeof(int))];
 };
 
-int mpshm__send_frame(int sock, const struct mpshm__frame *frame, int fd)
+/* Until the socket is ready, but not beyond that time: a signal does not begin it anew. */
+static int wait_for(int sock, short what, uint64_t until)
+{
+    for (;;) {
+        struct pollfd p = {.fd = sock, .events = what};
+        uint64_t now = mpshm__now_ns();
+        if (until == 0)
+            return -EAGAIN;
+        if (now >= until)
+            return -ETIMEDOUT;
+        int n = poll(&p, 1, (int)((until - now) / 1000000 + 1));
+        if (n > 0)
+            return 0;
+        if (n < 0 && errno != EINTR)
+            return -errno;
+    }
+}
+
+int mpshm__send_frame(int sock, const struct mpshm__frame *frame, int fd, uint64_t until)
 {
     union control_room room = {0};
     struct iovec iov = {.iov_base = (void *)frame, .iov_len = sizeof(*frame)};
     struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
     long sent;
+    int err;
 
     if (fd >= 0) {
         msg.msg_control = room.buf;
@@ -27,13 +47,17 @@ int mpshm__send_frame(int sock, const struct mpshm__frame *frame, int fd)
         cmsg->cmsg_len = CMSG_LEN(sizeof(int));
         memcpy(CMSG_DATA(cmsg), &fd, sizeof(int));
     }
-    sent = MPSHM__RETRY(sendmsg(sock, &msg, MSG_NOSIGNAL));
+    do {
+        sent = MPSHM__RETRY(sendmsg(sock, &msg, MSG_NOSIGNAL | MSG_DONTWAIT));
+        if (sent < 0 && errno == EAGAIN && (err = wait_for(sock, POLLOUT, until)) < 0)
+            return err;
+    } while (sent < 0 && errno == EAGAIN);
     if (sent < 0)
         return errno == EPIPE ? -ECONNRESET : -errno;
     return sent == sizeof(*frame) ? 0 : -EIO;
 }
 
-int mpshm__recv_frame(int sock, struct mpshm__frame *frame, int *fd)
+int mpshm__recv_frame(int sock, struct mpshm__frame *frame, int *fd, uint64_t until)
 {
     union control_room room;
     struct iovec iov = {.iov_base = frame, .iov_len = sizeof(*frame)};
@@ -41,11 +65,15 @@ int mpshm__recv_frame(int sock, struct mpshm__frame *frame, int *fd)
                          .msg_iovlen = 1,
                          .msg_control = room.buf,
                          .msg_controllen = sizeof(room.buf)};
-    int count = 0, got = -1;
-    long n = MPSHM__RETRY(recvmsg(sock, &msg, MSG_CMSG_CLOEXEC));
+    int count = 0, got = -1, err = 0;
+    long n;
 
-    if (n < 0)
-        return -errno;
+    while ((n = MPSHM__RETRY(recvmsg(sock, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT))) < 0) {
+        if (errno != EAGAIN)
+            return -errno;
+        if ((err = wait_for(sock, POLLIN, until)) < 0)
+            return err;
+    }
     for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
             continue;
@@ -59,7 +87,6 @@ int mpshm__recv_frame(int sock, struct mpshm__frame *frame, int *fd)
                 close(one);
         }
     }
-    int err = 0;
     if (n == 0 && count == 0)
         err = -ECONNRESET;
     else if (n != sizeof(*frame) || (msg.msg_flags & MSG_TRUNC) || frame->magic != MPSHM__WIRE ||

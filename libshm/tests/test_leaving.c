@@ -27,7 +27,8 @@ static int has_hung_up(struct mpshm__tree *tree)
     char byte;
 
     return !mpshm__manager_is_there(tree) &&
-           (tree->sock < 0 || recv(tree->sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0);
+           (tree->sock.number < 0 ||
+            recv(tree->sock.number, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0);
 }
 
 static void kill_manager(void)

@@ -151,8 +151,13 @@ int mpshm_set_manager(const char *path)
     return 0;
 }
 
-int mpshm_manager_run(int listener, const char *folder)
+int mpshm_manager_run(int listener, int control, const char *folder)
 {
-    (void)listener, (void)folder;
+    (void)listener, (void)control, (void)folder;
     return -ENOSYS;
+}
+
+const char *mpshm_refused_version(void)
+{
+    return "";
 }

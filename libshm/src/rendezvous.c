@@ -1,0 +1,95 @@
+/* The folder and the socket where newcomers find the manager, kept where they are.
+ *
+ * Note [A folder that others clean]
+ *   /tmp is cleaned: by age (systemd-tmpfiles, tmpreaper) and by hand. Nothing in the folder is
+ *   needed by those who are in the tree: they have the control file open and mapped, and their
+ *   connections. It is where *others* find the manager. So
+ *     - the manager locks both folders as systemd-tmpfiles honours it, and touches what is in the
+ *       folder every hour;
+ *     - it watches the folder (inotify), looks again whenever a client introduces a child, and
+ *       where its socket is gone makes the folder and a socket anew;
+ *     - a client that finds nobody at the path, while a manager has its byte of the control file
+ *       locked, waits for that (starter.c).
+ *   The control file itself cannot be given back its name. The manager hands out descriptors of it
+ *   to who asks by the socket. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "manager.h"
+
+static const char *const LEAVES[] = {"", "socket", "control", "start"};
+
+void mpshm__touch_folder(const struct manager *m)
+{
+    char path[MPSHM__PATH];
+
+    for (size_t i = 0; i < sizeof(LEAVES) / sizeof(LEAVES[0]); i++) {
+        mpshm__tree_path(m->tree.id, LEAVES[i], path, sizeof(path));
+        utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW);
+    }
+}
+
+/* Held until the manager ends, or the folder is made anew. */
+static void lock_folder(struct manager *m)
+{
+    char path[MPSHM__PATH];
+
+    if (m->folder_fd >= 0)
+        close(m->folder_fd);
+    mpshm__tree_path(m->tree.id, "", path, sizeof(path));
+    m->folder_fd = (int)MPSHM__RETRY(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (m->folder_fd >= 0)
+        flock(m->folder_fd, LOCK_SH | LOCK_NB);
+}
+
+void mpshm__watch_folder(struct manager *m)
+{
+    char path[MPSHM__PATH];
+    struct stat st;
+
+    lock_folder(m);
+    mpshm__tree_path(m->tree.id, "socket", path, sizeof(path));
+    m->socket_inode = stat(path, &st) == 0 ? st.st_ino : 0;
+    if (m->fds[FOLDER].fd < 0)
+        m->fds[FOLDER] =
+            (struct pollfd){.fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK), .events = POLLIN};
+    mpshm__tree_path(m->tree.id, "", path, sizeof(path));
+    /* Where there are no more watches, it is noticed when a child is introduced. */
+    if (m->fds[FOLDER].fd >= 0)
+        inotify_add_watch(m->fds[FOLDER].fd, path,
+                          IN_DELETE | IN_MOVED_FROM | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR);
+}
+
+void mpshm__heal(struct manager *m)
+{
+    char path[MPSHM__PATH];
+    struct stat st;
+    int listener;
+
+    mpshm__tree_path(m->tree.id, "socket", path, sizeof(path));
+    if (m->socket_inode == 0 || (lstat(path, &st) == 0 && st.st_ino == m->socket_inode))
+        return;
+    listener = mpshm__manager_listen(m->tree.id);
+    if (listener < 0) {
+        m->broken = 1; /* tried again at the next tick */
+        return;
+    }
+    m->broken = 0;
+    close(m->fds[LISTENER].fd);
+    m->fds[LISTENER].fd = listener;
+    mpshm__watch_folder(m);
+}
+
+void mpshm__folder_changed(struct manager *m)
+{
+    char events[4096];
+
+    while (read(m->fds[FOLDER].fd, events, sizeof(events)) > 0)
+        ;
+    mpshm__heal(m);
+}

@@ -1,0 +1,94 @@
+/* Slots: which number a process has in its tree, and whether it still lives. See layout.h, Note
+ * [Who is alive]. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "internal.h"
+
+static struct flock byte_at(int at)
+{
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+}
+
+int mpshm__lock_byte(int control_fd, int at)
+{
+    struct flock byte = byte_at(at);
+
+    if (MPSHM__RETRY(fcntl(control_fd, F_OFD_SETLK, &byte)) == 0)
+        return 0;
+    if (errno == EINVAL)
+        return MPSHM__NO_LOCKS;
+    return errno == EACCES ? -EAGAIN : -errno;
+}
+
+void mpshm__unlock_byte(int control_fd, int at)
+{
+    struct flock byte = byte_at(at);
+
+    byte.l_type = F_UNLCK;
+    MPSHM__RETRY(fcntl(control_fd, F_OFD_SETLK, &byte));
+}
+
+int mpshm__byte_is_locked(int control_fd, int at)
+{
+    struct flock byte = byte_at(at);
+
+    /* When it cannot be told, it is; where there are no such locks, it is not. */
+    if (MPSHM__RETRY(fcntl(control_fd, F_OFD_GETLK, &byte)) < 0)
+        return errno != EINVAL;
+    return byte.l_type != F_UNLCK;
+}
+
+/* Killed after the lock: the slot is still free. Killed after the exchange: it is taken and not
+ * locked, and the manager clears it when it sees the connection go (keeper.c). */
+int mpshm__take_slot(struct mpshm__control *control, int control_fd)
+{
+    for (int i = 0; i < MPSHM__SLOTS; i++) {
+        struct mpshm__slot *slot = &control->slots[i];
+        uint32_t is_free = MPSHM__SLOT_FREE;
+        int lock;
+
+        if (atomic_load(&slot->state) != MPSHM__SLOT_FREE)
+            continue;
+        lock = mpshm__lock_byte(control_fd, i);
+        if (lock == -EAGAIN)
+            continue; /* somebody else is taking it just now */
+        if (lock < 0)
+            return lock;
+        if (!atomic_compare_exchange_strong(&slot->state, &is_free, MPSHM__SLOT_TAKEN)) {
+            if (lock == 0)
+                mpshm__unlock_byte(control_fd, i);
+            continue;
+        }
+        atomic_store(&slot->by_pid, lock == MPSHM__NO_LOCKS);
+        atomic_store(&slot->making[0], 0);
+        atomic_store(&slot->joined_ns, mpshm__now_ns());
+        mpshm__sign_slot(slot, getpid());
+        /* Before anything is held with it: who looks for references looks at far slots from now. */
+        if (i >= MPSHM__NEAR)
+            atomic_store(&control->far, 1);
+        return i;
+    }
+    return -EUSERS;
+}
+
+void mpshm__sign_slot(struct mpshm__slot *slot, int pid)
+{
+    atomic_store(&slot->start_time, mpshm__start_time(pid));
+    atomic_store(&slot->pid, pid);
+}
+
+int mpshm__slot_lives(const struct mpshm__control *control, int control_fd, int i)
+{
+    const struct mpshm__slot *slot = &control->slots[i];
+    uint64_t started;
+
+    if (mpshm__byte_is_locked(control_fd, i))
+        return 1;
+    if (!atomic_load(&slot->by_pid))
+        return 0;
+    started = mpshm__start_time(atomic_load(&slot->pid));
+    return started == MPSHM__UNKNOWN || atomic_load(&slot->start_time) == MPSHM__UNKNOWN ||
+           (started != 0 && started == atomic_load(&slot->start_time));
+}
