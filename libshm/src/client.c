@@ -12,7 +12,7 @@
 
 /* Descriptors of others' arenas that are kept open, so that they can be registered again when the
  * manager is killed after their owner. Few, because descriptors are scarce. */
-enum { KEEP_FDS = 4, ATTEMPTS = 20 };
+enum { KEEP_FDS = 4 };
 
 struct mpshm__tree *mpshm__trees[MPSHM__TREES];
 
@@ -154,7 +154,7 @@ int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena)
 {
     int err = 0;
 
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+    for (int attempt = 0; attempt < MPSHM__ATTEMPTS; attempt++) {
         err = mpshm__join(tree);
         if (err < 0)
             return err;

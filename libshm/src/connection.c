@@ -8,7 +8,7 @@
 
 #include "internal.h"
 
-enum { ATTEMPTS = 20, ANSWER_WITHIN_S = 10, GIVE_IT_A_REST_S = 10 };
+enum { ANSWER_WITHIN_S = 10, GIVE_IT_A_REST_S = 10 };
 
 void mpshm__disconnect(struct mpshm__tree *tree)
 {
@@ -46,12 +46,15 @@ static int converse(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
 }
 
 /* Not a matter of what was asked. A manager that is being killed still has its socket for a moment,
- * so the next attempt comes a little later. */
+ * so the next attempt comes a little later; some two seconds in all, since somebody may be killing
+ * one after the other. */
 int mpshm__worth_another(int err, int attempt)
 {
-    struct timespec pause = {.tv_nsec = attempt == 0 ? 0 : 2000000};
+    long ms = attempt == 0 ? 0 : attempt < 20 ? 2 : 20;
+    struct timespec pause = {.tv_nsec = ms * 1000000};
 
-    if (err != -ECONNRESET && err != -EBADMSG && err != -EPIPE && err != -ENOTCONN)
+    if (err != -ECONNRESET && err != -EBADMSG && err != -EPIPE && err != -ENOTCONN &&
+        err != -ECONNREFUSED)
         return 0;
     nanosleep(&pause, NULL);
     return 1;
@@ -194,7 +197,7 @@ int mpshm__join(struct mpshm__tree *tree)
         return 0;
     if (is_stuck(tree))
         return -ETIMEDOUT;
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+    for (int attempt = 0; attempt < MPSHM__ATTEMPTS; attempt++) {
         err = connected(tree);
         if (err == 0)
             err = introduce(tree);
@@ -214,7 +217,7 @@ int mpshm__ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out
 
     if (is_stuck(tree))
         return -ETIMEDOUT;
-    for (int attempt = 0; attempt < ATTEMPTS; attempt++) {
+    for (int attempt = 0; attempt < MPSHM__ATTEMPTS; attempt++) {
         err = connected(tree);
         if (err < 0)
             return err;

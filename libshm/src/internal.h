@@ -308,6 +308,7 @@ int mpshm__join(struct mpshm__tree *tree);
 int mpshm__ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out);
 /* Register an arena: `known` when it has a row already. */
 int mpshm__offer(struct mpshm__tree *tree, struct mpshm__arena *arena, int known);
+enum { MPSHM__ATTEMPTS = 120 };
 /* Is it worth asking again? Waits a moment if so. */
 int mpshm__worth_another(int err, int attempt);
 void mpshm__disconnect(struct mpshm__tree *tree);

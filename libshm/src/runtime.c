@@ -94,6 +94,9 @@ int mpshm__tree_make_folder(const unsigned char *id)
     int err;
 
     user_path(path, sizeof(path));
+    if (path[0] != '/')
+        return -EINVAL; /* the manager, and a process that changes its folder, would look elsewhere
+                         */
     err = private_dir(path);
     if (err < 0)
         return err;

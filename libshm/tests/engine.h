@@ -124,6 +124,45 @@ __attribute__((unused)) static uint64_t cached_bytes(void)
     return stats.cached_bytes;
 }
 
+__attribute__((unused)) static mpshm_block make(int strategy, uint64_t nbytes)
+{
+    mpshm_block b = {0};
+
+    CHECK_EQ(mpshm_block_allocate(strategy, nbytes, MPSHM_ZEROED, &b), 0);
+    return b;
+}
+
+/* Each strategy in a process of its own, and so in a tree of its own. */
+__attribute__((unused)) static void run_in_a_tree(void (*test)(int))
+{
+    for (int i = 0; i < 2; i++) {
+        pid_t pid = fork();
+        CHECK(pid >= 0);
+        if (pid == 0) {
+            alarm(120);
+            test(STRATEGIES[i]);
+            _exit(0);
+        }
+        CHECK_EQ(reap(pid), 0);
+    }
+}
+
+/* Bytes of shared memory that the manager keeps alive, as the system counts them. */
+__attribute__((unused)) static uint64_t bytes_with(pid_t manager)
+{
+    uint64_t sum = 0;
+
+    for (int fd = 0; fd < 256; fd++) {
+        char path[64], target[256] = "";
+        struct stat st;
+        snprintf(path, sizeof(path), "/proc/%d/fd/%d", manager, fd);
+        if (readlink(path, target, sizeof(target) - 1) > 0 && strstr(target, "mpshm") != NULL &&
+            strstr(target, "/control") == NULL && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+            sum += (uint64_t)st.st_blocks * 512;
+    }
+    return sum;
+}
+
 /* When all processes that shared have gone, nothing is left. The folder goes last. */
 __attribute__((unused)) static void tear_down(void)
 {

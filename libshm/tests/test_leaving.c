@@ -13,14 +13,6 @@ static int nothing_is_left(void)
 }
 #include "internal.h"
 
-static mpshm_block make(int strategy, uint64_t nbytes)
-{
-    mpshm_block b = {0};
-
-    CHECK_EQ(mpshm_block_allocate(strategy, nbytes, 1, &b), 0);
-    return b;
-}
-
 /* A process that is killed closes its descriptors a moment later, one after the other. */
 static int has_hung_up(struct mpshm__tree *tree)
 {

@@ -4,14 +4,6 @@
 
 #include "engine.h"
 
-static mpshm_block make(int strategy, uint64_t nbytes)
-{
-    mpshm_block b = {0};
-
-    CHECK_EQ(mpshm_block_allocate(strategy, nbytes, 1, &b), 0);
-    return b;
-}
-
 static void a_forked_child_and_its_parent_see_one_memory(int strategy)
 {
     mpshm_block a = make(strategy, 1 << 20);

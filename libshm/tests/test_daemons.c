@@ -1,0 +1,310 @@
+/* Processes that close their descriptors, lose their folder or change their user, while others of
+ * their tree live. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include "engine.h"
+
+static void close_everything(void)
+{
+    for (int fd = 3; fd < 1024; fd++)
+        close(fd);
+}
+
+static void kill_the_manager(void)
+{
+    pid_t manager = manager_pid();
+
+    CHECK(manager > 0);
+    CHECK_EQ(kill(manager, SIGKILL), 0);
+    EVENTUALLY(manager_pid() == 0);
+}
+
+/* The folder that the program was told is a symbolic link, with a slash too many. */
+static void what_a_daemon_holds_is_kept_whatever_it_closes(int strategy)
+{
+    char link[128], path[160];
+    int ready[2], back[2];
+    char byte;
+
+    snprintf(link, sizeof(link), "%s/link-%d", runtime_dir, strategy);
+    CHECK_EQ(symlink(runtime_dir, link), 0);
+    snprintf(path, sizeof(path), "%s//", link);
+    setenv("MPSHM_RUNTIME_DIR", path, 1);
+    CHECK(pipe(ready) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, back) == 0);
+    mpshm_block a = make(strategy, 1 << 20);
+    memset(a.data, 7, a.nbytes);
+    pid_t pid = forked();
+    if (pid == 0) {
+        int out = dup2(back[1], 1);
+        close_everything();
+        put_all(out, "r", 1);
+        get_all(out, &byte, 1);
+        for (uint64_t i = 0; i < a.nbytes; i++)
+            CHECK_EQ(((char *)a.data)[i], 7);
+        _exit(0);
+    }
+    get_all(back[0], &byte, 1);
+    kill_the_manager(); /* the next one has nothing but the control file to judge by */
+    pid_t other = forked();
+    if (other == 0) {
+        mpshm_block b = make(strategy, 1 << 20);
+        mpshm_block_release(&b);
+        _exit(0);
+    }
+    CHECK_EQ(reap(other), 0);
+    mpshm_block_release(&a);
+    for (int i = 0; i < 16; i++) {
+        mpshm_block b = make(strategy, 1 << 20);
+        memset(b.data, 6, b.nbytes);
+        mpshm_block_release(&b);
+    }
+    put_all(back[0], "g", 1);
+    CHECK_EQ(reap(pid), 0);
+    setenv("MPSHM_RUNTIME_DIR", runtime_dir, 1);
+    unlink(link);
+}
+
+/* The numbers that were the library's are the program's sockets now. */
+static void a_daemon_goes_on_sharing_and_its_sockets_are_left_alone(int strategy)
+{
+    enum { PAIRS = 24 };
+    int sockets[PAIRS][2];
+    unsigned char handle[MPSHM_HANDLE_SIZE];
+    mpshm_block a = make(strategy, 1 << 20), b;
+
+    memset(a.data, 5, a.nbytes);
+    close_everything();
+    for (int i = 0; i < PAIRS; i++)
+        CHECK_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets[i]), 0);
+    for (int round = 0; round < 3; round++) {
+        int p[2];
+        CHECK_EQ(pipe(p), 0);
+        pid_t pid = forked();
+        if (pid == 0) {
+            get_all(p[0], handle, sizeof(handle));
+            CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
+            CHECK_EQ(((char *)b.data)[99], 5);
+            b = make(strategy, 3 << 20);
+            mpshm_block_release(&b);
+            for (int i = 0; i < PAIRS; i++) /* the child has them all */
+                CHECK(fcntl(sockets[i][0], F_GETFD) >= 0 && fcntl(sockets[i][1], F_GETFD) >= 0);
+            _exit(0);
+        }
+        CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
+        put_all(p[1], handle, sizeof(handle));
+        CHECK_EQ(reap(pid), 0);
+        b = make(strategy, 64 << 20); /* more than there was: needs new memory */
+        memset(b.data, 1, b.nbytes);
+        mpshm_block_release(&b);
+        mpshm_empty_cache();
+        close(p[0]), close(p[1]);
+    }
+    for (int i = 0; i < PAIRS; i++)
+        for (int side = 0; side < 2; side++) {
+            char byte;
+            CHECK(recv(sockets[i][side], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+            CHECK_EQ(send(sockets[i][side], "x", 1, MSG_NOSIGNAL), 1);
+            CHECK_EQ(recv(sockets[i][!side], &byte, 1, 0), 1);
+        }
+    mpshm_block_release(&a);
+}
+
+static void a_killed_parents_memory_returns_while_its_child_lives(int strategy)
+{
+    enum { MUCH = 64 << 20 };
+    int up[2], hold[2];
+    char byte;
+    pid_t child;
+
+    CHECK(pipe(up) == 0 && pipe(hold) == 0);
+    CHECK_EQ(mpshm_enter(), 0);
+    pid_t parent = forked();
+    if (parent == 0) {
+        mpshm_block small = make(strategy, 100);
+        child = forked();
+        if (child == 0) {
+            close(hold[1]);
+            CHECK_EQ(read(hold[0], &byte, 1), 0); /* until the test has ended */
+            CHECK_EQ(((char *)small.data)[99], 0);
+            _exit(0);
+        }
+        mpshm_block much = make(strategy, MUCH); /* which the child has never seen */
+        memset(much.data, 1, much.nbytes);
+        put_all(up[1], &child, sizeof(child));
+        pause();
+    }
+    close(hold[0]);
+    get_all(up[0], &child, sizeof(child));
+    pid_t manager = manager_pid();
+    CHECK(bytes_with(manager) >= MUCH);
+    CHECK_EQ(kill(parent, SIGKILL), 0);
+    CHECK_EQ(reap(parent), -SIGKILL);
+    EVENTUALLY(bytes_with(manager) < MUCH / 16);
+    CHECK_EQ(kill(child, 0), 0);
+    close(hold[1]);
+    EVENTUALLY(kill(child, 0) < 0);
+    close(up[0]), close(up[1]);
+}
+
+static void remove_folder(int only_socket)
+{
+    char command[256];
+
+    snprintf(command, sizeof(command),
+             only_socket ? "rm -f %s/mpshm-*/*/socket" : "rm -rf %s/mpshm-* 2>/dev/null",
+             runtime_dir);
+    CHECK(system(command) >= 0);
+}
+
+/* A child by exec: it knows nothing but what it is given. */
+static void receive_as_a_new_process(int sock, int fail)
+{
+    unsigned char id[MPSHM_ID_SIZE], handle[MPSHM_HANDLE_SIZE];
+    mpshm_block got;
+    int fds[2];
+
+    CHECK_EQ(mpshm_recv_fd(sock, id, sizeof(id), &fds[0]), 0);
+    CHECK_EQ(mpshm_recv_fd(sock, handle, sizeof(handle), &fds[1]), 0);
+    if (fail) /* another user, who may open nothing of ours */
+        CHECK(setgid(65534) == 0 && setuid(65534) == 0);
+    CHECK_EQ(mpshm_enter_with(id, fds), 0);
+    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(((char *)got.data)[got.nbytes - 1], 9);
+    mpshm_block_release(&got);
+    got = make(MPSHM_FILE_DESCRIPTOR, 1000);
+    mpshm_block_release(&got);
+    _exit(0);
+}
+
+static void a_new_child_is_given_all_it_needs(int strategy, void (*disturb)(int), int how, int fail)
+{
+    unsigned char id[MPSHM_ID_SIZE], handle[MPSHM_HANDLE_SIZE];
+    int s[2], fds[2];
+
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, s), 0);
+    pid_t pid = forked(); /* before anything is shared */
+    if (pid == 0)
+        receive_as_a_new_process(s[1], fail);
+    mpshm_block a = make(strategy, 1 << 20);
+    memset(a.data, 9, a.nbytes);
+    CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
+    disturb(how);
+    CHECK_EQ(mpshm_open_for_child(fds), 0);
+    CHECK(fds[0] >= 0 && fds[1] >= 0);
+    CHECK_EQ(mpshm_home(id), 0);
+    CHECK_EQ(mpshm_send_fd(s[0], fds[0], id, sizeof(id)), 0);
+    CHECK_EQ(mpshm_send_fd(s[0], fds[1], handle, sizeof(handle)), 0);
+    close(fds[0]), close(fds[1]), close(s[0]), close(s[1]);
+    CHECK_EQ(reap(pid), 0);
+    EVENTUALLY(mpshm_block_others(&a) == 0);
+    /* Whoever comes by the path finds the tree again. */
+    char socket[200], pattern[200];
+    snprintf(pattern, sizeof(pattern), "ls %s/mpshm-*/*/socket >/dev/null 2>&1", runtime_dir);
+    (void)socket;
+    EVENTUALLY(system(pattern) == 0);
+    mpshm_block_release(&a);
+}
+
+static void a_child_arrives_after_the_folder_was_removed(int strategy)
+{
+    a_new_child_is_given_all_it_needs(strategy, remove_folder, 0, 0);
+}
+
+static void a_child_arrives_after_the_socket_was_removed(int strategy)
+{
+    a_new_child_is_given_all_it_needs(strategy, remove_folder, 1, 0);
+}
+
+static void leave_in_peace(int how)
+{
+    (void)how;
+}
+
+static void a_child_of_another_user_arrives(int strategy)
+{
+    if (geteuid() != 0)
+        SKIP("only root can become somebody else");
+    /* Names in /dev/shm are the owner's alone: the manager passes a descriptor. */
+    a_new_child_is_given_all_it_needs(strategy, leave_in_peace, 0, 1);
+}
+
+/* The manager that lives is the one: nobody starts a second beside it. */
+static void the_folder_is_made_again_by_the_manager(int strategy)
+{
+    unsigned char handle[MPSHM_HANDLE_SIZE], id[MPSHM_ID_SIZE];
+    int s[2];
+
+    CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, s), 0);
+    pid_t pid = forked();
+    if (pid == 0) { /* has only the name of the tree */
+        mpshm_block got;
+        get_all(s[1], id, sizeof(id));
+        get_all(s[1], handle, sizeof(handle));
+        CHECK_EQ(mpshm_set_home(id), 0);
+        CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+        CHECK_EQ(((char *)got.data)[0], 3);
+        _exit(0);
+    }
+    mpshm_block a = make(strategy, 1 << 20);
+    memset(a.data, 3, a.nbytes);
+    pid_t manager = manager_pid();
+    CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
+    CHECK_EQ(mpshm_home(id), 0);
+    remove_folder(1);
+    put_all(s[0], id, sizeof(id));
+    put_all(s[0], handle, sizeof(handle));
+    CHECK_EQ(reap(pid), 0);
+    CHECK_EQ(manager_pid(), manager);
+    mpshm_block_release(&a);
+    close(s[0]), close(s[1]);
+}
+
+/* Neither a folder nor a manager: the next one is given the control file. */
+static void a_tree_survives_the_loss_of_folder_and_manager(int strategy)
+{
+    unsigned char handle[MPSHM_HANDLE_SIZE];
+    mpshm_block a = make(strategy, 1 << 20), got;
+    int p[2];
+
+    memset(a.data, 3, a.nbytes);
+    CHECK_EQ(pipe(p), 0);
+    remove_folder(0);
+    EVENTUALLY(manager_pid() > 0);
+    kill_the_manager();
+    remove_folder(0);
+    pid_t pid = forked();
+    if (pid == 0) {
+        mpshm_block b = make(strategy, 1 << 20);
+        memset(b.data, 4, b.nbytes);
+        mpshm_block_send(&b, 0, handle);
+        put_all(p[1], handle, sizeof(handle));
+        _exit(0);
+    }
+    get_all(p[0], handle, sizeof(handle));
+    CHECK_EQ(reap(pid), 0);
+    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(((char *)got.data)[0], 4);
+    CHECK_EQ(((char *)a.data)[0], 3);
+    mpshm_block_release(&got);
+    mpshm_block_release(&a);
+    close(p[0]), close(p[1]);
+}
+
+int main(void)
+{
+    if (is_emulated())
+        SKIP("valgrind has no locks that belong to an open file");
+    set_up();
+    run_in_a_tree(what_a_daemon_holds_is_kept_whatever_it_closes);
+    run_in_a_tree(a_daemon_goes_on_sharing_and_its_sockets_are_left_alone);
+    run_in_a_tree(a_killed_parents_memory_returns_while_its_child_lives);
+    run_in_a_tree(a_child_arrives_after_the_folder_was_removed);
+    run_in_a_tree(a_child_arrives_after_the_socket_was_removed);
+    run_in_a_tree(the_folder_is_made_again_by_the_manager);
+    run_in_a_tree(a_tree_survives_the_loss_of_folder_and_manager);
+    run_in_a_tree(a_child_of_another_user_arrives);
+    tear_down();
+    return 0;
+}
