@@ -124,7 +124,7 @@ __attribute__((unused)) static uint64_t cached_bytes(void)
     return stats.cached_bytes;
 }
 
-__attribute__((unused)) static mpshm_block make(int strategy, uint64_t nbytes)
+__attribute__((unused)) static mpshm_block make_block(int strategy, uint64_t nbytes)
 {
     mpshm_block b = {0};
 

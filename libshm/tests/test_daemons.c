@@ -33,7 +33,7 @@ static void what_a_daemon_holds_is_kept_whatever_it_closes(int strategy)
     snprintf(path, sizeof(path), "%s//", link);
     setenv("MPSHM_RUNTIME_DIR", path, 1);
     CHECK(pipe(ready) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, back) == 0);
-    mpshm_block a = make(strategy, 1 << 20);
+    mpshm_block a = make_block(strategy, 1 << 20);
     memset(a.data, 7, a.nbytes);
     pid_t pid = forked();
     if (pid == 0) {
@@ -49,14 +49,14 @@ static void what_a_daemon_holds_is_kept_whatever_it_closes(int strategy)
     kill_the_manager(); /* the next one has nothing but the control file to judge by */
     pid_t other = forked();
     if (other == 0) {
-        mpshm_block b = make(strategy, 1 << 20);
+        mpshm_block b = make_block(strategy, 1 << 20);
         mpshm_block_release(&b);
         _exit(0);
     }
     CHECK_EQ(reap(other), 0);
     mpshm_block_release(&a);
     for (int i = 0; i < 16; i++) {
-        mpshm_block b = make(strategy, 1 << 20);
+        mpshm_block b = make_block(strategy, 1 << 20);
         memset(b.data, 6, b.nbytes);
         mpshm_block_release(&b);
     }
@@ -72,7 +72,7 @@ static void a_daemon_goes_on_sharing_and_its_sockets_are_left_alone(int strategy
     enum { PAIRS = 24 };
     int sockets[PAIRS][2];
     unsigned char handle[MPSHM_HANDLE_SIZE];
-    mpshm_block a = make(strategy, 1 << 20), b;
+    mpshm_block a = make_block(strategy, 1 << 20), b;
 
     memset(a.data, 5, a.nbytes);
     close_everything();
@@ -86,7 +86,7 @@ static void a_daemon_goes_on_sharing_and_its_sockets_are_left_alone(int strategy
             get_all(p[0], handle, sizeof(handle));
             CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
             CHECK_EQ(((char *)b.data)[99], 5);
-            b = make(strategy, 3 << 20);
+            b = make_block(strategy, 3 << 20);
             mpshm_block_release(&b);
             for (int i = 0; i < PAIRS; i++) /* the child has them all */
                 CHECK(fcntl(sockets[i][0], F_GETFD) >= 0 && fcntl(sockets[i][1], F_GETFD) >= 0);
@@ -95,7 +95,7 @@ static void a_daemon_goes_on_sharing_and_its_sockets_are_left_alone(int strategy
         CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
         put_all(p[1], handle, sizeof(handle));
         CHECK_EQ(reap(pid), 0);
-        b = make(strategy, 64 << 20); /* more than there was: needs new memory */
+        b = make_block(strategy, 64 << 20); /* more than there was: needs new memory */
         memset(b.data, 1, b.nbytes);
         mpshm_block_release(&b);
         mpshm_empty_cache();
@@ -122,7 +122,7 @@ static void a_killed_parents_memory_returns_while_its_child_lives(int strategy)
     CHECK_EQ(mpshm_enter(), 0);
     pid_t parent = forked();
     if (parent == 0) {
-        mpshm_block small = make(strategy, 100);
+        mpshm_block small = make_block(strategy, 100);
         child = forked();
         if (child == 0) {
             close(hold[1]);
@@ -130,7 +130,7 @@ static void a_killed_parents_memory_returns_while_its_child_lives(int strategy)
             CHECK_EQ(((char *)small.data)[99], 0);
             _exit(0);
         }
-        mpshm_block much = make(strategy, MUCH); /* which the child has never seen */
+        mpshm_block much = make_block(strategy, MUCH); /* which the child has never seen */
         memset(much.data, 1, much.nbytes);
         put_all(up[1], &child, sizeof(child));
         pause();
@@ -173,7 +173,7 @@ static void receive_as_a_new_process(int sock, int fail)
     CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
     CHECK_EQ(((char *)got.data)[got.nbytes - 1], 9);
     mpshm_block_release(&got);
-    got = make(MPSHM_FILE_DESCRIPTOR, 1000);
+    got = make_block(MPSHM_FILE_DESCRIPTOR, 1000);
     mpshm_block_release(&got);
     _exit(0);
 }
@@ -187,7 +187,7 @@ static void a_new_child_is_given_all_it_needs(int strategy, void (*disturb)(int)
     pid_t pid = forked(); /* before anything is shared */
     if (pid == 0)
         receive_as_a_new_process(s[1], fail);
-    mpshm_block a = make(strategy, 1 << 20);
+    mpshm_block a = make_block(strategy, 1 << 20);
     memset(a.data, 9, a.nbytes);
     CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
     disturb(how);
@@ -247,7 +247,7 @@ static void the_folder_is_made_again_by_the_manager(int strategy)
         CHECK_EQ(((char *)got.data)[0], 3);
         _exit(0);
     }
-    mpshm_block a = make(strategy, 1 << 20);
+    mpshm_block a = make_block(strategy, 1 << 20);
     memset(a.data, 3, a.nbytes);
     pid_t manager = manager_pid();
     CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
@@ -265,7 +265,7 @@ static void the_folder_is_made_again_by_the_manager(int strategy)
 static void a_tree_survives_the_loss_of_folder_and_manager(int strategy)
 {
     unsigned char handle[MPSHM_HANDLE_SIZE];
-    mpshm_block a = make(strategy, 1 << 20), got;
+    mpshm_block a = make_block(strategy, 1 << 20), got;
     int p[2];
 
     memset(a.data, 3, a.nbytes);
@@ -276,7 +276,7 @@ static void a_tree_survives_the_loss_of_folder_and_manager(int strategy)
     remove_folder(0);
     pid_t pid = forked();
     if (pid == 0) {
-        mpshm_block b = make(strategy, 1 << 20);
+        mpshm_block b = make_block(strategy, 1 << 20);
         memset(b.data, 4, b.nbytes);
         mpshm_block_send(&b, 0, handle);
         put_all(p[1], handle, sizeof(handle));

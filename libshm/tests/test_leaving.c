@@ -40,12 +40,12 @@ static void entered_and_never_shared(int strategy)
 
 static void shared(int strategy)
 {
-    make(strategy, 1 << 20);
+    make_block(strategy, 1 << 20);
 }
 
 static void lost_its_manager(int strategy)
 {
-    make(strategy, 1 << 20);
+    make_block(strategy, 1 << 20);
     kill_manager();
 }
 
@@ -55,7 +55,7 @@ static void lost_its_manager_and_a_child(int strategy)
     CHECK_EQ(mpshm_enter(), 0);
     pid_t pid = forked();
     if (pid == 0) {
-        make(strategy, 1 << 20);
+        make_block(strategy, 1 << 20);
         kill_manager();
         kill(getpid(), SIGKILL);
     }
@@ -64,7 +64,7 @@ static void lost_its_manager_and_a_child(int strategy)
 
 static void killed_with_its_manager(int strategy)
 {
-    make(strategy, 1 << 20);
+    make_block(strategy, 1 << 20);
     kill_manager();
     kill(getpid(), SIGKILL);
 }
@@ -73,7 +73,7 @@ static void killed_with_its_manager(int strategy)
  * by hand. */
 static void killed_while_making_an_arena(int strategy)
 {
-    mpshm_block b = make(MPSHM_FILE_DESCRIPTOR, 1);
+    mpshm_block b = make_block(MPSHM_FILE_DESCRIPTOR, 1);
     struct mpshm__tree *tree = ((struct mpshm__arena *)b.arena)->tree;
     struct mpshm__arena *arena;
 
@@ -84,7 +84,7 @@ static void killed_while_making_an_arena(int strategy)
 
 static void killed_while_making_an_arena_with_its_manager(int strategy)
 {
-    mpshm_block b = make(MPSHM_FILE_DESCRIPTOR, 1);
+    mpshm_block b = make_block(MPSHM_FILE_DESCRIPTOR, 1);
 
     mpshm_block_release(&b);
     kill_manager();

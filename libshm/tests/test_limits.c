@@ -17,14 +17,14 @@ static void three_hundred_children_hold_one_block(int strategy)
     pid_t pids[MANY];
     int hold[2], ready[2];
     char byte;
-    mpshm_block a = make(strategy, 100000);
+    mpshm_block a = make_block(strategy, 100000);
 
     CHECK(pipe(hold) == 0 && pipe(ready) == 0);
     memset(a.data, 8, a.nbytes);
     for (int i = 0; i < MANY; i++)
         if ((pids[i] = forked()) == 0) {
             close(hold[1]);
-            mpshm_block own = make(strategy, 64); /* each has memory of its own, too */
+            mpshm_block own = make_block(strategy, 64); /* each has memory of its own, too */
             put_all(ready[1], "r", 1);
             CHECK_EQ(read(hold[0], &byte, 1), 0);
             CHECK_EQ(((char *)a.data)[99999], 8);
@@ -102,7 +102,7 @@ static void without_a_slot_a_copy_arrives_and_a_shared_block_is_refused(int stra
         _exit(0);
     }
     unsigned char id[MPSHM_ID_SIZE];
-    mpshm_block a = make(strategy, sizeof(out)), b = make(strategy, 1000);
+    mpshm_block a = make_block(strategy, sizeof(out)), b = make_block(strategy, 1000);
     memset(a.data, 4, a.nbytes);
     CHECK_EQ(mpshm_block_send(&a, MPSHM_COPY, copy), 0);
     CHECK_EQ(mpshm_block_send(&b, 0, shared), 0);
@@ -134,7 +134,7 @@ static void without_a_descriptor_what_was_sent_arrives(int strategy)
     CHECK_EQ(mpshm_enter(), 0);
     pid_t pid = forked();
     if (pid == 0) {
-        mpshm_block got, own = make(strategy, 100);
+        mpshm_block got, own = make_block(strategy, 100);
         struct rlimit files = {64, 64};
         CHECK_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
         while (dup(0) >= 0)
@@ -150,7 +150,7 @@ static void without_a_descriptor_what_was_sent_arrives(int strategy)
     }
     char byte;
     get_all(up[0], &byte, 1);
-    mpshm_block a = make(strategy, 1 << 20); /* memory that the child has never met */
+    mpshm_block a = make_block(strategy, 1 << 20); /* memory that the child has never met */
     memset(a.data, 6, a.nbytes);
     CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
     put_all(down[1], handle, sizeof(handle));
@@ -169,7 +169,7 @@ static void a_stopped_manager_delays_no_fork_and_a_question_ten_seconds(int stra
 {
     struct sigaction action = {.sa_handler = on_alarm};
     struct itimerval often = {{0, 100000}, {0, 100000}}, never = {{0, 0}, {0, 0}};
-    mpshm_block a = make(strategy, 1 << 20), b;
+    mpshm_block a = make_block(strategy, 1 << 20), b;
     pid_t manager = manager_pid();
 
     CHECK_EQ(kill(manager, SIGSTOP), 0);
@@ -237,7 +237,7 @@ static void a_full_manager_refuses_and_rests(int strategy)
         if (geteuid() == 0)
             CHECK(setgid(65534) == 0 && setuid(65534) == 0);
         CHECK_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
-        mpshm_block a = make(strategy, 100);
+        mpshm_block a = make_block(strategy, 100);
         files.rlim_cur = files.rlim_max;
         CHECK_EQ(mpshm_home(id), 0);
         mpshm__tree_path(id, "socket", address.sun_path, sizeof(address.sun_path));
@@ -291,7 +291,7 @@ static void whoever_waits_for_all_children_sees_the_manager_go(int strategy)
     int status;
 
     CHECK_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-    mpshm_block a = make(strategy, 1 << 20), b;
+    mpshm_block a = make_block(strategy, 1 << 20), b;
     pid_t pid = forked();
     if (pid == 0)
         _exit(0);
@@ -303,7 +303,7 @@ static void whoever_waits_for_all_children_sees_the_manager_go(int strategy)
     ((char *)a.data)[7] = 7;
     pid = forked();
     if (pid == 0) {
-        b = make(strategy, 1000);
+        b = make_block(strategy, 1000);
         mpshm_block_release(&b);
         _exit(((char *)a.data)[7]);
     }
@@ -340,7 +340,7 @@ static void managers_that_are_killed_at_any_time_leave_nobody_without_a_slot(int
     int stop[2];
 
     CHECK_EQ(pipe(stop), 0);
-    mpshm_block a = make(strategy, 1000);
+    mpshm_block a = make_block(strategy, 1000);
     memset(a.data, 5, a.nbytes);
     for (int i = 0; i < CLIENTS; i++)
         if ((pids[i] = forked()) == 0) {
@@ -372,7 +372,7 @@ static void managers_that_are_killed_at_any_time_leave_nobody_without_a_slot(int
         CHECK_EQ(reap(pids[i]), 0);
     pid_t last = forked(); /* there is a manager, and it has seen all of them go */
     if (last == 0) {
-        mpshm_block b = make(strategy, 1000);
+        mpshm_block b = make_block(strategy, 1000);
         mpshm_block_release(&b);
         _exit(0);
     }

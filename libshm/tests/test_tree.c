@@ -6,7 +6,7 @@
 
 static void a_forked_child_and_its_parent_see_one_memory(int strategy)
 {
-    mpshm_block a = make(strategy, 1 << 20);
+    mpshm_block a = make_block(strategy, 1 << 20);
     pid_t pid = forked();
 
     if (pid == 0) {
@@ -24,7 +24,7 @@ static void what_the_parent_frees_stays_valid_in_the_child(int strategy)
 {
     int go[2], done[2];
     char byte;
-    mpshm_block a = make(strategy, 1 << 20), b;
+    mpshm_block a = make_block(strategy, 1 << 20), b;
 
     CHECK(pipe(go) == 0 && pipe(done) == 0);
     memset(a.data, 5, a.nbytes);
@@ -34,7 +34,7 @@ static void what_the_parent_frees_stays_valid_in_the_child(int strategy)
         for (uint64_t i = 0; i < a.nbytes; i++)
             CHECK_EQ(((char *)a.data)[i], 5);
         /* The child allocates somewhere else than its parent. */
-        b = make(strategy, 1 << 20);
+        b = make_block(strategy, 1 << 20);
         memset(b.data, 9, b.nbytes);
         mpshm_block_release(&b);
         mpshm_block_release(&a);
@@ -42,7 +42,7 @@ static void what_the_parent_frees_stays_valid_in_the_child(int strategy)
     }
     mpshm_block_release(&a);
     for (int i = 0; i < 4; i++) {
-        b = make(strategy, 1 << 20);
+        b = make_block(strategy, 1 << 20);
         memset(b.data, 6, b.nbytes);
         mpshm_block_release(&b);
     }
@@ -61,7 +61,7 @@ static void a_message_outlives_a_killed_sender(int strategy)
     CHECK_EQ(mpshm_enter(), 0);
     pid_t pid = forked();
     if (pid == 0) {
-        mpshm_block a = make(strategy, 3 << 20);
+        mpshm_block a = make_block(strategy, 3 << 20);
         memset(a.data, 77, a.nbytes);
         mpshm_block_send(&a, 0, handle);
         put_all(p[1], handle, sizeof(handle));
@@ -80,7 +80,7 @@ static void a_killed_holder_gives_its_blocks_back(int strategy)
 {
     int p[2];
     char byte;
-    mpshm_block a = make(strategy, 1 << 20);
+    mpshm_block a = make_block(strategy, 1 << 20);
 
     CHECK(pipe(p) == 0);
     pid_t pid = forked();
@@ -100,7 +100,7 @@ static void a_killed_holder_gives_its_blocks_back(int strategy)
 static void a_killed_manager_is_replaced(int strategy)
 {
     unsigned char handle[MPSHM_HANDLE_SIZE];
-    mpshm_block a = make(strategy, 1 << 20), b;
+    mpshm_block a = make_block(strategy, 1 << 20), b;
 
     memset(a.data, 3, a.nbytes);
     for (int round = 0; round < 10; round++) {
@@ -116,7 +116,7 @@ static void a_killed_manager_is_replaced(int strategy)
             get_all(p[0], handle, sizeof(handle));
             CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &c), 0);
             CHECK_EQ(((char *)c.data)[c.nbytes - 1], 3);
-            b = make(strategy, 100); /* registers an arena of its own */
+            b = make_block(strategy, 100); /* registers an arena of its own */
             mpshm_block_release(&b);
             mpshm_block_release(&c);
             _exit(0);
@@ -144,7 +144,7 @@ static void a_stranger_who_gets_a_handle_joins_the_tree(int strategy)
         mpshm_block a, b;
         unsigned char id[MPSHM_ID_SIZE] = "another family!";
         CHECK_EQ(mpshm_set_home(id), 0);
-        b = make(strategy, 10);
+        b = make_block(strategy, 10);
         get_all(there[0], handle, sizeof(handle));
         CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &a), 0);
         CHECK_EQ(((char *)a.data)[99], 9);
@@ -154,7 +154,7 @@ static void a_stranger_who_gets_a_handle_joins_the_tree(int strategy)
         put_all(back[1], "d", 1);
         _exit(0);
     }
-    mpshm_block a = make(strategy, 100);
+    mpshm_block a = make_block(strategy, 100);
     memset(a.data, 9, 100);
     mpshm_block_send(&a, 0, handle);
     put_all(there[1], handle, sizeof(handle));
