@@ -216,7 +216,7 @@ int mpshm__join(struct mpshm__tree *tree)
 }
 
 /* One question, asked again when the manager was killed meanwhile. */
-static int ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out)
+int mpshm__ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out)
 {
     struct mpshm__frame question = *frame;
     int err = 0;
@@ -288,6 +288,15 @@ void mpshm__drop_stale_arenas(struct mpshm__tree *tree)
     }
 }
 
+int mpshm__arena_place(struct mpshm__tree *tree, struct mpshm__arena *arena)
+{
+    mpshm__drop_stale_arenas(tree);
+    if (tree->arenas[arena->index] != NULL)
+        return -ESTALE;
+    put(tree, arena);
+    return 0;
+}
+
 int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena)
 {
     int err = 0;
@@ -347,7 +356,7 @@ int mpshm__arena_meet(struct mpshm__tree *tree, uint32_t index, uint64_t nonce0,
         fd = err = mpshm__object_open_name(nonce);
     } else {
         struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET, .a = index};
-        err = ask(tree, &frame, &fd);
+        err = mpshm__ask(tree, &frame, &fd);
         if (err == 0 && fd < 0)
             err = -EBADMSG;
     }

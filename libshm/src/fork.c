@@ -110,7 +110,7 @@ static void in_parent(void)
 /* Among the arenas of the parent, the child is a guest. */
 static void disown(struct mpshm__tree *tree)
 {
-    tree->current = 0;
+    tree->own = NULL;
     for (uint32_t a = 0; a < tree->arena_top; a++) {
         struct mpshm__arena *arena = tree->arenas[a];
         if (arena == NULL || !arena->own)

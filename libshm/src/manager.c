@@ -21,31 +21,9 @@
 
 #include "manager.h"
 
-/* The number that a file begins with, UINT64_MAX when it has none ("max"). */
-static uint64_t number_in(const char *path)
+static int sooner(int a, int b)
 {
-    unsigned long long number;
-    FILE *file = fopen(path, "re");
-    int good = file != NULL && fscanf(file, "%llu", &number) == 1;
-
-    if (file != NULL)
-        fclose(file);
-    return good ? number : UINT64_MAX;
-}
-
-static uint64_t cache_limit(void)
-{
-    const char *text = getenv("MP_CACHE_BYTES");
-    char *end;
-
-    if (text != NULL && text[0] != 0) {
-        uint64_t value = strtoull(text, &end, 10);
-        if (*end == 0)
-            return value;
-    }
-    uint64_t memory = mpshm__memory_bytes();
-    uint64_t group = number_in("/sys/fs/cgroup/memory.max");
-    return (group < memory ? group : memory) / 8;
+    return a < 0 || (b >= 0 && b < a) ? b : a;
 }
 
 struct waiter {
@@ -100,11 +78,13 @@ int mpshm_manager_run(int listener, const char *folder)
     struct mpshm__control *control = m->tree.control;
     if (atomic_load(&control->ready) != 1) {
         memcpy(control->tree, m->tree.id, MPSHM_ID_SIZE);
-        atomic_store(&control->cache_limit, cache_limit());
         atomic_store(&control->ready, 1);
     } else {
         mpshm__keeper_resume(m);
     }
+    err = mpshm__cache_begin(m);
+    if (err < 0)
+        return err;
 
     /* Another descriptor of its own, so that the manager's own hold is not what it waits for; the
      * hold by which it entered is given up. */
@@ -120,10 +100,12 @@ int mpshm_manager_run(int listener, const char *folder)
 
     m->fds[LISTENER] = (struct pollfd){.fd = listener, .events = POLLIN};
     m->fds[EMPTY] = (struct pollfd){.fd = w.event_fd, .events = POLLIN};
+    m->fds[CACHE] = (struct pollfd){.fd = mpshm__cache_fd(m), .events = POLLIN};
     m->top = FIRST;
     for (int refused = 0;;) {
-        int idle = m->watching == 0 && m->orphans == 0 && m->fds[LISTENER].events != 0 && !refused;
-        if (poll(m->fds, (nfds_t)m->top, idle ? -1 : TICK_MS) < 0 && errno != EINTR)
+        int idle = m->watching == 0 && m->fds[LISTENER].events != 0 && !refused;
+        int timeout = sooner(mpshm__orphans_timeout(m), mpshm__cache_timeout(m));
+        if (poll(m->fds, (nfds_t)m->top, sooner(idle ? -1 : TICK_MS, timeout)) < 0 && errno != EINTR)
             return -errno;
         for (int c = m->top - 1; c >= FIRST;
              c--) /* downwards: mpshm__lost() moves the last one in */
@@ -134,6 +116,7 @@ int mpshm_manager_run(int listener, const char *folder)
         mpshm__keeper_look(m);
         if (m->orphans)
             mpshm__keeper_reclaim(m);
+        mpshm__cache_look(m);
         m->fds[LISTENER].events = POLLIN;
         if (refused) { /* a tick later: a lock that is not there must not keep us busy */
             uint64_t one = 1;

@@ -154,6 +154,9 @@ int mpshm__serve(struct manager *m, int c)
         else
             f.err = 0, answer_fd = m->tree.arenas[f.a]->fd;
         break;
+    case MPSHM__ADOPT:
+        f.err = mpshm__keeper_adopt(m, c, &f, &answer_fd);
+        break;
     default:
         f.err = -EBADMSG;
     }
