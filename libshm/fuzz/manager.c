@@ -115,7 +115,8 @@ static int pick_fds(struct choices *c, int *fds)
     switch (choose(c, 8)) {
     case 0:
         discard_mine();
-        CHECK_EQ(mpshm__arena_create(STRATEGIES[choose(c, 2)], 1, tree_id, NULL, &mine), 0);
+        CHECK_EQ(mpshm__arena_create(STRATEGIES[choose(c, 2)], 1 << 20, 1, tree_id, NULL, &mine),
+                 0);
         /* fall through */
     case 1:
         fds[0] = mine ? dup(mine->fd.number) : -1;
@@ -165,9 +166,17 @@ static void send_with(int sock, const void *data, size_t size, int *fds, int cou
 
 static void send_frame(struct choices *c, int k)
 {
-    static const uint16_t OPS[] = {
-        MPSHM__HELLO, MPSHM__HELLO,   MPSHM__CHILD,  MPSHM__REGISTER,   MPSHM__REGISTER,
-        MPSHM__GET,   MPSHM__CONTROL, MPSHM__ANSWER, MPSHM__ANSWER + 1, 0};
+    static const uint16_t OPS[] = {MPSHM__HELLO,
+                                   MPSHM__HELLO,
+                                   MPSHM__CHILD,
+                                   MPSHM__REGISTER,
+                                   MPSHM__REGISTER,
+                                   MPSHM__GET,
+                                   MPSHM__CONTROL,
+                                   MPSHM__ANSWER,
+                                   MPSHM__ADOPT,
+                                   MPSHM__ADOPT + 1,
+                                   0};
     unsigned char bytes[sizeof(struct mpshm__frame) * 2] = {0};
     struct mpshm__frame frame = {.magic = MPSHM__WIRE, .a = MPSHM__NO_SLOT};
     size_t size = sizeof(frame);

@@ -11,32 +11,32 @@
 
 #include "internal.h"
 
-enum { LEAST = 1 << 24 }; /* no arena is smaller, unless it was asked for */
+enum {
+    FIRST = 1 << 26, /* data of the first segment of a process */
+    LEAST = 1 << 20, /* no segment is smaller, unless it was asked for */
+    ROW_FOR = 1024,  /* bytes of data for each row of the tables: small blocks fill it too */
+    LEAST_ROWS = 1024,
+    DUMP_STEP = 1 << 24,
+};
 
 static const char MAGIC[8] = {'m', 'p', 's', 'h', 'm', 'A', 0, MPSHM__LAYOUT};
 
-/* An arena is address space and not memory, so it is made large enough to be the only one: twice
- * the machine's memory. MPSHM_ARENA_BYTES is for tests that want to see several. */
-static uint64_t default_size(void)
+/* As large as all before, so that there are few. MPSHM_ARENA_BYTES is for tests that want to see
+ * many. */
+uint64_t mpshm__arena_next_size(uint64_t total)
 {
     const char *text = getenv("MPSHM_ARENA_BYTES");
     uint64_t size = text ? strtoull(text, NULL, 10) : 0;
-
-    if (size == 0)
-        for (size = (uint64_t)1 << 32; size < 2 * mpshm__memory_bytes(); size *= 2)
-            ;
-    return size < MPSHM__LARGEST ? size : MPSHM__LARGEST;
-}
-
-static uint64_t within_limits(uint64_t size)
-{
     struct rlimit limit;
 
+    if (size == 0)
+        for (size = FIRST; size < total && size < MPSHM__OFFSETS / 2; size *= 2)
+            ;
     /* Every process of the tree maps it: under a limit on address space, leave room for others. */
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         while (size > LEAST && size > limit.rlim_cur / 32)
             size /= 2;
-    return size;
+    return size < MPSHM__OFFSETS ? size : MPSHM__OFFSETS;
 }
 
 uint64_t mpshm__pages(uint64_t nbytes)
@@ -77,6 +77,9 @@ static int map(int fd, uint64_t size, struct mpshm__arena **out)
         free(arena);
         return err;
     }
+    /* To dump a page that has never been touched makes it: a crash would write, and use, as much
+     * memory as there is address space. */
+    madvise(at, size, MADV_DONTDUMP);
     arena->header = at;
     arena->size = size;
     arena->fd = MPSHM__NO_FD;
@@ -99,7 +102,49 @@ static int point(struct mpshm__arena *arena)
     arena->capacity = h->capacity;
     arena->room = arena->size - h->data_at;
     arena->held = anonymous(arena->capacity * sizeof(uint32_t));
-    return arena->held == NULL ? -ENOMEM : 0;
+    if (arena->held == NULL)
+        return -ENOMEM;
+    mpshm__arena_dump(arena);
+    return 0;
+}
+
+/* With MPSHM_DUMP=1 a core dump has what has been allocated so far, in steps, since each call that
+ * says so may split a mapping. */
+void mpshm__arena_dump(struct mpshm__arena *arena)
+{
+    static _Atomic int wanted = -1;
+    uint64_t carved, end;
+
+    if (atomic_load_explicit(&wanted, memory_order_relaxed) < 0) {
+        const char *text = getenv("MPSHM_DUMP");
+        atomic_store(&wanted, text != NULL && strcmp(text, "1") == 0);
+    }
+    if (!atomic_load_explicit(&wanted, memory_order_relaxed))
+        return;
+    carved = atomic_load(&arena->header->carved);
+    if (carved <= arena->dumped)
+        return;
+    end = (carved + DUMP_STEP - 1) / DUMP_STEP * DUMP_STEP;
+    if (end > arena->room)
+        end = arena->room;
+    if (madvise(arena->data, mpshm__pages(end) <= arena->room ? mpshm__pages(end) : arena->room,
+                MADV_DODUMP) == 0)
+        arena->dumped = end;
+}
+
+int mpshm__arena_own(struct mpshm__arena *arena)
+{
+    if (arena->next == NULL)
+        arena->next = anonymous(arena->capacity * sizeof(uint32_t));
+    if (arena->extent == NULL)
+        arena->extent = anonymous(arena->capacity * sizeof(uint32_t));
+    if (arena->next == NULL || arena->extent == NULL)
+        return -ENOMEM;
+    memset(arena->warm, 0, sizeof(arena->warm));
+    memset(arena->cold, 0, sizeof(arena->cold));
+    arena->slabs = 0;
+    arena->own = 1;
+    return 0;
 }
 
 void mpshm__arena_unmap(struct mpshm__arena *arena)
@@ -119,15 +164,31 @@ void mpshm__arena_unmap(struct mpshm__arena *arena)
     free(arena);
 }
 
-int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
+/* The data of a segment, and a row for each block that may come to lie there. One that is made for
+ * a block larger than it would have been has just that block. */
+static void measure(struct mpshm__arena_header *plan, uint64_t size, uint64_t need)
+{
+    uint64_t bytes = mpshm__class_bytes(mpshm__class_of(need));
+    uint64_t least = mpshm__pages(bytes < MPSHM__SLAB_BYTES ? MPSHM__SLAB_BYTES : bytes);
+
+    plan->capacity = LEAST_ROWS;
+    if (size > least && size / ROW_FOR > LEAST_ROWS)
+        plan->capacity = size / ROW_FOR;
+    plan->blocks_at = MPSHM__PAGE;
+    plan->traits_at = plan->blocks_at + mpshm__pages(plan->capacity * sizeof(struct mpshm__block));
+    plan->far_at = far_begin(plan->traits_at, plan->capacity);
+    plan->data_at = data_begin(plan->far_at, plan->capacity);
+    plan->size = plan->data_at + mpshm__pages(size > least ? size : least);
+}
+
+int mpshm__arena_create(int strategy, uint64_t size, uint64_t need, const unsigned char *tree,
                         struct mpshm__slot *maker, struct mpshm__arena **out)
 {
     struct mpshm__arena_header plan = {0};
     struct mpshm__arena *arena = NULL;
-    uint64_t size = default_size();
     int fd = -1, err;
 
-    if (need > 2 * MPSHM__LARGEST - (1 << 30))
+    if (need > MPSHM__LARGEST)
         return -ENOMEM;
     memcpy(plan.magic, MAGIC, sizeof(MAGIC));
     memcpy(plan.tree, tree, MPSHM_ID_SIZE);
@@ -141,21 +202,11 @@ int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
         atomic_store(&maker->making[0], plan.nonce[0]);
     }
 
-    size = within_limits(size);
     for (;; size /= 2) {
-        /* A row for each page of data: only when smaller blocks than that fill a whole arena will
-         * there be a second one. */
-        plan.capacity = size / MPSHM__PAGE < 1024 ? 1024 : size / MPSHM__PAGE;
-        plan.blocks_at = MPSHM__PAGE;
-        plan.traits_at = plan.blocks_at + mpshm__pages(plan.capacity * sizeof(struct mpshm__block));
-        plan.far_at = far_begin(plan.traits_at, plan.capacity);
-        plan.data_at = data_begin(plan.far_at, plan.capacity);
-        uint64_t data =
-            size > need + MPSHM__SLAB_BYTES ? size : mpshm__pages(need) + MPSHM__SLAB_BYTES;
-        plan.size = plan.data_at + data;
-
-        fd = mpshm__object_create(strategy, plan.nonce, plan.size);
-        if (fd == -EFBIG && size / 2 >= need && size > LEAST)
+        measure(&plan, size, need);
+        err = mpshm__file_size_allowed(plan.size);
+        fd = err < 0 ? err : mpshm__object_create(strategy, plan.nonce, plan.size);
+        if (fd == -EFBIG && size > need && size > LEAST)
             continue; /* ulimit -f */
         if (fd < 0)
             return fd;
@@ -165,9 +216,10 @@ int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
         close(fd);
         if (strategy == MPSHM_FILE_SYSTEM)
             mpshm__object_unlink(plan.nonce);
-        /* Address space can be scarce too (ulimit -v): be content with less. */
-        if (err != -ENOMEM || size / 2 < need || size <= LEAST)
-            return err;
+        /* Address space can be scarce too (ulimit -v), and memory that may be locked (mlockall,
+         * then it is EAGAIN): be content with less. */
+        if ((err != -ENOMEM && err != -EAGAIN) || size <= need || size <= LEAST)
+            return err == -EAGAIN ? -ENOMEM : err;
     }
     mpshm__fd_set(&arena->fd, fd);
     arena->must_reserve = mpshm__object_must_reserve(strategy);
@@ -175,15 +227,10 @@ int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
         goto fail;
     memcpy(arena->header, &plan, sizeof(plan));
     err = point(arena);
+    if (err == 0)
+        err = mpshm__arena_own(arena);
     if (err < 0)
         goto fail;
-    arena->next = anonymous(plan.capacity * sizeof(uint32_t));
-    arena->extent = anonymous(plan.capacity * sizeof(uint32_t));
-    if (arena->next == NULL || arena->extent == NULL) {
-        err = -ENOMEM;
-        goto fail;
-    }
-    arena->own = 1;
     *out = arena;
     return 0;
 
@@ -237,19 +284,4 @@ int mpshm__arena_map(int fd, uint32_t index, const struct mpshm__arena_row *row,
     arena->index = index;
     *out = arena;
     return 0;
-}
-
-int mpshm__arena_punch(struct mpshm__arena *arena, uint64_t at, uint64_t size)
-{
-    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE);
-    uint64_t first = (at + page - 1) / page * page, end = (at + size) / page * page;
-
-    /* A stray write into the tables must not make a hole in somebody else's memory. */
-    if (size > arena->room || at > arena->room - size)
-        return 0;
-    if (end <= first || first != at || end != at + size)
-        return 0; /* all of it or nothing: what is half a hole is hard to keep books of */
-    /* A hole through the mapping: it needs no descriptor. It fails on locked pages, for example;
-     * then the memory stays in use and its content stays what it was. */
-    return madvise(arena->data + at, size, MADV_REMOVE) == 0;
 }

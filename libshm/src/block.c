@@ -53,50 +53,8 @@ void mpshm__fill(mpshm_block *out, struct mpshm__arena *arena, uint32_t i)
 /* What this process keeps warm is the first thing to go when memory is short. */
 static void trim_own(struct mpshm__tree *tree)
 {
-    for (uint32_t a = 0; a < tree->arena_top; a++)
-        if (tree->arenas[a] != NULL && tree->arenas[a]->own)
-            mpshm__trim(tree->control, tree->arenas[a]);
-}
-
-static int from_some_arena(struct mpshm__tree *tree, int strategy, uint64_t nbytes, int flags,
-                           struct mpshm__arena **out, uint32_t *i)
-{
-    int zeroed = flags & MPSHM_ZEROED;
-    struct mpshm__arena *arena;
-    int err;
-
-    /* The one that served last is tried first; there is seldom another. */
-    for (uint32_t k = 0; k <= tree->arena_top; k++) {
-        arena =
-            k == 0 ? (tree->current ? tree->arenas[tree->current - 1] : NULL) : tree->arenas[k - 1];
-        if (arena == NULL || !arena->own || arena->strategy != strategy)
-            continue;
-        err = mpshm__carve_or_reuse(tree->control, arena, nbytes, zeroed, i);
-        if (err == -EXFULL)
-            continue;
-        *out = arena;
-        return err;
-    }
-    if (flags & MPSHM_NOWAIT)
-        return -EAGAIN;
-    err = mpshm__join(tree);
-    if (err == 0)
-        err = mpshm__arena_create(strategy, nbytes + nbytes / 4, tree->id,
-                                  &tree->control->slots[tree->slot], &arena);
-    if (err < 0)
-        return err;
-    err = mpshm__arena_register(tree, arena);
-    if (err < 0) {
-        if (strategy == MPSHM_FILE_SYSTEM)
-            mpshm__object_unlink(arena->nonce);
-        mpshm__arena_unmap(arena);
-        return err;
-    }
-    atomic_store(&tree->control->slots[tree->slot].making[0], 0);
-    tree->current = arena->index + 1;
-    *out = arena;
-    err = mpshm__carve_or_reuse(tree->control, arena, nbytes, zeroed, i);
-    return err == -EXFULL ? -ENOMEM : err;
+    for (struct mpshm__arena *arena = tree->own; arena != NULL; arena = arena->next_own)
+        mpshm__trim(tree->control, arena);
 }
 
 int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out)
@@ -115,11 +73,13 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
     err = (flags & MPSHM_NOWAIT) && mpshm__trees[0] == NULL ? -EAGAIN : mpshm__home(&tree);
     if (err == 0 && tree->slot < 0)
         err = flags & MPSHM_NOWAIT ? -EAGAIN : mpshm__join(tree);
+    if (err == -ENOSPC)
+        err = -EDQUOT; /* the folder is full, and not memory */
     if (err == 0) {
-        err = from_some_arena(tree, strategy, nbytes, flags, &arena, &i);
+        err = mpshm__find_room(tree, strategy, nbytes, flags, &arena, &i);
         if (err == -ENOSPC || err == -ENOMEM) {
             trim_own(tree);
-            err = from_some_arena(tree, strategy, nbytes, flags, &arena, &i);
+            err = mpshm__find_room(tree, strategy, nbytes, flags, &arena, &i);
         }
     }
     if (err == 0) {

@@ -150,6 +150,15 @@ void mpshm__drop_stale_arenas(struct mpshm__tree *tree)
     }
 }
 
+int mpshm__arena_place(struct mpshm__tree *tree, struct mpshm__arena *arena)
+{
+    mpshm__drop_stale_arenas(tree);
+    if (tree->arenas[arena->index] != NULL)
+        return -ESTALE;
+    put(tree, arena);
+    return 0;
+}
+
 int mpshm__arena_register(struct mpshm__tree *tree, struct mpshm__arena *arena)
 {
     int err = 0;

@@ -210,6 +210,17 @@ int mpshm__join(struct mpshm__tree *tree)
     return err;
 }
 
+void mpshm__reconnect(struct mpshm__tree *tree)
+{
+    int sock = mpshm__fd_get(&tree->sock);
+    char byte;
+
+    if (tree->slot < 0 || (sock >= 0 && recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0))
+        return;
+    mpshm__disconnect(tree);
+    mpshm__join(tree);
+}
+
 int mpshm__ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out)
 {
     struct mpshm__frame question = *frame;
@@ -219,10 +230,12 @@ int mpshm__ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out
         return -ETIMEDOUT;
     for (int attempt = 0; attempt < MPSHM__ATTEMPTS; attempt++) {
         err = connected(tree);
-        if (err < 0)
-            return err;
+        /* Who has a slot says so first: some questions are for those alone. */
+        if (err == 0 && tree->slot >= 0 && !tree->introduced)
+            err = introduce(tree);
         *frame = question;
-        err = said(tree, frame, -1, fd_out);
+        if (err == 0)
+            err = said(tree, frame, -1, fd_out);
         if (mpshm__fd_use_reserve(err))
             continue;
         if (!mpshm__worth_another(err, attempt))

@@ -12,7 +12,8 @@
  *             in) is somebody else's arena to the child
  *   parent    closes its copies
  *
- *   Nobody is waited for, so a manager that is stopped delays no fork. These are pthread_atfork
+ *   Nobody is waited for, so a manager that is stopped delays no fork; one that has been killed is
+ *   replaced here, since a fork is often all that a parent does. These are pthread_atfork
  *   handlers, so nothing runs between them and the system call: no other hook, no interpreter, and
  *   a fork by anybody's C code is covered too. (vfork and posix_spawn run no handlers and need
  *   none: the child has nothing before it execs.)
@@ -82,6 +83,7 @@ static void prepare(void)
         child[t].fd = child[t].sock = child[t].slot = -1;
         if (tree == NULL)
             continue;
+        mpshm__reconnect(tree); /* so that the child has a connection, too */
         child[t].fd = mpshm__tree_reopen(tree, tree->stuck_until == 0);
         if (mpshm__holding(tree) != 0) { /* otherwise the child may take one when it needs it */
             if (child[t].fd >= 0)
@@ -115,7 +117,7 @@ static void in_parent(void)
 /* Among the arenas of the parent, the child is a guest. */
 static void disown(struct mpshm__tree *tree)
 {
-    tree->current = 0;
+    tree->own = NULL;
     for (uint32_t a = 0; a < tree->arena_top; a++) {
         struct mpshm__arena *arena = tree->arenas[a];
         if (arena == NULL || !arena->own)

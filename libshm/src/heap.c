@@ -13,9 +13,11 @@
  *     comes; in the child they are held until it ends.
  *
  * Note [Whose address is it]
- *   free() must tell ours from malloc's without a lock. The ranges of the arenas that ever served
- *   here stand in a list that only grows; a range is emptied before its arena is unmapped, which
- *   happens only when nothing in it is held. In each of these arenas `born` says for each page
+ *   free() must tell ours from malloc's without a lock. The ranges of the arenas that serve here
+ *   stand in a list; a range is emptied before its arena is unmapped, which happens only when
+ *   nothing in it is held, and may then be filled with another. Whoever looks while a range is
+ *   being changed may pass it by: no address that can be asked about lies in it. A version that is
+ *   odd meanwhile, and another afterwards, tells. In each of these arenas `born` says for each page
  * which block begins there, while it is in use. */
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -31,7 +33,8 @@ enum { RANGES = 256, KEEP = 8, KEEP_BYTES = 1 << 20 };
 static struct {
     _Atomic uintptr_t end; /* 0: none */
     _Atomic uintptr_t begin;
-    struct mpshm__arena *arena;
+    struct mpshm__arena *_Atomic arena;
+    _Atomic uint32_t version;
 } ranges[RANGES];
 static _Atomic uint32_t range_count;
 
@@ -40,32 +43,49 @@ static struct mpshm__arena *arena_at(const void *address)
     uintptr_t at = (uintptr_t)address;
     uint32_t n = atomic_load_explicit(&range_count, memory_order_acquire);
 
-    for (uint32_t r = 0; r < n; r++)
-        if (at >= atomic_load_explicit(&ranges[r].begin, memory_order_relaxed) &&
-            at < atomic_load_explicit(&ranges[r].end, memory_order_relaxed))
-            return ranges[r].arena;
+    for (uint32_t r = 0; r < n; r++) {
+        uint32_t version = atomic_load_explicit(&ranges[r].version, memory_order_acquire);
+        if (at >= atomic_load_explicit(&ranges[r].begin, memory_order_acquire) &&
+            at < atomic_load_explicit(&ranges[r].end, memory_order_acquire)) {
+            struct mpshm__arena *arena =
+                atomic_load_explicit(&ranges[r].arena, memory_order_acquire);
+            if (version % 2 == 0 &&
+                atomic_load_explicit(&ranges[r].version, memory_order_relaxed) == version)
+                return arena;
+        }
+    }
     return NULL;
+}
+
+static void set_range(uint32_t r, struct mpshm__arena *arena, uintptr_t begin, uintptr_t end)
+{
+    atomic_fetch_add(&ranges[r].version, 1);
+    atomic_store(&ranges[r].begin, begin);
+    atomic_store(&ranges[r].end, end);
+    atomic_store(&ranges[r].arena, arena);
+    atomic_fetch_add(&ranges[r].version, 1);
 }
 
 int mpshm__heap_enlist(struct mpshm__arena *arena)
 {
-    uint32_t n = atomic_load(&range_count);
+    uint32_t n = atomic_load(&range_count), r = 0;
     size_t bytes = (arena->room / MPSHM__PAGE + 1) * sizeof(uint32_t);
     void *born;
 
     if (arena->born != NULL)
         return 0;
-    if (n == RANGES)
+    while (r < n && atomic_load(&ranges[r].arena) != NULL)
+        r++;
+    if (r == RANGES)
         return -ENOSPC;
     born = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
                 -1, 0);
     if (born == MAP_FAILED)
         return -ENOMEM;
     arena->born = born;
-    ranges[n].arena = arena;
-    atomic_store(&ranges[n].begin, (uintptr_t)arena->data);
-    atomic_store(&ranges[n].end, (uintptr_t)arena->data + arena->room);
-    atomic_store_explicit(&range_count, n + 1, memory_order_release);
+    set_range(r, arena, (uintptr_t)arena->data, (uintptr_t)arena->data + arena->room);
+    if (r == n)
+        atomic_store_explicit(&range_count, n + 1, memory_order_release);
     return 0;
 }
 
@@ -74,10 +94,8 @@ void mpshm__heap_forget(struct mpshm__arena *arena)
     if (arena->born == NULL)
         return;
     for (uint32_t r = 0; r < atomic_load(&range_count); r++)
-        if (ranges[r].arena == arena && atomic_load(&ranges[r].end) != 0) {
-            atomic_store(&ranges[r].end, 0);
-            atomic_store(&ranges[r].begin, UINTPTR_MAX);
-        }
+        if (atomic_load(&ranges[r].arena) == arena)
+            set_range(r, NULL, UINTPTR_MAX, 0);
     munmap(arena->born, (arena->room / MPSHM__PAGE + 1) * sizeof(uint32_t));
     arena->born = NULL;
 }
@@ -195,7 +213,7 @@ static void *take_kept(int strategy, uint64_t nbytes)
 
     for (uint32_t k = keep.count; k-- > 0;) {
         struct kept got = keep.blocks[k];
-        if (got.size_class != size_class || got.arena->strategy != strategy)
+        if (got.size_class != size_class || got.arena->strategy != mpshm__usable_strategy(strategy))
             continue;
         memmove(&keep.blocks[k], &keep.blocks[k + 1], (--keep.count - k) * sizeof(got));
         if (!known_to_us_alone(got.arena, got.index)) {
@@ -337,8 +355,8 @@ void mpshm__heap_before_fork(void)
 {
     mpshm__heap_flush_locked();
     for (uint32_t r = 0; keeps_private != NULL && r < atomic_load(&range_count); r++) {
-        struct mpshm__arena *arena = ranges[r].arena;
-        if (atomic_load(&ranges[r].end) == 0 || arena->holding == 0)
+        struct mpshm__arena *arena = atomic_load(&ranges[r].arena);
+        if (arena == NULL || arena->holding == 0)
             continue;
         for (uint32_t i = 0, used = mpshm__used(arena); i < used; i++) {
             uint64_t where = (uint64_t)atomic_load(&arena->blocks[i].where) * 64;

@@ -90,6 +90,9 @@ int mpshm__object_must_reserve(int strategy);
 int mpshm__reserve(int fd, uint64_t at, uint64_t size);
 /* The same in an own arena, also when its descriptor has been closed. */
 int mpshm__arena_reserve(struct mpshm__arena *arena, uint64_t at, uint64_t size);
+/* May this process make a file of `size` bytes (ulimit -f)? 0 or -EFBIG. Asked first, because the
+ * kernel's refusal comes with a signal that kills (SIGXFSZ). */
+int mpshm__file_size_allowed(uint64_t size);
 
 /* the strategies */
 int mpshm__memfd_create(uint64_t size);
@@ -142,7 +145,7 @@ void mpshm__tree_remove(const unsigned char *id);
 
 /* ---- arena.c: arenas as one process sees them ---- */
 
-enum { MPSHM__CLASSES = 128 };
+enum { MPSHM__CLASSES = 192 };
 
 struct mpshm__arena {
     struct mpshm__arena_header *header; /* the mapping */
@@ -153,6 +156,7 @@ struct mpshm__arena {
     uint64_t size;
     uint64_t capacity; /* of the tables: what was checked once is not read from there again */
     uint64_t room;     /* bytes of data */
+    uint64_t dumped;   /* of these, how many a core dump shall have */
     uint64_t nonce[2];
     struct mpshm__tree *tree;
     uint32_t index;
@@ -163,7 +167,8 @@ struct mpshm__arena {
     uint64_t holding;    /* how many blocks this process holds here */
     uint32_t *born; /* for each page, the heap's block that begins there: its row + 1; or NULL */
     /* of the owner alone: */
-    uint32_t *next; /* links of the free lists: index + 1 */
+    struct mpshm__arena *next_own; /* the list that begins in tree->own */
+    uint32_t *next;                /* links of the free lists: index + 1 */
     uint32_t warm[MPSHM__CLASSES];
     uint32_t cold[MPSHM__CLASSES];
     uint32_t
@@ -186,13 +191,39 @@ struct mpshm__slab {
  * the row of the control file. */
 int mpshm__arena_map(int fd, uint32_t index, const struct mpshm__arena_row *row,
                      const struct mpshm__tree *tree, struct mpshm__arena **out);
-/* Make a new one for `need` bytes in one piece. Its row is not yet known to anybody. */
-int mpshm__arena_create(int strategy, uint64_t need, const unsigned char *tree,
+/* Make a new one with about `size` bytes of data, and in any case for a block of `need` bytes. Its
+ * row is not yet known to anybody. */
+int mpshm__arena_create(int strategy, uint64_t size, uint64_t need, const unsigned char *tree,
                         struct mpshm__slot *maker, struct mpshm__arena **out);
 void mpshm__arena_unmap(struct mpshm__arena *arena);
-/* Give the memory of one free block, or of any range of data, back. */
-/* 1 when the range, whole pages, is gone and reads as zero; 0 when it is as before. */
-int mpshm__arena_punch(struct mpshm__arena *arena, uint64_t at, uint64_t size);
+/* What the owner needs beside the mapping: free lists, all empty. */
+int mpshm__arena_own(struct mpshm__arena *arena);
+/* Show core dumps what has been allocated so far, where MPSHM_DUMP=1 asks for it. */
+void mpshm__arena_dump(struct mpshm__arena *arena);
+/* How much data the next segment of a process has that has `total` bytes of it already. */
+uint64_t mpshm__arena_next_size(uint64_t total);
+
+/* ---- purge.c: pages given back to the system, and what is cached ---- */
+
+void mpshm__cache_add(struct mpshm__control *control, struct mpshm__arena *arena, uint64_t size);
+void mpshm__cache_take(struct mpshm__control *control, struct mpshm__arena *arena, uint64_t size);
+/* The manager looks after the cache while there is something in it: see cache.c. */
+void mpshm__cache_wake(struct mpshm__control *control);
+/* 1 when the pages of block `i`, which nobody uses, are gone and read as zero; 0 when they are as
+ * before. What is known about it stays as it was. */
+int mpshm__purge_pages(struct mpshm__arena *arena, uint32_t i);
+/* As the manager: purge a free and dirty block, maybe under its living owner. Returns the bytes. */
+uint64_t mpshm__purge_free(struct mpshm__control *control, struct mpshm__arena *arena, uint32_t i);
+/* As the manager: finish what a manager was purging when it was killed. */
+void mpshm__purge_finish(struct mpshm__control *control, struct mpshm__arena *arena);
+/* The slab that begins with row `first` and is the `nth`. 0, or -EBADMSG when there is none. */
+int mpshm__slab_from_rows(const struct mpshm__arena *arena, uint32_t first, uint64_t nth,
+                          struct mpshm__slab *slab);
+/* Purge a slab of which nothing is in use. */
+int mpshm__purge_slab(struct mpshm__control *control, struct mpshm__arena *arena,
+                      const struct mpshm__slab *slab);
+/* Purge everything: nothing in it is in use, and nothing will be. */
+void mpshm__purge_all(struct mpshm__arena *arena);
 
 /* ---- sizeclass.c ---- */
 
@@ -227,11 +258,33 @@ uint32_t mpshm__used(const struct mpshm__arena *arena);
 
 /* ---- alloc.c: the owner's side ---- */
 
-int mpshm__carve_or_reuse(struct mpshm__control *control, struct mpshm__arena *arena,
-                          uint64_t nbytes, int zeroed, uint32_t *out);
+/* Where a block comes from, in the order in which a process tries all its segments. */
+enum mpshm__source {
+    MPSHM__FROM_WARM,   /* a free block with its pages, unless much of it would have to be zeroed */
+    MPSHM__FROM_COLD,   /* a free block without */
+    MPSHM__FROM_GROUND, /* where nothing has been yet */
+    MPSHM__FROM_ANY,    /* a free block, whatever it costs to zero it */
+};
+/* 0, -EXFULL when that source has none, or another -errno. */
+int mpshm__allocate_in(struct mpshm__control *control, struct mpshm__arena *arena,
+                       enum mpshm__source source, uint64_t nbytes, int zeroed, uint32_t *out);
+/* Put a free block into the private list that its page state asks for. */
+void mpshm__list_block(struct mpshm__arena *arena, uint32_t i);
+uint64_t mpshm__slab_bytes(uint64_t nth);
 void mpshm__drain_returned(struct mpshm__arena *arena);
 /* Give back what is free in an own arena. */
 void mpshm__trim(struct mpshm__control *control, struct mpshm__arena *arena);
+
+/* ---- adopt.c: the owner's private state, rebuilt in a segment that somebody has left ---- */
+
+int mpshm__arena_adopt(struct mpshm__control *control, struct mpshm__arena *arena);
+
+/* ---- grow.c: which segment a block comes from ---- */
+
+int mpshm__find_room(struct mpshm__tree *tree, int strategy, uint64_t nbytes, int flags,
+                     struct mpshm__arena **out, uint32_t *i);
+/* What is asked for, or the other one where this system refuses memfds. */
+int mpshm__usable_strategy(int strategy);
 
 /* ---- wire.c: what client and manager say to each other ---- */
 
@@ -244,6 +297,8 @@ enum mpshm__op {
     MPSHM__GET,       /* a = row. Answer with its descriptor */
     MPSHM__CONTROL,   /* Answer with a descriptor of the control file, of a new description */
     MPSHM__ANSWER,    /* err = 0 or -errno */
+    MPSHM__ADOPT,     /* a segment of a dead owner: size = of the block, nonce[0] = least data.
+                         Answer: a = row, with a descriptor; or -ENOENT and size = of all of them */
 };
 enum { MPSHM__NO_SLOT = 0xffffffffu, MPSHM__WIRE = 0x6d707302 };
 
@@ -276,10 +331,10 @@ struct mpshm__tree {
     int introduced;        /* the manager knows whose connection this is */
     int slot;              /* of this process, or -1 */
     struct mpshm__arena *arenas[MPSHM__ARENAS];
-    uint32_t arena_top;   /* rows above are empty */
-    uint32_t current;     /* own arena that allocation tries first, + 1 */
-    int kept_fds;         /* descriptors of arenas of others */
-    uint64_t stuck_until; /* the manager did not answer: do not ask before */
+    uint32_t arena_top;       /* rows above are empty */
+    struct mpshm__arena *own; /* the list of own arenas, the one with room first */
+    int kept_fds;             /* descriptors of arenas of others */
+    uint64_t stuck_until;     /* the manager did not answer: do not ask before */
 };
 
 enum { MPSHM__TREES = 16 };
@@ -304,6 +359,9 @@ void mpshm__drop_stale_arenas(struct mpshm__tree *tree);
 
 /* A connection, and a slot: from here on this process may hold blocks. */
 int mpshm__join(struct mpshm__tree *tree);
+/* Find the next manager, when this process has a slot and has lost the last one: somebody must look
+ * after those that die. Nothing when there is none to be had. */
+void mpshm__reconnect(struct mpshm__tree *tree);
 /* One question, asked again when the manager was killed meanwhile. No slot is needed. */
 int mpshm__ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out);
 /* Register an arena: `known` when it has a row already. */
@@ -366,6 +424,9 @@ void mpshm__fill(mpshm_block *out, struct mpshm__arena *arena, uint32_t i);
 void mpshm__let_go(const mpshm_block *block);
 /* One more hold on a block that this process holds already. -EAGAIN as flags allow. */
 int mpshm__block_again(struct mpshm__arena *arena, uint32_t i, int flags, mpshm_block *out);
+/* An arena that was mapped stands in the table from now on. -ESTALE when it may not. */
+int mpshm__arena_place(struct mpshm__tree *tree, struct mpshm__arena *arena);
+
 /* ---- starter.c ---- */
 
 /* Is somebody listening? */

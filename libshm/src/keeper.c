@@ -13,49 +13,13 @@ void mpshm__keeper_forget(struct manager *m, uint32_t i)
     struct mpshm__arena *arena = m->tree.arenas[i];
     struct mpshm__arena_row *row = &m->tree.control->arenas[i];
 
-    atomic_fetch_sub(&m->tree.control->cached_bytes, atomic_load(&arena->header->cached));
+    mpshm__cache_take(m->tree.control, arena, atomic_load(&arena->header->cached));
     atomic_store(&row->nonce[0], 0);
+    atomic_store(&row->handed, 0);
     if (arena->strategy == MPSHM_FILE_SYSTEM)
         mpshm__object_unlink(arena->nonce);
     mpshm__arena_unmap(arena);
     m->tree.arenas[i] = NULL;
-}
-
-/* Nobody will allocate in it any more: what is free goes back to the system, and when nothing is in
- * use it goes as a whole. */
-static int reclaim_orphan(struct manager *m, uint32_t i)
-{
-    struct mpshm__arena *arena = m->tree.arenas[i];
-    uint32_t used = mpshm__used(arena);
-    int live = 0;
-
-    for (uint32_t k = 0; k < used; k++) {
-        struct mpshm__block *block = &arena->blocks[k];
-        if (atomic_load(&block->state) & MPSHM__LIVE) {
-            live = 1;
-            continue;
-        }
-        uint64_t size =
-            mpshm__class_bytes(atomic_load(&arena->traits[k].size_class) % MPSHM__CLASSES);
-        if (size >= MPSHM__SLAB_LIMIT && atomic_load(&arena->traits[k].warmth) == MPSHM__WARM &&
-            mpshm__arena_punch(arena, (uint64_t)atomic_load(&block->where) * 64,
-                               mpshm__pages(size))) {
-            atomic_store(&arena->traits[k].warmth, MPSHM__PUNCHED);
-            atomic_fetch_sub(&arena->header->cached, size);
-            atomic_fetch_sub(&m->tree.control->cached_bytes, size);
-        }
-    }
-    if (!live)
-        mpshm__keeper_forget(m, i);
-    return live;
-}
-
-void mpshm__keeper_reclaim(struct manager *m)
-{
-    m->orphans = 0;
-    for (uint32_t i = 0; i < m->tree.arena_top; i++)
-        if (m->tree.arenas[i] != NULL && atomic_load(&m->tree.arenas[i]->header->orphan))
-            m->orphans += reclaim_orphan(m, i);
 }
 
 void mpshm__keeper_unwatch(struct manager *m, int slot)
@@ -92,10 +56,8 @@ static void sweep_locked(struct manager *m, int slot)
         struct mpshm__arena *arena = m->tree.arenas[i];
         if (arena == NULL)
             continue;
-        if (atomic_load(&m->tree.control->arenas[i].owner) == (uint32_t)slot) {
-            atomic_store(&m->tree.control->arenas[i].owner, MPSHM__NO_SLOT);
-            atomic_store(&arena->header->orphan, 1);
-        }
+        if (atomic_load(&m->tree.control->arenas[i].owner) == (uint32_t)slot)
+            mpshm__orphan_begin(m, i);
         mpshm__forget_holders(m->tree.control, arena, gone);
     }
     mpshm__object_unlink_unfinished(m->tree.control, &m->tree.control->slots[slot]);
@@ -184,9 +146,7 @@ void mpshm__keeper_catch_up(struct manager *m, uint32_t i)
 
     if (owner >= MPSHM__SLOTS || atomic_load(&control->slots[owner].state) == MPSHM__SLOT_FREE ||
         atomic_load(&control->slots[owner].pid) != atomic_load(&row->owner_pid)) {
-        atomic_store(&row->owner, MPSHM__NO_SLOT);
-        atomic_store(&m->tree.arenas[i]->header->orphan, 1);
-        m->orphans = 1; /* counted at the next tick */
+        mpshm__orphan_begin(m, i);
     }
     /* A slot is free for as long as its lock is held here: who takes it sets bits only then. */
     for (int slot = 0; slot < MPSHM__SLOTS; slot++) {
@@ -236,5 +196,6 @@ void mpshm__keeper_resume(struct manager *m)
     for (uint32_t i = 0; i < m->tree.arena_top; i++)
         if (m->tree.arenas[i] != NULL)
             mpshm__keeper_catch_up(m, i);
+    mpshm__orphans_resume(m);
     mpshm__keeper_reclaim(m);
 }

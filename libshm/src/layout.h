@@ -58,8 +58,11 @@ enum {
     MPSHM__LAYOUT = 2,
 };
 
-/* An arena, and so a block, is at most this large: offsets are 32 bits of 64 bytes. */
-#define MPSHM__LARGEST ((uint64_t)1 << 37)
+/* A block begins below this offset, since `where` is 32 bits of 64 bytes. */
+#define MPSHM__OFFSETS ((uint64_t)1 << 38)
+/* A block is at most this large; one that is larger than the offsets reach has a segment of its own
+ * and begins at 0. */
+#define MPSHM__LARGEST ((uint64_t)1 << 43)
 
 /* ---- the control file ---- */
 
@@ -107,7 +110,8 @@ struct mpshm__arena_row {
     _Atomic uint32_t owner;    /* slot */
     _Atomic int32_t owner_pid; /* where a replaced manager may find the descriptor again */
     _Atomic int32_t owner_fd;
-    unsigned char reserved[16];
+    _Atomic uint32_t handed; /* slot + 1 of an adopter that has not confirmed yet: see orphan.c */
+    unsigned char reserved[12];
 };
 
 /* "mpshmC", a zero, and the layout's number: read and written as one word, last of all. */
@@ -121,7 +125,8 @@ struct mpshm__control {
     _Atomic uint64_t ready; /* 1 when a manager has filled this in */
     _Atomic uint64_t far;   /* 1 when a slot beyond the near ones has ever been taken */
     char version[24];       /* of the library that made the file, for those it must refuse */
-    unsigned char reserved[128 - 80];
+    _Atomic uint32_t cache_unwatched; /* 1: who fills the cache wakes the manager, see cache.c */
+    unsigned char reserved[128 - 84];
     struct mpshm__slot slots[MPSHM__SLOTS];
     struct mpshm__arena_row arenas[MPSHM__ARENAS];
 };
@@ -152,7 +157,13 @@ enum {
     MPSHM__FRESH = 1,   /* never written to: reads as zero */
     MPSHM__PUNCHED = 2, /* given back: reads as zero, and has to be reserved again */
     MPSHM__IN_USE = 3,  /* not free, or not yet counted as such */
+    MPSHM__PURGING = 4, /* the manager is giving it back: nobody may use it meanwhile */
+    /* A flag beside these: the block is in a private list of its owner, or will be as soon as the
+     * owner has emptied the list of returned blocks. An adopter believes this flag alone, see
+     * adopt.c. */
+    MPSHM__LISTED = 0x80,
 };
+#define MPSHM__PAGES(warmth) ((warmth) & ~(unsigned)MPSHM__LISTED)
 
 struct mpshm__trait {
     _Atomic uint8_t size_class;
@@ -177,7 +188,7 @@ struct mpshm__arena_header {
     uint64_t data_at;
     uint32_t strategy;
     uint32_t reserved;
-    _Atomic uint32_t orphan; /* the owner has died: nobody will allocate here any more */
+    _Atomic uint32_t orphan; /* the owner has died and nobody adopts it: purge what is freed */
     _Atomic uint32_t used;   /* rows that have ever been used; grows only */
     _Atomic uint64_t carved; /* bytes of data that have ever been used; grows only */
     _Atomic uint64_t cached; /* bytes that are free and warm */

@@ -21,31 +21,9 @@
 
 #include "manager.h"
 
-/* The number that a file begins with, UINT64_MAX when it has none ("max"). */
-static uint64_t number_in(const char *path)
+static int sooner(int a, int b)
 {
-    unsigned long long number;
-    FILE *file = fopen(path, "re");
-    int good = file != NULL && fscanf(file, "%llu", &number) == 1;
-
-    if (file != NULL)
-        fclose(file);
-    return good ? number : UINT64_MAX;
-}
-
-static uint64_t cache_limit(void)
-{
-    const char *text = getenv("MP_CACHE_BYTES");
-    char *end;
-
-    if (text != NULL && text[0] != 0) {
-        uint64_t value = strtoull(text, &end, 10);
-        if (*end == 0)
-            return value;
-    }
-    uint64_t memory = mpshm__memory_bytes();
-    uint64_t group = number_in("/sys/fs/cgroup/memory.max");
-    return (group < memory ? group : memory) / 8;
+    return a < 0 || (b >= 0 && b < a) ? b : a;
 }
 
 enum { WANTED_FILES = 65536, LINGER_MS = 1000, TOUCH_MS = 3600 * 1000 };
@@ -129,11 +107,13 @@ static int only_the_parent_is_left(const struct manager *m)
 }
 
 /* -1 to sleep until something happens, otherwise milliseconds. */
-static int patience(const struct manager *m)
+static int patience(struct manager *m)
 {
-    if (m->watching || m->orphans || m->pause_admitting || m->refused || m->broken)
-        return TICK_MS;
-    return only_the_parent_is_left(m) ? LINGER_MS : TOUCH_MS;
+    int wait = only_the_parent_is_left(m) ? LINGER_MS : TOUCH_MS;
+
+    if (m->watching || m->pause_admitting || m->refused || m->broken)
+        wait = TICK_MS;
+    return sooner(wait, sooner(mpshm__orphans_timeout(m), mpshm__cache_timeout(m)));
 }
 
 /* The loop, until nobody is in the tree (0), or the one that is left must not be kept waiting (1).
@@ -148,7 +128,11 @@ static int loop(struct manager *m, struct waiter *w)
         int n = poll(m->fds, (nfds_t)m->top, wait);
         if (n < 0 && errno != EINTR)
             return -errno;
-        if (n == 0 && wait == LINGER_MS && only_the_parent_is_left(m))
+        if (n > 0 || !only_the_parent_is_left(m))
+            m->lonely_since = 0;
+        else if (m->lonely_since == 0)
+            m->lonely_since = mpshm__now_ns();
+        else if (mpshm__now_ns() - m->lonely_since > LINGER_MS * 1000000ull)
             return 1;
         m->pause_admitting = 0;
         if (n < 0)
@@ -166,6 +150,7 @@ static int loop(struct manager *m, struct waiter *w)
         mpshm__keeper_look(m);
         if (m->orphans)
             mpshm__keeper_reclaim(m);
+        mpshm__cache_look(m);
         if (mpshm__now_ns() - touched > TOUCH_MS * 1000000ull) {
             touched = mpshm__now_ns();
             mpshm__touch_folder(m);
@@ -222,12 +207,14 @@ int mpshm_manager_run(int listener, int control_fd, const char *folder)
     }
     struct mpshm__control *control = m->tree.control;
     if (atomic_load(&control->ready) != 1) {
-        atomic_store(&control->cache_limit, cache_limit());
         atomic_store(&control->ready, 1);
     } else {
         mpshm__keeper_resume(m);
     }
 
+    err = mpshm__cache_begin(m);
+    if (err < 0)
+        return err;
     /* Another descriptor of its own, so that the manager's own hold is not what it waits for; the
      * hold by which it entered is given up. */
     w.control_fd = mpshm__tree_reopen(&m->tree, 0);
@@ -245,6 +232,7 @@ int mpshm_manager_run(int listener, int control_fd, const char *folder)
     m->fds[LISTENER] = (struct pollfd){.fd = listener, .events = POLLIN};
     m->fds[EMPTY] = (struct pollfd){.fd = w.event_fd, .events = POLLIN};
     m->fds[FOLDER] = (struct pollfd){.fd = -1};
+    m->fds[CACHE] = (struct pollfd){.fd = mpshm__cache_fd(m), .events = POLLIN};
     m->top = FIRST;
     mpshm__watch_folder(m);
     mpshm__keeper_discover(m);

@@ -1,5 +1,6 @@
-/* What the manager is made of: keeper.c looks after arenas and slots, serve.c answers clients,
- * manager.c begins, loops and leaves. */
+/* What the manager is made of: keeper.c looks after arenas and slots, orphan.c after those that
+ * have lost their owner, cache.c after what is kept warm; serve.c answers clients, manager.c
+ * begins, loops and leaves. */
 #ifndef MPSHM_MANAGER_H
 #define MPSHM_MANAGER_H
 
@@ -13,7 +14,8 @@ enum {
     LISTENER = 0,
     EMPTY = 1,
     FOLDER = 2,
-    FIRST = 3,
+    CACHE = 3,
+    FIRST = 4,
 };
 
 struct manager {
@@ -28,10 +30,17 @@ struct manager {
     int orphans;   /* arenas without an owner */
     int folder_fd; /* locked: see rendezvous.c */
     uint64_t socket_inode;
-    int broken;          /* the folder could not be made again yet */
-    int spare;           /* a descriptor for refusing those for whom there is none */
-    int pause_admitting; /* until the next tick */
-    int refused;         /* somebody is in the tree after all: wait again, a tick later */
+    int broken;            /* the folder could not be made again yet */
+    int spare;             /* a descriptor for refusing those for whom there is none */
+    int pause_admitting;   /* until the next tick */
+    uint64_t lonely_since; /* nobody but the parent is left; 0: not so */
+    int refused;           /* somebody is in the tree after all: wait again, a tick later */
+    /* ---- orphan.c ---- */
+    uint64_t look_at;              /* when orphans are looked at again */
+    uint64_t since[MPSHM__ARENAS]; /* orphaned, or handed to an adopter; 0 for neither */
+    uint64_t left_cached[MPSHM__ARENAS];
+    uint32_t live_row[MPSHM__ARENAS]; /* a block that was in use at the last look */
+    struct mpshm__cache_watch *cache; /* cache.c */
 };
 
 /* ---- keeper.c ---- */
@@ -41,7 +50,6 @@ int mpshm__keeper_map(struct manager *m, uint32_t i, int fd);
 /* ... and what happened while it was out of reach. */
 void mpshm__keeper_catch_up(struct manager *m, uint32_t i);
 void mpshm__keeper_forget(struct manager *m, uint32_t i);
-void mpshm__keeper_reclaim(struct manager *m);
 int mpshm__keeper_is_alive(const struct manager *m, int slot);
 int mpshm__keeper_is_attached(const struct manager *m, int slot);
 void mpshm__keeper_detach(struct manager *m, int slot);
@@ -53,6 +61,30 @@ void mpshm__keeper_look(struct manager *m);
 void mpshm__keeper_sweep(struct manager *m, int slot);
 /* A predecessor was killed: find again what the control file speaks of. */
 void mpshm__keeper_resume(struct manager *m);
+
+/* ---- orphan.c ---- */
+
+/* Is this the one manager that hands out and purges? */
+/* The arena in row `i` has lost its owner. */
+void mpshm__orphan_begin(struct manager *m, uint32_t i);
+void mpshm__orphans_resume(struct manager *m);
+/* Look at orphans, when it is time: purge and drop. */
+void mpshm__keeper_reclaim(struct manager *m);
+/* Milliseconds until it is time; -1 when there are none. */
+int mpshm__orphans_timeout(const struct manager *m);
+/* The client of connection `c` asks for one. 0 and the descriptor, or -ENOENT. */
+int mpshm__keeper_adopt(struct manager *m, int c, struct mpshm__frame *f, int *fd);
+
+/* ---- cache.c ---- */
+
+/* Begin to look after what is cached: 0 or -errno. */
+int mpshm__cache_begin(struct manager *m);
+/* Becomes readable when somebody fills a cache that nobody looks after. */
+int mpshm__cache_fd(const struct manager *m);
+/* Look, when it is time: set the limit, and give back what cannot be kept. */
+void mpshm__cache_look(struct manager *m);
+/* Milliseconds until it is time; -1 when nothing is cached. */
+int mpshm__cache_timeout(const struct manager *m);
 
 /* ---- serve.c ---- */
 

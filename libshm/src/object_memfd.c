@@ -19,8 +19,8 @@ int mpshm__memfd_create(uint64_t size)
 
     if (fd < 0 && errno == EINVAL)
         fd = memfd_create("mpshm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-    if (fd < 0)
-        return -errno;
+    if (fd < 0) /* a sandbox that knows no memfds says EPERM or ENOSYS */
+        return errno == EPERM || errno == ENOSYS || errno == EACCES ? -EOPNOTSUPP : -errno;
     if (MPSHM__RETRY(ftruncate(fd, (off_t)size)) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
         err = -errno;
         close(fd);

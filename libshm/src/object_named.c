@@ -12,8 +12,11 @@ int mpshm__named_create(const char *name, uint64_t size)
      * O_EXCL turns it into an error and there is no retry. */
     int fd = (int)MPSHM__RETRY(shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
 
-    if (fd < 0)
-        return -errno;
+    if (fd < 0) /* what is wrong here is wrong with /dev/shm, and with no other folder */
+        return errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == EROFS ||
+                       errno == EPERM || errno == ENOSYS
+                   ? -ENODEV
+                   : -errno;
     /* Sparse here; what is handed out is reserved first, see alloc.c. */
     if (MPSHM__RETRY(ftruncate(fd, (off_t)size)) < 0) {
         int err = -errno;

@@ -89,18 +89,18 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena,
     /* From here on it is ours: nobody else can have won the exchange. */
     uint32_t size_class = atomic_load(&arena->traits[i].size_class) % MPSHM__CLASSES;
     uint64_t size = mpshm__class_bytes(size_class);
-    uint64_t at = (uint64_t)atomic_load(&block->where) * 64;
     int orphan = (int)atomic_load(&h->orphan);
     uint64_t limit = atomic_load(&control->cache_limit);
 
     if (size >= MPSHM__SLAB_LIMIT &&
         (orphan || atomic_load(&control->cached_bytes) + size > limit) &&
-        mpshm__arena_punch(arena, at, mpshm__pages(size))) {
+        mpshm__purge_pages(arena, i)) {
         atomic_store(&arena->traits[i].warmth, MPSHM__PUNCHED);
     } else {
+        /* Counted first: killed in between, the sum is too high and not too low. */
+        mpshm__cache_add(control, arena, size);
         atomic_store(&arena->traits[i].warmth, MPSHM__WARM);
-        atomic_fetch_add(&h->cached, size);
-        atomic_fetch_add(&control->cached_bytes, size);
+        mpshm__cache_wake(control);
     }
     /* Killed before this line: the block is free and in no list. It is lost to its owner until the
      * arena goes, which is a leak of address space and of at most one warm block. */

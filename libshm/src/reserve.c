@@ -3,6 +3,8 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
 
@@ -29,10 +31,30 @@ static int impossible(int fd, uint64_t size)
     return 0;
 }
 
+int mpshm__file_size_allowed(uint64_t size)
+{
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        size > limit.rlim_cur)
+        return -EFBIG;
+    return 0;
+}
+
+/* A file that is that long already may be filled. */
+static int may_grow(int fd, uint64_t size)
+{
+    struct stat st;
+
+    return fstat(fd, &st) == 0 && (uint64_t)st.st_size >= size ? 0 : mpshm__file_size_allowed(size);
+}
+
 int mpshm__reserve(int fd, uint64_t at, uint64_t size)
 {
     uint64_t start = at, end = at + size, step = STEP;
 
+    if (may_grow(fd, end) < 0)
+        return -EFBIG;
     if (size >= STEP && impossible(fd, size))
         return -ENOSPC;
     while (at < end) {

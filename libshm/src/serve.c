@@ -150,6 +150,9 @@ int mpshm__serve(struct manager *m, int c)
         answer_fd = reopened = mpshm__tree_reopen(&m->tree, 0);
         f.err = reopened < 0 ? reopened : 0;
         break;
+    case MPSHM__ADOPT:
+        f.err = mpshm__keeper_adopt(m, c, &f, &answer_fd);
+        break;
     default:
         f.err = -EBADMSG;
     }

@@ -205,7 +205,8 @@ static void what_the_first_and_the_next_block_cost(void)
     mpshm_stats stats;
 
     mpshm_get_stats(&stats);
-    CHECK(stats.segments <= 2 && stats.descriptors <= 6 && stats.mappings <= 4);
+    CHECK(stats.segments <= 6); /* three of each strategy, each as large as all before */
+    CHECK(stats.descriptors <= 4 + stats.segments && stats.mappings <= 2 + stats.segments);
 }
 
 int main(void)

@@ -77,7 +77,8 @@ static void killed_while_making_an_arena(int strategy)
     struct mpshm__tree *tree = ((struct mpshm__arena *)b.arena)->tree;
     struct mpshm__arena *arena;
 
-    CHECK_EQ(mpshm__arena_create(strategy, 1, tree->id, &tree->control->slots[tree->slot], &arena),
+    CHECK_EQ(mpshm__arena_create(strategy, 1 << 20, 1, tree->id, &tree->control->slots[tree->slot],
+                                 &arena),
              0);
     kill(getpid(), SIGKILL);
 }

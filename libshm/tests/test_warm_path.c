@@ -28,7 +28,7 @@ static int forbid_system_calls(void)
 }
 
 /* A hundred alive at once, each sent, received and given back twice. */
-static void use_blocks(int strategy, uint64_t nbytes)
+static void use_blocks(int strategy, uint64_t nbytes, int flags)
 {
     enum { N = 100 };
     static mpshm_block blocks[N];
@@ -36,7 +36,7 @@ static void use_blocks(int strategy, uint64_t nbytes)
     mpshm_block received;
 
     for (int i = 0; i < N; i++) {
-        if (mpshm_block_allocate(strategy, nbytes, MPSHM_NOWAIT, &blocks[i]) < 0)
+        if (mpshm_block_allocate(strategy, nbytes, flags, &blocks[i]) < 0)
             _exit(2);
         *(char *)blocks[i].data = (char)i;
         mpshm_block_send(&blocks[i], 0, handle);
@@ -57,11 +57,11 @@ static void warm_blocks_need_no_system_call(int strategy, uint64_t nbytes)
         if (mpshm_block_allocate(strategy, nbytes, 0, &first) < 0)
             _exit(4);
         mpshm_block_release(&first);
-        use_blocks(strategy, nbytes);
+        use_blocks(strategy, nbytes, 0); /* as many segments as it takes */
         if (forbid_system_calls() < 0)
             _exit(77);
         for (int i = 0; i < 100; i++)
-            use_blocks(strategy, nbytes);
+            use_blocks(strategy, nbytes, MPSHM_NOWAIT);
         _exit(0);
     }
     int status = reap(pid);

@@ -1,0 +1,121 @@
+/* A segment that its dead owner has left, made one's own.
+ *
+ * Note [What an adopter believes]
+ *
+ *   Which blocks are free stands in the table; in which list of its owner a free block is stood in
+ *   the dead owner's private memory. A block that is not live may be in one of these places:
+ *
+ *        the owner's           page state has        who has it now
+ *        private lists         LISTED                nobody: the adopter takes it
+ *        returned list         nothing, or LISTED    nobody: the adopter takes it
+ *        hands (allocating)    IN_USE                nobody, but that cannot be told from:
+ *        -                     IN_USE, or DIRTY      a process that lives, and that has exchanged
+ *                                                    the state and will push it to the returned
+ *                                                    list in a moment
+ *
+ *   To list a block of the last kind is the one thing that must not happen: it would come back over
+ *   the returned list, be in two lists, and belong to two arrays. So LISTED is what counts. An
+ * owner sets it when it puts a block into a list and clears it when it takes one out; what neither
+ * has the flag nor comes over the returned list is left. That is at most one block for each process
+ *   that was killed, until the segment goes.
+ *
+ *   The returned list is emptied in two walks:
+ *
+ *       head -> c -> b -> a          walk, and set LISTED in c, b, a; the list stays as it is
+ *       head -> d -> c -> b -> a     (somebody frees d meanwhile)
+ *       exchange(head, none)         now d, c, b, a are ours
+ *       walk again: list all, set LISTED where it is not (d)
+ *
+ *   - An owner is killed before the exchange: a, b, c are LISTED and still in the returned list.
+ * The adopter empties that list first, and only then lists the rows that are LISTED: each once.
+ *   - After the exchange: a, b and c are LISTED. d is lost, until the segment goes.
+ *   - The adopter is killed before it has confirmed (orphan.c): the manager has it as before.
+ *   - In the middle of what follows here: as an owner that is killed while it empties the list. All
+ *     else that is written here is private.
+ *   - It forks here: it does not, the process's lock is taken. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+
+#include "internal.h"
+
+static int add_slab(struct mpshm__arena *arena, const struct mpshm__slab *slab)
+{
+    if (arena->slabs == arena->slabs_room) {
+        uint64_t room = arena->slabs_room ? 2 * arena->slabs_room : 16;
+        void *list = realloc(arena->slab_list, room * sizeof(struct mpshm__slab));
+        if (list == NULL)
+            return -ENOMEM;
+        arena->slab_list = list;
+        arena->slabs_room = room;
+    }
+    arena->slab_list[arena->slabs++] = *slab;
+    return 0;
+}
+
+static int find_slabs(struct mpshm__arena *arena, uint32_t used)
+{
+    struct mpshm__slab slab;
+    int err;
+
+    arena->slabs = 0;
+    for (uint32_t i = 0; i < used; i++) {
+        uint32_t c = atomic_load(&arena->traits[i].size_class) % MPSHM__CLASSES;
+        if (mpshm__class_bytes(c) >= MPSHM__SLAB_LIMIT)
+            continue;
+        err = mpshm__slab_from_rows(arena, i, arena->slabs, &slab);
+        if (err == 0)
+            err = add_slab(arena, &slab);
+        if (err < 0)
+            return err;
+        i += slab.count - 1;
+    }
+    return 0;
+}
+
+/* Exact, when nobody freed anything meanwhile; otherwise at most that much apart. */
+static void count_again(struct mpshm__control *control, struct mpshm__arena *arena, uint64_t before,
+                        uint64_t counted)
+{
+    if (!atomic_compare_exchange_strong(&arena->header->cached, &before, counted))
+        return;
+    if (counted > before)
+        atomic_fetch_add(&control->cached_bytes, counted - before);
+    else
+        for (uint64_t sum = atomic_load(&control->cached_bytes), less = before - counted;
+             !atomic_compare_exchange_weak(&control->cached_bytes, &sum,
+                                           sum > less ? sum - less : 0);)
+            ;
+}
+
+int mpshm__arena_adopt(struct mpshm__control *control, struct mpshm__arena *arena)
+{
+    uint64_t cached = atomic_load(&arena->header->cached), counted = 0;
+    uint32_t used = mpshm__used(arena);
+    int err = mpshm__arena_own(arena);
+
+    if (err == 0)
+        err = find_slabs(arena, used);
+    if (err < 0)
+        return err;
+    mpshm__drain_returned(arena);
+    /* That has listed some; here all are, each once. */
+    memset(arena->warm, 0, sizeof(arena->warm));
+    memset(arena->cold, 0, sizeof(arena->cold));
+    for (uint32_t i = used; i-- > 0;) {
+        uint8_t state = atomic_load(&arena->traits[i].warmth);
+        uint64_t size =
+            mpshm__class_bytes(atomic_load(&arena->traits[i].size_class) % MPSHM__CLASSES);
+        if (MPSHM__PAGES(state) == MPSHM__WARM)
+            counted += size;
+        /* How far its pages are reserved is not known: that is done again. */
+        if (arena->must_reserve)
+            arena->extent[i] = 0;
+        if (state & MPSHM__LISTED)
+            mpshm__list_block(arena, i);
+    }
+    count_again(control, arena, cached, counted);
+    arena->reserved_rows = used;
+    mpshm__arena_dump(arena);
+    return 0;
+}

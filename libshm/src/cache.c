@@ -1,0 +1,267 @@
+/* The cache as the manager looks after it: how much may be kept, and what has to go.
+ *
+ * Note [When the manager looks]
+ *   Free memory that is kept warm counts in the control group of whoever touched it first, and a
+ * group that is full kills. So while something is cached the manager reads the limits and the use
+ *   of every group of every process of the tree: once a second, and the sooner the less room there
+ * is, since a program fills at most some gigabytes in a second. When room gets scarce the limit of
+ * the cache sinks, so that what is freed is purged at once, and what is cached is purged.
+ *
+ *   While nothing is cached nobody has to look. Then the manager sets `cache_unwatched` and sleeps;
+ *   the first process that caches something takes the word back and wakes it (a futex).
+ *
+ *   - Killed between taking the word and the wake: the manager sleeps on until a client, a death or
+ *     the next one that it marks wakes it; it reads the word each time it wakes.
+ *   - The manager is killed: the next one begins with a look.
+ *   - The manager is stopped: nothing gives way meanwhile. The cache stays within its limit. */
+#define _GNU_SOURCE
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "cgroup.h"
+#include "manager.h"
+
+enum {
+    GROUPS = 128,
+    LOOK_MS = 1000,
+    SOONEST_MS = 5,
+    IDLE_LOOKS = 5,       /* with nothing cached, before the manager stops looking */
+    IDLE_NS = 2000000000, /* a cache that nobody uses goes after that, where room is scarce */
+};
+static const uint64_t FASTEST = (uint64_t)4 << 30; /* bytes a second that a program fills */
+static const uint64_t SCARCE = (uint64_t)1 << 30;
+
+struct mpshm__cache_watch {
+    struct mpshm__group groups[GROUPS];
+    int count;
+    int event_fd;
+    int asked; /* MP_CACHE_BYTES says how much */
+    uint64_t wanted;
+    uint64_t groups_at, look_at;
+    int idle;
+    uint64_t cached, changed_at; /* at the last look, and when that was something else */
+    int64_t off;                 /* how much the sum was off at the last look */
+    struct mpshm__control *control;
+};
+
+static long futex(_Atomic uint32_t *word, int what, uint32_t value)
+{
+    return syscall(SYS_futex, word, what, value, NULL, NULL, 0);
+}
+
+void mpshm__cache_wake(struct mpshm__control *control)
+{
+    if (atomic_load_explicit(&control->cache_unwatched, memory_order_relaxed) &&
+        atomic_exchange(&control->cache_unwatched, 0))
+        futex(&control->cache_unwatched, FUTEX_WAKE, INT_MAX);
+}
+
+static void *wait_for_cached(void *arg)
+{
+    struct mpshm__cache_watch *w = arg;
+    uint64_t one = 1;
+
+    for (uint32_t told = 1;;) {
+        uint32_t unwatched = atomic_load(&w->control->cache_unwatched);
+        if (!unwatched && told && write(w->event_fd, &one, sizeof(one)) < 0)
+            return NULL;
+        told = unwatched;
+        futex(&w->control->cache_unwatched, FUTEX_WAIT, unwatched);
+    }
+}
+
+int mpshm__cache_begin(struct manager *m)
+{
+    struct mpshm__cache_watch *w = calloc(1, sizeof(*w));
+    const char *text = getenv("MP_CACHE_BYTES");
+    pthread_t thread;
+
+    if (w == NULL)
+        return -ENOMEM;
+    /* What cannot be parsed is as if it were not there: who set it has been told (mp_core). */
+    w->asked = text != NULL && mpshm_parse_bytes(text, &w->wanted) == 0;
+    w->control = m->tree.control;
+    w->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    m->cache = w;
+    atomic_store(&w->control->cache_unwatched, 0);
+    if (w->event_fd < 0 || pthread_create(&thread, NULL, wait_for_cached, w) != 0)
+        return -errno;
+    pthread_detach(thread);
+    mpshm__cache_look(m);
+    return 0;
+}
+
+int mpshm__cache_fd(const struct manager *m)
+{
+    return m->cache->event_fd;
+}
+
+/* ---- how much room there is ---- */
+
+static void collect_groups(struct manager *m)
+{
+    struct mpshm__cache_watch *w = m->cache;
+    char pid[16];
+
+    w->count = mpshm__groups_of("", "self", w->groups, 0, GROUPS);
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++) {
+        const struct mpshm__slot *s = &w->control->slots[slot];
+        if (atomic_load(&s->state) != MPSHM__SLOT_TAKEN || atomic_load(&s->pid) <= 0)
+            continue;
+        snprintf(pid, sizeof(pid), "%d", atomic_load(&s->pid));
+        w->count = mpshm__groups_of("", pid, w->groups, w->count, GROUPS);
+    }
+}
+
+/* The machine itself, as if it were a group. */
+static int read_machine(struct mpshm__group *group)
+{
+    char name[64];
+    unsigned long long kb, available = 0;
+    FILE *file = fopen("/proc/meminfo", "re");
+
+    while (file != NULL && fscanf(file, "%63s %llu kB", name, &kb) == 2)
+        if (strcmp(name, "MemAvailable:") == 0)
+            available = kb * 1024;
+    if (file != NULL)
+        fclose(file);
+    group->limit = mpshm__memory_bytes();
+    group->used = available < group->limit ? group->limit - available : 0;
+    return available != 0;
+}
+
+/* What has to stay free, so that a program that fills memory is noticed in time. */
+static int64_t reserve_of(uint64_t limit)
+{
+    uint64_t keep = limit / 8;
+
+    if (keep < (uint64_t)32 << 20)
+        keep = (uint64_t)32 << 20;
+    if (keep > (uint64_t)2 << 30)
+        keep = (uint64_t)2 << 30;
+    return (int64_t)(keep < limit / 2 ? keep : limit / 2);
+}
+
+/* The least limit; how much is free in the fullest, and how much of it may be filled. */
+static uint64_t measure(struct mpshm__cache_watch *w, int64_t *headroom, int64_t *slack)
+{
+    struct mpshm__group machine = {0};
+    uint64_t least = mpshm__memory_bytes();
+
+    *headroom = *slack = INT64_MAX;
+    for (int i = -1; i < w->count; i++) {
+        struct mpshm__group *group = i < 0 ? &machine : &w->groups[i];
+        if (!(i < 0 ? read_machine(group) : mpshm__group_read(group)))
+            continue;
+        int64_t room = (int64_t)group->limit - (int64_t)group->used;
+        if (group->limit < least)
+            least = group->limit;
+        if (room < *headroom)
+            *headroom = room < 0 ? 0 : room;
+        if (room - reserve_of(group->limit) < *slack)
+            *slack = room - reserve_of(group->limit);
+    }
+    return least;
+}
+
+/* ---- giving way ---- */
+
+static uint64_t purge(struct manager *m, uint64_t nbytes)
+{
+    uint64_t gained = 0;
+
+    for (uint32_t a = 0; a < m->tree.arena_top && gained < nbytes; a++) {
+        struct mpshm__arena *arena = m->tree.arenas[a];
+        if (arena == NULL || atomic_load(&arena->header->cached) == 0)
+            continue;
+        for (uint32_t i = 0, used = mpshm__used(arena); i < used && gained < nbytes; i++)
+            gained += mpshm__purge_free(m->tree.control, arena, i);
+    }
+    return gained;
+}
+
+/* Who was killed between two additions has left the sum of the tree apart from the sums of its
+ * segments. When it is off by the same number twice, nobody is just adding. */
+static void correct(struct manager *m)
+{
+    struct mpshm__cache_watch *w = m->cache;
+    uint64_t sum = 0, said = atomic_load(&w->control->cached_bytes);
+
+    for (uint32_t a = 0; a < m->tree.arena_top; a++)
+        if (m->tree.arenas[a] != NULL)
+            sum += atomic_load(&m->tree.arenas[a]->header->cached);
+    int64_t off = (int64_t)(said - sum);
+    if (off != 0 && off == w->off &&
+        atomic_compare_exchange_strong(&w->control->cached_bytes, &said, sum))
+        off = 0;
+    w->off = off;
+}
+
+static void sleep_until_something_is_cached(struct mpshm__cache_watch *w)
+{
+    w->look_at = UINT64_MAX;
+    atomic_store(&w->control->cache_unwatched, 1);
+    futex(&w->control->cache_unwatched, FUTEX_WAKE, INT_MAX); /* the thread, to wait for 0 */
+    if (atomic_load(&w->control->cached_bytes) != 0) /* before anybody could see the word */
+        mpshm__cache_wake(w->control);
+}
+
+void mpshm__cache_look(struct manager *m)
+{
+    struct mpshm__cache_watch *w = m->cache;
+    uint64_t now = mpshm__now_ns(), n, gained = 0, interval = LOOK_MS;
+    int64_t headroom, slack;
+
+    if (read(w->event_fd, &n, sizeof(n)) == sizeof(n) ||
+        (w->look_at == UINT64_MAX && !atomic_load(&w->control->cache_unwatched)))
+        w->look_at = w->idle = 0;
+    if (now < w->look_at)
+        return;
+    if (w->groups_at == 0 || now - w->groups_at >= LOOK_MS * 1000000ull) {
+        collect_groups(m);
+        correct(m);
+        w->groups_at = now;
+    }
+    uint64_t least = measure(w, &headroom, &slack);
+    uint64_t cached = atomic_load(&w->control->cached_bytes);
+    uint64_t limit = w->asked ? w->wanted : least / 8;
+    int scarce = slack < INT64_MAX - (int64_t)cached && (int64_t)cached + slack < (int64_t)limit;
+
+    if (cached != w->cached)
+        w->changed_at = now;
+    w->cached = cached;
+    if (scarce)
+        limit = (int64_t)cached + slack > 0 ? cached + (uint64_t)slack : 0;
+    atomic_store(&w->control->cache_limit, limit);
+    if (cached > limit)
+        gained = purge(m, cached - limit);
+    else if (cached != 0 && headroom < (int64_t)SCARCE && now - w->changed_at > IDLE_NS)
+        gained = purge(m, cached);
+    w->idle = cached == 0 && !scarce ? w->idle + 1 : 0;
+    if (w->idle > IDLE_LOOKS) {
+        sleep_until_something_is_cached(w);
+        return;
+    }
+    /* When there was nothing to gain, only slabs are left, which are their owners'. */
+    if (cached != 0 && (gained != 0 || cached <= limit) && headroom < INT64_MAX)
+        interval = (uint64_t)headroom / (FASTEST / 1000);
+    if (interval < SOONEST_MS)
+        interval = SOONEST_MS;
+    w->look_at = now + (interval < LOOK_MS ? interval : LOOK_MS) * 1000000ull;
+}
+
+int mpshm__cache_timeout(const struct manager *m)
+{
+    uint64_t now = mpshm__now_ns();
+
+    if (m->cache->look_at == UINT64_MAX)
+        return -1;
+    return m->cache->look_at <= now ? 0 : (int)((m->cache->look_at - now) / 1000000) + 1;
+}
