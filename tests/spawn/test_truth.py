@@ -245,9 +245,10 @@ def test_a_rank_that_has_returned_and_then_ends_badly_has_failed(start_method: s
 
 
 TELLS_WHAT_IS_WRITTEN = """
-    import os, sys, tempfile
+    import multiprocessing, os, sys, tempfile
 
     tempfile.gettempdir()  # tries a file; the fork server has its socket in there
+    multiprocessing.get_all_start_methods()  # so does this, from CPython 3.14 on
 
     def tell(event, args):
         if event == "open" and isinstance(args[0], str) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
