@@ -219,10 +219,10 @@ def _count_when_alone() -> int:
     return _count_references(a)
 
 
-# What getrefcount says about an array that one variable of a caller refers to. From CPython 3.14 on, a parameter borrows
-# the reference of a caller's local variable and has a reference of its own to a global one or an attribute. So the
-# parameter is deleted before the count. Measured rather than known, and measured at the least: an array that is passed
-# on from elsewhere counts as referred to, and is refused.
+# What getrefcount says about an array that one variable of a caller refers to. From CPython 3.14 on, a parameter
+# borrows the reference of a caller's local variable and has a reference of its own to a global one or an attribute. So
+# the parameter is deleted before the count. Measured rather than known, and measured at the least: an array that is
+# passed on from elsewhere counts as referred to, and is refused.
 _ALONE = _count_when_alone()
 
 
