@@ -53,12 +53,10 @@ def check_machine() -> None:
 def bootstrap(root: Path, version: str) -> None:
     """Make Debian's unstable distribution in *root*, with that Python and a C compiler."""
     names = PACKAGES.format(version).replace(" ", ",")
-    log = root.with_name(f"{root.name}.log")
-    with log.open("wb") as out:
-        command = [*NAMESPACES, "debootstrap", "--variant=minbase", f"--include={names}", "sid", str(root)]
-        done = subprocess.run(command, stdout=out, stderr=subprocess.STDOUT, check=False)
+    command = [*NAMESPACES, "debootstrap", "--variant=minbase", f"--include={names}", "sid", str(root)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode != 0:
-        print(*log.read_text(errors="replace").splitlines()[-20:], sep="\n")
+        print(*done.stdout.splitlines()[-20:], sep="\n")
         raise SystemExit(
             f"debootstrap failed with {done.returncode}; check that Debian's unstable distribution has python{version}"
         )
