@@ -14,7 +14,7 @@ new_enough() {
 }
 
 if [ ! -x .venv-nox/bin/nox ]; then
-    for python in python3 python3.13 python3.12 python3.11 python3.14 none; do
+    for python in python3 python3.13 python3.12 python3.11 python3.14 python3.15 none; do
         new_enough "$python" && break
     done
     [ "$python" != none ] || fail "no Python >= 3.11 found (on Debian or Ubuntu: apt-get install python3 python3-venv)"

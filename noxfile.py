@@ -82,6 +82,16 @@ def tests(session: nox.Session, strategy: str) -> None:
         session.run("pytest", "tests/cuda", env=env)
 
 
+@nox.session(name="tests-debian", python=False, default=False)
+def tests_debian(session: nox.Session) -> None:
+    """
+    The test suite on a Python of Debian's unstable distribution: nox -s tests-debian -- 3.14 [arguments of pytest].
+
+    As root: debootstrap makes the distribution in a temporary folder, and the tests run in it by chroot.
+    """
+    session.run(sys.executable, "-m", "tools.debian", session.create_tmp(), *session.posargs, external=True)
+
+
 @nox.session(name="cuda-stub", default=False)
 @nox.parametrize("bindings", [nox.param(b, id=b) for b in BINDINGS])
 def cuda_stub(session: nox.Session, bindings: str) -> None:

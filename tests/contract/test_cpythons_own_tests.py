@@ -17,6 +17,7 @@ from sides import Side
 
 # What does not depend on time, of every kind: processes, queues, pipes, pools, shared values, managers.
 CHOSEN = [
+    "processes.MiscTestCase.test__all__",
     "processes.WithProcessesTestProcess.test_args_argument",
     "processes.WithProcessesTestProcess.test_process",
     "processes.WithProcessesTestSubclassingProcess.test_subclassing",

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,6 +147,41 @@ def test_share_memory_in_place_refuses_an_array_with_a_second_name(strategy: str
     with pytest.raises(ValueError, match="refer"):
         mp.share_memory_(array)
     assert not mp.is_shared(holder[0])
+
+
+PLACES = {
+    "a global variable": "array = np.arange(10)\nresult = mp.share_memory_(array)",
+    "an attribute": "mp.x = np.arange(10)\nresult = mp.share_memory_(mp.x)",
+    "an item of a list": "items = [np.arange(10)]\nresult = mp.share_memory_(items[0])",
+    "a local variable": """
+def work():
+    array = np.arange(10)
+    return mp.share_memory_(array)
+result = work()
+""",
+    "a variable of an enclosing function": """
+def work():
+    array = np.arange(10)
+    return (lambda: mp.share_memory_(array))()
+result = work()
+""",
+    "none": "result = mp.share_memory_(np.arange(10))",
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_share_memory_in_place_moves_an_array_wherever_its_one_reference_is(place: str, strategy: str) -> None:
+    # Compiled here: pytest keeps what it finds in an assert, and that would be one more reference.
+    names: dict[str, Any] = {"np": np, "mp": SimpleNamespace(share_memory_=mp.share_memory_)}
+    exec(PLACES[place], names)
+    assert mp.is_shared(names["result"])
+
+
+def test_share_memory_in_place_refuses_a_global_array_with_a_second_name(strategy: str) -> None:
+    names: dict[str, Any] = {"np": np, "mp": mp}
+    with pytest.raises(ValueError, match="refer"):
+        exec("array = np.arange(10)\nother = array\nmp.share_memory_(array)", names)
+    assert not mp.is_shared(names["array"])
 
 
 @pytest.mark.parametrize(

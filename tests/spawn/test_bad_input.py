@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from multiprocessing import get_all_start_methods
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ import rank_functions as ranks
 from support.scripts import run_script
 
 from mp_spawn import run, spawn, start_processes
+
+METHODS = ", ".join(map(repr, get_all_start_methods()))
 
 
 @pytest.mark.parametrize(
@@ -21,7 +24,7 @@ from mp_spawn import run, spawn, start_processes
         ({"nprocs": "2"}, TypeError, "nprocs='2' is a str; give an integer"),
         ({"args": [1]}, TypeError, "args is a list, [1]; it must be a tuple, as in args=(x,)"),
         ({"args": 7}, TypeError, "args is a int, 7; it must be a tuple"),
-        ({"start_method": "thread"}, ValueError, "start_method='thread' is unknown here; give one of 'fork'"),
+        ({"start_method": "thread"}, ValueError, f"start_method='thread' is unknown here; give one of {METHODS}"),
         ({"context": "spawn"}, TypeError, "context is 'spawn'; give multiprocessing.get_context(...)"),
         (
             {"output": "prefx"},

@@ -7,14 +7,14 @@ pools, arguments, results, executors) travel through shared memory. Beside that:
 `is_shared`, `share_memory`, sharing strategies, and the launcher `spawn`.
 """
 
-from __future__ import annotations
+# What this module needs for itself has an underscore: its other names are public.
+import multiprocessing as _multiprocessing
+import sys as _sys
+import typing as _typing
 
-import sys
-from typing import TYPE_CHECKING, Any
-
-import mp_core
-import mp_reductions
-import mp_spawn
+import mp_core as _core
+import mp_reductions as _reductions
+import mp_spawn as _spawn
 from mp_core import *  # noqa: F403
 from mp_core import _aliases
 from mp_core import _get_thread_name as _get_thread_name
@@ -23,31 +23,31 @@ from mp_core import _set_thread_name as _set_thread_name
 from mp_reductions import *  # noqa: F403
 from mp_spawn import *  # noqa: F403
 
-__version__ = mp_core.__version__
+__version__ = _core.__version__
 
-if not TYPE_CHECKING:  # to a type checker all that the imports above bring is public; see mp_core
+if not _typing.TYPE_CHECKING:  # to a type checker all that the imports above bring is public; see mp_core
     __all__ = ["__version__"]
-    __all__ += mp_core.__all__
-    __all__ += mp_reductions.__all__
-    __all__ += mp_spawn.__all__
+    __all__ += _core.__all__
+    __all__ += _reductions.__all__
+    __all__ += _spawn.__all__
     __all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
 
 _aliases.install(__name__)
-sys.modules[f"{__name__}.shared"] = mp_reductions.shared  # `from mp_all.shared import zeros`
-mp_reductions.init_reductions()
-if sys.platform == "linux":
+_sys.modules[f"{__name__}.shared"] = _reductions.shared  # `from mp_all.shared import zeros`
+_reductions.init_reductions()
+if _sys.platform == "linux":
     # Nothing of CUDA is imported; it waits for a CUDA library to be.
-    import mp_cuda
+    import mp_cuda as _cuda
 
-    mp_cuda.init_reductions()
+    _cuda.init_reductions()
 
 
-if not TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+if not _typing.TYPE_CHECKING:  # a type checker that saw this would take any name for granted
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> _typing.Any:
         # What `import *` does not bring: the submodules of multiprocessing, and names that a later Python adds.
-        return getattr(mp_core, name)
+        return getattr(_multiprocessing, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(mp_core)})
+    return sorted({*globals(), *dir(_multiprocessing)})

@@ -13,6 +13,8 @@ import mp_all
 from mp_all import _trees
 from mp_all._limits import limits, size
 
+__all__ = ["main"]
+
 PACKAGES = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-cuda", "numpy", "cffi", "cuda-python", "torch")
 
 

@@ -10,11 +10,10 @@ of its submodules can be imported under this name too (``mp_core.pool``, ``mp_co
     mp_core.set_thread_name, get_thread_name, set_parent_death_signal
 """
 
-from __future__ import annotations
-
-import multiprocessing
+# What this module needs for itself has an underscore: its other names are public.
+import multiprocessing as _multiprocessing
+import typing as _typing
 from multiprocessing import *  # noqa: F403
-from typing import TYPE_CHECKING, Any
 
 from mp_core import _aliases
 from mp_core._version import __version__ as __version__
@@ -34,7 +33,7 @@ from mp_core.strategy import get_all_sharing_strategies as get_all_sharing_strat
 from mp_core.strategy import get_sharing_strategy as get_sharing_strategy
 from mp_core.strategy import set_sharing_strategy as set_sharing_strategy
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     # After `import multiprocessing` a type checker knows these; here too. At run time: see _aliases.py.
     from multiprocessing import connection as connection
     from multiprocessing import context as context
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
 # mypy reads `__all__ += other.__all__` as nothing, and would take what it does not find in `__all__` for private. So it
 # is told by the imports: what comes by `*`, or `as` itself, is public.
-if not TYPE_CHECKING:
+if not _typing.TYPE_CHECKING:
     __all__ = [
         "Block",
         "Claim",
@@ -67,7 +66,7 @@ if not TYPE_CHECKING:
         "set_sharing_strategy",
         "set_thread_name",
     ]
-    __all__ += multiprocessing.__all__
+    __all__ += _multiprocessing.__all__
 
 # The names under which users of torch know two of them.
 _set_thread_name = set_thread_name
@@ -77,12 +76,12 @@ _prctl_pr_set_pdeathsig = set_parent_death_signal
 _aliases.install(__name__)
 
 
-if not TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+if not _typing.TYPE_CHECKING:  # a type checker that saw this would take any name for granted
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> _typing.Any:
         # What `import *` does not bring: submodules, and names that a later Python adds.
-        return getattr(multiprocessing, name)
+        return getattr(_multiprocessing, name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(multiprocessing)})
+    return sorted({*globals(), *dir(_multiprocessing)})

@@ -11,13 +11,14 @@ import importlib.util
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING
 
 __all__ = ["install"]
 
 # `mp_all.spawn` is the launcher function. `import mp_all.spawn` is the standard library's module all the same, and
-# must not put it in the launcher's place.
+# must not put it in the launcher's place. The launcher has the module's functions as attributes, so that a program
+# that calls `multiprocessing.spawn.set_executable(...)` works with the import changed: they set the module's state.
 _ECLIPSED = "spawn"
 
 
@@ -72,6 +73,10 @@ def install(package: str) -> None:
     if _finder not in sys.meta_path:
         # First, because what is below an alias (dummy.connection) has a path that others would search.
         sys.meta_path.insert(0, _finder)
-    if _ECLIPSED in vars(sys.modules[package]):
+    launcher = vars(sys.modules[package]).get(_ECLIPSED)
+    if launcher is not None:
         # What is found in sys.modules is not set as an attribute of its package.
-        sys.modules[f"{package}.{_ECLIPSED}"] = importlib.import_module(f"multiprocessing.{_ECLIPSED}")
+        eclipsed = importlib.import_module(f"multiprocessing.{_ECLIPSED}")
+        sys.modules[f"{package}.{_ECLIPSED}"] = eclipsed
+        functions = {name: value for name, value in vars(eclipsed).items() if isinstance(value, FunctionType)}
+        vars(launcher).update(functions)

@@ -10,14 +10,13 @@
 Importing this package touches neither the driver nor the bindings; what is behind the names comes when they are used.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
+# What this module needs for itself has an underscore: its other names are public.
+import importlib as _importlib
+import typing as _typing
 
 from mp_core._version import __version__ as __version__
 
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from mp_cuda.array import DeviceArray, empty, from_host
     from mp_cuda.collect import ipc_collect, ipc_stats, wait_released
     from mp_cuda.driver import device_count, is_available
@@ -88,15 +87,15 @@ _HOMES = {
 _HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
 
 
-if not TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+if not _typing.TYPE_CHECKING:  # a type checker that saw this would take any name for granted
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> _typing.Any:
         home = _HOME.get(name)
         if home is None:
             raise AttributeError(f"module 'mp_cuda' has no attribute {name!r}")
         if home == "array":
-            importlib.import_module("mp_cuda.reduce")  # whoever has an array can send it
-        value = getattr(importlib.import_module(f"mp_cuda.{home}"), name)
+            _importlib.import_module("mp_cuda.reduce")  # whoever has an array can send it
+        value = getattr(_importlib.import_module(f"mp_cuda.{home}"), name)
         globals()[name] = value
         return value
 

@@ -9,8 +9,6 @@ pools, arguments, results, executors) is moved by one copy into shared memory, a
     get_inline_limit, set_inline_limit            below this size a private array travels in the message itself
 """
 
-from __future__ import annotations
-
 from mp_core._version import __version__ as __version__
 from mp_reductions import shared
 from mp_reductions.array import init_reductions

@@ -191,12 +191,15 @@ def share_memory_(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
             "share_memory_ cannot move this array: it does not own its data, which belongs to "
             f"{type(a.base).__name__!r} object; use share_memory for a copy"
         )
-    references = sys.getrefcount(a) - _ALONE
+    held = [a]
+    del a
+    references = sys.getrefcount(held[0]) - _ALONE
     if references > 0:
         raise ValueError(
             f"share_memory_ cannot move this array: {references} other references to it exist (a view, a memoryview, "
             "a container) and would be left on the old memory; drop them, or use share_memory for a copy"
         )
+    a = held[0]
     donor = shared_like(a)
     donor[...] = a
     if not a.flags.writeable:
@@ -206,7 +209,9 @@ def share_memory_(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def _count_references(a: np.ndarray[Any, Any]) -> int:
-    return sys.getrefcount(a)
+    held = [a]
+    del a
+    return sys.getrefcount(held[0])
 
 
 def _count_when_alone() -> int:
@@ -214,9 +219,10 @@ def _count_when_alone() -> int:
     return _count_references(a)
 
 
-# What getrefcount says inside a function about an array that only its caller's variable refers to: that variable, the
-# parameter and its own argument, 3, until CPython 3.14 began to borrow instead of counting. Measured rather than known,
-# and measured at the least: an array that is passed on from elsewhere counts as referred to, and is refused.
+# What getrefcount says about an array that one variable of a caller refers to. From CPython 3.14 on, a parameter
+# borrows the reference of a caller's local variable and has a reference of its own to a global one or an attribute. So
+# the parameter is deleted before the count. Measured rather than known, and measured at the least: an array that is
+# passed on from elsewhere counts as referred to, and is refused.
 _ALONE = _count_when_alone()
 
 

@@ -9,12 +9,11 @@ A rank that fails is an exception here, with the rank, its pid and the reason. R
 process does, and not longer.
 """
 
-from __future__ import annotations
+# What this module needs for itself has an underscore: its other names are public.
+import importlib as _importlib
+import typing as _typing
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from mp_core import __version__ as __version__
     from mp_spawn.context import ProcessContext, SpawnContext
     from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
@@ -48,14 +47,14 @@ __all__ = [
 ]
 
 
-if not TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+if not _typing.TYPE_CHECKING:  # a type checker that saw this would take any name for granted
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> _typing.Any:
         if name == "__version__":
-            return importlib.import_module("mp_core").__version__
+            return _importlib.import_module("mp_core").__version__
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
         return value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing import forkserver, resource_tracker
@@ -12,10 +13,13 @@ from typing import Any
 from mp_spawn import child
 from mp_spawn.job import Job, Ticket, interrupts_held_back
 from mp_spawn.pickling import main_left_out
-from mp_spawn.pidfd import PidFd
+from mp_spawn.pidfd import PidFd, has_pidfds
 from mp_spawn.rank import Rank
 
 __all__ = ["Classic"]
+
+#: Seconds for a fork server that has closed its connections to end.
+END_OF_FORK_SERVER = 10.0
 
 
 class Classic:
@@ -31,7 +35,8 @@ class Classic:
     def start(self, job: Job, tickets: list[Ticket]) -> list[Rank]:
         # Helpers that the first start would bring up, and that are not to come up with SIGINT blocked.
         if self.start_method == "forkserver":
-            forkserver.ensure_running()
+            with main_left_out():
+                forkserver.ensure_running()
         elif self.start_method == "spawn":
             resource_tracker.ensure_running()
         ranks: list[Rank] = []
@@ -56,7 +61,13 @@ class Classic:
             daemon=job.daemon,
         )
         with main_left_out() if self.start_method != "fork" else nullcontext():
-            process.start()
+            try:
+                process.start()
+            except (ConnectionError, EOFError):
+                if self.start_method != "forkserver" or not _fork_server_has_ended():
+                    raise
+                _restart_fork_server()
+                process.start()
         # While the process lives, so does its lifeline, even if nobody keeps the context.
         process.lifeline = job.lifeline
         return Rank(ticket.rank, process, ticket.inbox, PidFd.of(process), ticket.restarts)
@@ -80,3 +91,24 @@ class Classic:
                     pass  # the thread that reads output had closed it just then
 
         return close
+
+
+# The fork server of CPython 3.14 imports the main module before it serves, and ends when that raises; 3.15 goes on. A
+# new server without the main module starts a rank that imports it and fails, and that failure is reported.
+def _fork_server_has_ended() -> bool:
+    """
+    Wait for the end of the fork server, whose connections have been closed; False when it goes on.
+    """
+    pid = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    if pid is None or not has_pidfds():
+        return False
+    fd = os.pidfd_open(pid)  # of a child that nobody has waited for, so that the number is its own
+    try:
+        return bool(select.select([fd], [], [], END_OF_FORK_SERVER)[0])
+    finally:
+        os.close(fd)
+
+
+def _restart_fork_server() -> None:
+    with main_left_out(always=True):
+        forkserver.ensure_running()

@@ -166,14 +166,14 @@ def main_can_be_imported() -> bool:
 
 
 @contextmanager
-def main_left_out() -> Iterator[None]:
+def main_left_out(always: bool = False) -> Iterator[None]:
     """
-    Start processes without the main module, where that cannot be imported again.
+    Start processes without the main module, where that cannot be imported again, or *always*.
 
     multiprocessing tries all the same when it has a ``__file__``, as that of ``python - <program`` has.
     """
     main = vars(sys.modules["__main__"])
-    if "__file__" not in main or main_can_be_imported():
+    if "__file__" not in main or (main_can_be_imported() and not always):
         yield
         return
     file = main.pop("__file__")
