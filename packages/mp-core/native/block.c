@@ -147,6 +147,7 @@ static PyMethodDef functions[] = {
     {"reduce_block", reduce_block, METH_O, reduce_block_doc},
     {"reduce_copy", reduce_copy, METH_O, NULL},
     {"discard", mp_discard, METH_O, NULL},
+    {"inject", mp_inject, METH_O, NULL},
     {"peer", mp_peer, METH_O, NULL},
     {"message_begin", mp_message_begin, METH_O, NULL},
     {"message_begin_by_value", mp_message_begin_by_value, METH_NOARGS, NULL},

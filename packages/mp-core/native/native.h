@@ -59,6 +59,7 @@ PyObject *mp_loads(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
 PyObject *mp_rebuild_block(PyObject *, PyObject *);
 PyObject *mp_rebuild_copy(PyObject *, PyObject *);
 PyObject *mp_discard(PyObject *, PyObject *);
+PyObject *mp_inject(PyObject *, PyObject *);
 PyObject *mp_peer(PyObject *, PyObject *);
 
 /* message.c's, there too. */

@@ -188,6 +188,18 @@ PyObject *mp_setup_receiving(PyObject *module, PyObject *args)
 
 /* ---- one handle ---- */
 
+static int injected; /* what receiving a block fails with, for tests */
+
+/* inject(errno): let each block be refused with it from now on; 0 ends that. For tests. */
+PyObject *mp_inject(PyObject *module, PyObject *number)
+{
+    (void)module;
+    injected = -(int)PyLong_AsLong(number);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 PyObject *mp_receive_block(PyObject *handle, int *rc)
 {
     char *bytes;
@@ -197,8 +209,10 @@ PyObject *mp_receive_block(PyObject *handle, int *rc)
     *rc = 0;
     if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
         return NULL;
-    *rc = mpshm_block_claim((unsigned char *)bytes, (size_t)len, MPSHM_NOWAIT, &block);
-    if (*rc == -EAGAIN) {
+    *rc = injected != 0 && len == MPSHM_HANDLE_SIZE
+              ? injected
+              : mpshm_block_claim((unsigned char *)bytes, (size_t)len, MPSHM_NOWAIT, &block);
+    if (*rc == -EAGAIN && injected == 0) {
         Py_BEGIN_ALLOW_THREADS /* the handle is the caller's, so it stays */
             *rc = mpshm_block_claim((unsigned char *)bytes, (size_t)len, 0, &block);
         Py_END_ALLOW_THREADS

@@ -55,6 +55,7 @@ def _reason(number: int, handle: bytes) -> str:
                 "MPSHM_RUNTIME_DIR, or all have ended. Where memory cannot be shared, send with "
                 "set_sharing(False, connection)"
             )
+    if number == errno.ESTALE:
         return "its handle was used before, or its memory is gone because its sender took it back"
     return _REASONS.get(number, os.strerror(number))
 
