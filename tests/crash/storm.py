@@ -170,7 +170,7 @@ def settle(fault: str, seed: int, said: list[tuple[str, int, str]]) -> None:
 
 
 def main(count: int, seed: int, faults: tuple[str, ...]) -> None:
-    warnings.simplefilter("ignore", ResourceWarning)
+    warnings.simplefilter("ignore", mp.SharedMemoryWarning)
     mp.set_start_method("fork")
     keep = mp.shared.full(100_000, 5)
     total: Counter[str] = Counter()

@@ -57,7 +57,7 @@ FORK_HOLDER = """
     # A forked child that does not use CUDA does not keep what its parent has sent or received.
     def idle(ready, go):
         ready.set()
-        go.wait(30)
+        go.wait()  # it lives longer than anybody waits for the release
 
     def receiver(inbox, outbox):
         array = inbox.get()

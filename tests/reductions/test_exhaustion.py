@@ -94,7 +94,7 @@ def test_a_process_that_cannot_begin_to_share_delivers_and_says_why_it_cannot_al
     environment = {"MP_SHARING_STRATEGY": strategy, "MPSHM_RUNTIME_DIR": str(tmp_path)}
     done = run_script(tmp_path, PRELUDE + limit + COLD + recovered, **environment)
     warned, first, second = succeeded(done).splitlines()
-    assert warned == "{'ResourceWarning'}"
+    assert warned == "{'SharedMemoryWarning'}"
     assert "123456789" in first
     assert "123456789" in second
 
@@ -114,4 +114,4 @@ def test_a_full_mount_is_an_error_and_never_a_fault(tmp_path: Path) -> None:
     path.write_text("import textwrap\nexec(textwrap.dedent('''" + PRELUDE + SMALL_MOUNT + "'''))\n")
     inside = f"{mount} && exec {sys.executable} {path}"
     done = run_python("-c", f"import os; os.execvp('unshare', ['unshare', '-m', 'sh', '-c', {inside!r}])")
-    assert succeeded(done).splitlines() == ["True {'ResourceWarning'}", str(1 << 26)]
+    assert succeeded(done).splitlines() == ["True {'SharedMemoryWarning'}", str(1 << 26)]

@@ -17,7 +17,6 @@ typedef mp_buffer Buffer;
 
 PyObject *mp_block_type;
 int mp_strategy;
-static PyObject *why_not; /* what to call with (errno, length of the handle) when a claim fails */
 
 PyObject *mp_wrap(PyObject *type, mpshm_block *block)
 {
@@ -54,20 +53,13 @@ static PyObject *allocate(PyObject *module, PyObject *args)
 
 /* ---- travelling ---- */
 
-/* setup(block_type, why_not): the class that claims become, and who raises when one fails */
-static PyObject *setup(PyObject *module, PyObject *args)
+/* setup(block_type): the class that claims become */
+static PyObject *setup(PyObject *module, PyObject *type)
 {
-    PyObject *type, *raise;
     (void)module;
-
-    if (!PyArg_ParseTuple(args, "OO:setup", &type, &raise))
-        return NULL;
     Py_INCREF(type);
-    Py_INCREF(raise);
     Py_XDECREF(mp_block_type);
-    Py_XDECREF(why_not);
     mp_block_type = type;
-    why_not = raise;
     Py_RETURN_NONE;
 }
 
@@ -82,52 +74,48 @@ static PyObject *set_strategy(PyObject *module, PyObject *number)
     Py_RETURN_NONE;
 }
 
-PyObject *mp_rebuild_block(PyObject *handle)
+/* (what is at `name`, (a handle to the block,)) */
+static PyObject *reduce(PyObject *module, PyObject *block, int flags, PyObject **kept, const char *name)
 {
-    char *bytes;
-    Py_ssize_t len;
-    mpshm_block block;
-
-    if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
-        return NULL;
-    int rc = mpshm_block_claim((unsigned char *)bytes, (size_t)len, MPSHM_NOWAIT, &block);
-    if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS /* the handle is the caller's, so it stays */
-            rc = mpshm_block_claim((unsigned char *)bytes, (size_t)len, 0, &block);
-        Py_END_ALLOW_THREADS
-    }
-    return rc == 0 ? mp_wrap(mp_block_type, &block)
-                   : PyObject_CallFunction(why_not, "in", -rc, len);
-}
-
-static PyObject *rebuild_block(PyObject *module, PyObject *handle)
-{
-    (void)module;
-    return mp_rebuild_block(handle);
+    if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
+        ((Buffer *)block)->block.arena == NULL)
+        return PyErr_Format(PyExc_ValueError, "a Block was expected, and one that was allocated");
+    if (*kept == NULL) /* looked up once: the module lives as long as the process */
+        *kept = PyObject_GetAttrString(module, name);
+    PyObject *handle = *kept ? mp_claim_on(&((Buffer *)block)->block, flags) : NULL;
+    return handle ? Py_BuildValue("O(N)", *kept, handle) : NULL;
 }
 
 /* reduce_block(block) -> (rebuild_block, (handle,)) */
 static PyObject *reduce_block(PyObject *module, PyObject *block)
 {
-    if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
-        ((Buffer *)block)->block.arena == NULL)
-        return PyErr_Format(PyExc_ValueError, "a Block was expected, and one that was allocated");
-    static PyObject *rebuild; /* looked up once: the module lives as long as the process */
-    if (rebuild == NULL)
-        rebuild = PyObject_GetAttrString(module, "rebuild_block");
-    PyObject *handle = rebuild ? mp_claim_on(&((Buffer *)block)->block) : NULL;
-    return handle ? Py_BuildValue("O(N)", rebuild, handle) : NULL;
+    static PyObject *rebuild;
+    return reduce(module, block, 0, &rebuild, "rebuild_block");
+}
+
+/* reduce_copy(block) -> (rebuild_copy, (handle,)) */
+static PyObject *reduce_copy(PyObject *module, PyObject *block)
+{
+    static PyObject *rebuild;
+    return reduce(module, block, MPSHM_COPY, &rebuild, "rebuild_copy");
 }
 
 PyDoc_STRVAR(
     rebuild_block_doc,
     "rebuild_block(handle, /)\n--\n\n"
     "Claim the `Block` that a handle (56 bytes) speaks of.\n\n"
-    "Raises `ValueError` when the handle is damaged, and `OSError` when it was claimed before, "
+    "Raises `ValueError` when the handle is damaged, and `ReceiveError` when it was claimed before, "
     "when its memory is gone, or when this process cannot meet the memory (no descriptor left, "
     "say).");
+PyDoc_STRVAR(rebuild_copy_doc,
+             "rebuild_copy(handle, /)\n--\n\n"
+             "As `rebuild_block` for bytes that were copied for this receiver alone: where they cannot be "
+             "shared, a bytearray with them.");
 PyDoc_STRVAR(reduce_block_doc, "reduce_block(block, /)\n--\n\n"
                                "The pickle of a `Block`: a claim on it, for one receiver.");
+PyDoc_STRVAR(loads_doc,
+             "loads(data, /, **options)\n--\n\n"
+             "`pickle.loads` for a message. One that fails takes the memory of its blocks with it.");
 
 /* find(type, address) -> object of type, or -errno as an int */
 static PyObject *find(PyObject *module, PyObject *args)
@@ -150,11 +138,21 @@ static PyObject *find(PyObject *module, PyObject *args)
 static PyMethodDef functions[] = {
     {"allocate", allocate, METH_VARARGS, NULL},
     {"find", find, METH_VARARGS, NULL},
-    {"setup", setup, METH_VARARGS, NULL},
+    {"setup", setup, METH_O, NULL},
+    {"setup_receiving", mp_setup_receiving, METH_VARARGS, NULL},
+    {"loads", (PyCFunction)(void (*)(void))mp_loads, METH_FASTCALL | METH_KEYWORDS, loads_doc},
     {"set_strategy", set_strategy, METH_O, NULL},
-    {"rebuild_block", rebuild_block, METH_O, rebuild_block_doc},
+    {"rebuild_block", mp_rebuild_block, METH_O, rebuild_block_doc},
+    {"rebuild_copy", mp_rebuild_copy, METH_O, rebuild_copy_doc},
     {"reduce_block", reduce_block, METH_O, reduce_block_doc},
+    {"reduce_copy", reduce_copy, METH_O, NULL},
+    {"discard", mp_discard, METH_O, NULL},
+    {"inject", mp_inject, METH_O, NULL},
+    {"peer", mp_peer, METH_O, NULL},
     {"message_begin", mp_message_begin, METH_O, NULL},
+    {"message_begin_by_value", mp_message_begin_by_value, METH_NOARGS, NULL},
+    {"by_value", mp_goes_by_value, METH_NOARGS, NULL},
+    {"share", mp_share, METH_O, NULL},
     {"message_end", mp_message_end, METH_O, NULL},
     {"copied_bytes", mp_copied_bytes, METH_O, NULL},
     {NULL, NULL, 0, NULL},

@@ -11,7 +11,10 @@
  * Messages nest, since a reducer may pickle something of its own, and each thread has its own. What
  * ends well is its maker's business alone, unless the one around it was begun to adopt it: who
  * sends a message must know its claims after it was pickled. A claim made outside of any message
- * (an object pickled by a bare ForkingPickler) is nobody's. */
+ * (an object pickled by a bare ForkingPickler) is nobody's.
+ *
+ * A message may have to go by value: its receiver cannot share memory, or this process has been
+ * told not to. So do the messages inside it. Reducers ask mp_by_value() and leave an array to NumPy. */
 #include <stdatomic.h>
 
 #include "native.h"
@@ -21,22 +24,60 @@ struct message {
     PyObject *handles; /* a list, or NULL before the first */
     size_t carried;
     int adopts;
+    int by_value;
 };
 
 static _Thread_local struct message *current;
+static int sharing_is_off; /* of this process, as set_sharing() says */
 
-/* message_begin(adopts) */
-PyObject *mp_message_begin(PyObject *module, PyObject *adopts)
+int mp_by_value(void)
+{
+    return current != NULL ? current->by_value : sharing_is_off;
+}
+
+static PyObject *begin(int adopts, int by_value)
 {
     struct message *message = PyMem_Calloc(1, sizeof(*message));
-    (void)module;
 
     if (message == NULL)
         return PyErr_NoMemory();
-    message->adopts = adopts == Py_True;
+    message->adopts = adopts;
+    message->by_value = by_value || mp_by_value();
     message->outer = current;
     current = message;
-    Py_RETURN_NONE;
+    return PyBool_FromLong(message->by_value);
+}
+
+/* message_begin(adopts) -> does it go by value? */
+PyObject *mp_message_begin(PyObject *module, PyObject *adopts)
+{
+    (void)module;
+    return begin(adopts == Py_True, 0);
+}
+
+/* message_begin_by_value() */
+PyObject *mp_message_begin_by_value(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return begin(1, 1);
+}
+
+/* by_value() -> does what this thread is pickling go by value? */
+PyObject *mp_goes_by_value(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyBool_FromLong(mp_by_value());
+}
+
+/* share(on): may messages of this process share memory? Returns whether they might before. */
+PyObject *mp_share(PyObject *module, PyObject *on)
+{
+    int before = !sharing_is_off;
+    (void)module;
+
+    if (on != Py_None)
+        sharing_is_off = on != Py_True;
+    return PyBool_FromLong(before);
 }
 
 /* message_end(ended well) -> the handles that its claims are in, or None */
@@ -61,21 +102,25 @@ PyObject *mp_message_end(PyObject *module, PyObject *well)
     Py_RETURN_NONE;
 }
 
-PyObject *mp_claim_on(const mpshm_block *block)
+PyObject *mp_claim_on(const mpshm_block *block, int flags)
 {
     unsigned char bytes[MPSHM_HANDLE_SIZE];
     PyObject *handle;
 
+    if (current != NULL && current->by_value)
+        return PyErr_Format(
+            PyExc_TypeError,
+            "this message goes by value, because its receiver cannot share memory or set_sharing(False) was "
+            "said, and a Block, a Lease or device memory cannot: send bytes(block) or an array instead");
     /* The object comes first: without memory for it there must be no claim. */
     if (current != NULL && current->handles == NULL && (current->handles = PyList_New(0)) == NULL)
         return NULL;
-    mpshm_block_send(block, 0, bytes);
+    mpshm_block_send(block, flags, bytes);
     handle = PyBytes_FromStringAndSize((const char *)bytes, sizeof(bytes));
     if (handle == NULL || (current != NULL && PyList_Append(current->handles, handle) < 0)) {
-        mpshm_block unused;
         Py_CLEAR(handle);
-        if (mpshm_block_claim(bytes, sizeof(bytes), 0, &unused) == 0)
-            mpshm_block_release(&unused);
+        Py_BEGIN_ALLOW_THREADS mpshm_block_discard(bytes, sizeof(bytes));
+        Py_END_ALLOW_THREADS
     }
     return handle;
 }

@@ -131,7 +131,7 @@ static PyObject *moved(PyObject *op, size_t nbytes)
     if (rc < 0)
         return NULL;
     mp_copied(nbytes);
-    handle = mp_claim_on(&block);
+    handle = mp_claim_on(&block, MPSHM_COPY);
     mpshm_block_release(&block); /* the claim keeps it */
     return handle;
 }
@@ -146,7 +146,7 @@ static PyObject *reduce_plain(PyObject *module, PyObject *op)
     mpshm_block block;
     (void)module;
 
-    if (nbytes < 0)
+    if (nbytes < 0 || mp_by_value())
         return PyObject_CallFunctionObjArgs(any_array, op, NULL);
     if (a->base != NULL && (PyObject *)Py_TYPE(a->base) == mp_block_type) {
         const mpshm_block *block = &((mp_buffer *)a->base)->block;
@@ -163,7 +163,7 @@ static PyObject *reduce_plain(PyObject *module, PyObject *op)
     }
     if (mp_block_at(owner->data, &block) == 0) {
         int whole = block.data == a->data && block.nbytes == (uint64_t)nbytes;
-        handle = whole ? mp_claim_on(&block) : NULL;
+        handle = whole ? mp_claim_on(&block, 0) : NULL;
         mpshm_block_release(&block);
         if (!whole)
             return PyObject_CallFunctionObjArgs(any_array, op, NULL);
@@ -213,6 +213,24 @@ static Py_ssize_t checked(PyObject *name, PyObject *shape, int *c)
     return nbytes;
 }
 
+/* A new array whose memory is its own, at `into`. */
+static PyObject *private(PyObject *shape, int c, void **into)
+{
+    PyObject *a =
+        PyObject_CallFunctionObjArgs((PyObject *)ndarray_type, shape, known[c].dtype, NULL);
+    Py_buffer view;
+
+    if (a != NULL && fields_known) {
+        *into = ((struct ndarray *)a)->data;
+    } else if (a != NULL && PyObject_GetBuffer(a, &view, PyBUF_WRITABLE) == 0) {
+        *into = view.buf; /* which stays there: nobody else knows the array */
+        PyBuffer_Release(&view);
+    } else {
+        Py_CLEAR(a);
+    }
+    return a;
+}
+
 /* rebuild_carried(data, char, shape): its memory is its own */
 static PyObject *rebuild_from_bytes(PyObject *module, PyObject *args)
 {
@@ -231,41 +249,51 @@ static PyObject *rebuild_from_bytes(PyObject *module, PyObject *args)
         return PyErr_Format(PyExc_ValueError,
                             "the message of an array is damaged: it has %zd bytes and not %zd", len,
                             nbytes);
-    PyObject *a =
-        PyObject_CallFunctionObjArgs((PyObject *)ndarray_type, shape, known[c].dtype, NULL);
-    if (a == NULL)
-        return NULL;
-    if (fields_known) {
-        memcpy(((struct ndarray *)a)->data, data, (size_t)nbytes);
-        return a;
-    }
-    Py_buffer view;
-    if (PyObject_GetBuffer(a, &view, PyBUF_WRITABLE) < 0) {
-        Py_DECREF(a);
-        return NULL;
-    }
-    memcpy(view.buf, data, (size_t)nbytes);
-    PyBuffer_Release(&view);
+    void *into;
+    PyObject *a = private(shape, c, &into);
+    if (a != NULL)
+        memcpy(into, data, (size_t)nbytes);
     return a;
+}
+
+/* rebuild_shared of a handle whose block cannot be shared: by value, if it is a copy. */
+static PyObject *by_value(PyObject *handle, int rc, PyObject *name, PyObject *shape)
+{
+    int c;
+    void *into;
+    Py_ssize_t there = mp_size_of_copy(handle, rc);
+    PyObject *a = NULL;
+
+    /* moved() made the block as large as the array. */
+    if (there >= 0 && checked(name, shape, &c) == there)
+        a = private(shape, c, &into);
+    if (a != NULL && mp_read_copy(handle, rc, into, (uint64_t)there) == 0)
+        return a;
+    Py_XDECREF(a);
+    return mp_refuse(handle, rc);
 }
 
 /* rebuild_shared(handle or block, char, shape): over the whole of the block */
 static PyObject *rebuild_from_block(PyObject *module, PyObject *args)
 {
     PyObject *memory, *name, *shape, *a;
-    int c;
+    int c, rc;
     (void)module;
 
     if (!PyArg_UnpackTuple(args, "rebuild_shared", 3, 3, &memory, &name, &shape))
         return NULL;
-    if (PyBytes_Check(memory))
-        memory = mp_rebuild_block(memory);
-    else if (PyObject_TypeCheck(memory, (PyTypeObject *)mp_block_type))
+    if (PyBytes_Check(memory)) {
+        PyObject *handle = memory;
+        memory = mp_receive_block(handle, &rc);
+        if (memory == NULL && rc < 0)
+            return by_value(handle, rc, name, shape);
+    } else if (PyObject_TypeCheck(memory, (PyTypeObject *)mp_block_type)) {
         Py_INCREF(memory);
-    else
+    } else {
         return PyErr_Format(PyExc_ValueError,
                             "the message of an array is damaged: it lies in %R, which is no block",
                             memory);
+    }
     if (memory == NULL)
         return NULL;
     Py_ssize_t nbytes = checked(name, shape, &c);

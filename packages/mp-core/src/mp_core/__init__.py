@@ -6,6 +6,8 @@ of its submodules can be imported under this name too (``mp_core.pool``, ``mp_co
     mp_core.Block             an allocation of shared memory that travels
     mp_core.Lease             its lifetime without the memory
     mp_core.set_sharing_strategy, get_sharing_strategy, get_all_sharing_strategies
+    mp_core.set_sharing, get_sharing
+    mp_core.ReceiveError, SharedMemoryWarning, RepeatedCopyWarning
     mp_core.memory_stats, list_segments, empty_cache
     mp_core.set_thread_name, get_thread_name, set_parent_death_signal
 """
@@ -18,6 +20,11 @@ from multiprocessing import *  # noqa: F403
 from mp_core import _aliases
 from mp_core._version import __version__ as __version__
 from mp_core.block import Block as Block
+from mp_core.by_value import get_sharing as get_sharing
+from mp_core.by_value import set_sharing as set_sharing
+from mp_core.errors import ReceiveError as ReceiveError
+from mp_core.errors import RepeatedCopyWarning as RepeatedCopyWarning
+from mp_core.errors import SharedMemoryWarning as SharedMemoryWarning
 from mp_core.lease import Claim as Claim
 from mp_core.lease import Lease as Lease
 from mp_core.lease import claim_lease as claim_lease
@@ -53,16 +60,21 @@ if not _typing.TYPE_CHECKING:
         "Block",
         "Claim",
         "Lease",
+        "ReceiveError",
+        "RepeatedCopyWarning",
         "Segment",
+        "SharedMemoryWarning",
         "claim_lease",
         "collect_leases",
         "empty_cache",
         "get_all_sharing_strategies",
+        "get_sharing",
         "get_sharing_strategy",
         "get_thread_name",
         "list_segments",
         "memory_stats",
         "set_parent_death_signal",
+        "set_sharing",
         "set_sharing_strategy",
         "set_thread_name",
     ]

@@ -16,6 +16,8 @@ The tree travels with it, so that parent and children share one manager, and bot
 while anybody is in its tree, and the parent must be there before a child can send one and end. A forked child has all
 of this already; the hook before the fork makes sure that its parent has entered.
 
+It is named by its id, and given by descriptors too; see `_starting.py`.
+
 A launcher that gives its children no connection sends a `Family` itself. Its child enters the tree with `arrive`, and
 registers when it has something to send: `register_loaded` leaves out a package whose subject nobody has imported, so
 that a child which never sees an array does not wait for NumPy.
@@ -33,7 +35,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from mp_core import _many, strategy
+from mp_core import _many, _native, _starting, strategy
 from mp_core._native import ffi, lib
 
 __all__ = ["Family", "arrive", "enlist", "family", "join_family", "register_loaded"]
@@ -50,6 +52,7 @@ class Family(NamedTuple):
     packages: dict[str, str]
     strategy: str
     tree: bytes
+    sharing: bool = True
 
 
 _awaited: dict[str, str] = {}
@@ -59,12 +62,28 @@ def enlist(package: str, about: str = "") -> None:
     """Have every child import *package* and call its `init_reductions()`; it sends objects of the module *about*."""
     _packages[package] = about
     ForkingPickler.register(Connection, _reduce_connection)
+    for kind in (context.SpawnProcess, context.ForkServerProcess):
+        _starting.close_after_start(kind)
+
+
+class _Inherited(NamedTuple):
+    """What only a child that is being started takes over; a running process keeps its own."""
+
+    strategy: str
+    sharing: bool
+    tree: bytes
+    descriptors: tuple[Any, Any] | None
 
 
 def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    popen = context.get_spawning_popen()
     rebuild, args = _original_reducer(connection)
-    # Only a child that is being started takes over strategy and tree; a running process keeps its own.
-    inherited = (strategy.get_sharing_strategy(), _enter()) if context.get_spawning_popen() is not None else None
+    if popen is None and _native.by_value():
+        return rebuild, args
+    inherited = None
+    if popen is not None:
+        name, tree = strategy.get_sharing_strategy(), _enter()
+        inherited = tuple(_Inherited(name, _native.share(None), tree, _starting.for_child_of(popen)))
     return join_family, (dict(_packages), inherited, rebuild, args)
 
 
@@ -89,25 +108,34 @@ os.register_at_fork(before=_before_fork)
 
 
 def join_family(
-    packages: dict[str, str], inherited: tuple[str, bytes] | None, rebuild: Callable[..., Any], args: Any
+    packages: dict[str, str], inherited: tuple[Any, ...] | None, rebuild: Callable[..., Any], args: Any
 ) -> Any:
     """Register as the sender has, then rebuild its connection."""
     for package, about in packages.items():
         _register(package, about)
     if inherited is not None:
-        _take_over(*inherited)
+        _take_over(_Inherited(*inherited))
     return rebuild(*args)
 
 
 def family() -> Family | None:
     """What a launcher gives to its children for `arrive`; None when nobody has enlisted."""
-    return Family(dict(_packages), strategy.get_sharing_strategy(), _enter()) if _packages else None
+    if not _packages:
+        return None
+    return Family(dict(_packages), strategy.get_sharing_strategy(), _enter(), _native.share(None))
 
 
-def arrive(packages: dict[str, str], name: str, tree: bytes) -> None:
-    """In a child, before anything else of the launcher's: be in the parent's tree, and remember its packages."""
+def arrive(
+    packages: dict[str, str], name: str, tree: bytes, sharing: bool = True, descriptors: tuple[Any, Any] | None = None
+) -> None:
+    """
+    In a child, before anything else of the launcher's: be in the parent's tree, and remember its packages.
+
+    *descriptors* are what `_starting.open_for_child` opened in the parent, each None or with a `detach` that gives its
+    number here.
+    """
     _awaited.update(packages)
-    _take_over(name, tree)
+    _take_over(_Inherited(name, sharing, tree, descriptors))
 
 
 def register_loaded() -> None:
@@ -123,12 +151,12 @@ def _register(package: str, about: str) -> None:
         enlist(package, about)
 
 
-def _take_over(name: str, tree: bytes) -> None:
+def _take_over(inherited: _Inherited) -> None:
     global _joined
     if _joined:
         return
     _joined = True
-    strategy.set_sharing_strategy(name)
-    # A child that has begun to share in a tree of its own stays there; both can talk all the same.
-    lib.mpshm_set_home(tree)
-    _enter()
+    strategy.set_sharing_strategy(inherited.strategy)
+    if not inherited.sharing:
+        _native.share(False)
+    _starting.enter(inherited.tree, inherited.descriptors)

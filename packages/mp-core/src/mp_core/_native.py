@@ -20,18 +20,27 @@ from mp_core._version import __version__
 __all__ = [
     "Buffer",
     "allocate",
+    "by_value",
     "check",
     "compiled",
     "copied_bytes",
+    "discard",
     "ffi",
     "find",
     "lib",
+    "loads",
     "message_begin",
+    "message_begin_by_value",
     "message_end",
+    "peer",
     "rebuild_block",
+    "rebuild_copy",
     "reduce_block",
+    "reduce_copy",
     "set_strategy",
     "setup",
+    "setup_receiving",
+    "share",
 ]
 
 
@@ -82,9 +91,18 @@ Buffer: type = _block.Buffer
 allocate = _block.allocate
 find = _block.find
 setup = _block.setup
+setup_receiving = _block.setup_receiving
 set_strategy = _block.set_strategy
 rebuild_block = _block.rebuild_block
+rebuild_copy = _block.rebuild_copy
 reduce_block = _block.reduce_block
+reduce_copy = _block.reduce_copy
+discard = _block.discard
+loads = _block.loads
 message_begin = _block.message_begin
+message_begin_by_value = _block.message_begin_by_value
 message_end = _block.message_end
+by_value = _block.by_value
+share = _block.share
+peer = _block.peer
 copied_bytes = _block.copied_bytes

@@ -6,7 +6,7 @@ A message that cannot be pickled, or that nobody can receive, takes no memory wi
 
 A claim is made when a block is pickled, and memory waits for whoever will claim it. When a later object of the same
 message turns out not to be picklable, or the pipe says that nobody reads it any more, nobody ever will: so the claims
-of that message are made here, and dropped. `native/message.c` keeps the list.
+of that message are discarded. `native/message.c` keeps the list.
 
 Note [Buffers]
 --------------
@@ -33,7 +33,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core._native import message_begin, message_end, rebuild_block
+from mp_core import _starting, by_value
+from mp_core._native import discard, message_begin, message_begin_by_value, message_end
 
 __all__ = ["can_be_pickled", "install", "load_with", "take_buffers"]
 
@@ -45,9 +46,9 @@ def install() -> None:
         return
 
     def undoing_dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> Any:
-        message_begin(False)
+        plainly = message_begin(False)
         try:
-            if protocol is None and _take is not None and cls.__init__ is ForkingPickler.__init__:
+            if protocol is None and _take is not None and not plainly and cls.__init__ is ForkingPickler.__init__:
                 message = _dump(cls, obj, _take)
             else:
                 message = dumps(cls, obj, protocol)
@@ -60,7 +61,11 @@ def install() -> None:
     send: Any = Connection.send
 
     def undoing_send(self: Any, obj: Any) -> None:
-        message_begin(True)
+        shares = self._mp_shares
+        if shares or (shares is None and by_value.find_out(self)):
+            message_begin(True)
+        else:
+            message_begin_by_value()
         try:
             send(self, obj)
         except (BrokenPipeError, ConnectionResetError):
@@ -77,19 +82,27 @@ def install() -> None:
     ForkingPickler.dumps = classmethod(undoing_dumps)  # type: ignore[assignment]
     reduction.dump = _dump_into
     Connection.send = functools.wraps(send)(undoing_send)  # type: ignore[method-assign]
+    Connection._mp_shares = None  # type: ignore[attr-defined]
 
 
 def _drop(handles: list[bytes] | None) -> None:
     for handle in handles or ():
-        try:
-            rebuild_block(handle)
-        except (OSError, ValueError):
-            pass  # then it is gone already
+        discard(handle)
 
 
 def _dump_into(obj: Any, file: Any, protocol: int | None = None) -> None:
     """How multiprocessing pickles what a new process is given: a message like any other."""
-    file.write(ForkingPickler.dumps(obj, protocol))
+    message_begin(True)
+    try:
+        message = ForkingPickler.dumps(obj, protocol)
+    except BaseException:
+        message_end(False)
+        raise
+    claims = message_end(True)
+    if _starting.too_many():
+        _drop(claims)
+        message = ForkingPickler.dumps(obj, protocol)
+    file.write(message)
 
 
 Take = Callable[[pickle.PickleBuffer], Any]

@@ -10,12 +10,12 @@ import errno
 import operator
 import os
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from mp_core import _native, _pickling, strategy
-from mp_core._native import Buffer, rebuild_block, reduce_block
+from mp_core import _native, _pickling, _receiving, strategy
+from mp_core._native import Buffer, rebuild_block, reduce_block, reduce_copy
 
-__all__ = ["Block", "allocate", "block_at", "rebuild_block", "reduce_block"]
+__all__ = ["Block", "Copied", "allocate", "block_at", "rebuild_block", "reduce_block"]
 
 if TYPE_CHECKING:
 
@@ -126,13 +126,29 @@ def block_at(address: int) -> Block | None:
     return block if isinstance(block, Block) else None
 
 
+class Copied:
+    """
+    A block with bytes that were copied for one receiver, who expects no sharing.
+
+    Sent, it arrives as a `Block`, or as a `bytearray` of the same bytes where memory cannot be shared.
+    """
+
+    __slots__ = ("block",)
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+
+
+def _reduce_copied(copied: Copied) -> Any:
+    return reduce_copy(copied.block)
+
+
 # ---- what to say when it fails ---------------------------------------------------------------------------------------
 
 _NO_ROOM = {errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
 _NO_MEANS = {errno.EMFILE, errno.ENFILE, errno.EUSERS}
 
 _REASONS = {
-    errno.ESTALE: "its handle was used before, or the memory is gone because every process of its tree had ended",
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close what is not needed",
     errno.ENFILE: "the system has no descriptor left; close some, or raise fs.file-max",
     errno.EUSERS: "256 processes of this tree use shared memory already; let some of them end, or send a private array",
@@ -144,13 +160,6 @@ _REASONS = {
     errno.EROFS: "its files cannot be written, the disk is read-only; set MPSHM_RUNTIME_DIR to another folder",
     errno.EPERM: "its folder or its manager belongs to somebody else; set MPSHM_RUNTIME_DIR to another folder",
 }
-
-
-def _refuse(number: int, length: int) -> NoReturn:
-    """Say why the claim that a handle of *length* bytes speaks of cannot be made."""
-    if number == errno.EBADMSG:
-        raise ValueError(f"the handle of a block of shared memory is damaged ({length} bytes)")
-    raise OSError(number, f"cannot receive a block of shared memory: {_reason(number)}")
 
 
 def _reason(number: int) -> str:
@@ -173,6 +182,8 @@ def _no_room(size: int, name: str) -> str:
     )
 
 
-_native.setup(Block, _refuse)
+_native.setup(Block)
 ForkingPickler.register(Block, reduce_block)
+ForkingPickler.register(Copied, _reduce_copied)
 _pickling.install()
+_receiving.install()

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import NoReturn
@@ -29,6 +30,7 @@ __all__ = ["Claim", "Lease", "claim_lease", "collect_leases"]
 
 LOOK_EVERY_S = 0.05
 
+_all: weakref.WeakSet[Lease] = weakref.WeakSet()
 _sent: set[Lease] = set()
 _lock = threading.RLock()
 _watcher: threading.Thread | None = None
@@ -115,9 +117,12 @@ class Lease:
     """
 
     def __init__(self, on_last_claim: Callable[[], object]) -> None:
-        self._block: Block | None = allocate(0, zeroed=False)
         self._callback = on_last_claim
         self._owner = os.getpid()
+        # No fork comes between the two, or a child would hold a lease that it does not know of.
+        with _lock:
+            self._block: Block | None = allocate(0, zeroed=False)
+            _all.add(self)
         self.ended = False
         """Have all claims gone, and has the callback been called?"""
 
@@ -127,7 +132,7 @@ class Lease:
         return 0 if self._block is None else self._block._others()
 
     def revoke(self) -> None:
-        """Take back the claims that are under way: who receives one of those messages later gets an `OSError`."""
+        """Take back the claims that are under way: who receives one of those messages later gets a `ReceiveError`."""
         if self._block is not None:
             self._block._revoke()
 
@@ -241,7 +246,7 @@ def claim_lease(handle: bytes) -> Claim:
 
     Raises
     ------
-    OSError
+    ReceiveError
         The handle was used before or has been revoked.
     ValueError
         The handle is damaged.
@@ -264,11 +269,20 @@ def _forget_in_child() -> None:
     global _watcher, _lock
     _lock = threading.RLock()
     _watcher = None
-    for lease in _sent:
-        lease._block = None  # or the child would be one more that has a claim
+    for lease in list(_all):
+        lease._block = None  # or the child would be one more that has a claim, also when it is sent later
+    _all.clear()
     _sent.clear()
+
+
+def _before_fork() -> None:
+    _lock.acquire()
+
+
+def _after_fork() -> None:
+    _lock.release()
 
 
 ForkingPickler.register(Lease, _reduce)
 ForkingPickler.register(Claim, _reduce)
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_in_child)

@@ -12,7 +12,7 @@ import threading
 import weakref
 from typing import Any
 
-from mp_core import Claim, claim_lease
+from mp_core import Claim, ReceiveError, claim_lease
 from mp_cuda import driver, janitor, signals, transports
 from mp_cuda.errors import DriverError, MpCudaError, ProducerGoneError, StaleHandleError
 from mp_cuda.process import Process
@@ -117,7 +117,7 @@ def claim_any(offers: tuple[bytes, ...]) -> Claim:
     for offer in offers:
         try:
             return claim_lease(offer)
-        except OSError as error:
+        except ReceiveError as error:
             if error.errno != errno.ESTALE:
                 raise
             problem = error

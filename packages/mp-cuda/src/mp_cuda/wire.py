@@ -9,7 +9,8 @@ from mp_cuda.process import Process
 
 __all__ = ["Memory", "Message", "Ready", "pack", "unpack"]
 
-VERSION = 1
+VERSION = 2
+OFFER = 56  # bytes
 
 
 class Memory(NamedTuple):
@@ -61,9 +62,21 @@ def pack(message: Message) -> tuple[Any, ...]:
         tuple(message.dtype),
         *message[4:7],
         memory and (*memory[:2], tuple(memory.owner), *memory[3:]),
-        message.offers,
-        ready and (ready.handle, tuple(ready.owner), ready.offers),
+        _joined(message.offers),
+        ready and (ready.handle, tuple(ready.owner), _joined(ready.offers)),
     )
+
+
+def _joined(offers: tuple[bytes, ...]) -> bytes:
+    """
+    One piece of bytes. Only a single offer can be told from other bytes of a message, for mp_core to discard it when
+    that fails; several are for other receivers, too, who may still want theirs.
+    """
+    return b"".join(offers)
+
+
+def _split(joined: bytes) -> tuple[bytes, ...]:
+    return tuple(joined[at : at + OFFER] for at in range(0, len(joined), OFFER))
 
 
 def unpack(packed: tuple[Any, ...]) -> Message:
@@ -81,8 +94,8 @@ def unpack(packed: tuple[Any, ...]) -> Message:
             device,
             offset,
             memory and Memory(memory[0], memory[1], Process(*memory[2]), *memory[3:]),
-            tuple(offers),
-            ready and Ready(ready[0], Process(*ready[1]), tuple(ready[2])),
+            _split(offers),
+            ready and Ready(ready[0], Process(*ready[1]), _split(ready[2])),
         )
     except (TypeError, ValueError) as error:
         raise ValueError(f"the message of a device array is damaged: {error}") from None

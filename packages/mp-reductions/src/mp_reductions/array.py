@@ -2,6 +2,7 @@
 
 Note [The ways of an array]
 ---------------------------
+    the message goes by value   --> by pickle, as NumPy does it (mp_core/by_value.py)
     holds Python objects        --> by pickle, as NumPy does it
     lives in a Block            --> the Block travels; both sides see one memory           0 copies
     was born in shared memory   --> as above, with the Block that its address lies in      0 copies
@@ -29,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from mp_core import _children, _many, _native, _pickling, _reducers
-from mp_core.block import Block, allocate
+from mp_core.block import Block, Copied, allocate
 from mp_core.stats import add_copied_bytes
 from mp_reductions import buffers, inline, tensors
 from mp_reductions.layout import pack
@@ -63,6 +64,8 @@ def init_reductions() -> None:
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
     """The pickle of an array; see Note [The ways of an array]."""
+    if _native.by_value():
+        return a.__reduce_ex__(inline.AS_NUMPY)
     block = find_block(a)
     if block is not None:
         strides = None if a.flags.c_contiguous else a.strides
@@ -85,11 +88,11 @@ def _moved(a: np.ndarray[Any, Any]) -> Any:
         return inline.reduce_inline(a)
     _frombuffer(block, np.uint8)[:] = packed.data
     add_copied_bytes(packed.data.nbytes)
-    return _reduced(block, a, packed.offset, packed.strides)
+    return _reduced(Copied(block), a, packed.offset, packed.strides)
 
 
 def _reduced(
-    block: Block, a: np.ndarray[Any, Any], offset: int, strides: tuple[int, ...] | None
+    block: Block | Copied, a: np.ndarray[Any, Any], offset: int, strides: tuple[int, ...] | None
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     return rebuild_ndarray, (
         block,
@@ -107,7 +110,7 @@ _frombuffer: Any = np.frombuffer
 
 
 def rebuild_ndarray(
-    block: Block,
+    block: Block | bytearray,
     dtype: Any,
     shape: tuple[int, ...],
     offset: int,
@@ -115,7 +118,8 @@ def rebuild_ndarray(
     writeable: bool,
 ) -> np.ndarray[Any, Any]:
     """An array over *block*. A handle that reaches beyond the block is a `ValueError` or a `TypeError`."""
-    if not isinstance(block, Block):
+    # Bytes in private memory are what became of a copy that this process cannot share.
+    if not isinstance(block, Block | bytearray):
         raise ValueError(f"the handle of an array is damaged: a Block was expected, not {type(block).__name__}")
     dtype = np.dtype(dtype)
     if dtype.hasobject:

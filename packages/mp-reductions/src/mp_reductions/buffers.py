@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_core.block import Block, allocate, block_at
+from mp_core.block import Block, Copied, allocate, block_at
 from mp_core.stats import add_copied_bytes
 from mp_reductions import inline
 from mp_reductions.running_out import warn_once
@@ -19,7 +19,7 @@ from mp_reductions.sharing import address_of
 
 __all__ = ["take"]
 
-Place = tuple[Block, int, int, bool]
+Place = tuple[Block | Copied, int, int, bool]
 
 
 def take(buffer: PickleBuffer) -> Place | None:
@@ -45,4 +45,4 @@ def take(buffer: PickleBuffer) -> Place | None:
         return None
     memoryview(block)[:] = raw
     add_copied_bytes(nbytes)
-    return block, 0, nbytes, raw.readonly
+    return Copied(block), 0, nbytes, raw.readonly

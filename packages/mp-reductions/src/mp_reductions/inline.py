@@ -24,6 +24,8 @@ __all__ = ["get_inline_limit", "has_room", "rebuild_inline", "reduce_inline", "s
 _plain: Any = _native.compiled("mp_reductions._plain")
 
 DEFAULT_LIMIT = 32 * 1024
+# The protocol in which NumPy pickles an array into any pickle: that of 5 needs a pickler of 5.
+AS_NUMPY = 4
 
 
 def _initial() -> int:

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from mp_reductions.inline import portable_dtype
+from mp_core import _native
+from mp_reductions.inline import AS_NUMPY, portable_dtype
 from mp_reductions.layout import span
 from mp_reductions.sharing import address_of
 
@@ -21,6 +22,8 @@ __all__ = ["rebuild_memmap", "reduce_memmap"]
 
 def reduce_memmap(a: np.memmap[Any, Any]) -> Any:
     """The pickle of a memmap: where its bytes lie in which file."""
+    if _native.by_value():
+        return a.__reduce_ex__(AS_NUMPY)
     mapped: mmap.mmap | None = getattr(a, "_mmap", None)
     # NumPy gives every view the path, mode and offset of the map that it was made from.
     if mapped is None or a.filename is None or a.mode == "c" or a.size == 0:

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
+from mp_core.errors import SharedMemoryWarning, warn_user
 
 __all__ = ["warn_once"]
-
-_warned = False
 
 
 def warn_once(nbytes: int, error: Exception) -> None:
     """Say, the first time, that *nbytes* bytes go through the pipe because of *error*."""
-    global _warned
-    if _warned:
-        return
-    _warned = True
-    try:
-        warnings.warn(
-            f"shared memory ran out, so an array of {nbytes} bytes (and maybe others) travels through the "
-            f"pipe: {error}",
-            ResourceWarning,
-            stacklevel=4,
-        )
-    except ResourceWarning:
-        pass  # a filter that makes errors of warnings must not make a lost message of a slow one
+    warn_user(
+        "sent by value",
+        f"shared memory ran out, so an array of {nbytes} bytes (and maybe others) travels through the pipe: {error}",
+        SharedMemoryWarning,
+    )

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _pickling
+from mp_core import _native, _pickling
 from mp_reductions import inline
 from mp_reductions.sharing import address_of, find_block, swap_memory
 
@@ -59,6 +59,8 @@ def choose_reducer(kind: type) -> Callable[[Any], Any] | None:
 
 def reduce_view(a: np.ndarray[Any, Any]) -> Any:
     """The pickle of an array that is its data, its type and its attributes."""
+    if _native.by_value():
+        return a.__reduce_ex__(inline.AS_NUMPY)
     if a.dtype.hasobject:
         return a.__reduce__()
     state = _attributes(a)
@@ -127,6 +129,8 @@ def _is_simple(value: Any) -> bool:
 def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
     """The pickle of an array whose class has methods for it: theirs, with the bytes in shared memory."""
     reduced = a.__reduce__()
+    if _native.by_value():
+        return reduced
     block = find_block(a)
     if a.dtype.hasobject or (block is None and inline.has_room(a.nbytes)):
         return reduced

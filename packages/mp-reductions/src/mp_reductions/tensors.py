@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_core import strategy
+from mp_core._native import by_value
 from mp_core._reducers import Reducer
 from mp_core.block import Block, block_at
 
@@ -28,7 +29,7 @@ def stand_before(kind: type, theirs: Reducer) -> Reducer:
         return theirs
 
     def reduce(tensor: Any) -> Any:
-        return _reduce_tensor(tensor) or theirs(tensor)
+        return (None if by_value() else _reduce_tensor(tensor)) or theirs(tensor)
 
     reduce._stands_before = True  # type: ignore[attr-defined]
     return reduce

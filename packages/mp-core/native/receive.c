@@ -1,0 +1,305 @@
+/* Receiving: what a handle becomes, and what becomes of a message that cannot be received.
+ *
+ * Note [A receive that fails]
+ *   A message that cannot be unpickled is lost to its receiver, so the memory of all its handles has
+ *   to go with it. Some of them have been received before the error; their bits may stand for later
+ *   messages by now, so those must not be touched. loads() therefore remembers what was received
+ *   while it ran, and discards the others. pickle writes a handle in one piece, behind the opcode of
+ *   short bytes and its length; a checksum tells it from other bytes.
+ *
+ *   Threads have a list of their own. Unpickling may nest, and the list is emptied with the outermost
+ *   message: to remember too much only means that something is discarded when the tree ends. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+
+#include "native.h"
+
+static PyObject *unpickle; /* pickle.loads, or what has taken its place */
+static PyObject *on_refusal, *on_private, *on_failure;
+
+/* ---- what this thread has received while it unpickles ---- */
+
+enum { FEW = 16 };
+
+static _Thread_local struct {
+    unsigned depth;
+    size_t count, room;
+    uint64_t few[FEW], *more;
+    int lost; /* there was no memory to remember one, so nothing may be discarded */
+} received;
+
+/* The last word of a handle is a hash of all the others. */
+static uint64_t key_of(const char *handle)
+{
+    uint64_t key;
+    memcpy(&key, handle + MPSHM_HANDLE_SIZE - sizeof(key), sizeof(key));
+    return key;
+}
+
+static void remember(const char *handle)
+{
+    if (received.depth == 0)
+        return;
+    if (received.count < FEW) {
+        received.few[received.count++] = key_of(handle);
+        return;
+    }
+    if (received.count - FEW == received.room) {
+        size_t room = received.room ? received.room * 2 : 64;
+        uint64_t *more = PyMem_Realloc(received.more, room * sizeof(*more));
+        if (more == NULL) {
+            received.lost = 1;
+            return;
+        }
+        received.more = more;
+        received.room = room;
+    }
+    received.more[received.count++ - FEW] = key_of(handle);
+}
+
+static int is_remembered(const char *handle)
+{
+    uint64_t key = key_of(handle);
+
+    for (size_t i = 0; i < received.count; i++)
+        if ((i < FEW ? received.few[i] : received.more[i - FEW]) == key)
+            return 1;
+    return received.lost;
+}
+
+static void leave(void)
+{
+    if (--received.depth > 0)
+        return;
+    received.count = 0;
+    if (received.more != NULL) {
+        PyMem_Free(received.more);
+        received.more = NULL;
+        received.room = 0;
+    }
+    received.lost = 0;
+}
+
+static void discard(const char *handle)
+{
+    unsigned char bytes[MPSHM_HANDLE_SIZE];
+
+    memcpy(bytes, handle, sizeof(bytes));
+    Py_BEGIN_ALLOW_THREADS /* it may wait for the manager */
+        mpshm_block_discard(bytes, sizeof(bytes));
+    Py_END_ALLOW_THREADS
+}
+
+/* Each handle in the message that was not received. */
+static void discard_rest(PyObject *message)
+{
+    static const char opcode[2] = {'C', MPSHM_HANDLE_SIZE}; /* SHORT_BINBYTES, length */
+    Py_buffer view;
+
+    if (PyObject_GetBuffer(message, &view, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear();
+        return;
+    }
+    const char *at = view.buf, *end = at + view.len;
+    while (end - at >= (Py_ssize_t)sizeof(opcode) + MPSHM_HANDLE_SIZE &&
+           (at = memmem(at, (size_t)(end - at), opcode, sizeof(opcode))) != NULL) {
+        const char *handle = at + sizeof(opcode);
+        uint64_t nbytes;
+        at++;
+        if (end - handle < MPSHM_HANDLE_SIZE ||
+            mpshm_handle_info((const unsigned char *)handle, MPSHM_HANDLE_SIZE, &nbytes) < 0)
+            continue;
+        if (!is_remembered(handle))
+            discard(handle);
+        at = handle + MPSHM_HANDLE_SIZE;
+    }
+    PyBuffer_Release(&view);
+}
+
+/* An exception is set: what takes the message's place, or NULL with what is to be raised. */
+static PyObject *failed(PyObject *message)
+{
+    PyObject *type, *error, *traceback, *instead;
+
+    PyErr_Fetch(&type, &error, &traceback);
+    PyErr_NormalizeException(&type, &error, &traceback);
+    if (traceback != NULL)
+        PyException_SetTraceback(error, traceback);
+    discard_rest(message);
+    instead = PyObject_CallFunctionObjArgs(on_failure, message, error, NULL);
+    if (instead == Py_NotImplemented) {
+        Py_CLEAR(instead);
+        PyErr_Restore(type, error, traceback);
+        return NULL;
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(error);
+    Py_XDECREF(traceback);
+    return instead;
+}
+
+/* loads(data, /, **options), in place of pickle.loads in ForkingPickler */
+PyObject *mp_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    PyObject *object = NULL;
+    (void)module;
+
+    received.depth++;
+    if (nargs == 1 && names == NULL) {
+        object = PyObject_CallFunctionObjArgs(unpickle, args[0], NULL);
+    } else {
+        PyObject *options = PyDict_New(), *positional = PyTuple_New(nargs);
+        int ok = options != NULL && positional != NULL;
+        for (Py_ssize_t i = 0; ok && i < nargs; i++)
+            ok = PyTuple_SetItem(positional, i, Py_NewRef(args[i])) == 0;
+        for (Py_ssize_t i = 0; ok && names != NULL && i < PyTuple_Size(names); i++)
+            ok = PyDict_SetItem(options, PyTuple_GetItem(names, i), args[nargs + i]) == 0;
+        if (ok)
+            object = PyObject_Call(unpickle, positional, options);
+        Py_XDECREF(options);
+        Py_XDECREF(positional);
+    }
+    if (object == NULL && nargs > 0 && on_failure != NULL)
+        object = failed(args[0]);
+    leave();
+    return object;
+}
+
+/* setup_receiving(unpickle, on_refusal, on_private, on_failure): what messages are unpickled by; what
+ * is called with (errno, handle) to raise an error, with (number of bytes, errno) when bytes are
+ * taken by value, and with (message, error) when unpickling fails. None leaves one as it is. */
+PyObject *mp_setup_receiving(PyObject *module, PyObject *args)
+{
+    PyObject *given[4];
+    PyObject **kept[4] = {&unpickle, &on_refusal, &on_private, &on_failure};
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "OOOO:setup_receiving", &given[0], &given[1], &given[2], &given[3]))
+        return NULL;
+    for (int i = 0; i < 4; i++)
+        if (given[i] != Py_None) {
+            PyObject *before = *kept[i];
+            *kept[i] = Py_NewRef(given[i]);
+            Py_XDECREF(before);
+        }
+    Py_RETURN_NONE;
+}
+
+/* ---- one handle ---- */
+
+static int injected; /* what receiving a block fails with, for tests */
+
+/* inject(errno): let each block be refused with it from now on; 0 ends that. For tests. */
+PyObject *mp_inject(PyObject *module, PyObject *number)
+{
+    (void)module;
+    injected = -(int)PyLong_AsLong(number);
+    if (PyErr_Occurred())
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+PyObject *mp_receive_block(PyObject *handle, int *rc)
+{
+    char *bytes;
+    Py_ssize_t len;
+    mpshm_block block;
+
+    *rc = 0;
+    if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
+        return NULL;
+    *rc = injected != 0 && len == MPSHM_HANDLE_SIZE
+              ? injected
+              : mpshm_block_claim((unsigned char *)bytes, (size_t)len, MPSHM_NOWAIT, &block);
+    if (*rc == -EAGAIN && injected == 0) {
+        Py_BEGIN_ALLOW_THREADS /* the handle is the caller's, so it stays */
+            *rc = mpshm_block_claim((unsigned char *)bytes, (size_t)len, 0, &block);
+        Py_END_ALLOW_THREADS
+    }
+    /* What was used before is somebody else's by now, maybe: never to be discarded. */
+    if (*rc == 0 || *rc == -ESTALE)
+        remember(bytes);
+    return *rc == 0 ? mp_wrap(mp_block_type, &block) : NULL;
+}
+
+Py_ssize_t mp_size_of_copy(PyObject *handle, int rc)
+{
+    char *bytes;
+    Py_ssize_t len;
+    uint64_t nbytes;
+
+    if (rc == 0 || rc == -EBADMSG || rc == -ESTALE ||
+        PyBytes_AsStringAndSize(handle, &bytes, &len) < 0 ||
+        mpshm_handle_info((unsigned char *)bytes, (size_t)len, &nbytes) != 1 ||
+        nbytes > PY_SSIZE_T_MAX)
+        return -1;
+    return (Py_ssize_t)nbytes;
+}
+
+int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes)
+{
+    char *bytes;
+    Py_ssize_t len;
+    int err;
+
+    if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
+        return -1;
+    Py_BEGIN_ALLOW_THREADS err = mpshm_block_read((unsigned char *)bytes, (size_t)len, data, nbytes);
+    Py_END_ALLOW_THREADS
+    if (err < 0)
+        return -1;
+    remember(bytes);
+    PyObject *told = PyObject_CallFunction(on_private, "Ki", (unsigned long long)nbytes, -rc);
+    Py_XDECREF(told);
+    return told ? 0 : -1;
+}
+
+PyObject *mp_refuse(PyObject *handle, int rc)
+{
+    return PyErr_Occurred() ? NULL : PyObject_CallFunction(on_refusal, "iO", -rc, handle);
+}
+
+/* rebuild_block(handle) -> Block */
+PyObject *mp_rebuild_block(PyObject *module, PyObject *handle)
+{
+    int rc;
+    PyObject *block = mp_receive_block(handle, &rc);
+    (void)module;
+
+    return block ? block : mp_refuse(handle, rc);
+}
+
+/* rebuild_copy(handle) -> Block, or a bytearray with the same bytes */
+PyObject *mp_rebuild_copy(PyObject *module, PyObject *handle)
+{
+    int rc;
+    PyObject *block = mp_receive_block(handle, &rc);
+    (void)module;
+
+    if (block != NULL)
+        return block;
+    if (PyErr_Occurred())
+        return NULL;
+    Py_ssize_t nbytes = mp_size_of_copy(handle, rc);
+    PyObject *memory = nbytes < 0 ? NULL : PyByteArray_FromStringAndSize(NULL, nbytes);
+    if (memory != NULL &&
+        mp_read_copy(handle, rc, PyByteArray_AsString(memory), (uint64_t)nbytes) == 0)
+        return memory;
+    Py_XDECREF(memory);
+    return mp_refuse(handle, rc);
+}
+
+/* discard(handle): nobody will receive it. One that was received, or is damaged, changes nothing. */
+PyObject *mp_discard(PyObject *module, PyObject *handle)
+{
+    char *bytes;
+    Py_ssize_t len;
+    (void)module;
+
+    if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
+        return NULL;
+    if (len == MPSHM_HANDLE_SIZE)
+        discard(bytes);
+    Py_RETURN_NONE;
+}

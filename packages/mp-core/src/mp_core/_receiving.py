@@ -1,0 +1,97 @@
+"""What becomes of a message that cannot be received.
+
+Note [An error is no end]
+-------------------------
+`multiprocessing` takes an `OSError` or an `EOFError` from `get()` for the end of a pipe: a pool's thread leaves without a
+word, and everybody waits. So what goes wrong while a message is unpickled is raised as a `ReceiveError`. Errors of the
+pipe itself are not touched: they come from reading, before anything is unpickled.
+
+Pools need more than that, since they do not expect `get()` to fail at all; see `_tasks.py`.
+
+The memory of such a message goes with it: `native/receive.c`, Note [A receive that fails].
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, NoReturn
+
+from mp_core import _native, _tasks
+from mp_core.errors import ReceiveError, SharedMemoryWarning, warn_user
+
+__all__ = ["install", "refuse"]
+
+_MANAGER = "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it"
+
+_REASONS = {
+    errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close what is not needed",
+    errno.ENFILE: "the system has no descriptor left; close some, or raise fs.file-max",
+    errno.ENOMEM: "this process has no address space left to map it; look at its limits (ulimit -v)",
+    errno.EUSERS: "too many processes of this tree use shared memory already; let some of them end",
+    errno.ETIMEDOUT: _MANAGER,
+    errno.EAGAIN: _MANAGER,
+    errno.EACCES: "the files of its tree may not be opened by this user; receive it as the user who sent it",
+    errno.EPERM: "the files of its tree belong to somebody else; receive it as the user who sent it",
+}
+
+
+def refuse(number: int, handle: bytes) -> NoReturn:
+    """Say why the block that *handle* speaks of cannot be received."""
+    if number == errno.EBADMSG:
+        raise ValueError(f"the handle of a block of shared memory is damaged ({len(handle)} bytes)")
+    raise ReceiveError(f"cannot receive a block of shared memory: {_reason(number, handle)}", number)
+
+
+def _reason(number: int, handle: bytes) -> str:
+    if number in (errno.ESTALE, errno.ENOENT, errno.ENOTDIR):
+        tree = handle[: _native.lib.MPSHM_ID_SIZE].hex()
+        user = os.path.join(os.environ.get("MPSHM_RUNTIME_DIR") or "/tmp", f"mpshm-{os.geteuid()}")
+        if not os.path.exists(os.path.join(user, tree)):
+            return (
+                f"its sender's processes cannot be reached from here, there is no folder {tree} in {user}. They run on "
+                "another machine, in another container or mount namespace, as another user or with another "
+                "MPSHM_RUNTIME_DIR, or all have ended. Where memory cannot be shared, send with "
+                "set_sharing(False, connection)"
+            )
+    if number == errno.ESTALE:
+        return "its handle was used before, or its memory is gone because its sender took it back"
+    return _REASONS.get(number, os.strerror(number))
+
+
+def _taken_by_value(nbytes: int, number: int) -> None:
+    """Tell, once, that a private array could not be shared and was copied instead."""
+    why = OSError(number, os.strerror(number)).strerror
+    warn_user(
+        "received by value",
+        f"an array of {nbytes} bytes (and maybe others) was received by value, because this process cannot use "
+        f"the memory that it came in: {_REASONS.get(number, why)}",
+        SharedMemoryWarning,
+    )
+
+
+def _failed(message: Any, error: BaseException) -> Any:
+    """What is received instead of *message*; NotImplemented to let *error* go on as it is."""
+    if not isinstance(error, Exception):
+        return NotImplemented
+    known = error
+    if isinstance(error, OSError | EOFError):
+        number = error.errno if isinstance(error, OSError) else None
+        known = ReceiveError(f"a message could not be received: {type(error).__name__}: {error}", number)
+        known.__cause__ = error
+    task = _tasks.failing(message, known)
+    if task is not None:
+        return task
+    if known is not error:
+        raise known
+    return NotImplemented
+
+
+def install() -> None:
+    """Let `ForkingPickler.loads`, by which everything is received, deal with messages that fail."""
+    loads: Any = vars(ForkingPickler)["loads"]
+    loads = getattr(loads, "__func__", loads)
+    if loads is not _native.loads:
+        _native.setup_receiving(loads, refuse, _taken_by_value, _failed)
+        ForkingPickler.loads = staticmethod(_native.loads)  # type: ignore[assignment, method-assign]

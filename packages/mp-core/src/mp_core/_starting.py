@@ -1,0 +1,111 @@
+"""Descriptors by which a child that is started by exec arrives in its parent's tree.
+
+    parent   for_child_of(popen)     opened, and put among what the child inherits      once for each child
+             Process.start returns   closed here, whether it was started or not
+    child    enter(tree, ...)        taken over; from then on they are the library's
+
+With them a child needs no path: it arrives although the folder was removed or its user is another one. Where they cannot
+be had, it looks the folder up by the tree's id. A fork server takes 256 descriptors for a child; where ours would be too
+many, the message is pickled again without them.
+
+If the parent dies in between, the kernel closes them. A thread that forks in between gives its child a copy of them, as
+of every descriptor of a process that is being started.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from multiprocessing import context
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+from mp_core._native import ffi, lib
+
+__all__ = ["close_after_start", "enter", "for_child_of", "open_for_child", "too_many"]
+
+# Its own four left out.
+FORKSERVER_TAKES = 252
+
+Duplicates = tuple[Any, Any]
+
+
+class _Start(threading.local):
+    """The child that this thread is starting: what was opened for it."""
+
+    opened: tuple[int, ...] = ()
+    popen: Any = None
+    room = True
+
+
+_start = _Start()
+
+
+def open_for_child() -> tuple[int, int]:
+    """Two descriptors for `enter`; -1 for one that cannot be had. The caller closes them when the child has them."""
+    fds = ffi.new("int[2]", [-1, -1])
+    lib.mpshm_open_for_child(fds)
+    return fds[0], fds[1]
+
+
+def for_child_of(popen: Any) -> Duplicates | None:
+    """Descriptors on their way to the child that *popen* starts; None when it has them, or they cannot be had."""
+    if _start.popen is popen or not _start.room:
+        return None
+    _close()
+    _start.popen = popen
+    first, second = open_for_child()
+    _start.opened = tuple(fd for fd in (first, second) if fd >= 0)
+    return (None if first < 0 else DupFd(first), None if second < 0 else DupFd(second)) if _start.opened else None
+
+
+def enter(tree: bytes, duplicates: Duplicates | None) -> None:
+    """In the child: be in the tree. One that has begun to share in another stays there; both can talk all the same."""
+    if duplicates is None:
+        lib.mpshm_set_home(tree)
+        lib.mpshm_enter()
+        return
+    fds = [-1 if duplicate is None else duplicate.detach() for duplicate in duplicates]
+    for fd in fds:
+        if fd >= 0:
+            os.set_inheritable(fd, False)
+    lib.mpshm_enter_with(tree, fds)
+
+
+def too_many() -> bool:
+    """Would a fork server refuse the descriptors of this thread's child because of ours? Then they are taken back."""
+    popen = context.get_spawning_popen()
+    if not _start.opened or popen is not _start.popen or popen.method != "forkserver":
+        return False
+    if len(popen._fds) <= FORKSERVER_TAKES:
+        return False
+    _close()
+    popen._fds.clear()
+    _start.room = False
+    return True
+
+
+def _close() -> None:
+    for fd in _start.opened:
+        os.close(fd)
+    _start.opened, _start.popen = (), None
+
+
+def close_after_start(kind: Any) -> None:
+    """Close what was opened for a child of this *kind* of process when it has been started, or could not be."""
+    start = kind._Popen
+    if getattr(start, "_closes", False):
+        return
+
+    def closing_start(process: Any) -> Any:
+        before = _start.__dict__.copy()  # an argument whose pickling starts a process of its own
+        _start.__dict__.clear()
+        try:
+            return start(process)
+        finally:
+            _close()
+            _start.__dict__.clear()
+            _start.__dict__.update(before)
+
+    closing_start._closes = True  # type: ignore[attr-defined]
+    kind._Popen = staticmethod(closing_start)

@@ -1,0 +1,157 @@
+"""Which messages go by value: their receiver cannot share memory, or somebody has said so.
+
+Note [Who can share]
+--------------------
+    a pipe, a socketpair                      yes: both ends were made in one process and inherited
+    AF_INET, AF_INET6, AF_VSOCK, ...          no: the other end may be another machine
+    AF_UNIX, peer in another mount namespace  no: it cannot see the folder through which processes meet
+    AF_UNIX, peer is no relative of ours and
+      has not loaded this library             no: it has nothing to receive with
+    AF_UNIX, nothing can be known             yes; where that is wrong, the receiver's error says so
+
+A message that goes by value is what multiprocessing would have sent: arrays in NumPy's own pickle, and nothing in it that
+a receiver without these packages could not load. The verdict is kept with the connection object and not by the
+descriptor's number, which may be another connection's tomorrow. A connection that is sent to another process is judged
+there anew.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mp_core import _libshm, _native
+
+__all__ = ["find_out", "get_sharing", "set_sharing"]
+
+
+def set_sharing(enabled: bool, connection: Connection[Any, Any] | None = None) -> None:
+    """
+    Let messages share memory, or have everything go by value.
+
+    By value means as with `multiprocessing` alone: arrays are pickled as NumPy does it, also those that live in shared
+    memory, and the receiver needs none of these packages. A `Block`, a `Lease` and device memory cannot be sent so and
+    raise `TypeError`.
+
+    Connections over TCP go by value always, and so does a local one whose peer certainly cannot share. ``MP_SHARE=0`` in
+    the environment begins a process with sharing off.
+
+    Parameters
+    ----------
+    enabled : bool
+        False to send by value, True to share again.
+    connection : Connection, optional
+        What is sent with this object's `send`; all messages of this process, if None. Children begin as their parent is.
+
+    Raises
+    ------
+    TypeError
+        *connection* is no connection.
+    ValueError
+        *connection* leads over a network, so it cannot share.
+
+    Examples
+    --------
+    >>> ours, theirs = mp.Pipe()
+    >>> mp.set_sharing(False, ours)
+    >>> ours.send(mp.shared.ones(3))
+    >>> mp.is_shared(theirs.recv())
+    False
+    """
+    if connection is None:
+        _native.share(bool(enabled))
+        return
+    channel = _checked(connection, "set_sharing")
+    if enabled and _native.peer(channel.fileno())[0] not in (_NO_SOCKET, socket.AF_UNIX):
+        raise ValueError(f"{channel!r} leads over a network, where no memory can be shared; leave it by value")
+    channel._mp_shares = bool(enabled)
+
+
+def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
+    """
+    Whether messages may share memory.
+
+    Parameters
+    ----------
+    connection : Connection, optional
+        Of which messages; of this process's, if None.
+
+    Returns
+    -------
+    bool
+        False if they go by value.
+
+    Raises
+    ------
+    TypeError
+        *connection* is no connection.
+
+    Examples
+    --------
+    >>> mp.get_sharing()
+    True
+    """
+    everywhere: bool = _native.share(None)
+    if connection is None:
+        return everywhere
+    channel = _checked(connection, "get_sharing")
+    shares = channel._mp_shares
+    return everywhere and (find_out(channel) if shares is None else shares)
+
+
+def _checked(connection: Any, who: str) -> Any:
+    if not isinstance(connection, Connection):
+        raise TypeError(f"{who} takes a multiprocessing Connection, not {type(connection).__name__}")
+    return connection
+
+
+# ---- who is at the other end -----------------------------------------------------------------------------------------
+
+_NO_SOCKET = -1
+
+
+def find_out(connection: Any) -> bool:
+    """Whether the receiver at the other end can share memory; remembered by the connection."""
+    if connection._handle is None:
+        return True  # closed: sending says so
+    family, pid = _native.peer(connection._handle)
+    shares = family == _NO_SOCKET or (family == socket.AF_UNIX and _can_share(pid))
+    connection._mp_shares = shares
+    return shares
+
+
+def _can_share(pid: int) -> bool:
+    """False when the process certainly cannot; a number that is somebody else's by now makes it slower, not wrong."""
+    if pid in (0, os.getpid()):
+        return True
+    try:
+        ours, theirs = os.stat("/proc/self/ns/mnt"), os.stat(f"/proc/{pid}/ns/mnt")
+        if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino):
+            return False
+        if _descends(os.getpid(), pid) or _descends(pid, os.getpid()):
+            return True
+        # Whichever installation: its name is the same in all of them.
+        with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
+            return os.path.basename(_libshm.__file__) in maps.read()
+    except OSError:
+        return True  # nothing can be known
+
+
+def _descends(pid: int, ancestor: int) -> bool:
+    while pid > 1 and pid != ancestor:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            # pid (name) state ppid; the name may hold anything, brackets too.
+            pid = int(stat.read().rpartition(b")")[2].split()[1])
+    return pid == ancestor
+
+
+def _initially() -> bool:
+    text = os.environ.get("MP_SHARE", "")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"MP_SHARE must be 1 to share memory or 0 to send by value, not {text!r}")
+    return text != "0"
+
+
+_native.share(_initially())

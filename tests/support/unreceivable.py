@@ -1,0 +1,55 @@
+"""Objects that can be sent and cannot be received."""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+import mp_all as mp
+from mp_core._native import _block, reduce_block
+
+
+class Fails:
+    """Raises *error* when it is received."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __reduce__(self) -> Any:
+        return raise_, (self.error,)
+
+
+def raise_(error: Exception) -> Any:
+    raise error
+
+
+class Revoked:
+    """Holds a block whose message is taken back as soon as it is pickled."""
+
+    def __reduce__(self) -> Any:
+        block = mp.Block(100_000)
+        reduced = reduce_block(block)
+        block._revoke()
+        return reduced
+
+
+class OnlyHere:
+    """Can be received in the process that made it; in others the system refuses."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+
+    def __reduce__(self) -> Any:
+        return _only_in, (self.pid,)
+
+
+def _only_in(pid: int) -> OnlyHere:
+    if os.getpid() != pid:
+        raise OSError(errno.EMFILE, "no descriptor")
+    return OnlyHere()
+
+
+def refuse_blocks(number: int) -> None:
+    """Let this process receive no block, with that error; 0 ends it."""
+    _block.inject(number)
