@@ -245,8 +245,14 @@ static inline _Atomic uint64_t *mpshm__holder_word(const struct mpshm__arena *ar
     return slot < MPSHM__NEAR ? &arena->blocks[i].holders[slot / 64]
                               : &arena->far[i].holders[(slot - MPSHM__NEAR) / 64];
 }
-void mpshm__add_holder(const struct mpshm__arena *arena, uint32_t i, int slot);
-void mpshm__remove_holder(const struct mpshm__arena *arena, uint32_t i, int slot);
+static inline void mpshm__add_holder(const struct mpshm__arena *arena, uint32_t i, int slot)
+{
+    atomic_fetch_or(mpshm__holder_word(arena, i, slot), (uint64_t)1 << (slot % 64));
+}
+static inline void mpshm__remove_holder(const struct mpshm__arena *arena, uint32_t i, int slot)
+{
+    atomic_fetch_and(mpshm__holder_word(arena, i, slot), ~((uint64_t)1 << (slot % 64)));
+}
 /* Of a block that nobody else knows. */
 void mpshm__clear_holders(const struct mpshm__control *control, const struct mpshm__arena *arena,
                           uint32_t i);

@@ -3,16 +3,6 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
-void mpshm__add_holder(const struct mpshm__arena *arena, uint32_t i, int slot)
-{
-    atomic_fetch_or(mpshm__holder_word(arena, i, slot), (uint64_t)1 << (slot % 64));
-}
-
-void mpshm__remove_holder(const struct mpshm__arena *arena, uint32_t i, int slot)
-{
-    atomic_fetch_and(mpshm__holder_word(arena, i, slot), ~((uint64_t)1 << (slot % 64)));
-}
-
 void mpshm__clear_holders(const struct mpshm__control *control, const struct mpshm__arena *arena,
                           uint32_t i)
 {
