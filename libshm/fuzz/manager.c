@@ -115,8 +115,8 @@ static int pick_fds(struct choices *c, int *fds)
     switch (choose(c, 8)) {
     case 0:
         discard_mine();
-        CHECK_EQ(mpshm__arena_create(STRATEGIES[choose(c, 2)], 1 << 20, 1, tree_id, NULL, &mine),
-                 0);
+        /* So small that the neighbour does not adopt what is scribbled into. */
+        CHECK_EQ(mpshm__arena_create(STRATEGIES[choose(c, 2)], 0, 1, tree_id, NULL, &mine), 0);
         /* fall through */
     case 1:
         fds[0] = mine ? dup(mine->fd.number) : -1;
@@ -255,7 +255,7 @@ static void scribble(struct choices *c)
             atomic_store(&mine->blocks[i].state, choose(c, 2) ? MPSHM__LIVE : 0);
             atomic_store(&mine->blocks[i].where, choose_word(c));
             atomic_store(&mine->traits[i].size_class, (uint16_t)(choose(c, 256) * 257));
-            atomic_store(&mine->traits[i].warmth, (uint8_t)choose(c, 4));
+            atomic_store(&mine->traits[i].warmth, (uint8_t)choose(c, 256));
         }
         break;
     case 2:

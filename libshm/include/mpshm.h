@@ -153,8 +153,8 @@ typedef struct {
 void mpshm_get_stats(mpshm_stats *out);
 
 /* A number of bytes as people write it: digits, and maybe a fraction and a unit (K, M, G, T, P or
- * KiB and so on for powers of 1024, kB and so on for powers of 1000), in upper or lower case. -EINVAL when it is
- * none, -ERANGE when it is too large. MP_CACHE_BYTES is read this way. */
+ * KiB and so on for powers of 1024, kB and so on for powers of 1000), in upper or lower case.
+ * -EINVAL when it is none, -ERANGE when it is too large. MP_CACHE_BYTES is read this way. */
 int mpshm_parse_bytes(const char *text, uint64_t *nbytes);
 
 /* Give what is free and warm in this process's own memory back to the system. Mappings stay. */

@@ -104,6 +104,8 @@ static int point(struct mpshm__arena *arena)
     arena->held = anonymous(arena->capacity * sizeof(uint32_t));
     if (arena->held == NULL)
         return -ENOMEM;
+    const char *dump = getenv("MPSHM_DUMP");
+    arena->dump = dump != NULL && strcmp(dump, "1") == 0;
     mpshm__arena_dump(arena);
     return 0;
 }
@@ -112,14 +114,9 @@ static int point(struct mpshm__arena *arena)
  * says so may split a mapping. */
 void mpshm__arena_dump(struct mpshm__arena *arena)
 {
-    static _Atomic int wanted = -1;
     uint64_t carved, end;
 
-    if (atomic_load_explicit(&wanted, memory_order_relaxed) < 0) {
-        const char *text = getenv("MPSHM_DUMP");
-        atomic_store(&wanted, text != NULL && strcmp(text, "1") == 0);
-    }
-    if (!atomic_load_explicit(&wanted, memory_order_relaxed))
+    if (!arena->dump)
         return;
     carved = atomic_load(&arena->header->carved);
     if (carved <= arena->dumped)

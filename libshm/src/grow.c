@@ -36,12 +36,20 @@ static void to_the_front(struct mpshm__tree *tree, struct mpshm__arena *arena)
     own(tree, arena);
 }
 
+/* Not ours any more when a manager took us for dead. Whoever has it now allocates in it, so what we
+ * know of it is worth nothing. It cannot happen while our slot is locked; to look costs a load. */
+static int is_ours(const struct mpshm__tree *tree, const struct mpshm__arena *arena)
+{
+    return atomic_load_explicit(&tree->control->arenas[arena->index].owner, memory_order_relaxed) ==
+           (uint32_t)tree->slot;
+}
+
 static int from_own(struct mpshm__tree *tree, int strategy, uint64_t nbytes, int zeroed,
                     struct mpshm__arena **out, uint32_t *i)
 {
     for (int source = MPSHM__FROM_WARM; source <= MPSHM__FROM_ANY; source++)
         for (struct mpshm__arena *arena = tree->own; arena != NULL; arena = arena->next_own) {
-            if (arena->strategy != strategy)
+            if (arena->strategy != strategy || !is_ours(tree, arena))
                 continue;
             int err = mpshm__allocate_in(tree->control, arena, source, nbytes, zeroed, i);
             if (err == -EXFULL)

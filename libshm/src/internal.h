@@ -156,7 +156,8 @@ struct mpshm__arena {
     uint64_t size;
     uint64_t capacity; /* of the tables: what was checked once is not read from there again */
     uint64_t room;     /* bytes of data */
-    uint64_t dumped;   /* of these, how many a core dump shall have */
+    int dump;          /* MPSHM_DUMP=1: a core dump shall have what is allocated, */
+    uint64_t dumped;   /* and has this much already */
     uint64_t nonce[2];
     struct mpshm__tree *tree;
     uint32_t index;

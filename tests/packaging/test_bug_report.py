@@ -207,3 +207,17 @@ def test_no_container_has_no_limits(tmp_path: Path) -> None:
     (tmp_path / "cgroup").write_text("0::/\n")
     assert list(_limits.cgroup_limits(tmp_path, tmp_path / "cgroup")) == []
     assert list(_limits.cgroup_limits(tmp_path, tmp_path / "missing")) == []
+
+
+def test_limits_of_control_groups_of_version_1_are_found_at_every_level(tmp_path: Path) -> None:
+    own = tmp_path / "cgroup"
+    own.write_text("5:cpu,cpuacct:/x\n4:memory:/x/y\n0::/\n")
+    for name, limit, use in [("", 2**63 - 4096, 1), ("x", 3 << 30, 1 << 30), ("x/y", 1 << 30, 1 << 20)]:
+        folder = tmp_path / "fs" / "memory" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "memory.limit_in_bytes").write_text(f"{limit}\n")
+        (folder / "memory.usage_in_bytes").write_text(f"{use}\n")
+    assert list(_limits.cgroup_limits(tmp_path / "fs", own)) == [
+        "memory 1.0 MiB used of 1.0 GiB",
+        "memory 1.0 GiB used of 3.0 GiB",
+    ]

@@ -36,7 +36,7 @@ def sharing() -> Iterator[tuple[str, str]]:
     born = os.environ.get("MP_SHARED_ALLOCATOR") == "1"
     yield "arrays are born", f"{'shared' if born else 'private'} ({because('MP_SHARED_ALLOCATOR')})"
     if os.environ.get("MP_CACHE_BYTES"):
-        yield "kept warm up to", f"{os.environ['MP_CACHE_BYTES']} bytes (MP_CACHE_BYTES)"
+        yield "kept warm up to", f"{os.environ['MP_CACHE_BYTES']} (MP_CACHE_BYTES)"
     for strategy in sorted(mp_all.get_all_sharing_strategies()):
         yield f"try {strategy}", tried(strategy)
 

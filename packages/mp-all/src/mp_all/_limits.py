@@ -31,28 +31,52 @@ def runtime_folder() -> Path:
     return Path(os.environ.get("MPSHM_RUNTIME_DIR") or "/tmp") / f"mpshm-{os.geteuid()}"
 
 
+NO_LIMIT = 2**60  # version 1 says "none" with a number that no machine has
+
+
 def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[str]:
     """
-    The limits of the control groups (version 2) that this process is in, the nearest first, each with what is used.
+    The limits of the control groups that this process is in, the nearest first, each with what is used. Version 1 has a
+    hierarchy for each resource, in a folder of its own; version 2 has one for all, alone or in the folder ``unified``.
     """
-    text = read(own)
-    path = next((line[3:] for line in text.splitlines() if line.startswith("0::")), None)
-    if path is None:
-        return
-    group = root / path.lstrip("/")
+    for line in read(own).splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            for mount in (root, root / "unified"):
+                for folder in levels(mount, path):
+                    yield from version_2(folder)
+        elif "memory" in controllers.split(","):
+            for folder in levels(root / "memory", path):
+                yield from memory_of(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "")
+
+
+def levels(mount: Path, path: str) -> Iterator[Path]:
+    """The folder of a group and those above it, up to *mount*. In a container only the latter may be there."""
+    group = mount / path.lstrip("/")
+    if ".." in group.parts or not group.is_dir():
+        group = mount
     for folder in [group, *group.parents]:
-        if folder != root and root not in folder.parents:
+        if folder != mount and mount not in folder.parents:
             return
-        most = read(folder / "memory.max")
-        if most.isdigit():
-            used = read(folder / "memory.current")
-            yield f"memory {size(int(used)) if used.isdigit() else '?'} used of {size(int(most))}"
-        quota, _, period = read(folder / "cpu.max").partition(" ")
-        if quota.isdigit() and period.isdigit():
-            yield f"{int(quota) / int(period):g} processors"
-        tasks = read(folder / "pids.max")
-        if tasks.isdigit():
-            yield f"{read(folder / 'pids.current')} of {tasks} processes and threads"
+        yield folder
+
+
+def version_2(folder: Path) -> Iterator[str]:
+    yield from memory_of(folder, "memory.max", "memory.current", "")
+    yield from memory_of(folder, "memory.high", "memory.current", ", from where on it is slowed down")
+    quota, _, period = read(folder / "cpu.max").partition(" ")
+    if quota.isdigit() and period.isdigit():
+        yield f"{int(quota) / int(period):g} processors"
+    tasks = read(folder / "pids.max")
+    if tasks.isdigit():
+        yield f"{read(folder / 'pids.current')} of {tasks} processes and threads"
+
+
+def memory_of(folder: Path, limit: str, use: str, note: str) -> Iterator[str]:
+    most, used = read(folder / limit), read(folder / use)
+    if most.isdigit() and int(most) < NO_LIMIT:
+        yield f"memory {size(int(used)) if used.isdigit() else '?'} used of {size(int(most))}{note}"
 
 
 def limits() -> Iterator[tuple[str, str]]:

@@ -145,13 +145,29 @@ def _reduce_copied(copied: Copied) -> Any:
 
 # ---- what to say when it fails ---------------------------------------------------------------------------------------
 
-_NO_ROOM = {errno.ENOMEM, errno.ENOSPC, errno.EFBIG}
-_NO_MEANS = {errno.EMFILE, errno.ENFILE, errno.EUSERS}
+_NO_ROOM = {errno.ENOMEM, errno.ENOSPC}
+_NO_MEANS = {
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.EUSERS,
+    errno.EFBIG,
+    errno.EDQUOT,
+    errno.ENODEV,
+    errno.EOPNOTSUPP,
+}
 
 _REASONS = {
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close what is not needed",
     errno.ENFILE: "the system has no descriptor left; close some, or raise fs.file-max",
     errno.EUSERS: "256 processes of this tree use shared memory already; let some of them end, or send a private array",
+    errno.EFBIG: "this process may not make a file as large as that, and shared memory counts as one; raise the "
+    "limit (ulimit -f)",
+    errno.EDQUOT: "the folder that its small files go into is full; free some of it, or set MPSHM_RUNTIME_DIR to "
+    "another",
+    errno.ENODEV: "/dev/shm is missing or this user may not write to it; mount a tmpfs there, or use the "
+    "file_descriptor strategy, which does not need it",
+    errno.EOPNOTSUPP: "this system refuses memfd_create (a sandbox?), and /dev/shm cannot be used in its place; "
+    "allow one of the two",
     errno.ETIMEDOUT: "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it",
     errno.EAGAIN: "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it",
     errno.ENOENT: "the folder that its files go into is missing; set MPSHM_RUNTIME_DIR to one that is there",
@@ -167,7 +183,7 @@ def _reason(number: int) -> str:
 
 
 def _no_room(size: int, name: str) -> str:
-    if name == "file_system":
+    if name == "file_system" and os.path.isdir("/dev/shm"):
         fs = os.statvfs("/dev/shm")
         free, total = fs.f_bavail * fs.f_frsize, fs.f_blocks * fs.f_frsize
         return (

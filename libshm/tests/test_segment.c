@@ -1,0 +1,369 @@
+/* Segments by themselves: sizes, what a damaged table may do, limits of the process, what an
+ * adopter lists, what the manager may purge under a living owner. */
+#define _GNU_SOURCE
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "engine.h"
+#include "internal.h"
+
+static const unsigned char TREE[MPSHM_ID_SIZE] = "a tree of a test";
+static struct mpshm__control *control;
+
+static struct mpshm__arena *created(int strategy, uint64_t size, uint64_t need)
+{
+    struct mpshm__arena *arena = NULL;
+
+    CHECK_EQ(mpshm__arena_create(strategy, size, need, TREE, NULL, &arena), 0);
+    return arena;
+}
+
+static void done_with(struct mpshm__arena *arena)
+{
+    if (arena->strategy == MPSHM_FILE_SYSTEM)
+        mpshm__object_unlink(arena->nonce);
+    mpshm__arena_unmap(arena);
+}
+
+static uint32_t allocated(struct mpshm__arena *arena, uint64_t nbytes, int zeroed)
+{
+    uint32_t i = 0;
+    int err = -EXFULL;
+
+    for (int s = MPSHM__FROM_WARM; err == -EXFULL && s <= MPSHM__FROM_ANY; s++)
+        err = mpshm__allocate_in(control, arena, (enum mpshm__source)s, nbytes, zeroed, &i);
+    CHECK_EQ(err, 0);
+    atomic_store(&arena->blocks[i].outstanding, 0);
+    atomic_fetch_or(&arena->blocks[i].state, MPSHM__LIVE);
+    return i;
+}
+
+static char *at(struct mpshm__arena *arena, uint32_t i)
+{
+    return arena->data + (uint64_t)atomic_load(&arena->blocks[i].where) * 64;
+}
+
+static void classes_hold_what_they_are_for(void)
+{
+    uint64_t before = 0;
+
+    for (uint32_t c = 0; c < MPSHM__CLASSES; c++) {
+        CHECK(mpshm__class_bytes(c) > before);
+        before = mpshm__class_bytes(c);
+        CHECK_EQ(mpshm__class_of(before), c);
+        CHECK_EQ(mpshm__class_of(before + 1), c + 1);
+    }
+    CHECK(mpshm__class_of(MPSHM__LARGEST) < MPSHM__CLASSES);
+}
+
+static void segments_double(void)
+{
+    uint64_t total = 0;
+    int count = 0;
+
+    for (; total < (uint64_t)1 << 36; count++)
+        total += mpshm__arena_next_size(total);
+    CHECK(count <= 12);
+    CHECK_EQ(mpshm__arena_next_size(0), 64 << 20);
+}
+
+/* Address space and no memory: any machine can try. */
+static void a_block_of_more_than_the_offsets_reach_has_a_segment_of_its_own(void)
+{
+    uint64_t need = (uint64_t)300 << 30;
+    struct mpshm__arena *arena = created(MPSHM_FILE_DESCRIPTOR, 64 << 20, need);
+    uint32_t i = allocated(arena, need, 1);
+
+    CHECK_EQ(at(arena, i) - arena->data, 0);
+    at(arena, i)[0] = 1;
+    at(arena, i)[need - 1] = 2;
+    mpshm__try_free(control, arena, i);
+    CHECK_EQ(allocated(arena, need, 1), i);
+    CHECK_EQ(at(arena, i)[need - 1], 0);
+    done_with(arena);
+}
+
+static void a_damaged_place_does_not_clear_a_neighbour(int strategy)
+{
+    struct mpshm__arena *arena = created(strategy, 64 << 20, 1);
+    uint32_t a = allocated(arena, 1 << 20, 0), b = allocated(arena, 1 << 20, 0),
+             c = allocated(arena, 1 << 20, 0);
+
+    memset(at(arena, a), 1, 1 << 20);
+    memset(at(arena, b), 2, 1 << 20);
+    memset(at(arena, c), 3, 1 << 20);
+    uint32_t good = atomic_load(&arena->blocks[b].where);
+    atomic_store(&control->cache_limit, 0);
+    for (int k = -512; k <= 512; k += 64) { /* 64 units are a page */
+        if (k == 0)
+            continue;
+        atomic_store(&arena->blocks[b].where, (uint32_t)((int)good + k * 64));
+        CHECK_EQ(mpshm__purge_pages(arena, b), 0);
+    }
+    uint32_t class_of_b = atomic_load(&arena->traits[b].size_class);
+    atomic_store(&arena->blocks[b].where, good);
+    atomic_store(&arena->traits[b].size_class, (uint8_t)(class_of_b + 1));
+    CHECK_EQ(mpshm__purge_pages(arena, b), 0);
+    for (int k = 0; k < 1 << 20; k += 4096) {
+        CHECK_EQ(at(arena, a)[k], 1);
+        CHECK_EQ(at(arena, c)[k], 3);
+    }
+    atomic_store(&arena->traits[b].size_class, (uint8_t)class_of_b);
+    CHECK_EQ(mpshm__purge_pages(arena, b), 1);
+    CHECK_EQ(at(arena, b)[0], 0);
+    CHECK_EQ(at(arena, a)[(1 << 20) - 1], 1);
+    CHECK_EQ(at(arena, c)[0], 3);
+    atomic_store(&control->cache_limit, UINT64_MAX / 2);
+    done_with(arena);
+}
+
+static void the_cache_is_never_less_than_nothing(int strategy)
+{
+    struct mpshm__arena *arena = created(strategy, 64 << 20, 1);
+    uint32_t i = allocated(arena, 100000, 0);
+
+    mpshm__try_free(control, arena, i);
+    atomic_store(&control->cached_bytes, 7); /* somebody was killed between two lines */
+    atomic_store(&arena->header->cached, 0);
+    allocated(arena, 100000, 0);
+    CHECK_EQ(atomic_load(&control->cached_bytes), 0);
+    CHECK_EQ(atomic_load(&arena->header->cached), 0);
+    done_with(arena);
+}
+
+/* ---- purged under a living owner ---- */
+
+static void a_block_that_is_being_purged_is_not_handed_out(int strategy)
+{
+    struct mpshm__arena *arena = created(strategy, 64 << 20, 1);
+    uint32_t a = allocated(arena, 1 << 20, 0), b = allocated(arena, 1 << 20, 0);
+
+    memset(at(arena, a), 1, 1 << 20);
+    memset(at(arena, b), 1, 1 << 20);
+    mpshm__try_free(control, arena, a);
+    mpshm__try_free(control, arena, b);
+    mpshm__drain_returned(arena);
+    /* A manager was killed here. */
+    atomic_store(&arena->traits[a].warmth, MPSHM__PURGING | MPSHM__LISTED);
+    CHECK_EQ(allocated(arena, 1 << 20, 0), b);
+    uint32_t c = allocated(arena, 1 << 20, 0);
+    CHECK(c != a && c != b);
+    mpshm__trim(control, arena);
+    mpshm__purge_finish(control, arena);
+    CHECK_EQ(atomic_load(&arena->traits[a].warmth), MPSHM__PUNCHED | MPSHM__LISTED);
+    uint32_t d = allocated(arena, 1 << 20, 0);
+    CHECK_EQ(d, a);
+    CHECK_EQ(at(arena, d)[5], 0);
+    memset(at(arena, d), 1, 1 << 20); /* reserved again, or this is a SIGBUS */
+    done_with(arena);
+}
+
+static void what_the_manager_purges_is_counted_and_reads_as_zero(int strategy)
+{
+    struct mpshm__arena *arena = created(strategy, 64 << 20, 1);
+    uint32_t a = allocated(arena, 1 << 20, 0), b = allocated(arena, 1 << 20, 0);
+
+    memset(at(arena, a), 1, 1 << 20);
+    mpshm__try_free(control, arena, a);
+    CHECK_EQ(mpshm__purge_free(control, arena, b), 0);       /* in use */
+    CHECK_EQ(mpshm__purge_free(control, arena, a), 1 << 20); /* not yet in a list of ours */
+    CHECK_EQ(mpshm__purge_free(control, arena, a), 0);
+    CHECK_EQ(atomic_load(&arena->header->cached), 0);
+    CHECK_EQ(allocated(arena, 1 << 20, 1), a);
+    for (int k = 0; k < 1 << 20; k++)
+        CHECK_EQ(at(arena, a)[k], 0);
+    done_with(arena);
+}
+
+/* ---- adoption ---- */
+
+static void an_adopter_lists_what_is_free_once_and_leaves_what_is_in_hands(int strategy)
+{
+    enum { N = 400 };
+    static const uint64_t SIZES[] = {64, 1000, 9000, 40000, 200000};
+    static char mine[5 * N + 10000], seen[5 * N + 10000];
+    struct mpshm__arena *arena = created(strategy, 256 << 20, 1);
+    uint32_t rows[N];
+
+    memset(mine, 0, sizeof(mine));
+    memset(seen, 0, sizeof(seen));
+    for (int k = 0; k < N; k++)
+        rows[k] = allocated(arena, SIZES[k % 5], 0);
+    for (int k = 0; k < N; k += 2)
+        mpshm__try_free(control, arena, rows[k]);
+    mpshm__drain_returned(arena);
+    for (int k = 1; k < N; k += 8)
+        mpshm__try_free(control, arena, rows[k]); /* in the returned list when the owner dies */
+    /* Killed while it emptied the list: marked, and not yet detached. */
+    atomic_fetch_or(&arena->traits[rows[1]].warmth, MPSHM__LISTED);
+    /* Somebody is between the exchange of the state and the list. */
+    atomic_fetch_and(&arena->blocks[rows[3]].state, ~MPSHM__LIVE);
+    atomic_store(&arena->traits[rows[3]].warmth, MPSHM__WARM);
+    for (int k = 0; k < N; k++)
+        if (atomic_load(&arena->blocks[rows[k]].state) & MPSHM__LIVE)
+            mine[rows[k]] = 1;
+    mine[rows[3]] = 1;
+
+    arena->own = 0; /* as a fork leaves it to a child */
+    CHECK_EQ(mpshm__arena_adopt(control, arena), 0);
+    uint32_t used = mpshm__used(arena);
+    for (uint64_t s = 0; s < 5; s++)
+        for (uint32_t i = 0; i < used;) { /* until new ground is broken */
+            i = allocated(arena, SIZES[s], 0);
+            CHECK(i < sizeof(seen) && !mine[i] && !seen[i]);
+            seen[i] = 1;
+            memset(at(arena, i), 1, SIZES[s]);
+        }
+    for (uint32_t i = 0; i < used; i++)
+        CHECK(mine[i] || seen[i]); /* nothing is lost */
+    done_with(arena);
+}
+
+static void a_segment_whose_tables_are_damaged_is_not_adopted(int strategy)
+{
+    struct mpshm__arena *arena = created(strategy, 64 << 20, 1);
+
+    allocated(arena, 1000, 0);
+    atomic_store(&arena->blocks[3].where, 77);
+    CHECK_EQ(mpshm__arena_adopt(control, arena), -EBADMSG);
+    done_with(arena);
+}
+
+/* ---- limits of a process ---- */
+
+static void in_a_child(void (*act)(int), int strategy)
+{
+    pid_t pid = forked();
+
+    if (pid == 0) {
+        act(strategy);
+        _exit(0);
+    }
+    CHECK_EQ(reap(pid), 0);
+}
+
+static void some_arrays(int strategy)
+{
+    mpshm_block b[50];
+
+    for (int i = 0; i < 50; i++) {
+        CHECK_EQ(mpshm_block_allocate(strategy, 100000, 0, &b[i]), 0);
+        memset(b[i].data, i, 100000);
+    }
+    for (int i = 0; i < 50; i++)
+        mpshm_block_release(&b[i]);
+}
+
+static void little_address_space_is_enough_for_small_arrays(int strategy)
+{
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    struct rlimit limit = {(rlim_t)1 << 30, RLIM_INFINITY};
+
+    CHECK_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+#endif
+    some_arrays(strategy);
+}
+
+static void locked_memory_is_enough_for_small_arrays(int strategy)
+{
+    struct rlimit limit = {(rlim_t)1 << 30, (rlim_t)1 << 30};
+
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) < 0 || mlockall(MCL_FUTURE) < 0)
+        _exit(0);
+    some_arrays(strategy);
+    mpshm_empty_cache();
+    some_arrays(strategy);
+}
+
+/* SIGXFSZ kills, if nobody looks at the limit first. */
+static void a_limit_on_files_is_an_error_and_no_signal(int strategy)
+{
+    struct rlimit limit = {8 << 20, RLIM_INFINITY};
+    mpshm_block b;
+
+    signal(SIGXFSZ, SIG_DFL);
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK_EQ(mpshm_block_allocate(strategy, 1 << 20, 0, &b), 0); /* in a small segment */
+    memset(b.data, 1, b.nbytes);
+    mpshm_block_release(&b);
+    CHECK_EQ(mpshm_block_allocate(strategy, 100 << 20, 0, &b), -EFBIG);
+    limit.rlim_cur = 4096;
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    CHECK_EQ(mpshm_block_allocate(strategy, 50 << 20, 0, &b), -EFBIG);
+}
+
+/* ---- core dumps ---- */
+
+static int is_left_out(const void *address)
+{
+    char line[512];
+    unsigned long from, to;
+    int inside = 0, dd = -1;
+    FILE *file = fopen("/proc/self/smaps", "r");
+
+    while (fgets(line, sizeof(line), file) != NULL) {
+        if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
+            inside = from <= (uintptr_t)address && (uintptr_t)address < to;
+        else if (inside && strncmp(line, "VmFlags:", 8) == 0)
+            dd = strstr(line, " dd") != NULL;
+    }
+    fclose(file);
+    return dd;
+}
+
+static void a_core_dump_leaves_segments_out(int strategy)
+{
+    mpshm_block b;
+
+    CHECK_EQ(mpshm_block_allocate(strategy, 80, 0, &b), 0);
+    CHECK_EQ(is_left_out(b.data), 1);
+    CHECK_EQ(is_left_out(((struct mpshm__arena *)b.arena)->header), 1);
+}
+
+static void a_core_dump_has_what_is_allocated_where_that_is_wanted(int strategy)
+{
+    mpshm_block b;
+
+    setenv("MPSHM_DUMP", "1", 1);
+    CHECK_EQ(mpshm_block_allocate(strategy, 80, 0, &b), 0);
+    struct mpshm__arena *arena = b.arena;
+    CHECK_EQ(is_left_out(b.data), 0);
+    CHECK_EQ(is_left_out(arena->data + arena->room - 1), 1);
+    CHECK_EQ(mpshm_block_allocate(strategy, 30 << 20, 0, &b), 0);
+    CHECK_EQ(is_left_out((char *)b.data + (20 << 20)), 0);
+}
+
+int main(void)
+{
+    static void (*const tests[])(int) = {
+        a_damaged_place_does_not_clear_a_neighbour,
+        the_cache_is_never_less_than_nothing,
+        a_block_that_is_being_purged_is_not_handed_out,
+        what_the_manager_purges_is_counted_and_reads_as_zero,
+        an_adopter_lists_what_is_free_once_and_leaves_what_is_in_hands,
+        a_segment_whose_tables_are_damaged_is_not_adopted,
+    };
+    static void (*const limits[])(int) = {
+        little_address_space_is_enough_for_small_arrays,
+        locked_memory_is_enough_for_small_arrays,
+        a_limit_on_files_is_an_error_and_no_signal,
+        a_core_dump_leaves_segments_out,
+        a_core_dump_has_what_is_allocated_where_that_is_wanted,
+    };
+
+    set_up();
+    control = calloc(1, sizeof(*control));
+    atomic_store(&control->cache_limit, UINT64_MAX / 2);
+    classes_hold_what_they_are_for();
+    segments_double();
+    a_block_of_more_than_the_offsets_reach_has_a_segment_of_its_own();
+    for (int s = 0; s < 2; s++) {
+        for (unsigned t = 0; t < sizeof(tests) / sizeof(*tests); t++)
+            tests[t](STRATEGIES[s]);
+        for (unsigned t = 0; t < sizeof(limits) / sizeof(*limits); t++)
+            in_a_child(limits[t], STRATEGIES[s]);
+    }
+    free(control);
+    tear_down();
+    return 0;
+}

@@ -1,0 +1,162 @@
+"""Limits of a process and its surroundings: small arrays need little, and an error names the limit that was met."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.scripts import run_python, run_script, succeeded
+
+from mp_core._settings import parse_bytes
+
+REFUSED = """
+    import resource, signal, sys
+    import mp_core as mp
+
+    def why(nbytes):
+        try:
+            mp.Block(nbytes)
+        except (MemoryError, OSError) as error:
+            return type(error).__name__ + ": " + str(error)
+        return "not refused"
+"""
+
+
+@pytest.mark.parametrize("text", ["1GiB", "512 mib", "0", "1.5G", "100kB"])
+def test_the_size_of_the_cache_has_units(text: str) -> None:
+    program = "import mp_core; mp_core.Block(1); print(mp_core.memory_stats()['cache_limit'])"
+    limit = int(succeeded(run_python("-c", program, MP_CACHE_BYTES=text)))
+    assert limit <= parse_bytes(text)  # less, where memory is short
+    assert parse_bytes("1GiB") == 1 << 30
+
+
+@pytest.mark.parametrize("text", ["1 Gigabyte", "-1", "lots", "1e9", "99999999999GiB"])
+def test_a_size_of_the_cache_that_is_none_is_refused_with_the_name_of_the_variable(text: str) -> None:
+    done = run_python("-c", "import mp_core", MP_CACHE_BYTES=text)
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith("ValueError: MP_CACHE_BYTES: ") and repr(text) in last and "512MiB" in last
+
+
+def test_a_limit_on_address_space_leaves_room_for_small_arrays(tmp_path: Path, strategy: str) -> None:
+    program = """
+        import resource
+        import mp_core as mp
+        resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30))
+        blocks = [mp.Block(100_000) for _ in range(200)]
+        private = bytearray(1 << 30)  # and for the program's own memory
+        print(sum(block.nbytes for block in blocks))
+    """
+    assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == "20000000\n"
+
+
+def test_a_limit_on_the_size_of_files_is_named(tmp_path: Path, strategy: str) -> None:
+    program = (
+        REFUSED
+        + """
+    mp.Block(1)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    print(why(300 << 20))
+    """
+    )
+    said = succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy))
+    assert said.startswith("MemoryError: ") and "ulimit -f" in said and "ulimit -v" not in said
+    assert str(300 << 20) in said
+
+
+def in_a_mount_namespace(setup: str, program: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    unshare = shutil.which("unshare")
+    if not unshare or subprocess.run([unshare, "-m", "sh", "-c", setup], capture_output=True).returncode:
+        pytest.skip(f"no permission to run {setup!r} in a namespace of its own")
+    line = f"{setup} && exec {sys.executable} {program}"
+    return run_python("-c", f"import os; os.execvp('unshare', ['unshare', '-m', 'sh', '-c', {line!r}])", **environment)
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "inside.py"
+    path.write_text("import textwrap\nexec(textwrap.dedent(" + repr(text) + "))\n")
+    return path
+
+
+def test_a_missing_dev_shm_is_named(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        REFUSED + "\n    print(why(1000))\n    mp.set_sharing_strategy('file_descriptor')\n    print(why(1000))",
+    )
+    setup = "mount -t tmpfs -o ro,size=4k tmpfs /dev/shm"
+    first, second = succeeded(in_a_mount_namespace(setup, path, MP_SHARING_STRATEGY="file_system")).splitlines()
+    assert "/dev/shm" in first and "MPSHM_RUNTIME_DIR" not in first
+    assert second == "not refused"
+
+
+def test_a_full_runtime_folder_is_named_and_not_memory(tmp_path: Path, strategy: str) -> None:
+    folder = tmp_path / "full"
+    folder.mkdir()
+    path = written(tmp_path, REFUSED + "\n    print(why(1000))")
+    setup = f"mount -t tmpfs -o size=16k tmpfs {folder}"
+    environment = {"MP_SHARING_STRATEGY": strategy, "MPSHM_RUNTIME_DIR": str(folder)}
+    said = succeeded(in_a_mount_namespace(setup, path, **environment))
+    assert "MPSHM_RUNTIME_DIR" in said and "full" in said and "ulimit" not in said
+
+
+NO_MEMFD = """
+    import ctypes, struct
+    # seccomp: memfd_create is EPERM, all else is allowed
+    numbers = {"x86_64": 319, "aarch64": 279}
+    import platform
+    if platform.machine() not in numbers:
+        print("skip")
+        raise SystemExit
+    number = numbers[platform.machine()]
+    code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
+    rules = b"".join(struct.pack("HBBI", *rule) for rule in code)
+    buffer = ctypes.create_string_buffer(rules)
+    program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(buffer))
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program, 0, 0):
+        print("skip")
+        raise SystemExit
+"""
+
+
+def test_where_memfds_are_refused_named_memory_is_used(tmp_path: Path) -> None:
+    program = (
+        REFUSED
+        + NO_MEMFD
+        + """
+    block = mp.Block(100_000)
+    print(block.strategy, mp.Block(10).strategy)
+    """
+    )
+    said = succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY="file_descriptor"))
+    if said == "skip\n":
+        pytest.skip("no seccomp filters here")
+    assert said == "file_system file_system\n"
+
+
+def test_a_core_dump_has_no_segment(tmp_path: Path, strategy: str) -> None:
+    pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
+    if pattern.startswith(("|", "/")):
+        pytest.skip(f"core dumps go elsewhere here: {pattern}")
+    if resource.getrlimit(resource.RLIMIT_CORE)[1] != resource.RLIM_INFINITY:
+        pytest.skip("core dumps are limited here (ulimit -Hc)")
+    program = """
+        import faulthandler, os, resource
+        import mp_core as mp
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        block = mp.Block(80)
+        large = mp.Block(200 << 20)
+        memoryview(large)[::4096] = bytes(200 << 8)
+        os.abort()
+    """
+    done = run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)
+    assert done.returncode == -6, done
+    cores = [path for path in tmp_path.iterdir() if path.name.startswith(pattern.split("%")[0].rstrip("."))]
+    assert cores, list(tmp_path.iterdir())
+    assert sum(path.stat().st_blocks * 512 for path in cores) < 100 << 20
