@@ -5,7 +5,7 @@
     child    enter(tree, ...)        taken over; from then on they are the library's
 
 With them a child needs no path: it arrives although the folder was removed or its user is another one. Where they cannot
-be had, it looks the folder up by the tree's id. A fork server takes 256 descriptors for a child; where ours would be too
+be had, it looks the folder up by the tree's id. A fork server gets 253 at most in one message; where ours would be too
 many, the message is pickled again without them.
 
 If the parent dies in between, the kernel closes them. A thread that forks in between gives its child a copy of them, as
@@ -24,8 +24,8 @@ from mp_core._native import ffi, lib
 
 __all__ = ["close_after_start", "enter", "for_child_of", "open_for_child", "too_many"]
 
-# Its own four left out.
-FORKSERVER_TAKES = 252
+# SCM_MAX_FD of Linux, without the four of its own that go along.
+FORKSERVER_TAKES = 253 - 4
 
 Duplicates = tuple[Any, Any]
 
