@@ -83,10 +83,10 @@ typedef struct {
 } mpshm_block;
 
 /* How to ask: MPSHM_ZEROED for memory that reads as zero (otherwise its content is undefined),
- * MPSHM_COPY for a message whose bytes were copied for its receiver alone (see mpshm_block_send), and
- * MPSHM_NOWAIT for -EAGAIN instead of a talk with the manager, which takes a while. Once a process
- * has warmed up there is seldom anything to talk about, so a binding may try without waiting first
- * and let other threads run while it really waits. */
+ * MPSHM_COPY for a message whose bytes were copied for its receiver alone (see mpshm_block_send),
+ * and MPSHM_NOWAIT for -EAGAIN instead of a talk with the manager, which takes a while. Once a
+ * process has warmed up there is seldom anything to talk about, so a binding may try without
+ * waiting first and let other threads run while it really waits. */
 enum mpshm_flags { MPSHM_ZEROED = 1, MPSHM_NOWAIT = 2, MPSHM_COPY = 4 };
 
 /* Allocate `nbytes` (0 is allowed), aligned to 64 and from 32 KiB on to a page. Warm memory is used
@@ -110,8 +110,8 @@ int mpshm_block_claim(const unsigned char *handle, size_t len, int flags, mpshm_
  * with MPSHM_COPY, otherwise 0. -EBADMSG when it is damaged. */
 int mpshm_handle_info(const unsigned char *handle, size_t len, uint64_t *nbytes);
 
-/* 1 while the block that a handle speaks of lives in memory of this process, whether it was received or
- * not; otherwise 0, also when that cannot be told without waiting. */
+/* 1 while the block that a handle speaks of lives in memory of this process, whether it was
+ * received or not; otherwise 0, also when that cannot be told without waiting. */
 int mpshm_handle_alive(const unsigned char *handle, size_t len);
 
 /* Take the bytes of a block that was sent with MPSHM_COPY, instead of a hold on it: `nbytes`, as
@@ -225,7 +225,8 @@ int mpshm_enter(void);
 /* Descriptors with which a child that is started by exec enters this process's tree without looking
  * for any path, so that it arrives when the folder has been removed or the user has changed:
  * fds[0] is the control file, through a description of the child's own, and fds[1] a connection to
- * the manager; each is -1 where it cannot be had. The caller closes both when the child has them. */
+ * the manager; each is -1 where it cannot be had. The caller closes both when the child has them.
+ */
 int mpshm_open_for_child(int fds[2]);
 
 /* In that child, first of all: take over the tree `id`, and both descriptors. -EBUSY when another

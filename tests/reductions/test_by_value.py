@@ -110,7 +110,7 @@ def test_over_a_local_socket_of_relatives_arrays_are_shared(strategy: str) -> No
 
 
 def test_a_descriptor_that_is_used_again_is_judged_again(strategy: str) -> None:
-    with connected("AF_INET") as (ours, theirs):
+    with connected("AF_INET") as (ours, _):
         number = ours.fileno()
         first, second = socket.socketpair()
         assert mp.get_sharing(ours) is False
@@ -207,7 +207,8 @@ def test_a_connection_sent_by_value_needs_nothing_of_ours() -> None:
     third, fourth = mp.Pipe()
     with not_shared(first):
         first.send(third)
-        assert modules_in(message := second.recv_bytes()) == set()
+        message = second.recv_bytes()
+        assert modules_in(message) == set()
         again = pickle.loads(message)
         again.send("through it")
         assert fourth.recv() == "through it"

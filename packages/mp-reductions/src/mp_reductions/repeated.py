@@ -1,7 +1,7 @@
 """One large private array that is sent again while a copy of it lives: that is said, once.
 
-Each message has a copy of its own, since each receiver may write to his. For N workers through N messages that is N times
-the memory, which `share_memory` would save. The launcher knows all receivers at once and copies once by itself.
+Each message has a copy of its own, since each receiver may write to his. For N workers through N messages that is N
+times the memory, which `share_memory` would save. The launcher knows all receivers at once and copies once by itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mp_core._native import lib
-from mp_core.errors import RepeatedCopyWarning, was_told, warn_user
+from mp_core.errors import RepeatedCopyWarning, warn_user, was_told
 
 __all__ = ["LARGE", "notice"]
 
@@ -35,7 +35,7 @@ def notice(a: np.ndarray[Any, Any], handle: bytes) -> None:
         warn_user(
             _SUBJECT,
             f"an array of {a.nbytes} bytes was copied once more for another message, while an earlier copy is in use: "
-            "with a = mp.share_memory(a), before it is sent, all receivers use one memory (and see each other's writes)",
+            "after a = mp.share_memory(a) all receivers use one memory, and see each other's writes",
             RepeatedCopyWarning,
         )
         return
