@@ -110,6 +110,10 @@ int mpshm_block_claim(const unsigned char *handle, size_t len, int flags, mpshm_
  * with MPSHM_COPY, otherwise 0. -EBADMSG when it is damaged. */
 int mpshm_handle_info(const unsigned char *handle, size_t len, uint64_t *nbytes);
 
+/* 1 while the block that a handle speaks of lives in memory of this process, whether it was
+ * received or not; otherwise 0, also when that cannot be told without waiting. */
+int mpshm_handle_alive(const unsigned char *handle, size_t len);
+
 /* Take the bytes of a block that was sent with MPSHM_COPY, instead of a hold on it: `nbytes`, as
  * mpshm_handle_info said, are copied into `data`, and the message is taken away. For a receiver
  * that mpshm_block_claim has refused: it needs no slot and keeps no descriptor and no mapping.

@@ -232,13 +232,16 @@ void mpshm__cache_look(struct manager *m)
     uint64_t least = measure(w, &headroom, &slack);
     uint64_t cached = atomic_load(&w->control->cached_bytes);
     uint64_t limit = w->asked ? w->wanted : least / 8;
-    int scarce = slack < INT64_MAX - (int64_t)cached && (int64_t)cached + slack < (int64_t)limit;
+    /* As much stays free as is kept, beside the reserve: the manager may get to run late. */
+    int64_t allowed =
+        slack < INT64_MAX - (int64_t)cached ? ((int64_t)cached + slack) / 2 : INT64_MAX;
+    int scarce = allowed < (int64_t)limit;
 
     if (cached != w->cached)
         w->changed_at = now;
     w->cached = cached;
     if (scarce)
-        limit = (int64_t)cached + slack > 0 ? cached + (uint64_t)slack : 0;
+        limit = allowed > 0 ? (uint64_t)allowed : 0;
     atomic_store(&w->control->cache_limit, limit);
     if (cached > limit)
         gained = purge(m, cached - limit);

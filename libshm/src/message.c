@@ -159,6 +159,25 @@ int mpshm_handle_info(const unsigned char *bytes, size_t len, uint64_t *nbytes)
     return (handle.message & COPY) != 0;
 }
 
+int mpshm_handle_alive(const unsigned char *bytes, size_t len)
+{
+    struct handle handle;
+    struct mpshm__tree *tree;
+    struct mpshm__arena *arena;
+    int alive = 0;
+
+    if (parse(bytes, len, &handle) < 0 || !mpshm__enter_engine(MPSHM_NOWAIT))
+        return 0;
+    if (mpshm__tree_is_met(handle.tree) &&
+        mpshm__tree_of(handle.tree, mpshm__is_home(handle.tree), &tree) == 0 && tree->slot >= 0 &&
+        mpshm__arena_is_met(tree, handle.row, handle.arena) &&
+        mpshm__arena_meet(tree, handle.row, handle.arena, &arena) == 0 &&
+        handle.block < mpshm__used(arena))
+        alive = is_live(atomic_load(&arena->blocks[handle.block].state), handle.generation);
+    mpshm__release();
+    return alive;
+}
+
 int mpshm_block_claim(const unsigned char *bytes, size_t len, int flags, mpshm_block *out)
 {
     struct handle handle;

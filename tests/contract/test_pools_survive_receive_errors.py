@@ -90,7 +90,9 @@ def test_a_map_with_such_a_result_fails_and_an_unordered_one_gives_the_others(ct
 
 
 @pytest.mark.parametrize(
-    "argument", [OnlyHere(), Fails(EOFError("nothing")), Fails(KeyError("mine")), Revoked()], ids=lambda a: type(a).__name__
+    "argument",
+    [OnlyHere(), Fails(EOFError("nothing")), Fails(KeyError("mine")), Revoked()],
+    ids=lambda a: type(a).__name__,
 )
 def test_arguments_that_cannot_be_received_fail_their_task(ctx: Any, strategy: str, argument: Any) -> None:
     with one_worker(ctx) as pool:

@@ -212,9 +212,7 @@ def test_a_worker_without_descriptors_answers_every_task(tmp_path: Path, strateg
 
 
 @pytest.mark.xfail(reason="mpshm_block_read needs a descriptor, still", strict=True)
-def test_a_worker_without_descriptors_receives_private_arrays(
-    tmp_path: Path, strategy: str, start_method: str
-) -> None:
+def test_a_worker_without_descriptors_receives_private_arrays(tmp_path: Path, strategy: str, start_method: str) -> None:
     done = run_script(tmp_path, WITHOUT_DESCRIPTORS, start_method, "private", MP_SHARING_STRATEGY=strategy)
     assert done.stdout.split() == ["50000.0"], done.stderr
 

@@ -45,7 +45,9 @@ def fault(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "simple queue", "queue"])
-@pytest.mark.parametrize("error", [OSError(24, "no descriptor"), EOFError("nothing left"), FileNotFoundError(2, "gone")])
+@pytest.mark.parametrize(
+    "error", [OSError(24, "no descriptor"), EOFError("nothing left"), FileNotFoundError(2, "gone")]
+)
 def test_an_error_of_the_system_while_unpickling_is_no_end_of_the_pipe(kind: str, error: Exception) -> None:
     put, get, things = channel(kind)
     put(Fails(error))

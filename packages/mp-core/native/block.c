@@ -75,7 +75,8 @@ static PyObject *set_strategy(PyObject *module, PyObject *number)
 }
 
 /* (what is at `name`, (a handle to the block,)) */
-static PyObject *reduce(PyObject *module, PyObject *block, int flags, PyObject **kept, const char *name)
+static PyObject *reduce(PyObject *module, PyObject *block, int flags, PyObject **kept,
+                        const char *name)
 {
     if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
         ((Buffer *)block)->block.arena == NULL)
@@ -104,18 +105,21 @@ PyDoc_STRVAR(
     rebuild_block_doc,
     "rebuild_block(handle, /)\n--\n\n"
     "Claim the `Block` that a handle (56 bytes) speaks of.\n\n"
-    "Raises `ValueError` when the handle is damaged, and `ReceiveError` when it was claimed before, "
+    "Raises `ValueError` when the handle is damaged, and `ReceiveError` when it was claimed "
+    "before, "
     "when its memory is gone, or when this process cannot meet the memory (no descriptor left, "
     "say).");
-PyDoc_STRVAR(rebuild_copy_doc,
-             "rebuild_copy(handle, /)\n--\n\n"
-             "As `rebuild_block` for bytes that were copied for this receiver alone: where they cannot be "
-             "shared, a bytearray with them.");
+PyDoc_STRVAR(
+    rebuild_copy_doc,
+    "rebuild_copy(handle, /)\n--\n\n"
+    "As `rebuild_block` for bytes that were copied for this receiver alone: where they cannot be "
+    "shared, a bytearray with them.");
 PyDoc_STRVAR(reduce_block_doc, "reduce_block(block, /)\n--\n\n"
                                "The pickle of a `Block`: a claim on it, for one receiver.");
-PyDoc_STRVAR(loads_doc,
-             "loads(data, /, **options)\n--\n\n"
-             "`pickle.loads` for a message. One that fails takes the memory of its blocks with it.");
+PyDoc_STRVAR(
+    loads_doc,
+    "loads(data, /, **options)\n--\n\n"
+    "`pickle.loads` for a message. One that fails takes the memory of its blocks with it.");
 
 /* find(type, address) -> object of type, or -errno as an int */
 static PyObject *find(PyObject *module, PyObject *args)

@@ -14,7 +14,8 @@
  * (an object pickled by a bare ForkingPickler) is nobody's.
  *
  * A message may have to go by value: its receiver cannot share memory, or this process has been
- * told not to. So do the messages inside it. Reducers ask mp_by_value() and leave an array to NumPy. */
+ * told not to. So do the messages inside it. Reducers ask mp_by_value() and leave an array to
+ * NumPy. */
 #include <stdatomic.h>
 
 #include "native.h"
@@ -108,10 +109,10 @@ PyObject *mp_claim_on(const mpshm_block *block, int flags)
     PyObject *handle;
 
     if (current != NULL && current->by_value)
-        return PyErr_Format(
-            PyExc_TypeError,
-            "this message goes by value, because its receiver cannot share memory or set_sharing(False) was "
-            "said, and a Block, a Lease or device memory cannot: send bytes(block) or an array instead");
+        return PyErr_Format(PyExc_TypeError, "this message goes by value, because its receiver "
+                                             "cannot share memory or set_sharing(False) was "
+                                             "said, and a Block, a Lease or device memory cannot: "
+                                             "send bytes(block) or an array instead");
     /* The object comes first: without memory for it there must be no claim. */
     if (current != NULL && current->handles == NULL && (current->handles = PyList_New(0)) == NULL)
         return NULL;

@@ -10,6 +10,9 @@
 /* From this size on, memory may be reserved or touched page by page: let other threads run. */
 enum { MP_TAKES_A_WHILE = 1 << 20 };
 
+/* From this size on, a private array that is sent again is worth a word about share_memory. */
+enum { MP_LARGE = 32 << 20 };
+
 /* block.c: one hold on a block, and the base of mp_core.Block. */
 typedef struct {
     PyObject_HEAD mpshm_block block;

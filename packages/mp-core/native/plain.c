@@ -41,6 +41,7 @@ static struct {
 
 static PyTypeObject *ndarray_type;
 static PyObject *any_array; /* reduce_ndarray(a), the long way */
+static PyObject *notice;    /* what is told of each large array and the handle of its copy */
 static PyObject *rebuild_carried, *rebuild_shared;
 static size_t limit;
 static int fields_known; /* see Note [No NumPy here] */
@@ -133,6 +134,12 @@ static PyObject *moved(PyObject *op, size_t nbytes)
     mp_copied(nbytes);
     handle = mp_claim_on(&block, MPSHM_COPY);
     mpshm_block_release(&block); /* the claim keeps it */
+    if (handle != NULL && nbytes >= MP_LARGE) {
+        PyObject *told = PyObject_CallFunctionObjArgs(notice, op, handle, NULL);
+        if (told == NULL)
+            Py_CLEAR(handle); /* a signal's exception, say; the message takes the claim back */
+        Py_XDECREF(told);
+    }
     return handle;
 }
 
@@ -313,13 +320,14 @@ static PyObject *rebuild_from_block(PyObject *module, PyObject *args)
 
 /* ---- the module ---- */
 
-/* setup(ndarray, {char: dtype}, reduce_ndarray) */
+/* setup(ndarray, {char: dtype}, reduce_ndarray, notice) */
 static PyObject *setup(PyObject *module, PyObject *args)
 {
-    PyObject *type, *dtypes, *slow, *name, *dtype;
+    PyObject *type, *dtypes, *slow, *large, *name, *dtype;
     Py_ssize_t at = 0;
 
-    if (!PyArg_ParseTuple(args, "O!O!O:setup", &PyType_Type, &type, &PyDict_Type, &dtypes, &slow))
+    if (!PyArg_ParseTuple(args, "O!O!OO:setup", &PyType_Type, &type, &PyDict_Type, &dtypes, &slow,
+                          &large))
         return NULL;
     while (PyDict_Next(dtypes, &at, &name, &dtype)) {
         Py_UCS4 c = PyUnicode_ReadChar(name, 0);
@@ -332,9 +340,10 @@ static PyObject *setup(PyObject *module, PyObject *args)
         known[c].name = name;
         known[c].dtype = dtype;
     }
-    Py_INCREF(type), Py_INCREF(slow);
+    Py_INCREF(type), Py_INCREF(slow), Py_INCREF(large);
     ndarray_type = (PyTypeObject *)type;
     any_array = slow;
+    notice = large;
     rebuild_carried = PyObject_GetAttrString(module, "rebuild_carried");
     rebuild_shared = PyObject_GetAttrString(module, "rebuild_shared");
     if (rebuild_carried == NULL || rebuild_shared == NULL)

@@ -1,14 +1,15 @@
 /* Receiving: what a handle becomes, and what becomes of a message that cannot be received.
  *
  * Note [A receive that fails]
- *   A message that cannot be unpickled is lost to its receiver, so the memory of all its handles has
- *   to go with it. Some of them have been received before the error; their bits may stand for later
- *   messages by now, so those must not be touched. loads() therefore remembers what was received
- *   while it ran, and discards the others. pickle writes a handle in one piece, behind the opcode of
- *   short bytes and its length; a checksum tells it from other bytes.
+ *   A message that cannot be unpickled is lost to its receiver, so the memory of all its handles
+ * has to go with it. Some of them have been received before the error; their bits may stand for
+ * later messages by now, so those must not be touched. loads() therefore remembers what was
+ * received while it ran, and discards the others. pickle writes a handle in one piece, behind the
+ * opcode of short bytes and its length; a checksum tells it from other bytes.
  *
- *   Threads have a list of their own. Unpickling may nest, and the list is emptied with the outermost
- *   message: to remember too much only means that something is discarded when the tree ends. */
+ *   Threads have a list of their own. Unpickling may nest, and the list is emptied with the
+ * outermost message: to remember too much only means that something is discarded when the tree
+ * ends. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -166,9 +167,9 @@ PyObject *mp_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs, Py
     return object;
 }
 
-/* setup_receiving(unpickle, on_refusal, on_private, on_failure): what messages are unpickled by; what
- * is called with (errno, handle) to raise an error, with (number of bytes, errno) when bytes are
- * taken by value, and with (message, error) when unpickling fails. None leaves one as it is. */
+/* setup_receiving(unpickle, on_refusal, on_private, on_failure): what messages are unpickled by;
+ * what is called with (errno, handle) to raise an error, with (number of bytes, errno) when bytes
+ * are taken by value, and with (message, error) when unpickling fails. None leaves one as it is. */
 PyObject *mp_setup_receiving(PyObject *module, PyObject *args)
 {
     PyObject *given[4];
@@ -245,10 +246,9 @@ int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes)
 
     if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
         return -1;
-    Py_BEGIN_ALLOW_THREADS err = mpshm_block_read((unsigned char *)bytes, (size_t)len, data, nbytes);
-    Py_END_ALLOW_THREADS
-    if (err < 0)
-        return -1;
+    Py_BEGIN_ALLOW_THREADS err =
+        mpshm_block_read((unsigned char *)bytes, (size_t)len, data, nbytes);
+    Py_END_ALLOW_THREADS if (err < 0) return -1;
     remember(bytes);
     PyObject *told = PyObject_CallFunction(on_private, "Ki", (unsigned long long)nbytes, -rc);
     Py_XDECREF(told);
@@ -290,7 +290,8 @@ PyObject *mp_rebuild_copy(PyObject *module, PyObject *handle)
     return mp_refuse(handle, rc);
 }
 
-/* discard(handle): nobody will receive it. One that was received, or is damaged, changes nothing. */
+/* discard(handle): nobody will receive it. One that was received, or is damaged, changes nothing.
+ */
 PyObject *mp_discard(PyObject *module, PyObject *handle)
 {
     char *bytes;

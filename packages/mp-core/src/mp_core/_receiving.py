@@ -1,14 +1,14 @@
-"""What becomes of a message that cannot be received.
+"""Errors on receiving: their reasons, their type, and their way to the right waiter.
 
 Note [An error is no end]
 -------------------------
-`multiprocessing` takes an `OSError` or an `EOFError` from `get()` for the end of a pipe: a pool's thread leaves without a
-word, and everybody waits. So what goes wrong while a message is unpickled is raised as a `ReceiveError`. Errors of the
-pipe itself are not touched: they come from reading, before anything is unpickled.
+`multiprocessing` takes an `OSError` or an `EOFError` from `get()` for the end of a pipe: a pool's thread ends silently,
+and everybody waits. So an error of the system that comes up while a message is unpickled is raised as a `ReceiveError`.
+Errors of the pipe itself stay as they are: they come from reading, before anything is unpickled.
 
 Pools need more than that, since they do not expect `get()` to fail at all; see `_tasks.py`.
 
-The memory of such a message goes with it: `native/receive.c`, Note [A receive that fails].
+The memory of such a message is freed: `native/receive.c`, Note [A receive that fails].
 """
 
 from __future__ import annotations
@@ -94,4 +94,4 @@ def install() -> None:
     loads = getattr(loads, "__func__", loads)
     if loads is not _native.loads:
         _native.setup_receiving(loads, refuse, _taken_by_value, _failed)
-        ForkingPickler.loads = staticmethod(_native.loads)  # type: ignore[assignment, method-assign]
+        ForkingPickler.loads = staticmethod(_native.loads)

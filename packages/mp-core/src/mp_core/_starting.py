@@ -1,15 +1,15 @@
-"""Descriptors by which a child that is started by exec arrives in its parent's tree.
+"""Descriptors by which a child that is started by exec enters its parent's tree.
 
-    parent   for_child_of(popen)     opened, and put among what the child inherits      once for each child
-             Process.start returns   closed here, whether it was started or not
-    child    enter(tree, ...)        taken over; from then on they are the library's
+    parent   for_child_of(popen)     opens them and adds them to those that the child inherits, once for each child
+             Process.start returns   closes them, whether the child was started or not
+    child    enter(tree, ...)        gives them to the library
 
-With them a child needs no path: it arrives although the folder was removed or its user is another one. Where they cannot
-be had, it looks the folder up by the tree's id. A fork server takes 256 descriptors for a child; where ours would be too
-many, the message is pickled again without them.
+With them a child needs no path: it can share although the folder was removed or its user is another one. Without them
+it looks the folder up by the tree's id. Linux sends at most 253 descriptors in one message, so a fork server takes no
+more for one child; where ours would be too many, the child is pickled again without them.
 
-If the parent dies in between, the kernel closes them. A thread that forks in between gives its child a copy of them, as
-of every descriptor of a process that is being started.
+If the parent dies in between, the kernel closes them. If another thread forks in between, its child inherits a copy, as
+it does of every descriptor of a process that is being started.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from mp_core._native import ffi, lib
 
 __all__ = ["close_after_start", "enter", "for_child_of", "open_for_child", "too_many"]
 
-# Its own four left out.
-FORKSERVER_TAKES = 252
+# SCM_MAX_FD of Linux, without the four of its own that go along.
+FORKSERVER_TAKES = 253 - 4
 
 Duplicates = tuple[Any, Any]
 

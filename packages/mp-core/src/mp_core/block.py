@@ -13,7 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mp_core import _native, _pickling, _receiving, strategy
-from mp_core._native import Buffer, rebuild_block, reduce_block, reduce_copy
+from mp_core._native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 
 __all__ = ["Block", "Copied", "allocate", "block_at", "rebuild_block", "reduce_block"]
 
@@ -128,19 +128,19 @@ def block_at(address: int) -> Block | None:
 
 class Copied:
     """
-    A block with bytes that were copied for one receiver, who expects no sharing.
+    A claim on a block whose bytes were copied for one receiver, who expects no sharing.
 
-    Sent, it arrives as a `Block`, or as a `bytearray` of the same bytes where memory cannot be shared.
+    Sent, once, it arrives as a `Block`, or as a `bytearray` of the same bytes where memory cannot be shared.
     """
 
-    __slots__ = ("block",)
+    __slots__ = ("handle",)
 
     def __init__(self, block: Block) -> None:
-        self.block = block
+        _, (self.handle,) = reduce_copy(block)
 
 
 def _reduce_copied(copied: Copied) -> Any:
-    return reduce_copy(copied.block)
+    return rebuild_copy, (copied.handle,)
 
 
 # ---- what to say when it fails ---------------------------------------------------------------------------------------

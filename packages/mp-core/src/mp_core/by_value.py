@@ -1,4 +1,4 @@
-"""Which messages go by value: their receiver cannot share memory, or somebody has said so.
+"""Messages that go by value, because the receiver cannot share memory or somebody has said so.
 
 Note [Who can share]
 --------------------
@@ -7,12 +7,11 @@ Note [Who can share]
     AF_UNIX, peer in another mount namespace  no: it cannot see the folder through which processes meet
     AF_UNIX, peer is no relative of ours and
       has not loaded this library             no: it has nothing to receive with
-    AF_UNIX, nothing can be known             yes; where that is wrong, the receiver's error says so
+    AF_UNIX, nothing is known about the peer  yes; the receiver's error says so if that is wrong
 
-A message that goes by value is what multiprocessing would have sent: arrays in NumPy's own pickle, and nothing in it that
-a receiver without these packages could not load. The verdict is kept with the connection object and not by the
-descriptor's number, which may be another connection's tomorrow. A connection that is sent to another process is judged
-there anew.
+A message by value is the pickle that multiprocessing alone would make: arrays in NumPy's own form, and no name of these
+packages. The connection object keeps the verdict. A descriptor's number could not, since it may be another connection's
+tomorrow. A connection that is sent to another process is judged there anew.
 """
 
 from __future__ import annotations
@@ -32,18 +31,19 @@ def set_sharing(enabled: bool, connection: Connection[Any, Any] | None = None) -
     Let messages share memory, or have everything go by value.
 
     By value means as with `multiprocessing` alone: arrays are pickled as NumPy does it, also those that live in shared
-    memory, and the receiver needs none of these packages. A `Block`, a `Lease` and device memory cannot be sent so and
-    raise `TypeError`.
+    memory, and the receiver needs none of these packages. A `Block`, a `Lease` and device memory have no such form, and
+    sending them is a `TypeError`.
 
-    Connections over TCP go by value always, and so does a local one whose peer certainly cannot share. ``MP_SHARE=0`` in
-    the environment begins a process with sharing off.
+    Messages over TCP always go by value, and so do those over a local socket whose peer certainly cannot share.
+    ``MP_SHARE=0`` in the environment turns sharing off from the start.
 
     Parameters
     ----------
     enabled : bool
         False to send by value, True to share again.
     connection : Connection, optional
-        What is sent with this object's `send`; all messages of this process, if None. Children begin as their parent is.
+        Only messages sent with the `send` of this object. If None, all messages of this process, and of children that
+        it starts from now on.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     Parameters
     ----------
     connection : Connection, optional
-        Of which messages; of this process's, if None.
+        The connection in question; if None, the setting of this process.
 
     Returns
     -------

@@ -6,7 +6,7 @@ import os
 import sys
 import warnings
 
-__all__ = ["ReceiveError", "RepeatedCopyWarning", "SharedMemoryWarning", "warn_user"]
+__all__ = ["ReceiveError", "RepeatedCopyWarning", "SharedMemoryWarning", "warn_user", "was_told"]
 
 
 class ReceiveError(RuntimeError):
@@ -71,6 +71,11 @@ class RepeatedCopyWarning(UserWarning):
 _BETWEEN = {"mp_all", "mp_core", "mp_cuda", "mp_reductions", "mp_spawn", "multiprocessing", "concurrent", "threading"}
 
 _told: set[str] = set()
+
+
+def was_told(once: str) -> bool:
+    """Whether the subject *once* has been warned about."""
+    return once in _told
 
 
 def warn_user(once: str, message: str, category: type[Warning]) -> None:

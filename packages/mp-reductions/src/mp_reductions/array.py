@@ -32,7 +32,7 @@ import numpy as np
 from mp_core import _children, _many, _native, _pickling, _reducers
 from mp_core.block import Block, Copied, allocate
 from mp_core.stats import add_copied_bytes
-from mp_reductions import buffers, inline, tensors
+from mp_reductions import buffers, inline, repeated, tensors
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
 from mp_reductions.running_out import warn_once
@@ -88,7 +88,10 @@ def _moved(a: np.ndarray[Any, Any]) -> Any:
         return inline.reduce_inline(a)
     _frombuffer(block, np.uint8)[:] = packed.data
     add_copied_bytes(packed.data.nbytes)
-    return _reduced(Copied(block), a, packed.offset, packed.strides)
+    copied = Copied(block)
+    if a.nbytes >= repeated.LARGE:
+        repeated.notice(a, copied.handle)
+    return _reduced(copied, a, packed.offset, packed.strides)
 
 
 def _reduced(
@@ -142,7 +145,7 @@ _PLAIN: dict[str, np.dtype[Any]] = {
     if not np.dtype(char).hasobject and np.dtype(char).itemsize and np.dtype(char) is np.dtype(char)
 }
 
-_plain.setup(np.ndarray, _PLAIN, reduce_ndarray)
+_plain.setup(np.ndarray, _PLAIN, reduce_ndarray, repeated.notice)
 
 
 def _knows_arrays() -> bool:
