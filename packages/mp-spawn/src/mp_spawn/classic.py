@@ -11,6 +11,7 @@ from typing import Any
 
 from mp_spawn import child
 from mp_spawn.job import Job, Ticket, interrupts_held_back
+from mp_spawn.one_reader import OneReader
 from mp_spawn.pickling import main_left_out
 from mp_spawn.pidfd import PidFd
 from mp_spawn.rank import Rank
@@ -57,6 +58,7 @@ class Classic:
         )
         with main_left_out() if self.start_method != "fork" else nullcontext():
             process.start()
+        process._popen = OneReader(process._popen)
         # While the process lives, so does its lifeline, even if nobody keeps the context.
         process.lifeline = job.lifeline
         return Rank(ticket.rank, process, ticket.inbox, PidFd.of(process), ticket.restarts)

@@ -27,6 +27,7 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from contextlib import ExitStack
 from multiprocessing import resource_tracker, spawn, util
 from multiprocessing.connection import wait
@@ -106,23 +107,35 @@ class _Popen:
         self.returncode: int | None = None
         self.ended_at: float | None = None
         self._nursery = nursery
+        self._lock = threading.Lock()
         self.finalizer = util.Finalize(self, util.close_fds, (status,))  # type: ignore[attr-defined]
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
         return self.wait(0 if flag == os.WNOHANG else None)
 
     def wait(self, timeout: float | None = None) -> int | None:
+        # The pipe stays readable, at its end, for all who wait; see Note [One reader].
         if self.returncode is None and wait([self.sentinel], timeout):
-            data = os.read(self.sentinel, STATUS.size)
-            if len(data) == STATUS.size:
-                status, self.ended_at = STATUS.unpack(data)
-                self.returncode = os.waitstatus_to_exitcode(status)
-            else:
-                # The nursery was killed, and its ranks with it.
-                self.returncode = -signal.SIGKILL
-            self.pidfd.close()
-            self._nursery.gone()
+            with self._lock:
+                if self.returncode is None:
+                    self._read()
         return self.returncode
+
+    def _read(self) -> None:
+        """
+        Take the status; called once, with the lock held.
+        """
+        data = os.read(self.sentinel, STATUS.size)
+        if len(data) == STATUS.size:
+            status, self.ended_at = STATUS.unpack(data)
+            returncode = os.waitstatus_to_exitcode(status)
+        else:
+            # The nursery was killed, and its ranks with it.
+            returncode = -signal.SIGKILL
+        self.pidfd.close()
+        self._nursery.gone()
+        # Last: whoever sees it may close everything.
+        self.returncode = returncode
 
     def terminate(self) -> None:
         self.pidfd.send(signal.SIGTERM)
@@ -140,6 +153,8 @@ class _Keeper:
     def __init__(self, process: subprocess.Popen[bytes], ranks: int) -> None:
         self._process = process
         self._ranks = ranks
+        # Ranks end in whatever thread looks at them.
+        self._lock = threading.Lock()
 
     def birth(self, ours: socket.socket, rank: int) -> tuple[int, PidFd]:
         """The pid of the next rank, and its descriptor."""
@@ -157,9 +172,14 @@ class _Keeper:
 
     def gone(self) -> None:
         """A rank has ended; with the last one the nursery leaves."""
-        self._ranks -= 1
-        if self._ranks == 0:
-            self._process.wait(PATIENCE)
+        with self._lock:
+            self._ranks -= 1
+            last = self._ranks == 0
+        if last:
+            try:
+                self._process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                pass  # somebody has stopped it; `subprocess` reaps it later
 
     def put_down(self) -> None:
         """End the nursery, and with it every rank that it has started."""

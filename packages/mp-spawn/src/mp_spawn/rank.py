@@ -19,6 +19,7 @@ __all__ = ["Rank", "all_ended", "forget"]
 # complained of broken connections. In the order of failures, a death therefore counts as having come this
 # much earlier.
 HEAD_START = 0.05
+UNKNOWN = "exit code unknown, which another call of wait() took"
 
 
 class Rank:
@@ -95,9 +96,13 @@ class Rank:
                 exception=_unpickled(report.blob),
                 at=report.at,
             )
-        if self.ended_at is None or exit_code is None or self.ended_at > fate:
+        if self.ended_at is None or self.ended_at > fate:
             return None
         at = self.ended_at - HEAD_START
+        if exit_code is None:
+            if report is not None and report.kind is Kind.RETURNED:
+                return None
+            return dataclasses.replace(base, reason=UNKNOWN, at=at)
         if exit_code < 0:
             name = name_of_signal(-exit_code)
             reason = f"signal {name}"

@@ -1,0 +1,67 @@
+"""One reader of a process's end: whoever asks, and however many threads ask at once, gets the same answer.
+
+Note [One reader]
+-----------------
+The exit status of a process can be read once. `multiprocessing` polls every child from whatever thread calls
+`active_children()` or starts another process, without a lock, and a thread that comes second finds nothing: it
+takes the fork server for dead (exit code 255), or the process for running. So waiting and reading are two steps:
+
+    wait     without a lock, for an event that stays: a pipe at its end, a child that waitid() leaves in place
+    read     under the lock, without blocking; the answer is kept, and every later caller gets that
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from multiprocessing.connection import wait
+from typing import Any
+
+__all__ = ["OneReader"]
+
+
+class OneReader:
+    """
+    Stands for *popen*, what a process object of `multiprocessing` asks about its process.
+
+    >>> child = multiprocessing.get_context("fork").Process(target=print)
+    >>> child.start()
+    >>> child._popen = OneReader(child._popen)
+    >>> child.join()
+    >>> child.exitcode
+    0
+    """
+
+    def __init__(self, popen: Any) -> None:
+        self._popen = popen
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # asked of an object that has no __init__ behind it yet
+            raise AttributeError(name)
+        return getattr(self._popen, name)
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        """The exit code; None while the process runs, unless *flag* is 0, which waits."""
+        return self._read() if flag == os.WNOHANG else self.wait()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """The exit code; None when the process still runs after *timeout* seconds."""
+        code = self._read()
+        if code is not None:
+            return code
+        forked = self._popen.method != "forkserver"
+        # The pipe of a forked process may be held open by what that has left behind: only a timeout needs it.
+        if not (forked and timeout is None) and not wait([self._popen.sentinel], timeout):
+            return None
+        if forked:
+            try:
+                os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:
+                pass  # another thread has read it; or somebody outside multiprocessing, and then it is lost
+        return self._read()
+
+    def _read(self) -> int | None:
+        with self._lock:
+            code: int | None = self._popen.poll()
+            return code
