@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing import forkserver, resource_tracker
@@ -10,13 +11,16 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from mp_spawn import child
-from mp_spawn.job import Job, Ticket, interrupts_held_back
+from mp_spawn.job import Job, Ticket
 from mp_spawn.one_reader import OneReader
 from mp_spawn.pickling import main_left_out
 from mp_spawn.pidfd import PidFd
 from mp_spawn.rank import Rank
+from mp_spawn.signals import FROM_OUTSIDE, held_back
 
 __all__ = ["Classic"]
+
+SERVER_SIGNALS = "mp_spawn.forkserver_signals"
 
 
 class Classic:
@@ -28,26 +32,39 @@ class Classic:
     def __init__(self, context: BaseContext) -> None:
         self._context: Any = context
         self.start_method: str = context.get_start_method() or ""
+        self.witness = 0
 
     def start(self, job: Job, tickets: list[Ticket]) -> list[Rank]:
         # Helpers that the first start would bring up, and that are not to come up with SIGINT blocked.
         if self.start_method == "forkserver":
-            forkserver.ensure_running()
+            self._ensure_server()
         elif self.start_method == "spawn":
             resource_tracker.ensure_running()
         ranks: list[Rank] = []
         try:
             for ticket in tickets:
-                with interrupts_held_back() as interruptible:
-                    ranks.append(self._start(job, ticket, interruptible, tickets))
+                # Elsewhere than under fork it can take seconds until the rank lets signals in again.
+                with held_back(FROM_OUTSIDE if self.start_method == "fork" else {signal.SIGINT}) as mask:
+                    ranks.append(self._start(job, ticket, mask, tickets))
         except BaseException:
             for rank in ranks:
                 rank.kill()
             raise
         return ranks
 
-    def _start(self, job: Job, ticket: Ticket, interruptible: bool, tickets: list[Ticket]) -> Rank:
-        place = ticket.place._replace(interruptible=interruptible)
+    def _ensure_server(self) -> None:
+        """
+        Have a fork server that outlives signals to its group. One that runs already is as it is.
+        """
+        server: Any = forkserver._forkserver
+        if SERVER_SIGNALS not in server._preload_modules:
+            server._preload_modules = [*server._preload_modules, SERVER_SIGNALS]
+        # Not held back while it starts: if it cannot import the module, its processes would be deaf for ever.
+        forkserver.ensure_running()
+        self.witness = server._forkserver_pid or 0
+
+    def _start(self, job: Job, ticket: Ticket, mask: frozenset[int], tickets: list[Ticket]) -> Rank:
+        place = ticket.place._replace(mask=mask)
         if self.start_method == "fork":
             place = place._replace(leave_behind=self._not_its_own(job, ticket, tickets))
         process = self._context.Process(
@@ -58,10 +75,11 @@ class Classic:
         )
         with main_left_out() if self.start_method != "fork" else nullcontext():
             process.start()
-        process._popen = OneReader(process._popen)
+        pidfd = PidFd.of(process)
+        process._popen = OneReader(process._popen, pidfd)
         # While the process lives, so does its lifeline, even if nobody keeps the context.
         process.lifeline = job.lifeline
-        return Rank(ticket.rank, process, ticket.inbox, PidFd.of(process), ticket.restarts)
+        return Rank(ticket.rank, process, ticket.inbox, pidfd, ticket.restarts)
 
     @staticmethod
     def _not_its_own(job: Job, ticket: Ticket, tickets: list[Ticket]) -> Callable[[], None]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from mp_spawn.child import Orders
@@ -17,7 +15,7 @@ from mp_spawn.place import Place
 from mp_spawn.rank import Rank
 from mp_spawn.report import Inbox
 
-__all__ = ["Job", "Starter", "Ticket", "interrupts_held_back"]
+__all__ = ["Job", "Starter", "Ticket"]
 
 # The libraries that would otherwise start a thread per core in every rank.
 THREADS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "NUMBA", "RAYON")
@@ -29,6 +27,8 @@ class Starter(Protocol):
     """A way to start ranks."""
 
     start_method: str
+    #: A process in this one's group in which signals stay pending; 0 where there is none.
+    witness: int
 
     def start(self, job: Job, tickets: list[Ticket]) -> list[Rank]: ...
 
@@ -99,16 +99,3 @@ class Job:
 
     def orders(self, ticket: Ticket, place: Place | None) -> Orders:
         return Orders(ticket.rank, ticket.place.report.fd, ticket.payload, place, self.wants_result)
-
-
-@contextmanager
-def interrupts_held_back() -> Iterator[bool]:
-    """
-    Start processes with SIGINT blocked, so that a control-C finds them ready for it; yields whether it was
-    open.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield signal.SIGINT not in before
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -201,10 +201,9 @@ def start_processes(
         output=output,
         max_restarts=max_restarts,
     )
-    started = ProcessContext._of(job)
     if not join:
-        return started
-    started.join()
+        return ProcessContext._of(job)
+    ProcessContext._run(job)
     return None
 
 
@@ -332,8 +331,8 @@ def run(
         max_restarts=max_restarts,
     )
     job.wants_result = True
-    started = ProcessContext._of(job)
-    if not started.join(timeout, grace_period):
+    started, ended = ProcessContext._run(job, timeout, grace_period)
+    if not ended:
         slow = len(started.sentinels)
         started.terminate()
         raise TimeoutError(f"{slow} of {nprocs} ranks still ran after {timeout} s, and have been ended")

@@ -13,9 +13,13 @@ takes the fork server for dead (exit code 255), or the process for running. So w
 from __future__ import annotations
 
 import os
+import select
 import threading
+from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from typing import Any
+
+from mp_spawn.pidfd import PidFd
 
 __all__ = ["OneReader"]
 
@@ -32,8 +36,11 @@ class OneReader:
     0
     """
 
-    def __init__(self, popen: Any) -> None:
+    def __init__(self, popen: Any, pidfd: PidFd | None = None) -> None:
+        #: Whether the fork server was killed before it could tell how the process ended; 255 stands for that.
+        self.lost = False
         self._popen = popen
+        self._pidfd = pidfd or PidFd(-1)
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
@@ -59,9 +66,25 @@ class OneReader:
                 os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
             except ChildProcessError:
                 pass  # another thread has read it; or somebody outside multiprocessing, and then it is lost
+        elif self._read() is None and self._pidfd.fd >= 0:
+            select.select([self._pidfd.fd], [], [], timeout)
         return self._read()
 
     def _read(self) -> int | None:
         with self._lock:
+            if self._popen.returncode is None and self._popen.method == "forkserver":
+                self._popen.returncode = self._from_server()
+                return self._popen.returncode  # type: ignore[no-any-return]
             code: int | None = self._popen.poll()
             return code
+
+    def _from_server(self) -> int | None:
+        """
+        What the fork server has told. If it was killed, the process may still run.
+        """
+        if not self.lost and wait([self._popen.sentinel], 0):
+            try:
+                return forkserver.read_signed(self._popen.sentinel)  # type: ignore[no-any-return]
+            except (OSError, EOFError):
+                self.lost = True
+        return 255 if self.lost and self._pidfd.ended() else None

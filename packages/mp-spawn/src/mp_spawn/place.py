@@ -32,8 +32,8 @@ class Place(NamedTuple):
     cpus: frozenset[int] | None = None
     #: Whether to live in a process group of its own.
     own_group: bool = False
-    #: Whether SIGINT, which is held back until the rank can deal with it, is to be let in.
-    interruptible: bool = True
+    #: The program's signal mask: until the rank can deal with signals, they are held back. None leaves it.
+    mask: frozenset[int] | None = None
     #: Under fork: closes the descriptors of the parent and of other ranks.
     leave_behind: Callable[[], None] | None = None
 
@@ -57,8 +57,8 @@ class Place(NamedTuple):
         os.environ.update(self.env)
         if self.cpus is not None:
             os.sched_setaffinity(0, self.cpus)
-        if self.interruptible:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if self.mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
 
     def _redirect(self, output: tuple[Handed, Handed]) -> None:
         for number, name, handed in zip((1, 2), ("stdout", "stderr"), output, strict=True):

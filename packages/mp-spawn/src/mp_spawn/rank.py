@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-import selectors
 import signal
 import time
 from multiprocessing.process import BaseProcess
@@ -13,13 +12,14 @@ from mp_spawn.errors import Failure, name_of_signal
 from mp_spawn.pidfd import PidFd
 from mp_spawn.report import Inbox, Kind, Report
 
-__all__ = ["Rank", "all_ended", "forget"]
+__all__ = ["Rank", "all_ended"]
 
 # A death is seen when the kernel has closed the dead process's files, and by then its peers may have
 # complained of broken connections. In the order of failures, a death therefore counts as having come this
 # much earlier.
 HEAD_START = 0.05
 UNKNOWN = "exit code unknown, which another call of wait() took"
+KILLED_SERVER = "exit code unknown, since the fork server was killed"
 
 
 class Rank:
@@ -42,6 +42,13 @@ class Rank:
     @property
     def ended(self) -> bool:
         return self.ended_at is not None
+
+    @property
+    def end_fd(self) -> int:
+        """What becomes readable when the process has ended."""
+        # The sentinel of a process of the fork server tells of the server's end, too.
+        under_server = getattr(getattr(self.process, "_popen", None), "method", "") == "forkserver"
+        return self._pidfd.fd if under_server and self._pidfd.fd >= 0 else self.process.sentinel
 
     @property
     def inbox_fd(self) -> int:
@@ -99,10 +106,11 @@ class Rank:
         if self.ended_at is None or self.ended_at > fate:
             return None
         at = self.ended_at - HEAD_START
-        if exit_code is None:
+        lost = getattr(getattr(self.process, "_popen", None), "lost", False)
+        if exit_code is None or lost:
             if report is not None and report.kind is Kind.RETURNED:
                 return None
-            return dataclasses.replace(base, reason=UNKNOWN, at=at)
+            return dataclasses.replace(base, reason=KILLED_SERVER if lost else UNKNOWN, exit_code=exit_code, at=at)
         if exit_code < 0:
             name = name_of_signal(-exit_code)
             reason = f"signal {name}"
@@ -129,15 +137,6 @@ def _unpickled(blob: bytes) -> BaseException | None:
     except Exception:
         return None  # nothing was sent, or it cannot be made again here; the text is enough
     return error if isinstance(error, BaseException) else None
-
-
-def forget(selector: selectors.BaseSelector, *fds: int) -> None:
-    """
-    Wait for *fds* no longer, if at all.
-    """
-    for fd in fds:
-        if fd >= 0 and fd in selector.get_map():
-            selector.unregister(fd)
 
 
 def all_ended(ranks: list[Rank]) -> bool:
