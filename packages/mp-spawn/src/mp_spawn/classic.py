@@ -91,6 +91,8 @@ class Classic:
             for other in tickets:
                 # By the object: it would close the number once more when it is collected.
                 other.inbox.close()
+                if other.stacks is not None and other is not ticket:
+                    other.stacks.close()
             mine = {*ticket.place.fds, job.lifeline.fd}
             others = {fd for other in tickets for fd in other.place.fds} | {*job.output.own_fds()}
             for fd in others - mine:

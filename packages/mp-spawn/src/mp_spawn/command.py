@@ -44,6 +44,12 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--threads-per-rank", type=int, metavar="K", help="set OMP_NUM_THREADS and its like")
     parser.add_argument("--max-restarts", type=int, default=0, metavar="R", help="how often each may fail before")
+    parser.add_argument(
+        "--no-faulthandler",
+        dest="faulthandler",
+        action="store_false",
+        help="do not have the Python stack of a rank that crashes",
+    )
     parser.add_argument("-m", "--module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("script", help="the script, or with -m the module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
@@ -72,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             threads_per_rank=chosen.threads_per_rank,
             output=chosen.output,
             max_restarts=chosen.max_restarts,
+            faulthandler=chosen.faulthandler,
         )
     except (TypeError, ValueError) as refusal:
         print(f"mp-spawn: {refusal}", file=sys.stderr)
@@ -131,6 +138,8 @@ def tell(context: ProcessContext, error: ProcessException) -> None:
     failed = {failure.rank: failure for failure in error.failures}
     if first.traceback:
         print(first.traceback, end="", file=sys.stderr)
+    if first.stack:
+        print(first.stack, end="", file=sys.stderr)
     print(f"mp-spawn: {first.describe()}", file=sys.stderr)
     now = time.monotonic()
     rows = []

@@ -28,6 +28,8 @@ class Place(NamedTuple):
     lifeline: Handed
     #: Where standard output and standard error go; None leaves them.
     output: tuple[Handed, Handed] | None = None
+    #: Where a crash leaves the Python stacks; None for nowhere.
+    stacks: Handed | None = None
     env: Mapping[str, str] = {}
     cpus: frozenset[int] | None = None
     #: Whether to live in a process group of its own.
@@ -40,7 +42,11 @@ class Place(NamedTuple):
     @property
     def fds(self) -> list[int]:
         """The descriptors that a rank is given."""
-        return [self.report.fd, self.lifeline.fd, *(handed.fd for handed in self.output or ())]
+        return [
+            self.report.fd,
+            self.lifeline.fd,
+            *(handed.fd for handed in (*(self.output or ()), *((self.stacks,) if self.stacks else ()))),
+        ]
 
     def take(self) -> None:
         """
@@ -57,6 +63,10 @@ class Place(NamedTuple):
         os.environ.update(self.env)
         if self.cpus is not None:
             os.sched_setaffinity(0, self.cpus)
+        if self.stacks is not None:
+            from mp_spawn.stacks import watch
+
+            watch(self.stacks)
         if self.mask is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
 

@@ -8,9 +8,11 @@ import signal
 import time
 from multiprocessing.process import BaseProcess
 
+from mp_spawn import oom
 from mp_spawn.errors import Failure, name_of_signal
 from mp_spawn.pidfd import PidFd
 from mp_spawn.report import Inbox, Kind, Report
+from mp_spawn.stacks import DUMP, Stacks
 
 __all__ = ["Rank", "all_ended"]
 
@@ -18,6 +20,10 @@ __all__ = ["Rank", "all_ended"]
 # complained of broken connections. In the order of failures, a death therefore counts as having come this
 # much earlier.
 HEAD_START = 0.05
+# After these, faulthandler has written.
+CRASHES = frozenset(
+    {signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, getattr(signal, "SIGBUS", signal.SIGSEGV)}
+)
 UNKNOWN = "exit code unknown, which another call of wait() took"
 KILLED_SERVER = "exit code unknown, since the fork server was killed"
 
@@ -34,6 +40,11 @@ class Rank:
         self._inbox = inbox
         self._pidfd = pidfd
         self._casualty_at: float | None = None
+        #: Set by the job that has started it.
+        self.stacks: Stacks | None = None
+        self.kills_before: dict[str, int] = {}
+        self._killed_by = ""
+        self._stack = ""
 
     @property
     def pid(self) -> int:
@@ -69,7 +80,17 @@ class Rank:
         self.process.join()
         self.ended_at = getattr(self.process, "ended_at", None) or at
         self.read()
+        code = self.process.exitcode
+        if code == -signal.SIGKILL and self.kills_before:
+            self._killed_by = oom.kills_since(self.kills_before)
+        elif code is not None and -code in CRASHES and self.stacks is not None:
+            self._stack = self.stacks.text()
         self.close()
+
+    def ask_for_stacks(self) -> None:
+        """Have the rank write what its threads are doing."""
+        if self.stacks is not None and DUMP and not self.ended:
+            self._pidfd.send(DUMP)
 
     def signal(self, signum: int, casualty: bool = False) -> None:
         """Send a signal, if the process is still there; how a *casualty* ends from now on is not its own."""
@@ -113,8 +134,10 @@ class Rank:
             return dataclasses.replace(base, reason=KILLED_SERVER if lost else UNKNOWN, exit_code=exit_code, at=at)
         if exit_code < 0:
             name = name_of_signal(-exit_code)
-            reason = f"signal {name}"
-            return dataclasses.replace(base, reason=reason, exit_code=exit_code, signal_name=name, at=at)
+            reason = ", ".join(filter(None, (f"signal {name}", self._killed_by)))
+            return dataclasses.replace(
+                base, reason=reason, exit_code=exit_code, signal_name=name, stack=self._stack, at=at
+            )
         reason = f"exit code {exit_code}"
         if report is not None and report.kind is Kind.LEFT:
             reason += f", {report.text}"
@@ -128,6 +151,8 @@ class Rank:
         """Close what was open for it; what was reported stays."""
         if self._inbox is not None:
             self._inbox.close()
+        if self.stacks is not None:
+            self.stacks.close()
         self._pidfd.close()
 
 
