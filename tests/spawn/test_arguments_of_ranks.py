@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import argument_functions as arguments
 import numpy as np
 import pytest
 import rank_functions as ranks
+from support.scripts import run_script, succeeded
 
 import mp_all as mp
 from mp_spawn import ProcessRaisedException, payload, run, start_processes
@@ -168,3 +170,29 @@ def test_a_module_that_is_not_there_in_the_rank_is_the_ranks_failure(
     assert type(caught.value.__cause__) is ValueError
     assert "the target" in str(caught.value)
     assert caught.value.failures[0].reason == "ValueError: the target"
+
+
+EMPTY = """
+    import sys
+    import mp_spawn
+    import numpy as np
+
+    def shapes(rank, *arrays):
+        assert "mp_reductions" not in sys.modules
+        return [(array.shape, array.dtype.str, array.flags.writeable) for array in arrays]
+
+    if __name__ == "__main__":
+        fixed = np.empty((0, 3), "f4")
+        fixed.flags.writeable = False
+        for arrays in [(np.empty(0),), (np.empty(0), fixed), (np.empty(0), np.ones(2, int), fixed)]:
+            for told in mp_spawn.run(shapes, arrays, 2, start_method=sys.argv[1]):
+                print(told)
+"""
+
+
+def test_empty_arrays_arrive_without_mp_reductions(start_method: str, tmp_path: Path) -> None:
+    """NumPy's own pickle puts their bytes, of which there are none, out of band."""
+    one, two, three = "((0,), '<f8', True)", "((2,), '<i8', True)", "((0, 3), '<f4', False)"
+    lines = [[one], [one, three], [one, two, three]]
+    said = succeeded(run_script(tmp_path, EMPTY, start_method))
+    assert said.splitlines() == [f"[{', '.join(line)}]" for line in lines for _ in range(2)]

@@ -173,3 +173,14 @@ def test_nothing_warns_in_a_quiet_run() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         spawn(ranks.nothing, nprocs=2)
+
+
+@pytest.mark.parametrize("launcher", [start_processes, run])
+def test_no_start_method_is_the_one_of_multiprocessing(launcher: Any) -> None:
+    import multiprocessing
+
+    context = start_processes(ranks.nothing, nprocs=1, join=False, start_method=None)
+    assert context is not None
+    assert context.processes[0]._start_method == multiprocessing.get_start_method()  # type: ignore[attr-defined]
+    assert context.join()
+    assert launcher(ranks.nothing, nprocs=2, start_method=None) in (None, [None, None])

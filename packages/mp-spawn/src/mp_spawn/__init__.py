@@ -15,9 +15,10 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from mp_core import __version__ as __version__
-    from mp_spawn.context import ProcessContext, SpawnContext
+    from mp_spawn.context import ProcessContext
     from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
     from mp_spawn.launch import ENV_VAR_PARALLEL_START, run, spawn, start_processes
+    from mp_spawn.spawn_context import SpawnContext
 
 # Where the names are. They are loaded when asked for: every rank imports this package and needs none of them.
 _HOMES = {
@@ -27,7 +28,7 @@ _HOMES = {
     "ProcessException": "errors",
     "ProcessExitedException": "errors",
     "ProcessRaisedException": "errors",
-    "SpawnContext": "context",
+    "SpawnContext": "spawn_context",
     "run": "launch",
     "spawn": "launch",
     "start_processes": "launch",

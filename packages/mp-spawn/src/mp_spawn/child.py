@@ -18,6 +18,8 @@ from mp_spawn.report import Kind, Reporter
 
 __all__ = ["Orders", "reporting", "work"]
 
+# Of a reason, in characters.
+LONGEST = 1000
 _HERE = os.path.dirname(__file__)
 
 
@@ -92,8 +94,23 @@ def _text(error: BaseException) -> str:
     import traceback  # only a rank that fails needs it
 
     summary = traceback.TracebackException(type(error), error, _without_us(error.__traceback__))
-    reason = next(summary.format_exception_only(), type(error).__name__)
-    return reason.partition("\n")[0] + "\n" + "".join(summary.format())
+    return _reason(error) + "\n" + "".join(summary.format())
+
+
+def _reason(error: BaseException) -> str:
+    """
+    The type, and the first line of the message in which there is something.
+    """
+    kind = type(error)
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    try:
+        lines = [line.strip() for line in str(error).splitlines()]
+    except Exception:
+        lines = ["<its text cannot be had>"]
+    first = next(filter(None, lines), "")
+    return f"{name}: {first[:LONGEST]}" if first else name
 
 
 def _without_us(trace: TracebackType | None) -> TracebackType | None:

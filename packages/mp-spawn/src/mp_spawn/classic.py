@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing import forkserver, resource_tracker
@@ -11,15 +12,18 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from mp_spawn import child
-from mp_spawn.job import Job, Ticket, interrupts_held_back
+from mp_spawn.job import Job, Ticket
+from mp_spawn.one_reader import OneReader
 from mp_spawn.pickling import main_left_out
 from mp_spawn.pidfd import PidFd, has_pidfds
 from mp_spawn.rank import Rank
+from mp_spawn.signals import FROM_OUTSIDE, held_back
 
 __all__ = ["Classic"]
 
 #: Seconds for a fork server that has closed its connections to end.
 END_OF_FORK_SERVER = 10.0
+SERVER_SIGNALS = "mp_spawn.forkserver_signals"
 
 
 class Classic:
@@ -31,27 +35,40 @@ class Classic:
     def __init__(self, context: BaseContext) -> None:
         self._context: Any = context
         self.start_method: str = context.get_start_method() or ""
+        self.witness = 0
 
     def start(self, job: Job, tickets: list[Ticket]) -> list[Rank]:
         # Helpers that the first start would bring up, and that are not to come up with SIGINT blocked.
         if self.start_method == "forkserver":
             with main_left_out():
-                forkserver.ensure_running()
+                self._ensure_server()
         elif self.start_method == "spawn":
             resource_tracker.ensure_running()
         ranks: list[Rank] = []
         try:
             for ticket in tickets:
-                with interrupts_held_back() as interruptible:
-                    ranks.append(self._start(job, ticket, interruptible, tickets))
+                # Elsewhere than under fork it can take seconds until the rank lets signals in again.
+                with held_back(FROM_OUTSIDE if self.start_method == "fork" else {signal.SIGINT}) as mask:
+                    ranks.append(self._start(job, ticket, mask, tickets))
         except BaseException:
             for rank in ranks:
                 rank.kill()
             raise
         return ranks
 
-    def _start(self, job: Job, ticket: Ticket, interruptible: bool, tickets: list[Ticket]) -> Rank:
-        place = ticket.place._replace(interruptible=interruptible)
+    def _ensure_server(self) -> None:
+        """
+        Have a fork server that outlives signals to its group. One that runs already is as it is.
+        """
+        server: Any = forkserver._forkserver
+        if SERVER_SIGNALS not in server._preload_modules:
+            server._preload_modules = [*server._preload_modules, SERVER_SIGNALS]
+        # Not held back while it starts: if it cannot import the module, its processes would be deaf for ever.
+        forkserver.ensure_running()
+        self.witness = server._forkserver_pid or 0
+
+    def _start(self, job: Job, ticket: Ticket, mask: frozenset[int], tickets: list[Ticket]) -> Rank:
+        place = ticket.place._replace(mask=mask)
         if self.start_method == "fork":
             place = place._replace(leave_behind=self._not_its_own(job, ticket, tickets))
         process = self._context.Process(
@@ -68,9 +85,11 @@ class Classic:
                     raise
                 _restart_fork_server()
                 process.start()
+        pidfd = PidFd.of(process)
+        process._popen = OneReader(process._popen, pidfd)
         # While the process lives, so does its lifeline, even if nobody keeps the context.
         process.lifeline = job.lifeline
-        return Rank(ticket.rank, process, ticket.inbox, PidFd.of(process), ticket.restarts)
+        return Rank(ticket.rank, process, ticket.inbox, pidfd, ticket.restarts)
 
     @staticmethod
     def _not_its_own(job: Job, ticket: Ticket, tickets: list[Ticket]) -> Callable[[], None]:
@@ -82,6 +101,8 @@ class Classic:
             for other in tickets:
                 # By the object: it would close the number once more when it is collected.
                 other.inbox.close()
+                if other.stacks is not None and other is not ticket:
+                    other.stacks.close()
             mine = {*ticket.place.fds, job.lifeline.fd}
             others = {fd for other in tickets for fd in other.place.fds} | {*job.output.own_fds()}
             for fd in others - mine:

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import socket
 import sys
 import time
-from contextlib import nullcontext
-from multiprocessing import get_all_start_methods, util
-from types import FrameType
+from contextlib import nullcontext, suppress
+from multiprocessing import get_all_start_methods
 
 from mp_spawn.context import ProcessContext
 from mp_spawn.errors import ProcessException, ProcessExitedException
+from mp_spawn.forwarding import Forwarding
 from mp_spawn.launch import prepare
 from mp_spawn.progress import shown
 from mp_spawn.script import run_module, run_script
 from mp_spawn.table import Row, show
 
 __all__ = ["main"]
-
-ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
-FORWARDED = (*ENDING, "SIGUSR1", "SIGUSR2", "SIGCONT")
-# The ranks have been told to end by a signal that was forwarded: what they do about it is theirs for so long.
-AFTER_A_SIGNAL = 30.0
 
 EPILOG = """
 Each rank finds RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its environment, and MASTER_ADDR and
@@ -50,6 +44,12 @@ def parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--threads-per-rank", type=int, metavar="K", help="set OMP_NUM_THREADS and its like")
     parser.add_argument("--max-restarts", type=int, default=0, metavar="R", help="how often each may fail before")
+    parser.add_argument(
+        "--no-faulthandler",
+        dest="faulthandler",
+        action="store_false",
+        help="do not have the Python stack of a rank that crashes",
+    )
     parser.add_argument("-m", "--module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("script", help="the script, or with -m the module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
@@ -78,6 +78,7 @@ def main(arguments: list[str] | None = None) -> int:
             threads_per_rank=chosen.threads_per_rank,
             output=chosen.output,
             max_restarts=chosen.max_restarts,
+            faulthandler=chosen.faulthandler,
         )
     except (TypeError, ValueError) as refusal:
         print(f"mp-spawn: {refusal}", file=sys.stderr)
@@ -87,7 +88,7 @@ def main(arguments: list[str] | None = None) -> int:
     job.own_group = True
     with Forwarding() as forwarding:
         context = ProcessContext._of(job)
-        forwarding.to(context)
+        context._forward(forwarding)
         # Ranks that have the terminal for themselves would write across it.
         with shown(chosen.nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
             error = outcome(context)
@@ -95,7 +96,13 @@ def main(arguments: list[str] | None = None) -> int:
         for captured in context.captured:
             sys.stdout.write(captured.stdout)
             sys.stderr.write(captured.stderr)
-    return 0 if error is None else tell(context, error)
+    if error is None:
+        return 0
+    with suppress(OSError):  # nobody reads it any more; the exit code tells all the same
+        tell(context, error)
+    if not isinstance(error, ProcessExitedException):
+        return 1
+    return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code
 
 
 def outcome(context: ProcessContext) -> ProcessException | None:
@@ -123,68 +130,16 @@ def environment(nprocs: int) -> dict[str, str]:
     return world
 
 
-class Forwarding:
+def tell(context: ProcessContext, error: ProcessException) -> None:
     """
-    While this is entered, signals go to the ranks.
-
-    A signal that comes just before the system call which waits for the ranks does not end that wait, and Python's
-    handlers run after it only. So each signal also rings a bell, a pipe, for which the wait waits as well.
-
-    A rank under fork has inherited all this, and puts it off.
-    """
-
-    context: ProcessContext | None = None
-
-    def __init__(self) -> None:
-        self._early: list[int] = []
-
-    def __enter__(self) -> Forwarding:
-        self._bell, self._clapper = os.pipe()
-        for end in (self._bell, self._clapper):
-            os.set_blocking(end, False)
-        self._wakeup_before = signal.set_wakeup_fd(self._clapper, warn_on_full_buffer=False)
-        signals = [getattr(signal, name) for name in FORWARDED if hasattr(signal, name)]
-        self._process = os.getpid()
-        self._before = {signum: signal.signal(signum, self._forward) for signum in signals}
-        util.register_after_fork(self, Forwarding.__exit__)
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-        signal.set_wakeup_fd(self._wakeup_before)
-        for end in (self._bell, self._clapper):
-            os.close(end)
-
-    def to(self, context: ProcessContext) -> None:
-        """Forward to the ranks of *context*, what came before they were there as well."""
-        context._bell = self._bell
-        self.context = context
-        for signum in self._early:
-            self._forward(signum, None)
-
-    def _forward(self, signum: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:
-            # A rank that has just been forked: to it as if it came a moment later.
-            signal.signal(signum, self._before[signum])
-            signal.raise_signal(signum)
-            return
-        if self.context is None:
-            self._early.append(signum)
-            return
-        if signal.Signals(signum).name in ENDING:
-            self.context._patience = AFTER_A_SIGNAL
-        self.context._signal(signum)
-
-
-def tell(context: ProcessContext, error: ProcessException) -> int:
-    """
-    Say on standard error what happened; the exit code.
+    Say on standard error what happened.
     """
     first = error.failures[0]
     failed = {failure.rank: failure for failure in error.failures}
     if first.traceback:
         print(first.traceback, end="", file=sys.stderr)
+    if first.stack:
+        print(first.stack, end="", file=sys.stderr)
     print(f"mp-spawn: {first.describe()}", file=sys.stderr)
     now = time.monotonic()
     rows = []
@@ -193,6 +148,3 @@ def tell(context: ProcessContext, error: ProcessException) -> int:
         ended = failure.reason if failure else "ended well" if rank.process.exitcode == 0 else "ended by mp-spawn"
         rows.append(Row(rank.index, rank.pid, ended, (rank.ended_at or now) - rank.started_at, bool(failure)))
     show(rows)
-    if not isinstance(error, ProcessExitedException):
-        return 1
-    return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code

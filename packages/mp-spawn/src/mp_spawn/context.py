@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
-import selectors
 import signal
 import threading
 import time
-import warnings
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Self
 
 from mp_spawn.errors import Failure, ProcessException, exception_of
+from mp_spawn.events import Events
+from mp_spawn.forwarding import ENDING, Deferral, Ended, Forwarding
 from mp_spawn.job import Job
 from mp_spawn.output import Captured
 from mp_spawn.pidfd import PidFd
-from mp_spawn.rank import Rank, all_ended, forget
+from mp_spawn.rank import Rank, all_ended
 from mp_spawn.report import Kind
+from mp_spawn.signals import group_was_sent
 
-__all__ = ["ProcessContext", "SpawnContext"]
+__all__ = ["ProcessContext"]
 
 # How long the others may go on after the first failure, when join() was not told: long enough to hear of what
 # failed at the same time.
@@ -31,6 +31,12 @@ TERM_TO_KILL = 5.0
 KILL_TO_DEAD = 5.0
 # After a control-C, which the terminal sends to the ranks, too: until SIGTERM.
 INTERRUPTED = 1.0
+# The ranks have been sent a signal that ends them: what they do about it is theirs for so long.
+AFTER_A_SIGNAL = 30.0
+# After a signal to this process: until its group has been sent it too, if it has.
+TO_THE_GROUP = 0.5
+# Until ranks have told what they are doing, all together.
+FOR_STACKS = 2.0
 
 logger = logging.getLogger("mp_spawn")
 
@@ -89,8 +95,8 @@ class ProcessContext:
         self._error: ProcessException | None = None
         self._looked_at = 0.0
         self._patience = GRACE
-        #: A descriptor that becomes readable when a signal has come; see `command.Forwarding`.
-        self._bell = -1
+        #: Signals to this process, while somebody wants to hear of them; see `forwarding`.
+        self._signals: Forwarding | Deferral | None = None
         self._lock = threading.RLock()
 
     def pids(self) -> list[int]:
@@ -135,6 +141,31 @@ class ProcessContext:
         >>> mp.start_processes(print, nprocs=2, join=False, output="capture").join()
         True
         """
+        if self._signals is not None or threading.current_thread() is not threading.main_thread():
+            return self._join(timeout, grace_period)
+        with Deferral() as signals:
+            return self._join_deferred(signals, timeout, grace_period)
+
+    @classmethod
+    def _run(cls, job: Job, timeout: float | None = None, grace_period: float | None = None) -> tuple[Self, bool]:
+        """
+        Start a job and join it, with nothing in between where a signal would end this process at once.
+        """
+        with Deferral() as signals:
+            self = cls._of(job)
+            return self, self._join_deferred(signals, timeout, grace_period)
+
+    def _join_deferred(self, signals: Deferral, timeout: float | None, grace_period: float | None) -> bool:
+        self._signals = signals
+        try:
+            return self._join(timeout, grace_period)
+        except Ended as ended:
+            self._outlive(ended.signum)
+            raise
+        finally:
+            self._signals = None
+
+    def _join(self, timeout: float | None, grace_period: float | None) -> bool:
         patience = None if timeout is None else max(0.0, timeout)
         deadline = None if patience is None else time.monotonic() + patience
         if not self._lock.acquire(timeout=-1 if patience is None else patience):
@@ -148,7 +179,7 @@ class ProcessContext:
             if self._error is not None:
                 raise self._error
             return True
-        except Exception:
+        except (Exception, Ended):
             raise
         except BaseException:
             # Control-C, or a signal handler that leaves the program: not without its ranks.
@@ -156,6 +187,26 @@ class ProcessContext:
             raise
         finally:
             self._lock.release()
+
+    def _outlive(self, signum: int) -> None:
+        """
+        A signal is to end this process. First the ranks, which may have been sent it as well, deal with it.
+        """
+        with self._lock:
+            try:
+                # `timeout` signals its child first, then the group; and who has the default action dies meanwhile.
+                self._pass_time(TO_THE_GROUP)
+                witness = 0 if self._job is None else self._job.starter.witness
+                if not group_was_sent(signum, [rank.pid for rank in self._ranks if not rank.ended], witness):
+                    self._signal(signum)
+                self._pass_time(AFTER_A_SIGNAL)
+                self._end(0.0)
+            except Ended:
+                # Once more: somebody does not want to wait.
+                self._signals = None
+                self._signal(signal.SIGKILL)
+                self._pass_time(KILL_TO_DEAD)
+                self._finish()
 
     def terminate(self, grace_period: float = 0.0) -> None:
         """
@@ -189,6 +240,19 @@ class ProcessContext:
                 self._lock.release()
                 return
 
+    def _forward(self, signals: Forwarding) -> None:
+        """
+        Send the ranks what this process is sent; those that have been told to end have time for it.
+        """
+
+        def send(signum: int) -> None:
+            if signal.Signals(signum).name in ENDING:
+                self._patience = AFTER_A_SIGNAL
+            self._signal(signum)
+
+        signals.send = send
+        self._signals = signals
+
     def _count_ended(self) -> int:
         return sum(rank.ended for rank in self._ranks)
 
@@ -196,17 +260,17 @@ class ProcessContext:
         """
         Wait until all have ended, or one has failed for good (True); False at the deadline.
         """
-        with self._selector() as selector:
-            changed = self._look(selector, 0.0, late=True) or self._ranks
+        with self._events() as events:
+            changed = self._look(events, 0.0, late=True) or self._ranks
             while True:
-                if self._failed_for_good(selector, changed) or all_ended(self._ranks):
+                if self._failed_for_good(events, changed) or all_ended(self._ranks):
                     return True
                 left = None if deadline is None else deadline - time.monotonic()
-                changed = self._look(selector, left)
+                changed = self._look(events, left)
                 if not changed and left is not None and left <= 0:
                     return False
 
-    def _failed_for_good(self, selector: selectors.BaseSelector, changed: list[Rank]) -> bool:
+    def _failed_for_good(self, events: Events, changed: list[Rank]) -> bool:
         """
         Whether one of *changed* has failed and may not be started again; those that may, are.
         """
@@ -216,18 +280,17 @@ class ProcessContext:
                 continue
             if self._job is None or rank.restarts >= self._job.max_restarts:
                 return True
-            self._see_out(selector, rank)
+            self._see_out(events, rank)
             self._restart(rank, failure, self._job)
-            self._register(selector, self._ranks[rank.index])
+            events.add(self._ranks[rank.index])
         return False
 
-    def _see_out(self, selector: selectors.BaseSelector, rank: Rank) -> None:
+    def _see_out(self, events: Events, rank: Rank) -> None:
         """
         A rank that has raised is on its way out; if it does not get there, it is killed.
         """
         if not rank.ended:
-            forget(selector, rank.process.sentinel, rank.inbox_fd)
-            self.sentinels.pop(rank.process.sentinel, None)
+            events.drop(rank)
             rank.process.join(TERM_TO_KILL)
             rank.signal(signal.SIGKILL)
             rank.reap(time.monotonic())
@@ -236,6 +299,7 @@ class ProcessContext:
         again = old.restarts + 1
         logger.warning("%s; it is started again (%d of %d)", failure.describe(), again, job.max_restarts)
         self._past.append(failure)
+        self._write_down(failure)
         try:
             new = job.start({old.index: again})[0]
         except BaseException:
@@ -258,6 +322,8 @@ class ProcessContext:
         failures = [failure for rank in self._ranks if (failure := self._failure(rank)) is not None]
         if not failures:
             return None
+        for failure in failures:
+            self._write_down(failure)
         with_output = [
             dataclasses.replace(
                 failure, stdout=self._text(failure.rank, "stdout"), stderr=self._text(failure.rank, "stderr")
@@ -272,12 +338,37 @@ class ProcessContext:
         """
         try:
             self._pass_time(grace_period)
+            if casualties:
+                for rank in self._ranks:
+                    if not rank.ended:
+                        logger.warning("Terminating process %s via signal SIGTERM", rank.pid)
             self._signal(signal.SIGTERM, casualties)
             self._pass_time(TERM_TO_KILL)
         finally:
             self._signal(signal.SIGKILL, casualties)
             self._pass_time(KILL_TO_DEAD)
             self._finish()
+
+    def _write_down(self, failure: Failure) -> None:
+        if self._job is not None:
+            self._job.output.add(failure.rank, f"{failure.traceback or failure.stack}{failure.describe()}\n")
+
+    def _stacks(self) -> list[str]:
+        """
+        What each rank that still runs is doing.
+        """
+        slow = [rank for rank in self._ranks if not rank.ended and rank.stacks is not None]
+        for rank in slow:
+            rank.ask_for_stacks()
+        deadline = time.monotonic() + FOR_STACKS
+        told = []
+        for rank in slow:
+            assert rank.stacks is not None
+            stack = rank.stacks.wait(rank.pid, deadline - time.monotonic())
+            told.append(f"rank {rank.index} (pid {rank.pid}):\n{stack.rstrip() or '  no answer'}")
+            if self._job is not None:
+                self._job.output.add(rank.index, f"too slow: {told[-1]}\n")
+        return told
 
     def _text(self, rank: int, stream: str) -> str:
         return "" if self._job is None else self._job.output.text(rank, stream)
@@ -291,55 +382,22 @@ class ProcessContext:
         Wait until all have ended, at most *seconds*, listening to what they report.
         """
         deadline = time.monotonic() + seconds
-        with self._selector() as selector:
-            self._look(selector, 0.0)
+        with self._events() as events:
+            self._look(events, 0.0)
             while not all_ended(self._ranks) and (left := deadline - time.monotonic()) > 0:
-                self._look(selector, left)
+                self._look(events, left)
 
-    def _selector(self) -> selectors.BaseSelector:
-        selector = selectors.DefaultSelector()
-        for rank in self._ranks:
-            self._register(selector, rank)
-        if self._bell >= 0:
-            selector.register(self._bell, selectors.EVENT_READ)
-        return selector
+    def _events(self) -> Events:
+        signals = self._signals if threading.current_thread() is threading.main_thread() else None
+        return Events(self._ranks, self.sentinels, signals)
 
-    @staticmethod
-    def _register(selector: selectors.BaseSelector, rank: Rank) -> None:
-        if not rank.ended:
-            selector.register(rank.process.sentinel, selectors.EVENT_READ, (rank, True))
-            if rank.inbox_fd >= 0:
-                selector.register(rank.inbox_fd, selectors.EVENT_READ, (rank, False))
-
-    def _look(self, selector: selectors.BaseSelector, timeout: float | None, late: bool = False) -> list[Rank]:
+    def _look(self, events: Events, timeout: float | None, late: bool = False) -> list[Rank]:
         """
-        Take in what has happened, waiting for *timeout* at most; the ranks to which something has.
-
-        *late* says that nobody has looked for a while: a death found now is dated back to when the rank was
-        last known to be alive.
+        Take in what has happened; *late* says that nobody has looked for a while.
         """
-        events = [key for key, _ in selector.select(timeout)]
-        now = time.monotonic()
-        if self._bell >= 0 and any(key.fd == self._bell for key in events):
-            os.read(self._bell, 4096)
-            events = [key for key in events if key.fd != self._bell]
-        for key in events:
-            rank, has_ended = key.data
-            if rank.ended:
-                forget(selector, key.fd)
-                continue
-            inbox = rank.inbox_fd
-            if has_ended:
-                self.sentinels.pop(key.fd, None)
-                forget(selector, key.fd)
-                rank.reap(max(rank.started_at, self._looked_at) if late else now)
-            else:
-                rank.read()
-            if rank.inbox_fd < 0:
-                forget(selector, inbox)
-        self._looked_at = now
-        # Each once: a rank may have reported and ended.
-        return list(dict.fromkeys(key.data[0] for key in events))
+        changed = events.look(timeout, self._looked_at if late else None)
+        self._looked_at = events.looked_at
+        return changed
 
     def _finish(self) -> None:
         """
@@ -371,23 +429,3 @@ class ProcessContext:
             self.join()
         else:
             self.terminate(INTERRUPTED if kind is KeyboardInterrupt else 0.0)
-
-
-class SpawnContext(ProcessContext):
-    """
-    The old name of `ProcessContext`, which warns.
-
-    Parameters
-    ----------
-    processes, error_files
-        As its attributes.
-
-    Examples
-    --------
-    >>> issubclass(mp.SpawnContext, mp.ProcessContext)
-    True
-    """
-
-    def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:
-        warnings.warn("SpawnContext is an old name; use ProcessContext", DeprecationWarning, stacklevel=2)
-        super().__init__(processes, error_files)

@@ -26,6 +26,8 @@ class Failure:
         ``"SIGKILL"`` and its like.
     traceback : str
         As text; empty when the rank did not raise.
+    stack : str
+        The Python stack of each thread when a signal such as SIGSEGV came; empty when that is not known.
     exception : BaseException or None
         What the rank raised; None when it did not raise, or raised what cannot be pickled.
     at : float
@@ -47,6 +49,7 @@ class Failure:
     exit_code: int | None = None
     signal_name: str | None = None
     traceback: str = ""
+    stack: str = ""
     exception: BaseException | None = None
     at: float = 0.0
     restarts: int = 0
@@ -190,6 +193,8 @@ def exception_of(failures: list[Failure], past: list[Failure]) -> ProcessExcepti
         error = ProcessExitedException(text, first.rank, first.pid, first.exit_code or 0, first.signal_name)
         if first.reason != how:
             error.add_note(first.describe())
+        if first.stack:
+            error.add_note(first.stack.rstrip())
     for other in failures[1:]:
         error.add_note(f"{other.describe()}, {other.at - first.at:.3f} s later")
     for earlier in past:

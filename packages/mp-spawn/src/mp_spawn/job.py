@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from mp_spawn import oom
 from mp_spawn.child import Orders
 from mp_spawn.lifeline import Lifeline
 from mp_spawn.output import Inherit, Output
@@ -16,8 +15,9 @@ from mp_spawn.payload import Handed, Source, payloads
 from mp_spawn.place import Place
 from mp_spawn.rank import Rank
 from mp_spawn.report import Inbox
+from mp_spawn.stacks import Stacks
 
-__all__ = ["Job", "Starter", "Ticket", "interrupts_held_back"]
+__all__ = ["Job", "Starter", "Ticket"]
 
 # The libraries that would otherwise start a thread per core in every rank.
 THREADS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "NUMBA", "RAYON")
@@ -29,6 +29,8 @@ class Starter(Protocol):
     """A way to start ranks."""
 
     start_method: str
+    #: A process in this one's group in which signals stay pending; 0 where there is none.
+    witness: int
 
     def start(self, job: Job, tickets: list[Ticket]) -> list[Rank]: ...
 
@@ -42,6 +44,7 @@ class Ticket:
     payload: Source
     place: Place
     inbox: Inbox
+    stacks: Stacks | None
 
 
 @dataclasses.dataclass
@@ -58,6 +61,7 @@ class Job:
     max_restarts: int = 0
     wants_result: bool = False
     own_group: bool = False
+    faulthandler: bool = True
     #: False when no rank needs the `__main__` of this process.
     needs_main: bool = True
     lifeline: Lifeline = dataclasses.field(default_factory=Lifeline)
@@ -73,8 +77,14 @@ class Job:
             for (rank, restarts), source in zip(ranks.items(), sources, strict=True):
                 read, write = os.pipe()
                 reports.append(write)
-                tickets.append(Ticket(rank, restarts, source, self._place(rank, restarts, write), Inbox(read)))
-            return self.starter.start(self, tickets)
+                stacks = Stacks() if self.faulthandler else None
+                place = self._place(rank, restarts, write, stacks)
+                tickets.append(Ticket(rank, restarts, source, place, Inbox(read), stacks))
+            kills = oom.counters()
+            started = self.starter.start(self, tickets)
+            for each, ticket in zip(started, tickets, strict=True):
+                each.stacks, each.kills_before = ticket.stacks, kills
+            return started
         finally:
             for fd in reports:
                 os.close(fd)
@@ -82,7 +92,7 @@ class Job:
                 source.close()
             self.output.started()
 
-    def _place(self, rank: int, restarts: int, report: int) -> Place:
+    def _place(self, rank: int, restarts: int, report: int, stacks: Stacks | None) -> Place:
         env: dict[str, str] = {}
         if self.threads_per_rank is not None:
             env = dict.fromkeys((f"{name}_NUM_THREADS" for name in THREADS), str(self.threads_per_rank))
@@ -92,6 +102,7 @@ class Job:
             Handed(report),
             Handed(self.lifeline.fd),
             self.output.ends_for(rank, restarts),
+            Handed(stacks.fd) if stacks else None,
             env,
             self.cpus[rank] if self.cpus else None,
             self.own_group,
@@ -99,16 +110,3 @@ class Job:
 
     def orders(self, ticket: Ticket, place: Place | None) -> Orders:
         return Orders(ticket.rank, ticket.place.report.fd, ticket.payload, place, self.wants_result)
-
-
-@contextmanager
-def interrupts_held_back() -> Iterator[bool]:
-    """
-    Start processes with SIGINT blocked, so that a control-C finds them ready for it; yields whether it was
-    open.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield signal.SIGINT not in before
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

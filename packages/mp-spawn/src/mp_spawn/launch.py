@@ -7,7 +7,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from multiprocessing import get_context
+from multiprocessing import get_context, get_start_method
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, TypedDict, Unpack, overload
 
@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     cpu_affinity: Cpus
     output: str | os.PathLike[str]
     max_restarts: int
+    faulthandler: bool
 
 
 def starter_for(start_method: str, context: BaseContext | None) -> Starter:
@@ -58,31 +59,35 @@ def prepare(
     nprocs: int = 1,
     *,
     daemon: bool = False,
-    start_method: str = "spawn",
+    start_method: str | None = "spawn",
     context: BaseContext | None = None,
     env: Env = None,
     threads_per_rank: int | None = None,
     cpu_affinity: Cpus = None,
     output: str | os.PathLike[str] = "inherit",
     max_restarts: int = 0,
+    faulthandler: bool = True,
 ) -> Job:
     """
     A job that can be started, or one clear line about what is wrong with it.
     """
     check_call(fn, args, nprocs)
+    if start_method is None and context is None:
+        start_method = get_start_method()
     check_start_method(start_method, context)
     check_options(threads_per_rank, max_restarts, output)
     return Job(
         fn,
         args,
         nprocs,
-        starter_for(start_method, context),
+        starter_for(start_method or "", context),
         daemon,
         env,
         threads_per_rank,
         cpus_for(cpu_affinity, nprocs),
         output_for(output),
         max_restarts,
+        faulthandler=faulthandler,
     )
 
 
@@ -94,7 +99,7 @@ def start_processes(
     nprocs: int = ...,
     join: Literal[True] = ...,
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: str | None = ...,
     **options: Unpack[Options],
 ) -> None: ...
 @overload
@@ -105,7 +110,7 @@ def start_processes(
     *,
     join: Literal[False],
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: str | None = ...,
     **options: Unpack[Options],
 ) -> ProcessContext: ...
 @overload
@@ -115,7 +120,7 @@ def start_processes(
     nprocs: int = ...,
     join: bool = ...,
     daemon: bool = ...,
-    start_method: str = ...,
+    start_method: str | None = ...,
     **options: Unpack[Options],
 ) -> ProcessContext | None: ...
 def start_processes(
@@ -124,7 +129,7 @@ def start_processes(
     nprocs: int = 1,
     join: bool = True,
     daemon: bool = False,
-    start_method: str = "spawn",
+    start_method: str | None = "spawn",
     *,
     context: BaseContext | None = None,
     env: Env = None,
@@ -132,6 +137,7 @@ def start_processes(
     cpu_affinity: Cpus = None,
     output: str | os.PathLike[str] = "inherit",
     max_restarts: int = 0,
+    faulthandler: bool = True,
 ) -> ProcessContext | None:
     """
     Call ``fn(rank, *args)`` in *nprocs* processes, all started before any of them is waited for.
@@ -152,7 +158,7 @@ def start_processes(
     daemon : bool
         As in `multiprocessing.Process`.
     start_method : {"spawn", "fork", "forkserver"}
-        As in `multiprocessing.get_context`.
+        As in `multiprocessing.get_context`; None for `multiprocessing.get_start_method`.
     context : multiprocessing context
         What to start them with, instead of *start_method*.
     env : mapping, or callable that takes a rank and returns one
@@ -167,6 +173,9 @@ def start_processes(
         ``rank-0.out``, ``rank-0.err``, ….
     max_restarts : int
         How often each rank may be started again when it has failed; `ProcessContext.join` does it.
+    faulthandler : bool
+        Have the Python stacks of a rank that ends by SIGSEGV and its like, in `Failure.stack`, and of one that is too
+        slow. A program that has enabled `faulthandler` itself keeps its own.
 
     Returns
     -------
@@ -200,11 +209,11 @@ def start_processes(
         cpu_affinity=cpu_affinity,
         output=output,
         max_restarts=max_restarts,
+        faulthandler=faulthandler,
     )
-    started = ProcessContext._of(job)
     if not join:
-        return started
-    started.join()
+        return ProcessContext._of(job)
+    ProcessContext._run(job)
     return None
 
 
@@ -272,7 +281,7 @@ def run(
     args: tuple[Any, ...] = (),
     nprocs: int = 1,
     *,
-    start_method: str = "spawn",
+    start_method: str | None = "spawn",
     timeout: float | None = None,
     grace_period: float | None = None,
     daemon: bool = False,
@@ -282,6 +291,7 @@ def run(
     cpu_affinity: Cpus = None,
     output: str | os.PathLike[str] = "inherit",
     max_restarts: int = 0,
+    faulthandler: bool = True,
 ) -> list[Any]:
     """
     Call ``fn(rank, *args)`` in *nprocs* processes and return what they returned.
@@ -291,12 +301,12 @@ def run(
     fn, args, nprocs
         As for `start_processes`.
     start_method : {"spawn", "fork", "forkserver"}
-        As in `multiprocessing.get_context`.
+        As in `multiprocessing.get_context`; None for `multiprocessing.get_start_method`.
     timeout : float
         Seconds that the ranks may take, without limit if None.
     grace_period : float
         Seconds that the others have after the first failure; see `ProcessContext.join`.
-    daemon, context, env, threads_per_rank, cpu_affinity, output, max_restarts
+    daemon, context, env, threads_per_rank, cpu_affinity, output, max_restarts, faulthandler
         As for `start_processes`.
 
     Returns
@@ -330,13 +340,18 @@ def run(
         cpu_affinity=cpu_affinity,
         output=output,
         max_restarts=max_restarts,
+        faulthandler=faulthandler,
     )
     job.wants_result = True
-    started = ProcessContext._of(job)
-    if not started.join(timeout, grace_period):
+    started, ended = ProcessContext._run(job, timeout, grace_period)
+    if not ended:
         slow = len(started.sentinels)
+        stacks = started._stacks()
         started.terminate()
-        raise TimeoutError(f"{slow} of {nprocs} ranks still ran after {timeout} s, and have been ended")
+        error = TimeoutError(f"{slow} of {nprocs} ranks still ran after {timeout} s, and have been ended")
+        for stack in stacks:
+            error.add_note(stack)
+        raise error
     return [_result(rank, blob) for rank, blob in enumerate(started._reports())]
 
 

@@ -14,7 +14,8 @@ user's has been imported; that comes after the fork, in the rank, under the rank
 
 The nursery has one thread and lives as long as its ranks, so that here the parent-death signal is right: a
 rank is killed if the nursery is. And it opens a rank's pidfd before it can have reaped it, so that the pid
-cannot be somebody else's by then.
+cannot be somebody else's by then. It blocks every signal that comes from outside, from before its exec on,
+and each rank restores the mask; see Note [Signals and groups].
 
 Where a fork would not be the same as a fresh interpreter, the rank executes one after the fork, and goes on
 from there: when a thread has been started by the time the nursery would fork (a .pth file may do that), or
@@ -27,18 +28,20 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 from contextlib import ExitStack
 from multiprocessing import resource_tracker, spawn, util
 from multiprocessing.connection import wait
 from typing import Any
 
 from mp_spawn.child import work
-from mp_spawn.job import Job, Ticket, interrupts_held_back
+from mp_spawn.job import Job, Ticket
 from mp_spawn.payload import memory_file, on_its_way
 from mp_spawn.pickling import main_can_be_imported, plainly
 from mp_spawn.pidfd import PidFd
 from mp_spawn.plan import BIRTH, BOOT, STATUS, Birth, Plan, RankProcess, SameNumber
 from mp_spawn.rank import Rank
+from mp_spawn.signals import held_back
 
 __all__ = ["Nursery"]
 
@@ -50,6 +53,7 @@ class Nursery:
     """The start method spawn, on Linux."""
 
     start_method = "spawn"
+    witness = 0
 
     def start(self, job: Job, tickets: list[Ticket]) -> list[Rank]:
         with ExitStack() as at_the_end, ExitStack() as on_failure:
@@ -77,6 +81,7 @@ class Nursery:
                 process.sentinel_of_nursery = read
                 processes.append(process)
             nursery = _Keeper(_open(job, births, theirs.fileno()), len(births))
+            self.witness = nursery.pid
             on_failure.callback(nursery.put_down)
             theirs.close()
             for ticket, process in zip(tickets, processes, strict=True):
@@ -106,23 +111,35 @@ class _Popen:
         self.returncode: int | None = None
         self.ended_at: float | None = None
         self._nursery = nursery
+        self._lock = threading.Lock()
         self.finalizer = util.Finalize(self, util.close_fds, (status,))  # type: ignore[attr-defined]
 
     def poll(self, flag: int = os.WNOHANG) -> int | None:
         return self.wait(0 if flag == os.WNOHANG else None)
 
     def wait(self, timeout: float | None = None) -> int | None:
+        # The pipe stays readable, at its end, for all who wait; see Note [One reader].
         if self.returncode is None and wait([self.sentinel], timeout):
-            data = os.read(self.sentinel, STATUS.size)
-            if len(data) == STATUS.size:
-                status, self.ended_at = STATUS.unpack(data)
-                self.returncode = os.waitstatus_to_exitcode(status)
-            else:
-                # The nursery was killed, and its ranks with it.
-                self.returncode = -signal.SIGKILL
-            self.pidfd.close()
-            self._nursery.gone()
+            with self._lock:
+                if self.returncode is None:
+                    self._read()
         return self.returncode
+
+    def _read(self) -> None:
+        """
+        Take the status; called once, with the lock held.
+        """
+        data = os.read(self.sentinel, STATUS.size)
+        if len(data) == STATUS.size:
+            status, self.ended_at = STATUS.unpack(data)
+            returncode = os.waitstatus_to_exitcode(status)
+        else:
+            # The nursery was killed, and its ranks with it.
+            returncode = -signal.SIGKILL
+        self.pidfd.close()
+        self._nursery.gone()
+        # Last: whoever sees it may close everything.
+        self.returncode = returncode
 
     def terminate(self) -> None:
         self.pidfd.send(signal.SIGTERM)
@@ -140,6 +157,12 @@ class _Keeper:
     def __init__(self, process: subprocess.Popen[bytes], ranks: int) -> None:
         self._process = process
         self._ranks = ranks
+        # Ranks end in whatever thread looks at them.
+        self._lock = threading.Lock()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def birth(self, ours: socket.socket, rank: int) -> tuple[int, PidFd]:
         """The pid of the next rank, and its descriptor."""
@@ -157,9 +180,14 @@ class _Keeper:
 
     def gone(self) -> None:
         """A rank has ended; with the last one the nursery leaves."""
-        self._ranks -= 1
-        if self._ranks == 0:
-            self._process.wait(PATIENCE)
+        with self._lock:
+            self._ranks -= 1
+            last = self._ranks == 0
+        if last:
+            try:
+                self._process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                pass  # somebody has stopped it; `subprocess` reaps it later
 
     def put_down(self) -> None:
         """End the nursery, and with it every rank that it has started."""
@@ -198,8 +226,8 @@ def _open(job: Job, births: list[Birth], births_told_on: int) -> subprocess.Pope
     flags: list[str] = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
     python = [os.fsdecode(spawn.get_executable()), *flags]
     shared = frozenset({tracker, job.lifeline.fd})
-    with interrupts_held_back() as interruptible:
-        births = [birth._replace(place=birth.place._replace(interruptible=interruptible)) for birth in births]
+    with held_back() as mask:
+        births = [birth._replace(place=birth.place._replace(mask=mask)) for birth in births]
         plan = Plan(python, preparation, tracker, births_told_on, births, shared)
         file = memory_file(plainly(sys_path), _packed(plan)[0])
         try:

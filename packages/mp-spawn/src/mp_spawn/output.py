@@ -38,6 +38,9 @@ class Output(Protocol):
     def text(self, rank: int, stream: str) -> str:
         """What a rank has written, as far as it was kept."""
 
+    def add(self, rank: int, text: str) -> None:
+        """What the launcher knows about a failure, for where a rank's standard error is kept by itself."""
+
     def finish(self) -> None:
         """All ranks have ended: pass on what is left, and stop."""
 
@@ -61,6 +64,8 @@ class _Kept:
 
     def text(self, rank: int, stream: str) -> str:
         return ""
+
+    def add(self, rank: int, text: str) -> None: ...
 
     def finish(self) -> None:
         self._close_ends()
@@ -86,6 +91,13 @@ class Files(_Kept):
         out, err = (os.open(self._folder / f"rank-{rank}.{end}", mode, 0o666) for end in ("out", "err"))
         self._ends += [out, err]
         return Handed(out), Handed(err)
+
+    def add(self, rank: int, text: str) -> None:
+        try:
+            with (self._folder / f"rank-{rank}.err").open("a", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+        except OSError:
+            pass  # the failure itself is told all the same
 
 
 class _Piped(_Kept):

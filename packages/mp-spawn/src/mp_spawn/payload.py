@@ -146,14 +146,14 @@ class Buffers:
             padding = -view.nbytes % ALIGNMENT
             parts += [view, bytes(padding)]
             end += view.nbytes + padding
-        self.file = Handed(memory_file(*parts))
+        # An empty file cannot be mapped.
+        if end:
+            self.file = Handed(memory_file(*parts))
 
     def load(self) -> list[memoryview]:
         """In the rank. What it writes to them is its own; a page is copied when it is written to."""
-        if self.file is None:
-            return []
         # Lives as long as somebody looks at it.
-        memory = memoryview(mmap.mmap(self.file.fd, 0, access=mmap.ACCESS_COPY))
+        memory = memoryview(bytearray() if self.file is None else mmap.mmap(self.file.fd, 0, access=mmap.ACCESS_COPY))
         self.close()
         views = [(memory[start : start + nbytes], readonly) for start, nbytes, readonly in self.places]
         return [view.toreadonly() if readonly else view for view, readonly in views]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import select
 import signal
 import threading
 from multiprocessing.process import BaseProcess
@@ -67,6 +68,16 @@ class PidFd:
             except ProcessLookupError:
                 return False
             return True
+
+    @property
+    def fd(self) -> int:
+        """What becomes readable when the process has ended; -1 when it is not known any more."""
+        return self._fd
+
+    def ended(self) -> bool:
+        """Whether the process has ended, as far as is known."""
+        with self._lock:
+            return self._fd < 0 or bool(select.select([self._fd], [], [], 0)[0])
 
     def close(self) -> None:
         """Let go of the process; twice is fine."""

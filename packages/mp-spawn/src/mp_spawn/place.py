@@ -28,19 +28,25 @@ class Place(NamedTuple):
     lifeline: Handed
     #: Where standard output and standard error go; None leaves them.
     output: tuple[Handed, Handed] | None = None
+    #: Where a crash leaves the Python stacks; None for nowhere.
+    stacks: Handed | None = None
     env: Mapping[str, str] = {}
     cpus: frozenset[int] | None = None
     #: Whether to live in a process group of its own.
     own_group: bool = False
-    #: Whether SIGINT, which is held back until the rank can deal with it, is to be let in.
-    interruptible: bool = True
+    #: The program's signal mask: until the rank can deal with signals, they are held back. None leaves it.
+    mask: frozenset[int] | None = None
     #: Under fork: closes the descriptors of the parent and of other ranks.
     leave_behind: Callable[[], None] | None = None
 
     @property
     def fds(self) -> list[int]:
         """The descriptors that a rank is given."""
-        return [self.report.fd, self.lifeline.fd, *(handed.fd for handed in self.output or ())]
+        return [
+            self.report.fd,
+            self.lifeline.fd,
+            *(handed.fd for handed in (*(self.output or ()), *((self.stacks,) if self.stacks else ()))),
+        ]
 
     def take(self) -> None:
         """
@@ -57,8 +63,12 @@ class Place(NamedTuple):
         os.environ.update(self.env)
         if self.cpus is not None:
             os.sched_setaffinity(0, self.cpus)
-        if self.interruptible:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+        if self.stacks is not None:
+            from mp_spawn.stacks import watch
+
+            watch(self.stacks)
+        if self.mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self.mask)
 
     def _redirect(self, output: tuple[Handed, Handed]) -> None:
         for number, name, handed in zip((1, 2), ("stdout", "stderr"), output, strict=True):

@@ -9,7 +9,7 @@ import importlib.util
 import io
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -42,15 +42,17 @@ def shown(total: int, ended: Callable[[], int]) -> Iterator[None]:
     progress = Ranks(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
     progress.add_task("", total=total)
     before = sys.stdout, sys.stderr
-    with progress:
+    progress.start()
+    try:
         # What does not go to a terminal cannot disturb one.
         for name, stream in zip(("stdout", "stderr"), before, strict=True):
             if stream.isatty():
                 setattr(sys, name, _Above(console))
-        try:
-            yield
-        finally:
-            sys.stdout, sys.stderr = before
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        with suppress(OSError):  # the terminal has gone
+            progress.stop()
 
 
 class _Above(io.TextIOBase):

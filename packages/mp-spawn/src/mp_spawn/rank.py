@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import pickle
-import selectors
 import signal
 import time
 from multiprocessing.process import BaseProcess
 
+from mp_spawn import oom
 from mp_spawn.errors import Failure, name_of_signal
 from mp_spawn.pidfd import PidFd
 from mp_spawn.report import Inbox, Kind, Report
+from mp_spawn.stacks import DUMP, Stacks
 
-__all__ = ["Rank", "all_ended", "forget"]
+__all__ = ["Rank", "all_ended"]
 
 # A death is seen when the kernel has closed the dead process's files, and by then its peers may have
 # complained of broken connections. In the order of failures, a death therefore counts as having come this
 # much earlier.
 HEAD_START = 0.05
+# After these, faulthandler has written.
+CRASHES = frozenset(
+    {signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, getattr(signal, "SIGBUS", signal.SIGSEGV)}
+)
+UNKNOWN = "exit code unknown, which another call of wait() took"
+KILLED_SERVER = "exit code unknown, since the fork server was killed"
 
 
 class Rank:
@@ -33,6 +40,11 @@ class Rank:
         self._inbox = inbox
         self._pidfd = pidfd
         self._casualty_at: float | None = None
+        #: Set by the job that has started it.
+        self.stacks: Stacks | None = None
+        self.kills_before: dict[str, int] = {}
+        self._killed_by = ""
+        self._stack = ""
 
     @property
     def pid(self) -> int:
@@ -41,6 +53,13 @@ class Rank:
     @property
     def ended(self) -> bool:
         return self.ended_at is not None
+
+    @property
+    def end_fd(self) -> int:
+        """What becomes readable when the process has ended."""
+        # The sentinel of a process of the fork server tells of the server's end, too.
+        under_server = getattr(getattr(self.process, "_popen", None), "method", "") == "forkserver"
+        return self._pidfd.fd if under_server and self._pidfd.fd >= 0 else self.process.sentinel
 
     @property
     def inbox_fd(self) -> int:
@@ -61,7 +80,17 @@ class Rank:
         self.process.join()
         self.ended_at = getattr(self.process, "ended_at", None) or at
         self.read()
+        code = self.process.exitcode
+        if code == -signal.SIGKILL and self.kills_before:
+            self._killed_by = oom.kills_since(self.kills_before)
+        elif code is not None and -code in CRASHES and self.stacks is not None:
+            self._stack = self.stacks.text()
         self.close()
+
+    def ask_for_stacks(self) -> None:
+        """Have the rank write what its threads are doing."""
+        if self.stacks is not None and DUMP and not self.ended:
+            self._pidfd.send(DUMP)
 
     def signal(self, signum: int, casualty: bool = False) -> None:
         """Send a signal, if the process is still there; how a *casualty* ends from now on is not its own."""
@@ -95,13 +124,20 @@ class Rank:
                 exception=_unpickled(report.blob),
                 at=report.at,
             )
-        if self.ended_at is None or exit_code is None or self.ended_at > fate:
+        if self.ended_at is None or self.ended_at > fate:
             return None
         at = self.ended_at - HEAD_START
+        lost = getattr(getattr(self.process, "_popen", None), "lost", False)
+        if exit_code is None or lost:
+            if report is not None and report.kind is Kind.RETURNED:
+                return None
+            return dataclasses.replace(base, reason=KILLED_SERVER if lost else UNKNOWN, exit_code=exit_code, at=at)
         if exit_code < 0:
             name = name_of_signal(-exit_code)
-            reason = f"signal {name}"
-            return dataclasses.replace(base, reason=reason, exit_code=exit_code, signal_name=name, at=at)
+            reason = ", ".join(filter(None, (f"signal {name}", self._killed_by)))
+            return dataclasses.replace(
+                base, reason=reason, exit_code=exit_code, signal_name=name, stack=self._stack, at=at
+            )
         reason = f"exit code {exit_code}"
         if report is not None and report.kind is Kind.LEFT:
             reason += f", {report.text}"
@@ -115,6 +151,8 @@ class Rank:
         """Close what was open for it; what was reported stays."""
         if self._inbox is not None:
             self._inbox.close()
+        if self.stacks is not None:
+            self.stacks.close()
         self._pidfd.close()
 
 
@@ -124,15 +162,6 @@ def _unpickled(blob: bytes) -> BaseException | None:
     except Exception:
         return None  # nothing was sent, or it cannot be made again here; the text is enough
     return error if isinstance(error, BaseException) else None
-
-
-def forget(selector: selectors.BaseSelector, *fds: int) -> None:
-    """
-    Wait for *fds* no longer, if at all.
-    """
-    for fd in fds:
-        if fd >= 0 and fd in selector.get_map():
-            selector.unregister(fd)
 
 
 def all_ended(ranks: list[Rank]) -> bool:

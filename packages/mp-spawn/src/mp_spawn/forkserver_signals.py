@@ -1,0 +1,28 @@
+"""Imported by the fork server as it starts: it outlives signals to its group; see Note [Signals and groups].
+
+Without this, SIGTERM to the group ends the server, which then tells of no rank how it ended. The processes that it
+forks get the mask that the server had: also those that somebody else starts with the same server.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from mp_spawn.signals import FROM_OUTSIDE
+
+__all__: list[str] = []
+
+_in_server = True
+_before = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_OUTSIDE)
+
+
+def _restore() -> None:
+    global _in_server
+    # Once: what a forked process blocks is its own, and goes to its children.
+    if _in_server:
+        _in_server = False
+        signal.pthread_sigmask(signal.SIG_SETMASK, _before)
+
+
+os.register_at_fork(after_in_child=_restore)

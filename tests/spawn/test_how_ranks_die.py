@@ -1,0 +1,195 @@
+"""A rank that dies tells what it was doing, and who killed it; so does one that is too slow."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import signal
+from pathlib import Path
+
+import pytest
+import rank_functions as ranks
+from support.scripts import run_script
+
+from mp_spawn import ProcessExitedException, ProcessRaisedException, oom, run, start_processes
+
+CRASHES = """
+    import faulthandler, os, signal, sys, time
+    import mp_spawn
+
+    def in_here(signum):
+        os.kill(os.getpid(), signum)
+        time.sleep(60)
+
+    def work(rank, signum, how):
+        if how == "own":
+            faulthandler.enable(open("own", "w"))
+        if rank == 1:
+            in_here(signum)
+        time.sleep(60)
+
+    if __name__ == "__main__":
+        faulthandler.disable()  # what these tests are started with
+        name, how, method = sys.argv[1:]
+        try:
+            mp_spawn.start_processes(
+                work, (getattr(signal, name), how), 2, start_method=method, output="logs/", faulthandler=how != "off"
+            )
+        except mp_spawn.ProcessExitedException as error:
+            failure = error.failures[0]
+            print(error, error.exit_code, failure.rank, "in in_here" in failure.stack)
+            print("in in_here" in "".join(error.__notes__ if failure.stack else []))
+"""
+
+
+@pytest.fixture
+def bare(tmp_path: Path, start_method: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder for programs whose interpreters do not begin with faulthandler."""
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setattr("support.scripts.sys.executable", unflagged(tmp_path))
+    return tmp_path
+
+
+def unflagged(folder: Path) -> str:
+    """The interpreter, less the option `-X faulthandler`, which ranks would be given, too."""
+    import sys
+
+    path = folder / "python"
+    path.write_text(f'#!/bin/sh\nshift 2\nexec {sys.executable} "$@"\n')
+    path.chmod(0o700)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"])
+def test_a_crash_comes_with_the_python_stack(bare: Path, start_method: str, name: str) -> None:
+    done = run_script(bare, CRASHES, name, "on", start_method)
+    number = getattr(signal, name)
+    expected = f"process 1 terminated with signal {name} {-number} 1 True\nTrue\n"
+    assert done.stdout == expected, done.stderr
+    assert "in in_here" in (bare / "logs" / "rank-1.err").read_text()
+
+
+@pytest.mark.parametrize("how", ["off", "own"])
+def test_it_can_be_switched_off_and_a_program_keeps_its_own(bare: Path, start_method: str, how: str) -> None:
+    done = run_script(bare, CRASHES, "SIGSEGV", how, start_method)
+    assert done.stdout.endswith(" 1 False\nFalse\n"), done.stderr
+    assert how == "off" or "in in_here" in (bare / "own").read_text()
+
+
+def test_ranks_that_are_too_slow_show_their_stacks(start_method: str, tmp_path: Path) -> None:
+    with pytest.raises(TimeoutError, match=r"2 of 2 ranks still ran") as caught:
+        run(ranks.sleep, nprocs=2, start_method=start_method, timeout=2, output=tmp_path)
+    notes = caught.value.__notes__
+    assert [re.match(r"rank (\d) \(pid \d+\):\n", note)[1] for note in notes] == ["0", "1"]  # type: ignore[index]
+    assert all("rank_functions.py" in note and "in sleep" in note for note in notes), notes
+    for rank in range(2):
+        assert "in sleep" in (tmp_path / f"rank-{rank}.err").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "ValueError"),
+        ("\n\n  second\nthird", "ValueError: second"),
+        ("one\ntwo", "ValueError: one"),
+        ("\r\n", "ValueError"),
+    ],
+)
+def test_a_reason_is_one_line_and_never_empty(start_method: str, text: str, reason: str) -> None:
+    with pytest.raises(ProcessRaisedException) as caught:
+        start_processes(ranks.raise_, (ValueError, text), 2, start_method=start_method)
+    assert caught.value.failures[0].reason == reason
+    assert "\n" not in caught.value.failures[0].describe()
+
+
+def test_a_folder_of_output_holds_the_tracebacks(start_method: str, tmp_path: Path) -> None:
+    with pytest.raises(ProcessRaisedException):
+        start_processes(ranks.raise_odd, (1,), 2, start_method=start_method, output=tmp_path)
+    kept = (tmp_path / "rank-1.err").read_text()
+    assert "Traceback (most recent call last)" in kept
+    assert "in raise_odd" in kept
+    assert (tmp_path / "rank-0.err").read_text() == ""
+
+
+def test_the_end_of_the_others_is_logged(start_method: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "mp_spawn"), pytest.raises(ProcessRaisedException):
+        context = start_processes(ranks.raise_odd, (1,), 2, join=False, start_method=start_method)
+        assert context is not None
+        pid = context.pids()[0]
+        context.join()
+    assert f"Terminating process {pid} via signal SIGTERM" in caplog.messages
+
+
+def fake(folder: Path, version: int, own: int, above: int) -> str:
+    """What /proc and the mounts of control groups look like."""
+    mount = folder / "cgroup"
+    for name, kills in (("", above), ("job", own)):
+        (mount / name).mkdir(parents=True, exist_ok=True)
+        file = mount / name / ("memory.events" if version == 2 else "memory.oom_control")
+        file.write_text(f"low 0\noom 9\noom_kill {kills}\noom_group_kill 0\n")
+    (mount / "job" / ("memory.max" if version == 2 else "memory.limit_in_bytes")).write_text(f"{64 << 20}\n")
+    (folder / "cgroup.txt").unlink(missing_ok=True)
+    proc = folder / "proc"
+    proc.mkdir(exist_ok=True)
+    (proc / "cgroup").write_text("0::/job\n" if version == 2 else "4:memory:/job\n0::/\n")
+    kind = "cgroup2 cgroup2 rw" if version == 2 else "cgroup cgroup rw,memory"
+    (proc / "mountinfo").write_text(f"30 25 0:26 / {mount} rw,nosuid - {kind}\n")
+    return str(proc)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_kills_of_a_control_group_are_compared_at_every_level(tmp_path: Path, version: int) -> None:
+    proc = fake(tmp_path, version, own=3, above=5)
+    before = oom.counters(proc)
+    assert sorted(before.values()) == [3, 5]
+    assert oom.kills_since(before, proc) == ""
+    fake(tmp_path, version, own=3, above=6)
+    assert oom.kills_since(before, proc).startswith("perhaps by the out-of-memory killer: 1 killed in ")
+    fake(tmp_path, version, own=4, above=6)
+    said = oom.kills_since(before, proc)
+    assert said == f"sent by the out-of-memory killer: 1 killed in {tmp_path}/cgroup/job, whose limit is 64 MiB"
+
+
+def test_a_group_that_is_its_own_root_in_a_container_is_found(tmp_path: Path) -> None:
+    proc = Path(fake(tmp_path, 1, own=3, above=5))
+    (proc / "cgroup").write_text("4:memory:/docker/abc\n")
+    line = (proc / "mountinfo").read_text().replace(" / ", " /docker/abc ")
+    (proc / "mountinfo").write_text(line)
+    assert list(oom.counters(str(proc)).values()) == [5]
+
+
+def test_a_rank_killed_by_the_out_of_memory_killer_says_so(tmp_path: Path, start_method: str) -> None:
+    group = Path(f"/sys/fs/cgroup/memory/mp-spawn-test-{os.getpid()}")
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(200 << 20))
+    except OSError:
+        pytest.skip("needs a memory control group (v1) of its own, and the right to make one")
+    program = """
+        import os, sys
+        import mp_spawn
+
+        def grow(rank):
+            if rank == 1:
+                held = [bytearray(os.urandom(1 << 20)) * 16 for _ in range(100)]
+
+        if __name__ == "__main__":
+            open(sys.argv[1], "w").write(str(os.getpid()))
+            try:
+                mp_spawn.start_processes(grow, nprocs=2, start_method=sys.argv[2])
+            except mp_spawn.ProcessExitedException as error:
+                print(error, "|", error.failures[0].reason)
+    """
+    try:
+        done = run_script(tmp_path, program, str(group / "cgroup.procs"), start_method)
+        assert done.stdout.startswith("process 1 terminated with signal SIGKILL | signal SIGKILL, sent by the"), done
+        assert f"{group}, whose limit is 200 MiB" in done.stdout
+    finally:
+        group.rmdir()
+
+
+def test_a_rank_that_somebody_killed_is_not_said_to_be_out_of_memory(start_method: str) -> None:
+    with pytest.raises(ProcessExitedException) as caught:
+        start_processes(ranks.kill_self, (1, signal.SIGKILL), 2, start_method=start_method)
+    assert caught.value.failures[0].reason == "signal SIGKILL"

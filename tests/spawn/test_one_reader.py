@@ -1,0 +1,134 @@
+"""The end of a rank is read once, and everybody who asks for it gets the same answer."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import pytest
+import rank_functions as ranks
+from support.scripts import run_script, succeeded
+
+import mp_all as mp
+from mp_spawn import ProcessExitedException, nursery, start_processes
+
+
+@pytest.fixture
+def hasty() -> Iterator[None]:
+    """Threads take turns as often as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_threads_that_poll_at_once_all_get_the_same_exit_code(start_method: str, code: int, hasty: None) -> None:
+    for _ in range(5):
+        context = start_processes(ranks.leave_hard, (code,), 2, join=False, start_method=start_method)
+        assert context is not None
+        process = context.processes[1]
+        # Not as wait() does: that may be what the launcher uses, too.
+        select.select([process.sentinel], [], [], 60)
+        ready = threading.Barrier(8)
+        codes: list[int | None] = []
+        threads = [threading.Thread(target=poll, args=(process, ready, codes)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert codes == [code] * 8
+        if code:
+            with pytest.raises(ProcessExitedException, match="process 1 terminated with exit code 7"):
+                context.join(timeout=60)
+        else:
+            assert context.join(timeout=60)
+
+
+def poll(process: BaseProcess, ready: threading.Barrier, codes: list[int | None]) -> None:
+    ready.wait(60)
+    while (code := process.exitcode) is None:
+        mp.active_children()
+    codes.append(code)
+
+
+def test_a_thread_that_comes_between_waiting_and_reading_invents_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Both threads know that the rank has ended before one of them reads how."""
+    context = start_processes(ranks.leave_hard, (7,), 2, join=False, start_method="spawn")
+    assert context is not None
+    both = threading.Barrier(2)
+
+    def wait_for_both(objects: list[int], timeout: float | None = None) -> list[int]:
+        ready = wait(objects, timeout)
+        if threading.current_thread().name == "asks":
+            both.wait(60)
+        return ready  # type: ignore[return-value]
+
+    monkeypatch.setattr(nursery, "wait", wait_for_both)
+    process = context.processes[1]
+    wait([process.sentinel], 60)
+    codes: list[int | None] = []
+
+    def ask() -> None:
+        process.join(60)
+        codes.append(process.exitcode)
+
+    threads = [threading.Thread(target=ask, name="asks") for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    both.abort()
+    monkeypatch.undo()
+    assert codes == [7, 7]
+    with pytest.raises(ProcessExitedException):
+        context.join(timeout=60)
+
+
+def test_what_a_rank_leaves_behind_does_not_hold_up_who_joins_its_process(start_method: str) -> None:
+    context = start_processes(ranks.leave_a_daemon_behind, (), join=False, start_method=start_method, output="capture")
+    assert context is not None
+    context.processes[0].join()
+    assert context.processes[0].exitcode == 0
+    assert context.join(timeout=60)
+    subprocess.run(["kill", "-9", context.captured[0].stdout.strip()], check=True)
+
+
+REAPER = """
+    import os, sys, threading
+    import mp_spawn, rank_functions
+
+    def reap():
+        try:
+            while True:
+                os.wait()
+        except ChildProcessError:
+            pass
+
+    if __name__ == "__main__":
+        context = mp_spawn.start_processes(getattr(rank_functions, sys.argv[1]), (5,), 2, False, start_method="fork")
+        thread = threading.Thread(target=reap)
+        thread.start()
+        thread.join()
+        try:
+            print(context.join(timeout=60))
+        except mp_spawn.ProcessExitedException as error:
+            print(error.failures[0].rank, error.failures[0].reason)
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "told"), [("leave_hard", "exit code unknown, which another call of wait() took"), ("nothing", "True")]
+)
+def test_an_exit_code_that_the_program_has_taken_is_no_success(function: str, told: str, tmp_path: Path) -> None:
+    path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    assert told in succeeded(run_script(tmp_path, REAPER, function, PYTHONPATH=path))
