@@ -107,7 +107,7 @@ def test_a_buffer_that_cannot_be_shared_arrives_by_value(strategy: str, refused:
 
 
 def test_what_is_shared_fails_and_says_why(strategy: str, refused: int) -> None:
-    for thing in (mp.shared.zeros(100_000), mp.shared.zeros((300, 300)).T, mp.Block(1000), mp.Lease(print)):
+    for thing in (mp.shared.zeros(100_000), mp.shared.zeros((300, 300)).T, mp.Block(1000), mp.Lease(int)):
         with pytest.raises(mp.ReceiveError) as caught:
             F.loads(F.dumps(thing))
         assert caught.value.errno == refused
