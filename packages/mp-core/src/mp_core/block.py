@@ -159,7 +159,7 @@ _NO_MEANS = {
 _REASONS = {
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close what is not needed",
     errno.ENFILE: "the system has no descriptor left; close some, or raise fs.file-max",
-    errno.EUSERS: "1024 processes of this tree use shared memory already; let some of them end, or send a private array",
+    errno.EUSERS: "1024 processes of this tree share memory already; let some of them end, or send a private array",
     errno.EFBIG: "this process may not make a file as large as that, and shared memory counts as one; raise the "
     "limit (ulimit -f)",
     errno.EDQUOT: "the folder that its small files go into is full; free some of it, or set MPSHM_RUNTIME_DIR to "
