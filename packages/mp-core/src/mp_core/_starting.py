@@ -33,10 +33,10 @@ Duplicates = tuple[Any, Any]
 class _Start(threading.local):
     """The child that this thread is starting: what was opened for it."""
 
-    under_way = False  # a launcher that pickles for a process of its own closes nothing
     opened: tuple[int, ...] = ()
     popen: Any = None
-    room = True
+    # Only where somebody closes them: a launcher of its own kind calls open_for_child itself.
+    room = False
 
 
 _start = _Start()
@@ -51,7 +51,7 @@ def open_for_child() -> tuple[int, int]:
 
 def for_child_of(popen: Any) -> Duplicates | None:
     """Descriptors on their way to the child that *popen* starts; None when it has them, or they cannot be had."""
-    if _start.popen is popen or not _start.room or not _start.under_way:
+    if _start.popen is popen or not _start.room:
         return None
     _close()
     _start.popen = popen
@@ -101,7 +101,7 @@ def close_after_start(kind: Any) -> None:
     def closing_start(process: Any) -> Any:
         before = _start.__dict__.copy()  # an argument whose pickling starts a process of its own
         _start.__dict__.clear()
-        _start.under_way = True
+        _start.room = True
         try:
             return start(process)
         finally:
