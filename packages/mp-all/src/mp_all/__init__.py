@@ -2,7 +2,8 @@
 
     import mp_all as multiprocessing
 
-Everything of `multiprocessing` is here, being the same objects. Arrays that cross a process boundary (queues, pipes,
+Everything of `multiprocessing` is here, being the same objects but for `Pool`, whose tasks survive the death of a worker.
+Arrays that cross a process boundary (queues, pipes,
 pools, arguments, results, executors) travel through shared memory. Beside that: `shared.zeros` and its family,
 `is_shared`, `share_memory`, sharing strategies, and the launcher `spawn`.
 """
@@ -23,6 +24,11 @@ from mp_core import _set_thread_name as _set_thread_name
 from mp_reductions import *  # noqa: F403
 from mp_spawn import *  # noqa: F403
 
+if sys.platform == "linux":
+    import mp_pool
+    from mp_pool import *  # noqa: F403
+    from mp_pool import _contexts
+
 __version__ = mp_core.__version__
 
 if not TYPE_CHECKING:  # to a type checker all that the imports above bring is public; see mp_core
@@ -30,6 +36,8 @@ if not TYPE_CHECKING:  # to a type checker all that the imports above bring is p
     __all__ += mp_core.__all__
     __all__ += mp_reductions.__all__
     __all__ += mp_spawn.__all__
+    if sys.platform == "linux":
+        __all__ += [name for name in mp_pool.__all__ if name not in __all__]  # Pool is in both
     __all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
 
 _aliases.install(__name__)
@@ -40,6 +48,7 @@ if sys.platform == "linux":
     import mp_cuda
 
     mp_cuda.init_reductions()
+    _contexts.install()
 
 
 if not TYPE_CHECKING:  # a type checker that saw this would take any name for granted

@@ -37,6 +37,8 @@ GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 HANG_UP = 1.0  # seconds between the end of a worker's pipe and its own
 RETRY = 0.2  # seconds after a process could not be started
 
+TERMINATE_TEXT = "the pool was terminated before this task was done"
+
 _RESULTS, _DEATH, _ROOM = range(3)
 
 
@@ -46,7 +48,7 @@ class Scheduler:
 
     *make* makes a process, *size* is how many there are to be; with *lazily* they start when there is work for them.
     *cause* makes the `__cause__` of a worker's exception from its traceback, and *broken* the exception of all tasks
-    from what has ended the pool.
+    from what has ended the pool, None for `terminate`.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Scheduler:
         timeout: float | None = None,
         lazily: bool = False,
         cause: Callable[[str], BaseException] = RemoteTraceback,
-        broken: Callable[[BaseException], BaseException] = lambda error: error,
+        broken: Callable[[BaseException | None], BaseException] = lambda error: error or ProcessError(TERMINATE_TEXT),
     ) -> None:
         self.size = size
         self.state = RUNNING
@@ -80,11 +82,7 @@ class Scheduler:
         self._poll = select.poll()
         self._pid = os.getpid()
         self.thread = threading.Thread(target=self._run, name="mp_pool", daemon=True)
-        reader, writer = os.pipe()
-        self._waker = Descriptor(reader), Descriptor(writer)
-        os.set_blocking(reader, False)
-        os.set_blocking(writer, False)
-        self._poll.register(reader, select.POLLIN)
+        self._waker: tuple[Descriptor, ...] = ()
 
     # Called by any thread.
 
@@ -92,6 +90,10 @@ class Scheduler:
         """
         Start the workers that are wanted, and the thread.
         """
+        self._waker = tuple(map(Descriptor, os.pipe()))
+        for descriptor in self._waker:
+            os.set_blocking(descriptor.fileno(), False)
+        self._poll.register(self._waker[0].fileno(), select.POLLIN)
         try:
             while len(self.dispatcher.workers) < self.wanted:
                 self.dispatcher.start_worker()
@@ -105,7 +107,7 @@ class Scheduler:
         """
         Queue a task, or an iterator of tasks that never blocks, and hand out what can be handed out.
         """
-        if self._pid != os.getpid():
+        if not self.is_own():
             raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
         self.dispatcher.queue.append(work)
         self.attend()
@@ -131,6 +133,10 @@ class Scheduler:
         if self.dispatcher.news or self.state != RUNNING:
             self.wake()
 
+    def is_own(self) -> bool:
+        """Whether this process has made it, and no parent that was forked."""
+        return self._pid == os.getpid()
+
     def close(self) -> None:
         """
         Take no more tasks; end when all are done.
@@ -143,7 +149,7 @@ class Scheduler:
         """
         End the workers now, by SIGTERM first unless *at_once*, and wait until all has ended.
         """
-        if self.state == ENDED or self._pid != os.getpid():
+        if self.state == ENDED or not self.is_own():
             return
         self._at_once = at_once
         self.state = TERMINATED
@@ -297,6 +303,9 @@ class Scheduler:
         dispatcher = self.dispatcher
         if self.state == TERMINATED or self.reason is not None:
             return False
+        if self._lazily:
+            self.wanted = max(self.wanted, min(self.size, dispatcher.unfinished()))
+        dispatcher.dispatch()
         if self.state == CLOSED and not self.feeders and not dispatcher.unfinished() and not dispatcher.failed:
             for worker in dispatcher.workers:
                 if not worker.told_to_end:
@@ -304,11 +313,10 @@ class Scheduler:
             dispatcher.free.clear()
             self._watch()
             return bool(dispatcher.workers or self._leaving)
-        if self._lazily:
-            self.wanted = max(self.wanted, min(self.size, dispatcher.unfinished()))
         self._fill()
-        dispatcher.dispatch()
         self._watch()
+        # What a failed task's owner does is not known yet: look again when it has been told.
+        self._attention = self._attention or bool(dispatcher.failed)
         return self.reason is None
 
     def _fill(self) -> None:
@@ -476,11 +484,7 @@ class Scheduler:
         """
         Fail everything that is left.
         """
-        error: BaseException
-        if self.reason is not None:
-            error = self._broken(self.reason)
-        else:
-            error = ProcessError("the pool was terminated before this task was done")
+        error = self._broken(self.reason)
         queue = self.dispatcher.queue
         while queue:
             try:

@@ -330,9 +330,9 @@ def _items(chunks: Iterator[list[Any]]) -> Iterator[Any]:
             yield chunk.pop()
 
 
-def _broken(reason: BaseException) -> BaseException:
-    if isinstance(reason, BrokenProcessPool):
-        return reason
+def _broken(reason: BaseException | None) -> BaseException:
+    if reason is None:
+        return BrokenProcessPool("the workers were ended by terminate_workers() or kill_workers()")
     error = BrokenProcessPool(f"the workers could not be started: {type(reason).__name__}: {reason}")
     error.__cause__ = reason
     return error
@@ -345,7 +345,7 @@ _exiting = False
 def _at_exit() -> None:
     global _exiting
     _exiting = True
-    running = list(_running)
+    running = [scheduler for scheduler in _running if scheduler.is_own()]
     for scheduler in running:
         scheduler.close()
     for scheduler in running:
