@@ -1,4 +1,4 @@
-"""Every public name of multiprocessing and of its submodules is in mp_all, and is the same object, with two exceptions."""
+"""Every public name of multiprocessing and of its submodules is in mp_all; but for two it is the same object."""
 
 from __future__ import annotations
 

@@ -124,7 +124,8 @@ def test_a_task_that_waits_for_a_later_one_is_not_in_its_way(kind: str, ctx: Bas
             waits = [pool.submit(tasks.wait_for, path)]
             waits += [pool.submit(tasks.square, n) for n in range(100)]
             waits.append(pool.submit(tasks.touch, path))
-            assert [wait() for wait in waits][0] == path
+            answers = [wait() for wait in waits]
+            assert answers[0] == path
 
 
 def test_one_worker_takes_what_another_has_not_begun(kind: str, ctx: BaseContext, tmp_path: Path) -> None:

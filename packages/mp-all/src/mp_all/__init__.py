@@ -2,10 +2,10 @@
 
     import mp_all as multiprocessing
 
-Everything of `multiprocessing` is here, being the same objects but for `Pool`, whose tasks survive the death of a worker.
-Arrays that cross a process boundary (queues, pipes,
-pools, arguments, results, executors) travel through shared memory. Beside that: `shared.zeros` and its family,
-`is_shared`, `share_memory`, sharing strategies, and the launcher `spawn`.
+Everything of `multiprocessing` is here, being the same objects but for `Pool`, which goes on when a worker is killed.
+Arrays that cross a process boundary (queues, pipes, pools, arguments, results, executors) travel through shared memory.
+Beside that: `shared.zeros` and its family, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`, and
+`ProcessPoolExecutor`.
 """
 
 from __future__ import annotations

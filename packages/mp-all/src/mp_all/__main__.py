@@ -13,7 +13,8 @@ import mp_all
 from mp_all import _trees
 from mp_all._limits import limits, size
 
-PACKAGES = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "numpy", "cffi", "cuda-python", "torch")
+OURS = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda")
+PACKAGES = (*OURS, "numpy", "cffi", "cuda-python", "torch")
 
 
 def versions() -> Iterator[tuple[str, str]]:

@@ -1,9 +1,9 @@
 """Process pools and executors that go on when a worker is killed. No NumPy.
 
-    mp_pool.Pool                 multiprocessing.Pool; when a worker dies, only the task that it was running fails
-    mp_pool.ProcessPoolExecutor  concurrent.futures.ProcessPoolExecutor, the same
-    mp_pool.WorkerLostError      how that task fails
-    mp_pool.TaskTimeoutError     how a task fails that took longer than timeout=
+mp_pool.Pool                 multiprocessing.Pool; when a worker dies, only the task that it was running fails
+mp_pool.ProcessPoolExecutor  concurrent.futures.ProcessPoolExecutor, the same
+mp_pool.WorkerLostError      how that task fails
+mp_pool.TaskTimeoutError     how a task fails that took longer than timeout=
 """
 
 from __future__ import annotations

@@ -106,7 +106,14 @@ class Worker:
                 near.setblocking(False)
                 os.set_blocking(reader, False)
                 self.process = make(target=work, args=(tasks, theirs, settings))
-                self.process.start()
+                # A worker that has not come to its own handler yet would end with a traceback at a ctrl-C.
+                # The fork server, which this may start, would hand the mask on to processes of others.
+                inherits = getattr(self.process, "_start_method", None) in ("fork", "spawn")
+                mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if inherits else ())
+                try:
+                    self.process.start()
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         except BaseException:
             self.close()
             raise

@@ -30,4 +30,4 @@ def install() -> None:
     """
     Let every context make pools of ours. `multiprocessing.Pool` itself stays what it was.
     """
-    BaseContext.Pool = _pool  # type: ignore[method-assign, assignment]
+    BaseContext.Pool = _pool  # type: ignore[method-assign]

@@ -3,9 +3,9 @@
 Note [How many tasks a worker has]
 ----------------------------------
 A worker that waits for its next task costs a wake-up of two processes for each. So it has some more in its socket, as
-many as it does in about two milliseconds. While all of them have many, the scheduler sleeps for a part of that time:
-one wake-up for many results, and no worker ever waits. The tasks in a socket are taken back when another worker is idle, or when the one that runs
-takes longer than `PATIENCE`: a long task holds up no other, as in the standard pool.
+many as it does in about two milliseconds. While all of them have many, the scheduler sleeps for a part of that time: one
+wake-up for many results, and no worker ever waits. The tasks in a socket are taken back when another worker is idle, or
+when the one that runs takes longer than `PATIENCE`: a long task holds up no other, as in the standard pool.
 """
 
 from __future__ import annotations

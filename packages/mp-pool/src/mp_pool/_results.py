@@ -31,6 +31,7 @@ class Mapped(_Map):  # type: ignore[misc]
     """The results of a `map`; with *single* those of a task are one result, not a list of them."""
 
     single = False
+    _number_left: int
 
     def _set(self, i: int, obj: Outcome) -> None:
         if self.single and obj[0]:

@@ -22,7 +22,19 @@ class Sink(Protocol):
 class Task:
     """A call, and its place in the pool."""
 
-    __slots__ = ("args", "feeder", "function", "index", "kind", "kwds", "number", "payload", "position", "retries", "sink")
+    __slots__ = (
+        "args",
+        "feeder",
+        "function",
+        "index",
+        "kind",
+        "kwds",
+        "number",
+        "payload",
+        "position",
+        "retries",
+        "sink",
+    )
 
     def __init__(
         self,

@@ -131,11 +131,12 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
             reason = _described(why)
     if not isinstance(error, BaseException):
         error = UnpicklableExceptionError(name, reason)
-    error.__cause__ = cause(f'\n"""\n{text}"""')
-    return error
+    raised: BaseException = error
+    raised.__cause__ = cause(f'\n"""\n{text}"""')
+    return raised
 
 
-class UnpicklableExceptionError(MaybeEncodingError):
+class UnpicklableExceptionError(MaybeEncodingError):  # type: ignore[misc]
     """An exception of a worker that could not be pickled or unpickled; its type and text are in this one's text."""
 
     def __init__(self, name: str, reason: str) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import util
 from multiprocessing.connection import Connection
-from multiprocessing.pool import MaybeEncodingError
+from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
 from typing import Any, NamedTuple
 
 from mp_pool import _wire
@@ -47,6 +47,7 @@ def work(tasks: Connection, results: Connection, settings: Settings) -> None:
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, _ignored)
         signal.set_wakeup_fd(-1)  # a forked worker must not wake the parent's event loop
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     out = results.fileno()
     os.set_blocking(tasks.fileno(), False)
     try:
@@ -66,7 +67,9 @@ def _initialize(settings: Settings, out: int) -> bool:
     assert settings.initializer is not None
     try:
         settings.initializer(*settings.initargs)
-    except (BaseException if settings.executor else Exception) as error:
+    except BaseException as error:
+        if not settings.executor and not isinstance(error, Exception):
+            raise
         if settings.executor:
             from concurrent.futures._base import LOGGER
 

@@ -59,7 +59,9 @@ class WorkerLostError(ProcessError):
 
     def __str__(self) -> str:
         memory = " (the kernel reports that it killed a process for want of memory)" if self.out_of_memory else ""
-        return f"worker {self.pid} {how_it_ended(self.exitcode)} while it ran {self.function}, task {self.index}{memory}"
+        return (
+            f"worker {self.pid} {how_it_ended(self.exitcode)} while it ran {self.function}, task {self.index}{memory}"
+        )
 
 
 class TaskTimeoutError(ResultTimeoutError, TimeoutError):
@@ -98,7 +100,9 @@ class TaskTimeoutError(ResultTimeoutError, TimeoutError):
         self.index = index
 
     def __str__(self) -> str:
-        return f"{self.function}, task {self.index}, ran longer than {self.seconds:g} s; its worker {self.pid} was killed"
+        return (
+            f"{self.function}, task {self.index}, ran longer than {self.seconds:g} s; its worker {self.pid} was killed"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # OSError, a base, would leave out arguments.

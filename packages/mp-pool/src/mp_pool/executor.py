@@ -11,9 +11,10 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback  # type: ignore[attr-defined]
+from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
+from multiprocessing.pool import starmapstar  # type: ignore[attr-defined]
 from typing import Any
 
 from mp_pool._feeder import batches
@@ -97,7 +98,8 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             mp_context = get_context("spawn" if max_tasks_per_child is not None else None)
         self._max_workers: int = max_workers
         self._mp_context: Any = mp_context
-        self._initializer, self._initargs = initializer, tuple(initargs)
+        self._initializer: Any = initializer
+        self._initargs = tuple(initargs)
         self._max_tasks_per_child = max_tasks_per_child
         self._retries = retries
         self._shutdown_thread = False
@@ -112,7 +114,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             settings,
             timeout=timeout,
             lazily=lazily,
-            cause=_RemoteTraceback,
+            cause=_RemoteTraceback,  # type: ignore[arg-type]
             broken=_broken,
         )
         # Dropped, it finishes what it has, and then ends.
@@ -125,7 +127,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         return {worker.pid: worker.process for worker in list(self._scheduler.dispatcher.workers)}
 
     @property
-    def _broken(self) -> Any:
+    def _broken(self) -> Any:  # type: ignore[override]
         reason = self._scheduler.reason
         return False if reason is None else str(_broken(reason))
 
@@ -201,7 +203,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
                 if chunksize == 1:
                     submit(_Call(future, fn, item, None, retries, index))
                 else:
-                    submit(_Call(future, _call_each, (fn, item), None, retries, index * chunksize))
+                    submit(_Call(future, starmapstar, ((fn, item),), None, retries, index * chunksize))
                 return future
             return None
 
@@ -279,7 +281,7 @@ class _Call(Task):
         future = self.future
         # The task and its sink are one object: what it holds must not wait for the garbage collector.
         self.sink = _NOBODY
-        self.function, self.args, self.kwds = _call_each, (), None
+        self.function, self.args, self.kwds = starmapstar, (), None
         if future.cancelled():
             future.set_running_or_notify_cancel()
         elif obj[0]:
@@ -294,10 +296,6 @@ class _Nobody:
 
 
 _NOBODY = _Nobody()
-
-
-def _call_each(function: Callable[..., Any], chunk: Iterable[tuple[Any, ...]]) -> list[Any]:
-    return [function(*args) for args in chunk]
 
 
 def _results(

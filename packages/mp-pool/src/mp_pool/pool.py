@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing.pool
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing import get_context, util
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar  # type: ignore[attr-defined]
@@ -44,8 +44,8 @@ class Pool(multiprocessing.pool.Pool):
     retries : int, optional
         How many times a task is repeated whose worker has died. For tasks that are safe to repeat.
     timeout : float, optional
-        Seconds that a task (in a `map` with chunks: a chunk) may run. Then its worker is killed, and the task fails with
-        `TaskTimeoutError`, a `TimeoutError`.
+        Seconds that a task (in a `map` with chunks: a chunk) may run. Then its worker is killed, and the task fails
+        with `TaskTimeoutError`, a `TimeoutError`.
     max_memory_per_child : int, optional
         Bytes of private memory; a worker that has more after a task is replaced by a new one.
 
@@ -92,7 +92,7 @@ class Pool(multiprocessing.pool.Pool):
         self._initializer, self._initargs, self._maxtasksperchild = initializer, initargs, maxtasksperchild
         self._retries = retries
         settings = Settings(initializer, tuple(initargs), maxtasksperchild, max_memory_per_child)
-        make = _maker(type(self).Process, self._ctx)  # type: ignore[attr-defined]
+        make = _maker(type(self).Process, self._ctx)
         self._scheduler = Scheduler(make, processes, settings, timeout=timeout)
         self._cache = self._scheduler.sinks
         self._scheduler.start()
@@ -112,7 +112,7 @@ class Pool(multiprocessing.pool.Pool):
         self,
         func: Callable[..., Any],
         args: Iterable[Any] = (),
-        kwds: dict[str, Any] | None = None,
+        kwds: Mapping[str, Any] | None = None,
         callback: Callback = None,
         error_callback: Callback = None,
     ) -> Any:
@@ -121,7 +121,7 @@ class Pool(multiprocessing.pool.Pool):
         """
         self._check_running()  # type: ignore[attr-defined]
         result = Applied(self, _guarded(callback), _guarded(error_callback))
-        task = Task(result, 0, func, tuple(args), kwds, retries=self._retries)
+        task = Task(result, 0, func, tuple(args), dict(kwds or {}), retries=self._retries)
         self._scheduler.submit(task)
         return result
 
