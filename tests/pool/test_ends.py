@@ -147,7 +147,7 @@ def test_what_is_cancelled_or_ended_by_force_says_so(kind: str, ctx: BaseContext
         getattr(executor, how)()
         assert type(running.exception(tasks.PATIENCE)).__name__ == "BrokenProcessPool"
         assert all(future.done() for future in waiting)
-        assert sum(future.cancelled() for future in waiting) >= 17
+        assert sum(future.cancelled() for future in waiting) >= 10
         with pytest.raises(RuntimeError):
             executor.submit(tasks.square, 1)
 
@@ -163,7 +163,7 @@ def test_shutdown_cancels_what_has_not_begun(ctx: BaseContext, tmp_path: Path) -
     executor.shutdown()
     assert running.result(0) == end
     assert all(future.done() for future in waiting)
-    assert sum(future.cancelled() for future in waiting) >= 45
+    assert sum(future.cancelled() for future in waiting) >= 30
 
 
 PROGRAM = """

@@ -77,7 +77,7 @@ class Worker:
         self.backlog: deque[memoryview] = deque()  # packets for which there was no room yet
         self.in_parts = False  # the only task here comes in more than one packet, or comes late
         self.ready = False
-        self.window = 2  # how many tasks may be here at once
+        self.window = 4  # how many tasks may be here at once
         self.pace: float | None = None  # seconds a task, by its answers
         self.recalled = False  # since its last answer
         self.left = settings.max_tasks

@@ -19,6 +19,7 @@ from mp_pool.errors import TaskTimeoutError, WorkerLostError
 __all__ = ["DEATH", "RESULTS", "Crew", "end_workers"]
 
 ATTEMPTS = 3  # starts of workers, in a row, none of which became ready
+KILLED = 10  # the same, when the last was killed from outside: that is no fault of the initializer
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 HANG_UP = 1.0  # seconds between the end of a worker's pipe and its own
 RETRY = 0.2  # seconds after a process could not be started
@@ -170,7 +171,8 @@ class Crew:
         if worker.ready or worker.told_to_end:
             return
         self._failures += 1
-        if self._failures >= ATTEMPTS:
+        killed = worker.failure is None and exitcode in (-signal.SIGKILL, -signal.SIGTERM)
+        if self._failures >= (KILLED if killed else ATTEMPTS):
             self.reason = worker.failure or WorkerLostError(
                 worker.pid, exitcode, "its initializer", 0, self._starved(exitcode)
             )

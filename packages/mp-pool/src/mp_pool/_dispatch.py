@@ -3,9 +3,9 @@
 Note [How many tasks a worker has]
 ----------------------------------
 A worker that waits for its next task costs a wake-up of two processes for each. So it has some more in its socket, as
-many as it does in about two milliseconds. While all of them have many, the scheduler sleeps for a part of that time: one
-wake-up for many results, and no worker ever waits. The tasks in a socket are taken back when another worker is idle, or
-when the one that runs takes longer than `PATIENCE`: a long task holds up no other, as in the standard pool.
+many as it does in about ten milliseconds. While all of them have many, the scheduler sleeps for a part of that time:
+one wake-up for many results, and no worker ever waits. The tasks in a socket are taken back when another worker is
+idle, or when the one that runs takes longer than `PATIENCE`: a long task holds up no other, as in the standard pool.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from mp_pool._worker import Settings
 
 __all__ = ["PATIENCE", "Dispatcher"]
 
-PATIENCE = 0.02  # seconds
-AHEAD = 0.002  # seconds of work that a worker may have in its socket
+PATIENCE = 0.1  # seconds
+AHEAD = 0.01  # seconds of work that a worker may have in its socket
 MOST = 128  # tasks in a worker's socket; it has room for some 200 small ones
 NAPS = (0.0001, 0.001)  # seconds
 

@@ -29,7 +29,7 @@ __all__ = [
 #: Number of the task (0 asks the worker to end), bytes of the pickle, kind of the message.
 HEADER = struct.Struct("<QQB")
 #: A packet of tasks is never longer. The kernel's limit is about 200 KiB; a worker reads a packet in one call.
-PACKET = 60 * 1024
+PACKET = 100 * 1024
 
 # Kinds of messages. PLAIN pickles were made without reducers, and hold nothing that has to be given back.
 PLAIN, RICH = 0, 1

@@ -94,10 +94,11 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             if max_tasks_per_child <= 0:
                 raise ValueError("max_tasks_per_child must be >= 1")
         check_options(retries, timeout, max_memory_per_child)
-        if mp_context is None:
-            mp_context = get_context("spawn" if max_tasks_per_child is not None else None)
+        context: Any = mp_context
+        if context is None:
+            context = get_context("spawn" if max_tasks_per_child is not None else None)
         self._max_workers: int = max_workers
-        self._mp_context: Any = mp_context
+        self._mp_context = context
         self._initializer: Any = initializer
         self._initargs = tuple(initargs)
         self._max_tasks_per_child = max_tasks_per_child
@@ -107,9 +108,9 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         self._started = False
         settings = Settings(initializer, self._initargs, max_tasks_per_child, max_memory_per_child, executor=True)
         # As in the standard executor: forked all at once, before there is a thread; others when there is work.
-        lazily = self._mp_context.get_start_method(allow_none=False) != "fork"
+        lazily = context.get_start_method(allow_none=False) != "fork"
         self._scheduler = Scheduler(
-            self._mp_context.Process,
+            context.Process,
             max_workers,
             settings,
             timeout=timeout,
@@ -157,7 +158,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
                 self._started = True
         self._scheduler.submit(task)
 
-    def map(  # type: ignore[override]
+    def map(
         self,
         fn: Callable[..., Any],
         *iterables: Iterable[Any],
