@@ -209,7 +209,7 @@ def soak(session: nox.Session) -> None:
     session.install("tqdm>=4.66")
     # A look at the stacks of threads that are running, which is what pytest takes after 100 s, may crash CPython.
     pytest = ["pytest", "-o", "faulthandler_timeout=0"]
-    session.run(*pytest, "tests/crash", "tests/spawn", "--timeout", "1200", env={"MP_SOAK": "1"})
+    session.run(*pytest, "tests/crash", "tests/spawn", "tests/pool", "--timeout", "1200", env={"MP_SOAK": "1"})
     # In a process of its own, as always, on the stub driver: a hundred thousand arrays through three processes.
     session.run(*pytest, "tests/cuda", "--timeout", "3600", env={"MP_SOAK": "1"})
     session.run("python", "-m", "benchmarks", "P11", "--long")

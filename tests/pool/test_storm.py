@@ -86,7 +86,8 @@ def test_each_task_is_answered_once_and_done_at_most_once(kind: str, ctx: BaseCo
                         assert answer == (index, bytes(size))
                         assert file.read_bytes() == b"x"
                     if file.exists():
-                        assert file.stat().st_size == 1, "a task was done twice"
+                        # A worker that was killed between open and write has left it empty.
+                        assert file.stat().st_size <= 1, "a task was done twice"
                         file.unlink()
                 folder.rmdir()
         finally:
