@@ -183,14 +183,17 @@ def test_contexts_are_the_same_objects(method: str) -> None:
     assert mp.get_context(method) is multiprocessing.get_context(method)
 
 
-@pytest.mark.parametrize("method", [*mp.get_all_start_methods(), None])
-def test_a_pool_of_a_context_is_ours_and_a_pool_of_the_standard_library(method: str | None) -> None:
-    with mp.get_context(method).Pool(1) as pool:
+def test_a_pool_of_a_context_is_ours_and_a_pool_of_the_standard_library(ctx) -> None:
+    with ctx.Pool(1) as pool:
         assert type(pool) is mp.Pool
         assert isinstance(pool, multiprocessing.pool.Pool)
-        if method is not None:
-            assert pool._ctx is mp.get_context(method)
+        assert pool._ctx is ctx
         assert pool.apply(abs, (-1,)) == 1
+
+
+def test_a_pool_of_the_default_context_is_ours() -> None:
+    with mp.get_context(None).Pool(1) as pool:
+        assert type(pool) is mp.Pool
 
 
 def test_a_queue_of_a_context_is_a_queue_of_the_other(ctx) -> None:
