@@ -30,7 +30,7 @@ def set_sharing(enabled: bool, connection: Connection[Any, Any] | None = None) -
     """
     Let messages share memory, or have everything go by value.
 
-    By value means as with `multiprocessing` alone: arrays are pickled as NumPy does it, also those that live in shared
+    By value means as with ``multiprocessing`` alone: arrays are pickled as NumPy does it, also those that live in shared
     memory, and the receiver needs none of these packages. A `Block`, a `Lease` and device memory have no such form, and
     sending them is a `TypeError`.
 
@@ -42,7 +42,7 @@ def set_sharing(enabled: bool, connection: Connection[Any, Any] | None = None) -
     enabled : bool
         False to send by value, True to share again.
     connection : Connection, optional
-        Only messages sent with the `send` of this object. If None, all messages of this process, and of children that
+        Only messages sent with the ``send`` of this object. If None, all messages of this process, and of children that
         it starts from now on.
 
     Raises

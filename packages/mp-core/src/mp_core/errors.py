@@ -13,7 +13,7 @@ class ReceiveError(RuntimeError):
     """
     A message came that could not be received.
 
-    It is no `OSError` and no `EOFError`, because programs, and `multiprocessing` itself, take those for the end of a
+    It is no `OSError` and no `EOFError`, because programs, and ``multiprocessing`` itself, take those for the end of a
     pipe.
 
     Parameters
@@ -21,7 +21,7 @@ class ReceiveError(RuntimeError):
     message : str
         What was wrong, and what to do.
     errno : int, optional
-        The number of the system's error behind it. It is the error's attribute `errno`, and an `OSError` of that number
+        The number of the system's error behind it. It is the error's attribute ``errno``, and an `OSError` of that number
         is its ``__cause__``.
 
     Examples

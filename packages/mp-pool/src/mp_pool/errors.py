@@ -25,8 +25,8 @@ class WorkerLostError(ProcessError):
     function : str
         Name of the task's function.
     index : int
-        Position of the task among the tasks of its call: of the item in a `map` or `imap` (of the first item of the
-        chunk), 0 for `apply` and `submit`.
+        Position of the task among the tasks of its call: of the item in a `map` or ``imap`` (of the first item of the
+        chunk), 0 for ``apply`` and ``submit``.
     out_of_memory : bool
         Whether the kernel reports that it killed a process for want of memory since the pool last looked.
 

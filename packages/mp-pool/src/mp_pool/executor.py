@@ -30,7 +30,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
     """
     An executor whose worker processes may die.
 
-    Methods and parameters are those of `concurrent.futures.ProcessPoolExecutor`, of which this is a subclass. When a
+    Methods and parameters are those of ``concurrent.futures.ProcessPoolExecutor``, of which this is a subclass. When a
     worker ends while it runs a task, that task fails with `WorkerLostError`, another worker takes its place, and all
     other tasks go on: the executor is not broken.
 
@@ -42,7 +42,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         Where processes come from; by default the default start method, with *max_tasks_per_child* ``spawn``.
     initializer : callable, optional
         Called with *initargs* when a worker starts. If it fails, or ends the worker, three times in a row, all tasks
-        fail with `BrokenProcessPool`, whose `__cause__` is what it raised.
+        fail with ``BrokenProcessPool``, whose ``__cause__`` is what it raised.
     initargs : tuple, optional
         Arguments of *initializer*.
     max_tasks_per_child : int, optional

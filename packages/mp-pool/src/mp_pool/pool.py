@@ -117,7 +117,7 @@ class Pool(multiprocessing.pool.Pool):
         error_callback: Callback = None,
     ) -> Any:
         """
-        Call ``func(*args, **kwds)`` in a worker; the result has `get`, `wait`, `ready` and `successful`.
+        Call ``func(*args, **kwds)`` in a worker; the result has ``get``, ``wait``, ``ready`` and ``successful``.
         """
         self._check_running()  # type: ignore[attr-defined]
         result = Applied(self, _guarded(callback), _guarded(error_callback))
@@ -183,13 +183,13 @@ class Pool(multiprocessing.pool.Pool):
         chunksize : int, optional
             Number of items for one task.
         buffersize : int, optional
-            At most this many tasks are begun whose results have not been taken; the caller of `next` reads the
+            At most this many tasks are begun whose results have not been taken; the caller of ``next`` reads the
             iterable. So an endless generator fills no memory.
 
         Returns
         -------
         iterator
-            A chunk whose worker has died raises `WorkerLostError`, and the next `next` goes on after it.
+            A chunk whose worker has died raises `WorkerLostError`, and the next ``next`` goes on after it.
         """
         return self._imap(Imapped(self), func, iterable, chunksize, buffersize)
 

@@ -175,8 +175,8 @@ def start_processes(
     max_restarts : int
         How often each rank may be started again when it has failed; `ProcessContext.join` does it.
     faulthandler : bool
-        Have the Python stacks of a rank that ends by SIGSEGV and its like, in `Failure.stack`, and of one that is too
-        slow. A program that has enabled `faulthandler` itself keeps its own.
+        Have the Python stacks of a rank that ends by SIGSEGV and its like, in ``Failure.stack``, and of one that is too
+        slow. A program that has enabled ``faulthandler`` itself keeps its own.
 
     Returns
     -------
