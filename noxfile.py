@@ -10,7 +10,7 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
-PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-cuda", "mp-all"]
+PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-all"]
 WHEELS = [f"./packages/{name}" for name in PACKAGES]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -48,11 +48,12 @@ nox.options.sessions = [
     "libshm(tsan)",
     *(f"tests-{HERE}({s})" for s in ("file_descriptor", "file_system")),
     "alone(mp-spawn)",
+    "alone(mp-pool)",
 ]
 
 
 def install_all(session: nox.Session, *groups: str) -> None:
-    """The five packages as a user gets them, built into wheels, and what the groups name."""
+    """The six packages as a user gets them, built into wheels, and what the groups name."""
     if groups:
         session.install(*(req for group in groups for req in GROUPS[group]))
     # Its own step and never from a cache: the version does not change while one develops.
@@ -218,7 +219,7 @@ def soak(session: nox.Session) -> None:
     session.install("tqdm>=4.66")
     # A look at the stacks of threads that are running, which is what pytest takes after 100 s, may crash CPython.
     pytest = ["pytest", "-o", "faulthandler_timeout=0"]
-    session.run(*pytest, "tests/crash", "tests/spawn", "--timeout", "1200", env={"MP_SOAK": "1"})
+    session.run(*pytest, "tests/crash", "tests/spawn", "tests/pool", "--timeout", "1200", env={"MP_SOAK": "1"})
     # In a process of its own, as always, on the stub driver: a hundred thousand arrays through three processes.
     session.run(*pytest, "tests/cuda", "--timeout", "3600", env={"MP_SOAK": "1"})
     session.run("python", "-m", "benchmarks", "P11", "--long")
@@ -332,7 +333,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def dev(session: nox.Session) -> None:
-    """A virtual environment in .venv with the five packages editable and every tool."""
+    """A virtual environment in .venv with the six packages editable and every tool."""
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
     # The others are large, and belong to a session each.

@@ -23,7 +23,7 @@ from pathlib import Path
 from tools.exports import exported, is_init_function, search_paths
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-cuda", "mp-all"]
+PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-all"]
 GLIBC = "2.28"  # of RHEL 8 and Debian 10; nothing that is still looked after is older
 
 

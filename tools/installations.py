@@ -20,7 +20,7 @@ from tools.distributions import PACKAGES
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ["3.11", "3.12", "3.13"]
-ALONE = ["mp-core", "mp-reductions", "mp-spawn", "mp-all"]
+ALONE = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-all"]
 NUMPY = ["mp-reductions", "mp-all"]  # those that are tried with the lowest too
 LOWEST = "numpy==1.26.*"
 HAVE_LOWEST = ["3.11", "3.12"]  # the interpreters that this NumPy has wheels for

@@ -31,7 +31,7 @@ def numbers(version: str) -> tuple[int, ...]:
 
 def set_version(new: str) -> None:
     """
-    Write *new* for the current version: in five projects, in their pins of each other, in Python and in C.
+    Write *new* for the current version: in six projects, in their pins of each other, in Python and in C.
     """
     numbers(new)
     old = current()

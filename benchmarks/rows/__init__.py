@@ -13,6 +13,8 @@ from benchmarks.rows import (
     p8_born,
     p9_ranks,
     p11_steady,
+    p16_calls,
+    p17_kills,
 )
 
 ROWS = {
@@ -26,4 +28,6 @@ ROWS = {
     "P8": p8_born,
     "P9": p9_ranks,
     "P11": p11_steady,
+    "P16": p16_calls,
+    "P17": p17_kills,
 }

@@ -32,7 +32,8 @@ enum {
     GROUPS = 128,
     LOOK_MS = 1000,
     SOONEST_MS = 5,
-    IDLE_LOOKS = 5,       /* with nothing cached, before the manager stops looking */
+    EMPTY_MS = 50,        /* while nothing is cached, and was just now: */
+    IDLE_LOOKS = 20,      /* so often, before the manager sleeps */
     IDLE_NS = 2000000000, /* a cache that nobody uses goes after that, where room is scarce */
 };
 static const uint64_t FASTEST = (uint64_t)4 << 30; /* bytes a second that a program fills */
@@ -44,7 +45,8 @@ struct mpshm__cache_watch {
     int event_fd;
     int asked; /* MP_CACHE_BYTES says how much */
     uint64_t wanted;
-    uint64_t groups_at, look_at;
+    uint64_t groups_at, groups_of; /* when they were collected, and a sum over the processes */
+    uint64_t look_at;
     int idle;
     uint64_t cached, changed_at; /* at the last look, and when that was something else */
     int64_t off;                 /* how much the sum was off at the last look */
@@ -90,6 +92,7 @@ int mpshm__cache_begin(struct manager *m)
     w->control = m->tree.control;
     w->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     m->cache = w;
+    w->idle = IDLE_LOOKS;
     atomic_store(&w->control->cache_unwatched, 0);
     if (w->event_fd < 0 || pthread_create(&thread, NULL, wait_for_cached, w) != 0)
         return -errno;
@@ -118,6 +121,17 @@ static void collect_groups(struct manager *m)
         snprintf(pid, sizeof(pid), "%d", atomic_load(&s->pid));
         w->count = mpshm__groups_of("", pid, w->groups, w->count, GROUPS);
     }
+}
+
+/* Another number when other processes are in the tree. */
+static uint64_t processes(const struct mpshm__control *control)
+{
+    uint64_t sum = 1;
+
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_TAKEN)
+            sum = sum * 0x9e3779b97f4a7c15u + (uint64_t)atomic_load(&control->slots[slot].pid);
+    return sum;
 }
 
 /* The machine itself, as if it were a group. */
@@ -221,13 +235,15 @@ void mpshm__cache_look(struct manager *m)
 
     if (read(w->event_fd, &n, sizeof(n)) == sizeof(n) ||
         (w->look_at == UINT64_MAX && !atomic_load(&w->control->cache_unwatched)))
-        w->look_at = w->idle = 0;
+        w->look_at = w->idle = w->groups_at = 0;
     if (now < w->look_at)
         return;
-    if (w->groups_at == 0 || now - w->groups_at >= LOOK_MS * 1000000ull) {
+    n = processes(w->control);
+    if (n != w->groups_of || now - w->groups_at >= LOOK_MS * 1000000ull) {
         collect_groups(m);
         correct(m);
         w->groups_at = now;
+        w->groups_of = n;
     }
     uint64_t least = measure(w, &headroom, &slack);
     uint64_t cached = atomic_load(&w->control->cached_bytes);
@@ -252,8 +268,10 @@ void mpshm__cache_look(struct manager *m)
         sleep_until_something_is_cached(w);
         return;
     }
+    if (cached == 0 && !scarce)
+        interval = EMPTY_MS;
     /* When there was nothing to gain, only slabs are left, which are their owners'. */
-    if (cached != 0 && (gained != 0 || cached <= limit) && headroom < INT64_MAX)
+    if ((gained != 0 || cached <= limit) && (uint64_t)headroom / (FASTEST / 1000) < interval)
         interval = (uint64_t)headroom / (FASTEST / 1000);
     if (interval < SOONEST_MS)
         interval = SOONEST_MS;

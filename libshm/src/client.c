@@ -1,5 +1,7 @@
 /* A tree as one process sees it: its slot, its manager, the arenas that it has met. */
 #define _GNU_SOURCE
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -102,9 +104,28 @@ int mpshm__tree_of(const unsigned char *id, int is_home, struct mpshm__tree **ou
     return 0;
 }
 
+/* Another thread of the parent may have forked while the descriptor was on its way: then that child
+ * has a copy, and a lock through it would outlive this process. Takes `fd` over. */
+static int alone(int fd)
+{
+    char path[32];
+    int own;
+
+    if (fd < 0)
+        return fd;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    own = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC));
+    if (own < 0)
+        return fd; /* no /proc: that one has to do */
+    close(fd);
+    return own;
+}
+
 int mpshm__tree_inherit(const unsigned char *id, int control_fd, int sock)
 {
     struct mpshm__tree *tree = mpshm__trees[0] == NULL ? blank(id) : NULL;
+
+    control_fd = alone(control_fd);
     int err = tree == NULL ? -ENOMEM : mpshm__tree_enter_by(tree, control_fd);
 
     if (err < 0) { /* there already, or not to be had: then by the path */

@@ -1,4 +1,4 @@
-"""Every public name of multiprocessing and of its submodules is in mp_all, and is the same object."""
+"""Every public name of multiprocessing and of its submodules is in mp_all; but for two it is the same object."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import mp_all as mp
 # Names that mean something else here, each with the reason.
 EXCEPTIONS = {
     "spawn": "the launcher function, as in torch; `import mp_all.spawn` is the module all the same",
+    "Pool": "a subclass of the standard pool, whose tasks survive the death of a worker",
 }
 # Modules that exist on every platform's disk and can only be imported on Windows.
 WINDOWS_ONLY = {"popen_spawn_win32"}
@@ -41,7 +42,7 @@ def test_the_walk_finds_what_it_should() -> None:
     assert {"pool", "connection", "managers", "shared_memory", "sharedctypes", "dummy.connection"} <= set(OURS)
 
 
-@pytest.mark.parametrize("name", multiprocessing.__all__)
+@pytest.mark.parametrize("name", sorted(set(multiprocessing.__all__) - set(EXCEPTIONS)))
 def test_a_name_of_multiprocessing_is_the_same_object(name: str) -> None:
     theirs = getattr(multiprocessing, name)
     # The functions of the package are bound methods of the default context: equal, where not identical.
@@ -66,6 +67,7 @@ def test_the_exceptions_are_what_they_are_said_to_be() -> None:
     assert callable(mp.spawn)
     assert not isinstance(mp.spawn, ModuleType)
     assert isinstance(importlib.import_module("multiprocessing.spawn"), ModuleType)
+    assert issubclass(mp.Pool, multiprocessing.pool.Pool)
     assert callable(mp.spawn), "the import of multiprocessing.spawn has replaced mp_all.spawn"
 
 
@@ -179,6 +181,19 @@ def test_objects_are_instances_of_both() -> None:
 @pytest.mark.parametrize("method", mp.get_all_start_methods())
 def test_contexts_are_the_same_objects(method: str) -> None:
     assert mp.get_context(method) is multiprocessing.get_context(method)
+
+
+def test_a_pool_of_a_context_is_ours_and_a_pool_of_the_standard_library(ctx) -> None:
+    with ctx.Pool(1) as pool:
+        assert type(pool) is mp.Pool
+        assert isinstance(pool, multiprocessing.pool.Pool)
+        assert pool._ctx is ctx
+        assert pool.apply(abs, (-1,)) == 1
+
+
+def test_a_pool_of_the_default_context_is_ours() -> None:
+    with mp.get_context(None).Pool(1) as pool:
+        assert type(pool) is mp.Pool
 
 
 def test_a_queue_of_a_context_is_a_queue_of_the_other(ctx) -> None:

@@ -72,7 +72,7 @@ def test_a_fork_while_other_threads_make_leases_takes_none_along(strategy: str) 
 
     def make() -> None:
         while not stop.is_set():
-            made.append(mp.Lease(print))
+            made.append(mp.Lease(int))
 
     threads = [threading.Thread(target=make) for _ in range(2)]
     for thread in threads:
@@ -101,7 +101,7 @@ def test_a_child_can_make_and_send_leases_of_its_own(strategy: str) -> None:
         out.put(ended.wait(WAIT_S))
 
     ctx = mp.get_context("fork")
-    kept = mp.Lease(print)
+    kept = mp.Lease(int)
     out = ctx.SimpleQueue()
     process = ctx.Process(target=child, args=(out,))
     process.start()

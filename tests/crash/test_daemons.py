@@ -174,7 +174,10 @@ KILLED_OWNER = """
 
 def run(tmp_path: Path, program: str, *arguments: str, timeout: float = 170, **environment: str) -> str:
     with runtime_folder() as folder:
-        environment = {"MPSHM_RUNTIME_DIR": str(folder), "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS / 'crash'}"} | environment
+        environment = {
+            "MPSHM_RUNTIME_DIR": str(folder),
+            "PYTHONPATH": f"{TESTS}{os.pathsep}{TESTS / 'crash'}",
+        } | environment
         return succeeded(run_script(tmp_path, PRELUDE + program, *arguments, timeout=timeout, **environment))
 
 
@@ -188,7 +191,11 @@ def test_a_daemon_shares_as_before_and_its_own_sockets_are_left_alone(
 @pytest.mark.parametrize("spelt", ["as it is", "with a slash", "with two slashes", "as a link"])
 def test_what_a_daemon_holds_is_kept_when_the_manager_is_killed(tmp_path: Path, strategy: str, spelt: str) -> None:
     with runtime_folder() as folder:
-        path = {"as it is": f"{folder}", "with a slash": f"{folder}/", "with two slashes": f"{folder.parent}//{folder.name}"}
+        path = {
+            "as it is": f"{folder}",
+            "with a slash": f"{folder}/",
+            "with two slashes": f"{folder.parent}//{folder.name}",
+        }
         if spelt == "as a link":
             (tmp_path / "link").symlink_to(folder)
         name = path.get(spelt, str(tmp_path / "link"))

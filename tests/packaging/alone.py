@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import multiprocessing
+import os
 import sys
 from typing import Any
 
@@ -49,11 +50,12 @@ def there_and_back(module: str) -> None:
 
 
 def expect(package: str) -> None:
-    siblings = {"mp_core", "mp_reductions", "mp_spawn", "mp_cuda", "mp_all"}
+    siblings = {"mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_all"}
     brings = {
         "mp-core": {"mp_core"},
         "mp-reductions": {"mp_core", "mp_reductions"},
         "mp-spawn": {"mp_core", "mp_spawn"},
+        "mp-pool": {"mp_core", "mp_pool"},
         "mp-cuda": {"mp_core", "mp_cuda"},
         "mp-all": siblings,
     }[package]
@@ -68,6 +70,17 @@ def expect(package: str) -> None:
         import mp_spawn
 
         mp_spawn.spawn(rank, ("hello",), nprocs=2)
+    if package == "mp-pool":
+        import mp_pool
+
+        with mp_pool.Pool(2) as pool:
+            lost = pool.apply_async(os._exit, (3,))
+            assert pool.map(abs, [-1, -2]) == [1, 2]
+            try:
+                lost.get(60)
+            except mp_pool.WorkerLostError as error:
+                assert error.exitcode == 3
+        assert "numpy" not in sys.modules
     if package == "mp-core":
         import mp_core
 

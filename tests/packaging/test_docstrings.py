@@ -18,7 +18,7 @@ import pytest
 import mp_all as mp
 import mp_cuda
 
-PACKAGES = ["mp_core", "mp_reductions", "mp_spawn", "mp_cuda"]
+PACKAGES = ["mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda"]
 # Constants have no docstring of their own; the page that lists them says what they are.
 CONSTANTS = {"ENV_VAR_PARALLEL_START"}
 

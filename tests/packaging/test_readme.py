@@ -23,7 +23,7 @@ BLOCKS = {
 
 def test_each_package_and_the_project_have_a_readme() -> None:
     assert [str(path) for path in READMES if not path.exists()] == []
-    assert len(READMES) == 6
+    assert len(READMES) == 7
 
 
 def test_the_projects_readme_shows_a_program() -> None:

@@ -46,7 +46,7 @@ def public(package: str) -> set[str]:
     return {f"{home}.{name}" for name in (names - modules) | inside}
 
 
-@pytest.mark.parametrize("package", ["mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_cuda"])
+@pytest.mark.parametrize("package", ["mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda"])
 def test_each_public_name_of_a_package_is_in_the_reference(package: str) -> None:
     assert public(package) - set(documented()) == set()
 

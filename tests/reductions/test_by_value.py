@@ -124,7 +124,7 @@ def test_a_descriptor_that_is_used_again_is_judged_again(strategy: str) -> None:
         other.close()
 
 
-@pytest.mark.parametrize("make", [lambda: mp.Block(100), lambda: mp.Lease(print)], ids=["block", "lease"])
+@pytest.mark.parametrize("make", [lambda: mp.Block(100), lambda: mp.Lease(int)], ids=["block", "lease"])
 def test_what_has_no_value_is_refused_with_what_to_do(make: Any) -> None:
     thing = make()
     with connected("AF_INET") as (ours, theirs):

@@ -95,6 +95,8 @@ def kill_self(rank: int, bad: int, signum: int) -> None:
 
 def interrupt_self(rank: int) -> None:
     if rank == 1:
+        # A program that was started in the background of a shell ignores it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.kill(os.getpid(), signal.SIGINT)
     time.sleep(LONG)
 

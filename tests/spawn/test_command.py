@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from descendants import Watched
+from jobs import take_defaults
 
 SCRIPT = """
     import os, signal, sys, time
@@ -74,6 +75,7 @@ def running(*arguments: str) -> Iterator[subprocess.Popen[str]]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        preexec_fn=take_defaults,
     ) as process:
         try:
             yield process

@@ -9,7 +9,7 @@ import signal
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -325,7 +325,17 @@ ON_A_TERMINAL = """
 """
 
 
-def test_a_second_control_c_while_ending_kills_at_once(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Control-C is an exception here, also if these tests were started in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_control_c_while_ending_kills_at_once(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch, interruptible: None
+) -> None:
     job = started(ranks.ignore_sigterm, pipe[1], start_method="fork")
     for _ in range(2):
         pipe[0].recv()

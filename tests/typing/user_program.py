@@ -128,6 +128,12 @@ def memory() -> None:
     lease = mp_all.Lease(lambda: None)
     assert_type(mp_all.claim_lease(lease.offer()), mp_all.Claim)
     assert_type(mp_all.get_thread_name(), str)
+    ours, _ = mp_all.Pipe()
+    mp_all.set_sharing(False, ours)
+    assert_type(mp_all.get_sharing(), bool)
+    assert_type(mp_all.ReceiveError("why", 24).errno, int | None)
+    warnings: list[type[Warning]] = [mp_all.SharedMemoryWarning, mp_all.RepeatedCopyWarning]
+    del warnings
     mp_all.set_parent_death_signal(0)
 
 

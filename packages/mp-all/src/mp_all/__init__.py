@@ -2,9 +2,10 @@
 
     import mp_all as multiprocessing
 
-Everything of `multiprocessing` is here, being the same objects. Arrays that cross a process boundary (queues, pipes,
-pools, arguments, results, executors) travel through shared memory. Beside that: `shared.zeros` and its family,
-`is_shared`, `share_memory`, sharing strategies, and the launcher `spawn`.
+Everything of `multiprocessing` is here, being the same objects but for `Pool`, which goes on when a worker is killed.
+Arrays that cross a process boundary (queues, pipes, pools, arguments, results, executors) travel through shared memory.
+Beside that: `shared.zeros` and its family, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`, and
+`ProcessPoolExecutor`.
 """
 
 # What this module needs for itself has an underscore: its other names are public.
@@ -23,6 +24,11 @@ from mp_core import _set_thread_name as _set_thread_name
 from mp_reductions import *  # noqa: F403
 from mp_spawn import *  # noqa: F403
 
+if _sys.platform == "linux":
+    import mp_pool as _pool
+    from mp_pool import *  # noqa: F403
+    from mp_pool import _contexts
+
 __version__ = _core.__version__
 
 if not _typing.TYPE_CHECKING:  # to a type checker all that the imports above bring is public; see mp_core
@@ -30,6 +36,8 @@ if not _typing.TYPE_CHECKING:  # to a type checker all that the imports above br
     __all__ += _core.__all__
     __all__ += _reductions.__all__
     __all__ += _spawn.__all__
+    if _sys.platform == "linux":
+        __all__ += [name for name in _pool.__all__ if name not in __all__]  # Pool is in both
     __all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
 
 _aliases.install(__name__)
@@ -40,6 +48,7 @@ if _sys.platform == "linux":
     import mp_cuda as _cuda
 
     _cuda.init_reductions()
+    _contexts.install()
 
 
 if not _typing.TYPE_CHECKING:  # a type checker that saw this would take any name for granted

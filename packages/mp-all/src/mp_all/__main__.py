@@ -15,7 +15,8 @@ from mp_all._limits import limits, size
 
 __all__ = ["main"]
 
-PACKAGES = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-cuda", "numpy", "cffi", "cuda-python", "torch")
+OURS = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda")
+PACKAGES = (*OURS, "numpy", "cffi", "cuda-python", "torch")
 
 
 def versions() -> Iterator[tuple[str, str]]:

@@ -57,6 +57,9 @@ def _reason(number: int, handle: bytes) -> str:
             )
     if number == errno.ESTALE:
         return "its handle was used before, or its memory is gone because its sender took it back"
+    if number == errno.EPROTO:
+        found = _native.ffi.string(_native.lib.mpshm_refused_version()).decode() or "an older one"
+        return f"its sender shares through version {found} of libshm; install the same mp-core for both"
     return _REASONS.get(number, os.strerror(number))
 
 

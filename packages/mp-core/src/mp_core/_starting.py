@@ -35,7 +35,8 @@ class _Start(threading.local):
 
     opened: tuple[int, ...] = ()
     popen: Any = None
-    room = True
+    # Only where somebody closes them: a launcher of its own kind calls open_for_child itself.
+    room = False
 
 
 _start = _Start()
@@ -100,6 +101,7 @@ def close_after_start(kind: Any) -> None:
     def closing_start(process: Any) -> Any:
         before = _start.__dict__.copy()  # an argument whose pickling starts a process of its own
         _start.__dict__.clear()
+        _start.room = True
         try:
             return start(process)
         finally:

@@ -159,7 +159,7 @@ _NO_MEANS = {
 _REASONS = {
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close what is not needed",
     errno.ENFILE: "the system has no descriptor left; close some, or raise fs.file-max",
-    errno.EUSERS: "256 processes of this tree use shared memory already; let some of them end, or send a private array",
+    errno.EUSERS: "1024 processes of this tree share memory already; let some of them end, or send a private array",
     errno.EFBIG: "this process may not make a file as large as that, and shared memory counts as one; raise the "
     "limit (ulimit -f)",
     errno.EDQUOT: "the folder that its small files go into is full; free some of it, or set MPSHM_RUNTIME_DIR to "
@@ -179,7 +179,27 @@ _REASONS = {
 
 
 def _reason(number: int) -> str:
+    folder = os.environ.get("MPSHM_RUNTIME_DIR", "")
+    if number == errno.EINVAL and folder and not os.path.isabs(folder):
+        return f"MPSHM_RUNTIME_DIR is {folder!r}, which is relative; give an absolute path, the same for all processes"
+    if number == errno.EPROTO:
+        return other_version()
     return _REASONS.get(number, os.strerror(number))
+
+
+def other_version() -> str:
+    """
+    Say which other version of the library has made the files of this process's tree.
+
+    >>> "version" in other_version()
+    True
+    """
+    found = _native.ffi.string(_native.lib.mpshm_refused_version()).decode() or "an older one"
+    own = _native.ffi.string(_native.lib.mpshm_version()).decode()
+    return (
+        f"its processes share through version {found} of libshm, and this one has version {own}; install the same "
+        "mp-core for all of them"
+    )
 
 
 def _no_room(size: int, name: str) -> str:

@@ -88,7 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
     job.own_group = True
     with Forwarding() as forwarding:
         context = ProcessContext._of(job)
-        context._forward(forwarding)
+        forwarding.send = context._pass_on
+        context._signals = forwarding
         # Ranks that have the terminal for themselves would write across it.
         with shown(chosen.nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
             error = outcome(context)

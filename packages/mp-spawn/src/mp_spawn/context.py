@@ -35,8 +35,6 @@ INTERRUPTED = 1.0
 AFTER_A_SIGNAL = 30.0
 # After a signal to this process: until its group has been sent it too, if it has.
 TO_THE_GROUP = 0.5
-# Until ranks have told what they are doing, all together.
-FOR_STACKS = 2.0
 
 logger = logging.getLogger("mp_spawn")
 
@@ -240,18 +238,10 @@ class ProcessContext:
                 self._lock.release()
                 return
 
-    def _forward(self, signals: Forwarding) -> None:
-        """
-        Send the ranks what this process is sent; those that have been told to end have time for it.
-        """
-
-        def send(signum: int) -> None:
-            if signal.Signals(signum).name in ENDING:
-                self._patience = AFTER_A_SIGNAL
-            self._signal(signum)
-
-        signals.send = send
-        self._signals = signals
+    def _pass_on(self, signum: int) -> None:
+        if signal.Signals(signum).name in ENDING:
+            self._patience = AFTER_A_SIGNAL
+        self._signal(signum)
 
     def _count_ended(self) -> int:
         return sum(rank.ended for rank in self._ranks)
@@ -299,7 +289,7 @@ class ProcessContext:
         again = old.restarts + 1
         logger.warning("%s; it is started again (%d of %d)", failure.describe(), again, job.max_restarts)
         self._past.append(failure)
-        self._write_down(failure)
+        job.output.add(failure.rank, failure.written_down())
         try:
             new = job.start({old.index: again})[0]
         except BaseException:
@@ -322,8 +312,9 @@ class ProcessContext:
         failures = [failure for rank in self._ranks if (failure := self._failure(rank)) is not None]
         if not failures:
             return None
-        for failure in failures:
-            self._write_down(failure)
+        if self._job is not None:
+            for failure in failures:
+                self._job.output.add(failure.rank, failure.written_down())
         with_output = [
             dataclasses.replace(
                 failure, stdout=self._text(failure.rank, "stdout"), stderr=self._text(failure.rank, "stderr")
@@ -338,37 +329,12 @@ class ProcessContext:
         """
         try:
             self._pass_time(grace_period)
-            if casualties:
-                for rank in self._ranks:
-                    if not rank.ended:
-                        logger.warning("Terminating process %s via signal SIGTERM", rank.pid)
             self._signal(signal.SIGTERM, casualties)
             self._pass_time(TERM_TO_KILL)
         finally:
             self._signal(signal.SIGKILL, casualties)
             self._pass_time(KILL_TO_DEAD)
             self._finish()
-
-    def _write_down(self, failure: Failure) -> None:
-        if self._job is not None:
-            self._job.output.add(failure.rank, f"{failure.traceback or failure.stack}{failure.describe()}\n")
-
-    def _stacks(self) -> list[str]:
-        """
-        What each rank that still runs is doing.
-        """
-        slow = [rank for rank in self._ranks if not rank.ended and rank.stacks is not None]
-        for rank in slow:
-            rank.ask_for_stacks()
-        deadline = time.monotonic() + FOR_STACKS
-        told = []
-        for rank in slow:
-            assert rank.stacks is not None
-            stack = rank.stacks.wait(rank.pid, deadline - time.monotonic())
-            told.append(f"rank {rank.index} (pid {rank.pid}):\n{stack.rstrip() or '  no answer'}")
-            if self._job is not None:
-                self._job.output.add(rank.index, f"too slow: {told[-1]}\n")
-        return told
 
     def _text(self, rank: int, stream: str) -> str:
         return "" if self._job is None else self._job.output.text(rank, stream)

@@ -60,6 +60,10 @@ class Failure:
         """The failure in one line."""
         return f"rank {self.rank} (pid {self.pid}): {self.reason}"
 
+    def written_down(self) -> str:
+        """The failure for a file: what is known of the stack, and the failure in one line."""
+        return f"{self.traceback or self.stack}{self.describe()}\n"
+
 
 class ProcessException(Exception):
     """

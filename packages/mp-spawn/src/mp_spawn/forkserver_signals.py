@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 
 from mp_spawn.signals import FROM_OUTSIDE
 
 __all__: list[str] = []
 
-_in_server = True
-_before = signal.pthread_sigmask(signal.SIG_BLOCK, FROM_OUTSIDE)
+_before: set[int] = set()
+_in_server = any(word.startswith("from multiprocessing.forkserver import main") for word in sys.orig_argv)
 
 
 def _restore() -> None:
@@ -25,4 +26,6 @@ def _restore() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, _before)
 
 
-os.register_at_fork(after_in_child=_restore)
+if _in_server:
+    _before = {int(signum) for signum in signal.pthread_sigmask(signal.SIG_BLOCK, FROM_OUTSIDE)}
+    os.register_at_fork(after_in_child=_restore)

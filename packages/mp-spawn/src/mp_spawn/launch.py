@@ -18,6 +18,7 @@ from mp_spawn.job import Env, Job, Starter
 from mp_spawn.nursery import Nursery
 from mp_spawn.output import output_for
 from mp_spawn.pidfd import has_pidfds
+from mp_spawn.rank import stacks_of
 
 __all__ = ["ENV_VAR_PARALLEL_START", "run", "spawn", "start_processes"]
 
@@ -346,11 +347,12 @@ def run(
     started, ended = ProcessContext._run(job, timeout, grace_period)
     if not ended:
         slow = len(started.sentinels)
-        stacks = started._stacks()
+        stacks = stacks_of(started._ranks)
         started.terminate()
         error = TimeoutError(f"{slow} of {nprocs} ranks still ran after {timeout} s, and have been ended")
-        for stack in stacks:
+        for rank, stack in stacks.items():
             error.add_note(stack)
+            job.output.add(rank, f"too slow: {stack}\n")
         raise error
     return [_result(rank, blob) for rank, blob in enumerate(started._reports())]
 

@@ -28,7 +28,8 @@ class OneReader:
     """
     Stands for *popen*, what a process object of `multiprocessing` asks about its process.
 
-    >>> child = multiprocessing.get_context("fork").Process(target=print)
+    >>> import multiprocessing
+    >>> child = multiprocessing.get_context("fork").Process(target=int)
     >>> child.start()
     >>> child._popen = OneReader(child._popen)
     >>> child.join()

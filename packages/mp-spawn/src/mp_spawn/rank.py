@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import pickle
 import signal
 import time
@@ -14,12 +15,16 @@ from mp_spawn.pidfd import PidFd
 from mp_spawn.report import Inbox, Kind, Report
 from mp_spawn.stacks import DUMP, Stacks
 
-__all__ = ["Rank", "all_ended"]
+__all__ = ["Rank", "all_ended", "stacks_of"]
+
+logger = logging.getLogger("mp_spawn")
 
 # A death is seen when the kernel has closed the dead process's files, and by then its peers may have
 # complained of broken connections. In the order of failures, a death therefore counts as having come this
 # much earlier.
 HEAD_START = 0.05
+# Until ranks have told what they are doing, all together.
+FOR_STACKS = 2.0
 # After these, faulthandler has written.
 CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, getattr(signal, "SIGBUS", signal.SIGSEGV)}
@@ -98,6 +103,7 @@ class Rank:
             return
         if casualty and self._casualty_at is None:
             self._casualty_at = time.monotonic()
+            logger.warning("Terminating process %s via signal %s", self.pid, name_of_signal(signum))
         self._pidfd.send(signum)
 
     def kill(self) -> None:
@@ -162,6 +168,21 @@ def _unpickled(blob: bytes) -> BaseException | None:
     except Exception:
         return None  # nothing was sent, or it cannot be made again here; the text is enough
     return error if isinstance(error, BaseException) else None
+
+
+def stacks_of(ranks: list[Rank]) -> dict[int, str]:
+    """
+    What each of them that still runs is doing, by rank; without those that were not to be asked.
+    """
+    slow = [(rank, rank.stacks) for rank in ranks if not rank.ended and rank.stacks is not None]
+    for rank, _ in slow:
+        rank.ask_for_stacks()
+    deadline = time.monotonic() + FOR_STACKS
+    texts = {rank: stacks.wait(rank.pid, deadline - time.monotonic()) for rank, stacks in slow}
+    return {
+        rank.index: f"rank {rank.index} (pid {rank.pid}):\n{text.rstrip() or '  no answer'}"
+        for rank, text in texts.items()
+    }
 
 
 def all_ended(ranks: list[Rank]) -> bool:

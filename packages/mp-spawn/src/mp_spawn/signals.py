@@ -52,6 +52,7 @@ def group_was_sent(signum: int, pids: list[int], witness: int = 0) -> bool:
     *witness* is a process of the group that blocks it. Without one, where each of *pids* has a handler, the answer is
     not known: then it is True, since no signal is better than two.
 
+    >>> import os
     >>> group_was_sent(signal.SIGTERM, [os.getpid()])
     False
     """
@@ -64,6 +65,7 @@ def was_sent(pid: int, signum: int) -> bool:
     """
     Whether a process that blocks the signal has been sent it; one that did not, and has gone, has been, too.
 
+    >>> import os
     >>> was_sent(os.getpid(), signal.SIGTERM)
     False
     """
@@ -74,6 +76,7 @@ def would_have_died(pid: int, signum: int) -> bool:
     """
     Whether the process lives and neither blocks nor ignores nor catches the signal: it has not been sent it, then.
 
+    >>> import os
     >>> would_have_died(os.getpid(), signal.SIGTERM)
     True
     """

@@ -1,0 +1,319 @@
+"""The parent's side of one worker: a socket with its tasks, a pipe with its results, and its death.
+
+Note [Tasks that can be taken back]
+-----------------------------------
+Tasks go through a SOCK_SEQPACKET pair: one packet is one task, and the kernel hands out a packet whole, to one reader.
+The parent keeps a descriptor of the worker's end. So it can read a task back that the worker has not read yet: when
+another worker is idle, when the one before it takes long, and when the worker has died. A task that is in the socket
+was not begun; one that is not there and has no result was. Nothing else has to be known, and no lock is shared.
+
+- The worker dies: the parent empties the socket and the pipe. At most one task is left: the one that it ran.
+- The worker is stopped: its socket fills, and the parent's sends, which never wait, are refused. Tasks are taken back.
+- The parent dies: all descriptors of its end are closed, and the worker reads an end. Other children that were forked
+  meanwhile close theirs (`_close_in_child`).
+- No room for a packet, no descriptor for a new worker: the task stays in the queue.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mp_pool._task import Task
+from mp_pool._wire import HEADER, PACKET
+from mp_pool._worker import Settings, work
+
+__all__ = ["Descriptor", "Frame", "Worker"]
+
+_ROOM = PACKET - HEADER.size
+_CHUNK = 1 << 20
+
+# What a forked child must not keep: else the end of this process would not end its workers. By identity.
+_own: dict[int, socket.socket | Descriptor] = {}
+
+Frame = tuple[int, int, Any]  # number of the task, kind, data
+
+
+class Descriptor:
+    """A descriptor of this process only, closed once."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        _own[id(self)] = self
+
+    def fileno(self) -> int:
+        """The number, -1 when it is closed."""
+        return self.fd
+
+    def close(self) -> None:
+        """Close it; again does nothing."""
+        _own.pop(id(self), None)
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def _close_in_child() -> None:
+    for each in list(_own.values()):
+        each.close()
+    _own.clear()
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class Worker:
+    """One worker process as the parent sees it. Not thread-safe: the scheduler's lock is held, except in `read`."""
+
+    def __init__(self, make: Callable[..., Any], settings: Settings) -> None:
+        self.tasks: dict[int, Task] = {}  # sent and not answered, in this order
+        self.backlog: deque[memoryview] = deque()  # packets for which there was no room yet
+        self.in_parts = False  # the only task here comes in more than one packet, or comes late
+        self.ready = False
+        self.window = 4  # how many tasks may be here at once
+        self.pace: float | None = None  # seconds a task, by its answers
+        self.recalled = False  # since its last answer
+        self.left = settings.max_tasks
+        self.since = time.monotonic()  # when the task at the head began, as far as the parent can know
+        self.killed_for: int | None = None  # the task that took too long
+        self.told_to_end = False
+        self.failure: BaseException | None = None  # what its initializer raised
+        self.hung_up = False
+        self._partial = b""
+        self._large: tuple[int, int, bytearray] | None = None
+        self._filled = 0
+        self.death: Descriptor | None = None
+        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._near, self._far = near, far
+        _own[id(near)], _own[id(far)] = near, far
+        try:
+            reader, writer = os.pipe()
+        except BaseException:
+            self.close()
+            raise
+        self.results = Descriptor(reader)
+        # What the worker gets, and a forked one keeps.
+        theirs = Connection(writer, readable=False)
+        try:
+            with Connection(os.dup(far.fileno()), writable=False) as tasks, theirs:
+                near.setblocking(False)
+                os.set_blocking(reader, False)
+                self.process = make(target=work, args=(tasks, theirs, settings))
+                # A worker that has not come to its own handler yet would end with a traceback at a ctrl-C.
+                # The fork server, which this may start, would hand the mask on to processes of others.
+                inherits = getattr(self.process, "_start_method", None) in ("fork", "spawn")
+                mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if inherits else ())
+                try:
+                    self.process.start()
+                finally:
+                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        except BaseException:
+            self.close()
+            raise
+        self.pid: int = self.process.pid
+        # The sentinel of a process stays open while a child of its own lives; a pidfd does not.
+        try:
+            self.death = Descriptor(os.pidfd_open(self.pid))
+        except (AttributeError, OSError):
+            pass  # an old kernel, or a container that forbids it; or it has been reaped
+        self.sentinel: int = self.process.sentinel if self.death is None else self.death.fileno()
+
+    def close(self) -> None:
+        """
+        Close all descriptors.
+        """
+        for each in (self._near, self._far):
+            _own.pop(id(each), None)
+            each.close()
+        for descriptor in (getattr(self, "results", None), self.death):
+            if descriptor is not None:
+                descriptor.close()
+
+    def send(self, task: Task) -> bool:
+        """
+        Hand over *task*, whose payload is made; False when there is no room for it now. Never waits.
+        """
+        payload = task.payload
+        size = len(payload)
+        header = HEADER.pack(task.number, size, task.kind)
+        if size <= _ROOM:
+            try:
+                self._near.send(header + payload if type(payload) is bytes else header + bytes(payload))
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM):
+                    raise
+                if self.tasks:
+                    return False
+                self.in_parts = True
+                self.backlog.append(memoryview(header + payload))
+        else:
+            if self.tasks:
+                return False  # a long one has nothing before it and nothing behind it
+            self.in_parts = True
+            view = memoryview(payload)
+            self.backlog.append(memoryview(header + view[:_ROOM]))
+            self.backlog.extend(view[at : at + PACKET] for at in range(_ROOM, size, PACKET))
+            self.send_backlog()
+        task.payload = None
+        if not self.tasks:
+            self.since = time.monotonic()
+        self.tasks[task.number] = task
+        if self.left is not None:
+            self.left -= 1
+        return True
+
+    def send_backlog(self) -> None:
+        """
+        Send of a long task what there is room for.
+        """
+        try:
+            while self.backlog:
+                self._near.send(self.backlog[0])
+                self.backlog.popleft()
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM):
+                raise
+
+    def writable_fd(self) -> int:
+        """The descriptor to wait on when there is a backlog."""
+        return self._near.fileno()
+
+    def tell_to_end(self) -> None:
+        """
+        Ask the worker to end after what it has; it has nothing, so there is room.
+        """
+        self.told_to_end = True
+        try:
+            self._near.send(HEADER.pack(0, 0, 0))
+        except OSError:
+            self.signal(signal.SIGTERM)
+
+    def signal(self, number: int) -> None:
+        """
+        Send a signal to the worker, and to no other process that has its number by now.
+        """
+        try:
+            if self.death is not None:
+                signal.pidfd_send_signal(self.death.fileno(), number)
+            elif number == signal.SIGTERM:
+                self.process.terminate()
+            else:
+                self.process.kill()
+        except OSError:
+            pass  # it has ended
+
+    def take_back(self) -> Task | None:
+        """
+        The oldest task that the worker has not read; None when there is none.
+        """
+        if self.in_parts or not self.tasks:
+            return None
+        try:
+            packet = self._far.recv(PACKET, socket.MSG_DONTWAIT)
+        except OSError:
+            return None
+        number, length, _ = HEADER.unpack_from(packet)
+        task = self.tasks.pop(number)
+        task.payload = packet[HEADER.size :]
+        assert len(task.payload) == length
+        if self.left is not None:
+            self.left += 1
+        return task
+
+    def take_all_back(self) -> list[Task]:
+        """
+        Of a dead worker: every task that it has not begun. What remains in `tasks` it had begun.
+        """
+        if self.in_parts:
+            # If a part is left, the worker has not begun. The pickle is not whole any more and is made again.
+            unread = bool(self.backlog) or self._has_unread()
+            self.backlog.clear()
+            back = list(self.tasks.values()) if unread else []
+            if unread:
+                self.tasks.clear()
+            return back
+        back = []
+        while (task := self.take_back()) is not None:
+            back.append(task)
+        return back
+
+    def _has_unread(self) -> bool:
+        try:
+            return bool(self._far.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def answered(self, number: int) -> Task | None:
+        """
+        The task of a result, which is the worker's no longer.
+        """
+        self.in_parts = False
+        return self.tasks.pop(number, None)
+
+    def read(self) -> list[Frame]:
+        """
+        Whole messages of the worker, as many as there are now. The only method that needs no lock: one thread reads.
+        """
+        frames: list[Frame] = []
+        for _ in range(64):  # then others get their turn
+            if self._large is not None:
+                if not self._read_large(frames):
+                    break
+                continue
+            try:
+                data = os.read(self.results.fileno(), _CHUNK)
+            except BlockingIOError:
+                break
+            if not data:
+                self.hung_up = True
+                break
+            short = len(data) < 4096
+            self._parse(self._partial + data if self._partial else data, frames)
+            if short:
+                break  # most likely there is no more; if there is, poll says so
+        return frames
+
+    def _parse(self, data: bytes, frames: list[Frame]) -> None:
+        at, end, first = 0, len(data), HEADER.size
+        unpack = HEADER.unpack_from
+        while end - at >= first:
+            number, length, kind = unpack(data, at)
+            stop = at + first + length
+            if stop > end:
+                if length > _CHUNK // 16:
+                    whole = bytearray(length)
+                    self._filled = end - at - first
+                    whole[: self._filled] = data[at + first :]
+                    self._large = (number, kind, whole)
+                    at = end
+                break
+            frames.append((number, kind, data[at + first : stop]))
+            at = stop
+        self._partial = data[at:]
+
+    def _read_large(self, frames: list[Frame]) -> bool:
+        """
+        Fill the long result that has begun; False when there is nothing to read.
+        """
+        assert self._large is not None
+        number, kind, whole = self._large
+        try:
+            with memoryview(whole) as view, view[self._filled :] as rest:
+                size = os.readv(self.results.fileno(), [rest])
+        except BlockingIOError:
+            return False
+        if size == 0:
+            self.hung_up = True
+            return False
+        self._filled += size
+        if self._filled == len(whole):
+            self._large = None
+            frames.append((number, kind, whole))
+        return True

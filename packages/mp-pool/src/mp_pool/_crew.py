@@ -1,0 +1,211 @@
+"""The workers of a pool as a whole: started, watched, timed, replaced when they die, ended."""
+
+from __future__ import annotations
+
+import select
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing import connection
+from typing import Any
+
+from mp_pool._channel import Worker
+from mp_pool._dispatch import PATIENCE, Dispatcher
+from mp_pool._memory import OomCounter
+from mp_pool._task import Outcome, Task, name_of
+from mp_pool._worker import Settings
+from mp_pool.errors import TaskTimeoutError, WorkerLostError
+
+__all__ = ["DEATH", "RESULTS", "Crew", "end_workers"]
+
+ATTEMPTS = 3  # starts of workers, in a row, none of which became ready
+KILLED = 10  # the same, when the last was killed from outside: that is no fault of the initializer
+GRACE = 2.0  # seconds between SIGTERM and SIGKILL
+HANG_UP = 1.0  # seconds between the end of a worker's pipe and its own
+RETRY = 0.2  # seconds after a process could not be started
+
+RESULTS, DEATH, ROOM = range(3)
+
+
+class Crew:
+    """
+    The workers. The caller holds the scheduler's lock.
+
+    *make* makes a process, *size* is how many there are to be; with *lazily* they start when there is work for them.
+    """
+
+    def __init__(
+        self, make: Callable[..., Any], size: int, settings: Settings, timeout: float | None, lazily: bool
+    ) -> None:
+        self.reason: BaseException | None = None  # what has ended the pool by itself
+        self.dispatcher = Dispatcher(make, settings, timeout)
+        self.size = size
+        self.wanted = 0 if lazily else size
+        self._lazily, self._timeout = lazily, timeout
+        self._leaving: list[Worker] = []  # they take no more tasks, and have not ended yet
+        self._failures = 0
+        self._retry_at: float | None = None
+        self._oom = OomCounter()
+        self._in_poll: dict[int, tuple[Worker, int]] = {}
+        self._poll = select.poll()
+
+    def _fill(self) -> None:
+        """
+        Start workers until there are as many as wanted.
+        """
+        now = time.monotonic()
+        if self._retry_at is not None and now < self._retry_at:
+            return
+        self._retry_at = None
+        while len(self.dispatcher.workers) < self.wanted and self.reason is None:
+            try:
+                self.dispatcher.start_worker()
+            except Exception as error:
+                # No memory, descriptors or processes now. Those that live go on.
+                self._failures += 1
+                if self._failures >= ATTEMPTS and not self.dispatcher.workers:
+                    self.reason = error
+                self._retry_at = now + RETRY
+                self.dispatcher.news = True
+                return
+
+    def _watch(self) -> None:
+        """
+        Have poll look at every worker, new ones included.
+        """
+        if not self.dispatcher.changed:
+            return
+        self.dispatcher.changed = False
+        wanted: dict[int, tuple[Worker, int]] = {}
+        for worker in [*self.dispatcher.workers, *self._leaving]:
+            wanted[worker.sentinel] = worker, DEATH
+            if not worker.hung_up:
+                wanted[worker.results.fileno()] = worker, RESULTS
+            worker.send_backlog()
+            if worker.backlog:
+                wanted[worker.writable_fd()] = worker, ROOM
+        for fd in self._in_poll.keys() - wanted.keys():
+            self._poll.unregister(fd)
+        for fd, (_, what) in wanted.items():
+            if fd not in self._in_poll or self._in_poll[fd][1] != what:
+                self._poll.register(fd, select.POLLOUT if what == ROOM else select.POLLIN)
+        self._in_poll = wanted
+
+    def _delay(self) -> float | None:
+        """
+        How many milliseconds to wait at most, None for ever.
+        """
+        times = [] if self._retry_at is None else [self._retry_at]
+        for worker in self.dispatcher.workers:
+            if len(worker.tasks) > 1 and not worker.recalled:
+                times.append(worker.since + PATIENCE)
+            if worker.tasks and self._timeout is not None and worker.killed_for is None:
+                times.append(worker.since + self._timeout)
+            if worker.hung_up:
+                times.append(worker.since + HANG_UP)
+        return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+
+    def _check_times(self, now: float) -> None:
+        for worker in self.dispatcher.workers:
+            if worker.hung_up and now > worker.since + HANG_UP:
+                worker.signal(signal.SIGKILL)  # a task has closed its pipe, so no result will come
+            if not worker.tasks:
+                continue
+            if len(worker.tasks) > 1 and now > worker.since + PATIENCE and not worker.recalled:
+                self.dispatcher.recall(worker)
+            if self._timeout is not None and now > worker.since + self._timeout and worker.killed_for is None:
+                worker.killed_for = next(iter(worker.tasks))
+                worker.signal(signal.SIGKILL)
+
+    # Workers that end.
+
+    def _hung_up(self, worker: Worker, now: float) -> None:
+        """
+        The worker's pipe has ended: it is about to end itself, or can answer no more.
+        """
+        self.dispatcher.changed = True
+        if worker not in self.dispatcher.workers:
+            return
+        self.dispatcher.take_from(worker)
+        worker.since = now
+        if worker.ready and not worker.tasks:
+            # It may take its time to end, or never do it. Another takes its place, in a lazy pool when there is work.
+            self.dispatcher.workers.remove(worker)
+            self._leaving.append(worker)
+            self.wanted -= self._lazily
+
+    def _died(self, worker: Worker) -> list[tuple[Task, Outcome]]:
+        """
+        Take the tasks of a dead worker back, or fail those that it had begun.
+        """
+        self.dispatcher.changed = True
+        exitcode = _exitcode(worker)
+        outcomes: list[tuple[Task, Outcome]] = []
+        if worker in self._leaving:
+            self._leaving.remove(worker)
+            self.wanted += self._lazily and exitcode != 0  # it was killed
+        elif worker in self.dispatcher.workers:
+            self.dispatcher.take_from(worker)
+            self.dispatcher.workers.remove(worker)
+            for task in reversed(worker.tasks.values()):
+                if worker.killed_for == task.number:
+                    seconds = self._timeout or 0.0
+                    error: Exception = TaskTimeoutError(worker.pid, seconds, name_of(task), task.position)
+                elif task.retries > 0:
+                    task.retries -= 1
+                    self.dispatcher.queue.appendleft(task)
+                    continue
+                else:
+                    error = WorkerLostError(worker.pid, exitcode, name_of(task), task.position, self._starved(exitcode))
+                outcomes.append((task, (False, error)))
+            self._count_failure(worker, exitcode)
+            if self._lazily and exitcode == 0 and not worker.tasks:
+                self.wanted -= 1  # as it was asked to; there is another when there is work
+        for fd in [fd for fd, (each, _) in self._in_poll.items() if each is worker]:
+            self._poll.unregister(fd)
+            del self._in_poll[fd]
+        worker.close()
+        return outcomes
+
+    def _count_failure(self, worker: Worker, exitcode: int | None) -> None:
+        if worker.ready or worker.told_to_end:
+            return
+        self._failures += 1
+        killed = worker.failure is None and exitcode in (-signal.SIGKILL, -signal.SIGTERM)
+        if self._failures >= (KILLED if killed else ATTEMPTS):
+            self.reason = worker.failure or WorkerLostError(
+                worker.pid, exitcode, "its initializer", 0, self._starved(exitcode)
+            )
+
+    def _starved(self, exitcode: int | None) -> bool:
+        return exitcode == -9 and self._oom.increased()
+
+
+def _exitcode(worker: Worker) -> int | None:
+    """
+    The exit code of a worker of which it is known that it has ended.
+    """
+    code: int | None = None
+    for _ in range(100):
+        worker.process.join(0.1)
+        code = worker.process.exitcode
+        if code is not None:
+            break
+        time.sleep(0.001)  # another thread has asked the kernel, and is about to note it
+    return code
+
+
+def end_workers(workers: list[Worker], at_once: Callable[[], bool]) -> None:
+    for worker in workers:
+        if not at_once():
+            worker.signal(signal.SIGTERM)
+    deadline = time.monotonic() + GRACE
+    alive = {worker.sentinel: worker for worker in workers}
+    killed = False
+    while alive:
+        if not killed and (at_once() or time.monotonic() > deadline):
+            killed = True
+            for worker in alive.values():
+                worker.signal(signal.SIGKILL)
+        for sentinel in connection.wait(list(alive), 0.05):
+            _exitcode(alive.pop(sentinel))  # type: ignore[arg-type]

@@ -1,0 +1,191 @@
+"""Which worker gets which task.
+
+Note [How many tasks a worker has]
+----------------------------------
+A worker that waits for its next task costs a wake-up of two processes for each. So it has some more in its socket, as
+many as it does in about ten milliseconds. While all of them have many, the scheduler sleeps for a part of that time:
+one wake-up for many results, and no worker ever waits. The tasks in a socket are taken back when another worker is
+idle, or when the one that runs takes longer than `PATIENCE`: a long task holds up no other, as in the standard pool.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mp_pool._channel import Worker
+from mp_pool._task import Outcome, Task
+from mp_pool._worker import Settings
+
+__all__ = ["PATIENCE", "Dispatcher"]
+
+PATIENCE = 0.1  # seconds
+AHEAD = 0.01  # seconds of work that a worker may have in its socket
+MOST = 128  # tasks in a worker's socket; it has room for some 200 small ones
+NAPS = (0.0001, 0.001)  # seconds
+
+
+class Dispatcher:
+    """
+    The queue and the workers. The caller holds the scheduler's lock.
+    """
+
+    def __init__(self, make: Callable[..., Any], settings: Settings, timeout: float | None) -> None:
+        self.workers: list[Worker] = []
+        self.queue: deque[Task | Iterator[Task]] = deque()
+        self.free: dict[Worker, None] = {}  # ready, with fewer tasks than their window
+        self.failed: list[tuple[Task, Outcome]] = []  # they never reached a worker
+        self.news = False  # the scheduler's thread has something to look at
+        self.changed = True  # it has other descriptors to look at
+        self.timeout = timeout
+        self._make = make
+        self._settings = settings
+        self._numbers = 0
+
+    def start_worker(self) -> None:
+        """
+        Start one more worker. Whatever starting a process raises is raised.
+        """
+        worker = Worker(self._make, self._settings)
+        if self.timeout is not None:
+            worker.window = 1  # the time of a task begins when it is sent
+        self.workers.append(worker)
+        self.news = self.changed = True
+
+    def unfinished(self) -> int:
+        """How many tasks there are, an iterator counted as one."""
+        return len(self.queue) + sum(len(worker.tasks) for worker in self.workers)
+
+    def dispatch(self) -> None:
+        """
+        Hand out tasks until the queue is empty or the workers have enough.
+        """
+        if self.queue and self.free:
+            for worker in [worker for worker in self.free if not worker.tasks]:
+                if not self._hand(worker):
+                    break
+            for worker in list(self.free):
+                if not self.queue:
+                    break
+                while worker in self.free and self._hand(worker):
+                    pass
+        if not self.queue and self.free:
+            self._balance()
+
+    def _hand(self, worker: Worker) -> bool:
+        """
+        Give *worker* the next task; False when there is none, or no room for it.
+        """
+        task = self._next()
+        if task is None:
+            return False
+        if worker.tasks or self.timeout is not None:
+            self.news = True
+        return self._send(worker, task)
+
+    def _send(self, worker: Worker, task: Task) -> bool:
+        if not worker.send(task):
+            self.queue.appendleft(task)
+            self.free.pop(worker, None)  # until it has answered
+            return False
+        if worker.backlog:
+            self.news = self.changed = True
+        if len(worker.tasks) >= worker.window or worker.in_parts or worker.left == 0:
+            self.free.pop(worker, None)
+        return True
+
+    def _next(self) -> Task | None:
+        while self.queue:
+            item = self.queue[0]
+            if isinstance(item, Task):
+                task = item
+                self.queue.popleft()
+            else:
+                try:
+                    task = next(item)
+                except StopIteration:
+                    self.queue.popleft()
+                    continue
+            if task.number == 0:
+                if not task.begin():
+                    task.drop()
+                    continue
+                self._numbers += 1
+                task.number = self._numbers
+            try:
+                task.pickle()
+            except Exception as error:
+                self.failed.append((task, (False, error)))
+                self.news = True
+                continue
+            return task
+        return None
+
+    def _balance(self) -> None:
+        """
+        Give idle workers what others have not begun.
+        """
+        idle = [worker for worker in self.free if not worker.tasks]
+        for worker in idle:
+            victim = max(self.workers, key=lambda each: len(each.tasks))
+            # Half of it, and at least one: the worker may begin the oldest at any moment.
+            count = len(victim.tasks) // 2
+            for _ in range(count):
+                if worker not in self.free or (task := victim.take_back()) is None:
+                    break
+                if not self._send(worker, task):
+                    return
+            if victim.tasks and worker.tasks:
+                self.news = True
+
+    def recall(self, worker: Worker) -> None:
+        """
+        Take back what *worker* has not begun: what it runs takes long.
+        """
+        worker.window = 1
+        worker.recalled = True
+        self.free.pop(worker, None)
+        back = []
+        while len(worker.tasks) > 1 and (task := worker.take_back()) is not None:
+            back.append(task)
+        self.queue.extendleft(reversed(back))
+
+    def take_from(self, worker: Worker) -> None:
+        """
+        Take back what a worker that has ended, or is about to, has not begun.
+        """
+        self.free.pop(worker, None)
+        self.queue.extendleft(reversed(worker.take_all_back()))
+
+    def nap(self) -> float:
+        """
+        For how many seconds nobody needs a new task, when many tiny tasks are under way; else 0.
+        """
+        least = NAPS[1]
+        for worker in self.workers:
+            if len(worker.tasks) < 16 or worker.pace is None:
+                return 0.0
+            least = min(least, worker.pace * len(worker.tasks) / 2)
+        return least if least >= NAPS[0] else 0.0
+
+    def has_answered(self, worker: Worker, count: int, now: float) -> None:
+        """
+        Note that *count* tasks were done since the last answer, and how quick the worker is.
+        """
+        pace = (now - worker.since) / count
+        worker.pace = pace if worker.pace is None else (3 * worker.pace + pace) / 4
+        worker.since = now
+        worker.recalled = False
+        if self.timeout is not None or worker.pace > PATIENCE / 2:
+            worker.window = 1
+        else:
+            worker.window = min(MOST, int(AHEAD / worker.pace) + 2)
+        self.may_be_free(worker)
+
+    def may_be_free(self, worker: Worker) -> None:
+        """
+        Put *worker* where `dispatch` looks, if it may get tasks.
+        """
+        if worker.ready and worker.left != 0 and len(worker.tasks) < worker.window and not worker.in_parts:
+            self.free[worker] = None

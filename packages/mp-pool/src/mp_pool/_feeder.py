@@ -1,0 +1,71 @@
+"""Tasks from an iterable of the user's, which may block or raise: read in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any
+
+from mp_pool._scheduler import CLOSED, Scheduler
+from mp_pool._task import Task
+
+__all__ = ["Feeder", "batches"]
+
+#: How many tasks of one iterable may wait in the queue.
+WAITING = 1024
+
+
+class Feeder(threading.Thread):
+    """
+    Submit a task for each of *items*, as many as the queue takes, then call *ended* with their number and the error.
+
+    *make* makes the task from its index and item. At most *limit* are read.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        items: Iterable[Any],
+        make: Callable[[int, Any], Task],
+        ended: Callable[[int, Exception | None], None],
+        limit: int | None = None,
+    ) -> None:
+        super().__init__(name="mp_pool-feeder", daemon=True)
+        self._scheduler, self._items, self._make, self._ended, self._limit = scheduler, items, make, ended, limit
+        self.room = threading.Semaphore(WAITING)
+        scheduler.feeders.add(self)
+
+    def run(self) -> None:
+        """Read the iterable to its end, or the pool's."""
+        count = 0
+        error = None
+        try:
+            for item in islice(self._items, self._limit):
+                self.room.acquire()
+                if self._scheduler.state > CLOSED:
+                    break
+                task = self._make(count, item)
+                task.feeder = self
+                self._scheduler.submit(task)
+                count += 1
+                del item, task
+        except Exception as raised:
+            error = raised
+        finally:
+            self._ended(count, error)
+            del self._items, self._make, self._ended, error
+            self._scheduler.feeders.discard(self)
+            self._scheduler.wake()
+
+
+def batches(items: Iterable[Any], size: int) -> Iterator[tuple[Any, ...]]:
+    """
+    *items* in tuples of *size*, the last one shorter.
+
+    >>> list(batches("abcde", 2))
+    [('a', 'b'), ('c', 'd'), ('e',)]
+    """
+    iterator = iter(items)
+    while batch := tuple(islice(iterator, size)):
+        yield batch

@@ -1,0 +1,161 @@
+"""What the methods of a pool return: the standard classes, which can also be ended from outside."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from multiprocessing import TimeoutError
+from multiprocessing.pool import ApplyResult, IMapIterator, IMapUnorderedIterator, MapResult
+from typing import Any
+
+from mp_pool._task import Outcome
+
+__all__ = ["Applied", "Bounded", "Chunks", "Imapped", "ImappedUnordered", "Mapped"]
+
+# multiprocessing's classes have no types for what is inside them.
+_Apply: Any = ApplyResult
+_Map: Any = MapResult
+_IMap: Any = IMapIterator
+_IMapUnordered: Any = IMapUnorderedIterator
+
+
+class Applied(_Apply):  # type: ignore[misc]
+    """The result of one call."""
+
+    def _abort(self, error: BaseException) -> None:
+        self._set(0, (False, error))
+
+
+class Mapped(_Map):  # type: ignore[misc]
+    """The results of a `map`; with *single* those of a task are one result, not a list of them."""
+
+    single = False
+    _number_left: int
+
+    def _set(self, i: int, obj: Outcome) -> None:
+        if self.single and obj[0]:
+            obj = True, (obj[1],)
+        super()._set(i, obj)
+
+    def _abort(self, error: BaseException) -> None:
+        if self._number_left > 0:
+            self._number_left = 1
+            super()._set(0, (False, error))
+
+
+class _CanEnd:
+    """Mixed into the iterators."""
+
+    _cond: threading.Condition
+    _items: Any
+    _unsorted: dict[int, Outcome]
+    _cache: dict[int, Any]
+    _job: int
+    _pool: Any
+    _index: int
+    _length: int | None
+    _aborted = False
+
+    def _set(self, i: int, obj: Outcome) -> None:
+        if not self._aborted:
+            super()._set(i, obj)  # type: ignore[misc]
+
+    def _set_length(self, length: int) -> None:
+        if not self._aborted:
+            super()._set_length(length)  # type: ignore[misc]
+
+    def _abort(self, error: BaseException) -> None:
+        with self._cond:
+            self._aborted = True
+            # What has come out of order is delivered, then the error.
+            self._items.extend(self._unsorted[i] for i in sorted(self._unsorted))
+            self._unsorted.clear()
+            self._items.append((False, error))
+            self._length = self._index
+            self._cond.notify_all()
+            self._cache.pop(self._job, None)
+            self._pool = None
+
+
+class Imapped(_CanEnd, _IMap):  # type: ignore[misc]
+    """The results of an `imap`."""
+
+
+class ImappedUnordered(_CanEnd, _IMapUnordered):  # type: ignore[misc]
+    """The results of an `imap_unordered`."""
+
+
+class Chunks:
+    """
+    The items of the chunks that *source* gives. A chunk that failed raises, and the next call goes on after it.
+    """
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._chunk: list[Any] = []
+
+    def __iter__(self) -> Chunks:
+        return self
+
+    def next(self, timeout: float | None = None) -> Any:
+        """The next item; `multiprocessing.TimeoutError` when it does not come in *timeout* seconds."""
+        while not self._chunk:
+            self._chunk = list(self._source.next(timeout))
+            self._chunk.reverse()
+        return self._chunk.pop()
+
+    def __next__(self) -> Any:
+        return self.next()
+
+
+class Bounded:
+    """
+    The results of an `imap` that is never more than *ahead* tasks before its consumer, who also reads the iterable.
+
+    *submit* takes the index of a task and its item, and raises when the pool is closed.
+    """
+
+    def __init__(self, results: Any, items: Iterator[Any], submit: Callable[[int, Any], None], ahead: int) -> None:
+        self._results, self._items, self._submit = results, items, submit
+        self._count = 0
+        self._ended = False
+        self._refused: BaseException | None = None
+        for _ in range(ahead):
+            self._feed()
+
+    def _feed(self) -> None:
+        if self._ended:
+            return
+        try:
+            for item in islice(self._items, 1):
+                self._submit(self._count, item)
+                self._count += 1
+                return
+        except Exception as error:
+            self._refused = error
+        self._ended = True
+        self._results._set_length(self._count)
+
+    def __iter__(self) -> Bounded:
+        return self
+
+    def next(self, timeout: float | None = None) -> Any:
+        """The next result; `multiprocessing.TimeoutError` when it does not come in *timeout* seconds."""
+        try:
+            value = self._results.next(timeout)
+        except StopIteration:
+            if self._refused is not None:
+                # What the iterable raised, after the results of all that it gave.
+                error, self._refused = self._refused, None
+                raise error from None
+            raise
+        except BaseException as error:
+            if type(error) is not TimeoutError or error.__cause__ is not None:
+                self._feed()  # it is a task's
+            raise
+        self._feed()
+        return value
+
+    def __next__(self) -> Any:
+        return self.next()

@@ -1,0 +1,376 @@
+"""The scheduler: a thread that waits for results and deaths of all workers at once.
+
+Note [Who does what]
+--------------------
+Whoever holds the lock may change anything. A thread that submits a task hands it out itself when the lock is free, and
+otherwise leaves the task in the queue and wakes the scheduler. So a call from a callback, from `__reduce__` or from a
+signal handler cannot deadlock. Results are unpickled, and given to their owners, without the lock.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing import ProcessError
+from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
+from typing import Any
+
+from mp_pool import _wire
+from mp_pool._channel import Descriptor, Frame, Worker
+from mp_pool._crew import DEATH, RESULTS, Crew, end_workers
+from mp_pool._task import Outcome, Task
+from mp_pool._worker import Settings
+
+__all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "Scheduler", "report"]
+
+RUNNING, CLOSED, TERMINATED, ENDED = range(4)
+
+TERMINATE_TEXT = "the pool was terminated before this task was done"
+
+
+class Scheduler(Crew):
+    """
+    Workers, a queue of tasks, and the thread that brings them together.
+
+    *make* makes a process, *size* is how many there are to be; with *lazily* they start when there is work for them.
+    *cause* makes the `__cause__` of a worker's exception from its traceback, and *broken* the exception of all tasks
+    from what has ended the pool, None for `terminate`.
+    """
+
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        size: int,
+        settings: Settings,
+        *,
+        timeout: float | None = None,
+        lazily: bool = False,
+        cause: Callable[[str], BaseException] = RemoteTraceback,
+        broken: Callable[[BaseException | None], BaseException] = lambda error: error or ProcessError(TERMINATE_TEXT),
+    ) -> None:
+        super().__init__(make, size, settings, timeout, lazily)
+        self.state = RUNNING
+        #: Results of the owner's that wait for tasks; ended with `_abort` when the pool ends.
+        self.sinks: dict[int, Any] = {}
+        self.feeders: set[Any] = set()  # threads that read an iterable
+        self._cause, self._broken = cause, broken
+        self._lock = threading.Lock()
+        self._holder = 0
+        self._attention = self._asleep = self._at_once = False
+        self._pid = os.getpid()
+        self.thread = threading.Thread(target=self._run, name="mp_pool", daemon=True)
+        self._waker: tuple[Descriptor, ...] = ()
+
+    # Called by any thread.
+
+    def start(self) -> None:
+        """
+        Start the workers that are wanted, and the thread.
+        """
+        if self.state != RUNNING:
+            raise ValueError("the pool has ended")
+        self._waker = tuple(map(Descriptor, os.pipe()))
+        for descriptor in self._waker:
+            os.set_blocking(descriptor.fileno(), False)
+        self._poll.register(self._waker[0].fileno(), select.POLLIN)
+        try:
+            while len(self.dispatcher.workers) < self.wanted:
+                self.dispatcher.start_worker()
+            self.thread.start()
+        except BaseException:
+            self.state, self._at_once = TERMINATED, True
+            self._end()
+            raise
+
+    def submit(self, work: Task | Iterator[Task]) -> None:
+        """
+        Queue a task, or an iterator of tasks that never blocks, and hand out what can be handed out.
+        """
+        if not self.is_own():
+            raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
+        self.dispatcher.queue.append(work)
+        self.attend()
+        if self.state == ENDED:
+            self._abort()  # nobody else will
+
+    def attend(self) -> None:
+        """
+        Hand out tasks now if nobody else is at it, and else have the scheduler's thread do it.
+        """
+        if not self._enter(False):
+            self.wake()
+            return
+        try:
+            if self.state > CLOSED:
+                return
+            if self._lazily and self.wanted < min(self.size, self.dispatcher.unfinished()):
+                self.wanted += 1
+                self._fill()
+            self.dispatcher.dispatch()
+        finally:
+            self._leave()
+        if self.dispatcher.news or self.state != RUNNING:
+            self.wake()
+
+    def is_own(self) -> bool:
+        """Whether this process has made it, and no parent that was forked."""
+        return self._pid == os.getpid()
+
+    def close(self) -> None:
+        """
+        Take no more tasks; end when all are done.
+        """
+        if self.state == RUNNING:
+            self.state = CLOSED
+        self.wake()
+
+    def terminate(self, at_once: bool = False) -> None:
+        """
+        End the workers now, by SIGTERM first unless *at_once*, and wait until all has ended.
+        """
+        if self.state == ENDED or not self.is_own():
+            return
+        self._at_once = at_once
+        self.state = TERMINATED
+        self.wake()
+        try:
+            self.join()
+        except BaseException:  # a second ctrl-C
+            self._at_once = True
+            self.wake()
+            raise
+
+    def discard(self) -> None:
+        """
+        End what has never been started.
+        """
+        if self.thread.ident is None and self.state != ENDED:
+            self.state = TERMINATED
+            self._end()
+
+    def join(self) -> None:
+        """
+        Wait until all workers have ended; at once from a callback.
+        """
+        if self.thread.ident is not None and self.thread is not threading.current_thread():
+            self.thread.join()
+
+    def wake(self) -> None:
+        """
+        Let the scheduler's thread look at everything.
+        """
+        self._attention = True
+        if self._asleep:
+            self._asleep = False
+            try:
+                os.write(self._waker[1].fileno(), b"\0")
+            except OSError:
+                pass  # it is full, so it wakes; or closed, so all has ended
+
+    def _enter(self, wait: bool) -> bool:
+        me = threading.get_ident()
+        if self._holder == me or not self._lock.acquire(wait):
+            return False
+        self._holder = me
+        return True
+
+    def _leave(self) -> None:
+        self._holder = 0
+        self._lock.release()
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            while self._step():
+                pass
+        except BaseException as error:
+            # A fault of ours must not become a hang of theirs.
+            self.reason = error
+            report(error)
+        finally:
+            self._end()
+
+    def _step(self) -> bool:
+        """
+        Wait for something to happen, and do what it asks for; False when the end has come.
+        """
+        delay = self._delay()
+        nap = self.dispatcher.nap()
+        if nap and not self._attention:
+            time.sleep(nap)
+        self._asleep = True
+        events = self._poll.poll(0 if self._attention else delay)
+        self._asleep = False
+        answers: list[tuple[Worker, list[tuple[int, int, Any]]]] = []
+        dead: list[Worker] = []
+        for fd, _ in events:
+            if fd == self._waker[0].fileno():
+                _drain(fd)
+                continue
+            worker, what = self._in_poll.get(fd, (None, 0))
+            if worker is not None and what == RESULTS:
+                answers.append((worker, self._load(worker.read())))
+            elif worker is not None and what == DEATH:
+                dead.append(worker)
+            else:
+                self.dispatcher.changed = True
+        for worker in dead:
+            while not worker.hung_up and (frames := worker.read()):
+                answers.append((worker, self._load(frames)))
+        self._enter(True)
+        try:
+            outcomes = self._take_in(answers, dead)
+            more = self._go_on()
+        finally:
+            self._leave()
+        del answers
+        for task, outcome in outcomes:
+            _deliver(task, outcome)
+        return more
+
+    def _load(self, frames: list[Frame]) -> list[tuple[int, int, Any]]:
+        loaded: list[tuple[int, int, Any]] = []
+        for number, kind, data in frames:
+            kind &= ~_wire.RICH
+            outcome: Outcome | None = None
+            try:
+                if kind == _wire.DONE:
+                    outcome = True, pickle.loads(data)
+                elif kind != _wire.READY:
+                    outcome = False, _wire.load_error(data, self._cause)
+            except Exception as error:
+                outcome = False, error  # of this task alone
+            loaded.append((number, kind, outcome))
+        return loaded
+
+    def _take_in(self, answers: list[Any], dead: list[Worker]) -> list[tuple[Task, Outcome]]:
+        """
+        Note results and deaths; what has to be told to owners is returned.
+        """
+        self._attention = self.dispatcher.news = False
+        outcomes, self.dispatcher.failed = self.dispatcher.failed, []
+        now = time.monotonic()
+        for worker, loaded in answers:
+            count = 0
+            for number, kind, outcome in loaded:
+                if number:
+                    task = worker.answered(number)
+                    if task is not None:
+                        outcomes.append((task, outcome))
+                        count += 1
+                elif kind == _wire.READY:
+                    worker.ready = True
+                    self._failures = 0
+                    self.dispatcher.may_be_free(worker)
+                else:
+                    worker.failure = outcome[1]
+            if count:
+                self.dispatcher.has_answered(worker, count, now)
+        for worker, _ in answers:
+            if worker.hung_up and worker not in dead:
+                self._hung_up(worker, now)
+        for worker in dead:
+            outcomes += self._died(worker)
+        self._check_times(now)
+        return outcomes
+
+    def _go_on(self) -> bool:
+        """
+        Start and end workers, hand out tasks; False when the end has come.
+        """
+        dispatcher = self.dispatcher
+        if self.state == TERMINATED or self.reason is not None:
+            return False
+        if self._lazily:
+            self.wanted = max(self.wanted, min(self.size, dispatcher.unfinished()))
+        dispatcher.dispatch()
+        if self.state == CLOSED and not self.feeders and not dispatcher.unfinished() and not dispatcher.failed:
+            for worker in dispatcher.workers:
+                if not worker.told_to_end:
+                    worker.tell_to_end()
+            dispatcher.free.clear()
+            self._watch()
+            return bool(dispatcher.workers or self._leaving)
+        self._fill()
+        self._watch()
+        # What a failed task's owner does is not known yet: look again when it has been told.
+        self._attention = self._attention or bool(dispatcher.failed)
+        return self.reason is None
+
+    def _end(self) -> None:
+        """
+        End all workers, give back what nobody will receive, and tell the owners.
+        """
+        workers = [*self.dispatcher.workers, *self._leaving]
+        end_workers(workers, lambda: self._at_once)
+        # From here on `submit` fails its task itself.
+        self._enter(True)
+        try:
+            outcomes, self.dispatcher.failed = self.dispatcher.failed, []
+            for worker in workers:
+                while not worker.hung_up and (frames := worker.read()):
+                    for _, kind, data in frames:
+                        _wire.drop(kind, data)
+                self.dispatcher.take_from(worker)
+                self.dispatcher.queue.extend(worker.tasks.values())
+                worker.close()
+            self.dispatcher.workers.clear()
+            self._leaving.clear()
+            self.dispatcher.free.clear()
+            self.state = ENDED
+        finally:
+            self._leave()
+        for task, outcome in outcomes:
+            _deliver(task, outcome)
+        self._abort()
+        for feeder in list(self.feeders):
+            feeder.room.release()
+        for descriptor in self._waker:
+            descriptor.close()
+
+    def _abort(self) -> None:
+        """
+        Fail everything that is left.
+        """
+        error = self._broken(self.reason)
+        queue = self.dispatcher.queue
+        while queue:
+            try:
+                item = queue.popleft()
+            except IndexError:
+                break  # two threads are at it
+            if isinstance(item, Task):
+                item.drop()
+                _deliver(item, (False, error))
+        for sink in list(self.sinks.values()):
+            sink._abort(error)
+
+
+def _deliver(task: Task, outcome: Outcome) -> None:
+    try:
+        task.sink._set(task.index, outcome)
+    except KeyError:
+        pass  # nobody waits for it any more
+    except Exception as error:
+        report(error)
+
+
+def report(error: BaseException) -> None:
+    """
+    Show what a callback raised, as it is shown of a thread.
+    """
+    threading.excepthook(
+        threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
+    )
+
+
+def _drain(fd: int) -> None:
+    try:
+        os.read(fd, 4096)
+    except BlockingIOError:
+        pass

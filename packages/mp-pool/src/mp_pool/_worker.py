@@ -1,0 +1,181 @@
+"""A worker process: it reads tasks one at a time, and sends each result before it begins the next task."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing import util
+from multiprocessing.connection import Connection
+from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
+from typing import Any, NamedTuple
+
+from mp_pool import _wire
+from mp_pool._memory import private_bytes
+from mp_pool._wire import HEADER, PACKET
+
+__all__ = ["Settings", "work"]
+
+RUN = 8  # tasks
+NAP = 50e-6  # seconds
+
+
+class Settings(NamedTuple):
+    """What a worker is told when it starts."""
+
+    initializer: Callable[..., object] | None = None
+    initargs: tuple[Any, ...] = ()
+    max_tasks: int | None = None
+    max_memory: int | None = None
+    #: As concurrent.futures does it: SystemExit and the like are results, errors of the initializer are logged.
+    executor: bool = False
+
+
+def _ignored(number: int, frame: object) -> None:
+    """Ctrl-C goes to every process of a terminal. The parent ends the workers, if that is what it does then."""
+
+
+def work(tasks: Connection, results: Connection, settings: Settings) -> None:
+    """
+    Run tasks until the parent asks for the end or has ended itself.
+    """
+    # A handler, not SIG_IGN, which programs that a task starts would inherit.
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+        signal.signal(signal.SIGINT, _ignored)
+        signal.set_wakeup_fd(-1)  # a forked worker must not wake the parent's event loop
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    out = results.fileno()
+    os.set_blocking(tasks.fileno(), False)
+    try:
+        if settings.initializer is not None and not _initialize(settings, out):
+            return
+        _send(out, 0, _wire.READY, b"")
+        _loop(tasks.fileno(), out, settings)
+    except BrokenPipeError:
+        util.debug("worker: the pool's process has ended")
+    finally:
+        # However long this process takes to end, the parent knows that it takes no more tasks.
+        results.close()
+        tasks.close()
+
+
+def _initialize(settings: Settings, out: int) -> bool:
+    assert settings.initializer is not None
+    try:
+        settings.initializer(*settings.initargs)
+    except BaseException as error:
+        if not settings.executor and not isinstance(error, Exception):
+            raise
+        if settings.executor:
+            from concurrent.futures._base import LOGGER
+
+            LOGGER.critical("Exception in initializer:", exc_info=True)
+        _send(out, 0, _wire.INIT_FAILED, _wire.dump_error(error))
+        return False
+    return True
+
+
+def _loop(source: int, out: int, settings: Settings) -> None:
+    buffer = bytearray(PACKET)
+    view = memoryview(buffer)
+    done = 0
+    caught = BaseException if settings.executor else Exception
+    max_tasks, max_memory = settings.max_tasks, settings.max_memory
+    unpack, first = HEADER.unpack_from, HEADER.size
+    loads, dump_result = pickle.loads, _wire.dump_result
+    value: Any
+    payload: Any
+    run = 0  # tasks since this process last waited
+    while size := _read(source, buffer, run):
+        run = run + 1 if size > 0 else 0
+        if size < 0:
+            continue
+        number, length, _ = unpack(buffer)
+        if number == 0:
+            return
+        payload = view[first:size]
+        if length != size - first:
+            payload = _rest(source, payload, length)
+        # One write of a result before the next read of a task: at a death the parent knows which task was running.
+        try:
+            function, args, kwds = loads(payload)
+            payload = None
+            value = function(*args, **kwds) if kwds else function(*args)
+        except caught as error:
+            kind, data = _wire.FAILED, _wire.dump_error(error)
+        else:
+            try:
+                kind, data = dump_result(value)
+            except Exception as error:
+                kind, data = _wire.FAILED, _wire.dump_error(error if settings.executor else _unsent(error, value))
+        # What a task leaves behind must not live until the next one comes.
+        function = args = kwds = value = payload = None
+        _send(out, number, kind, data)
+        del data
+        done += 1
+        if done == max_tasks or (max_memory is not None and private_bytes() > max_memory):
+            # Whatever the parent has sent in the meantime lies in the socket, and it takes it back.
+            util.debug("worker: ends after %d tasks", done)
+            return
+
+
+def _read(source: int, buffer: bytearray, run: int) -> int:
+    """
+    Read a packet; 0 at the end, -1 when there was none and the caller is to ask again.
+    """
+    if run >= RUN:
+        # Tasks come one upon the other, and this process is quicker than the parent sends. If it slept in a read, each
+        # send would have to wake it.
+        try:
+            return os.readv(source, [buffer])
+        except BlockingIOError:
+            time.sleep(NAP)
+            return -1
+    while True:
+        try:
+            return os.readv(source, [buffer])
+        except BlockingIOError:
+            select.select([source], [], [])
+
+
+def _unsent(error: Exception, value: Any) -> MaybeEncodingError:
+    try:
+        return MaybeEncodingError(error, value)
+    except Exception:
+        return MaybeEncodingError(error, f"an object of {type(value).__qualname__}")  # its repr() fails, too
+
+
+def _rest(source: int, begun: memoryview, length: int) -> bytearray:
+    """
+    A task that is longer than a packet comes in several, with nothing in between.
+    """
+    whole = bytearray(length)
+    view = memoryview(whole)
+    at = len(begun)
+    view[:at] = begun
+    while at < length:
+        size = os.readv(source, [view[at:]])
+        if size == 0:
+            raise BrokenPipeError  # the parent died while it sent
+        at += size
+    return whole
+
+
+def _send(out: int, number: int, kind: int, data: Any) -> None:
+    size = len(data)
+    header = HEADER.pack(number, size, kind)
+    if size < 4000:
+        # Shorter than what a pipe takes at once (PIPE_BUF), so a result arrives whole or not at all.
+        os.write(out, header + data if type(data) is bytes else header + bytes(data))
+        return
+    # A signal may interrupt a long write after any part of it.
+    sent = os.writev(out, [header, data])
+    while sent < len(header):
+        sent += os.write(out, header[sent:])
+    view = memoryview(data)
+    while sent < len(header) + size:
+        sent += os.write(out, view[sent - len(header) :])

@@ -1,0 +1,135 @@
+"""Exceptions of a pool that has lost a worker."""
+
+from __future__ import annotations
+
+import signal
+from multiprocessing import ProcessError
+from multiprocessing import TimeoutError as ResultTimeoutError
+from typing import Any
+
+__all__ = ["TaskTimeoutError", "WorkerLostError"]
+
+
+class WorkerLostError(ProcessError):
+    """
+    A worker process ended while it ran this task.
+
+    Only the task that the worker was running fails, in a `map` the chunk. All other tasks go on.
+
+    Parameters
+    ----------
+    pid : int
+        Process id of the worker.
+    exitcode : int or None
+        Exit code of the worker; ``-n`` when signal *n* ended it.
+    function : str
+        Name of the task's function.
+    index : int
+        Position of the task among the tasks of its call: of the item in a `map` or `imap` (of the first item of the
+        chunk), 0 for `apply` and `submit`.
+    out_of_memory : bool
+        Whether the kernel reports that it killed a process for want of memory since the pool last looked.
+
+    Attributes
+    ----------
+    signal_name : str or None
+        Name of the signal that ended the worker, such as ``"SIGKILL"``.
+
+    Examples
+    --------
+    >>> import os
+    >>> with mp.Pool(2) as pool:
+    ...     try:
+    ...         pool.apply(os._exit, (3,))
+    ...     except mp.WorkerLostError as error:
+    ...         print(error.exitcode, error.function, pool.apply(abs, (-1,)))
+    3 _exit 1
+    """
+
+    def __init__(
+        self, pid: int, exitcode: int | None, function: str, index: int = 0, out_of_memory: bool = False
+    ) -> None:
+        super().__init__(pid, exitcode, function, index, out_of_memory)
+        self.pid = pid
+        self.exitcode = exitcode
+        self.function = function
+        self.index = index
+        self.out_of_memory = out_of_memory
+        self.signal_name = signal_name(exitcode)
+
+    def __str__(self) -> str:
+        memory = " (the kernel reports that it killed a process for want of memory)" if self.out_of_memory else ""
+        return (
+            f"worker {self.pid} {how_it_ended(self.exitcode)} while it ran {self.function}, task {self.index}{memory}"
+        )
+
+
+class TaskTimeoutError(ResultTimeoutError, TimeoutError):
+    """
+    A task ran longer than the pool's ``timeout=``, and its worker was killed.
+
+    It is a `TimeoutError` and a `multiprocessing.TimeoutError`.
+
+    Parameters
+    ----------
+    pid : int
+        Process id of the worker that was killed.
+    seconds : float
+        The limit, in seconds.
+    function : str
+        Name of the task's function.
+    index : int
+        Position of the task among the tasks of its call.
+
+    Examples
+    --------
+    >>> import time
+    >>> with mp.Pool(1, timeout=0.1) as pool:
+    ...     try:
+    ...         pool.apply(time.sleep, (60,))
+    ...     except TimeoutError as error:
+    ...         print(error.function, error.seconds)
+    sleep 0.1
+    """
+
+    def __init__(self, pid: int, seconds: float, function: str, index: int = 0) -> None:
+        super().__init__(pid, seconds, function, index)
+        self.pid = pid
+        self.seconds = seconds
+        self.function = function
+        self.index = index
+
+    def __str__(self) -> str:
+        return (
+            f"{self.function}, task {self.index}, ran longer than {self.seconds:g} s; its worker {self.pid} was killed"
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # OSError, a base, would leave out arguments.
+        return type(self), (self.pid, self.seconds, self.function, self.index)
+
+
+def signal_name(exitcode: int | None) -> str | None:
+    """
+    The name of the signal that an exit code stands for, None for an exit by itself.
+
+    >>> signal_name(-9)
+    'SIGKILL'
+    """
+    if exitcode is None or exitcode >= 0:
+        return None
+    try:
+        return signal.Signals(-exitcode).name
+    except ValueError:
+        return f"signal {-exitcode}"  # a real-time signal has no name
+
+
+def how_it_ended(exitcode: int | None) -> str:
+    """
+    What is said of a worker that ended so.
+
+    >>> how_it_ended(3)
+    'ended with exit code 3'
+    """
+    name = signal_name(exitcode)
+    return f"ended with exit code {exitcode}" if name is None else f"was ended by {name}"

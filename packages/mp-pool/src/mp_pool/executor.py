@@ -1,0 +1,355 @@
+"""`ProcessPoolExecutor`: the interface of `concurrent.futures`, on workers that may die."""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.process
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
+from multiprocessing import get_context
+from multiprocessing.context import BaseContext
+from multiprocessing.pool import starmapstar  # type: ignore[attr-defined]
+from typing import Any
+
+from mp_pool._feeder import batches
+from mp_pool._scheduler import Scheduler
+from mp_pool._task import Outcome, Task
+from mp_pool._worker import Settings
+from mp_pool.pool import check_options
+
+__all__ = ["ProcessPoolExecutor"]
+
+
+class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
+    """
+    An executor whose worker processes may die.
+
+    Methods and parameters are those of `concurrent.futures.ProcessPoolExecutor`, of which this is a subclass. When a
+    worker ends while it runs a task, that task fails with `WorkerLostError`, another worker takes its place, and all
+    other tasks go on: the executor is not broken.
+
+    Parameters
+    ----------
+    max_workers : int, optional
+        Number of workers; by default one for each processor.
+    mp_context : multiprocessing.context.BaseContext, optional
+        Where processes come from; by default the default start method, with *max_tasks_per_child* ``spawn``.
+    initializer : callable, optional
+        Called with *initargs* when a worker starts. If it fails, or ends the worker, three times in a row, all tasks
+        fail with `BrokenProcessPool`, whose `__cause__` is what it raised.
+    initargs : tuple, optional
+        Arguments of *initializer*.
+    max_tasks_per_child : int, optional
+        Number of tasks after which a worker is replaced by a new one.
+    retries : int, optional
+        How many times a task is repeated whose worker has died. For tasks that are safe to repeat.
+    timeout : float, optional
+        Seconds that a task may run. Then its worker is killed, and the task fails with `TaskTimeoutError`.
+    max_memory_per_child : int, optional
+        Bytes of private memory; a worker that has more after a task is replaced by a new one.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    TypeError
+        If *initializer* cannot be called.
+
+    Examples
+    --------
+    >>> import os
+    >>> with mp.ProcessPoolExecutor(2) as executor:
+    ...     lost, kept = executor.submit(os._exit, 3), executor.submit(abs, -1)
+    ...     print(kept.result(), lost.exception().exitcode)
+    1 3
+    """
+
+    def __init__(
+        self,
+        max_workers: int | None = None,
+        mp_context: BaseContext | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
+        *,
+        max_tasks_per_child: int | None = None,
+        retries: int = 0,
+        timeout: float | None = None,
+        max_memory_per_child: int | None = None,
+    ) -> None:
+        if max_workers is None:
+            max_workers = getattr(os, "process_cpu_count", os.cpu_count)() or 1
+        if max_workers <= 0:
+            raise ValueError("max_workers must be greater than 0")
+        if initializer is not None and not callable(initializer):
+            raise TypeError("initializer must be a callable")
+        if max_tasks_per_child is not None:
+            if not isinstance(max_tasks_per_child, int):
+                raise TypeError("max_tasks_per_child must be an integer")
+            if max_tasks_per_child <= 0:
+                raise ValueError("max_tasks_per_child must be >= 1")
+        check_options(retries, timeout, max_memory_per_child)
+        context: Any = mp_context
+        if context is None:
+            context = get_context("spawn" if max_tasks_per_child is not None else None)
+        self._max_workers: int = max_workers
+        self._mp_context = context
+        self._initializer: Any = initializer
+        self._initargs = tuple(initargs)
+        self._max_tasks_per_child = max_tasks_per_child
+        self._retries = retries
+        self._shutdown_thread = False
+        self._shutdown_lock = threading.Lock()
+        self._started = False
+        settings = Settings(initializer, self._initargs, max_tasks_per_child, max_memory_per_child, executor=True)
+        # As in the standard executor: forked all at once, before there is a thread; others when there is work.
+        lazily = context.get_start_method(allow_none=False) != "fork"
+        self._scheduler = Scheduler(
+            context.Process,
+            max_workers,
+            settings,
+            timeout=timeout,
+            lazily=lazily,
+            cause=_RemoteTraceback,  # type: ignore[arg-type]
+            broken=_broken,
+        )
+        # Dropped, it finishes what it has, and then ends.
+        weakref.finalize(self, self._scheduler.close).atexit = False
+
+    @property
+    def _processes(self) -> dict[int, Any] | None:  # type: ignore[override]
+        if self._shutdown_thread:
+            return None
+        return {worker.pid: worker.process for worker in list(self._scheduler.dispatcher.workers)}
+
+    @property
+    def _broken(self) -> Any:  # type: ignore[override]
+        reason = self._scheduler.reason
+        return False if reason is None else str(_broken(reason))
+
+    @property
+    def _executor_manager_thread(self) -> threading.Thread | None:  # type: ignore[override]
+        return self._scheduler.thread if self._started else None
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """
+        Call ``fn(*args, **kwargs)`` in a worker, and return its future.
+        """
+        future: Future[Any] = Future()
+        self._submit(_Call(future, fn, args, kwargs, self._retries))
+        return future
+
+    def _submit(self, task: Task) -> None:
+        with self._shutdown_lock:
+            if self._scheduler.reason is not None:
+                raise _broken(self._scheduler.reason)
+            if self._shutdown_thread:
+                raise RuntimeError("cannot schedule new futures after shutdown")
+            if _exiting:
+                raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+            if not self._started:
+                self._scheduler.start()
+                _running.add(self._scheduler)
+                self._started = True
+        self._scheduler.submit(task)
+
+    def map(
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
+    ) -> Iterator[Any]:
+        """
+        Like ``map(fn, *iterables)``, in workers.
+
+        Parameters
+        ----------
+        fn : callable
+            Takes an item of each iterable.
+        *iterables : iterable
+            The items.
+        timeout : float, optional
+            Seconds, from the call on, in which all results must have come.
+        chunksize : int, optional
+            Number of items for one task.
+        buffersize : int, optional
+            At most this many tasks are submitted whose results have not been taken; the rest of the iterables is read
+            as results are taken.
+
+        Returns
+        -------
+        iterator
+            The results, in the order of the items.
+        """
+        if chunksize < 1:
+            raise ValueError("chunksize must be >= 1.")
+        if buffersize is not None and buffersize < 1:
+            raise ValueError(f"buffersize must be at least 1, not {buffersize}")
+        deadline = None if timeout is None else timeout + time.monotonic()
+        items: Iterator[Any] = enumerate(zip(*iterables, strict=False))
+        if chunksize > 1:
+            items = enumerate(batches(zip(*iterables, strict=False), chunksize))
+        submit, retries = self._submit, self._retries
+
+        def next_future() -> Future[Any] | None:
+            for index, item in items:
+                future: Future[Any] = Future()
+                if chunksize == 1:
+                    submit(_Call(future, fn, item, None, retries, index))
+                else:
+                    submit(_Call(future, starmapstar, ((fn, item),), None, retries, index * chunksize))
+                return future
+            return None
+
+        futures: deque[Future[Any]] = deque()
+        while (buffersize is None or len(futures) < buffersize) and (future := next_future()) is not None:
+            futures.append(future)
+        results = _results(futures, next_future if buffersize is not None else None, deadline)
+        return results if chunksize == 1 else _items(results)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """
+        Take no more tasks; the workers end when all are done.
+
+        Parameters
+        ----------
+        wait : bool, optional
+            Whether to return only then.
+        cancel_futures : bool, optional
+            Whether tasks are cancelled that have not begun.
+        """
+        with self._shutdown_lock:
+            self._shutdown_thread = True
+            started = self._started
+        scheduler = self._scheduler
+        if cancel_futures:
+            for task in list(scheduler.dispatcher.queue):
+                if isinstance(task, _Call):
+                    task.future.cancel()
+        scheduler.close()
+        if not started:
+            scheduler.discard()
+        elif wait:
+            scheduler.join()
+
+    def terminate_workers(self) -> None:
+        """
+        End the workers by SIGTERM, cancel what has not begun, and shut down. Tasks that ran fail.
+        """
+        self._force(False)
+
+    def kill_workers(self) -> None:
+        """
+        As `terminate_workers`, by SIGKILL.
+        """
+        self._force(True)
+
+    def _force(self, at_once: bool) -> None:
+        self.shutdown(wait=False, cancel_futures=True)
+        if self._started:
+            self._scheduler.terminate(at_once)
+
+
+class _Call(Task):
+    """A task with a future; the future's sink is the task itself."""
+
+    __slots__ = ("future",)
+
+    def __init__(
+        self,
+        future: Future[Any],
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwds: dict[str, Any] | None,
+        retries: int,
+        position: int = 0,
+    ) -> None:
+        super().__init__(self, 0, function, args, kwds, position, retries)
+        self.future = future
+
+    def begin(self) -> bool:
+        """False when the future has been cancelled."""
+        return self.future.set_running_or_notify_cancel()
+
+    def _set(self, i: int, obj: Outcome) -> None:
+        future = self.future
+        # The task and its sink are one object: what it holds must not wait for the garbage collector.
+        self.sink = _NOBODY
+        self.function, self.args, self.kwds = starmapstar, (), None
+        if future.cancelled():
+            future.set_running_or_notify_cancel()
+        elif obj[0]:
+            future.set_result(obj[1])
+        else:
+            future.set_exception(obj[1])
+
+
+class _Nobody:
+    def _set(self, i: int, obj: Outcome) -> None:
+        pass
+
+
+_NOBODY = _Nobody()
+
+
+def _results(
+    futures: deque[Future[Any]], next_future: Callable[[], Future[Any] | None] | None, deadline: float | None
+) -> Iterator[Any]:
+    try:
+        while futures:
+            if next_future is not None and (future := next_future()) is not None:
+                futures.append(future)
+            # Nothing here may keep a result that has been handed out.
+            yield _result(futures, deadline)
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _result(futures: deque[Future[Any]], deadline: float | None) -> Any:
+    future = futures[0]
+    try:
+        return future.result(None if deadline is None else deadline - time.monotonic())
+    finally:
+        futures.popleft().cancel()
+        del future
+
+
+def _items(chunks: Iterator[list[Any]]) -> Iterator[Any]:
+    for chunk in chunks:
+        chunk.reverse()
+        while chunk:
+            yield chunk.pop()
+
+
+def _broken(reason: BaseException | None) -> BaseException:
+    if reason is None:
+        return BrokenProcessPool("the workers were ended by terminate_workers() or kill_workers()")
+    error = BrokenProcessPool(f"the workers could not be started: {type(reason).__name__}: {reason}")
+    error.__cause__ = reason
+    return error
+
+
+_running: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+_exiting = False
+
+
+def _at_exit() -> None:
+    global _exiting
+    _exiting = True
+    running = [scheduler for scheduler in _running if scheduler.is_own()]
+    for scheduler in running:
+        scheduler.close()
+    for scheduler in running:
+        scheduler.join()
+
+
+# Before the interpreter waits for its threads; the futures that a program leaves behind are finished, as always.
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)

@@ -1,0 +1,316 @@
+"""`Pool`: the interface of `multiprocessing.Pool`, on workers that may die."""
+
+from __future__ import annotations
+
+import multiprocessing.pool
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from multiprocessing import get_context, util
+from multiprocessing.context import BaseContext
+from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar  # type: ignore[attr-defined]
+from typing import Any
+
+from mp_pool._feeder import Feeder, batches
+from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
+from mp_pool._scheduler import Scheduler, report
+from mp_pool._task import Task
+from mp_pool._worker import Settings
+
+__all__ = ["Pool"]
+
+Callback = Callable[[Any], object] | None
+
+
+class Pool(multiprocessing.pool.Pool):
+    """
+    A pool of worker processes that goes on when a worker dies.
+
+    Methods and parameters are those of `multiprocessing.Pool`, of which this is a subclass. When a worker ends while it
+    runs a task, that task fails with `WorkerLostError`, another worker takes its place, and all other tasks go on.
+
+    Parameters
+    ----------
+    processes : int, optional
+        Number of workers; by default one for each processor.
+    initializer : callable, optional
+        Called with *initargs* when a worker starts. If it fails, or ends the worker, three times in a row, all tasks of
+        the pool fail with what it raised.
+    initargs : tuple, optional
+        Arguments of *initializer*.
+    maxtasksperchild : int, optional
+        Number of tasks after which a worker is replaced by a new one.
+    context : multiprocessing.context.BaseContext, optional
+        Where processes come from; by default the default start method.
+    retries : int, optional
+        How many times a task is repeated whose worker has died. For tasks that are safe to repeat.
+    timeout : float, optional
+        Seconds that a task (in a `map` with chunks: a chunk) may run. Then its worker is killed, and the task fails
+        with `TaskTimeoutError`, a `TimeoutError`.
+    max_memory_per_child : int, optional
+        Bytes of private memory; a worker that has more after a task is replaced by a new one.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+    TypeError
+        If *initializer* cannot be called.
+
+    Examples
+    --------
+    >>> with mp.Pool(2) as pool:
+    ...     pool.map(abs, [-1, -2, -3])
+    [1, 2, 3]
+    """
+
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
+        maxtasksperchild: int | None = None,
+        context: BaseContext | None = None,
+        *,
+        retries: int = 0,
+        timeout: float | None = None,
+        max_memory_per_child: int | None = None,
+    ) -> None:
+        # Looked at by __del__ of the standard class.
+        self._state = "INIT"
+        self._change_notifier: Any = None
+        if processes is None:
+            processes = getattr(os, "process_cpu_count", os.cpu_count)() or 1
+        if processes < 1:
+            raise ValueError(f"processes must be at least 1, not {processes}")
+        if maxtasksperchild is not None and (not isinstance(maxtasksperchild, int) or maxtasksperchild <= 0):
+            raise ValueError(f"maxtasksperchild must be a positive int or None, not {maxtasksperchild!r}")
+        if initializer is not None and not callable(initializer):
+            raise TypeError(f"initializer must be callable, not {initializer!r}")
+        check_options(retries, timeout, max_memory_per_child)
+        self._ctx: Any = context or get_context()
+        self._processes = processes
+        self._initializer, self._initargs, self._maxtasksperchild = initializer, initargs, maxtasksperchild
+        self._retries = retries
+        settings = Settings(initializer, tuple(initargs), maxtasksperchild, max_memory_per_child)
+        make = _maker(type(self).Process, self._ctx)
+        self._scheduler = Scheduler(make, processes, settings, timeout=timeout)
+        self._cache = self._scheduler.sinks
+        self._scheduler.start()
+        # Not the pool's own method, which would keep the pool alive.
+        self._terminate = util.Finalize(self, self._scheduler.terminate, exitpriority=15)
+        self._state = RUN
+
+    @property
+    def _pool(self) -> list[Any]:
+        scheduler = self.__dict__.get("_scheduler")
+        return [] if scheduler is None else [worker.process for worker in list(scheduler.dispatcher.workers)]
+
+    def _repopulate_pool(self) -> None:
+        self._scheduler.wake()  # it always does
+
+    def apply_async(
+        self,
+        func: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwds: Mapping[str, Any] | None = None,
+        callback: Callback = None,
+        error_callback: Callback = None,
+    ) -> Any:
+        """
+        Call ``func(*args, **kwds)`` in a worker; the result has `get`, `wait`, `ready` and `successful`.
+        """
+        self._check_running()  # type: ignore[attr-defined]
+        result = Applied(self, _guarded(callback), _guarded(error_callback))
+        task = Task(result, 0, func, tuple(args), dict(kwds or {}), retries=self._retries)
+        self._scheduler.submit(task)
+        return result
+
+    def _map_async(
+        self,
+        func: Callable[..., Any],
+        iterable: Any,
+        mapper: Callable[..., Any],
+        chunksize: int | None = None,
+        callback: Callback = None,
+        error_callback: Callback = None,
+    ) -> Any:
+        self._check_running()  # type: ignore[attr-defined]
+        if type(iterable) is list or not hasattr(iterable, "__len__"):
+            iterable = list(iterable)  # a list may be changed meanwhile
+        length = len(iterable)
+        if chunksize is None:
+            chunksize, extra = divmod(length, self._processes * 4)
+            chunksize += bool(extra)
+        if chunksize < 1 and length:
+            raise ValueError(f"chunksize must be at least 1, not {chunksize}")
+        result = Mapped(self, chunksize if length else 0, length, _guarded(callback), _guarded(error_callback))
+        if not length:
+            return result
+        single = result.single = chunksize == 1 and mapper is mapstar
+        retries = self._retries
+        count = -(-length // chunksize)
+
+        def make(index: int, item: Any) -> Task:
+            if single:
+                return Task(result, index, func, (item,), retries=retries)
+            return Task(result, index, mapper, ((func, item),), position=index * chunksize, retries=retries)
+
+        items = iterable if single else batches(iterable, chunksize)
+        if type(iterable) in (list, tuple, range):
+            self._scheduler.submit(_tasks(make, items))
+            return result
+
+        def ended(given: int, error: Exception | None) -> None:
+            for index in range(given, count):
+                problem = error or ValueError(f"the iterable has {length} items by its len(), and gave fewer")
+                result._set(index, (False, problem))
+
+        Feeder(self._scheduler, items, make, ended, count).start()
+        return result
+
+    def imap(  # type: ignore[override]
+        self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
+    ) -> Any:
+        """
+        Like `map`, as an iterator; results in the order of *iterable*.
+
+        Parameters
+        ----------
+        func : callable
+            Called with one item.
+        iterable : iterable
+            The items. A thread reads it, as fast as the workers take tasks.
+        chunksize : int, optional
+            Number of items for one task.
+        buffersize : int, optional
+            At most this many tasks are begun whose results have not been taken; the caller of `next` reads the
+            iterable. So an endless generator fills no memory.
+
+        Returns
+        -------
+        iterator
+            A chunk whose worker has died raises `WorkerLostError`, and the next `next` goes on after it.
+        """
+        return self._imap(Imapped(self), func, iterable, chunksize, buffersize)
+
+    def imap_unordered(  # type: ignore[override]
+        self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
+    ) -> Any:
+        """
+        Like `imap`; results as they come.
+        """
+        return self._imap(ImappedUnordered(self), func, iterable, chunksize, buffersize)
+
+    def _imap(
+        self, result: Any, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int, buffersize: int | None
+    ) -> Any:
+        try:
+            self._check_running()  # type: ignore[attr-defined]
+            if chunksize < 1:
+                raise ValueError(f"chunksize must be at least 1, not {chunksize}")
+            if buffersize is not None and buffersize < 1:
+                raise ValueError(f"buffersize must be at least 1, not {buffersize}")
+        except BaseException:
+            del self._cache[result._job]
+            raise
+        retries = self._retries
+
+        def make(index: int, item: Any) -> Task:
+            if chunksize == 1:
+                return Task(result, index, func, (item,), retries=retries)
+            return Task(result, index, mapstar, ((func, item),), position=index * chunksize, retries=retries)
+
+        known = type(iterable) in (list, tuple, range)
+        if type(iterable) is list:
+            iterable = list(iterable)  # it may be changed meanwhile
+        items: Iterable[Any] = iterable if chunksize == 1 else batches(iterable, chunksize)
+        source: Any = result
+        if buffersize is not None:
+            scheduler = self._scheduler
+
+            def submit(index: int, item: Any) -> None:
+                if scheduler.state != 0:
+                    raise ValueError("Pool not running")
+                scheduler.submit(make(index, item))
+
+            source = Bounded(result, iter(items), submit, buffersize)
+        elif known:
+            length = -(-len(iterable) // chunksize)  # type: ignore[arg-type]
+            self._scheduler.submit(_tasks(make, items))
+            result._set_length(length)
+        else:
+
+            def ended(given: int, error: Exception | None) -> None:
+                if error is not None:
+                    result._set(given, (False, error))
+                    given += 1
+                result._set_length(given)
+
+            Feeder(self._scheduler, items, make, ended).start()
+        return source if chunksize == 1 else Chunks(source)
+
+    def close(self) -> None:
+        """
+        Take no more tasks; the workers end when all tasks are done.
+        """
+        if self._state == RUN:
+            self._state = CLOSE
+            self._scheduler.close()
+
+    def terminate(self) -> None:
+        """
+        End the workers at once. Results that are waited for fail.
+        """
+        self._state = TERMINATE
+        self._terminate()
+
+    def join(self) -> None:
+        """
+        Wait for the end of all workers, after `close` or `terminate`.
+        """
+        if self._state == RUN:
+            raise ValueError("Pool is still running")
+        self._scheduler.join()
+
+
+def check_options(retries: int, timeout: float | None, max_memory: int | None) -> None:
+    """
+    Raise `ValueError` for an option that is out of its range.
+    """
+    if retries < 0:
+        raise ValueError(f"retries must be 0 or more, not {retries}")
+    if timeout is not None and timeout <= 0:
+        raise ValueError(f"timeout must be more than 0 seconds, not {timeout}")
+    if max_memory is not None and max_memory <= 0:
+        raise ValueError(f"max_memory_per_child must be more than 0 bytes, not {max_memory}")
+
+
+def _maker(process: Callable[..., Any], context: Any) -> Callable[..., Any]:
+    def make(**kwds: Any) -> Any:
+        worker = process(context, **kwds)
+        worker.name = worker.name.replace("Process", "PoolWorker")
+        worker.daemon = True
+        return worker
+
+    return make
+
+
+def _tasks(make: Callable[[int, Any], Task], items: Iterable[Any]) -> Iterator[Task]:
+    for index, item in enumerate(items):
+        yield make(index, item)
+
+
+def _guarded(callback: Callback) -> Callback:
+    """
+    The callback; what it raises is shown, and costs nobody a result.
+    """
+    if callback is None:
+        return None
+
+    def guarded(value: Any) -> None:
+        try:
+            callback(value)
+        except Exception as error:
+            report(error)
+
+    return guarded

@@ -1,0 +1,70 @@
+"""Whose files these are: a version that is another, a folder that is relative, a folder that cleaners leave alone."""
+
+from __future__ import annotations
+
+import os
+import struct
+import uuid
+from pathlib import Path
+
+import pytest
+from support.scripts import run_script, succeeded
+
+PROGRAM = """
+    import os, sys
+    import mp_core as mp
+    from mp_core._native import lib
+    if len(sys.argv) > 1:
+        lib.mpshm_set_home(bytes.fromhex(sys.argv[1]))
+    try:
+        mp.Block(100)
+    except (OSError, MemoryError) as error:
+        print(error)
+    else:
+        print("shared")
+"""
+
+
+def test_files_of_another_version_are_refused_and_both_versions_named(tmp_path: Path, strategy: str) -> None:
+    tree = uuid.uuid4().hex
+    folder = tmp_path / f"mpshm-{os.geteuid()}" / tree
+    folder.mkdir(parents=True, mode=0o700)
+    folder.parent.chmod(0o700)
+    header = b"mpshmC\0" + bytes([99]) + bytes.fromhex(tree) + struct.pack("4Q", 0, 0, 0, 0) + b"9.8.7".ljust(24, b"\0")
+    (folder / "control").write_bytes(header + bytes(48))
+    before = (folder / "control").read_bytes()
+    done = run_script(tmp_path, PROGRAM, tree, MPSHM_RUNTIME_DIR=str(tmp_path), MP_SHARING_STRATEGY=strategy)
+    said = succeeded(done)
+    assert "9.8.7" in said and "this one has version" in said
+    assert (folder / "control").read_bytes() == before
+
+
+def test_a_relative_folder_is_refused_by_name(tmp_path: Path, strategy: str) -> None:
+    done = run_script(tmp_path, PROGRAM, MPSHM_RUNTIME_DIR="somewhere", MP_SHARING_STRATEGY=strategy)
+    assert "MPSHM_RUNTIME_DIR is 'somewhere', which is relative" in succeeded(done)
+
+
+@pytest.mark.parametrize("spelled", ["{}/", "{}//", "{}/./", "link"])
+def test_a_folder_may_be_spelled_in_any_way(tmp_path: Path, strategy: str, spelled: str) -> None:
+    (tmp_path / "link").symlink_to(tmp_path)
+    path = str(tmp_path / "link") if spelled == "link" else spelled.format(tmp_path)
+    assert succeeded(run_script(tmp_path, PROGRAM, MPSHM_RUNTIME_DIR=path, MP_SHARING_STRATEGY=strategy)) == "shared\n"
+
+
+LOCKED = """
+    import fcntl, os, pathlib
+    import mp_core as mp
+    block = mp.Block(100)
+    folder = next(pathlib.Path(os.environ["MPSHM_RUNTIME_DIR"]).glob("mpshm-*/*"))
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        print("free")
+    except BlockingIOError:
+        print("locked")
+"""
+
+
+def test_cleaners_of_old_files_find_the_folder_locked(tmp_path: Path, strategy: str) -> None:
+    done = run_script(tmp_path, LOCKED, MPSHM_RUNTIME_DIR=str(tmp_path), MP_SHARING_STRATEGY=strategy)
+    assert succeeded(done) == "locked\n"

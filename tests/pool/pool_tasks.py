@@ -1,0 +1,171 @@
+"""Functions that workers run, and pools and executors behind one interface."""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import mp_all as mp
+
+# A hang is a failure; the machine may be slow.
+PATIENCE = 60.0
+KINDS = ("pool", "executor")
+
+
+class Either:
+    """A pool or an executor: `submit` returns a function that waits for the outcome."""
+
+    def __init__(self, kind: str, ctx: BaseContext, size: int, **options: Any) -> None:
+        self.pool: Any
+        if kind == "pool":
+            self.pool = ctx.Pool(size, **options)
+        else:
+            self.pool = mp.ProcessPoolExecutor(size, ctx, **options)
+
+    def submit(self, function: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+        if isinstance(self.pool, mp.Pool):
+            result = self.pool.apply_async(function, args)
+            return lambda: result.get(PATIENCE)
+        future = self.pool.submit(function, *args)
+        return lambda: future.result(PATIENCE)
+
+    def pids(self) -> set[int]:
+        """The workers that live."""
+        pool = self.pool
+        found = pool._pool if isinstance(pool, mp.Pool) else (pool._processes or {}).values()
+        return {process.pid for process in found}
+
+    def close(self) -> None:
+        if isinstance(self.pool, mp.Pool):
+            self.pool.close()
+            self.pool.join()
+        else:
+            self.pool.shutdown()
+
+
+@contextmanager
+def either(kind: str, ctx: BaseContext, size: int = 2, **options: Any) -> Iterator[Either]:
+    made = Either(kind, ctx, size, **options)
+    try:
+        yield made
+        made.close()
+    finally:
+        if isinstance(made.pool, mp.Pool):
+            made.pool.terminate()
+        else:
+            made.pool.kill_workers()
+
+
+def outcome(wait: Callable[[], Any]) -> Any:
+    """The result, or the exception."""
+    try:
+        return wait()
+    except Exception as error:
+        return error
+
+
+def square(number: int) -> int:
+    return number * number
+
+
+def own_pid(*_: object) -> int:
+    return os.getpid()
+
+
+def end(how: str) -> None:
+    """End this process in one of the ways that processes end."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    faulthandler.disable()
+    if how == "exit":
+        os._exit(3)
+    if how == "sys.exit":
+        sys.exit(4)
+    if how == "segfault":
+        ctypes.string_at(0)
+    os.kill(os.getpid(), signal.Signals[how])
+    signal.pause()
+
+
+def end_on(number: int, *bad: int) -> int:
+    if number in bad:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+def end_on_seven(number: int) -> int:
+    return end_on(number, 7)
+
+
+def first_time(flag: str) -> bool:
+    """Whether nobody has called this with the same path before."""
+    try:
+        os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
+
+
+def end_once(flag: str, how: str = "SIGKILL") -> str:
+    """End the first process that gets here."""
+    if first_time(flag):
+        end(how)
+    return "done"
+
+
+def wait_for(path: str) -> str:
+    """Return when the file is there."""
+    deadline = time.monotonic() + PATIENCE
+    while not Path(path).exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    return path
+
+
+def touch(path: str) -> str:
+    Path(path).touch()
+    return path
+
+
+def touch_and_wait(path: str, other: str) -> str:
+    Path(path).touch()
+    return wait_for(other)
+
+
+def end_while_sending(flag: str, size: int) -> bytes:
+    """The first process that gets here ends when it has sent a part of its result."""
+    from mp_pool import _worker
+
+    def send_a_part(out: int, number: int, kind: int, data: Any) -> None:
+        os.write(out, _worker.HEADER.pack(number, len(data), kind) + bytes(data)[: len(data) // 2])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if first_time(flag):
+        _worker._send = send_a_part
+    return bytes(size)
+
+
+def fill(size: int) -> bytes:
+    return b"x" * size
+
+
+def length(data: bytes) -> int:
+    return len(data)
+
+
+def hold_memory(size: int) -> int:
+    globals()["held"] = bytearray(b"x" * size)
+    return os.getpid()
+
+
+def fail(kind: type[Exception], *args: Any) -> None:
+    raise kind(*args)

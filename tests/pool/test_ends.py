@@ -1,0 +1,270 @@
+"""How pools end: in order, early, by ctrl-C, by the garbage collector, with the program; nothing is left."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.context import BaseContext
+from pathlib import Path
+
+import numpy as np
+import pool_tasks as tasks
+import pytest
+from support.scripts import run_script, succeeded
+from support.waiting import until
+
+import mp_all as mp
+
+both = pytest.mark.parametrize("kind", tasks.KINDS)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_pool_that_is_left_early_ends_its_workers_and_its_results_fail(ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        pids = [process.pid for process in pool._pool]
+        results = [pool.apply_async(time.sleep, (3600,)) for _ in range(5)]
+        results.append(pool.map_async(time.sleep, [3600] * 100))
+        results.append(pool.map_async(time.sleep, [3600] * 100, chunksize=1))
+        stream = pool.imap(time.sleep, [3600] * 100)
+    assert not any(map(alive, pids))
+    for result in results:
+        with pytest.raises(mp.ProcessError, match="terminated"):
+            result.get(tasks.PATIENCE)
+    with pytest.raises(mp.ProcessError, match="terminated"):
+        stream.next(tasks.PATIENCE)
+    with pytest.raises(StopIteration):
+        stream.next(tasks.PATIENCE)
+
+
+def test_a_pool_that_is_left_early_gives_arrays_back(ctx: BaseContext, tmp_path: Path) -> None:
+    def in_use() -> int:
+        gc.collect()
+        stats = mp.memory_stats()
+        return stats["live_bytes"] + stats["in_flight_bytes"]
+
+    before = in_use()
+    arrays = [np.ones(100_000) for _ in range(20)]
+    with ctx.Pool(2) as pool:
+        path = str(tmp_path / "never")
+        waiting = [pool.apply_async(tasks.wait_for, (path,)) for _ in range(2)]
+        sent = [pool.apply_async(np.copy, (array,)) for array in arrays]
+        assert until(lambda: in_use() > before, tasks.PATIENCE)
+    del waiting, sent
+    assert until(lambda: in_use() <= before, tasks.PATIENCE), mp.memory_stats()
+
+
+def test_results_that_were_consumed_are_freed(ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        largest = 0
+        for array in pool.imap(np.ones, [200_000] * 40, buffersize=4):
+            largest = max(largest, mp.memory_stats()["live_bytes"])
+            assert array[-1] == 1
+            del array
+        assert largest < 12 * 1_600_000
+
+
+@both
+def test_close_finishes_everything_that_was_submitted(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx) as pool:
+        waits = [pool.submit(tasks.square, n) for n in range(300)]
+        pool.close()
+        assert [wait() for wait in waits] == [n * n for n in range(300)]
+        with pytest.raises((ValueError, RuntimeError)):
+            pool.submit(tasks.square, 1)
+
+
+def test_close_replaces_workers_while_tasks_are_left(ctx: BaseContext) -> None:
+    pool = ctx.Pool(1)
+    results = [pool.apply_async(tasks.end_on, (n, 3, 6)) for n in range(10)]
+    pool.close()
+    pool.join()
+    lost = [n for n, result in enumerate(results) if not result.successful()]
+    assert lost == [3, 6]
+
+
+def test_an_empty_iterable_does_not_keep_a_pool_from_ending(ctx: BaseContext) -> None:
+    pool = ctx.Pool(1)
+    assert list(pool.imap(tasks.square, [])) == list(pool.imap_unordered(tasks.square, iter(()))) == []
+    assert pool.map(tasks.square, []) == []
+    pool.close()
+    pool.join()
+
+
+@both
+def test_a_pool_that_is_dropped_leaves_nothing(kind: str, ctx: BaseContext) -> None:
+    pool = tasks.Either(kind, ctx, 2)
+    assert pool.submit(tasks.square, 3)() == 9
+    pids = pool.pids()
+    thread = pool.pool._scheduler.thread
+    with pytest.warns(ResourceWarning) if kind == "pool" else threading.Lock():
+        del pool
+        gc.collect()
+    thread.join(tasks.PATIENCE)
+    assert not any(map(alive, pids))
+
+
+def test_an_executor_that_was_never_used_leaves_nothing(ctx: BaseContext) -> None:
+    mp.ProcessPoolExecutor(2, ctx)
+    with mp.ProcessPoolExecutor(2, ctx):
+        pass
+
+
+def test_a_stopped_worker_does_not_keep_a_pool_from_ending(ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        pool.map(tasks.square, range(10))
+        os.kill(pool._pool[0].pid, signal.SIGSTOP)
+
+
+@both
+def test_what_is_cancelled_or_ended_by_force_says_so(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+    if kind == "pool":
+        pool = ctx.Pool(1)
+        result = pool.apply_async(time.sleep, (3600,))
+        thread = threading.Thread(target=tasks.outcome, args=(result.get,))
+        thread.start()
+        pool.terminate()
+        pool.join()
+        thread.join(tasks.PATIENCE)
+        assert not thread.is_alive()
+        return
+    for how in ("terminate_workers", "kill_workers"):
+        executor = mp.ProcessPoolExecutor(1, ctx)
+        path = str(tmp_path / how)
+        running = executor.submit(tasks.touch_and_wait, path, path + "never")
+        waiting = [executor.submit(tasks.square, n) for n in range(20)]
+        assert until(lambda path=path: os.path.exists(path), tasks.PATIENCE)
+        getattr(executor, how)()
+        assert type(running.exception(tasks.PATIENCE)).__name__ == "BrokenProcessPool"
+        assert all(future.done() for future in waiting)
+        assert sum(future.cancelled() for future in waiting) >= 10
+        with pytest.raises(RuntimeError):
+            executor.submit(tasks.square, 1)
+
+
+def test_shutdown_cancels_what_has_not_begun(ctx: BaseContext, tmp_path: Path) -> None:
+    executor = mp.ProcessPoolExecutor(1, ctx)
+    begun, end = str(tmp_path / "begun"), str(tmp_path / "end")
+    running = executor.submit(tasks.touch_and_wait, begun, end)
+    waiting = [executor.submit(tasks.square, n) for n in range(50)]
+    assert until(lambda: os.path.exists(begun), tasks.PATIENCE)
+    executor.shutdown(wait=False, cancel_futures=True)
+    tasks.touch(end)
+    executor.shutdown()
+    assert running.result(0) == end
+    assert all(future.done() for future in waiting)
+    assert sum(future.cancelled() for future in waiting) >= 30
+
+
+PROGRAM = """
+import os, sys, time
+import mp_all as mp
+
+def sleep(seconds):
+    time.sleep(seconds)
+
+def begin(path):
+    open(path, "w").close()
+    time.sleep(3600)
+
+if __name__ == "__main__":
+    kind, method, path = sys.argv[1:4]
+    ctx = mp.get_context(method)
+    if kind == "pool":
+        with ctx.Pool(2) as pool:
+            print(*[process.pid for process in pool._pool], flush=True)
+            pool.map(begin, [path + "1", path + "2"])
+    if kind == "unclosed":
+        pool = ctx.Pool(2)
+        pool.apply(sleep, (0,))
+        print("end of the program")
+    if kind == "executor":
+        executor = mp.ProcessPoolExecutor(2, ctx)
+        executor.submit(print, "printed by a worker", flush=True)
+"""
+
+
+def program(folder: Path) -> Path:
+    path = folder / "program.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+@pytest.mark.parametrize("to_all", [True, False])
+def test_ctrl_c_ends_a_program_in_order(start_method: str, tmp_path: Path, to_all: bool) -> None:
+    flag = tmp_path / "flag"
+    process = subprocess.Popen(
+        [sys.executable, str(program(tmp_path)), "pool", start_method, str(flag)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"MPSHM_RUNTIME_DIR": str(tmp_path)},
+        # A shell without job control starts what it starts with SIGINT ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    try:
+        assert process.stdout is not None
+        pids = [int(pid) for pid in process.stdout.readline().split()]
+        assert until(lambda: all(flag.with_name(f"flag{n}").exists() for n in (1, 2)), tasks.PATIENCE)
+        # A terminal sends it to all processes, `kill -INT` to one.
+        (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=tasks.PATIENCE)
+    finally:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        process.wait()
+    assert err.count("Traceback") == 1 and err.rstrip().endswith("KeyboardInterrupt"), err
+    assert until(lambda: not any(map(alive, pids)), tasks.PATIENCE)
+
+
+def test_a_program_that_forgets_its_pool_ends(start_method: str, tmp_path: Path) -> None:
+    done = run_script(tmp_path, PROGRAM, "unclosed", start_method, "-")
+    assert done.returncode == 0 and done.stdout == "end of the program\n", done.stderr
+
+
+def test_a_program_that_forgets_its_executor_finishes_what_was_submitted(start_method: str, tmp_path: Path) -> None:
+    assert succeeded(run_script(tmp_path, PROGRAM, "executor", start_method, "-")) == "printed by a worker\n"
+
+
+def test_workers_end_when_their_parent_is_killed(start_method: str, tmp_path: Path) -> None:
+    text = """
+    import os, signal, sys
+    import mp_all as mp
+
+    if __name__ == "__main__":
+        first, second = (mp.get_context(sys.argv[1]).Pool(2) for _ in range(2))
+        first.map(abs, range(10)), second.map(abs, range(10))
+        print(*[process.pid for pool in (first, second) for process in pool._pool], flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    # Of a program that was killed, the folder of its session stays until the next one of this user starts.
+    done = run_script(tmp_path, text, start_method, MPSHM_RUNTIME_DIR=str(tmp_path))
+    pids = [int(pid) for pid in done.stdout.split()]
+    assert len(pids) == 4
+    assert until(lambda: not any(map(alive, pids)), tasks.PATIENCE)
+
+
+def test_a_forked_child_is_told_to_make_a_pool_of_its_own() -> None:
+    with mp.Pool(1) as pool:
+        code = os.fork()
+        if code == 0:
+            try:
+                pool.apply_async(abs, (1,))
+            except ValueError as error:
+                os._exit(7 if "forked child" in str(error) else 1)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(code, 0)[1]) == 7
+        assert pool.apply(abs, (-1,)) == 1

@@ -1,0 +1,164 @@
+"""Errors of tasks arrive with their traceback, whatever can be pickled; an error of one costs no other."""
+
+from __future__ import annotations
+
+import multiprocessing.pool
+import threading
+from multiprocessing.context import BaseContext
+from typing import Any
+
+import pool_tasks as tasks
+import pytest
+
+import mp_all as mp
+
+both = pytest.mark.parametrize("kind", tasks.KINDS)
+
+
+class NeedsTwo(Exception):
+    """Its pickle cannot be loaded: exceptions are made again from `args`."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+class HasALock(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.lock = threading.Lock()
+
+
+class FailsOnLoading:
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def __reduce__(self) -> Any:
+        return fail_on_loading, (self.where,)
+
+
+class FailsOnPickling:
+    def __reduce__(self) -> Any:
+        raise LookupError("not to be pickled")
+
+
+def fail_on_loading(where: str) -> None:
+    raise LookupError(f"not to be loaded in the {where}")
+
+
+def make(kind: type, *args: Any) -> Any:
+    return kind(*args)
+
+
+@both
+def test_an_exception_arrives_with_the_workers_traceback(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx) as pool:
+        error = tasks.outcome(pool.submit(tasks.fail, ValueError, "wrong"))
+    assert type(error) is ValueError and error.args == ("wrong",)
+    assert "in fail" in str(error.__cause__) and "raise kind(*args)" in str(error.__cause__)
+
+
+@both
+@pytest.mark.parametrize(("error", "args"), [(NeedsTwo, ("this", "that")), (HasALock, ("this and that",))])
+def test_an_exception_that_cannot_be_sent_arrives_as_text(
+    kind: str, ctx: BaseContext, error: type[Exception], args: tuple[str, ...]
+) -> None:
+    with tasks.either(kind, ctx) as pool:
+        others = [pool.submit(tasks.square, n) for n in range(10)]
+        arrived = tasks.outcome(pool.submit(tasks.fail, error, *args))
+        assert [wait() for wait in others] == [n * n for n in range(10)]
+        assert pool.submit(tasks.square, 3)() == 9
+    assert isinstance(arrived, multiprocessing.pool.MaybeEncodingError)
+    assert f"test_errors.{error.__name__}: this and that" in str(arrived)
+    assert "in fail" in str(arrived.__cause__)
+
+
+@both
+@pytest.mark.parametrize("where", ["task", "result"])
+@pytest.mark.parametrize("kind_of", [FailsOnLoading, FailsOnPickling])
+def test_what_cannot_be_pickled_or_loaded_fails_alone(kind: str, ctx: BaseContext, where: str, kind_of: type) -> None:
+    with tasks.either(kind, ctx) as pool:
+        args = (where,) if kind_of is FailsOnLoading else ()
+        waits = [pool.submit(tasks.square, n) for n in range(10)]
+        bad = pool.submit(make, kind_of, *args) if where == "result" else pool.submit(tasks.own_pid, kind_of(*args))
+        waits += [pool.submit(tasks.square, n) for n in range(10, 20)]
+        error = tasks.outcome(bad)
+        assert [wait() for wait in waits] == [n * n for n in range(20)]
+    assert isinstance(error, LookupError | multiprocessing.pool.MaybeEncodingError)
+    assert "not to be" in str(error)
+
+
+@both
+def test_an_endless_stream_of_failures_costs_no_worker(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx, 2) as pool:
+        [wait() for wait in [pool.submit(tasks.square, n) for n in range(10)]]
+        before = pool.pids()
+        errors = [tasks.outcome(wait) for wait in [pool.submit(tasks.fail, KeyError, n) for n in range(200)]]
+        assert [error.args for error in errors] == [(n,) for n in range(200)]
+        assert pool.pids() >= before
+
+
+def test_a_callback_that_raises_is_shown_and_costs_nothing(ctx: BaseContext) -> None:
+    shown = []
+    before, threading.excepthook = threading.excepthook, shown.append
+    try:
+        with ctx.Pool(1) as pool:
+            assert pool.apply_async(tasks.square, (3,), callback=lambda value: 1 / 0).get(tasks.PATIENCE) == 9
+            assert pool.map_async(tasks.square, [3, 4], callback=lambda value: 1 / 0).get(tasks.PATIENCE) == [9, 16]
+            assert pool.apply(tasks.square, (4,)) == 16
+    finally:
+        threading.excepthook = before
+    assert [hook.exc_type for hook in shown] == [ZeroDivisionError] * 2
+
+
+def test_a_callback_may_use_the_pool(ctx: BaseContext) -> None:
+    with ctx.Pool(1) as pool:
+        second: list[Any] = []
+        came = threading.Event()
+
+        def callback(value: int) -> None:
+            second.append(pool.apply_async(tasks.square, (value,)))
+            came.set()
+
+        pool.apply_async(tasks.square, (3,), callback=callback)
+        assert came.wait(tasks.PATIENCE)
+        assert second[0].get(tasks.PATIENCE) == 81
+
+
+class ShorterThanItSays:
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Any:
+        return iter(range(4))
+
+
+class RaisesInTheMiddle(ShorterThanItSays):
+    def __iter__(self) -> Any:
+        yield from range(4)
+        raise LookupError("the file ends here")
+
+
+@pytest.mark.parametrize(("iterable", "error"), [(ShorterThanItSays, ValueError), (RaisesInTheMiddle, LookupError)])
+def test_a_map_of_an_iterable_that_ends_too_early_ends(ctx: BaseContext, iterable: type, error: type) -> None:
+    with ctx.Pool(2) as pool:
+        with pytest.raises(error):
+            pool.map_async(tasks.square, iterable(), chunksize=1).get(tasks.PATIENCE)
+        with pytest.raises(error):
+            pool.map_async(tasks.square, iterable(), chunksize=3).get(tasks.PATIENCE)
+        assert pool.map(tasks.square, [1, 2]) == [1, 4]
+
+
+def test_a_name_in_an_error_is_that_of_the_users_function(ctx: BaseContext) -> None:
+    with ctx.Pool(1) as pool:
+        with pytest.raises(mp.WorkerLostError) as lost:
+            pool.map(tasks.end_on_seven, range(5, 10), chunksize=2)
+        assert (lost.value.function, lost.value.index) == ("end_on_seven", 2)
+        with pytest.raises(mp.WorkerLostError) as lost:
+            pool.starmap(tasks.end_on, [(1, 2), (3, 3)], chunksize=1)
+        assert (lost.value.function, lost.value.index) == ("end_on", 1)
+    with mp.ProcessPoolExecutor(1, ctx) as executor:
+        with pytest.raises(mp.WorkerLostError) as lost:
+            list(executor.map(tasks.end_on_seven, range(5, 10), chunksize=2))
+        assert (lost.value.function, lost.value.index) == ("end_on_seven", 2)

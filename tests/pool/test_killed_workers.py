@@ -1,0 +1,142 @@
+"""When a worker dies, its task fails and is named; nothing else is lost, doubled or late."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import time
+from multiprocessing.context import BaseContext
+from pathlib import Path
+
+import pool_tasks as tasks
+import pytest
+from support.waiting import until
+
+import mp_all as mp
+
+pytestmark = pytest.mark.parametrize("kind", tasks.KINDS)
+
+
+@pytest.mark.parametrize(
+    ("how", "exitcode", "name"),
+    [("SIGKILL", -9, "SIGKILL"), ("exit", 3, None), ("segfault", -11, "SIGSEGV"), ("SIGABRT", -6, "SIGABRT")],
+)
+def test_a_task_whose_worker_ends_fails_and_says_how_and_the_pool_goes_on(
+    kind: str, ctx: BaseContext, how: str, exitcode: int, name: str | None
+) -> None:
+    with tasks.either(kind, ctx) as pool:
+        before = [pool.submit(tasks.square, n) for n in range(10)]
+        lost = pool.submit(tasks.end, how)
+        after = [pool.submit(tasks.square, n) for n in range(10, 20)]
+        error = tasks.outcome(lost)
+        assert [wait() for wait in before + after] == [n * n for n in range(20)]
+        assert pool.submit(tasks.square, 5)() == 25
+    assert type(error) is mp.WorkerLostError
+    assert isinstance(error, mp.ProcessError)
+    assert (error.exitcode, error.signal_name, error.function, error.index) == (exitcode, name, "end", 0)
+    assert error.out_of_memory is False
+    assert error.pid > 0
+    again = pickle.loads(pickle.dumps(error))
+    assert vars(again) == vars(error) and str(again) == str(error)
+
+
+def test_a_worker_that_is_killed_while_idle_costs_no_task(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx) as pool:
+        for _ in range(5):
+            for pid in {pool.submit(tasks.own_pid)() for _ in range(4)}:
+                os.kill(pid, signal.SIGKILL)
+                # The pool learns of it before anything is sent there, or takes back what was.
+            answers = [tasks.outcome(pool.submit(tasks.square, n)) for n in range(20)]
+            assert answers == [n * n for n in range(20)]
+
+
+def test_a_worker_that_is_killed_while_it_sends_a_large_result_costs_that_result(
+    kind: str, ctx: BaseContext, tmp_path: Path
+) -> None:
+    with tasks.either(kind, ctx) as pool:
+        lost = pool.submit(tasks.end_while_sending, str(tmp_path / "flag"), 3_000_000)
+        others = [pool.submit(tasks.fill, 2_000_000) for _ in range(6)]
+        assert isinstance(tasks.outcome(lost), mp.WorkerLostError)
+        assert [len(wait()) for wait in others] == [2_000_000] * 6
+
+
+def test_a_result_that_has_left_the_worker_is_delivered(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+    with tasks.either(kind, ctx, 1) as pool:
+        sent = [pool.submit(tasks.fill, 1000 + n) for n in range(50)]
+        lost = pool.submit(tasks.end, "SIGKILL")
+        late = [pool.submit(tasks.fill, n) for n in range(50)]
+        assert [len(wait()) for wait in sent] == [1000 + n for n in range(50)]
+        assert isinstance(tasks.outcome(lost), mp.WorkerLostError)
+        assert [len(wait()) for wait in late] == list(range(50))
+
+
+def test_a_long_task_is_whole_and_is_not_lost_with_another(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+    with tasks.either(kind, ctx) as pool:
+        waits = []
+        for n in range(8):
+            waits.append(pool.submit(tasks.length, bytes(700_000 + n)))
+            waits.append(pool.submit(tasks.end_on, n, 2, 5))
+        answers = [tasks.outcome(wait) for wait in waits]
+    assert answers[0::2] == [700_000 + n for n in range(8)]
+    assert [n for n, answer in enumerate(answers[1::2]) if isinstance(answer, mp.WorkerLostError)] == [2, 5]
+
+
+def test_a_worker_that_dies_in_the_initializer_is_replaced(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+    flag = str(tmp_path / "flag")
+    with tasks.either(kind, ctx, initializer=tasks.end_once, initargs=(flag,)) as pool:
+        assert [pool.submit(tasks.square, n)() for n in range(10)] == [n * n for n in range(10)]
+        assert os.path.exists(flag)
+
+
+def test_the_pool_has_its_size_again_soon(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx, 2) as pool:
+        waits = [pool.submit(time.sleep, 0.05) for _ in range(4)]
+        [wait() for wait in waits]
+        before = pool.pids()
+        assert len(before) == 2
+        victim = min(before)
+        start = time.monotonic()
+        os.kill(victim, signal.SIGKILL)
+        assert until(lambda: victim not in (now := pool.pids()) and len(now) == 2, tasks.PATIENCE)
+        # 100 ms on a machine that is not busy; the process of a new worker is started within them.
+        assert time.monotonic() - start < 10
+
+
+def test_a_task_that_exits_by_sys_exit_does_not_end_the_program(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx) as pool:
+        lost = pool.submit(tasks.end, "sys.exit")
+        if kind == "pool":
+            error = tasks.outcome(lost)
+            assert isinstance(error, mp.WorkerLostError) and error.exitcode == 4
+        else:
+            with pytest.raises(SystemExit):  # as with concurrent.futures
+                lost()
+        assert pool.submit(tasks.square, 3)() == 9
+
+
+def test_a_task_that_waits_for_a_later_one_is_not_in_its_way(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+    """Workers have tasks ahead; those of a worker that is busy are taken back for others."""
+    with tasks.either(kind, ctx, 2) as pool:
+        [wait() for wait in [pool.submit(tasks.square, n) for n in range(1000)]]  # both are known to be quick
+        for round_ in range(10):
+            path = str(tmp_path / str(round_))
+            waits = [pool.submit(tasks.wait_for, path)]
+            waits += [pool.submit(tasks.square, n) for n in range(100)]
+            waits.append(pool.submit(tasks.touch, path))
+            answers = [wait() for wait in waits]
+            assert answers[0] == path
+
+
+def test_one_worker_takes_what_another_has_not_begun(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+    with tasks.either(kind, ctx, 2) as pool:
+        first, second, end = (str(tmp_path / name) for name in ("first", "second", "end"))
+        one = pool.submit(tasks.touch_and_wait, first, end)
+        two = pool.submit(tasks.touch_and_wait, second, end)
+        assert until(lambda: os.path.exists(first) and os.path.exists(second), tasks.PATIENCE)
+        behind = [pool.submit(tasks.own_pid) for _ in range(4)]
+        os.kill(min(pool.pids()), signal.SIGKILL)
+        assert len({wait() for wait in behind}) >= 1  # while the other worker still waits
+        tasks.touch(end)
+        answers = [tasks.outcome(one), tasks.outcome(two)]
+        assert sorted(isinstance(answer, mp.WorkerLostError) for answer in answers) == [False, True]

@@ -1,0 +1,210 @@
+"""Options: retries, timeouts, workers that are replaced, initializers that fail, iterables that are read as needed."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pickle
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import pool_tasks as tasks
+import pytest
+from support.waiting import until
+
+import mp_all as mp
+
+both = pytest.mark.parametrize("kind", tasks.KINDS)
+
+
+@both
+def test_a_task_that_may_be_repeated_is_repeated_as_often_as_was_said(
+    kind: str, ctx: BaseContext, tmp_path: Path
+) -> None:
+    with tasks.either(kind, ctx, retries=1) as pool:
+        assert pool.submit(tasks.end_once, str(tmp_path / "flag"))() == "done"
+        assert isinstance(tasks.outcome(pool.submit(tasks.end, "SIGKILL")), mp.WorkerLostError)
+        assert pool.submit(tasks.square, 2)() == 4
+
+
+# A task of no length has to fit in, on a machine that is busy with other things.
+LIMIT = 5.0
+
+
+@both
+def test_a_worker_that_is_stopped_is_ended_after_the_timeout_and_the_others_go_on(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx, timeout=LIMIT) as pool:
+        slow = pool.submit(tasks.end, "SIGSTOP")
+        others = [pool.submit(tasks.square, n) for n in range(10)]
+        error = tasks.outcome(slow)
+        assert isinstance(error, mp.TaskTimeoutError)
+        assert isinstance(error, TimeoutError) and isinstance(error, mp.TimeoutError)
+        assert (error.seconds, error.function) == (LIMIT, "end")
+        assert [wait() for wait in others] == [n * n for n in range(10)]
+
+
+@both
+def test_a_task_that_takes_too_long_is_ended(kind: str) -> None:
+    with tasks.either(kind, mp.get_context("fork"), 1, timeout=LIMIT) as pool:
+        error = tasks.outcome(pool.submit(time.sleep, 3600))
+        assert isinstance(error, mp.TaskTimeoutError) and error.function == "sleep"
+        again = pickle.loads(pickle.dumps(error))
+        assert (str(again), again.args) == (str(error), error.args)
+        assert pool.submit(tasks.square, 2)() == 4
+
+
+@both
+def test_a_stopped_worker_keeps_nothing_from_the_others(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx) as pool:
+        [wait() for wait in [pool.submit(tasks.square, n) for n in range(500)]]
+        victim = min(pool.pids())
+        os.kill(victim, signal.SIGSTOP)
+        answers = [pool.submit(tasks.fill, 20_000) for _ in range(100)]
+        # What the stopped one has begun waits for it; of all the rest it has nothing.
+        assert until(lambda: sum(done(answer) for answer in answers) >= 99, tasks.PATIENCE)
+        os.kill(victim, signal.SIGCONT)
+        assert [len(wait()) for wait in answers] == [20_000] * 100
+
+
+def done(wait: Any) -> bool:
+    result = next(cell.cell_contents for cell in wait.__closure__)
+    return bool(result.ready() if hasattr(result, "ready") else result.done())
+
+
+@both
+def test_a_worker_is_replaced_after_so_many_tasks(kind: str, ctx: BaseContext) -> None:
+    name = "maxtasksperchild" if kind == "pool" else "max_tasks_per_child"
+    with tasks.either(kind, ctx, 2, **{name: 3}) as pool:
+        pids = [wait() for wait in [pool.submit(tasks.own_pid) for _ in range(18)]]
+    assert max(pids.count(pid) for pid in pids) <= 3
+
+
+@both
+def test_a_worker_is_replaced_when_it_has_too_much_memory(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx, 1, max_memory_per_child=400 << 20) as pool:
+        small = {pool.submit(tasks.hold_memory, 1000)() for _ in range(3)}
+        large = [pool.submit(tasks.hold_memory, 500 << 20)() for _ in range(2)]
+    assert len(small) == 1
+    assert len(set(large)) == 2
+
+
+@both
+def test_an_initializer_that_fails_three_times_ends_the_pool_with_its_exception(
+    kind: str, ctx: BaseContext, tmp_path: Path
+) -> None:
+    folder = str(tmp_path)
+    with tasks.either(kind, ctx, 1, initializer=count_and_fail, initargs=(folder,)) as pool:
+        error = tasks.outcome(pool.submit(tasks.square, 2))
+        if kind == "executor":
+            assert isinstance(error, BrokenProcessPool)
+            error = error.__cause__
+            with pytest.raises(BrokenProcessPool):
+                pool.submit(tasks.square, 2)
+        else:
+            assert isinstance(tasks.outcome(pool.submit(tasks.square, 2)), LookupError)
+        assert isinstance(error, LookupError) and error.args == ("no such device",)
+        assert "count_and_fail" in str(error.__cause__)
+    assert len(os.listdir(folder)) == 3
+
+
+def count_and_fail(folder: str) -> None:
+    import logging
+
+    logging.disable()  # the executor logs it, as the standard one does
+    Path(folder, str(os.getpid())).touch()
+    raise LookupError("no such device")
+
+
+@both
+def test_an_initializer_that_always_dies_ends_the_pool(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx, 1, initializer=tasks.end, initargs=("exit",)) as pool:
+        error = tasks.outcome(pool.submit(tasks.square, 2))
+        error = error.__cause__ if kind == "executor" else error
+        assert isinstance(error, mp.WorkerLostError)
+        assert (error.exitcode, error.function) == (3, "its initializer")
+
+
+class Counted:
+    """An endless iterable that counts what was taken."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for number in itertools.count():
+            self.taken = number + 1
+            yield number
+
+
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+@pytest.mark.parametrize("chunksize", [1, 4])
+def test_an_endless_iterable_is_read_only_so_far_ahead(ctx: BaseContext, method: str, chunksize: int) -> None:
+    with ctx.Pool(2) as pool:
+        numbers = Counted()
+        results = getattr(pool, method)(tasks.square, numbers, chunksize, buffersize=5)
+        assert numbers.taken == 5 * chunksize
+        got = []
+        for taken in range(1, 101):
+            got.append(next(results))
+            assert numbers.taken <= (5 + (taken - 1) // chunksize + 1) * chunksize
+        if method == "imap":
+            assert got == [n * n for n in range(100)]
+        assert len(set(got)) == 100
+        pool.close()
+        rest = []
+        with pytest.raises(ValueError, match="not running"):
+            for result in results:
+                rest.append(result)
+        assert len(rest) <= 6 * chunksize
+
+
+def test_an_executors_map_reads_only_so_far_ahead(ctx: BaseContext) -> None:
+    with mp.ProcessPoolExecutor(2, ctx) as executor:
+        numbers = Counted()
+        results = executor.map(tasks.square, numbers, buffersize=3)
+        assert numbers.taken == 3
+        assert [next(results) for _ in range(50)] == [n * n for n in range(50)]
+        assert numbers.taken <= 54
+        results.close()
+
+
+def test_an_iterable_that_blocks_holds_up_nothing_else(ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        answers: list[Any] = []
+
+        def feedback() -> Iterator[int]:
+            # Each item needs the result of the one before.
+            yield 2
+            for _ in range(4):
+                assert until(lambda: answers, tasks.PATIENCE)
+                yield answers.pop()
+
+        got = []
+        for result in pool.imap(tasks.square, feedback()):
+            got.append(result)
+            answers.append(result)
+            assert pool.apply(tasks.square, (3,)) == 9
+        assert got == [4, 16, 256, 65536, 65536**2]
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"retries": -1}, "retries must be 0 or more, not -1"),
+        ({"timeout": 0}, "timeout must be more than 0 seconds, not 0"),
+        ({"max_memory_per_child": 0}, "max_memory_per_child must be more than 0 bytes, not 0"),
+    ],
+)
+def test_an_option_out_of_its_range_is_refused(options: dict[str, Any], match: str) -> None:
+    for make in (mp.Pool, mp.ProcessPoolExecutor):
+        with pytest.raises(ValueError, match=match):
+            make(1, **options)
+    with mp.Pool(1) as pool:
+        with pytest.raises(ValueError, match="buffersize must be at least 1, not 0"):
+            pool.imap(abs, [1], buffersize=0)
+        assert pool._cache == {}
