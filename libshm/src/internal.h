@@ -9,6 +9,8 @@
 
 #include "layout.h"
 #include "mpshm.h"
+#include "slot.h"
+#include "wire.h"
 
 /* A signal handler that returns makes a slow system call fail with EINTR. No caller of ours could
  * do anything but call again, so it is done here. close() is not retried: on Linux the descriptor
@@ -100,21 +102,6 @@ int mpshm__memfd_check(int fd);
 int mpshm__named_create(const char *name, uint64_t size);
 
 uint64_t mpshm__pages(uint64_t nbytes); /* rounded up */
-
-/* ---- slot.c: a number for each process of a tree ---- */
-
-/* Lock one byte of the control file through that description: 0, -EAGAIN when another has it, or
- * MPSHM__NO_LOCKS where the kernel has no such locks (valgrind). */
-enum { MPSHM__NO_LOCKS = 1 };
-int mpshm__lock_byte(int control_fd, int at);
-void mpshm__unlock_byte(int control_fd, int at);
-/* By another description than this one? */
-int mpshm__byte_is_locked(int control_fd, int at);
-/* Take a free slot and lock its byte: its number, or -EUSERS. */
-int mpshm__take_slot(struct mpshm__control *control, int control_fd);
-void mpshm__sign_slot(struct mpshm__slot *slot, int pid);
-/* Does the process of that slot live? Asked by another process than that one. */
-int mpshm__slot_lives(const struct mpshm__control *control, int control_fd, int slot);
 
 /* ---- runtime.c: the folder of a tree ---- */
 
@@ -292,40 +279,6 @@ int mpshm__find_room(struct mpshm__tree *tree, int strategy, uint64_t nbytes, in
                      struct mpshm__arena **out, uint32_t *i);
 /* What is asked for, or the other one where this system refuses memfds. */
 int mpshm__usable_strategy(int strategy);
-
-/* ---- wire.c: what client and manager say to each other ---- */
-
-enum mpshm__op {
-    MPSHM__HELLO = 1, /* a = the slot that I have locked. Answer: a = slot */
-    MPSHM__CHILD,     /* with a socket: the connection of a child of mine. a = its slot or none.
-                         There is no answer, so that a fork waits for nobody */
-    MPSHM__REGISTER,  /* with a descriptor: here is an arena. a = row that it has, or none.
-                         Answer: a = row */
-    MPSHM__GET,       /* a = row. Answer with its descriptor */
-    MPSHM__CONTROL,   /* Answer with a descriptor of the control file, of a new description */
-    MPSHM__ANSWER,    /* err = 0 or -errno */
-    MPSHM__ADOPT,     /* a segment of a dead owner: size = of the block, nonce[0] = least data.
-                         Answer: a = row, with a descriptor; or -ENOENT and size = of all of them */
-};
-enum { MPSHM__NO_SLOT = 0xffffffffu, MPSHM__WIRE = 0x6d707302 };
-
-struct mpshm__frame {
-    uint32_t magic;
-    uint16_t op;
-    uint16_t strategy;
-    int32_t err;
-    uint32_t a;
-    uint64_t nonce[2];
-    uint64_t size;
-    int32_t fd_number; /* the sender's own number of the descriptor that it sends */
-    uint32_t reserved;
-};
-
-/* One frame over a SOCK_SEQPACKET socket, whole or an error. `fd` is -1 for none; the sender keeps
- * its own, the receiver closes what it gets. -ECONNRESET when the other has gone, -ETIMEDOUT when
- * the time `until` has come (on the clock of mpshm__now_ns), -EAGAIN when it is 0. */
-int mpshm__send_frame(int sock, const struct mpshm__frame *frame, int fd, uint64_t until);
-int mpshm__recv_frame(int sock, struct mpshm__frame *frame, int *fd, uint64_t until);
 
 /* ---- client.c: a tree as one process sees it ---- */
 
