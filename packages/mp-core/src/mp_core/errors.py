@@ -21,8 +21,8 @@ class ReceiveError(RuntimeError):
     message : str
         What was wrong, and what to do.
     errno : int, optional
-        The number of the system's error behind it. It is the error's attribute ``errno``, and an `OSError` of that number
-        is its ``__cause__``.
+        The number of the system's error behind it. It is the error's attribute ``errno``, and an `OSError` of that
+        number is its ``__cause__``.
 
     Examples
     --------
