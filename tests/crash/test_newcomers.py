@@ -1,4 +1,4 @@
-"""New processes of a tree that has many, that has lost its folder, or whose manager is stopped: arrays arrive all the same."""
+"""New processes of a tree that is large, has lost its folder, or has changed its user: arrays arrive all the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ WAIT = """
 """
 
 # Half as many again as have a bit in a block's descriptor.
-MANY = WAIT + """
+MANY = (
+    WAIT
+    + """
     def worker(inbox, outbox, end, both):
         array = inbox.get()
         outbox.put((array.sum(), (both == 4).all()))
@@ -42,8 +44,11 @@ MANY = WAIT + """
             assert child.exitcode == 0, child
         print("arrived")
 """
+)
 
-MANY_WORKERS = WAIT + """
+MANY_WORKERS = (
+    WAIT
+    + """
     def plus_one(array):
         return array + 1
 
@@ -56,8 +61,11 @@ MANY_WORKERS = WAIT + """
             pool.join()
         print("arrived")
 """
+)
 
-REMOVED = WAIT + """
+REMOVED = (
+    WAIT
+    + """
     def look(inbox, outbox):
         outbox.put("ready")
         shared = inbox.get()
@@ -102,6 +110,7 @@ REMOVED = WAIT + """
             assert shared[0] == 4 + round
         print("arrived")
 """
+)
 
 
 @pytest.mark.timeout(180)
