@@ -210,7 +210,7 @@ int mpshm__join(struct mpshm__tree *tree)
     return err;
 }
 
-void mpshm__reconnect(struct mpshm__tree *tree)
+void mpshm__replace_manager(struct mpshm__tree *tree, int control_fd)
 {
     int sock = mpshm__fd_get(&tree->sock);
     char byte;
@@ -218,7 +218,9 @@ void mpshm__reconnect(struct mpshm__tree *tree)
     if (tree->slot < 0 || (sock >= 0 && recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0))
         return;
     mpshm__disconnect(tree);
-    mpshm__join(tree);
+    /* One that lives may be stopped, and is not waited for. */
+    if (control_fd < 0 || !mpshm__byte_is_locked(control_fd, MPSHM__MANAGER_BYTE))
+        mpshm__join(tree);
 }
 
 int mpshm__ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out)
@@ -254,8 +256,16 @@ int mpshm__connect_child(struct mpshm__tree *tree, int slot)
     };
     int pair[2], err, sock = mpshm__fd_get(&tree->sock);
 
-    if (sock < 0)
-        return -ENOTCONN;
+    if (sock < 0) { /* then it introduces itself, through a connection of its own */
+        sock = mpshm__manager_try(tree);
+        if (sock < 0)
+            return sock;
+        err = mpshm__send_frame(sock, &frame, -1, 0);
+        if (err == 0)
+            return sock;
+        close(sock);
+        return err;
+    }
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return -errno;
     err = mpshm__send_frame(sock, &frame, pair[0], 0);

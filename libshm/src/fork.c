@@ -4,7 +4,8 @@
  *
  *   prepare   the parent opens the control file again, which gives the child a description of its
  *             own, takes a slot through it, enters the slot as a holder of every block that it
- *             holds itself, and sends the manager one end of a new connection
+ *             holds itself, and sends the manager one end of a new connection; a parent that has
+ *             none itself (a daemon, or one that has given up waiting) makes one for the child
  *   fork(2)
  *   child     maps the control file again, through its description, at the same address: now
  *             nothing in it keeps the parent's description, and with it the parent's lock, alive.
@@ -83,8 +84,8 @@ static void prepare(void)
         child[t].fd = child[t].sock = child[t].slot = -1;
         if (tree == NULL)
             continue;
-        mpshm__reconnect(tree); /* so that the child has a connection, too */
         child[t].fd = mpshm__tree_reopen(tree, tree->stuck_until == 0);
+        mpshm__replace_manager(tree, child[t].fd);
         if (mpshm__holding(tree) != 0) { /* otherwise the child may take one when it needs it */
             if (child[t].fd >= 0)
                 child[t].slot = mpshm__take_slot(tree->control, child[t].fd);

@@ -319,9 +319,9 @@ void mpshm__drop_stale_arenas(struct mpshm__tree *tree);
 
 /* A connection, and a slot: from here on this process may hold blocks. */
 int mpshm__join(struct mpshm__tree *tree);
-/* Find the next manager, when this process has a slot and has lost the last one: somebody must look
+/* Start the next manager, when this process has a slot and the last one has died: somebody must look
  * after those that die. Nothing when there is none to be had. */
-void mpshm__reconnect(struct mpshm__tree *tree);
+void mpshm__replace_manager(struct mpshm__tree *tree, int control_fd);
 /* One question, asked again when the manager was killed meanwhile. No slot is needed. */
 int mpshm__ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out);
 /* Register an arena: `known` when it has a row already. */
@@ -393,6 +393,7 @@ int mpshm__arena_place(struct mpshm__tree *tree, struct mpshm__arena *arena);
 int mpshm__manager_is_there(const struct mpshm__tree *tree);
 /* A connection to the manager of the tree; `start` starts one when there is none. */
 int mpshm__manager_connect(struct mpshm__tree *tree, int start);
+int mpshm__manager_try(const struct mpshm__tree *tree); /* waits for nobody */
 /* A socket that listens at the tree's path, in place of whatever is there. */
 int mpshm__manager_listen(const unsigned char *id);
 

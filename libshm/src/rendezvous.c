@@ -53,8 +53,6 @@ void mpshm__watch_folder(struct manager *m)
     struct stat st;
 
     lock_folder(m);
-    mpshm__tree_path(m->tree.id, "socket", path, sizeof(path));
-    m->socket_inode = stat(path, &st) == 0 ? st.st_ino : 0;
     if (m->fds[FOLDER].fd < 0)
         m->fds[FOLDER] =
             (struct pollfd){.fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK), .events = POLLIN};
@@ -63,6 +61,11 @@ void mpshm__watch_folder(struct manager *m)
     if (m->fds[FOLDER].fd >= 0)
         inotify_add_watch(m->fds[FOLDER].fd, path,
                           IN_DELETE | IN_MOVED_FROM | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR);
+    /* After the watch: what was removed before it is seen here, and what is removed later, there.
+     */
+    mpshm__tree_path(m->tree.id, "socket", path, sizeof(path));
+    m->socket_inode = lstat(path, &st) == 0 ? st.st_ino : 0;
+    m->broken = m->socket_inode == 0; /* tried again at the next tick */
 }
 
 void mpshm__heal(struct manager *m)
@@ -72,14 +75,15 @@ void mpshm__heal(struct manager *m)
     int listener;
 
     mpshm__tree_path(m->tree.id, "socket", path, sizeof(path));
-    if (m->socket_inode == 0 || (lstat(path, &st) == 0 && st.st_ino == m->socket_inode))
+    if (lstat(path, &st) == 0 && st.st_ino == m->socket_inode) {
+        m->broken = 0;
         return;
+    }
     listener = mpshm__manager_listen(m->tree.id);
     if (listener < 0) {
         m->broken = 1; /* tried again at the next tick */
         return;
     }
-    m->broken = 0;
     close(m->fds[LISTENER].fd);
     m->fds[LISTENER].fd = listener;
     mpshm__watch_folder(m);

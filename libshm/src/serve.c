@@ -37,12 +37,13 @@ static int hello(struct manager *m, int c, uint32_t slot)
     return 0;
 }
 
-/* A client hands over the other end of its child's connection. Takes `fd` over. */
-static void child(struct manager *m, uint32_t slot, int fd)
+/* A client hands over the other end of its child's connection, or without one says that this
+ * connection is its child's. Takes `fd` over. */
+static void child(struct manager *m, int c, uint32_t slot, int fd)
 {
-    int c = fd >= 0 ? mpshm__take_in(m, fd) : -1;
-
-    if (c < 0 || slot == MPSHM__NO_SLOT || slot >= MPSHM__SLOTS)
+    if (fd >= 0)
+        c = mpshm__take_in(m, fd);
+    if (c < 0 || m->slot_of[c] >= 0 || slot == MPSHM__NO_SLOT || slot >= MPSHM__SLOTS)
         return;
     if (atomic_load(&m->tree.control->slots[slot].state) == MPSHM__SLOT_TAKEN &&
         !mpshm__keeper_is_attached(m, (int)slot)) {
@@ -131,7 +132,7 @@ int mpshm__serve(struct manager *m, int c)
         f.err = hello(m, c, f.a);
         break;
     case MPSHM__CHILD:
-        child(m, f.a, fd);
+        child(m, c, f.a, fd);
         mpshm__heal(m);
         return 0;
     case MPSHM__REGISTER:

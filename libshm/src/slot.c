@@ -2,6 +2,7 @@
  * [Who is alive]. */
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "internal.h"
@@ -42,8 +43,9 @@ int mpshm__byte_is_locked(int control_fd, int at)
 
 /* Killed after the lock: the slot is still free. Killed after the exchange: it is taken and not
  * locked, and the manager clears it when it sees the connection go (keeper.c). */
-int mpshm__take_slot(struct mpshm__control *control, int control_fd)
+static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
 {
+    *busy = 0;
     for (int i = 0; i < MPSHM__SLOTS; i++) {
         struct mpshm__slot *slot = &control->slots[i];
         uint32_t is_free = MPSHM__SLOT_FREE;
@@ -52,8 +54,10 @@ int mpshm__take_slot(struct mpshm__control *control, int control_fd)
         if (atomic_load(&slot->state) != MPSHM__SLOT_FREE)
             continue;
         lock = mpshm__lock_byte(control_fd, i);
-        if (lock == -EAGAIN)
-            continue; /* somebody else is taking it just now */
+        if (lock == -EAGAIN) { /* somebody else is taking it, or the manager looks into it */
+            *busy = 1;
+            continue;
+        }
         if (lock < 0)
             return lock;
         if (!atomic_compare_exchange_strong(&slot->state, &is_free, MPSHM__SLOT_TAKEN)) {
@@ -71,6 +75,21 @@ int mpshm__take_slot(struct mpshm__control *control, int control_fd)
         return i;
     }
     return -EUSERS;
+}
+
+/* A new manager locks all the slots that are free, for as long as it clears what the dead have
+ * left. That is a moment; one that is stopped in it must not stop us. */
+int mpshm__take_slot(struct mpshm__control *control, int control_fd)
+{
+    enum { WITHIN_MS = 500 };
+    uint64_t give_up = mpshm__now_ns() + WITHIN_MS * 1000000ull;
+    struct timespec pause = {.tv_nsec = 1000000};
+    int busy, slot;
+
+    while ((slot = take_slot(control, control_fd, &busy)) == -EUSERS && busy &&
+           mpshm__now_ns() < give_up)
+        nanosleep(&pause, NULL);
+    return slot;
 }
 
 void mpshm__sign_slot(struct mpshm__slot *slot, int pid)

@@ -22,7 +22,7 @@
 
 #include "internal.h"
 
-enum { ANSWER_WITHIN_S = 10, BACKLOG = 256 };
+enum { ANSWER_WITHIN_S = 10, HEALED_WITHIN_S = 2, BACKLOG = 256 };
 
 static char manager_path[4096];
 
@@ -58,7 +58,7 @@ static int socket_address(const unsigned char *id, struct sockaddr_un *address, 
 }
 
 /* A connected socket. -EAGAIN: somebody listens, and has no room in its queue just now. */
-static int try_connect(const struct mpshm__tree *tree)
+int mpshm__manager_try(const struct mpshm__tree *tree)
 {
     struct sockaddr_un address;
     int sock, folder, err = socket_address(tree->id, &address, &folder);
@@ -102,7 +102,7 @@ static int connect_within(const struct mpshm__tree *tree)
     uint64_t until = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;
 
     for (;;) {
-        int sock = try_connect(tree);
+        int sock = mpshm__manager_try(tree);
         if (sock != -EAGAIN)
             return sock;
         if (mpshm__now_ns() > until)
@@ -202,42 +202,42 @@ int mpshm__manager_listen(const unsigned char *id)
 }
 
 /* With the lock `start` in hand, and nobody listening at the path. */
-static int start_manager(struct mpshm__tree *tree)
+static int start_manager(const struct mpshm__tree *tree, int control)
 {
     char folder[MPSHM__PATH];
-    int control, err, listener = mpshm__manager_listen(tree->id);
+    int err, listener = mpshm__manager_listen(tree->id);
 
     if (listener < 0)
         return listener;
-    control = mpshm__tree_reopen(tree, 0); /* the path may lead to it no more */
     mpshm__tree_path(tree->id, "", folder, sizeof(folder));
-    err = spawn_manager(listener, control, folder);
+    err = spawn_manager(listener, control, folder); /* the path may lead to it no more */
     close(listener);
-    if (control >= 0)
-        close(control);
     return err;
 }
 
 /* One manager serves a tree: it has locked its byte. When it lives and does not listen at the path,
- * its socket or its folder was removed; it notices and makes them again. */
+ * its socket or its folder was removed; it notices and makes them again. A daemon that has closed
+ * the control file can start none when the path leads to it no more: a manager of another file
+ * would know nobody. */
 static int start(struct mpshm__tree *tree)
 {
-    uint64_t until = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;
-    int err, lock = lock_start(tree);
+    int err, control, lock = lock_start(tree);
 
     if (lock == -ENOENT && (err = mpshm__tree_make_folder(tree->id)) == 0)
         lock = lock_start(tree);
     if (lock < 0)
         return lock;
+    control = mpshm__tree_reopen(tree, 0);
+    uint64_t wait_s = control < 0 ? HEALED_WITHIN_S : ANSWER_WITHIN_S;
+    uint64_t until = mpshm__now_ns() + wait_s * 1000000000ull;
     for (;;) {
-        int control = mpshm__fd_get(&tree->control_fd);
-        err = try_connect(tree); /* somebody may have been faster */
+        err = mpshm__manager_try(tree); /* somebody may have been faster */
         if (!nobody_listens(err))
             break;
-        if (control < 0 || !mpshm__byte_is_locked(control, MPSHM__MANAGER_BYTE)) {
-            err = start_manager(tree);
+        if (control >= 0 && !mpshm__byte_is_locked(control, MPSHM__MANAGER_BYTE)) {
+            err = start_manager(tree, control);
             if (err == 0)
-                err = try_connect(tree);
+                err = mpshm__manager_try(tree);
             break;
         }
         if (mpshm__now_ns() > until) {
@@ -246,20 +246,27 @@ static int start(struct mpshm__tree *tree)
         }
         pause_a_moment();
     }
+    if (control >= 0)
+        close(control);
     close(lock);
     return err;
 }
 
 int mpshm__manager_connect(struct mpshm__tree *tree, int may_start)
 {
-    int err = connect_within(tree);
+    enum { ATTEMPTS = 10 };
+    int attempt = 0, err = connect_within(tree);
 
-    return may_start && nobody_listens(err) ? start(tree) : err;
+    if (may_start && nobody_listens(err))
+        do
+            err = start(tree);
+        while (err == -ENOENT && attempt++ < ATTEMPTS); /* the folder was removed meanwhile */
+    return err;
 }
 
 int mpshm__manager_is_there(const struct mpshm__tree *tree)
 {
-    int sock = try_connect(tree);
+    int sock = mpshm__manager_try(tree);
 
     if (sock >= 0)
         close(sock);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from scene import LONG, can_unshare, python, runtime_folder, with_dev_shm_of
 
 STORM = str(Path(__file__).with_name("storm.py"))
+CHURN = str(Path(__file__).with_name("churn.py"))
+SECONDS = 600 if LONG else 15
 FAULTS = 4000 if LONG else 60
 TIMEOUT = 3600 if LONG else 110
 
@@ -32,3 +35,16 @@ def test_also_when_dev_shm_is_full_most_of_the_time() -> None:
     if not can_unshare():
         pytest.skip("no mount namespace with a small /dev/shm can be made here (unshare -m)")
     run(with_dev_shm_of("4m", *python(STORM, str(FAULTS), "2")), "file_system")
+
+
+def test_arrays_stay_intact_while_generations_daemons_and_managers_come_and_go(tmp_path: Path, strategy: str) -> None:
+    with runtime_folder() as folder:
+        environment = os.environ | {
+            "MPSHM_RUNTIME_DIR": str(folder),
+            "MP_SHARING_STRATEGY": strategy,
+            "PYTHONPATH": str(Path(__file__).parents[1]),
+        }
+        command = python(CHURN, str(SECONDS), "3", str(tmp_path))
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert re.match(r"\d+ faults: .*\nworkers: ", done.stdout), done.stdout
