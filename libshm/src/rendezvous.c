@@ -89,11 +89,12 @@ void mpshm__heal(struct manager *m)
     mpshm__watch_folder(m);
 }
 
+/* A tick later: whoever is just removing the folder should find it empty. */
 void mpshm__folder_changed(struct manager *m)
 {
     char events[4096];
 
     while (read(m->fds[FOLDER].fd, events, sizeof(events)) > 0)
         ;
-    mpshm__heal(m);
+    m->broken = 1;
 }

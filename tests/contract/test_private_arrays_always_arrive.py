@@ -232,7 +232,7 @@ WITHOUT_FOLDER = """
         ctx = mp.get_context(sys.argv[1])
         mp.Block(1000)
         ctx.Pool(1).terminate()  # what starts children is there
-        shutil.rmtree(os.environ["MPSHM_RUNTIME_DIR"] + f"/mpshm-{os.geteuid()}")
+        shutil.rmtree(os.environ["MPSHM_RUNTIME_DIR"] + f"/mpshm-{os.geteuid()}", ignore_errors=True)
         inbox, outbox = ctx.SimpleQueue(), ctx.SimpleQueue()
         child = ctx.Process(target=total, args=(inbox, outbox))
         child.start()

@@ -1,4 +1,4 @@
-"""New processes of a tree that is large, has lost its folder, or has changed its user: arrays arrive all the same."""
+"""New processes of a tree that has many, has lost its folder, or has a stopped manager: arrays arrive all the same."""
 
 from __future__ import annotations
 

@@ -31,8 +31,8 @@ def set_sharing(enabled: bool, connection: Connection[Any, Any] | None = None) -
     Let messages share memory, or have everything go by value.
 
     By value means as with ``multiprocessing`` alone: arrays are pickled as NumPy does it, also those that live in
-    shared memory, and the receiver needs none of these packages. A `Block`, a `Lease` and device memory have no such form, and
-    sending them is a `TypeError`.
+    shared memory, and the receiver needs none of these packages. A `Block`, a `Lease` and device memory have no such
+    form, and sending them is a `TypeError`.
 
     Messages over TCP always go by value, and so do those over a local socket whose peer certainly cannot share.
     ``MP_SHARE=0`` in the environment turns sharing off from the start.

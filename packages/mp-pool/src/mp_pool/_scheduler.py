@@ -10,13 +10,13 @@ signal handler cannot deadlock. Results are unpickled, and given to their owners
 from __future__ import annotations
 
 import os
-import pickle
 import select
 import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_pool import _wire
@@ -240,7 +240,7 @@ class Scheduler(Crew):
             outcome: Outcome | None = None
             try:
                 if kind == _wire.DONE:
-                    outcome = True, pickle.loads(data)
+                    outcome = True, ForkingPickler.loads(data)
                 elif kind != _wire.READY:
                     outcome = False, _wire.load_error(data, self._cause)
             except Exception as error:

@@ -88,7 +88,7 @@ def drop(kind: int, data: Any) -> None:
     """
     if kind & RICH:
         try:
-            pickle.loads(data)
+            ForkingPickler.loads(data)
         except Exception:
             pass  # it is gone already
 
@@ -126,7 +126,7 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
     error: Any = None
     if inner is not None:
         try:
-            error = pickle.loads(inner)
+            error = ForkingPickler.loads(inner)
         except Exception as why:
             reason = _described(why)
     if not isinstance(error, BaseException):

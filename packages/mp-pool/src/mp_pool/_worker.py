@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 import select
 import signal
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Callable
 from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 from mp_pool import _wire
@@ -86,7 +86,7 @@ def _loop(source: int, out: int, settings: Settings) -> None:
     caught = BaseException if settings.executor else Exception
     max_tasks, max_memory = settings.max_tasks, settings.max_memory
     unpack, first = HEADER.unpack_from, HEADER.size
-    loads, dump_result = pickle.loads, _wire.dump_result
+    loads, dump_result = ForkingPickler.loads, _wire.dump_result
     value: Any
     payload: Any
     run = 0  # tasks since this process last waited
