@@ -199,6 +199,9 @@ int mpshm__find_room(struct mpshm__tree *tree, int strategy, uint64_t nbytes, in
     int zeroed = flags & MPSHM_ZEROED, err;
 
     strategy = mpshm__usable_strategy(strategy);
+    /* After setuid: a name of ours could be opened by nobody else of the tree. */
+    if (strategy == MPSHM_FILE_SYSTEM && geteuid() != tree->user && !memfd_is_refused)
+        strategy = MPSHM_FILE_DESCRIPTOR;
     err = from_own(tree, strategy, nbytes, zeroed, out, i);
     if (err != -EXFULL)
         return err;
