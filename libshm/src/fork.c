@@ -155,6 +155,11 @@ static void become_a_process(struct mpshm__tree *tree, int t)
         if (child[t].slot >= 0)
             for_held(tree, leak, -1);
         close_copies(t);
+        /* The parent's: a lock taken through it would be the parent's, too. What it refers to stays
+         * known, so that it can be opened again. */
+        if (mpshm__fd_get(&tree->control_fd) >= 0)
+            close(tree->control_fd.number);
+        tree->control_fd.number = -1;
     }
     if (tree->slot >= 0)
         mpshm__sign_slot(&tree->control->slots[tree->slot], getpid());

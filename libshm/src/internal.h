@@ -319,8 +319,8 @@ void mpshm__drop_stale_arenas(struct mpshm__tree *tree);
 
 /* A connection, and a slot: from here on this process may hold blocks. */
 int mpshm__join(struct mpshm__tree *tree);
-/* Start the next manager, when this process has a slot and the last one has died: somebody must look
- * after those that die. Nothing when there is none to be had. */
+/* Start the next manager, when this process has a slot and the last one has died: somebody must
+ * look after those that die. Nothing when there is none to be had. */
 void mpshm__replace_manager(struct mpshm__tree *tree, int control_fd);
 /* One question, asked again when the manager was killed meanwhile. No slot is needed. */
 int mpshm__ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out);

@@ -21,8 +21,8 @@ typedef struct {
 /* The hold as an object of `type`; gives it back and returns NULL when there is no memory. */
 PyObject *mp_wrap(PyObject *type, mpshm_block *block);
 
-/* receive.c: claim what `handle` (bytes) speaks of, as an mp_core.Block. NULL when that fails: with an
- * exception, or with -errno in `rc`, for mp_read_copy to be tried and mp_refuse to be called. */
+/* receive.c: claim what `handle` (bytes) speaks of, as an mp_core.Block. NULL when that fails: with
+ * an exception, or with -errno in `rc`, for mp_read_copy to be tried and mp_refuse to be called. */
 PyObject *mp_receive_block(PyObject *handle, int *rc);
 
 /* After a receive that failed with `rc`: take the bytes into private memory instead. 0 when `data`
@@ -39,8 +39,8 @@ PyObject *mp_refuse(PyObject *handle, int rc);
 extern PyObject *mp_block_type;
 extern int mp_strategy;
 
-/* message.c: a new claim on the block, for the message that this thread is pickling; `flags` is 0 or
- * MPSHM_COPY. */
+/* message.c: a new claim on the block, for the message that this thread is pickling; `flags` is 0
+ * or MPSHM_COPY. */
 PyObject *mp_claim_on(const mpshm_block *block, int flags);
 
 /* Does the message that this thread is pickling go by value? */

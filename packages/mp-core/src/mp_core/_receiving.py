@@ -30,6 +30,8 @@ _REASONS = {
     errno.ENFILE: "the system has no descriptor left; close some, or raise fs.file-max",
     errno.ENOMEM: "this process has no address space left to map it; look at its limits (ulimit -v)",
     errno.EUSERS: "too many processes of this tree use shared memory already; let some of them end",
+    errno.ENOENT: "the memory that it came in is gone: its sender and the shared memory manager (shm-manager) were "
+    "both killed before this process had met that memory",
     errno.ETIMEDOUT: _MANAGER,
     errno.EAGAIN: _MANAGER,
     errno.EACCES: "the files of its tree may not be opened by this user; receive it as the user who sent it",
