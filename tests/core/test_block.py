@@ -199,12 +199,13 @@ def test_the_representation_says_how_large_it_is_and_where(strategy: str) -> Non
 
 
 def test_many_blocks_come_and_go_without_a_trace(strategy: str) -> None:
-    before = mp.memory_stats()
-    for _ in range(3):
+    before = {}
+    for _ in range(4):
         held = [mp.Block(n) for n in range(0, 200_000, 1001)]
         held = [ForkingPickler.loads(ForkingPickler.dumps(block)) for block in held]
         assert sum(block.nbytes for block in held) == sum(range(0, 200_000, 1001))
-    del held
+        del held
+        before = before or mp.memory_stats()  # the first time there may be a new segment for them
     mp.empty_cache()
     after = mp.memory_stats()
     assert {key: after[key] - before[key] for key in ("live_bytes", "segments", "descriptors", "mappings")} == {

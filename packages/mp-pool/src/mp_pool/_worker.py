@@ -139,7 +139,9 @@ def _read(source: int, buffer: bytearray, run: int) -> int:
         try:
             return os.readv(source, [buffer])
         except BlockingIOError:
-            select.select([source], [], [])
+            waiting = select.poll()  # which knows descriptors from 1024 on, unlike select
+            waiting.register(source, select.POLLIN)
+            waiting.poll()
 
 
 def _unsent(error: Exception, value: Any) -> MaybeEncodingError:

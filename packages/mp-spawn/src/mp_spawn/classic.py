@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -15,7 +14,7 @@ from mp_spawn import child
 from mp_spawn.job import Job, Ticket
 from mp_spawn.one_reader import OneReader
 from mp_spawn.pickling import main_left_out
-from mp_spawn.pidfd import PidFd, has_pidfds
+from mp_spawn.pidfd import PidFd, has_pidfds, readable
 from mp_spawn.rank import Rank
 from mp_spawn.signals import FROM_OUTSIDE, held_back
 
@@ -125,7 +124,7 @@ def _fork_server_has_ended() -> bool:
         return False
     fd = os.pidfd_open(pid)  # of a child that nobody has waited for, so that the number is its own
     try:
-        return bool(select.select([fd], [], [], END_OF_FORK_SERVER)[0])
+        return readable(fd, END_OF_FORK_SERVER)
     finally:
         os.close(fd)
 

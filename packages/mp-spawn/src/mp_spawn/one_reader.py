@@ -13,13 +13,12 @@ takes the fork server for dead (exit code 255), or the process for running. So w
 from __future__ import annotations
 
 import os
-import select
 import threading
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from typing import Any
 
-from mp_spawn.pidfd import PidFd
+from mp_spawn.pidfd import PidFd, readable
 
 __all__ = ["OneReader"]
 
@@ -68,7 +67,7 @@ class OneReader:
             except ChildProcessError:
                 pass  # another thread has read it; or somebody outside multiprocessing, and then it is lost
         elif self._read() is None and self._pidfd.fd >= 0:
-            select.select([self._pidfd.fd], [], [], timeout)
+            readable(self._pidfd.fd, timeout)
         return self._read()
 
     def _read(self) -> int | None:

@@ -9,7 +9,7 @@ import signal
 import threading
 from multiprocessing.process import BaseProcess
 
-__all__ = ["PidFd", "has_pidfds"]
+__all__ = ["PidFd", "has_pidfds", "readable"]
 
 
 @functools.cache
@@ -22,6 +22,21 @@ def has_pidfds() -> bool:
     except (AttributeError, OSError):
         return False
     return True
+
+
+def readable(fd: int, timeout: float | None) -> bool:
+    """
+    Whether *fd* can be read from within *timeout* seconds, without limit for None. Any number: select stops at 1024.
+
+    >>> read, write = os.pipe()
+    >>> readable(read, 0), os.write(write, b"x"), readable(read, 0)
+    (False, 1, True)
+    >>> os.close(read), os.close(write)
+    (None, None)
+    """
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000))
 
 
 class PidFd:
@@ -77,7 +92,7 @@ class PidFd:
     def ended(self) -> bool:
         """Whether the process has ended, as far as is known."""
         with self._lock:
-            return self._fd < 0 or bool(select.select([self._fd], [], [], 0)[0])
+            return self._fd < 0 or readable(self._fd, 0)
 
     def close(self) -> None:
         """Let go of the process; twice is fine."""
