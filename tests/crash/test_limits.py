@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from scene import runtime_folder
+from support.waiting import until
 from test_daemons import PRELUDE, TESTS, run
 
 LONG = os.environ.get("MP_SOAK") == "1"
@@ -122,4 +123,14 @@ def test_a_cache_gives_way_before_the_group_is_full(tmp_path: Path, strategy: st
     try:
         assert run(tmp_path, NEARLY_FULL, str(group), MP_SHARING_STRATEGY=strategy) == "lives\n"
     finally:
+        assert until(lambda: _removed(group))  # the manager, which is in it, leaves a moment later
+
+
+def _removed(group: Path) -> bool:
+    try:
         group.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
