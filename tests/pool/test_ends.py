@@ -57,7 +57,10 @@ def test_a_pool_that_is_left_early_gives_arrays_back(ctx: BaseContext, tmp_path:
     arrays = [np.ones(100_000) for _ in range(20)]
     with ctx.Pool(2) as pool:
         path = str(tmp_path / "never")
-        waiting = [pool.apply_async(tasks.wait_for, (path,)) for _ in range(2)]
+        # Both workers are busy before any array is sent: what a killed one has just taken out goes with the tree.
+        begun = [tmp_path / "first", tmp_path / "second"]
+        waiting = [pool.apply_async(tasks.touch_and_wait, (str(flag), path)) for flag in begun]
+        assert until(lambda: all(flag.exists() for flag in begun), tasks.PATIENCE)
         sent = [pool.apply_async(np.copy, (array,)) for array in arrays]
         assert until(lambda: in_use() > before, tasks.PATIENCE)
     del waiting, sent
