@@ -75,7 +75,7 @@ def tests(session: nox.Session, strategy: str) -> None:
     once = strategy == "file_descriptor"
     elsewhere = ["tests/spawn", "tests/cuda", "tests/contract/programs"]
     if not once:
-        elsewhere += ["tests/packaging", "tests/bench", "tests/contract/test_cpythons_own_tests.py"]
+        elsewhere += ["tests/packaging", "tests/bench", "tests/pool", "tests/contract/test_cpythons_own_tests.py"]
     session.run("pytest", "tests", *(f"--ignore={path}" for path in elsewhere), env=env)
     if once:
         session.run("pytest", "tests/spawn", env=env)
