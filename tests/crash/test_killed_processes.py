@@ -87,11 +87,12 @@ MANAGER = """
             [os.kill(pid, signal.SIGKILL) for pid in managers()]
             until(lambda: not managers())
             if (child := os.fork()) == 0:  # the next client that needs one
-                os._exit(0 if keep[0] == 7 else 1)
+                os._exit(0 if mp.shared.zeros(9).size == 9 and keep[0] == 7 else 1)
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         there.put(None)
         process.join(20)
-        assert (keep == 7).all() and len(managers()) == 1
+        assert (keep == 7).all()
+        until(lambda: len(managers()) == 1)
         print("replaced")
 """
 
