@@ -218,6 +218,11 @@ void mpshm__replace_manager(struct mpshm__tree *tree, int control_fd)
     if (tree->slot < 0 || (sock >= 0 && recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0))
         return;
     mpshm__disconnect(tree);
+    /* One that hung up is ending, and loses its lock a moment after its connections. */
+    for (int ms = 0; sock >= 0 && ms < 100 && control_fd >= 0 &&
+                     mpshm__byte_is_locked(control_fd, MPSHM__MANAGER_BYTE);
+         ms++)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     /* One that lives may be stopped, and is not waited for. */
     if (control_fd < 0 || !mpshm__byte_is_locked(control_fd, MPSHM__MANAGER_BYTE))
         mpshm__join(tree);
