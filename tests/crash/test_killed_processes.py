@@ -23,9 +23,10 @@ PRELUDE = """
     FOLDER = os.environ["MPSHM_RUNTIME_DIR"]
 
     def ended(pid):
-        # Its command line goes first, its connections later, and only then it is a zombie.
+        # Its command line goes first. Its connections go with its last thread, which may outlive the first.
         try:
-            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            return state in "ZX" and len(os.listdir(f"/proc/{pid}/task")) == 1
         except (FileNotFoundError, ProcessLookupError):
             return True
 
