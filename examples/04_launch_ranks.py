@@ -21,7 +21,7 @@ if __name__ == "__main__":
     print(f"four ranks filled one array: {squares[:5]} … {squares[-1]}")
 
     try:
-        mp.spawn(fail, nprocs=2)
+        mp.spawn(fail, nprocs=1)
     except mp.ProcessRaisedException as error:
         assert "is out of luck" in str(error)
         print(f"rank {error.error_index} failed, and its traceback came along")
