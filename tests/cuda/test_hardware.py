@@ -1,4 +1,4 @@
-"""What only hardware can show. Skipped by name everywhere else; `nox -s cuda` runs it where there is a GPU."""
+"""Tests that need a GPU. They are skipped elsewhere; `nox -s cuda` runs them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from mp_cuda.pointer import extent_of
 pytestmark = pytest.mark.needs_gpu
 
 
-def test_the_driver_says_of_its_memory_what_the_code_believes() -> None:
+def test_the_driver_reports_the_pointer_attributes_that_the_code_expects() -> None:
     array = mp_cuda.empty(1 << 20, "uint8")
     with driver.guard(0):
         own = extent_of(array.ptr, 0, array.nbytes)
@@ -34,7 +34,7 @@ def test_memory_of_another_process_has_the_extent_that_was_sent(peer: p.Peer) ->
     array = peer.call(p.make, "a", bytes(1000))
     with driver.guard(0):
         base, _ = driver.call("cuMemGetAddressRange", array.ptr)
-    # Forwarding looks memory up by the pointer that opening returned.
+    # Forwarding finds memory by the pointer that opening returned.
     assert int(base) <= array.ptr
 
 
@@ -47,7 +47,7 @@ def test_a_killed_receiver_leaves_the_memory_intact(mortal: p.Peer) -> None:
     assert array.copy_to_host() == b"x" * (1 << 20)
 
 
-def test_a_receiver_lives_on_after_its_sender_was_killed(mortal: p.Peer) -> None:
+def test_a_receiver_keeps_running_after_its_sender_was_killed(mortal: p.Peer) -> None:
     array: DeviceArray = mortal.call(p.make, "a", bytes(1 << 20))
     mortal.kill()
     assert not array.producer_alive
@@ -56,7 +56,7 @@ def test_a_receiver_lives_on_after_its_sender_was_killed(mortal: p.Peer) -> None
     assert mp_cuda.from_host(b"alive").copy_to_host() == b"alive"
 
 
-def test_thousands_of_events_and_openings_do_not_pile_up(peer: p.Peer) -> None:
+def test_thousands_of_events_and_openings_do_not_accumulate(peer: p.Peer) -> None:
     start = time.monotonic()
     for i in range(3000):
         assert peer.call(p.bytes_of, mp_cuda.from_host(bytes([i % 256]))) == bytes([i % 256])

@@ -265,7 +265,7 @@ PUBLIC void mpstub_open_gate(int gate)
 {
     __atomic_store_n(&state->gates[gate], 1, __ATOMIC_SEQ_CST);
 }
-PUBLIC void mpstub_shut_gate(int gate)
+PUBLIC void mpstub_close_gate(int gate)
 {
     __atomic_store_n(&state->gates[gate], 0, __ATOMIC_SEQ_CST);
 }

@@ -1,7 +1,7 @@
-"""Memory of a stream-ordered pool that was made for other processes: the pool by a descriptor, its pointer by a handle.
+"""Pools: memory of a stream-ordered pool made for sharing. A descriptor brings the pool, a handle the pointer.
 
-The driver does not count imports of one pointer: the first to free it unmaps it for all. So an allocation is imported
-once, as every mapping is, and its pool with it, since the address of a pool that has gone may be another's.
+The driver does not count imports of one pointer: the first free unmaps it for all. An allocation is therefore imported
+once, like every mapping, and its pool with it, since another pool may reuse the address of one that is gone.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def export(extent: Extent) -> tuple[bytes, Any]:
     data = driver.bytes_of(driver.call("cuMemPoolExportPointer", extent.base))
     fd = int(driver.call("cuMemPoolExportToShareableHandle", pool, _fd_type(), 0))
     try:
-        # Good for one receiver, over a socket of this process.
+        # One receiver can fetch it, over a socket of this process.
         sent = resource_sharer.DupFd(fd)
     finally:
         os.close(fd)
-    # What follows the driver's bytes makes them differ from those of every other allocation.
+    # The driver's bytes alone may equal those of another allocation.
     return data + me().nonce + extent.buffer_id.to_bytes(8, "little"), sent
 
 
