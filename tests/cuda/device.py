@@ -62,7 +62,7 @@ class Stub:
         log = self.folder / "state" / "violations.log"
         return log.read_text() if log.exists() else ""
 
-    def hold(self, stream: int, gate: int) -> None:
+    def stop_at(self, stream: int, gate: int) -> None:
         """Stop the stream until the gate is opened, in place of a long kernel."""
         from mp_cuda import driver
 

@@ -227,7 +227,7 @@ def test_an_event_lives_while_a_stream_here_waits_for_it(peer: p.Peer, stub: Stu
     peer.call(p.drop, "e")
     peer.call(revoke_in_flight)
     work = mp_cuda.Stream(0)
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     event.wait(work)
     del event
     gc.collect()
@@ -247,7 +247,7 @@ def test_waiting_for_receivers_respects_its_timeout_while_this_process_works(
     theirs, ours = peer.call(p.make, "theirs", b"theirs"), mp_cuda.from_host(b"ours")
     peer.call(p.keep, "ours", ours)
     work = mp_cuda.Stream(0)
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     del theirs  # it cannot be closed before the gate opens
     answers: list[bool] = []
     thread = threading.Thread(target=lambda: answers.append(mp_cuda.wait_released(timeout=0.1)))

@@ -11,7 +11,7 @@ import pytest
 import mp_cuda
 from mp_cuda import driver
 from mp_cuda.array import DeviceArray
-from mp_cuda.pointer import extent_of
+from mp_cuda.pointer import allocation_of
 
 pytestmark = pytest.mark.needs_gpu
 
@@ -19,18 +19,18 @@ pytestmark = pytest.mark.needs_gpu
 def test_the_driver_reports_the_pointer_attributes_that_the_code_expects() -> None:
     array = mp_cuda.empty(1 << 20, "uint8")
     with driver.guard(0):
-        own = extent_of(array.ptr, 0, array.nbytes)
+        own = allocation_of(array.ptr, 0, array.nbytes)
     assert own.legacy and not own.pool and not own.managed and not own.host
     with driver.guard(0):
         ptr = int(driver.call("cuMemAllocAsync", 1 << 20, 0))
         try:
-            pooled = extent_of(ptr, 0, 1 << 20)
+            pooled = allocation_of(ptr, 0, 1 << 20)
         finally:
             driver.call("cuMemFreeAsync", ptr, 0)
     assert pooled.pool and not pooled.legacy and not pooled.pool_exportable
 
 
-def test_memory_of_another_process_has_the_extent_that_was_sent(peer: p.Peer) -> None:
+def test_memory_of_another_process_lies_in_the_allocation_that_was_sent(peer: p.Peer) -> None:
     array = peer.call(p.make, "a", bytes(1000))
     with driver.guard(0):
         base, _ = driver.call("cuMemGetAddressRange", array.ptr)
@@ -62,7 +62,7 @@ def test_thousands_of_events_and_openings_do_not_accumulate(peer: p.Peer) -> Non
         assert peer.call(p.bytes_of, mp_cuda.from_host(bytes([i % 256]))) == bytes([i % 256])
         if i % 100 == 99:
             assert mp_cuda.wait_released(p.WAIT_S)
-    print(f"3000 fresh arrays in {time.monotonic() - start:.2f} s")
+    print(f"3000 new arrays in {time.monotonic() - start:.2f} s")
     assert mp_cuda.ipc_stats()["pool_events"] <= 256
 
 

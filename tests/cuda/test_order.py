@@ -37,7 +37,7 @@ def test_a_receiver_waits_for_the_stream_that_was_named(
 ) -> None:
     work = mp_cuda.Stream(0, non_blocking=non_blocking)
     array = mp_cuda.from_host(b"early")
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     fill(stub, work, array, ord("L"))
     peer.begin(p.bytes_of, mp_cuda.share(array, stream=work))
     # Neither this thread nor the sending blocked; the receiver blocks in its copy.
@@ -51,7 +51,7 @@ def test_a_receiver_waits_for_the_stream_that_was_named(
 def test_a_receiver_waits_for_the_default_stream_when_none_is_named(peer: p.Peer, stub: Stub, gate: int) -> None:
     work = mp_cuda.Stream(0, non_blocking=False)
     array = mp_cuda.from_host(b"early")
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     fill(stub, work, array, ord("D"))
     peer.begin(p.bytes_of, array)
     assert not peer.connection.poll(0.2)
@@ -66,7 +66,7 @@ def test_a_queue_waits_for_the_whole_device_when_the_stream_is_unknown(peer: p.P
     try:
         work = mp_cuda.Stream(0)  # the default stream does not wait for it
         array = mp_cuda.from_host(b"early")
-        stub.hold(work.ptr, gate)
+        stub.stop_at(work.ptr, gate)
         fill(stub, work, array, ord("Q"))
         inbox.put(array)
         with pytest.raises(queue.Empty):
@@ -103,7 +103,7 @@ def test_without_events_the_sender_waits_instead(
 def test_memory_that_is_sent_on_waits_for_the_work_of_both_senders(peer: p.Peer, stub: Stub, gate: int) -> None:
     array = peer.call(p.make, "a", b"early")
     work = mp_cuda.Stream(0)
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     fill(stub, work, array, ord("F"))
     peer.begin(p.bytes_of, mp_cuda.share(array, stream=work))
     assert not peer.connection.poll(0.2)
@@ -115,7 +115,7 @@ def test_memory_that_is_sent_on_waits_for_the_work_of_both_senders(peer: p.Peer,
 def test_other_threads_run_while_one_waits_in_the_driver(peer: p.Peer, stub: Stub, gate: int) -> None:
     """The bindings 12.9.0 hold the interpreter lock meanwhile, although the awaited work may need it."""
     work = mp_cuda.Stream(0)
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     waiting = threading.Thread(target=driver.synchronize, args=(0,))
     peer.begin(open_later, gate, 0.5)
     waiting.start()
@@ -136,7 +136,7 @@ def open_later(gate: int, seconds: float) -> None:
 def test_memory_is_released_after_the_work_on_it(peer: p.Peer, stub: Stub, gate: int) -> None:
     array = peer.call(p.make, "a", b"busy")
     work = mp_cuda.Stream(0)
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     fill(stub, work, array, 1)
     del array
     # Dropping it does not wait; the memory stays open until the work is done.
@@ -161,7 +161,7 @@ def test_a_sent_event_tells_when_work_here_is_done(peer: p.Peer, stub: Stub, gat
     event = mp_cuda.Event(interprocess=True)
     peer.call(p.keep, "e", event)
     assert peer.call(p.query, "e")
-    stub.hold(1, gate)
+    stub.stop_at(1, gate)
     event.record()
     assert not event.query() and not peer.call(p.query, "e")
     stub.open_gate(gate)
@@ -174,7 +174,7 @@ def test_work_in_another_process_waits_for_an_event(peer: p.Peer, stub: Stub, ga
     array, event = mp_cuda.from_host(b"12345"), mp_cuda.Event(interprocess=True)
     peer.call(p.keep, "a", array)
     peer.call(p.keep, "e", event)
-    stub.hold(1, gate)
+    stub.stop_at(1, gate)
     event.record()
     peer.begin(double_after, "a", "e")
     assert not peer.connection.poll(0.2)

@@ -48,7 +48,7 @@ FORK = """
     print(process.exitcode, array.copy_to_host())
 """
 
-FORK_HOLDER = """
+IDLE_CHILD = """
     import os
     import mp_all as mp
     import mp_cuda
@@ -111,7 +111,7 @@ def test_cuda_after_a_fork_is_a_clear_error_and_before_a_fork_works(tmp_path: Pa
 
 
 def test_a_forked_child_keeps_nothing_of_its_parent(tmp_path: Path) -> None:
-    assert succeeded(run_script(tmp_path, FORK_HOLDER)) == "dropped True\n0\n"
+    assert succeeded(run_script(tmp_path, IDLE_CHILD)) == "dropped True\n0\n"
 
 
 def test_a_process_that_ends_too_early_warns(tmp_path: Path) -> None:

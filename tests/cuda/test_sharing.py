@@ -214,7 +214,7 @@ def test_fields_of_a_structured_type_arrive(peer: p.Peer) -> None:
 
 
 def test_received_in_its_own_process_an_array_is_the_same_memory() -> None:
-    array = mp_cuda.from_host(b"home")
+    array = mp_cuda.from_host(b"same")
     back = ForkingPickler.loads(ForkingPickler.dumps(view(array, (2,), "|u1", 2)))
     assert back.ptr == array.ptr + 2 and not back.is_imported
     address = array.ptr

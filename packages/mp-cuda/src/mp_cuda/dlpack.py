@@ -109,7 +109,7 @@ class Contents(NamedTuple):
     owner: Any
 
 
-class _Keeper:
+class _CapsuleOwner:
     """Call the deleter of a consumed capsule after the last array on it is gone."""
 
     def __init__(self, address: int, deleter: int | None) -> None:
@@ -137,7 +137,7 @@ def read(given: Any) -> Contents:
         raise BufferError(f"{given!r} is not a DLPack capsule, or it was consumed before")
     readonly = bool(structure is _Versioned and managed.flags & READ_ONLY)
     _rename(at, _USED[name])
-    owner = _Keeper(address, managed.deleter)
+    owner = _CapsuleOwner(address, managed.deleter)
     tensor = managed.tensor
     dtype = dtype_of((tensor.code, tensor.bits, tensor.lanes))
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))

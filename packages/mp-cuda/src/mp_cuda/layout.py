@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
-__all__ = ["extent", "is_contiguous", "row_major", "runs"]
+__all__ = ["byte_range", "is_contiguous", "row_major", "runs"]
 
 
 def row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
@@ -30,11 +30,11 @@ def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: in
     return all(n == 1 or a == b for n, a, b in zip(shape, strides, row_major(shape, itemsize), strict=True))
 
 
-def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+def byte_range(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
     """
     Return the byte range of an array, relative to its first element: (lowest, one past the highest); (0, 0) if empty.
 
-    >>> extent((3,), (-8,), 8)
+    >>> byte_range((3,), (-8,), 8)
     (-16, 8)
     """
     if 0 in shape:

@@ -9,8 +9,8 @@ from mp_cuda import driver, imports, ipc_events, policy, transports
 from mp_cuda.array import DeviceArray, empty
 from mp_cuda.errors import NotShareableError
 from mp_cuda.exports import Export
-from mp_cuda.layout import extent as bytes_reached
-from mp_cuda.pointer import Extent, UnknownPointerError, extent_of, reason
+from mp_cuda.layout import byte_range
+from mp_cuda.pointer import AllocationInfo, UnknownPointerError, allocation_of, reason
 from mp_cuda.process import me
 from mp_cuda.stream import LEGACY, as_stream, in_feeder
 from mp_cuda.wire import Memory, Message, Ready
@@ -32,34 +32,34 @@ def message_of(
     uuid = driver.uuid_of(array.device) if array.nbytes else b""
     if not array.nbytes:
         return Message(kind, array.shape, array.strides, array.dtype, array.readonly, uuid)
-    low, high = bytes_reached(array.shape, array.strides, array.dtype.itemsize)
+    low, high = byte_range(array.shape, array.strides, array.dtype.itemsize)
     source = imports.find(array.ptr + low, array.device)
     try:
         if source is not None:
             return _forward(source, array, kind, receivers)
         with driver.guard(array.device):
-            extent = extent_of(array.ptr, low, high)
-        transport = transports.suited(extent)
+            allocation = allocation_of(array.ptr, low, high)
+        transport = transports.suited(allocation)
         if transport == "pool" and receivers > 1:
             raise NotShareableError(
                 f"memory of a pool goes to one receiver for each message, not {receivers}: call share() once for each"
             )
         if transport is None:
-            raise NotShareableError(f"another process cannot open the memory of this array: {reason(extent)}")
+            raise NotShareableError(f"another process cannot open the memory of this array: {reason(allocation)}")
     except NotShareableError as error:
         if (fallback or policy.fallback) != "copy" or isinstance(error, UnknownPointerError):
             raise
         return message_of(_copied(array, low, high), kind, receivers=receivers)
-    return _export(array, kind, extent, transport, receivers)
+    return _export(array, kind, allocation, transport, receivers)
 
 
-def _export(array: DeviceArray, kind: str, extent: Extent, transport: str, receivers: int) -> Message:
-    with driver.guard(extent.device):
-        handle, extra = transports.of(transport).export(extent)
+def _export(array: DeviceArray, kind: str, allocation: AllocationInfo, transport: str, receivers: int) -> Message:
+    with driver.guard(allocation.device):
+        handle, extra = transports.of(transport).export(allocation)
     if next(_sends) % COLLECT_EVERY == 0:
         collect_leases()
     owner = array if array._owner is None else array._owner
-    export = Export(owner, device=extent.device, base=extent.base, nbytes=extent.nbytes)
+    export = Export(owner, device=allocation.device, base=allocation.base, nbytes=allocation.nbytes)
     try:
         event = export.event = _after_work(array)
         offers = export.offers(receivers)
@@ -67,10 +67,10 @@ def _export(array: DeviceArray, kind: str, extent: Extent, transport: str, recei
         export.lease.revoke()
         export.on_released()
         raise
-    uuid = driver.uuid_of(extent.device)
-    memory = Memory(transport, uuid, me(), export.serial, handle, extent.nbytes, extra)
+    uuid = driver.uuid_of(allocation.device)
+    memory = Memory(transport, uuid, me(), export.serial, handle, allocation.nbytes, extra)
     ready = Ready(event.handle, me()) if event is not None else None
-    offset = array.ptr - extent.base
+    offset = array.ptr - allocation.base
     return Message(kind, array.shape, array.strides, array.dtype, array.readonly, uuid, offset, memory, offers, ready)
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from mp_cuda import driver
 from mp_cuda.errors import DriverError, NotShareableError
 
-__all__ = ["Extent", "UnknownPointerError", "extent_of", "reason"]
+__all__ = ["AllocationInfo", "UnknownPointerError", "allocation_of", "reason"]
 
 _ASKED = {
     "memory_type": 2,
@@ -26,8 +26,8 @@ class UnknownPointerError(NotShareableError):
     """The driver does not know this pointer."""
 
 
-class Extent(NamedTuple):
-    """The allocation that a pointer lies in."""
+class AllocationInfo(NamedTuple):
+    """The allocation that a pointer lies in, as the driver describes it."""
 
     base: int
     nbytes: int
@@ -43,7 +43,7 @@ class Extent(NamedTuple):
     host: bool
 
 
-def extent_of(ptr: int, low: int, high: int) -> Extent:
+def allocation_of(ptr: int, low: int, high: int) -> AllocationInfo:
     """
     Find the allocation that holds the bytes from *ptr + low* to *ptr + high*. `NotShareableError` if none does.
     """
@@ -67,7 +67,7 @@ def extent_of(ptr: int, low: int, high: int) -> Extent:
             "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or copy it into one with "
             "share(..., fallback='copy') or set_policy(fallback='copy')"
         )
-    return Extent(
+    return AllocationInfo(
         base,
         nbytes,
         int(asked["device"]),
@@ -91,14 +91,14 @@ def _attributes(ptr: int) -> dict[str, Any]:
     return dict(zip(_ASKED, (int(v) if v is not None else 0 for v in values), strict=True))
 
 
-def reason(extent: Extent) -> str:
+def reason(allocation: AllocationInfo) -> str:
     """Explain why another process cannot open such memory, and what to do."""
     copy = "or use share(..., fallback='copy') or set_policy(fallback='copy')"
-    if extent.managed:
+    if allocation.managed:
         return f"it is managed memory: copy it into device memory, {copy}"
-    if extent.host:
+    if allocation.host:
         return f"it is pinned memory of the host: send it as a NumPy array, {copy}"
-    if extent.pool:
+    if allocation.pool:
         return (
             "cudaMallocAsync allocated it from a stream-ordered pool that was not made for sharing: use "
             f"the library's default pool or one with ipc_enabled=True, {copy}"

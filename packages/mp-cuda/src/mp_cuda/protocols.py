@@ -66,9 +66,9 @@ def by_dlpack(obj: Any) -> DeviceArray:
         given = obj.__dlpack__(stream=LEGACY, max_version=(1, 0))
     except TypeError:  # an exporter from before DLPack 1.0
         given = obj.__dlpack__(stream=LEGACY)
-    ptr, shape, strides, dtype, device, readonly, keeper = dlpack.read(given)
+    ptr, shape, strides, dtype, device, readonly, capsule_owner = dlpack.read(given)
     return DeviceArray(
-        ptr, shape, dtype, device, strides=strides, readonly=readonly, owner=(keeper, obj), stream=LEGACY
+        ptr, shape, dtype, device, strides=strides, readonly=readonly, owner=(capsule_owner, obj), stream=LEGACY
     )
 
 

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from mp_cuda.array import DeviceArray
-from mp_cuda.layout import extent
+from mp_cuda.layout import byte_range
 from mp_cuda.protocols import by_interface
 
 __all__ = ["rebuild", "types", "view"]
@@ -28,7 +28,7 @@ def view(obj: Any) -> DeviceArray:
 def rebuild(array: DeviceArray) -> Any:
     import cupy
 
-    low, high = extent(array.shape, array.strides, array.dtype.itemsize)
+    low, high = byte_range(array.shape, array.strides, array.dtype.itemsize)
     with cupy.cuda.Device(array.device):
         array._make_wait(int(cupy.cuda.get_current_stream().ptr) or 1)
         memory = cupy.cuda.UnownedMemory(array.ptr + low, high - low, array, device_id=array.device)

@@ -29,8 +29,8 @@ def view(obj: Any) -> DeviceArray:
     stream = int(torch.cuda.current_stream(obj.device).cuda_stream) or None
     # -1: do not wait, because the stream is known
     capsule = obj.detach().__dlpack__(stream=-1)
-    ptr, shape, strides, dtype, device, readonly, keeper = dlpack.read(capsule)
-    owner = (keeper, obj)
+    ptr, shape, strides, dtype, device, readonly, capsule_owner = dlpack.read(capsule)
+    owner = (capsule_owner, obj)
     return DeviceArray(ptr, shape, dtype, device, strides=strides, readonly=readonly, owner=owner, stream=stream)
 
 

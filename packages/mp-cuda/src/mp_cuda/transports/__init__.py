@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any, Protocol, cast
 
-from mp_cuda.pointer import Extent
+from mp_cuda.pointer import AllocationInfo
 
 __all__ = ["Transport", "of", "suited"]
 
@@ -13,7 +13,7 @@ __all__ = ["Transport", "of", "suited"]
 class Transport(Protocol):
     """The functions of each module here."""
 
-    def export(self, extent: Extent) -> tuple[bytes, Any]:
+    def export(self, allocation: AllocationInfo) -> tuple[bytes, Any]:
         """Return (handle, more data for the receiver) of an allocation."""
 
     def open(self, device: int, handle: bytes, extra: Any) -> tuple[int, Any]:
@@ -36,10 +36,10 @@ def of(name: str) -> Transport:
     return cast(Transport, importlib.import_module(f"mp_cuda.transports.{name}"))
 
 
-def suited(extent: Extent) -> str | None:
+def suited(allocation: AllocationInfo) -> str | None:
     """Return the name of the transport for such memory, or None."""
-    if extent.managed or extent.host:
+    if allocation.managed or allocation.host:
         return None
-    if extent.legacy:
+    if allocation.legacy:
         return "handle"
-    return "pool" if extent.pool and extent.pool_exportable else None
+    return "pool" if allocation.pool and allocation.pool_exportable else None

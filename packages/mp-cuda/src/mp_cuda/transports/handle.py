@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mp_cuda import driver
-from mp_cuda.pointer import Extent
+from mp_cuda.pointer import AllocationInfo
 
 __all__ = ["close", "export", "open", "skip"]
 
@@ -13,14 +13,14 @@ LAZY_PEER_ACCESS = 1
 _known: dict[tuple[int, int], bytes] = {}
 
 
-def export(extent: Extent) -> tuple[bytes, Any]:
+def export(allocation: AllocationInfo) -> tuple[bytes, Any]:
     # The id is part of the key because a reused address has another handle.
-    key = extent.device, extent.buffer_id
+    key = allocation.device, allocation.buffer_id
     handle = _known.get(key)
     if handle is None:
         if len(_known) > 4096:
             _known.clear()
-        handle = _known[key] = driver.bytes_of(driver.call("cuIpcGetMemHandle", extent.base))
+        handle = _known[key] = driver.bytes_of(driver.call("cuIpcGetMemHandle", allocation.base))
     return handle, None
 
 

@@ -11,7 +11,7 @@ from multiprocessing import resource_sharer
 from typing import Any
 
 from mp_cuda import driver
-from mp_cuda.pointer import Extent
+from mp_cuda.pointer import AllocationInfo
 from mp_cuda.process import me
 
 __all__ = ["close", "export", "open", "skip"]
@@ -23,9 +23,9 @@ def _fd_type() -> Any:
     return driver.bindings().CUmemAllocationHandleType(POSIX_FD)
 
 
-def export(extent: Extent) -> tuple[bytes, Any]:
-    pool = driver.bindings().CUmemoryPool(extent.pool)
-    data = driver.bytes_of(driver.call("cuMemPoolExportPointer", extent.base))
+def export(allocation: AllocationInfo) -> tuple[bytes, Any]:
+    pool = driver.bindings().CUmemoryPool(allocation.pool)
+    data = driver.bytes_of(driver.call("cuMemPoolExportPointer", allocation.base))
     fd = int(driver.call("cuMemPoolExportToShareableHandle", pool, _fd_type(), 0))
     try:
         # One receiver can fetch it, over a socket of this process.
@@ -33,7 +33,7 @@ def export(extent: Extent) -> tuple[bytes, Any]:
     finally:
         os.close(fd)
     # The driver's bytes alone may equal those of another allocation.
-    return data + me().nonce + extent.buffer_id.to_bytes(8, "little"), sent
+    return data + me().nonce + allocation.buffer_id.to_bytes(8, "little"), sent
 
 
 def open(device: int, handle: bytes, extra: Any) -> tuple[int, Any]:
