@@ -1,4 +1,4 @@
-"""The modules of each package import one another without a circle, late imports inside functions included."""
+"""The modules of each package import one another without a cycle, late imports inside functions included."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def type_checking(test: ast.expr) -> bool | None:
     return True if ast.unparse(test).split(".")[-1] == "TYPE_CHECKING" else None
 
 
-def circles(graph: Graph) -> list[str]:
+def cycles(graph: Graph) -> list[str]:
     """
-    Return a shortest circle through each module that is in one, each circle once.
+    Return a shortest cycle through each module that is in a cycle, without duplicates.
     """
     found = {}
     for start in sorted(graph):
@@ -119,8 +119,8 @@ def test_every_package_is_checked() -> None:
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES))
-def test_the_modules_of_a_package_import_one_another_without_a_circle(package: str) -> None:
-    assert circles(graph_of(PACKAGES[package])) == []
+def test_the_modules_of_a_package_import_one_another_without_a_cycle(package: str) -> None:
+    assert cycles(graph_of(PACKAGES[package])) == []
 
 
 def package_of(folder: Path, **modules: str) -> Path:
@@ -146,19 +146,19 @@ def package_of(folder: Path, **modules: str) -> Path:
         "if not typing.TYPE_CHECKING:\n    from mp_x import a",
     ],
 )
-def test_a_circle_is_found_and_named(tmp_path: Path, late: str) -> None:
+def test_a_cycle_is_found_and_named(tmp_path: Path, late: str) -> None:
     folder = package_of(tmp_path, __init__="from mp_x import a", a="from mp_x import b", b="from mp_x import c", c=late)
-    (found,) = circles(graph_of(folder))
+    (found,) = cycles(graph_of(folder))
     assert found in ("mp_x.a -> mp_x.b -> mp_x.c -> mp_x.a", "mp_x -> mp_x.a -> mp_x.b -> mp_x.c -> mp_x")
 
 
-def test_a_circle_through_the_init_of_a_subpackage_is_found(tmp_path: Path) -> None:
+def test_a_cycle_through_the_init_of_a_subpackage_is_found(tmp_path: Path) -> None:
     folder = package_of(tmp_path, __init__="", a="from mp_x.sub import b", sub__dot____init__="import mp_x.a")
     package_of(tmp_path, sub__dot__b="")
-    assert circles(graph_of(folder)) == ["mp_x.a -> mp_x.sub -> mp_x.a"]
+    assert cycles(graph_of(folder)) == ["mp_x.a -> mp_x.sub -> mp_x.a"]
 
 
 def test_imports_for_type_checkers_do_not_count(tmp_path: Path) -> None:
     late = "if TYPE_CHECKING:\n    from mp_x import a\nif typing.TYPE_CHECKING:\n    import mp_x.a"
     folder = package_of(tmp_path, __init__="", a="import mp_x.b", b=late)
-    assert circles(graph_of(folder)) == []
+    assert cycles(graph_of(folder)) == []
