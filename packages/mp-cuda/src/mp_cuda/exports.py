@@ -29,7 +29,7 @@ __all__ = ["Export", "exports", "ipc_collect", "wait_released"]
 POLL_S = 0.01
 
 exports: dict[int, Export] = {}
-"""What this process has sent and other processes have not released, by serial number."""
+"""Exports that other processes have not released, by serial number."""
 _serials = itertools.count(1)
 
 

@@ -23,7 +23,7 @@ __all__ = ["Mapping", "Received", "find", "mappings", "open_ready", "receive", "
 
 _lock = threading.RLock()
 mappings: dict[tuple[Process, bytes, int], Mapping] = {}
-"""What is open here. The owner is part of the key: after it ends, another process may have its pid and its handle."""
+"""Open allocations. The owner is part of the key: after it ends, another process may have its pid and its handle."""
 _starts: dict[int, list[tuple[int, Mapping]]] = {}
 
 
@@ -82,7 +82,7 @@ _failed: list[_Close] = []
 
 
 class Received:
-    """What one message brought: open memory, the lease reference for it, and the event to wait for."""
+    """The content of one message: open memory, the lease reference for it, and the event to wait for."""
 
     __slots__ = ("__weakref__", "_task", "event", "mapping", "memory", "reference")
 
