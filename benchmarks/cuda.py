@@ -1,6 +1,6 @@
-"""`python -m benchmarks.cuda`: a device array there and back, ours beside torch's. It refuses to run without a GPU.
+"""`python -m benchmarks.cuda`: round trips of a device array, with mp_cuda and with torch. It needs a GPU.
 
-Shared: the same array each time, so its allocation is open on both sides. Fresh: a new array each time.
+Shared: the same array each time, so that both processes have its allocation open. New: a new array each time.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ TARGET = 0.5
 
 
 def echo(connection: Any) -> None:
-    """Send back what comes, until nothing does."""
+    """Send every array back, until None arrives."""
     while (array := connection.recv()) is not None:
         connection.send(array)
         del array
 
 
-def round_trips(make: Callable[[], Any], context: Any, fresh: bool, rounds: int = ROUNDS) -> list[float]:
-    """Seconds of each of *rounds* round trips of what *make* makes."""
+def round_trips(make: Callable[[], Any], context: Any, new: bool, rounds: int = ROUNDS) -> list[float]:
+    """Time *rounds* round trips of an array from *make*, in seconds each."""
     ours, theirs = context.Pipe()
     child = context.Process(target=echo, args=(theirs,))
     child.start()
@@ -35,7 +35,7 @@ def round_trips(make: Callable[[], Any], context: Any, fresh: bool, rounds: int 
     array = make()
     times = []
     for _ in range(WARM_UP + rounds):
-        if fresh:
+        if new:
             array = make()
         start = time.perf_counter()
         ours.send(array)
@@ -48,7 +48,7 @@ def round_trips(make: Callable[[], Any], context: Any, fresh: bool, rounds: int 
 
 
 def device_name() -> str:
-    """The device that is measured; the program ends where there is none, or only the stub of the tests."""
+    """Return the name of the device. Exit if there is none, or only the stub driver of the tests."""
     if not mp_cuda.is_available():
         sys.exit("benchmarks.cuda needs a GPU, and there is no CUDA device here")
     name = dict(mp_cuda.situation())["device 0"]
@@ -66,16 +66,16 @@ def main() -> None:
     except ImportError:
         sys.exit("benchmarks.cuda compares with torch: pip install torch")
     for nbytes in SIZES:
-        for fresh in (False, True):
-            ours = round_trips(lambda n=nbytes: mp_cuda.empty(n, "uint8"), mp.get_context("spawn"), fresh)
+        for new in (False, True):
+            ours = round_trips(lambda n=nbytes: mp_cuda.empty(n, "uint8"), mp.get_context("spawn"), new)
             torchs = round_trips(
-                lambda n=nbytes: torch.empty(n, dtype=torch.uint8, device="cuda"), torch_mp.get_context("spawn"), fresh
+                lambda n=nbytes: torch.empty(n, dtype=torch.uint8, device="cuda"), torch_mp.get_context("spawn"), new
             )
             a, b = statistics.median(ours), statistics.median(torchs)
-            what = "fresh" if fresh else "shared"
+            kind = "new" if new else "shared"
             met = "met" if a <= TARGET * b else "NOT met"
             print(
-                f"P10 {what:6} {nbytes:>9} bytes: ours {a * 1e6:8.1f} µs, torch {b * 1e6:8.1f} µs, {a / b:.2f} ({met})"
+                f"P10 {kind:6} {nbytes:>9} bytes: ours {a * 1e6:8.1f} µs, torch {b * 1e6:8.1f} µs, {a / b:.2f} ({met})"
             )
 
 

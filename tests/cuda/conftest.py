@@ -1,4 +1,4 @@
-"""The driver that the tests of mp-cuda run on, another process to talk to, and what must be even after each test."""
+"""Fixtures: the driver that the tests of mp-cuda run on, other processes, and a leak check after each test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from peer import Peer, clean
 from support.waiting import until
 
 import mp_cuda
-from mp_cuda import signals
+from mp_cuda import ipc_events
 
 
 @pytest.hookimpl
@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session", autouse=True)
 def driver() -> Iterator[device.Stub | None]:
     """
-    The stub driver, or None on hardware.
+    Build and load the stub driver; None on hardware.
     """
     if device.HARDWARE:
         assert mp_cuda.is_available(), "hardware was asked for and there is no CUDA device"
@@ -60,7 +60,7 @@ def two_peers(driver: device.Stub | None) -> Iterator[list[Peer]]:
 @pytest.fixture
 def peer(two_peers: list[Peer]) -> Peer:
     """
-    Another process.
+    Start another process, shared by the tests.
     """
     return two_peers[0]
 
@@ -68,7 +68,7 @@ def peer(two_peers: list[Peer]) -> Peer:
 @pytest.fixture
 def third(two_peers: list[Peer]) -> Peer:
     """
-    One more process.
+    Start one more process, shared by the tests.
     """
     return two_peers[1]
 
@@ -76,7 +76,7 @@ def third(two_peers: list[Peer]) -> Peer:
 @pytest.fixture
 def mortal() -> Iterator[Peer]:
     """
-    A process of the test's own, which may be killed.
+    Start a process for one test, which may kill it.
     """
     peer = Peer()
     yield peer
@@ -87,7 +87,7 @@ def mortal() -> Iterator[Peer]:
 @pytest.fixture
 def stub(driver: device.Stub | None) -> Iterator[device.Stub]:
     """
-    The stub driver itself; tests that use it are marked `needs_stub`.
+    Return the stub driver itself; mark tests that use it `needs_stub`.
     """
     assert driver is not None
     yield driver
@@ -97,25 +97,25 @@ def stub(driver: device.Stub | None) -> Iterator[device.Stub]:
 @pytest.fixture
 def gate(stub: device.Stub) -> Iterator[int]:
     """
-    A gate that is shut, and open at the end, so that nothing waits for ever.
+    Close a gate, and open it at the end, so that no stream waits for ever.
     """
-    stub.shut(5)
+    stub.close_gate(5)
     yield 5
-    stub.open(5)
+    stub.open_gate(5)
 
 
 @pytest.fixture(autouse=True)
-def even(request: pytest.FixtureRequest, leak_check: None, driver: device.Stub | None) -> Iterator[None]:
+def balanced(request: pytest.FixtureRequest, leak_check: None, driver: device.Stub | None) -> Iterator[None]:
     """
-    What was opened has been closed, what was allocated freed, and nothing was used after it had gone.
+    Check that all that was opened is closed, all that was allocated is freed, and nothing was used after its end.
     """
     shared = request.getfixturevalue("two_peers") if "two_peers" in request.fixturenames else []
     before = driver.counters() if driver else {}
     yield
 
-    def tidy() -> bool:
+    def cleaned_up() -> bool:
         gc.collect()
-        signals.close_all()
+        ipc_events.close_all()
         mp_cuda.ipc_collect()
         here = mp_cuda.ipc_stats()
         there = [peer.call(clean) for peer in shared]
@@ -128,8 +128,8 @@ def even(request: pytest.FixtureRequest, leak_check: None, driver: device.Stub |
             if driver
         )
 
-    if not until(tidy, 20):
+    if not until(cleaned_up, 20):
         counters = driver.counters() if driver else {}
-        pytest.fail(f"not even: {mp_cuda.ipc_stats()}, {before} -> {counters}")
+        pytest.fail(f"not balanced: {mp_cuda.ipc_stats()}, {before} -> {counters}")
     if driver:
         assert driver.counters()["violations"] == before["violations"], driver.violations()

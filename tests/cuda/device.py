@@ -1,4 +1,4 @@
-"""Where the tests of mp-cuda run: on the stub driver, which is no GPU, or on hardware when that was asked for."""
+"""The device of the tests of mp-cuda: the stub driver, which is not a GPU, or hardware on request."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ COUNTERS = [
 LABEL = (
     "tests/cuda ran on a GPU"
     if HARDWARE
-    else "tests/cuda: the STUB DRIVER was used, not a GPU; nothing here has been tried on hardware"
+    else "tests/cuda: the STUB DRIVER was used, not a GPU; nothing here was tried on hardware"
 )
 
 
 class Stub:
-    """The stub driver, built and loaded into this process; children find it by their environment."""
+    """The stub driver, built and loaded into this process. Children find it through their environment."""
 
     def __init__(self) -> None:
         root = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -54,29 +54,29 @@ class Stub:
         self.library = ctypes.CDLL(str(self.path), ctypes.RTLD_GLOBAL)
 
     def counters(self) -> dict[str, int]:
-        """How often what has happened, in all processes together."""
+        """Return the counters, summed over all processes."""
         return {name: self.library.mpstub_counter(i) for i, name in enumerate(COUNTERS)}
 
     def violations(self) -> str:
-        """What the stub has found broken, a line each."""
+        """Return the broken rules that the stub has found, a line each."""
         log = self.folder / "state" / "violations.log"
         return log.read_text() if log.exists() else ""
 
-    def hold(self, stream: int, gate: int) -> None:
-        """The stream goes no further until the gate is opened: a long kernel without the kernel."""
+    def stop_at(self, stream: int, gate: int) -> None:
+        """Stop the stream until the gate is opened, in place of a long kernel."""
         from mp_cuda import driver
 
         with driver.guard(0):
             assert self.library.mpstub_wait_gate(ctypes.c_void_p(stream), gate) == 0
 
-    def open(self, gate: int) -> None:
+    def open_gate(self, gate: int) -> None:
         self.library.mpstub_open_gate(gate)
 
-    def shut(self, gate: int) -> None:
-        self.library.mpstub_shut_gate(gate)
+    def close_gate(self, gate: int) -> None:
+        self.library.mpstub_close_gate(gate)
 
     def fail(self, function: str, code: int, times: int = 1) -> None:
-        """The next calls of a function fail with this code; no function clears all."""
+        """Make the next calls of a function fail with this code. An empty name clears all faults."""
         self.library.mpstub_fail(function.encode(), code, ctypes.c_long(times))
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Doubles of libraries that need a GPU: the names and protocols that the adapters use, and nothing else of them."""
+"""Doubles of libraries that need a GPU, with only the names and protocols that the adapters use."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mp_cuda.layout import row_major
 
 
 class OnlyDLPack:
-    """An array of a library that speaks DLPack only."""
+    """An array of a library that supports only DLPack."""
 
     def __init__(self, array: Any, kind: int = 2) -> None:
         self.array, self.kind = array, kind
@@ -95,5 +95,5 @@ def torch() -> types.ModuleType:
 
 
 def parts(name: str, module: Any) -> dict[str, types.ModuleType]:
-    """Module paths of a double."""
+    """Return the module paths of a double."""
     return {name: module, f"{name}.cuda": module.cuda}

@@ -1,4 +1,4 @@
-"""Another process that does what it is told, with a place to keep what it was given."""
+"""Peer: another process that calls functions on request, and keeps named objects."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def serve(connection: Any) -> None:
 
 
 class Peer:
-    """A child with a pipe to it."""
+    """A child process with a pipe to it."""
 
     def __init__(self, method: str = "spawn") -> None:
         ctx = mp.get_context(method)
@@ -47,7 +47,7 @@ class Peer:
         theirs.close()
 
     def begin(self, function: Callable[..., Any], *args: Any) -> None:
-        """Have it call *function*, without waiting for the answer."""
+        """Call *function* there, without waiting for the answer."""
         self.connection.send((function, args))
 
     def answer(self) -> Any:
@@ -58,7 +58,7 @@ class Peer:
         return value
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """What *function* returns in the other process."""
+        """Call *function* in the other process and return its result."""
         self.begin(function, *args)
         return self.answer()
 
@@ -67,14 +67,14 @@ class Peer:
         self.close()
 
     def close(self) -> None:
-        """Let it end by itself."""
+        """Let it end normally."""
         self.connection.close()
         self.process.join(WAIT_S)
         assert self.process.exitcode is not None
         self.process.close()
 
 
-# ---- what it is told -------------------------------------------------------------------------------------------------
+# ---- functions to call -----------------------------------------------------------------------------------------------
 
 
 def keep(name: str, value: Any) -> None:
@@ -93,11 +93,11 @@ def drop(*names: str) -> None:
 
 
 def clean() -> dict[str, int]:
-    from mp_cuda import signals
+    from mp_cuda import ipc_events
 
     KEPT.clear()
     gc.collect()
-    signals.close_all()
+    ipc_events.close_all()
     mp_cuda.ipc_collect()
     return mp_cuda.ipc_stats()
 
@@ -136,7 +136,7 @@ def described(array: Any) -> tuple[Any, ...]:
 
 
 def fail(function: str, code: int) -> None:
-    """The next call of a driver function fails there; only on the stub."""
+    """Make the next call of a driver function fail there; only on the stub."""
     import ctypes
 
     ctypes.CDLL("libcuda.so.1").mpstub_fail(function.encode(), code, ctypes.c_long(1))

@@ -1,4 +1,4 @@
-"""What only hardware can show. Skipped by name everywhere else; `nox -s cuda` runs it where there is a GPU."""
+"""Tests that need a GPU. They are skipped elsewhere; `nox -s cuda` runs them."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import pytest
 import mp_cuda
 from mp_cuda import driver
 from mp_cuda.array import DeviceArray
-from mp_cuda.pointer import extent_of
+from mp_cuda.pointer import allocation_of
 
 pytestmark = pytest.mark.needs_gpu
 
 
-def test_the_driver_says_of_its_memory_what_the_code_believes() -> None:
+def test_the_driver_reports_the_pointer_attributes_that_the_code_expects() -> None:
     array = mp_cuda.empty(1 << 20, "uint8")
     with driver.guard(0):
-        own = extent_of(array.ptr, 0, array.nbytes)
+        own = allocation_of(array.ptr, 0, array.nbytes)
     assert own.legacy and not own.pool and not own.managed and not own.host
     with driver.guard(0):
         ptr = int(driver.call("cuMemAllocAsync", 1 << 20, 0))
         try:
-            pooled = extent_of(ptr, 0, 1 << 20)
+            pooled = allocation_of(ptr, 0, 1 << 20)
         finally:
             driver.call("cuMemFreeAsync", ptr, 0)
     assert pooled.pool and not pooled.legacy and not pooled.pool_exportable
 
 
-def test_memory_of_another_process_has_the_extent_that_was_sent(peer: p.Peer) -> None:
+def test_memory_of_another_process_lies_in_the_allocation_that_was_sent(peer: p.Peer) -> None:
     array = peer.call(p.make, "a", bytes(1000))
     with driver.guard(0):
         base, _ = driver.call("cuMemGetAddressRange", array.ptr)
-    # Forwarding looks memory up by the pointer that opening returned.
+    # Forwarding finds memory by the pointer that opening returned.
     assert int(base) <= array.ptr
 
 
@@ -47,7 +47,7 @@ def test_a_killed_receiver_leaves_the_memory_intact(mortal: p.Peer) -> None:
     assert array.copy_to_host() == b"x" * (1 << 20)
 
 
-def test_a_receiver_lives_on_after_its_sender_was_killed(mortal: p.Peer) -> None:
+def test_a_receiver_keeps_running_after_its_sender_was_killed(mortal: p.Peer) -> None:
     array: DeviceArray = mortal.call(p.make, "a", bytes(1 << 20))
     mortal.kill()
     assert not array.producer_alive
@@ -56,13 +56,13 @@ def test_a_receiver_lives_on_after_its_sender_was_killed(mortal: p.Peer) -> None
     assert mp_cuda.from_host(b"alive").copy_to_host() == b"alive"
 
 
-def test_thousands_of_events_and_openings_do_not_pile_up(peer: p.Peer) -> None:
+def test_thousands_of_events_and_openings_do_not_accumulate(peer: p.Peer) -> None:
     start = time.monotonic()
     for i in range(3000):
         assert peer.call(p.bytes_of, mp_cuda.from_host(bytes([i % 256]))) == bytes([i % 256])
         if i % 100 == 99:
             assert mp_cuda.wait_released(p.WAIT_S)
-    print(f"3000 fresh arrays in {time.monotonic() - start:.2f} s")
+    print(f"3000 new arrays in {time.monotonic() - start:.2f} s")
     assert mp_cuda.ipc_stats()["pool_events"] <= 256
 
 

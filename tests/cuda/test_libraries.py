@@ -1,4 +1,4 @@
-"""Arrays of other libraries arrive as what they were; libraries that are not there cost nothing."""
+"""Arrays of other libraries arrive with their type; libraries that are not installed cost nothing."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ CORE = """
             mp_cuda.share(buffer, receivers=2)
         except mp_cuda.NotShareableError as error:
             print("one receiver" in str(error))
-        plain = DeviceMemoryResource(device).allocate(6, stream=stream)
+        private = DeviceMemoryResource(device).allocate(6, stream=stream)
         try:
-            mp_cuda.share(plain)
+            mp_cuda.share(private)
         except mp_cuda.NotShareableError as error:
             print("ipc_enabled=True" in str(error))
 """
@@ -120,7 +120,7 @@ CORE = """
 @pytest.fixture
 def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
     """
-    A double of CuPy: the names and the protocol that the adapter uses, and no CuPy.
+    Install a double of CuPy, with only the names and the protocol that the adapter uses.
     """
     yield from registered(monkeypatch, "cupy", doubles.cupy())
 
@@ -128,7 +128,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
     """
-    A double of torch: the names and the protocol that the adapter uses, and no torch.
+    Install a double of torch, with only the names and the protocol that the adapter uses.
     """
     yield from registered(monkeypatch, "torch", doubles.torch())
 
@@ -141,7 +141,7 @@ def registered(monkeypatch: pytest.MonkeyPatch, name: str, module: types.ModuleT
     mp_cuda.unregister(name)
 
 
-def test_importing_mp_all_imports_nothing_of_cuda_and_registers_when_a_library_comes(tmp_path: Path) -> None:
+def test_importing_mp_all_imports_no_cuda_and_registers_a_library_when_it_is_imported(tmp_path: Path) -> None:
     folder = tmp_path / "fake"
     folder.mkdir()
     (folder / "cupy.py").write_text("class ndarray: pass\n")
@@ -154,7 +154,7 @@ def test_importing_mp_all_imports_nothing_of_cuda_and_registers_when_a_library_c
     ]
 
 
-def test_an_array_of_cupy_arrives_as_one(peer: p.Peer, cupy: types.ModuleType) -> None:
+def test_an_array_of_cupy_arrives_as_an_array_of_cupy(peer: p.Peer, cupy: types.ModuleType) -> None:
     base = mp_cuda.from_host(bytes(range(16)))
     array = cupy.ndarray(
         (4,), "<i2", cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(base.ptr, 16, base, 0), 14), (-4,)
@@ -167,10 +167,10 @@ def test_an_array_of_cupy_arrives_as_one(peer: p.Peer, cupy: types.ModuleType) -
     cupy.cuda.stream = work.ptr
     assert mp_cuda.as_device_array(array)._stream == work.ptr
     cupy.cuda.stream = 0
-    assert cupy.cuda.waited  # the stream that is current was made to wait for the sender
+    assert cupy.cuda.waited  # the current stream was made to wait for the sender
 
 
-def test_where_the_library_is_missing_a_device_array_arrives(peer: p.Peer, cupy: types.ModuleType) -> None:
+def test_a_device_array_arrives_where_the_library_is_missing(peer: p.Peer, cupy: types.ModuleType) -> None:
     base = mp_cuda.from_host(b"no cupy there")
     array = cupy.ndarray((13,), "|u1", cupy.cuda.MemoryPointer(cupy.cuda.UnownedMemory(base.ptr, 13, base, 0), 0), None)
     try:
@@ -181,7 +181,7 @@ def test_where_the_library_is_missing_a_device_array_arrives(peer: p.Peer, cupy:
     assert peer.call(p.bytes_of, array) == b"no cupy there"
 
 
-def test_a_tensor_of_torch_arrives_as_one_and_others_stay_with_torch(torch: types.ModuleType) -> None:
+def test_a_tensor_on_a_device_arrives_as_a_tensor_and_host_tensors_stay_with_torch(torch: types.ModuleType) -> None:
     base = mp_cuda.from_host(bytes(range(8)))
     tensor = torch.Tensor(base)
     back = ForkingPickler.loads(ForkingPickler.dumps(tensor))
@@ -193,7 +193,7 @@ def test_a_tensor_of_torch_arrives_as_one_and_others_stay_with_torch(torch: type
         mp_cuda.share(tensor)
 
 
-def test_dlpack_gives_and_takes_without_a_copy() -> None:
+def test_dlpack_exports_and_imports_without_a_copy() -> None:
     base = mp_cuda.from_host(bytes(range(12)))
     taken = mp_cuda.as_device_array(doubles.OnlyDLPack(base))
     assert (taken.ptr, taken.shape, str(taken.dtype)) == (base.ptr, (12,), "uint8")
@@ -241,7 +241,7 @@ def test_real_numba_arrays_arrive_as_numba_arrays(tmp_path: Path) -> None:
     assert third == "0 True"
 
 
-def test_real_buffers_of_cuda_core_travel_by_their_pool(tmp_path: Path) -> None:
+def test_real_buffers_of_cuda_core_are_sent_through_their_pool(tmp_path: Path) -> None:
     if importlib.util.find_spec("cuda.core") is None:
         pytest.skip("cuda-core is not installed")
     assert succeeded(run_script(tmp_path, CORE, PYTHONWARNINGS="ignore")).splitlines() == [

@@ -1,4 +1,4 @@
-"""Memory lives until the last receiver has closed it, and no longer, whoever dies."""
+"""Memory lives until the last receiver has closed it, and no longer, even if processes are killed."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from support.waiting import until
 import mp_all as mp
 import mp_cuda
 from mp_cuda import process
-from mp_cuda.export import exports
+from mp_cuda.exports import exports
 
 
-def test_a_sender_can_wait_until_its_receivers_have_let_go(peer: p.Peer) -> None:
+def test_a_sender_can_wait_until_its_receivers_have_released_its_memory(peer: p.Peer) -> None:
     peer.call(p.keep, "a", mp_cuda.from_host(b"kept"))
     assert not mp_cuda.wait_released(timeout=0)
     assert mp_cuda.ipc_stats()["live_sends"] == 1
@@ -44,7 +44,7 @@ def test_memory_is_freed_after_the_last_receiver_and_not_before(peer: p.Peer, th
     assert stub.counters()["frees"] == before + 1
 
 
-def test_the_death_of_a_receiver_gives_its_claim_back(mortal: p.Peer) -> None:
+def test_the_death_of_a_receiver_releases_its_reference(mortal: p.Peer) -> None:
     mortal.call(p.keep, "a", mp_cuda.from_host(b"victim"))
     mortal.kill()
     assert mp_cuda.wait_released(p.WAIT_S)
@@ -83,8 +83,8 @@ def receive_from(pipe: str, name: str) -> None:
     p.KEPT[name] = p.KEPT[pipe].recv()
 
 
-def test_what_is_sent_back_later_is_of_its_own_message(mortal: p.Peer) -> None:
-    """The receiver has the memory open since an earlier message, which has been let go of meanwhile."""
+def test_memory_sent_back_later_uses_the_lease_of_its_own_message(mortal: p.Peer) -> None:
+    """The receiver has had the memory open since an earlier message, which was released in between."""
     ours, theirs = mp.get_context("spawn").Pipe()
     mortal.call(p.keep, "pipe", theirs)
     theirs.close()
@@ -124,7 +124,7 @@ def test_a_message_for_two_is_good_for_two(peer: p.Peer, third: p.Peer) -> None:
     assert third.call(p.content, "a") == b"twice"
 
 
-def test_a_message_that_nobody_reads_can_be_taken_back() -> None:
+def test_a_message_that_no_process_reads_can_be_revoked() -> None:
     array = mp_cuda.from_host(b"lost")
     message = bytes(ForkingPickler.dumps(array))
     assert mp_cuda.ipc_collect() == 0
@@ -135,7 +135,7 @@ def test_a_message_that_nobody_reads_can_be_taken_back() -> None:
         ForkingPickler.loads(message)
 
 
-def test_what_was_shared_and_never_pickled_is_taken_back() -> None:
+def test_a_shared_array_that_was_never_pickled_is_revoked() -> None:
     shared = mp_cuda.share(mp_cuda.from_host(b"unsent"))
     assert mp_cuda.ipc_stats()["live_sends"] == 1
     del shared
@@ -173,7 +173,7 @@ def test_a_receiver_outlives_a_sender_that_was_killed(mortal: p.Peer) -> None:
 
 
 @pytest.mark.needs_stub
-def test_a_receiver_killed_while_it_opens_gives_its_claim_back(mortal: p.Peer, stub: Stub) -> None:
+def test_a_receiver_killed_while_it_opens_releases_its_reference(mortal: p.Peer, stub: Stub) -> None:
     array = mp_cuda.from_host(b"midway")
     mortal.call(die_when_opening)
     mortal.begin(p.keep, "a", array)
@@ -188,7 +188,7 @@ def die_when_opening() -> None:
     handle.open = lambda *args: os.kill(os.getpid(), 9)  # type: ignore[assignment]
 
 
-def test_a_pid_that_is_used_again_is_another_process() -> None:
+def test_a_reused_pid_is_another_process() -> None:
     me = process.me()
     assert me.alive
     assert not me._replace(started=me.started - 1).alive
@@ -205,7 +205,7 @@ def test_damaged_messages_are_errors() -> None:
 
 
 @pytest.mark.needs_stub
-def test_a_failed_opening_keeps_no_claim(stub: Stub) -> None:
+def test_a_failed_opening_keeps_no_reference(stub: Stub) -> None:
     with_peer = p.Peer()
     array = mp_cuda.from_host(b"fails")
     with_peer.call(p.fail, "cuIpcOpenMemHandle_v2", 2)
@@ -217,7 +217,7 @@ def test_a_failed_opening_keeps_no_claim(stub: Stub) -> None:
 
 
 @pytest.mark.needs_stub
-def test_what_others_have_released_is_collected_when_memory_runs_out(peer: p.Peer, stub: Stub) -> None:
+def test_released_memory_is_collected_when_an_allocation_fails(peer: p.Peer, stub: Stub) -> None:
     stub.fail("cuMemAlloc_v2", 2, 1)
     assert mp_cuda.from_host(b"second try").copy_to_host() == b"second try"
     stub.fail("cuMemAlloc_v2", 2, 2)
@@ -226,7 +226,7 @@ def test_what_others_have_released_is_collected_when_memory_runs_out(peer: p.Pee
 
 
 def test_finalizers_run_anywhere_without_a_deadlock(peer: p.Peer) -> None:
-    """Garbage is collected at every few allocations, also inside our locks, while other threads send and drop."""
+    """Garbage is collected every few allocations, also while our locks are held and other threads send and drop."""
     failures = []
 
     def churn() -> None:
@@ -267,6 +267,6 @@ def test_many_arrays_leave_nothing_behind(peer: p.Peer, stub: Stub) -> None:
     assert total == sum(i % 251 + 1 for i in range(300))
     assert not exports
     assert len(os.listdir("/proc/self/fd")) <= before + 2
-    # Events go back to the pool: no more are made than are under way at one time.
+    # Events return to the pool: no more are made than are in flight at one time.
     assert mp_cuda.ipc_stats()["pool_events"] <= made + 50
     assert until(lambda: peer.call(p.stats)["mappings"] == 0)

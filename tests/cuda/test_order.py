@@ -1,4 +1,4 @@
-"""Who reads waits for who wrote: on streams, by events, without anybody blocking."""
+"""Readers wait for writers: on streams, by events, without blocking a thread."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_a_receiver_waits_for_the_stream_that_was_named(
 ) -> None:
     work = mp_cuda.Stream(0, non_blocking=non_blocking)
     array = mp_cuda.from_host(b"early")
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     fill(stub, work, array, ord("L"))
     peer.begin(p.bytes_of, mp_cuda.share(array, stream=work))
-    # Neither we nor the sending blocked; the receiver does, in its copy.
+    # Neither this thread nor the sending blocked; the receiver blocks in its copy.
     assert not work.query()
     assert not peer.connection.poll(0.2)
-    stub.open(gate)
+    stub.open_gate(gate)
     assert peer.answer() == b"LLLLL"
 
 
@@ -51,27 +51,27 @@ def test_a_receiver_waits_for_the_stream_that_was_named(
 def test_a_receiver_waits_for_the_default_stream_when_none_is_named(peer: p.Peer, stub: Stub, gate: int) -> None:
     work = mp_cuda.Stream(0, non_blocking=False)
     array = mp_cuda.from_host(b"early")
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     fill(stub, work, array, ord("D"))
     peer.begin(p.bytes_of, array)
     assert not peer.connection.poll(0.2)
-    stub.open(gate)
+    stub.open_gate(gate)
     assert peer.answer() == b"DDDDD"
 
 
 @pytest.mark.needs_stub
-def test_a_queue_waits_for_the_whole_device_when_it_cannot_know_the_stream(peer: p.Peer, stub: Stub, gate: int) -> None:
+def test_a_queue_waits_for_the_whole_device_when_the_stream_is_unknown(peer: p.Peer, stub: Stub, gate: int) -> None:
     ctx = mp.get_context("spawn")
     inbox = ctx.Queue()
     try:
         work = mp_cuda.Stream(0)  # the default stream does not wait for it
         array = mp_cuda.from_host(b"early")
-        stub.hold(work.ptr, gate)
+        stub.stop_at(work.ptr, gate)
         fill(stub, work, array, ord("Q"))
         inbox.put(array)
         with pytest.raises(queue.Empty):
             inbox.get(timeout=0.2)
-        stub.open(gate)
+        stub.open_gate(gate)
         assert inbox.get(timeout=p.WAIT_S).copy_to_host() == b"QQQQQ"
     finally:
         inbox.close()
@@ -83,9 +83,9 @@ def test_a_queue_waits_for_the_whole_device_when_it_cannot_know_the_stream(peer:
 def test_without_events_the_sender_waits_instead(
     peer: p.Peer, stub: Stub, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    from mp_cuda import signals
+    from mp_cuda import ipc_events
 
-    monkeypatch.setattr(signals, "_free", {})
+    monkeypatch.setattr(ipc_events, "_free", {})
     if how == "limit":
         monkeypatch.setattr(policy, "event_pool", 0)
     else:
@@ -100,22 +100,22 @@ def test_without_events_the_sender_waits_instead(
 
 
 @pytest.mark.needs_stub
-def test_what_is_sent_on_waits_for_the_work_of_both(peer: p.Peer, stub: Stub, gate: int) -> None:
+def test_memory_that_is_sent_on_waits_for_the_work_of_both_senders(peer: p.Peer, stub: Stub, gate: int) -> None:
     array = peer.call(p.make, "a", b"early")
     work = mp_cuda.Stream(0)
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     fill(stub, work, array, ord("F"))
     peer.begin(p.bytes_of, mp_cuda.share(array, stream=work))
     assert not peer.connection.poll(0.2)
-    stub.open(gate)
+    stub.open_gate(gate)
     assert peer.answer() == b"FFFFF"
 
 
 @pytest.mark.needs_stub
-def test_other_threads_run_while_the_driver_is_waited_for(peer: p.Peer, stub: Stub, gate: int) -> None:
-    """The bindings 12.9.0 hold the interpreter lock meanwhile, and what is waited for may need it."""
+def test_other_threads_run_while_one_waits_in_the_driver(peer: p.Peer, stub: Stub, gate: int) -> None:
+    """The bindings 12.9.0 hold the interpreter lock meanwhile, although the awaited work may need it."""
     work = mp_cuda.Stream(0)
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     waiting = threading.Thread(target=driver.synchronize, args=(0,))
     peer.begin(open_later, gate, 0.5)
     waiting.start()
@@ -133,19 +133,19 @@ def open_later(gate: int, seconds: float) -> None:
 
 
 @pytest.mark.needs_stub
-def test_memory_is_given_back_after_the_work_on_it(peer: p.Peer, stub: Stub, gate: int) -> None:
+def test_memory_is_released_after_the_work_on_it(peer: p.Peer, stub: Stub, gate: int) -> None:
     array = peer.call(p.make, "a", b"busy")
     work = mp_cuda.Stream(0)
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     fill(stub, work, array, 1)
     del array
     # Dropping it does not wait; the memory stays open until the work is done.
     assert until(lambda: peer.call(p.stats)["live_sends"] == 0, 0.3) is False
-    stub.open(gate)
+    stub.open_gate(gate)
     assert until(lambda: peer.call(p.stats)["live_sends"] == 0, p.WAIT_S)
 
 
-def test_a_consumer_of_dlpack_has_its_own_stream_made_to_wait(peer: p.Peer) -> None:
+def test_the_stream_of_a_dlpack_consumer_waits(peer: p.Peer) -> None:
     array = peer.call(p.make, "a", b"pack")
     consumer = mp_cuda.Stream(0)
     capsule = array.__dlpack__(stream=consumer.ptr, max_version=(1, 0))
@@ -157,14 +157,14 @@ def test_a_consumer_of_dlpack_has_its_own_stream_made_to_wait(peer: p.Peer) -> N
 
 
 @pytest.mark.needs_stub
-def test_an_event_that_was_sent_tells_when_work_here_is_done(peer: p.Peer, stub: Stub, gate: int) -> None:
+def test_a_sent_event_tells_when_work_here_is_done(peer: p.Peer, stub: Stub, gate: int) -> None:
     event = mp_cuda.Event(interprocess=True)
     peer.call(p.keep, "e", event)
     assert peer.call(p.query, "e")
-    stub.hold(1, gate)
+    stub.stop_at(1, gate)
     event.record()
     assert not event.query() and not peer.call(p.query, "e")
-    stub.open(gate)
+    stub.open_gate(gate)
     event.synchronize()
     assert event.query() and peer.call(p.query, "e")
 
@@ -174,11 +174,11 @@ def test_work_in_another_process_waits_for_an_event(peer: p.Peer, stub: Stub, ga
     array, event = mp_cuda.from_host(b"12345"), mp_cuda.Event(interprocess=True)
     peer.call(p.keep, "a", array)
     peer.call(p.keep, "e", event)
-    stub.hold(1, gate)
+    stub.stop_at(1, gate)
     event.record()
     peer.begin(double_after, "a", "e")
     assert not peer.connection.poll(0.2)
-    stub.open(gate)
+    stub.open_gate(gate)
     assert peer.answer() == b"12345"
 
 
@@ -188,7 +188,7 @@ def double_after(array: str, event: str) -> bytes:
     return p.KEPT[array].copy_to_host(stream=work)
 
 
-def test_a_receiver_records_an_event_of_ours(peer: p.Peer) -> None:
+def test_a_receiver_records_an_event_of_the_sender(peer: p.Peer) -> None:
     event = mp_cuda.Event(interprocess=True)
     peer.call(p.keep, "e", event)
     peer.call(p.record, "e")
@@ -196,7 +196,7 @@ def test_a_receiver_records_an_event_of_ours(peer: p.Peer) -> None:
     assert event.query()
 
 
-def test_an_event_arrives_twice_as_one_and_at_home_as_itself(peer: p.Peer) -> None:
+def test_an_event_arrives_twice_as_one_object_and_in_its_own_process_as_itself(peer: p.Peer) -> None:
     event = mp_cuda.Event(interprocess=True)
     assert ForkingPickler.loads(ForkingPickler.dumps(event)) is event
     peer.call(p.keep, "e", event)
@@ -208,7 +208,7 @@ def same(a: str, b: str) -> bool:
     return p.KEPT[a] is p.KEPT[b]
 
 
-def test_an_event_lives_while_another_process_has_it(peer: p.Peer) -> None:
+def test_an_event_lives_while_another_process_uses_it(peer: p.Peer) -> None:
     peer.call(p.keep, "e", mp_cuda.Event(interprocess=True))
     mp_cuda.ipc_collect()
     assert peer.call(p.query, "e")
@@ -233,7 +233,7 @@ def open_event(name: str, device: int, handle: bytes) -> None:
     p.KEPT[name] = mp_cuda.Event.from_ipc_handle(device, handle)
 
 
-def test_events_that_cannot_be_sent_say_why() -> None:
+def test_an_event_that_cannot_be_sent_is_an_error_that_says_why() -> None:
     with pytest.raises(ValueError, match="interprocess=True"):
         ForkingPickler.dumps(mp_cuda.Event())
     with pytest.raises(ValueError, match="cannot measure time"):
@@ -242,7 +242,7 @@ def test_events_that_cannot_be_sent_say_why() -> None:
         mp_cuda.Event.from_ipc_handle(0, b"abc")
 
 
-def test_an_event_is_on_the_device_of_the_stream_that_records_it_first() -> None:
+def test_an_event_is_on_the_device_of_the_first_stream_that_records_it() -> None:
     if mp_cuda.device_count() < 2:
         pytest.skip("needs two devices")
     event = mp_cuda.Event()
@@ -259,7 +259,7 @@ def test_time_is_measured_between_two_events() -> None:
     assert start.elapsed_time(end) >= 0
 
 
-def test_streams_of_every_library_are_understood() -> None:
+def test_streams_of_every_library_are_accepted() -> None:
     class Torch:
         cuda_stream = 0x70
 
@@ -273,7 +273,7 @@ def test_streams_of_every_library_are_understood() -> None:
 
     numbers = [stream.stream_number(s) for s in (None, 0, 1, 2, Torch(), Numba(), Core())]
     assert numbers == [1, 1, 1, 2, 0x70, 0x60, 0x50]
-    with pytest.raises(TypeError, match="is no stream"):
+    with pytest.raises(TypeError, match="is not a stream"):
         stream.stream_number("fast")
     ours = mp_cuda.Stream()
     assert mp_cuda.Stream.from_external(ours).ptr == ours.ptr

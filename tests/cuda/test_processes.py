@@ -1,4 +1,4 @@
-"""Forks, exits, channels and devices: what a whole program sees."""
+"""Whole programs: forks, exits, channels and devices."""
 
 from __future__ import annotations
 
@@ -48,16 +48,16 @@ FORK = """
     print(process.exitcode, array.copy_to_host())
 """
 
-FORK_HOLDER = """
+IDLE_CHILD = """
     import os
     import mp_all as mp
     import mp_cuda
     from multiprocessing.reduction import ForkingPickler
 
-    # A forked child that does not use CUDA does not keep what its parent has sent or received.
+    # A forked child that does not use CUDA does not keep memory that its parent has sent or received.
     def idle(ready, go):
         ready.set()
-        go.wait()  # it lives longer than anybody waits for the release
+        go.wait()  # it lives longer than the parent waits for the release
 
     def receiver(inbox, outbox):
         array = inbox.get()
@@ -102,7 +102,7 @@ EXIT = """
 """
 
 
-def test_cuda_after_a_fork_is_a_clear_error_and_before_it_is_fine(tmp_path: Path) -> None:
+def test_cuda_after_a_fork_is_a_clear_error_and_before_a_fork_works(tmp_path: Path) -> None:
     first, second, third = succeeded(run_script(tmp_path, FORK)).splitlines()
     assert first == "b'in the child'"
     assert second.startswith("Cannot re-initialize CUDA in forked subprocess")
@@ -110,14 +110,14 @@ def test_cuda_after_a_fork_is_a_clear_error_and_before_it_is_fine(tmp_path: Path
     assert third == "0 b'in the parent'"
 
 
-def test_a_forked_child_keeps_nothing_of_its_parents(tmp_path: Path) -> None:
-    assert succeeded(run_script(tmp_path, FORK_HOLDER)) == "dropped True\n0\n"
+def test_a_forked_child_keeps_nothing_of_its_parent(tmp_path: Path) -> None:
+    assert succeeded(run_script(tmp_path, IDLE_CHILD)) == "dropped True\n0\n"
 
 
-def test_a_process_that_ends_too_early_says_so(tmp_path: Path) -> None:
+def test_a_process_that_ends_too_early_warns(tmp_path: Path) -> None:
     done = run_script(tmp_path, EXIT, "0", PYTHONWARNINGS="always")
     assert done.returncode == 0
-    assert "others have, or may still receive, 1 of its device arrays" in done.stderr
+    assert "other processes use, or may still receive, 1 of its device arrays" in done.stderr
 
 
 def total(array: Any) -> int:
@@ -125,7 +125,7 @@ def total(array: Any) -> int:
 
 
 def echo(inbox: Any, outbox: Any, stub: Any) -> None:
-    if stub is not None:  # a fork server that began before the stub was there has another environment
+    if stub is not None:  # a fork server started before the stub was built has another environment
         os.environ.update(stub[0])
         ctypes.CDLL(stub[1], ctypes.RTLD_GLOBAL)
     for array in iter(inbox.get, None):
@@ -156,7 +156,7 @@ def test_arrays_go_through_queues_of_either_kind(start_method: str, driver: Stub
 
 
 class Growth:
-    """What this process has more of after most of a stream than after its first tenth."""
+    """The growth of descriptors, events and resident memory after the first tenth of a stream."""
 
     def __init__(self, count: int) -> None:
         self.count, self.seen, self.before = count, 0, (0, 0, 0)
@@ -210,7 +210,7 @@ def relay(count: int, inbox: Any, outbox: Any) -> None:
     outbox.join_thread()
 
 
-def test_a_stream_of_arrays_through_three_processes_is_complete_and_leaves_nothing() -> None:
+def test_a_stream_of_arrays_through_three_processes_is_complete_and_leaks_nothing() -> None:
     count = 100_000 if os.environ.get("MP_SOAK") else 150
     growth = Growth(count)
     ctx = mp.get_context("spawn")
@@ -248,7 +248,7 @@ def test_arrays_are_arguments_and_results_of_pools() -> None:
         assert pool.map(total, arrays) == [1, 2, 3, 4]
         assert pool.apply(p.bytes_of, (arrays[3],)) == b"\3\1"
         back = pool.apply(p.send_bytes_of, (b"result",))
-        # Kept by the worker's lease, though its own reference has gone.
+        # The worker's lease keeps it, although the worker's own variable is gone.
         assert back.copy_to_host() == b"result"
         del back
         mp_cuda.ipc_collect()
@@ -256,14 +256,14 @@ def test_arrays_are_arguments_and_results_of_pools() -> None:
         pool.join()
 
 
-def test_arrays_are_kept_by_a_manager_and_come_back(peer: p.Peer) -> None:
+def test_a_manager_keeps_arrays_and_returns_them(peer: p.Peer) -> None:
     array = mp_cuda.from_host(b"managed")
     with mp.get_context("spawn").Manager() as manager:
         kept = manager.list([array])
         kept.append(array)
         back = kept[1]
         assert back.ptr == array.ptr and back.copy_to_host() == b"managed"
-        # The manager has a claim of its own for each, until they are removed there.
+        # The manager has a reference of its own to each, until they are removed there.
         assert not mp_cuda.wait_released(timeout=0)
         del back
         kept[:] = []
@@ -295,20 +295,20 @@ LOKY = """
         try:
             Parallel(n_jobs=2)(delayed(total)(array) for _ in range(4))
         except Exception as error:
-            print("can travel to another process" in str(error.__cause__ or error) + str(error.__context__))
+            print("can be sent to another process" in str(error.__cause__ or error) + str(error.__context__))
         get_reusable_executor().shutdown()
         print(mp_cuda.wait_released(30))
 """
 
 
-def test_joblib_takes_what_was_shared_and_refuses_clearly_what_was_not(tmp_path: Path) -> None:
-    """Its processes have pickles of their own, which know of no reducer of multiprocessing."""
+def test_joblib_takes_shared_arrays_and_refuses_others_with_a_clear_error(tmp_path: Path) -> None:
+    """Its processes use their own pickler, which does not know the reducers of multiprocessing."""
     pytest.importorskip("joblib", reason="joblib is not installed")
     assert succeeded(run_script(tmp_path, LOKY)).splitlines() == ["[6, 6, 6, 6]", "True", "True"]
 
 
 @pytest.mark.needs_stub
-def test_devices_are_known_by_what_they_are_and_not_by_their_number(
+def test_devices_are_identified_by_uuid_and_not_by_number(
     peer: p.Peer, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     array = mp_cuda.from_host(b"first", device=0)
@@ -325,7 +325,7 @@ def test_devices_are_known_by_what_they_are_and_not_by_their_number(
 
 
 @pytest.mark.needs_stub
-def test_without_a_device_or_a_driver_importing_is_fine_and_errors_have_names(tmp_path: Path) -> None:
+def test_without_a_device_or_a_driver_importing_works_and_errors_have_names(tmp_path: Path) -> None:
     text = """
         import mp_cuda
         print(mp_cuda.is_available(), dict(mp_cuda.situation())["devices"])
@@ -364,13 +364,13 @@ def test_a_driver_that_is_too_old_is_an_error_that_says_so(tmp_path: Path) -> No
 README = Path(__file__).parents[2] / "packages/mp-cuda/README.md"
 
 
-def test_the_readme_does_what_it_says(tmp_path: Path) -> None:
+def test_the_program_in_the_readme_prints_what_its_comments_say(tmp_path: Path) -> None:
     (block,) = re.findall(r"^```python\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
     out = succeeded(run_script(tmp_path, block)).splitlines()
     assert out == re.findall(r"^ *print\(.*\)  # (.+)$", block, re.MULTILINE)
 
 
-def test_the_bug_report_tells_the_devices(tmp_path: Path) -> None:
+def test_the_bug_report_lists_the_devices(tmp_path: Path) -> None:
     text = "import runpy\nrunpy.run_module('mp_all', run_name='__main__')\n"  # python -m mp_all
     assert "device 0" in succeeded(run_script(tmp_path, text)).split("CUDA\n")[1]
 

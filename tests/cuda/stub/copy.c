@@ -1,4 +1,4 @@
-/* Test code (stub driver): copying and filling, as operations of streams. */
+/* Test code (stub driver): copies and fills, as operations on streams. */
 #define _GNU_SOURCE
 #include "stub.h"
 

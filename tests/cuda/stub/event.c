@@ -1,4 +1,4 @@
-/* Test code (stub driver): events, which live in the common state, so that every process can record
+/* Test code (stub driver): events. They live in the shared state, so that every process can record
  * and wait. */
 #define _GNU_SOURCE
 #include "stub.h"
@@ -9,13 +9,13 @@
 
 struct local_event {
     uint64_t serial;
-    uint32_t row;
+    uint32_t index;
     unsigned flags;
     bool imported;
 };
 
 struct event_handle {
-    uint32_t magic, row;
+    uint32_t magic, index;
     uint64_t serial;
     struct process owner;
     char rest[64 - 32];
@@ -36,22 +36,23 @@ CUresult cuEventCreate(CUevent *out, unsigned flags)
         limit = getenv("MP_CUDA_STUB_EVENTS") ? atoi(getenv("MP_CUDA_STUB_EVENTS")) : 1 << 30;
     if (live >= limit)
         return OUT_OF_MEMORY;
-    uint32_t row = MAX_EVENTS;
+    uint32_t index = MAX_EVENTS;
     lock_state();
-    for (uint32_t i = 0; i < MAX_EVENTS && row == MAX_EVENTS; i++)
+    for (uint32_t i = 0; i < MAX_EVENTS && index == MAX_EVENTS; i++)
         if (!state->events[i].serial)
-            row = i;
-    for (uint32_t i = 0; i < MAX_EVENTS && row == MAX_EVENTS; i++)
+            index = i;
+    for (uint32_t i = 0; i < MAX_EVENTS && index == MAX_EVENTS; i++)
         if (!alive(state->events[i].owner))
-            row = i;
-    if (row < MAX_EVENTS)
-        state->events[row] =
+            index = i;
+    if (index < MAX_EVENTS)
+        state->events[index] =
             (struct event){.serial = state->next_serial++, .flags = flags, .owner = me};
     unlock_state();
-    if (row == MAX_EVENTS)
+    if (index == MAX_EVENTS)
         return OUT_OF_MEMORY;
     CUevent event = calloc(1, sizeof *event);
-    *event = (struct local_event){.serial = state->events[row].serial, .row = row, .flags = flags};
+    *event =
+        (struct local_event){.serial = state->events[index].serial, .index = index, .flags = flags};
     live++;
     count(EVENTS_MADE);
     *out = event;
@@ -65,12 +66,12 @@ CUresult cuEventDestroy_v2(CUevent event)
         return INVALID_HANDLE;
     lock_state();
     if (event->imported)
-        drop_import(true, event->row, event->serial);
+        drop_import(true, event->index, event->serial);
     else {
-        uint32_t open = open_imports(true, event->row, event->serial);
+        uint32_t open = open_imports(true, event->index, event->serial);
         if (open)
             violation("process %d destroys an event that is open %u times elsewhere", me.pid, open);
-        state->events[event->row].serial = 0;
+        state->events[event->index].serial = 0;
         live--;
         count(EVENTS_GONE);
     }
@@ -81,7 +82,7 @@ CUresult cuEventDestroy_v2(CUevent event)
 
 static bool gone(CUevent event)
 {
-    if (state->events[event->row].serial == event->serial)
+    if (state->events[event->index].serial == event->serial)
         return false;
     violation("process %d uses an event that its owner has destroyed", me.pid);
     return true;
@@ -93,13 +94,14 @@ CUresult cuEventRecord(CUevent event, CUstream stream)
     if (!event || gone(event))
         return INVALID_HANDLE;
     lock_state();
-    struct event *row = &state->events[event->row];
-    uint64_t value = ++row->recorded;
-    row->recorder = me;
+    struct event *entry = &state->events[event->index];
+    uint64_t value = ++entry->recorded;
+    entry->recorder = me;
     unlock_state();
-    return enqueue(
-        stream,
-        (struct op){.kind = RECORD, .row = event->row, .serial = event->serial, .value = value});
+    return enqueue(stream, (struct op){.kind = RECORD,
+                                       .index = event->index,
+                                       .serial = event->serial,
+                                       .value = value});
 }
 
 CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
@@ -110,8 +112,8 @@ CUresult cuEventRecordWithFlags(CUevent event, CUstream stream, unsigned flags)
 
 static bool complete(CUevent event, uint64_t value)
 {
-    struct event *row = &state->events[event->row];
-    return __atomic_load_n(&row->completed, __ATOMIC_SEQ_CST) >= value || !alive(row->recorder);
+    struct event *entry = &state->events[event->index];
+    return __atomic_load_n(&entry->completed, __ATOMIC_SEQ_CST) >= value || !alive(entry->recorder);
 }
 
 CUresult cuEventQuery(CUevent event)
@@ -120,7 +122,7 @@ CUresult cuEventQuery(CUevent event)
     if (!event || gone(event))
         return INVALID_HANDLE;
     idle(NULL);
-    return complete(event, state->events[event->row].recorded) ? SUCCESS : NOT_READY;
+    return complete(event, state->events[event->index].recorded) ? SUCCESS : NOT_READY;
 }
 
 CUresult cuEventSynchronize(CUevent event)
@@ -128,7 +130,7 @@ CUresult cuEventSynchronize(CUevent event)
     ENTER;
     if (!event || gone(event))
         return INVALID_HANDLE;
-    uint64_t value = state->events[event->row].recorded;
+    uint64_t value = state->events[event->index].recorded;
     struct timespec pause = {0, 200000};
     while (!complete(event, value))
         nanosleep(&pause, NULL);
@@ -150,10 +152,10 @@ CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned flags)
     (void)flags;
     if (!event || gone(event))
         return INVALID_HANDLE;
-    uint64_t value = state->events[event->row].recorded;
+    uint64_t value = state->events[event->index].recorded;
     return enqueue(
         stream,
-        (struct op){.kind = WAIT, .row = event->row, .serial = event->serial, .value = value});
+        (struct op){.kind = WAIT, .index = event->index, .serial = event->serial, .value = value});
 }
 
 CUresult cuIpcGetEventHandle(struct event_handle *handle, CUevent event)
@@ -163,7 +165,7 @@ CUresult cuIpcGetEventHandle(struct event_handle *handle, CUevent event)
         return INVALID_HANDLE;
     memset(handle, 0, sizeof *handle);
     *handle = (struct event_handle){
-        .magic = MAGIC + 1, .row = event->row, .serial = event->serial, .owner = me};
+        .magic = MAGIC + 1, .index = event->index, .serial = event->serial, .owner = me};
     return SUCCESS;
 }
 
@@ -172,21 +174,21 @@ CUresult cuIpcOpenEventHandle(CUevent *out, struct event_handle handle)
     ENTER;
     if (!current())
         return INVALID_CONTEXT;
-    if (handle.magic != MAGIC + 1 || handle.row >= MAX_EVENTS)
+    if (handle.magic != MAGIC + 1 || handle.index >= MAX_EVENTS)
         return INVALID_VALUE;
     if (handle.owner.pid == me.pid)
         return INVALID_CONTEXT;
     lock_state();
-    struct event *row = &state->events[handle.row];
-    CUresult result = row->serial == handle.serial && alive(row->owner) ? SUCCESS : MAP_FAILED_;
+    struct event *entry = &state->events[handle.index];
+    CUresult result = entry->serial == handle.serial && alive(entry->owner) ? SUCCESS : MAP_FAILED_;
     if (!result)
-        result = add_import(true, handle.row, handle.serial);
-    unsigned flags = row->flags;
+        result = add_import(true, handle.index, handle.serial);
+    unsigned flags = entry->flags;
     unlock_state();
     if (result)
         return result;
     *out = calloc(1, sizeof **out);
     **out = (struct local_event){
-        .serial = handle.serial, .row = handle.row, .flags = flags, .imported = true};
+        .serial = handle.serial, .index = handle.index, .flags = flags, .imported = true};
     return SUCCESS;
 }

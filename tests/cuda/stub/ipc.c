@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 struct memory_handle {
-    uint32_t magic, row;
+    uint32_t magic, index;
     uint64_t serial;
     struct process owner;
     char rest[64 - 32];
@@ -23,7 +23,7 @@ CUresult cuIpcGetMemHandle(struct memory_handle *handle, CUdeviceptr pointer)
         return INVALID_VALUE;
     memset(handle, 0, sizeof *handle);
     *handle = (struct memory_handle){
-        .magic = MAGIC, .row = range->row, .serial = range->serial, .owner = me};
+        .magic = MAGIC, .index = range->index, .serial = range->serial, .owner = me};
     return SUCCESS;
 }
 
@@ -32,20 +32,20 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *out, struct memory_handle handle, un
     ENTER;
     if (!current())
         return INVALID_CONTEXT;
-    if (flags != 1 || handle.magic != MAGIC || handle.row >= MAX_ALLOCATIONS)
+    if (flags != 1 || handle.magic != MAGIC || handle.index >= MAX_ALLOCATIONS)
         return INVALID_VALUE;
     if (handle.owner.pid == me.pid)
-        return INVALID_CONTEXT; /* the driver compares pids and nothing else */
-    struct range *again = find_import(handle.row, handle.serial);
+        return INVALID_CONTEXT; /* the driver compares only pids */
+    struct range *again = find_import(handle.index, handle.serial);
     if (!again)
-        return map_import(out, handle.row, handle.serial, DEVICE_MEMORY);
+        return map_import(out, handle.index, handle.serial, DEVICE_MEMORY);
     const char *strict = getenv("MP_CUDA_STUB_STRICT");
     if (strict && *strict == '1') {
         violation("process %d opens allocation %lu twice", me.pid, (unsigned long)handle.serial);
         return ALREADY_MAPPED;
     }
     lock_state();
-    CUresult result = add_import(false, handle.row, handle.serial);
+    CUresult result = add_import(false, handle.index, handle.serial);
     unlock_state();
     again->opens++;
     *out = (CUdeviceptr)again->at;
@@ -58,17 +58,16 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer)
     struct range *range = find_range(pointer);
     if (!range || !range->imported || (uint64_t)range->at != pointer)
         return INVALID_VALUE;
-    /* Work that still needs it finds nothing there, which is a violation: to wait is the caller's
-     * business. */
+    /* The caller must have waited: work that still uses the memory is counted as a violation. */
     lock_state();
-    drop_import(false, range->row, range->serial);
+    drop_import(false, range->index, range->serial);
     unlock_state();
     if (--range->opens == 0)
         forget_range(range);
     return SUCCESS;
 }
 
-/* ---- pools: the descriptor of a pool is a file that holds its number ---- */
+/* ---- pools: the descriptor of a pool is a file that contains its number ---- */
 
 struct pool {
     struct pool *next;
@@ -92,7 +91,7 @@ struct pool_properties {
 
 static struct pool defaults[MAX_DEVICES], *pools;
 
-/* The handle of a pool of this process, by its number; what a pointer says that it is of. */
+/* The pool handle that a pointer attribute of this process reports, by the pool's number. */
 void *pool_handle(uint32_t number)
 {
     if (number && number <= MAX_DEVICES)
@@ -111,7 +110,7 @@ CUresult cuMemPoolCreate(struct pool **out, const struct pool_properties *how)
         return INVALID_VALUE;
     struct pool *pool = calloc(1, sizeof *pool);
     lock_state();
-    /* the low numbers are the default pools; only pools made for it can be exported */
+    /* below 1000: default pools; from 1000: exportable; from 2000000: not exportable */
     pool->number = (how->handles & 1 ? 1000 : 2000000) + state->next_pool++;
     unlock_state();
     pool->device = device;
@@ -204,7 +203,7 @@ static void close_import(void *argument)
 {
     struct range *range = argument;
     lock_state();
-    drop_import(false, range->row, range->serial);
+    drop_import(false, range->index, range->serial);
     unlock_state();
     forget_range(range);
 }
@@ -262,7 +261,7 @@ CUresult cuMemPoolExportPointer(struct memory_handle *data, CUdeviceptr pointer)
         return INVALID_VALUE;
     memset(data, 0, sizeof *data);
     *data = (struct memory_handle){
-        .magic = MAGIC + 2, .row = range->row, .serial = range->serial, .owner = me};
+        .magic = MAGIC + 2, .index = range->index, .serial = range->serial, .owner = me};
     return SUCCESS;
 }
 
@@ -271,8 +270,8 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *out, struct pool *pool, struct memo
     ENTER;
     if (data->magic != MAGIC + 2 || !pool->imported)
         return INVALID_VALUE;
-    if (find_import(data->row,
-                    data->serial)) /* the driver does not count; the first to free unmaps both */
+    /* The driver does not count imports: the first free unmaps both. */
+    if (find_import(data->index, data->serial))
         violation("process %d imports one pointer of a pool twice", me.pid);
-    return map_import(out, data->row, data->serial, POOL_MEMORY);
+    return map_import(out, data->index, data->serial, POOL_MEMORY);
 }

@@ -1,5 +1,5 @@
-/* Test code (stub driver): allocations, small ones sharing blocks of 2 MiB, and what a pointer is.
- */
+/* Test code (stub driver): allocations, with small ones in shared 2 MiB blocks, and pointer
+ * attributes. */
 #define _GNU_SOURCE
 #include "stub.h"
 
@@ -33,12 +33,12 @@ struct range *find_range(CUdeviceptr pointer)
     return range;
 }
 
-struct range *find_import(uint32_t row, uint64_t serial)
+struct range *find_import(uint32_t index, uint64_t serial)
 {
     struct range *range;
     pthread_mutex_lock(&ranges_lock);
     for (range = ranges; range; range = range->next)
-        if (range->imported && range->row == row && range->serial == serial)
+        if (range->imported && range->index == index && range->serial == serial)
             break;
     pthread_mutex_unlock(&ranges_lock);
     return range;
@@ -78,8 +78,8 @@ static char *map_device(int device, uint64_t offset, uint64_t size, bool grow)
     return at == MAP_FAILED ? NULL : at;
 }
 
-/* Under the state's lock. Offsets are never used twice, so stale pages never hold somebody else's
- * bytes. */
+/* Call it under the state's lock. Offsets are never reused, so a stale mapping never sees bytes of
+ * another allocation. */
 static uint64_t take_offset(int device, uint64_t size)
 {
     uint64_t offset = state->next_offset[device];
@@ -122,7 +122,7 @@ CUresult allocate(CUdeviceptr *out, size_t size, int device, enum kind kind, uin
     if (size > (size_t)1 << 34)
         return OUT_OF_MEMORY;
     struct range *range = calloc(1, sizeof *range);
-    struct allocation row = {
+    struct allocation entry = {
         .size = size, .device = device, .kind = kind, .pool = pool, .owner = me};
     lock_state();
     if (size <= BLOCK / 2 && kind == DEVICE_MEMORY) {
@@ -132,44 +132,44 @@ CUresult allocate(CUdeviceptr *out, size_t size, int device, enum kind kind, uin
         if (block) {
             memset(block->taken + first, 1, units);
             block->used += units;
-            row.block = block->offset;
-            row.block_size = BLOCK;
-            row.offset = (uint64_t)first * 4096;
+            entry.block = block->offset;
+            entry.block_size = BLOCK;
+            entry.offset = (uint64_t)first * 4096;
             range->block = block;
-            range->at = block->mapping + row.offset;
+            range->at = block->mapping + entry.offset;
         }
         pthread_mutex_unlock(&ranges_lock);
     } else {
-        row.block_size = (size + BLOCK - 1) / BLOCK * BLOCK;
-        row.block = take_offset(device, row.block_size);
-        range->mapping = range->at = map_device(device, row.block, row.block_size, true);
-        range->mapping_size = row.block_size;
+        entry.block_size = (size + BLOCK - 1) / BLOCK * BLOCK;
+        entry.block = take_offset(device, entry.block_size);
+        range->mapping = range->at = map_device(device, entry.block, entry.block_size, true);
+        range->mapping_size = entry.block_size;
     }
-    uint32_t free_row = MAX_ALLOCATIONS;
+    uint32_t free_index = MAX_ALLOCATIONS;
     if (range->at)
-        for (uint32_t i = 0; i < MAX_ALLOCATIONS && free_row == MAX_ALLOCATIONS; i++)
+        for (uint32_t i = 0; i < MAX_ALLOCATIONS && free_index == MAX_ALLOCATIONS; i++)
             if (!state->allocations[i].serial)
-                free_row = i;
-    for (uint32_t i = 0; range->at && free_row == MAX_ALLOCATIONS && i < MAX_ALLOCATIONS; i++)
+                free_index = i;
+    for (uint32_t i = 0; range->at && free_index == MAX_ALLOCATIONS && i < MAX_ALLOCATIONS; i++)
         if (!alive(state->allocations[i].owner))
-            free_row = i;
-    if (free_row < MAX_ALLOCATIONS) {
-        row.serial = state->next_serial++;
-        state->allocations[free_row] = row;
+            free_index = i;
+    if (free_index < MAX_ALLOCATIONS) {
+        entry.serial = state->next_serial++;
+        state->allocations[free_index] = entry;
     }
     unlock_state();
-    if (free_row == MAX_ALLOCATIONS) {
+    if (free_index == MAX_ALLOCATIONS) {
         free(range);
         return OUT_OF_MEMORY;
     }
     range->size = size;
-    range->serial = row.serial;
-    range->row = free_row;
+    range->serial = entry.serial;
+    range->index = free_index;
     range->device = device;
     range->kind = kind;
     range->pool = pool;
     remember_range(range);
-    memset(range->at, 0xCD, size < 4096 ? size : 4096); /* fresh memory is no zeroed memory */
+    memset(range->at, 0xCD, size < 4096 ? size : 4096); /* new memory is not zeroed */
     count(ALLOCS);
     *out = (CUdeviceptr)range->at;
     return SUCCESS;
@@ -178,8 +178,8 @@ CUresult allocate(CUdeviceptr *out, size_t size, int device, enum kind kind, uin
 CUresult free_range(struct range *range)
 {
     lock_state();
-    struct allocation *row = &state->allocations[range->row];
-    uint32_t open = open_imports(false, range->row, range->serial);
+    struct allocation *entry = &state->allocations[range->index];
+    uint32_t open = open_imports(false, range->index, range->serial);
     if (open) {
         violation("process %d frees allocation %lu of %lu bytes, which is open %u times elsewhere",
                   me.pid, (unsigned long)range->serial, (unsigned long)range->size, open);
@@ -187,13 +187,13 @@ CUresult free_range(struct range *range)
     } else if (!range->block) {
         int fd = device_file(range->device);
         if (fd >= 0) {
-            fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)row->block,
-                      (off_t)row->block_size);
+            fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)entry->block,
+                      (off_t)entry->block_size);
             close(fd);
         }
     } else
         memset(range->at, 0xDD, range->size);
-    row->serial = 0;
+    entry->serial = 0;
     if (range->block) {
         unsigned units = (unsigned)((range->size + 4095) / 4096);
         pthread_mutex_lock(&ranges_lock);
@@ -207,35 +207,35 @@ CUresult free_range(struct range *range)
     return SUCCESS;
 }
 
-/* Map what another process allocated. Under no lock; the row may be gone already. */
-CUresult map_import(CUdeviceptr *out, uint32_t row_number, uint64_t serial, int kind)
+/* Map an allocation of another process. Call it without a lock; the entry may be gone already. */
+CUresult map_import(CUdeviceptr *out, uint32_t index, uint64_t serial, int kind)
 {
-    if (row_number >= MAX_ALLOCATIONS)
+    if (index >= MAX_ALLOCATIONS)
         return INVALID_VALUE;
     lock_state();
-    struct allocation row = state->allocations[row_number];
+    struct allocation entry = state->allocations[index];
     CUresult result =
-        row.serial == serial && alive(row.owner) && row.kind == kind ? SUCCESS : MAP_FAILED_;
-    if (!result && ordinal_of(row.device) < 0)
+        entry.serial == serial && alive(entry.owner) && entry.kind == kind ? SUCCESS : MAP_FAILED_;
+    if (!result && ordinal_of(entry.device) < 0)
         result = INVALID_DEVICE;
-    char *at = result ? NULL : map_device(row.device, row.block, row.block_size, false);
+    char *at = result ? NULL : map_device(entry.device, entry.block, entry.block_size, false);
     if (!result && !at)
         result = MAP_FAILED_;
     if (!result)
-        result = add_import(false, row_number, serial);
+        result = add_import(false, index, serial);
     unlock_state();
     if (result)
         return result;
     struct range *range = calloc(1, sizeof *range);
-    *range = (struct range){.at = at + row.offset,
+    *range = (struct range){.at = at + entry.offset,
                             .mapping = at,
-                            .mapping_size = row.block_size,
-                            .size = row.size,
+                            .mapping_size = entry.block_size,
+                            .size = entry.size,
                             .serial = serial,
-                            .row = row_number,
-                            .device = row.device,
-                            .kind = row.kind,
-                            .pool = row.pool,
+                            .index = index,
+                            .device = entry.device,
+                            .kind = entry.kind,
+                            .pool = entry.pool,
                             .opens = 1,
                             .imported = true};
     remember_range(range);

@@ -1,5 +1,4 @@
-/* Test code (stub driver): what all processes of a test see, and the faults that a test asks for.
- */
+/* Test code (stub driver): the state that all processes of a test share, and injected faults. */
 #define _GNU_SOURCE
 #include "stub.h"
 
@@ -95,13 +94,13 @@ CUresult open_state(void)
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (fd < 0)
         return NO_DEVICE;
-    flock(fd, LOCK_EX); /* who comes first sets it up */
+    flock(fd, LOCK_EX); /* the first process initialises it */
     struct stat st;
-    bool fresh = fstat(fd, &st) == 0 && st.st_size == 0;
-    if (fresh && ftruncate(fd, sizeof *state))
+    bool created = fstat(fd, &st) == 0 && st.st_size == 0;
+    if (created && ftruncate(fd, sizeof *state))
         return NO_DEVICE;
     struct state *seen = mmap(NULL, sizeof *state, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (seen != MAP_FAILED && fresh) {
+    if (seen != MAP_FAILED && created) {
         pthread_mutexattr_t how;
         pthread_mutexattr_init(&how);
         pthread_mutexattr_setpshared(&how, PTHREAD_PROCESS_SHARED);
@@ -109,7 +108,7 @@ CUresult open_state(void)
         pthread_mutex_init(&seen->lock, &how);
         seen->next_serial = seen->next_pool = 1;
     }
-    flock(fd, LOCK_UN); /* the mapping keeps the file open, and the lock with it */
+    flock(fd, LOCK_UN); /* the mapping keeps the file open, and would keep the lock */
     close(fd);
     if (seen == MAP_FAILED)
         return NO_DEVICE;
@@ -117,8 +116,8 @@ CUresult open_state(void)
     return SUCCESS;
 }
 
-/* The file of a device's memory. Opened for each use, so that no descriptor stays open in the
- * tests' leak check. */
+/* Open the file of a device's memory. It is opened for each use because the tests check for open
+ * descriptors. */
 int device_file(int physical)
 {
     char path[512];
@@ -133,8 +132,7 @@ static struct {
     long left;
 } faults[16];
 
-/* `cuMemAlloc_v2:2:1`: the next call of cuMemAlloc_v2 fails with 2. A function of nothing clears
- * all. */
+/* Make the next *times* calls of *function* fail with *code*. An empty name clears all faults. */
 PUBLIC void mpstub_fail(const char *function, int code, long times)
 {
     pthread_mutex_lock(&faults_lock);
@@ -182,13 +180,13 @@ CUresult fault(const char *function)
     return result;
 }
 
-/* How many live processes have it open; those that have died are forgotten. Under the lock. */
-uint32_t open_imports(bool event, uint32_t row, uint64_t serial)
+/* Count the imports of live processes and remove those of dead ones. Call it under the lock. */
+uint32_t open_imports(bool event, uint32_t index, uint64_t serial)
 {
     uint32_t open = 0;
     for (int i = 0; i < MAX_IMPORTS; i++) {
         struct import *import = &state->imports[i];
-        if (!import->serial || import->event != event || import->row != row ||
+        if (!import->serial || import->event != event || import->index != index ||
             import->serial != serial)
             continue;
         if (alive(import->by))
@@ -201,7 +199,7 @@ uint32_t open_imports(bool event, uint32_t row, uint64_t serial)
     return open;
 }
 
-CUresult add_import(bool event, uint32_t row, uint64_t serial)
+CUresult add_import(bool event, uint32_t index, uint64_t serial)
 {
     struct import *room = NULL;
     for (int i = 0; i < MAX_IMPORTS; i++) {
@@ -209,7 +207,7 @@ CUresult add_import(bool event, uint32_t row, uint64_t serial)
         if (!import->serial) {
             if (!room)
                 room = import;
-        } else if (import->event == event && import->row == row && import->serial == serial &&
+        } else if (import->event == event && import->index == index && import->serial == serial &&
                    same(import->by, me)) {
             room = import;
             break;
@@ -218,17 +216,17 @@ CUresult add_import(bool event, uint32_t row, uint64_t serial)
     if (!room)
         return OUT_OF_MEMORY;
     if (!room->serial)
-        *room = (struct import){.serial = serial, .row = row, .event = event, .by = me};
+        *room = (struct import){.serial = serial, .index = index, .event = event, .by = me};
     room->count++;
     count(event ? EVENT_OPENS : OPENS);
     return SUCCESS;
 }
 
-void drop_import(bool event, uint32_t row, uint64_t serial)
+void drop_import(bool event, uint32_t index, uint64_t serial)
 {
     for (int i = 0; i < MAX_IMPORTS; i++) {
         struct import *import = &state->imports[i];
-        if (import->serial == serial && import->event == event && import->row == row &&
+        if (import->serial == serial && import->event == event && import->index == index &&
             same(import->by, me)) {
             count(event ? EVENT_CLOSES : CLOSES);
             if (--import->count == 0)
@@ -236,10 +234,10 @@ void drop_import(bool event, uint32_t row, uint64_t serial)
             return;
         }
     }
-    violation("process %d closes what it has not opened", me.pid);
+    violation("process %d closes an import that it has not opened", me.pid);
 }
 
-/* ---- what the tests ask ---- */
+/* ---- called by the tests ---- */
 
 PUBLIC uint64_t mpstub_counter(int which)
 {
@@ -248,11 +246,12 @@ PUBLIC uint64_t mpstub_counter(int which)
     lock_state();
     for (int i = 0; i < MAX_IMPORTS; i++)
         if (state->imports[i].serial)
-            open_imports(state->imports[i].event, state->imports[i].row, state->imports[i].serial);
-    for (uint32_t i = 0; i < MAX_ALLOCATIONS; i++) { /* the memory of a process ends with it */
-        struct allocation *row = &state->allocations[i];
-        if (row->serial && !alive(row->owner) && !open_imports(false, i, row->serial)) {
-            row->serial = 0;
+            open_imports(state->imports[i].event, state->imports[i].index,
+                         state->imports[i].serial);
+    for (uint32_t i = 0; i < MAX_ALLOCATIONS; i++) { /* a process's memory ends with it */
+        struct allocation *entry = &state->allocations[i];
+        if (entry->serial && !alive(entry->owner) && !open_imports(false, i, entry->serial)) {
+            entry->serial = 0;
             state->counters[FREES]++;
         }
     }
@@ -265,7 +264,7 @@ PUBLIC void mpstub_open_gate(int gate)
 {
     __atomic_store_n(&state->gates[gate], 1, __ATOMIC_SEQ_CST);
 }
-PUBLIC void mpstub_shut_gate(int gate)
+PUBLIC void mpstub_close_gate(int gate)
 {
     __atomic_store_n(&state->gates[gate], 0, __ATOMIC_SEQ_CST);
 }

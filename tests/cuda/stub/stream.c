@@ -1,8 +1,8 @@
-/* Test code (stub driver): streams. Work runs in the calling thread until something must wait; then
- * a thread goes on.
+/* Test code (stub driver): streams. Work runs in the calling thread; if it must wait, a thread
+ * continues it.
  *
- * The legacy default stream (0 and 1) waits for what blocking streams of its device were given
- * before, and they for it.
+ * The legacy default stream (0 and 1) waits for earlier work on the blocking streams of its device,
+ * and they wait for its work.
  */
 #define _GNU_SOURCE
 #include "stub.h"
@@ -52,7 +52,7 @@ static bool known(struct stream *stream)
     return false;
 }
 
-/* May the first operation of *stream* run, as far as other streams go? */
+/* Do the other streams let the first operation of *stream* run? */
 static bool its_turn(struct stream *stream, uint64_t at)
 {
     if (stream->flags & 1)
@@ -70,17 +70,17 @@ static bool touches_nothing(uint64_t at, uint64_t size, bool device)
     if (!range)
         return device;
     uint64_t end = (uint64_t)range->at + range->size;
-    /* mappings of virtual memory may lie side by side, and are one to who reads them */
+    /* a read may cross adjacent mappings of virtual memory */
     while (end < at + size && range && range->kind == VIRTUAL_MEMORY && (range = find_range(end)))
         end = (uint64_t)range->at + range->size;
     return at + size > end;
 }
 
-/* Run it, or say that it must wait. */
+/* Run the operation. Return false if it must wait. */
 static bool run(struct stream *stream, struct op *op)
 {
     (void)stream;
-    struct event *event = &state->events[op->row];
+    struct event *event = &state->events[op->index];
     switch (op->kind) {
     case COPY:
         if (touches_nothing(op->to, op->size, false) || touches_nothing(op->from, op->size, false))
@@ -91,7 +91,7 @@ static bool run(struct stream *stream, struct op *op)
         return true;
     case FILL:
         if (touches_nothing(op->to, op->size, true))
-            violation("process %d writes %lu bytes where nothing is", me.pid,
+            violation("process %d writes %lu bytes beyond an allocation", me.pid,
                       (unsigned long)op->size);
         else
             memset((void *)op->to, (int)op->value, op->size);
@@ -107,7 +107,7 @@ static bool run(struct stream *stream, struct op *op)
                __atomic_load_n(&event->completed, __ATOMIC_SEQ_CST) >= op->value ||
                !alive(event->recorder);
     case GATE:
-        return __atomic_load_n(&state->gates[op->row], __ATOMIC_SEQ_CST) != 0;
+        return __atomic_load_n(&state->gates[op->index], __ATOMIC_SEQ_CST) != 0;
     case CALL:
         op->call(op->argument);
         return true;
@@ -118,7 +118,7 @@ static bool run(struct stream *stream, struct op *op)
     return true;
 }
 
-/* Run what can run. Under the lock. Returns whether anything is left. */
+/* Run all operations that can run. Return whether any are left. Call it under the lock. */
 static bool progress(void)
 {
     bool moved = true, left = true;
@@ -147,9 +147,9 @@ static bool progress(void)
     return left;
 }
 
-static void *turn(void *nothing)
+static void *run_engine(void *unused)
 {
-    (void)nothing;
+    (void)unused;
     struct timespec pause = {0, 500000};
     pthread_mutex_lock(&lock);
     for (;;) {
@@ -180,7 +180,7 @@ CUresult enqueue(CUstream handle, struct op given)
         stream->last = &op->next;
         if (progress()) {
             pthread_t thread;
-            if (!engine && !pthread_create(&thread, NULL, turn, NULL)) {
+            if (!engine && !pthread_create(&thread, NULL, run_engine, NULL)) {
                 pthread_detach(thread);
                 engine = true;
             }
@@ -262,7 +262,7 @@ CUresult cuStreamDestroy_v2(CUstream handle)
     pthread_mutex_lock(&lock);
     bool there = (uint64_t)handle > 2 && known(handle);
     if (there) {
-        handle->gone = true; /* what was given to it still runs */
+        handle->gone = true; /* its earlier work still runs */
         progress();
     }
     pthread_mutex_unlock(&lock);
@@ -325,12 +325,11 @@ CUresult cuLaunchHostFunc(CUstream stream, void (*call)(void *), void *argument)
     return enqueue(stream, (struct op){.kind = CALL, .call = call, .argument = argument});
 }
 
-/* What the tests use in place of a long kernel: the stream goes no further until the gate is
- * opened. */
+/* Stop the stream until the gate is opened. The tests use this in place of a long kernel. */
 PUBLIC CUresult mpstub_wait_gate(CUstream stream, int gate)
 {
     ENTER;
-    return enqueue(stream, (struct op){.kind = GATE, .row = (uint32_t)gate});
+    return enqueue(stream, (struct op){.kind = GATE, .index = (uint32_t)gate});
 }
 
 PUBLIC CUresult mpstub_fill(CUstream stream, CUdeviceptr to, unsigned char value, size_t n)

@@ -1,15 +1,19 @@
-/* Test code: a stub in place of the CUDA driver. It moves bytes in host memory and is no GPU.
+/* Test code: a stub in place of the CUDA driver. It moves bytes in host memory and is not a GPU.
  *
- * It keeps the rules that the tests are about: who may open what, what must be closed before what
- * is freed, what a stream waits for. What it finds broken it counts as a violation, with a line in
- * `violations.log`.
+ * It enforces the rules that the tests check: which process may open which memory, which imports
+ * must be closed before memory is freed, and which work a stream waits for. It counts each broken
+ * rule as a violation and writes a line to `violations.log`.
  *
- *     <folder>/state       counters, tables of allocations, imports and events; mapped by every
- * process <folder>/device<N>   the memory of device N: sparse, offsets are never used twice
+ *     <folder>/state       counters, allocations, imports and events; mapped by all processes
+ *     <folder>/device<N>   the memory of device N: sparse, offsets are never reused
  *
- * MP_CUDA_STUB_FOLDER    where (must be set)          MP_CUDA_STUB_DEVICES  how many devices (2)
- * MP_CUDA_STUB_STRICT    1: opening twice is an error MP_CUDA_STUB_EVENTS   events a process may
- * have (no limit) MP_CUDA_STUB_FAIL      function:code[:times],...    fail these calls
+ * MP_CUDA_STUB_FOLDER    the folder (must be set)
+ * MP_CUDA_STUB_STRICT    1: opening an allocation twice is an error
+ * MP_CUDA_STUB_DEVICES   number of devices (2)
+ * MP_CUDA_STUB_EVENTS    events that a process may have (no limit)
+ * MP_CUDA_STUB_FAIL      function:code[:times],... makes these calls fail
+ * MP_CUDA_STUB_LACKS     a function that this driver does not have
+ * MP_CUDA_STUB_VERSION   the version of CUDA (13000)
  */
 #ifndef STUB_H
 #define STUB_H
@@ -77,7 +81,7 @@ struct process {
 };
 
 struct allocation {
-    uint64_t serial; /* 0: the row is free */
+    uint64_t serial; /* 0: the entry is free */
     uint64_t block, block_size, offset, size;
     int device, kind;
     uint32_t pool;
@@ -86,7 +90,7 @@ struct allocation {
 
 struct import {
     uint64_t serial;
-    uint32_t row, count;
+    uint32_t index, count;
     bool event;
     struct process by;
 };
@@ -100,7 +104,7 @@ struct event {
 
 struct state {
     uint64_t ready;
-    pthread_mutex_t lock; /* robust: who has it may be killed */
+    pthread_mutex_t lock; /* robust: its holder may be killed */
     uint64_t counters[COUNTERS];
     uint64_t next_serial, next_offset[MAX_DEVICES];
     uint32_t next_pool;
@@ -115,12 +119,12 @@ struct context {
     int retained;
 };
 
-/* A stretch of device memory in this process: made here, or opened. */
+/* A range of device memory in this process, allocated here or imported. */
 struct range {
     struct range *next;
     char *at, *mapping;
     uint64_t size, mapping_size, serial;
-    uint32_t row;
+    uint32_t index;
     int device, kind, opens;
     uint32_t pool;
     bool imported, exportable;
@@ -139,22 +143,22 @@ bool same(struct process a, struct process b);
 CUresult open_state(void);
 int device_file(int physical);
 CUresult fault(const char *function);
-uint32_t open_imports(bool event, uint32_t row, uint64_t serial);
-CUresult add_import(bool event, uint32_t row, uint64_t serial);
-void drop_import(bool event, uint32_t row, uint64_t serial);
+uint32_t open_imports(bool event, uint32_t index, uint64_t serial);
+CUresult add_import(bool event, uint32_t index, uint64_t serial);
+void drop_import(bool event, uint32_t index, uint64_t serial);
 
 /* context.c */
-CUresult enter(const char *function); /* initialised, not forked, no fault asked for */
+CUresult enter(const char *function); /* fails if not initialised, after a fork, or by a fault */
 CUcontext current(void);
 int physical_of(CUdevice ordinal);
 CUdevice ordinal_of(int physical);
 
 /* memory.c */
 struct range *find_range(CUdeviceptr pointer);
-struct range *find_import(uint32_t row, uint64_t serial);
+struct range *find_import(uint32_t index, uint64_t serial);
 CUresult allocate(CUdeviceptr *out, size_t size, int device, enum kind kind, uint32_t pool);
 CUresult free_range(struct range *range);
-CUresult map_import(CUdeviceptr *out, uint32_t row, uint64_t serial, int kind);
+CUresult map_import(CUdeviceptr *out, uint32_t index, uint64_t serial, int kind);
 void remember_range(struct range *range);
 void forget_range(struct range *range);
 extern pthread_mutex_t ranges_lock;
@@ -168,7 +172,7 @@ struct op {
     struct op *next;
     enum op_kind kind;
     uint64_t order, from, to, size, value, serial;
-    uint32_t row;
+    uint32_t index;
     void (*call)(void *);
     void *argument;
     struct range *range;
@@ -179,7 +183,7 @@ CUresult drain_device(int device);
 bool idle(CUstream stream);
 void stop_engine(void);
 
-/* entry points, named in table.c; the version is the newest at which this signature is asked for */
+/* Each entry point begins with ENTER and is listed in table.c. */
 #define ENTER                                                                                      \
     do {                                                                                           \
         CUresult bad_ = enter(__func__);                                                           \

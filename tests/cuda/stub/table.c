@@ -1,6 +1,6 @@
-/* Test code (stub driver): the one symbol that the bindings look up, and the table behind it.
+/* Test code (stub driver): cuGetProcAddress, the one symbol that bindings look up.
  *
- * X(name asked for, function, newest version asked for that has this signature)
+ * X(name, function, newest CUDA version in which the name has this signature)
  */
 #define _GNU_SOURCE
 #include "stub.h"
@@ -109,13 +109,13 @@ static const struct {
     void *function;
     int newest;
 } table[] = {
-#define ROW(asked, function, newest) {#asked, (void *)function, newest},
-    ENTRIES(ROW)};
+#define ENTRY(asked, function, newest) {#asked, (void *)function, newest},
+    ENTRIES(ENTRY)};
 
 PUBLIC CUresult cuGetProcAddress_v2(const char *name, void **out, int version, uint64_t flags,
                                     int *found)
 {
-    /* MP_CUDA_STUB_LACKS=name: a driver from before that function. */
+    /* MP_CUDA_STUB_LACKS=name: a driver that is too old for this function. */
     const char *lacks = getenv("MP_CUDA_STUB_LACKS");
     bool too_new = lacks && !strcmp(lacks, name);
     (void)flags;

@@ -1,4 +1,4 @@
-/* Test code (stub driver): addresses reserved, memory created, and the one mapped into the other. */
+/* Test code (stub driver): virtual memory: reserve addresses, create memory, map it. */
 #define _GNU_SOURCE
 #include "stub.h"
 
@@ -56,7 +56,7 @@ CUresult cuMemCreate(struct physical **out, size_t size, const struct properties
         return INVALID_VALUE;
     struct physical *memory = calloc(1, sizeof *memory);
     int fd = device_file(device);
-    lock_state(); /* the file only grows */
+    lock_state(); /* the file must only grow */
     *memory = (struct physical){.offset = state->next_offset[device],
                                 .size = size,
                                 .device = device,
@@ -104,7 +104,7 @@ CUresult cuMemMap(CUdeviceptr pointer, size_t size, size_t offset, struct physic
     *range = (struct range){.at = (char *)pointer,
                             .size = size,
                             .serial = serial,
-                            .row = MAX_ALLOCATIONS, /* in no table: nobody can open it */
+                            .index = MAX_ALLOCATIONS, /* in no table: no process can open it */
                             .device = memory->device,
                             .kind = VIRTUAL_MEMORY,
                             .exportable = memory->exportable};

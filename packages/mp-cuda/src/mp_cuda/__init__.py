@@ -1,16 +1,16 @@
 """CUDA device arrays and events between processes, without torch and without a copy.
 
-    empty, from_host, as_device_array     arrays on a device: ours, or another library's
-    queue.put(array)                      the receiver has the same memory
-    share(array, stream=..., receivers=n) exported now, in this thread
-    Event, Stream                         order, within a process and between processes
-    ipc_collect, wait_released, ipc_stats what others still have
-    register, init_reductions             whose arrays travel: CuPy, numba, cuda.core, torch
+    empty, from_host, as_device_array      arrays on a device: allocated here, or of another library
+    queue.put(array)                       the receiver has the same memory
+    share(array, stream=..., receivers=n)  export now, in this thread
+    Event, Stream                          ordering, within a process and between processes
+    ipc_collect, wait_released, ipc_stats  memory that other processes still use
+    register, init_reductions              send arrays of CuPy, numba, cuda.core and torch
 
-Importing this package touches neither the driver nor the bindings; what is behind the names comes when they are used.
+Importing this package touches neither the driver nor the bindings. Each name imports its module at first use.
 """
 
-# What this module needs for itself has an underscore: its other names are public.
+# Names for internal use have an underscore: all other names are public.
 import importlib as _importlib
 import typing as _typing
 
@@ -18,7 +18,8 @@ from mp_core._version import __version__ as __version__
 
 if _typing.TYPE_CHECKING:
     from mp_cuda.array import DeviceArray, empty, from_host
-    from mp_cuda.collect import ipc_collect, ipc_stats, wait_released
+    from mp_cuda.conversion import as_device_array
+    from mp_cuda.diagnostics import situation
     from mp_cuda.driver import device_count, is_available
     from mp_cuda.dtype import DType
     from mp_cuda.errors import (
@@ -32,11 +33,11 @@ if _typing.TYPE_CHECKING:
         StaleHandleError,
     )
     from mp_cuda.event import Event
-    from mp_cuda.interface import as_device_array
+    from mp_cuda.exports import ipc_collect, wait_released
     from mp_cuda.libraries import init_reductions, register, unregister
     from mp_cuda.policy import set_policy
     from mp_cuda.reduce import Shared, share
-    from mp_cuda.situation import situation
+    from mp_cuda.stats import ipc_stats
     from mp_cuda.stream import Stream
 
 __all__ = [
@@ -69,33 +70,34 @@ __all__ = [
     "wait_released",
 ]
 
-_HOMES = {
+_NAMES = {
     "array": "DeviceArray empty from_host",
-    "collect": "ipc_collect ipc_stats wait_released",
+    "conversion": "as_device_array",
+    "diagnostics": "situation",
     "driver": "device_count is_available",
     "dtype": "DType",
     "errors": "DeviceMemoryError DeviceNotVisibleError DriverError ForkError MpCudaError NotShareableError "
     "ProducerGoneError StaleHandleError",
     "event": "Event",
-    "interface": "as_device_array",
+    "exports": "ipc_collect wait_released",
     "libraries": "init_reductions register unregister",
     "policy": "set_policy",
     "reduce": "Shared share",
-    "situation": "situation",
+    "stats": "ipc_stats",
     "stream": "Stream",
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names.split()}
+_MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
-if not _typing.TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+if not _typing.TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> _typing.Any:
-        home = _HOME.get(name)
-        if home is None:
+        module = _MODULES.get(name)
+        if module is None:
             raise AttributeError(f"module 'mp_cuda' has no attribute {name!r}")
-        if home == "array":
-            _importlib.import_module("mp_cuda.reduce")  # whoever has an array can send it
-        value = getattr(_importlib.import_module(f"mp_cuda.{home}"), name)
+        if module == "array":
+            _importlib.import_module("mp_cuda.reduce")  # registers the reducer of DeviceArray
+        value = getattr(_importlib.import_module(f"mp_cuda.{module}"), name)
         globals()[name] = value
         return value
 

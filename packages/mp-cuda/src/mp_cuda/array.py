@@ -1,4 +1,4 @@
-"""DeviceArray: an array on a device, for any library that speaks the CUDA array interface or DLPack."""
+"""DeviceArray: an array on a device, for every library with the CUDA array interface or DLPack."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from mp_cuda import dlpack, driver
 from mp_cuda.dtype import DType, dtype_of
+from mp_cuda.imports import Received
 from mp_cuda.layout import is_contiguous, row_major, runs
 from mp_cuda.memory import Allocation
 from mp_cuda.stream import LEGACY, as_stream, stream_number
@@ -18,28 +19,28 @@ class DeviceArray:
     """
     An array on a CUDA device.
 
-    It has no arithmetic; CuPy, numba, torch and others take it as it is, without a copy, and what they write is written
-    in it. It travels to other processes on queues, through pipes and as an argument, and is the same memory there. Made
-    by `empty`, `from_host` and `as_device_array`.
+    It has no arithmetic; CuPy, numba, torch and others use its memory without a copy. You can send it to other
+    processes on queues, through pipes and as an argument; it is the same memory there. `empty`, `from_host` and
+    `as_device_array` make one.
 
     Parameters
     ----------
     ptr : int
-        Address of the first element on the device; 0 when there is none.
+        Address of the first element on the device; 0 if there is none.
     shape : tuple of int
         Lengths of the axes.
     dtype : DType
-        What an element is.
+        The element type.
     device : int
         The ordinal of its device in this process.
     strides : tuple of int, default those of C order
         In bytes.
     readonly : bool
-        Is it not to be written to?
+        Whether writing is forbidden.
     owner : object
-        Kept alive by the array: what owns the memory.
+        The object that owns the memory; the array keeps it alive.
     stream : int, default the legacy default stream
-        The number of the stream in which its content is produced.
+        The number of the stream that produces its content.
 
     Examples
     --------
@@ -73,30 +74,28 @@ class DeviceArray:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements together."""
+        """The size of all elements in bytes."""
         return prod(self.shape) * self.dtype.itemsize
 
     @property
     def is_imported(self) -> bool:
-        """Is it memory of another process?"""
+        """Whether another process owns the memory."""
         return self._received is not None
 
     @property
     def producer_alive(self) -> bool:
-        """Does the process that owns the memory run still? When it has ended, the content is undefined."""
+        """Whether the process that owns the memory is still running. After it ends, the content is undefined."""
         received = self._received
         return True if received is None else received.producer_alive
 
     @property
-    def _received(self) -> Any:
-        from mp_cuda.opened import Received
-
+    def _received(self) -> Received | None:
         return self._owner if isinstance(self._owner, Received) else None
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         if self.dtype.typestr is None:
-            raise AttributeError(f"the CUDA array interface has no word for {self.dtype}; use DLPack")
+            raise AttributeError(f"the CUDA array interface has no type for {self.dtype}; use DLPack")
         interface: dict[str, Any] = {
             "shape": self.shape,
             "typestr": self.dtype.typestr,
@@ -121,10 +120,12 @@ class DeviceArray:
         copy: bool | None = None,
     ) -> Any:
         if dl_device is not None and tuple(dl_device) != self.__dlpack_device__():
-            raise BufferError(f"the array is on {self.__dlpack_device__()} and cannot be had on {tuple(dl_device)}")
+            raise BufferError(
+                f"the array is on {self.__dlpack_device__()} and cannot be exported to {tuple(dl_device)}"
+            )
         if copy:
-            raise BufferError("a DeviceArray is given away without a copy; copy it in the library that takes it")
-        if stream != -1:  # the consumer does not want to wait
+            raise BufferError("a DeviceArray is exported without a copy; copy it in the library that takes it")
+        if stream != -1:  # -1: the consumer does not want to wait
             self._make_wait(stream_number(stream))
         return dlpack.capsule(self, versioned=max_version is not None and tuple(max_version) >= (1, 0))
 
@@ -137,16 +138,16 @@ class DeviceArray:
 
     def copy_to_host(self, out: Any = None, *, stream: Any = None) -> Any:
         """
-        The elements in C order.
+        Copy the elements to the host, in C order.
 
-        The copy is complete on return. It comes after what *stream* was given (the legacy default stream if None).
+        The copy is complete on return. It runs after the work given to *stream*.
 
         Parameters
         ----------
         out : writable buffer of `nbytes` bytes
-            Where to copy them; new `bytes` if None.
+            The destination; new `bytes` if None.
         stream : Stream, or a stream of any library, or its number
-            Whose work the copy comes after.
+            The copy runs after its work; if None, the array's own stream, or else the legacy default stream.
 
         Returns
         -------
@@ -157,11 +158,11 @@ class DeviceArray:
         ValueError
             *out* is read-only or has another size.
         DriverError
-            The driver refused.
+            The driver reported an error.
         """
         target = memoryview(bytearray(self.nbytes)) if out is None else memoryview(out).cast("B")
         if target.readonly:
-            raise ValueError("cannot copy into a buffer that is read-only")
+            raise ValueError("cannot copy into a read-only buffer")
         if target.nbytes != self.nbytes:
             raise ValueError(f"the array has {self.nbytes} bytes and the buffer {target.nbytes}")
         if self.nbytes:
@@ -176,21 +177,21 @@ class DeviceArray:
 
     def copy_from_host(self, buffer: Any, *, stream: Any = None) -> None:
         """
-        Fill it with bytes of this host, in C order. Complete on return.
+        Copy bytes of the host into it, in C order. The copy is complete on return.
 
         Parameters
         ----------
         buffer : buffer of `nbytes` bytes
-            What to copy.
+            The source.
         stream : Stream, or a stream of any library, or its number
-            Whose work the copy comes after.
+            The copy runs after its work; if None, the array's own stream, or else the legacy default stream.
 
         Raises
         ------
         ValueError
             The sizes differ, or the array is read-only.
         DriverError
-            The driver refused.
+            The driver reported an error.
         """
         source = memoryview(buffer).cast("B")
         if self.readonly:
@@ -207,39 +208,39 @@ class DeviceArray:
                 driver.call("cuStreamSynchronize", on)
 
     def __repr__(self) -> str:
-        whose = "imported, " if self.is_imported else ""
-        return f"<DeviceArray {self.shape} {self.dtype}, {whose}device {self.device}, {self.ptr:#x}>"
+        origin = "imported, " if self.is_imported else ""
+        return f"<DeviceArray {self.shape} {self.dtype}, {origin}device {self.device}, {self.ptr:#x}>"
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a DeviceArray can travel to another process (on a queue, through a pipe, as an argument) but cannot be "
-            "pickled for keeping; take copy_to_host() for a copy"
+            "a DeviceArray can be sent to another process (on a queue, through a pipe, as an argument) but cannot be "
+            "pickled for storage; copy_to_host() makes a copy"
         )
 
 
 def order(device: int, before: int, after: int) -> None:
-    """Make the stream *after* wait for what *before* was given so far."""
+    """Make the stream *after* wait for the work given to *before* so far."""
     with driver.guard(device):
         event = driver.call("cuEventCreate", 2)
         try:
             driver.call("cuEventRecord", event, as_stream(before))
             driver.call("cuStreamWaitEvent", as_stream(after), event, 0)
         finally:
-            driver.call("cuEventDestroy", event)  # the driver keeps it until it has been passed
+            driver.call("cuEventDestroy", event)  # the driver keeps it until the wait is over
 
 
 def empty(shape: int | tuple[int, ...], dtype: Any = "<f4", *, device: int | None = None) -> DeviceArray:
     """
-    A new array of undefined content on a device, in C order.
+    Allocate an array of undefined content on a device, in C order.
 
-    Its memory comes from the driver itself, so it can always be sent.
+    Its memory comes from the driver itself, so you can always send it.
 
     Parameters
     ----------
     shape : int or tuple of int
         Lengths of the axes.
     dtype : str, NumPy dtype or DType, default float32
-        What an element is.
+        The element type.
     device : int
         An ordinal; the current device if None.
 
@@ -251,11 +252,11 @@ def empty(shape: int | tuple[int, ...], dtype: Any = "<f4", *, device: int | Non
     Raises
     ------
     DeviceMemoryError
-        The device has no room.
+        The device has not enough free memory.
     TypeError
-        *dtype* is no element type.
+        *dtype* is not an element type.
     ValueError
-        A negative length.
+        A length is negative.
     MpCudaError
         There is no driver or no such device.
 
@@ -278,16 +279,16 @@ def from_host(
     buffer: Any, shape: int | tuple[int, ...] | None = None, dtype: Any = None, *, device: int | None = None
 ) -> DeviceArray:
     """
-    A new array on a device with the bytes of a buffer.
+    Copy a buffer into a new array on a device.
 
     Parameters
     ----------
     buffer : buffer
-        A NumPy array, `bytes`, anything with the buffer protocol.
+        A NumPy array, `bytes`, or any object with the buffer protocol.
     shape : int or tuple of int, default the buffer's own
         Lengths of the axes.
     dtype : str, NumPy dtype or DType, default the buffer's own
-        What an element is; uint8 for plain bytes.
+        The element type; uint8 for `bytes`.
     device : int
         An ordinal; the current device if None.
 
@@ -301,7 +302,7 @@ def from_host(
     ValueError
         The sizes do not agree.
     TypeError
-        The buffer does not say its dtype.
+        The buffer does not give its dtype.
     DeviceMemoryError, MpCudaError
         As for `empty`.
 
@@ -315,7 +316,7 @@ def from_host(
         given = getattr(buffer, "dtype", None)
         dtype = given if given is not None else dtype_of("|u1") if view.format == "B" else None
         if dtype is None:
-            raise TypeError(f"give a dtype: a buffer of format {view.format!r} does not say which")
+            raise TypeError(f"give a dtype: a buffer of format {view.format!r} does not have one")
     dtype = dtype_of(dtype)
     if shape is None:
         own = tuple(view.shape or ())

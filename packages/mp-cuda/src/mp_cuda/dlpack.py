@@ -1,4 +1,4 @@
-"""DLPack capsules, made and read with ctypes: the layout is public and small."""
+"""DLPack: make and read its capsules with ctypes. The layout is public and small."""
 
 from __future__ import annotations
 
@@ -52,18 +52,18 @@ _is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
 _rename = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_SetName", _api))
 
-# What is given away stays here until the consumer calls the deleter: by the address of its structure.
-_given: dict[int, tuple[Any, ...]] = {}
+# Exported tensors, by the address of their structure, until the consumer calls the deleter.
+_exported: dict[int, tuple[Any, ...]] = {}
 
 
 def _delete(address: int) -> None:
-    _given.pop(address, None)
+    _exported.pop(address, None)
 
 
 def _unconsumed(capsule_address: int) -> None:
     for name in (b"dltensor", b"dltensor_versioned"):
         if _is_valid(capsule_address, name):
-            _given.pop(_pointer(capsule_address, name), None)
+            _exported.pop(_pointer(capsule_address, name), None)
 
 
 _DELETER = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
@@ -72,12 +72,14 @@ _c_unconsumed = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_unconsumed)
 
 
 def capsule(array: DeviceArray, *, versioned: bool) -> Any:
-    """*array* as a capsule, which keeps its memory until the consumer is done with it."""
+    """Wrap *array* in a capsule, which keeps its memory until the consumer is done."""
     size = array.dtype.itemsize
     if any(step % size for step in array.strides):
-        raise BufferError(f"DLPack counts strides in elements of {size} bytes, and {array.strides} are no multiples")
+        raise BufferError(
+            f"DLPack counts strides in elements of {size} bytes, and {array.strides} are not multiples of that"
+        )
     if array.readonly and not versioned:
-        raise BufferError("a read-only array can be given to consumers of DLPack 1.0 and later only")
+        raise BufferError("a read-only array needs a consumer of DLPack 1.0 or later")
     n = len(array.shape)
     shape = (ctypes.c_int64 * n)(*array.shape)
     strides = (ctypes.c_int64 * n)(*(step // size for step in array.strides))
@@ -90,13 +92,13 @@ def capsule(array: DeviceArray, *, versioned: bool) -> Any:
     else:
         managed = _Managed(tensor, None, deleter)
     address = ctypes.addressof(managed)
-    _given[address] = (managed, shape, strides, array._owner)
+    _exported[address] = (managed, shape, strides, array._owner)
     name = b"dltensor_versioned" if versioned else b"dltensor"
     return _new(address, name, ctypes.cast(_c_unconsumed, ctypes.c_void_p))
 
 
 class Contents(NamedTuple):
-    """What a capsule holds."""
+    """The contents of a capsule."""
 
     ptr: int
     shape: tuple[int, ...]
@@ -107,8 +109,8 @@ class Contents(NamedTuple):
     owner: Any
 
 
-class _Keeper:
-    """Calls the deleter of a consumed capsule when the last array on it has gone."""
+class _CapsuleOwner:
+    """Call the deleter of a consumed capsule after the last array on it is gone."""
 
     def __init__(self, address: int, deleter: int | None) -> None:
         self._address, self._deleter = address, deleter
@@ -118,12 +120,12 @@ class _Keeper:
             make(self._deleter)(self._address)
 
 
-# The capsule keeps a pointer to its name, so these must stay.
+# The capsule points to its name, so these must stay alive.
 _USED = {name: b"used_" + name for name in (b"dltensor", b"dltensor_versioned")}
 
 
 def read(given: Any) -> Contents:
-    """Consume a capsule that `__dlpack__` has returned. `BufferError` when it is none."""
+    """Consume a capsule that `__dlpack__` returned. `BufferError` if it is not one or was consumed before."""
     at = id(given)
     managed: Any
     for name, structure in ((b"dltensor_versioned", _Versioned), (b"dltensor", _Managed)):
@@ -132,10 +134,10 @@ def read(given: Any) -> Contents:
             managed = structure.from_address(address)
             break
     else:
-        raise BufferError(f"{given!r} is no DLPack capsule, or it was consumed before")
+        raise BufferError(f"{given!r} is not a DLPack capsule, or it was consumed before")
     readonly = bool(structure is _Versioned and managed.flags & READ_ONLY)
     _rename(at, _USED[name])
-    owner = _Keeper(address, managed.deleter)
+    owner = _CapsuleOwner(address, managed.deleter)
     tensor = managed.tensor
     dtype = dtype_of((tensor.code, tensor.bits, tensor.lanes))
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))

@@ -1,7 +1,7 @@
-"""The driver: loaded at first use and not before, checked calls, contexts, devices, and what a fork leaves of it.
+"""Driver: the CUDA driver, loaded at first use, with checked calls, contexts, devices and fork handling.
 
-All of it goes through `cuda.bindings.driver`. Fields of its structures come and go between releases, so that only
-functions, `getPtr()` and `int(pointer)` are used.
+All calls go through `cuda.bindings.driver`. The fields of its structures change between releases, so this module uses
+only its functions, `getPtr()` and `int(pointer)`.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from mp_cuda import at_exit
 from mp_cuda.errors import DeviceNotVisibleError, DriverError, ForkError, MpCudaError
 
 __all__ = [
@@ -44,7 +45,7 @@ _hooks: list[Callable[[], None]] = []
 
 
 def bindings() -> Any:
-    """`cuda.bindings.driver`, with the driver initialised. `ForkError`, `DriverError`, `MpCudaError` say why not."""
+    """Return `cuda.bindings.driver` with the driver initialised. Raise `ForkError`, `DriverError` or `MpCudaError`."""
     if _driver is None:
         _start()
     elif _forked:
@@ -65,17 +66,15 @@ def _start() -> None:
             (status,) = driver.cuInit(0)
         except RuntimeError as error:
             raise MpCudaError(f"no CUDA driver could be loaded: {error}") from error
-        if int(status) == NOT_INITIALIZED:  # the answer to a process whose parent had begun
+        if int(status) == NOT_INITIALIZED:  # the parent initialised CUDA before the fork
             raise _fork_error()
         _check(driver, "cuInit", status)
-        from mp_cuda import farewell
-
         _driver = driver
-        farewell.arrange()
+        at_exit.schedule(started)
 
 
 def started() -> bool:
-    """Has the driver been initialised by this process, through us?"""
+    """Has mp_cuda initialised the driver in this process?"""
     return _driver is not None and not _forked
 
 
@@ -93,13 +92,14 @@ def _check(driver: Any, name: str, status: Any) -> None:
 
 
 def call(name: str, *args: Any) -> Any:
-    """What the driver function *name* returns: None, one value or a tuple. A refusal is a `DriverError`."""
+    """Call the driver function *name*. Return None, one value or a tuple; raise `DriverError` if it fails."""
     driver = bindings()
     try:
         status, *values = getattr(driver, name)(*args)
-    except RuntimeError as error:  # the bindings found no such function in this driver
+    except RuntimeError as error:  # this driver has no such function
         raise MpCudaError(
-            f"{name}: {error}; the CUDA driver is too old for it: install a newer one, or do without what needs it"
+            f"{name}: {error}; the CUDA driver is too old for it: install a newer driver, or do without the feature "
+            "that needs it"
         ) from error
     if status:
         _check(driver, name, status)
@@ -108,12 +108,12 @@ def call(name: str, *args: Any) -> Any:
 
 def is_available() -> bool:
     """
-    Is there a CUDA driver with at least one device, usable in this process? Never raises.
+    Tell whether this process can use a CUDA driver with at least one device. Never raises.
 
     Returns
     -------
     bool
-        False also after a fork from a process that had used CUDA.
+        Also False after a fork from a process that had used CUDA.
 
     Examples
     --------
@@ -128,7 +128,7 @@ def is_available() -> bool:
 
 def device_count() -> int:
     """
-    How many devices this process sees.
+    Count the devices that this process sees.
 
     Returns
     -------
@@ -150,8 +150,10 @@ def device_count() -> int:
 
 def context_of(device: int) -> Any:
     """
-    The primary context of *device*: the one that every library on the runtime API uses, and the one in which handles of
-    other processes must be opened. It is retained once and never released.
+    Return the primary context of *device*.
+
+    All libraries on the runtime API use it, and handles of other processes must be opened in it. It is retained once
+    and never released.
     """
     context = _contexts.get(device)
     if context is None:
@@ -163,7 +165,7 @@ def context_of(device: int) -> Any:
 
 
 class guard:
-    """`with guard(device):` makes the primary context of *device* current, and restores what was current before."""
+    """Make the primary context of *device* current in a `with` block, and restore the previous one afterwards."""
 
     __slots__ = ("_context", "_pushed")
 
@@ -184,7 +186,7 @@ class guard:
 
 
 def current_device() -> int:
-    """The ordinal of the device whose context is current in this thread; 0 when there is none."""
+    """Return the ordinal of the device whose context is current in this thread, or 0 if no context is."""
     return int(call("cuCtxGetDevice")) if int(call("cuCtxGetCurrent")) else 0
 
 
@@ -198,14 +200,14 @@ def synchronize(device: int) -> None:
 
 
 def bytes_of(structure: Any, size: int = HANDLE_SIZE) -> bytes:
-    """The bytes of a structure of the bindings."""
+    """Return the bytes of a structure of the bindings."""
     return ctypes.string_at(int(structure.getPtr()), size)
 
 
 def handle_from(name: str, data: bytes) -> Any:
-    """The structure *name* of the bindings, made of *data*. `ValueError` when it has not 64 bytes."""
+    """Make the structure *name* of the bindings from *data*. `ValueError` if *data* is not 64 bytes."""
     if len(data) != HANDLE_SIZE:
-        raise ValueError(f"a CUDA handle is byte-like of size {HANDLE_SIZE}, not {len(data)}")
+        raise ValueError(f"a CUDA handle is bytes-like of size {HANDLE_SIZE}, not {len(data)}")
     structure = getattr(bindings(), name)()
     ctypes.memmove(int(structure.getPtr()), data, HANDLE_SIZE)
     return structure
@@ -213,14 +215,14 @@ def handle_from(name: str, data: bytes) -> Any:
 
 def _all_uuids() -> list[bytes]:
     if not _uuids:
-        # The second form tells the parts of a divided device (MIG) from each other.
+        # Only the second version distinguishes the partitions of a device (MIG).
         ask = "cuDeviceGetUuid_v2" if hasattr(bindings(), "cuDeviceGetUuid_v2") else "cuDeviceGetUuid"
         _uuids[:] = [bytes_of(call(ask, call("cuDeviceGet", i)), 16) for i in range(device_count())]
     return _uuids
 
 
 def uuid_of(device: int) -> bytes:
-    """The 16 bytes that name a device in every process, whatever its ordinal there."""
+    """Return the 16 bytes that identify a device in every process, whatever its ordinal there."""
     uuids = _all_uuids()
     if not 0 <= device < len(uuids):
         raise DeviceNotVisibleError(f"there is no device {device}: this process sees {len(uuids)}")
@@ -228,13 +230,13 @@ def uuid_of(device: int) -> bytes:
 
 
 def ordinal_of(uuid: bytes) -> int:
-    """The ordinal here of the device that *uuid* names."""
+    """Return the ordinal in this process of the device with *uuid*."""
     try:
         return _all_uuids().index(uuid)
     except ValueError:
         raise DeviceNotVisibleError(
-            f"the memory lives on the device with UUID {uuid.hex()}, which is none of the {len(_uuids)} that this "
-            "process sees; look at CUDA_VISIBLE_DEVICES in both processes"
+            f"the memory is on the device with UUID {uuid.hex()}, which is none of the {len(_uuids)} that this "
+            "process sees; check CUDA_VISIBLE_DEVICES in both processes"
         ) from None
 
 
@@ -242,7 +244,7 @@ def ordinal_of(uuid: bytes) -> int:
 
 
 def after_fork(hook: Callable[[], None]) -> Callable[[], None]:
-    """Have *hook* called in a forked child whose parent had initialised CUDA. It must not call the driver."""
+    """Call *hook* in a forked child whose parent had initialised CUDA. It must not call the driver."""
     _hooks.append(hook)
     return hook
 

@@ -1,4 +1,4 @@
-"""Types of elements without NumPy: what the CUDA array interface calls `<f4` and DLPack (2, 32, 1)."""
+"""Element types without NumPy: `<f4` in the CUDA array interface is (2, 32, 1) in DLPack."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["DType", "dtype_of"]
 
 _CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _KINDS = {code: kind for kind, code in _CODES.items()}
-OPAQUE = 3  # DLPack's code for bytes that only the two ends understand
+OPAQUE = 3  # DLPack's code for types it does not define
 _NAMED = {"bfloat16": (4, 16), "float8_e4m3fn": (10, 8), "float8_e5m2": (12, 8)}
 _NAMES = {pair: name for name, pair in _NAMED.items()}
 _LONG = {"float": "f", "int": "i", "uint": "u", "complex": "c"}
@@ -16,12 +16,12 @@ _LONG = {"float": "f", "int": "i", "uint": "u", "complex": "c"}
 
 class DType(NamedTuple):
     """
-    An element type, as the CUDA array interface and as DLPack call it.
+    An element type, in the terms of the CUDA array interface and of DLPack.
 
     Attributes
     ----------
     typestr : str or None
-        As in the array interface, ``"<f4"``; None where it has no word for it.
+        As in the array interface, ``"<f4"``; None if it has no name for the type.
     code, bits, lanes : int
         DLPack's three numbers.
     descr : list or None
@@ -41,19 +41,19 @@ class DType(NamedTuple):
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element."""
+        """Size of an element in bytes."""
         return (self.bits * self.lanes + 7) // 8
 
     @property
     def name(self) -> str:
-        """``float32`` and its like."""
+        """The name of the type, such as ``float32``."""
         if self.typestr is None:
             return _NAMES.get((self.code, self.bits), f"dlpack({self.code}, {self.bits}, {self.lanes})")
         kind = self.typestr[1]
         if kind == "b":
             return "bool"
-        words = {letter: word for word, letter in _LONG.items()}
-        return f"{words[kind]}{self.bits}" if kind in words else self.typestr
+        names = {letter: name for name, letter in _LONG.items()}
+        return f"{names[kind]}{self.bits}" if kind in names else self.typestr
 
     def __str__(self) -> str:
         return self.name
@@ -61,8 +61,8 @@ class DType(NamedTuple):
 
 def dtype_of(what: Any, descr: Any = None) -> DType:
     """
-    *what* as a `DType`: a typestr (`"<f4"`), a name (`"float32"`, `"bfloat16"`), anything with the attribute `str` as
-    NumPy's dtypes have, or DLPack's triple. `TypeError` for anything else.
+    Convert *what* to a `DType`: a typestr (`"<f4"`), a name (`"float32"`, `"bfloat16"`), an object with the attribute
+    `str` such as NumPy's dtypes, or DLPack's triple. `TypeError` for anything else.
 
     >>> dtype_of("<i8").name
     'int64'
@@ -71,9 +71,9 @@ def dtype_of(what: Any, descr: Any = None) -> DType:
         return what
     if isinstance(what, tuple):
         code, bits, lanes = what
-        plain = lanes == 1 and code in _KINDS and bits % 8 == 0
+        known = lanes == 1 and code in _KINDS and bits % 8 == 0
         kind = _KINDS.get(code, "")
-        typestr = f"{'|' if bits == 8 else '<'}{kind}{bits // 8}" if plain else None
+        typestr = f"{'|' if bits == 8 else '<'}{kind}{bits // 8}" if known else None
         return DType(typestr, code, bits, lanes)
     if isinstance(what, str):
         if what in _NAMED:
@@ -89,4 +89,6 @@ def dtype_of(what: Any, descr: Any = None) -> DType:
     elif isinstance(getattr(what, "str", None), str):
         fields = getattr(what, "fields", None)
         return dtype_of(what.str, what.descr if fields else None)
-    raise TypeError(f"{what!r} is no element type; give a typestr like '<f4', a name like 'float32' or a NumPy dtype")
+    raise TypeError(
+        f"{what!r} is not an element type; give a typestr like '<f4', a name like 'float32' or a NumPy dtype"
+    )

@@ -1,4 +1,4 @@
-"""What can go wrong, by name."""
+"""Errors of mp_cuda."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = [
 
 class MpCudaError(RuntimeError):
     """
-    What all errors of mp_cuda have in common.
+    The base class of all errors of mp_cuda.
 
     Examples
     --------
@@ -54,7 +54,7 @@ class DriverError(MpCudaError):
 
 class DeviceMemoryError(MpCudaError, MemoryError):
     """
-    A device has not enough memory left; also a `MemoryError`.
+    A device does not have enough free memory; also a `MemoryError`.
 
     Examples
     --------
@@ -65,7 +65,7 @@ class DeviceMemoryError(MpCudaError, MemoryError):
 
 class ForkError(MpCudaError):
     """
-    CUDA was initialised before this process was forked, so it cannot be used here; start it with spawn.
+    CUDA was initialised before this process was forked, so it cannot be used here; start the process with spawn.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class ForkError(MpCudaError):
 
 class NotShareableError(MpCudaError, TypeError):
     """
-    This memory cannot be opened by another process; the message says why and what to do. Also a `TypeError`.
+    Another process cannot open this memory; the text says why and what to do. Also a `TypeError`.
 
     Examples
     --------
@@ -87,7 +87,7 @@ class NotShareableError(MpCudaError, TypeError):
 
 class StaleHandleError(MpCudaError):
     """
-    A message was received before, by as many as it was meant for, or it was taken back by its sender.
+    A message was already received by all its receivers, or its sender has revoked it.
 
     Examples
     --------
@@ -109,7 +109,7 @@ class ProducerGoneError(MpCudaError):
 
 class DeviceNotVisibleError(MpCudaError):
     """
-    The memory lives on a device that this process does not see; see ``CUDA_VISIBLE_DEVICES``.
+    The memory is on a device that this process does not see; check ``CUDA_VISIBLE_DEVICES``.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Event: a mark in a stream, which any process can wait for."""
+"""Event: a mark in a stream that any process can wait for."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 from mp_core import Claim
-from mp_cuda import driver, janitor
+from mp_cuda import driver, finalizer_queue
 from mp_cuda.errors import DriverError, ProducerGoneError, StaleHandleError
-from mp_cuda.export import Export, exports
-from mp_cuda.opened import claim_any
+from mp_cuda.exports import Export, exports
+from mp_cuda.imports import receive_reference
 from mp_cuda.process import Process, me
 from mp_cuda.stream import NOT_READY, as_stream
 
@@ -21,37 +21,37 @@ BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS = 1, 2, 4
 
 
 class _Destroy:
-    """Destroy an event, and only then give back the claim on it."""
+    """Destroy an event, then release the lease reference for it."""
 
-    def __init__(self, device: int, event: Any, claim: Claim | None) -> None:
-        self.device, self.event, self.claim = device, event, claim
-        # Somebody else's event must not end while a stream here still waits for it.
-        self.after_work = claim is not None
+    def __init__(self, device: int, event: Any, reference: Claim | None) -> None:
+        self.device, self.event, self.reference = device, event, reference
+        # An event of another process must outlive the streams here that wait for it.
+        self.after_work = reference is not None
 
-    def finish(self) -> None:
+    def run(self) -> None:
         try:
             with driver.guard(self.device):
                 driver.call("cuEventDestroy", self.event)
         finally:
-            if self.claim is not None:
-                self.claim.release()
+            if self.reference is not None:
+                self.reference.release()
 
 
 class Event:
     """
-    A mark in a stream, which any stream, thread or process can wait for.
+    A mark in a stream that any stream, thread or process can wait for.
 
-    It is made on the device of the first stream that records it, or on *device*. With *interprocess* it can be sent, as
-    an array can: the receiver has the same event, may record it as well, and it lives until both have dropped it.
+    It is created on *device*, or on the device of the first stream that records it. With *interprocess* you can send it
+    like an array: the receiver has the same event and may record it too, and it lives until both have dropped it.
 
     Parameters
     ----------
     enable_timing : bool
-        Can it measure time?
+        Measure time.
     blocking : bool
-        Does `synchronize` sleep rather than spin?
+        Let `synchronize` sleep instead of spin.
     interprocess : bool
-        Can it be sent to other processes? Such an event has no timing.
+        Allow sending it to other processes. Such an event has no timing.
     device : int
         An ordinal; that of the first stream if None.
 
@@ -76,7 +76,9 @@ class Event:
         device: int | None = None,
     ) -> None:
         if enable_timing and interprocess:
-            raise ValueError("an event for other processes cannot measure time; leave out one of the two")
+            raise ValueError(
+                "an event for other processes cannot measure time; give only one of enable_timing and interprocess"
+            )
         self.interprocess = interprocess
         self._flags = (
             (BLOCKING_SYNC if blocking else 0)
@@ -84,13 +86,13 @@ class Event:
             | (INTERPROCESS if interprocess else 0)
         )
         self._event: Any = None
-        self._chore: _Destroy | None = None
+        self._task: _Destroy | None = None
         self._imported = False
         self._lock = threading.RLock()
         self.device = device
-        """The ordinal of its device; None as long as it is on none."""
+        """The ordinal of its device; None until it is created."""
 
-    def _made(self, device: int | None = None) -> Any:
+    def _created(self, device: int | None = None) -> Any:
         with self._lock:
             if self._event is None:
                 if self.device is None:
@@ -99,31 +101,31 @@ class Event:
                     self._adopt(driver.call("cuEventCreate", self._flags), self.device, None)
         return self._event
 
-    def _adopt(self, event: Any, device: int, claim: Claim | None) -> None:
+    def _adopt(self, event: Any, device: int, reference: Claim | None) -> None:
         self._event, self.device = event, device
-        self._chore = _Destroy(device, event, claim)
-        janitor.expect()
+        self._task = _Destroy(device, event, reference)
+        finalizer_queue.expect()
 
     @property
     def cuda_event(self) -> int:
-        """The driver's number of it; 0 before it was made."""
+        """Its number in the driver; 0 until it is created."""
         return int(self._event) if self._event is not None else 0
 
     def record(self, stream: Any = None) -> None:
-        """Mark what *stream* (the legacy default stream if None) was given so far. It must be of the event's device."""
+        """Mark the work given to *stream* so far (legacy default stream if None). It must be on the event's device."""
         of = getattr(stream, "device", None)
-        event = self._made(of if isinstance(of, int) else None)
+        event = self._created(of if isinstance(of, int) else None)
         with driver.guard(self._on()):
             driver.call("cuEventRecord", event, as_stream(stream))
 
     def wait(self, stream: Any = None) -> None:
-        """What *stream* is given from now on begins after what was marked last. Does not block."""
+        """Make later work on *stream* wait for the work marked last. Does not block."""
         if self._event is not None:
             with driver.guard(self._on()):
                 driver.call("cuStreamWaitEvent", as_stream(stream), self._event, 0)
 
     def query(self) -> bool:
-        """Is what was marked last done? True when nothing was."""
+        """Tell whether the work marked last is done. True if none was marked."""
         if self._event is None:
             return True
         try:
@@ -136,31 +138,33 @@ class Event:
         return True
 
     def synchronize(self) -> None:
-        """Wait until what was marked last is done. Other threads run meanwhile."""
+        """Wait until the work marked last is done. Other threads run meanwhile."""
         if self._event is not None:
             with driver.guard(self._on()):
                 driver.call("cuEventSynchronize", self._event)
 
     def elapsed_time(self, end: Event) -> float:
-        """Milliseconds from this event to *end*, both with *enable_timing*, recorded and done."""
+        """Return the milliseconds from this event to *end*. Both need *enable_timing* and must be recorded and done."""
         if self._event is None or end._event is None:
-            raise ValueError("both events must have been recorded before the time between them can be had")
+            raise ValueError("record both events before you ask for the time between them")
         with driver.guard(self._on()):
             return float(driver.call("cuEventElapsedTime", self._event, end._event))
 
     def ipc_handle(self) -> bytes:
         """
-        64 bytes for `from_ipc_handle` in another process. Whoever has them is not counted: keep this event until they
-        are done with it, or send the event itself. `ValueError` without *interprocess*, or for somebody else's event.
+        Return the 64 bytes for `from_ipc_handle` in another process.
+
+        Users of the bytes are not counted: keep this event until they are done, or send the event itself. `ValueError`
+        without *interprocess*, or if another process made the event.
         """
-        self._must_be_ours()
-        event = self._made()
+        self._check_sendable()
+        event = self._created()
         with driver.guard(self._on()):
             return driver.bytes_of(driver.call("cuIpcGetEventHandle", event))
 
     @classmethod
     def from_ipc_handle(cls, device: int, handle: bytes) -> Event:
-        """The event of another process with this *handle*, on *device*. `ValueError` when it has not 64 bytes."""
+        """Open the event of another process with this *handle*, on *device*. `ValueError` if it is not 64 bytes."""
         self = cls(interprocess=True, device=device)
         self._imported = True
         given = driver.handle_from("CUipcEventHandle", bytes(handle))
@@ -172,26 +176,26 @@ class Event:
         assert self.device is not None
         return self.device
 
-    def _must_be_ours(self) -> None:
+    def _check_sendable(self) -> None:
         if not self.interprocess:
             raise ValueError("the event is for this process only; make it with interprocess=True")
         if self._imported:
-            raise ValueError("the event was received from another process; only the process that made it can send it")
+            raise ValueError("the event was received from another process; only its maker can send it")
 
     def __repr__(self) -> str:
         where = "on no device yet" if self.device is None else f"on device {self.device}"
         return f"<Event {where}{', of another process' * self._imported}>"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("an Event can travel to another process but cannot be pickled for keeping")
+        raise TypeError("an Event can be sent to another process but cannot be pickled for storage")
 
-    def __del__(self, drop: Any = janitor.drop) -> None:
-        chore = getattr(self, "_chore", None)
-        if chore is not None:
-            drop(chore)
+    def __del__(self, put: Any = finalizer_queue.put) -> None:
+        task = getattr(self, "_task", None)
+        if task is not None:
+            put(task)
 
 
-# What was received here, so that an event that arrives twice is one event.
+# Received events, so that an event that arrives twice is one object.
 _received: weakref.WeakValueDictionary[tuple[Process, bytes], Event] = weakref.WeakValueDictionary()
 _lock = threading.RLock()
 
@@ -205,16 +209,16 @@ def _reduce_event(event: Event) -> Any:
 def rebuild_event(
     uuid: bytes, handle: bytes, owner: tuple[int, int, bytes], serial: int, offers: tuple[bytes, ...]
 ) -> Event:
-    """The event that was sent; the very same object in the process that sent it."""
+    """Rebuild the event that was sent. In the sender's own process it is the same object."""
     maker = Process(*owner)
     if maker == me():
         export = exports.get(serial)
         event: Event | None = export.owner if export is not None else None
-        claim_any(offers).release()
+        receive_reference(offers).release()
         assert event is not None
         return event
     try:
-        claim = claim_any(offers)
+        reference = receive_reference(offers)
     except StaleHandleError:
         if maker.alive:
             raise
@@ -222,7 +226,7 @@ def rebuild_event(
     with _lock:
         known = _received.get((maker, handle))
         if known is not None:
-            claim.release()
+            reference.release()
             return known
         try:
             device = driver.ordinal_of(uuid)
@@ -230,9 +234,9 @@ def rebuild_event(
             event._imported = True
             given = driver.handle_from("CUipcEventHandle", handle)
             with driver.guard(device):
-                event._adopt(driver.call("cuIpcOpenEventHandle", given), device, claim)
+                event._adopt(driver.call("cuIpcOpenEventHandle", given), device, reference)
         except BaseException as error:
-            claim.release()
+            reference.release()
             if isinstance(error, DriverError) and not maker.alive:
                 raise _gone(maker) from error
             raise
@@ -252,6 +256,6 @@ def _forget() -> None:
     global _lock
     _lock = threading.RLock()
     for event in list(_received.values()):
-        if event._chore is not None and event._chore.claim is not None:
-            event._chore.claim.release()
+        if event._task is not None and event._task.reference is not None:
+            event._task.reference.release()
     _received.clear()

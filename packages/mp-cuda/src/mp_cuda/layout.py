@@ -1,16 +1,16 @@
-"""Shapes and strides: what an array reaches, and the pieces in which it lies."""
+"""Layout: which bytes an array with a shape and strides covers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
 
-__all__ = ["extent", "is_contiguous", "row_major", "runs"]
+__all__ = ["byte_range", "is_contiguous", "row_major", "runs"]
 
 
 def row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     """
-    Strides in bytes of an array in C order.
+    Return the strides in bytes of an array in C order.
 
     >>> row_major((2, 3), 4)
     (12, 4)
@@ -24,17 +24,17 @@ def row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    """Is it in C order without gaps? Strides of dimensions of one element do not count."""
+    """Is it in C order without gaps? The stride of an axis of length 1 is ignored."""
     if 0 in shape:
         return True
     return all(n == 1 or a == b for n, a, b in zip(shape, strides, row_major(shape, itemsize), strict=True))
 
 
-def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
+def byte_range(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> tuple[int, int]:
     """
-    The bytes that an array reaches, from its first element: (lowest, one behind the highest). Nothing for none.
+    Return the byte range of an array, relative to its first element: (lowest, one past the highest); (0, 0) if empty.
 
-    >>> extent((3,), (-8,), 8)
+    >>> byte_range((3,), (-8,), 8)
     (-16, 8)
     """
     if 0 in shape:
@@ -45,7 +45,7 @@ def extent(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> t
 
 def runs(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> Iterator[tuple[int, int]]:
     """
-    The pieces of an array that lie in one, in C order: (offset from the first element, bytes).
+    Iterate over the contiguous pieces of an array in C order: (offset from the first element, bytes).
 
     >>> list(runs((2, 3), (32, 4), 4))
     [(0, 12), (32, 12)]

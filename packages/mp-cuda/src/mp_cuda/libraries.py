@@ -1,10 +1,10 @@
-"""Whose arrays travel: those of libraries that have been imported, and of those that will be.
+"""Libraries: register reducers for the arrays of CUDA libraries, when these are imported.
 
-Note [Nothing until it is needed]
----------------------------------
-`init_reductions()` imports neither the bindings nor a library. For what has been imported already it registers the
-types; for what has not it leaves a finder in `sys.meta_path`, which looks at the name of each module that is
-imported for the first time, and registers when it is one of ours and has been executed.
+Note [Registration on import]
+-----------------------------
+`init_reductions()` imports neither the bindings nor a library. It registers the types of libraries already imported.
+For the others it puts a finder into `sys.meta_path`, which sees the name of each module at its first import, and
+registers the types after one of the watched modules has been executed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mp_core import _children
 
 __all__ = ["init_reductions", "register", "unregister"]
 
-# Module to kind. torch.multiprocessing sends torch's tensors, so torch is registered only when asked for.
+# Module to kind. torch.multiprocessing sends torch's tensors, so torch is registered only on request.
 WATCHED = {"cupy": "cupy", "numba.cuda": "numba", "cuda.core": "cuda.core"}
 
 
@@ -30,7 +30,7 @@ def init_reductions() -> None:
     """
     Send the device arrays of CuPy, numba and cuda.core by handle from now on, in this process and in children.
 
-    It costs nothing while none of them has been imported. Calling it again does nothing. ``import mp_all`` calls it.
+    It imports none of them. Calling it again does nothing. ``import mp_all`` calls it.
 
     Examples
     --------
@@ -51,19 +51,19 @@ def register(*kinds: str) -> tuple[str, ...]:
     Parameters
     ----------
     *kinds : {"cupy", "numba", "cuda.core", "torch"}
-        They are imported. If none is named, all that have been imported, but torch.
+        The libraries to import and register; if none is given, all already imported except torch.
 
     Returns
     -------
     tuple of str
-        Which were registered.
+        The registered libraries.
 
     Raises
     ------
     ImportError
-        One that was named is not installed.
+        A given library is not installed.
     ValueError
-        There is no such kind.
+        An unknown name.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def register(*kinds: str) -> tuple[str, ...]:
         kinds = tuple(kind for module, kind in WATCHED.items() if module in sys.modules)
     for kind in kinds:
         if kind not in adapters.KINDS:
-            adapters.by_kind(kind)  # says what there is
+            adapters.by_kind(kind)  # raises, and names the known ones
         importlib.import_module(_top(kind))
         importlib.import_module(adapters.KINDS[kind])
         adapter: Any = adapters.by_kind(kind)
@@ -93,12 +93,12 @@ def register(*kinds: str) -> tuple[str, ...]:
 
 def unregister(*kinds: str) -> None:
     """
-    Let the arrays of these libraries travel again as they did before `register`.
+    Send the arrays of these libraries again as before `register`.
 
     Parameters
     ----------
     *kinds : {"cupy", "numba", "cuda.core", "torch"}
-        All, if none is named.
+        All if none is given.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def _top(kind: str) -> str:
 
 
 def _either(handles: Callable[[Any], bool], before: Any) -> Callable[[Any], Any]:
-    """Ours for what is on a device; for the rest what was registered before, or the object's own."""
+    """Return a reducer: ours for arrays on a device; else the one registered before, or the object's own."""
     from mp_cuda.reduce import reduce_array
 
     def reduce(obj: Any) -> Any:
@@ -138,7 +138,7 @@ def _either(handles: Callable[[Any], bool], before: Any) -> Callable[[Any], Any]
 
 
 class _Watch(importlib.abc.MetaPathFinder):
-    """Finds what the other finders find, and sees to it that we hear when it has been executed."""
+    """Find watched modules with the other finders, and wrap their loaders to learn when a module has been executed."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -158,7 +158,7 @@ class _Watch(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Stands before a loader while its module is executed, and is gone before the module can see it."""
+    """Wrap a loader until it executes its module; the module sees only the original loader."""
 
     def __init__(self, loader: Any, kind: str) -> None:
         self._loader, self._kind = loader, kind
@@ -176,8 +176,8 @@ class _Loader(importlib.abc.Loader):
         self._loader.exec_module(module)
         try:
             register(self._kind)
-        except Exception as error:  # an import that has succeeded must not fail because of us
-            logging.getLogger("mp_cuda").warning("arrays of %s are not sent by handle: %r", self._kind, error)
+        except Exception as error:  # a successful import must not fail because of mp_cuda
+            logging.getLogger("mp_cuda").warning("cannot send arrays of %s by handle: %r", self._kind, error)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)

@@ -1,11 +1,12 @@
-"""Memory of our own: allocated by the driver, so that it can always be opened elsewhere; freed by the janitor."""
+"""Allocation: memory from the driver itself, which other processes can always open."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mp_cuda import driver, janitor
+from mp_cuda import driver, finalizer_queue
 from mp_cuda.errors import DeviceMemoryError, DriverError
+from mp_cuda.exports import ipc_collect
 
 __all__ = ["Allocation"]
 
@@ -13,22 +14,22 @@ OUT_OF_MEMORY = 2
 
 
 class _Free:
-    """Free an allocation, once nothing that this process has given to the device can still use it."""
+    """Free an allocation after all work that this process has given to the device."""
 
     after_work = True
 
     def __init__(self, device: int, ptr: int) -> None:
         self.device, self.ptr = device, ptr
 
-    def finish(self) -> None:
+    def run(self) -> None:
         with driver.guard(self.device):
             driver.call("cuMemFree", self.ptr)
 
 
 class Allocation:
-    """*nbytes* bytes on *device*, from `ptr`, until the last reference to this object goes."""
+    """*nbytes* bytes on *device*, from `ptr`, freed after the last reference to this object is gone."""
 
-    __slots__ = ("__weakref__", "_chore", "device", "nbytes", "ptr")
+    __slots__ = ("__weakref__", "_task", "device", "nbytes", "ptr")
 
     def __init__(self, nbytes: int, device: int) -> None:
         self.device, self.nbytes = device, nbytes
@@ -39,13 +40,11 @@ class Allocation:
                 if error.code != OUT_OF_MEMORY:
                     raise
                 self.ptr = self._after_collecting(nbytes, device)
-        self._chore = _Free(device, self.ptr)
-        janitor.expect()
+        self._task = _Free(device, self.ptr)
+        finalizer_queue.expect()
 
     def _after_collecting(self, nbytes: int, device: int) -> int:
-        """Memory that others have released may not have been freed yet."""
-        from mp_cuda.collect import ipc_collect
-
+        """Allocate again after freeing what other processes have released."""
         ipc_collect()
         try:
             return int(driver.call("cuMemAlloc", nbytes))
@@ -57,7 +56,7 @@ class Allocation:
                 f"cannot allocate {nbytes} bytes on device {device}: {left} of {total} bytes are free"
             ) from None
 
-    def __del__(self, drop: Any = janitor.drop) -> None:
-        chore = getattr(self, "_chore", None)
-        if chore is not None:
-            drop(chore)
+    def __del__(self, put: Any = finalizer_queue.put) -> None:
+        task = getattr(self, "_task", None)
+        if task is not None:
+            put(task)

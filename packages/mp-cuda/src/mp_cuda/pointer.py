@@ -1,4 +1,4 @@
-"""What a pointer is: which allocation, on which device, made how; and why some of it cannot be shared."""
+"""Pointers: the allocation that a pointer lies in, how it was made, and why some allocations cannot be shared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from mp_cuda import driver
 from mp_cuda.errors import DriverError, NotShareableError
 
-__all__ = ["Extent", "NotThere", "extent_of", "reason"]
+__all__ = ["AllocationInfo", "UnknownPointerError", "allocation_of", "reason"]
 
 _ASKED = {
     "memory_type": 2,
@@ -22,36 +22,36 @@ HOST = 1
 POSIX_FD = 1
 
 
-class NotThere(NotShareableError):
-    """The driver knows nothing of this pointer."""
+class UnknownPointerError(NotShareableError):
+    """The driver does not know this pointer."""
 
 
-class Extent(NamedTuple):
-    """The allocation that a pointer lies in."""
+class AllocationInfo(NamedTuple):
+    """The allocation that a pointer lies in, as the driver describes it."""
 
     base: int
     nbytes: int
     device: int
     buffer_id: int
-    """Never used twice in a process, unlike addresses."""
+    """Unique in a process; addresses are reused."""
     legacy: bool
     """Can it be opened by a handle?"""
     pool: int
-    """The memory pool that it is of; 0 if none."""
+    """Its memory pool; 0 if none."""
     pool_exportable: bool
     managed: bool
     host: bool
 
 
-def extent_of(ptr: int, low: int, high: int) -> Extent:
+def allocation_of(ptr: int, low: int, high: int) -> AllocationInfo:
     """
-    The allocation that holds the bytes from *ptr + low* to *ptr + high*. `NotShareableError` when none does.
+    Find the allocation that holds the bytes from *ptr + low* to *ptr + high*. `NotShareableError` if none does.
     """
     asked = _attributes(ptr + low)
     if not asked["buffer_id"]:
-        raise NotThere(
-            f"{ptr:#x} is no memory that CUDA knows (of the host, of another process, or freed already); copy it with "
-            "from_host()"
+        raise UnknownPointerError(
+            f"{ptr:#x} is not memory that CUDA knows (host memory, memory of another process, or freed); copy it to a "
+            "device with from_host()"
         )
     if asked["memory_type"] == HOST:
         base, nbytes = ptr + low, high - low
@@ -59,15 +59,15 @@ def extent_of(ptr: int, low: int, high: int) -> Extent:
         try:
             base, nbytes = (int(v) for v in driver.call("cuMemGetAddressRange", ptr + low))
         except DriverError as error:
-            raise NotThere(f"{ptr:#x} lies in no allocation: {error}") from error
+            raise UnknownPointerError(f"{ptr:#x} is not in any allocation: {error}") from error
     if ptr + high > base + nbytes:
         raise NotShareableError(
             f"the array reaches {ptr + high - base - nbytes} bytes beyond its allocation of {nbytes} bytes, so it "
-            "lies on several, as on torch's expandable segments: set "
-            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or let share(..., fallback='copy') or "
-            "set_policy(fallback='copy') copy it into one"
+            "lies in several, as with torch's expandable segments: set "
+            "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, or copy it into one with "
+            "share(..., fallback='copy') or set_policy(fallback='copy')"
         )
-    return Extent(
+    return AllocationInfo(
         base,
         nbytes,
         int(asked["device"]),
@@ -91,19 +91,19 @@ def _attributes(ptr: int) -> dict[str, Any]:
     return dict(zip(_ASKED, (int(v) if v is not None else 0 for v in values), strict=True))
 
 
-def reason(extent: Extent) -> str:
-    """Why memory like this cannot be opened by another process, and what to do."""
-    copy = "or let share(..., fallback='copy') or set_policy(fallback='copy') copy it"
-    if extent.managed:
-        return f"it is managed memory, which no other process can open: copy it into memory of a device, {copy}"
-    if extent.host:
+def reason(allocation: AllocationInfo) -> str:
+    """Explain why another process cannot open such memory, and what to do."""
+    copy = "or use share(..., fallback='copy') or set_policy(fallback='copy')"
+    if allocation.managed:
+        return f"it is managed memory: copy it into device memory, {copy}"
+    if allocation.host:
         return f"it is pinned memory of the host: send it as a NumPy array, {copy}"
-    if extent.pool:
+    if allocation.pool:
         return (
-            "it was allocated by cudaMallocAsync from a stream-ordered pool that was not made for other processes: use "
+            "cudaMallocAsync allocated it from a stream-ordered pool that was not made for sharing: use "
             f"the library's default pool or one with ipc_enabled=True, {copy}"
         )
     return (
-        "it was not made by cudaMalloc but is a mapping of virtual memory, as torch's expandable segments are: set "
+        "it is a mapping of virtual memory, not made by cudaMalloc, as with torch's expandable segments: set "
         f"PYTORCH_CUDA_ALLOC_CONF=expandable_segments:False, use mp_cuda.empty(), {copy}"
     )

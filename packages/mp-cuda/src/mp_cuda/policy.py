@@ -1,4 +1,4 @@
-"""What can be set for a whole process."""
+"""Policy: settings for the whole process."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def set_policy(
     *, fallback: Fallback | None = None, exit_wait: float | None = None, event_pool: int | None = None
 ) -> None:
     """
-    Set how this process shares device memory; what is not given stays.
+    Set how this process shares device memory; arguments that are None change nothing.
 
     Parameters
     ----------
     fallback : {"error", "copy"}
-        What becomes of memory that cannot be opened elsewhere: a `NotShareableError`, or a copy into memory that can.
+        For memory that other processes cannot open: raise `NotShareableError`, or copy it into memory that they can.
     exit_wait : float
-        Seconds that this process waits at its exit for receivers of its memory.
+        Seconds that this process waits at exit for receivers of its memory.
     event_pool : int
-        How many events are used for messages under way; beyond it a sender waits for its stream.
+        How many events the messages in flight may use; with more messages, a sender waits for its stream.
 
     Raises
     ------
     ValueError
-        Something else than these.
+        A value outside these.
 
     Examples
     --------
@@ -40,13 +40,13 @@ def set_policy(
     module = globals()
     if fallback is not None:
         if fallback not in ("error", "copy"):
-            raise ValueError(f"fallback is 'error' or 'copy', not {fallback!r}")
+            raise ValueError(f"fallback must be 'error' or 'copy', not {fallback!r}")
         module["fallback"] = fallback
     if exit_wait is not None:
         if exit_wait < 0:
-            raise ValueError(f"exit_wait is in seconds, 0 or more, not {exit_wait}")
+            raise ValueError(f"exit_wait must be 0 seconds or more, not {exit_wait}")
         module["exit_wait"] = float(exit_wait)
     if event_pool is not None:
         if event_pool < 0:
-            raise ValueError(f"event_pool is a number of events, 0 or more, not {event_pool}")
+            raise ValueError(f"event_pool must be 0 events or more, not {event_pool}")
         module["event_pool"] = int(event_pool)

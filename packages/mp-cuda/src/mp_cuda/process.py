@@ -1,4 +1,4 @@
-"""Who a process is: a pid that is used again is another process."""
+"""Processes: a pid with its start time, so that a reused pid is another process."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ __all__ = ["Process", "me"]
 
 
 class Process(NamedTuple):
-    """A process, and its incarnation: a forked child is another one."""
+    """A process. A forked child is another one, with another nonce."""
 
     pid: int
     started: int
-    """Clock ticks after boot, from /proc; 0 when that cannot be read."""
+    """Clock ticks after boot, from /proc; 0 if that cannot be read."""
     nonce: bytes
 
     @property
     def alive(self) -> bool:
-        """Does it run still? A zombie does not."""
+        """Is it still running? A zombie is not."""
         now = _started(self.pid)
         if now is not None:
             return now == self.started
@@ -28,7 +28,7 @@ class Process(NamedTuple):
             return False
         except PermissionError:
             pass
-        # There, but not to be looked at (hidepid): then the pid has to do.
+        # It exists, but /proc hides it (hidepid), so only the pid can be compared.
         return not os.path.exists(f"/proc/{self.pid}/stat")
 
 
@@ -45,7 +45,7 @@ _me: Process | None = None
 
 
 def me() -> Process:
-    """This process."""
+    """Return this process."""
     global _me
     if _me is None:
         _me = Process(os.getpid(), _started(os.getpid()) or 0, os.urandom(8))

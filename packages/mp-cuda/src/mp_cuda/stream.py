@@ -1,23 +1,23 @@
-"""Streams: ours, and those of anybody as a number."""
+"""Streams: mp_cuda's own, and those of any library as a number."""
 
 from __future__ import annotations
 
 import threading
 from typing import Any
 
-from mp_cuda import driver, janitor
+from mp_cuda import driver, finalizer_queue
 from mp_cuda.errors import DriverError
 
 __all__ = ["LEGACY", "Stream", "as_stream", "in_feeder", "stream_number"]
 
 LEGACY = 1
 NOT_READY = 600
-_ATTRIBUTES = ("cuda_stream", "ptr", "handle")  # of torch, of CuPy, of numba
+_ATTRIBUTES = ("cuda_stream", "ptr", "handle")  # torch, CuPy, numba
 
 
 def stream_number(stream: Any) -> int:
     """
-    The driver's number of *stream*: None (the legacy default stream), a number, or a stream of any library.
+    Return the driver's number of *stream*: None (the legacy default stream), a number, or a stream of any library.
 
     >>> stream_number(None), stream_number(2)
     (1, 2)
@@ -34,19 +34,19 @@ def stream_number(stream: Any) -> int:
     try:
         number = int(stream)
     except (TypeError, ValueError):
-        raise TypeError(f"{stream!r} is no stream: give None, a number or a stream of a CUDA library") from None
+        raise TypeError(f"{stream!r} is not a stream: give None, a number or a stream of a CUDA library") from None
     if number < 0:
-        raise ValueError(f"a stream cannot be {number}; its number is 0 or more")
+        raise ValueError(f"a stream number is 0 or more, not {number}")
     return number or LEGACY
 
 
 def as_stream(stream: Any) -> Any:
-    """*stream* as the bindings want it."""
+    """Return *stream* as the bindings' type."""
     return driver.bindings().CUstream(stream_number(stream))
 
 
 def in_feeder() -> bool:
-    """Are we in the thread in which a `Queue` pickles, where the stream of whoever called `put` is not known?"""
+    """Is this the thread in which a `Queue` pickles? The stream of the thread that called `put` is unknown there."""
     return threading.current_thread().name == "QueueFeederThread"
 
 
@@ -56,7 +56,7 @@ class _Destroy:
     def __init__(self, device: int, stream: Any) -> None:
         self.device, self.stream = device, stream
 
-    def finish(self) -> None:
+    def run(self) -> None:
         with driver.guard(self.device):
             driver.call("cuStreamDestroy", self.stream)
 
@@ -65,14 +65,14 @@ class Stream:
     """
     A stream on a device.
 
-    Anything with ``__cuda_stream__`` accepts it, and it can be given wherever mp_cuda asks for a stream.
+    It has ``__cuda_stream__``, so other libraries accept it, as do all *stream* parameters of mp_cuda.
 
     Parameters
     ----------
     device : int
         An ordinal; the current device if None.
     non_blocking : bool
-        Does it not wait for the legacy default stream?
+        Run without waiting for the legacy default stream.
 
     Raises
     ------
@@ -91,18 +91,18 @@ class Stream:
         with driver.guard(self.device):
             self._stream = driver.call("cuStreamCreate", 1 if non_blocking else 0)
         self.ptr = int(self._stream)
-        """The driver's number of it."""
-        self._chore: _Destroy | None = _Destroy(self.device, self._stream)
-        janitor.expect()
+        """Its number in the driver."""
+        self._task: _Destroy | None = _Destroy(self.device, self._stream)
+        finalizer_queue.expect()
 
     @classmethod
     def from_external(cls, stream: Any, device: int | None = None) -> Stream:
-        """A stream of another library or its number; whoever made it destroys it, not before this object has gone."""
+        """Wrap a stream of another library, or its number. Its maker destroys it, after this object is gone."""
         self = cls.__new__(cls)
         self.device = driver.current_device() if device is None else device
         self.ptr = stream_number(stream)
         self._stream = driver.bindings().CUstream(self.ptr)
-        self._chore = None
+        self._task = None
         self._owner = stream
         return self
 
@@ -110,16 +110,16 @@ class Stream:
         return 0, self.ptr
 
     def wait_event(self, event: Any) -> None:
-        """Work given to this stream from now on begins after *event* (an `Event`)."""
+        """Make later work on this stream wait for *event* (an `Event`)."""
         event.wait(self)
 
     def synchronize(self) -> None:
-        """Wait until everything given to this stream is done. Other threads run meanwhile."""
+        """Wait until all work on this stream is done. Other threads run meanwhile."""
         with driver.guard(self.device):
             driver.call("cuStreamSynchronize", self._stream)
 
     def query(self) -> bool:
-        """Is everything given to this stream done?"""
+        """Tell whether all work on this stream is done."""
         try:
             with driver.guard(self.device):
                 driver.call("cuStreamQuery", self._stream)
@@ -132,7 +132,7 @@ class Stream:
     def __repr__(self) -> str:
         return f"<Stream {self.ptr:#x} of device {self.device}>"
 
-    def __del__(self, drop: Any = janitor.drop) -> None:
-        chore = getattr(self, "_chore", None)
-        if chore is not None:
-            drop(chore)
+    def __del__(self, put: Any = finalizer_queue.put) -> None:
+        task = getattr(self, "_task", None)
+        if task is not None:
+            put(task)

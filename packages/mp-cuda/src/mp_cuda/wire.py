@@ -1,4 +1,4 @@
-"""What a message holds of an array: plain tuples of numbers and bytes, some three hundred of them."""
+"""Wire format: an array in a message, as tuples of numbers and bytes, about 300 bytes in all."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ OFFER = 56  # bytes
 
 
 class Memory(NamedTuple):
-    """An allocation, and the right to open it."""
+    """An allocation, and the handle that opens it."""
 
     transport: str
     """The name of the module in `transports`."""
     uuid: bytes
     owner: Process
     serial: int
-    """The owner's number for the send."""
+    """The owner's number of the export."""
     handle: bytes
     nbytes: int
     extra: Any = None
-    """What else the transport needs."""
+    """More data for the transport."""
 
 
 class Ready(NamedTuple):
-    """The event after which the bytes may be read; *owner* may be another process than the memory's."""
+    """The event after which the bytes may be read; *owner* need not be the owner of the memory."""
 
     handle: bytes
     owner: Process
     offers: tuple[bytes, ...] = ()
-    """Claims on the event alone, when the memory is somebody else's."""
+    """In-flight references to the event alone, if another process owns the memory."""
 
 
 class Message(NamedTuple):
-    """An array in a message. Without *memory* it is empty."""
+    """An array in a message. It is empty if *memory* is None."""
 
     kind: str
     shape: tuple[int, ...]
@@ -49,12 +49,12 @@ class Message(NamedTuple):
     offset: int = 0
     memory: Memory | None = None
     offers: tuple[bytes, ...] = ()
-    """One claim for each receiver that it is meant for."""
+    """One in-flight lease reference for each receiver."""
     ready: Ready | None = None
 
 
 def pack(message: Message) -> tuple[Any, ...]:
-    """*message* as plain tuples, which pickle without the names of our classes."""
+    """Turn *message* into plain tuples, which pickle without the names of our classes."""
     memory, ready = message.memory, message.ready
     return (
         VERSION,
@@ -69,8 +69,8 @@ def pack(message: Message) -> tuple[Any, ...]:
 
 def _joined(offers: tuple[bytes, ...]) -> bytes:
     """
-    One piece of bytes. Only a single offer can be told from other bytes of a message, for mp_core to discard it when
-    that fails; several are for other receivers, too, who may still want theirs.
+    Join the offers into one bytes object. mp_core recognises a single offer in a message and discards it if receiving
+    fails; it must not discard several, because other receivers may still need theirs.
     """
     return b"".join(offers)
 
@@ -80,7 +80,7 @@ def _split(joined: bytes) -> tuple[bytes, ...]:
 
 
 def unpack(packed: tuple[Any, ...]) -> Message:
-    """The message that was packed. `ValueError` when it is none, or one of another version."""
+    """Turn the tuples back into a message. `ValueError` if they are damaged or of another version."""
     try:
         version, kind, shape, strides, dtype, readonly, device, offset, memory, offers, ready = packed
         if version != VERSION:

@@ -1,4 +1,4 @@
-"""Libraries whose arrays are known by type: a module for each, which is imported when its library is there."""
+"""Adapters: libraries whose arrays are known by type, a module each, imported when its library has been imported."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from mp_cuda.array import DeviceArray
 __all__ = ["KINDS", "OWN", "Adapter", "by_kind", "of"]
 
 OWN = "mp_cuda"
-"""The kind of a `DeviceArray`, and of anybody's array that has no adapter."""
+"""The kind of a `DeviceArray`, and of arrays without an adapter."""
 
 KINDS = {"cupy": "cupy", "numba": "numba.cuda.cudadrv.devicearray", "torch": "torch", "cuda.core": "cuda.core"}
-"""Kind to the module that must have been imported for its arrays to exist."""
+"""The kinds, with the module that must have been imported for such arrays to exist."""
 
 
 class Adapter(Protocol):
-    """What each module here has."""
+    """The functions of each module here."""
 
     def types(self) -> tuple[type, ...]:
-        """The types that it knows; their library has been imported."""
+        """Return the array types. Their library has been imported."""
 
     def view(self, obj: Any) -> DeviceArray:
-        """*obj* as a `DeviceArray` that keeps it."""
+        """View *obj* as a `DeviceArray` that keeps it alive."""
 
     def rebuild(self, array: DeviceArray) -> Any:
-        """An array of the library on the memory of *array*, which it keeps."""
+        """Make an array of the library on the memory of *array*, and keep *array* alive."""
 
 
 def by_kind(kind: str) -> Adapter:
-    """The adapter of *kind*. `ValueError` when there is none."""
+    """Return the adapter of *kind*. `ValueError` if there is none."""
     if kind not in KINDS:
-        raise ValueError(f"no library is called {kind!r}; known are {', '.join(KINDS)}")
+        raise ValueError(f"there is no adapter for {kind!r}; known are {', '.join(KINDS)}")
     return cast(Adapter, importlib.import_module(f"mp_cuda.adapters.{kind.replace('cuda.core', 'cuda_core')}"))
 
 
 def kind_of(obj: Any) -> str | None:
-    """The kind of *obj* when one of the libraries that have been imported made it."""
+    """Return the kind of *obj*, or None if no imported library of `KINDS` made it."""
     for kind, module in KINDS.items():
         if module in sys.modules and type(obj) in by_kind(kind).types():
             return kind
@@ -46,6 +46,6 @@ def kind_of(obj: Any) -> str | None:
 
 
 def of(obj: Any) -> Adapter | None:
-    """The adapter for *obj*; None when its type is not known."""
+    """Return the adapter for *obj*, or None if its type is unknown."""
     kind = kind_of(obj)
     return None if kind is None else by_kind(kind)

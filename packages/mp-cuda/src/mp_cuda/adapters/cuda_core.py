@@ -1,4 +1,4 @@
-"""Buffers of cuda.core: bytes of a device without shape or type."""
+"""cuda.core: its buffers, which are device memory without shape or type."""
 
 from __future__ import annotations
 
@@ -19,9 +19,7 @@ def types() -> tuple[type, ...]:
 def view(obj: Any) -> DeviceArray:
     if not obj.is_device_accessible or obj.is_host_accessible:
         raise NotShareableError(
-            "the buffer is not in memory of one device (pinned or managed memory, perhaps): copy it "
-            "to a device, or send "
-            "a NumPy array"
+            "the buffer is not device memory (perhaps pinned or managed): copy it to a device, or send a NumPy array"
         )
     return DeviceArray(int(obj.handle), (int(obj.size),), dtype_of("|u1"), int(obj.device_id), owner=obj)
 

@@ -1,4 +1,4 @@
-"""Arrays of CuPy."""
+"""CuPy: its arrays."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 from typing import Any
 
 from mp_cuda.array import DeviceArray
+from mp_cuda.layout import byte_range
+from mp_cuda.protocols import by_interface
 
 __all__ = ["rebuild", "types", "view"]
 
@@ -17,9 +19,7 @@ def types() -> tuple[type, ...]:
 def view(obj: Any) -> DeviceArray:
     import cupy
 
-    from mp_cuda.interface import by_interface
-
-    # Work goes to the stream that is current in the thread that asks; the interface may be set not to say it.
+    # CuPy may be set not to name a stream in the interface; its work is on this thread's current stream.
     with cupy.cuda.Device(obj.device.id):
         stream = int(cupy.cuda.get_current_stream().ptr) or None
     return by_interface(obj, device=int(obj.device.id), stream=stream)
@@ -28,9 +28,7 @@ def view(obj: Any) -> DeviceArray:
 def rebuild(array: DeviceArray) -> Any:
     import cupy
 
-    from mp_cuda.layout import extent
-
-    low, high = extent(array.shape, array.strides, array.dtype.itemsize)
+    low, high = byte_range(array.shape, array.strides, array.dtype.itemsize)
     with cupy.cuda.Device(array.device):
         array._make_wait(int(cupy.cuda.get_current_stream().ptr) or 1)
         memory = cupy.cuda.UnownedMemory(array.ptr + low, high - low, array, device_id=array.device)

@@ -1,4 +1,4 @@
-"""Arrays of numba: `numba.cuda.to_device` and its like."""
+"""numba: its device arrays, as `numba.cuda.to_device` makes them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from mp_cuda.array import DeviceArray
+from mp_cuda.protocols import by_interface
 
 __all__ = ["rebuild", "types", "view"]
 
@@ -15,13 +16,11 @@ def types() -> tuple[type, ...]:
 
 
 def view(obj: Any) -> DeviceArray:
-    from mp_cuda.interface import by_interface
-
     return by_interface(obj)
 
 
 class _Unbound:
-    """The array without a stream: with one, numba binds the new array to it, and its copies no longer wait."""
+    """The array without its stream: numba would bind the new array to the stream, and its copies would not wait."""
 
     def __init__(self, array: DeviceArray) -> None:
         self._array = array

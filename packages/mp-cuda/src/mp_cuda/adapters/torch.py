@@ -1,4 +1,4 @@
-"""Tensors of torch: only when asked for by `register("torch")`, since torch.multiprocessing sends them itself."""
+"""torch: its tensors, only after `register("torch")`, because torch.multiprocessing sends them itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def types() -> tuple[type, ...]:
 
 
 def handles(obj: Any) -> bool:
-    """Is *obj* on a CUDA device? Tensors of the host stay with the reducer that they have."""
+    """Is *obj* on a CUDA device? Tensors of the host keep their reducer."""
     return bool(obj.is_cuda)
 
 
@@ -25,12 +25,12 @@ def view(obj: Any) -> DeviceArray:
     import torch
 
     if obj.requires_grad and not obj.is_leaf:
-        raise NotShareableError("the tensor is not a leaf, and gradients do not travel: send tensor.detach()")
+        raise NotShareableError("the tensor is not a leaf, and gradients cannot be sent: send tensor.detach()")
     stream = int(torch.cuda.current_stream(obj.device).cuda_stream) or None
-    # -1: no waiting, since the stream is known
+    # -1: do not wait, because the stream is known
     capsule = obj.detach().__dlpack__(stream=-1)
-    ptr, shape, strides, dtype, device, readonly, keeper = dlpack.read(capsule)
-    owner = (keeper, obj)
+    ptr, shape, strides, dtype, device, readonly, capsule_owner = dlpack.read(capsule)
+    owner = (capsule_owner, obj)
     return DeviceArray(ptr, shape, dtype, device, strides=strides, readonly=readonly, owner=owner, stream=stream)
 
 
@@ -38,5 +38,5 @@ def rebuild(array: DeviceArray) -> Any:
     import torch
 
     with torch.cuda.device(array.device):
-        # from_dlpack passes torch's current stream, and the array makes it wait for the sender.
+        # from_dlpack passes torch's current stream, which the array makes wait for the sender's work.
         return torch.from_dlpack(array)

@@ -1,45 +1,45 @@
-"""How another process comes to memory: a module for each way, with `export`, `open` and `close`."""
+"""Transports: the ways to open memory of another process, a module each, with `export`, `open`, `skip` and `close`."""
 
 from __future__ import annotations
 
 import importlib
 from typing import Any, Protocol, cast
 
-from mp_cuda.pointer import Extent
+from mp_cuda.pointer import AllocationInfo
 
 __all__ = ["Transport", "of", "suited"]
 
 
 class Transport(Protocol):
-    """What each module here has."""
+    """The functions of each module here."""
 
-    def export(self, extent: Extent) -> tuple[bytes, Any]:
-        """(handle, what else the receiver needs) of an allocation."""
+    def export(self, allocation: AllocationInfo) -> tuple[bytes, Any]:
+        """Return (handle, more data for the receiver) of an allocation."""
 
     def open(self, device: int, handle: bytes, extra: Any) -> tuple[int, Any]:
-        """(pointer here, what `close` needs); the context of *device* is current."""
+        """Return (pointer in this process, state for `close`). The context of *device* is current."""
 
     def skip(self, extra: Any) -> None:
-        """What *extra* holds is not needed: the memory is open already."""
+        """Discard *extra*: the memory is already open."""
 
     def close(self, ptr: int, state: Any) -> None:
-        """Give back what `open` returned; the context is current and the device idle."""
+        """Close what `open` returned. The context is current and the device idle."""
 
 
 _NAMES = ("handle", "pool")
 
 
 def of(name: str) -> Transport:
-    """The transport that a message names. `ValueError` when there is none of that name."""
+    """Return the transport that a message names. `ValueError` if there is none of that name."""
     if name not in _NAMES:
-        raise ValueError(f"the message of a device array is damaged: no transport is called {name!r}")
+        raise ValueError(f"the message of a device array is damaged: there is no transport {name!r}")
     return cast(Transport, importlib.import_module(f"mp_cuda.transports.{name}"))
 
 
-def suited(extent: Extent) -> str | None:
-    """The name of the transport for memory like this; None when there is none."""
-    if extent.managed or extent.host:
+def suited(allocation: AllocationInfo) -> str | None:
+    """Return the name of the transport for such memory, or None."""
+    if allocation.managed or allocation.host:
         return None
-    if extent.legacy:
+    if allocation.legacy:
         return "handle"
-    return "pool" if extent.pool and extent.pool_exportable else None
+    return "pool" if allocation.pool and allocation.pool_exportable else None

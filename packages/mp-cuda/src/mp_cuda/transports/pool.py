@@ -1,7 +1,7 @@
-"""Memory of a stream-ordered pool that was made for other processes: the pool by a descriptor, its pointer by a handle.
+"""Pools: memory of a stream-ordered pool made for sharing. A descriptor brings the pool, a handle the pointer.
 
-The driver does not count imports of one pointer: the first to free it unmaps it for all. So an allocation is imported
-once, as every mapping is, and its pool with it, since the address of a pool that has gone may be another's.
+The driver does not count imports of one pointer: the first free unmaps it for all. An allocation is therefore imported
+once, like every mapping, and its pool with it, since another pool may reuse the address of one that is gone.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from multiprocessing import resource_sharer
 from typing import Any
 
 from mp_cuda import driver
-from mp_cuda.pointer import Extent
+from mp_cuda.pointer import AllocationInfo
 from mp_cuda.process import me
 
 __all__ = ["close", "export", "open", "skip"]
@@ -23,17 +23,17 @@ def _fd_type() -> Any:
     return driver.bindings().CUmemAllocationHandleType(POSIX_FD)
 
 
-def export(extent: Extent) -> tuple[bytes, Any]:
-    pool = driver.bindings().CUmemoryPool(extent.pool)
-    data = driver.bytes_of(driver.call("cuMemPoolExportPointer", extent.base))
+def export(allocation: AllocationInfo) -> tuple[bytes, Any]:
+    pool = driver.bindings().CUmemoryPool(allocation.pool)
+    data = driver.bytes_of(driver.call("cuMemPoolExportPointer", allocation.base))
     fd = int(driver.call("cuMemPoolExportToShareableHandle", pool, _fd_type(), 0))
     try:
-        # Good for one receiver, over a socket of this process.
+        # One receiver can fetch it, over a socket of this process.
         sent = resource_sharer.DupFd(fd)
     finally:
         os.close(fd)
-    # What follows the driver's bytes makes them differ from those of every other allocation.
-    return data + me().nonce + extent.buffer_id.to_bytes(8, "little"), sent
+    # The driver's bytes alone may equal those of another allocation.
+    return data + me().nonce + allocation.buffer_id.to_bytes(8, "little"), sent
 
 
 def open(device: int, handle: bytes, extra: Any) -> tuple[int, Any]:

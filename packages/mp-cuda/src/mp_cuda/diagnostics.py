@@ -1,4 +1,4 @@
-"""What a bug report needs to know about devices."""
+"""Diagnostics: what a bug report says about CUDA devices."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ IPC_EVENTS, POOLS = 125, 115
 
 def situation() -> Iterator[tuple[str, str]]:
     """
-    What a bug report needs to know about devices: bindings, driver, each device, and what is known not to work here.
+    Describe bindings, driver and devices for a bug report, and name what is known not to work here.
 
     Returns
     -------
     iterator of (str, str)
-        A word, and what there is to say about it.
+        A name and its value.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What must hold when something goes wrong half-way: failing calls, interrupted steps, races, deaths in between."""
+"""Failing calls, interrupted steps, races and deaths at the worst moment."""
 
 from __future__ import annotations
 
@@ -16,49 +16,49 @@ from support.waiting import until
 
 import mp_cuda
 from mp_core import Lease
-from mp_cuda import driver, export, janitor, opened, process, signals
+from mp_cuda import driver, exports, finalizer_queue, imports, ipc_events, process
 from mp_cuda.dtype import dtype_of
 from mp_cuda.transports import handle as by_handle
 from mp_cuda.wire import Memory, Message
 
-# How long two threads are given to meet where only one may be.
-MEETING_S = 0.3
+# Seconds for a second thread to enter code that only one may be in.
+RACE_S = 0.3
 
 
-class Chore:
+class Task:
     device, after_work = 0, False
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error, self.done = error, threading.Event()
-        janitor.expect()
+        finalizer_queue.expect()
 
-    def finish(self) -> None:
+    def run(self) -> None:
         self.done.set()
         if self.error is not None:
             raise self.error
 
 
-def test_a_chore_that_fails_does_not_keep_the_others_from_being_done(caplog: pytest.LogCaptureFixture) -> None:
-    for _ in range(2):  # and the thread lives on
-        failing, next_one = Chore(OSError("no room")), Chore()
-        janitor.drop(failing)
-        janitor.drop(next_one)
+def test_the_tasks_after_a_failing_one_still_run(caplog: pytest.LogCaptureFixture) -> None:
+    for _ in range(2):  # the thread survives
+        failing, next_one = Task(OSError("no room")), Task()
+        finalizer_queue.put(failing)
+        finalizer_queue.put(next_one)
         assert next_one.done.wait(p.WAIT_S) and failing.done.is_set()
     assert until(lambda: caplog.text.count("no room") == 2)
 
 
-def test_an_interrupted_chore_loses_none_of_those_behind_it() -> None:
-    with janitor._working:  # the thread keeps out
-        first, second = Chore(KeyboardInterrupt()), Chore()
-        janitor.drop(first)
-        janitor.drop(second)
+def test_an_interrupted_task_loses_no_later_task() -> None:
+    with finalizer_queue._draining:  # keep the thread out
+        first, second = Task(KeyboardInterrupt()), Task()
+        finalizer_queue.put(first)
+        finalizer_queue.put(second)
         with pytest.raises(KeyboardInterrupt):
-            janitor.drain()
+            finalizer_queue.drain()
         assert not second.done.is_set()
     assert second.done.wait(p.WAIT_S)
 
 
-def test_without_a_thread_to_be_had_arrays_are_received_and_closed(mortal: p.Peer) -> None:
+def test_arrays_are_received_and_closed_when_no_thread_can_start(mortal: p.Peer) -> None:
     mortal.call(no_more_threads)
     mortal.call(p.keep, "a", mp_cuda.from_host(b"alone"))
     assert mortal.call(p.content, "a") == b"alone"
@@ -74,7 +74,7 @@ def no_more_threads() -> None:
     threading.Thread.start = start  # type: ignore[method-assign]
 
 
-def test_what_was_opened_for_an_array_that_was_never_made_is_closed_before_its_claim_goes(mortal: p.Peer) -> None:
+def test_memory_opened_for_an_array_that_fails_is_closed_before_its_reference_is_released(mortal: p.Peer) -> None:
     array = mp_cuda.from_host(b"nearly")
     mortal.call(no_memory_for_arrays)
     with pytest.raises(MemoryError):
@@ -87,25 +87,25 @@ def no_memory_for_arrays() -> None:
     def fail(*args: Any) -> None:
         raise MemoryError
 
-    opened.Received.__init__ = fail  # type: ignore[assignment, method-assign]
+    imports.Received.__init__ = fail  # type: ignore[assignment, method-assign]
 
 
 @pytest.mark.needs_stub
-def test_what_the_driver_does_not_close_stays_claimed_until_it_is(mortal: p.Peer, stub: Stub) -> None:
+def test_memory_that_the_driver_fails_to_close_stays_referenced_until_it_is_closed(mortal: p.Peer, stub: Stub) -> None:
     mortal.call(p.keep, "a", mp_cuda.from_host(b"stuck"))
     mortal.call(p.fail, "cuIpcCloseMemHandle", 1)
     mortal.call(p.drop, "a")
-    # Still open there, so not to be freed here: the stub counts that as a violation.
+    # It is still open there, so freeing it here would be a violation, which the stub counts.
     assert mortal.call(p.stats)["mappings"] == 1
     assert not mp_cuda.wait_released(0.3)
-    mortal.close()  # at its end it closes it after all
+    mortal.close()  # its exit closes it
     assert mp_cuda.wait_released(p.WAIT_S)
 
 
 def test_an_equal_handle_of_another_process_is_another_allocation(
     peer: p.Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pid is used again, and the driver's handle may have nothing else in it."""
+    """Pids are reused, and the driver's handle may contain nothing else."""
     pointers = iter([0x7000_0000, 0x7000_1000])
     monkeypatch.setattr(by_handle, "open", lambda *args: (next(pointers), None))
     monkeypatch.setattr(by_handle, "close", lambda *args: None)
@@ -114,7 +114,7 @@ def test_an_equal_handle_of_another_process_is_another_allocation(
     for owner, offer in zip((one, another, one), peer.call(offers, "lease", 3), strict=True):
         memory = Memory("handle", driver.uuid_of(0), owner, 1, b"equal" * 12 + b"----", 100)
         message = Message("", (1,), (1,), dtype_of("|u1"), False, b"", 0, memory, (offer,))
-        received.append(opened.receive(message))
+        received.append(imports.receive(message))
     assert [r.mapping.ptr for r in received] == [0x7000_0000, 0x7000_1000, 0x7000_0000]
     del received
     gc.collect()
@@ -130,11 +130,11 @@ def offers(name: str, count: int) -> list[bytes]:
 def test_an_equal_event_of_another_process_is_another_event(peer: p.Peer) -> None:
     handle = peer.call(event_handle, "e")
     one, another = (process.me()._replace(nonce=nonce) for nonce in (b"-first--", b"-second-"))
-    first = signals.open_signal(0, one, handle)
-    assert signals.open_signal(0, another, handle) is not first
-    assert signals.open_signal(0, one, handle) is first
+    first = ipc_events.open_event(0, one, handle)
+    assert ipc_events.open_event(0, another, handle) is not first
+    assert ipc_events.open_event(0, one, handle) is first
     del first
-    signals.close_all()
+    ipc_events.close_all()
     gc.collect()
     mp_cuda.ipc_collect()
 
@@ -145,14 +145,14 @@ def event_handle(name: str) -> bytes:
     return handle
 
 
-def meeting(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, when: Any = lambda *args: True) -> None:
-    """Whoever calls this waits for a second one to call it as well, for a moment."""
+def race(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, when: Any = lambda *args: True) -> None:
+    """Make a caller of *where*.*name* wait up to 0.3 s for a second caller."""
     barrier, original = threading.Barrier(2), getattr(where, name)
 
     def wait_for_another(*args: Any) -> Any:
         if when(*args):
             try:
-                barrier.wait(MEETING_S)
+                barrier.wait(RACE_S)
             except threading.BrokenBarrierError:
                 pass
         return original(*args)
@@ -161,7 +161,7 @@ def meeting(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, when: Any = 
 
 
 def at_once(messages: list[bytes]) -> list[Any]:
-    """What the messages are, each read in a thread of its own."""
+    """Unpickle the messages, each in its own thread."""
     results: list[Any] = [None] * len(messages)
 
     def load(i: int) -> None:
@@ -189,7 +189,7 @@ def test_two_threads_that_receive_one_allocation_at_once_open_it_once(
     peer: p.Peer, stub: Stub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = peer.call(made_and_shared, "a", b"at once", 2)
-    meeting(monkeypatch, by_handle, "open")
+    race(monkeypatch, by_handle, "open")
     before = stub.counters()["opens"]
     one, two = at_once(messages)
     assert one.ptr == two.ptr and one.copy_to_host() == b"at once"
@@ -200,7 +200,7 @@ def test_two_threads_that_receive_one_event_at_once_get_one_event(
     peer: p.Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = peer.call(event_shared_twice, "e")
-    meeting(monkeypatch, driver, "call", lambda name, *args: name == "cuIpcOpenEventHandle")
+    race(monkeypatch, driver, "call", lambda name, *args: name == "cuIpcOpenEventHandle")
     one, two = at_once(messages)
     assert isinstance(one, mp_cuda.Event)
     assert one is two
@@ -225,43 +225,43 @@ def test_an_event_lives_while_a_stream_here_waits_for_it(peer: p.Peer, stub: Stu
     message, _ = peer.call(event_shared_twice, "e")
     event = pickle.loads(message)
     peer.call(p.drop, "e")
-    peer.call(take_back_what_is_under_way)
+    peer.call(revoke_in_flight)
     work = mp_cuda.Stream(0)
-    stub.hold(work.ptr, gate)
+    stub.stop_at(work.ptr, gate)
     event.wait(work)
     del event
     gc.collect()
     assert not until(lambda: peer.call(p.stats)["live_sends"] == 0, 0.3)
-    stub.open(gate)
+    stub.open_gate(gate)
     assert until(lambda: peer.call(p.stats)["live_sends"] == 0, p.WAIT_S)
 
 
-def take_back_what_is_under_way() -> None:
+def revoke_in_flight() -> None:
     mp_cuda.ipc_collect(in_flight_older_than=0)
 
 
 @pytest.mark.needs_stub
-def test_waiting_for_receivers_keeps_to_its_timeout_while_this_process_works(
+def test_waiting_for_receivers_respects_its_timeout_while_this_process_works(
     peer: p.Peer, stub: Stub, gate: int
 ) -> None:
     theirs, ours = peer.call(p.make, "theirs", b"theirs"), mp_cuda.from_host(b"ours")
     peer.call(p.keep, "ours", ours)
     work = mp_cuda.Stream(0)
-    stub.hold(work.ptr, gate)
-    del theirs  # cannot be closed before the gate opens
+    stub.stop_at(work.ptr, gate)
+    del theirs  # it cannot be closed before the gate opens
     answers: list[bool] = []
     thread = threading.Thread(target=lambda: answers.append(mp_cuda.wait_released(timeout=0.1)))
     thread.start()
     thread.join(5)
     still_there = thread.is_alive()
-    stub.open(gate)
+    stub.open_gate(gate)
     thread.join(p.WAIT_S)
     assert not still_there and answers == [False]
 
 
 def test_a_send_that_fails_half_way_keeps_no_event(monkeypatch: pytest.MonkeyPatch) -> None:
     def in_use() -> int:
-        return signals._made - sum(len(free) for free in signals._free.values())
+        return ipc_events._made - sum(len(free) for free in ipc_events._free.values())
 
     def fail(*args: Any, **more: Any) -> Any:
         raise OSError(24, "Too many open files")
@@ -274,10 +274,10 @@ def test_a_send_that_fails_half_way_keeps_no_event(monkeypatch: pytest.MonkeyPat
             with pytest.raises(OSError, match="Too many"):
                 mp_cuda.share(array)
     assert in_use() == before
-    assert not export.exports
+    assert not exports.exports
 
 
-def test_a_receiver_killed_before_it_reads_leaves_a_message_that_can_be_taken_back(mortal: p.Peer) -> None:
+def test_a_receiver_killed_before_it_reads_leaves_a_message_that_can_be_revoked(mortal: p.Peer) -> None:
     pid = mortal.process.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -307,10 +307,10 @@ def die_when_packing() -> None:
     reduce.pack = die  # type: ignore[assignment]
 
 
-def test_a_process_that_may_wait_at_its_exit_stays_until_its_receivers_are_done(mortal: p.Peer) -> None:
+def test_a_process_that_waits_at_exit_stays_until_its_receivers_are_done(mortal: p.Peer) -> None:
     mortal.call(wait_at_exit, 60.0)
     array = mortal.call(p.make, "a", b"patient")
-    mortal.connection.close()  # and so it ends
+    mortal.connection.close()  # this ends it
     mortal.process.join(0.5)
     assert mortal.process.exitcode is None
     assert array.producer_alive and array.copy_to_host() == b"patient"

@@ -1,7 +1,7 @@
-"""Receiving: each allocation of another process is opened once here, and closed after the last array on it has gone.
+"""Imports: allocations of other processes, each opened once here and closed after the last array on it is gone.
 
-The order is what the driver demands: wait for our own work on the device, close the memory, and only then give the
-claim back. Finalizers leave all three to the janitor.
+The driver demands this order: wait for this process's work on the device, close the memory, and only then release the
+lease reference. Finalizers leave all three to the finalizer queue.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ import weakref
 from typing import Any
 
 from mp_core import Claim, ReceiveError, claim_lease
-from mp_cuda import driver, janitor, signals, transports
+from mp_cuda import at_exit, driver, finalizer_queue, ipc_events, transports
 from mp_cuda.errors import DriverError, MpCudaError, ProducerGoneError, StaleHandleError
 from mp_cuda.process import Process
 from mp_cuda.stream import LEGACY
 from mp_cuda.wire import Memory, Message, Ready
 
-__all__ = ["Mapping", "Received", "claim_any", "find", "mappings", "open_ready", "receive"]
+__all__ = ["Mapping", "Received", "find", "mappings", "open_ready", "receive", "receive_reference"]
 
 _lock = threading.RLock()
 mappings: dict[tuple[Process, bytes, int], Mapping] = {}
-"""What is open here, by owner, handle and device: of a process that has ended, another may have the pid and handle."""
+"""Open allocations. The owner is part of the key: after it ends, another process may have its pid and its handle."""
 _starts: dict[int, list[tuple[int, Mapping]]] = {}
 
 
@@ -42,77 +42,81 @@ class Mapping:
         mappings[self.key] = self
         bisect.insort(_starts.setdefault(device, []), (self.ptr, self), key=lambda pair: pair[0])
 
-    def leave(self) -> None:
-        """One array less. Under the lock, and with the device idle. When closing fails, it is one as before."""
+    def drop_user(self) -> None:
+        """Count one array less. Call it under the lock, with the device idle. If closing fails, the count stays."""
         if self.users == 1:
             self.close()
         self.users -= 1
 
     def close(self) -> None:
-        """Nobody needs it. Under the lock."""
+        """Close the memory. Call it under the lock."""
         with driver.guard(self.device):
             transports.of(self.memory.transport).close(self.ptr, self.state)
         del mappings[self.key]
         _starts[self.device].remove((self.ptr, self))
 
 
-class _Leave:
-    """Close, if nobody else needs it open; then give the claims back.
+class _Close:
+    """Close the memory if no other array needs it, then release the lease references.
 
-    What the driver does not close stays claimed: its owner must not free it. It is tried again at the end.
+    If the driver fails to close it, the references stay, because the owner must not free it. The exit tries again.
     """
 
     after_work = True
 
-    def __init__(self, mapping: Mapping, claims: list[Claim]) -> None:
-        self.device, self.mapping, self.claims = mapping.device, mapping, claims
+    def __init__(self, mapping: Mapping, references: list[Claim]) -> None:
+        self.device, self.mapping, self.references = mapping.device, mapping, references
 
-    def finish(self) -> None:
+    def run(self) -> None:
         try:
             with _lock:
-                self.mapping.leave()
+                self.mapping.drop_user()
         except BaseException:
-            _stuck.append(self)
+            _failed.append(self)
             raise
-        for claim in self.claims:
-            claim.release()
+        for reference in self.references:
+            reference.release()
 
 
-_stuck: list[_Leave] = []
+_failed: list[_Close] = []
 
 
 class Received:
-    """What an array that arrived stands on: open memory, the claim on it, and the event to wait for."""
+    """The content of one message: open memory, the lease reference for it, and the event to wait for."""
 
-    __slots__ = ("__weakref__", "_chore", "claim", "mapping", "memory", "signal")
+    __slots__ = ("__weakref__", "_task", "event", "mapping", "memory", "reference")
 
-    def __init__(self, mapping: Mapping, memory: Memory, claims: list[Claim], signal: signals.Opened | None) -> None:
-        # The mapping may have been opened for an earlier message; the claim is on this one's lease.
-        self.mapping, self.memory, self.claim, self.signal = mapping, memory, claims[0], signal
-        janitor.expect()
-        self._chore = _Leave(mapping, list(claims))
+    def __init__(
+        self, mapping: Mapping, memory: Memory, references: list[Claim], event: ipc_events.ImportedEvent | None
+    ) -> None:
+        # The mapping may have been opened for an earlier message; the reference is to this message's lease.
+        self.mapping, self.memory, self.reference, self.event = mapping, memory, references[0], event
+        finalizer_queue.expect()
+        self._task = _Close(mapping, list(references))
         mapping.users += 1
-        claims.clear()  # they go when the array goes
+        references.clear()  # the task releases them
         mapping.received.add(self)
 
     @property
     def producer_alive(self) -> bool:
-        """Does the process that owns the memory run still?"""
+        """Is the process that owns the memory still running?"""
         return self.memory.owner.alive
 
     def make_wait(self, stream: Any) -> None:
-        """What *stream* is given from now on begins after the sender's work."""
-        if self.signal is not None:
-            self.signal.wait_on(stream)
+        """Make later work on *stream* wait for the sender's work."""
+        if self.event is not None:
+            self.event.wait_on(stream)
 
-    def __del__(self, drop: Any = janitor.drop) -> None:
-        chore = getattr(self, "_chore", None)
-        if chore is not None:
-            drop(chore)
+    def __del__(self, put: Any = finalizer_queue.put) -> None:
+        task = getattr(self, "_task", None)
+        if task is not None:
+            put(task)
 
 
-def claim_any(offers: tuple[bytes, ...]) -> Claim:
-    """One of the claims that a message has; `StaleHandleError` when all are taken, or were taken back."""
+def receive_reference(offers: tuple[bytes, ...]) -> Claim:
+    """
+    Receive one of a message's lease references. `StaleHandleError` if all were received or revoked.
+    """
     problem: Exception | None = None
     for offer in offers:
         try:
@@ -123,21 +127,21 @@ def claim_any(offers: tuple[bytes, ...]) -> Claim:
             problem = error
     raise StaleHandleError(
         f"this message was made for {len(offers)} receiver{'s' * (len(offers) != 1)} and has been received by as many, "
-        "or it was taken back by its sender; share(obj, receivers=n) makes one for more"
+        "or its sender has revoked it; share(obj, receivers=n) makes one for more"
     ) from problem
 
 
 def receive(message: Message) -> Received:
     """
-    Open the memory that *message* speaks of.
+    Open the memory that *message* describes.
 
-    Raises `StaleHandleError`, `ProducerGoneError`, `DeviceNotVisibleError`, or `DriverError` as the driver says.
+    Raises `StaleHandleError`, `ProducerGoneError`, `DeviceNotVisibleError`, or `DriverError` if the driver refuses.
     """
     memory = message.memory
     assert memory is not None
     device = driver.ordinal_of(memory.uuid)
     try:
-        claims = [claim_any(message.offers)]
+        references = [receive_reference(message.offers)]
     except StaleHandleError:
         if memory.owner.alive:
             raise
@@ -146,8 +150,8 @@ def receive(message: Message) -> Received:
         if not memory.owner.alive:
             raise _gone(memory)
         if message.ready is not None and message.ready.offers:
-            claims.append(claim_any(message.ready.offers))
-        signal = open_ready(device, message.ready)
+            references.append(receive_reference(message.ready.offers))
+        event = open_ready(device, message.ready)
         try:
             with _lock:
                 mapping = mappings.get((memory.owner, memory.handle, device))
@@ -155,36 +159,36 @@ def receive(message: Message) -> Received:
                     mapping = Mapping(device, memory)
                 else:
                     transports.of(memory.transport).skip(memory.extra)
-                received = Received(mapping, memory, claims, signal)
+                received = Received(mapping, memory, references, event)
         except MpCudaError as error:
             raise _explained(error, memory) from error
     except BaseException:
-        _close_unused(memory, device)  # before the claims go, as ever
-        for claim in claims:
-            claim.release()
+        _close_unused(memory, device)  # before the references are released, as always
+        for reference in references:
+            reference.release()
         raise
     received.make_wait(LEGACY)
     return received
 
 
 def _close_unused(memory: Memory, device: int) -> None:
-    """What was opened for an array that was never made."""
+    """Close memory that was opened for an array that could not be made."""
     with _lock:
         mapping = mappings.get((memory.owner, memory.handle, device))
         if mapping is not None and not mapping.users:
             mapping.close()
 
 
-def open_ready(device: int, ready: Ready | None) -> signals.Opened | None:
-    """The event of a message, to be waited for; None when there is nothing to wait for."""
+def open_ready(device: int, ready: Ready | None) -> ipc_events.ImportedEvent | None:
+    """Open the event of a message. Return None if there is no work to wait for."""
     if ready is None:
         return None
     try:
-        return signals.open_signal(device, ready.owner, ready.handle)
+        return ipc_events.open_event(device, ready.owner, ready.handle)
     except MpCudaError:
         if ready.owner.alive:
             raise
-        return None  # and with its process, its work on the device has ended
+        return None  # the work on the device ended with its process
 
 
 def _gone(memory: Memory) -> ProducerGoneError:
@@ -199,15 +203,14 @@ def _explained(error: MpCudaError, memory: Memory) -> MpCudaError:
         return _gone(memory)
     if isinstance(error, DriverError) and error.code == 201:
         return MpCudaError(
-            f"the driver takes process {memory.owner.pid} for this one ({error}): both have the "
-            f"same pid in containers of "
-            "their own; run them in one pid namespace (docker run --pid=host or --pid=container:...)"
+            f"the driver takes process {memory.owner.pid} for this one ({error}): both have the same pid, in different "
+            "containers; run them in one pid namespace (docker run --pid=host or --pid=container:...)"
         )
     return error
 
 
 def find(ptr: int, device: int) -> Received | None:
-    """Something received that has *ptr* in its memory, to send it on; None when it is nobody else's memory."""
+    """Find a received message whose memory contains *ptr*. Return None if no other process owns that memory."""
     with _lock:
         starts = _starts.get(device)
         if not starts:
@@ -219,23 +222,30 @@ def find(ptr: int, device: int) -> Received | None:
         if ptr >= mapping.ptr + mapping.memory.nbytes:
             return None
         for received in mapping.received:
-            if not received.claim.released:
+            if not received.reference.released:
                 return received
     return None
 
 
 def close_all() -> None:
-    """At the end of the process: everything is closed, also what arrays still stand on; then the claims go."""
+    """Close all memory, even if arrays still use it, and release the lease references."""
     with _lock:
         for mapping in list(mappings.values()):
-            chores = [received._chore for received in mapping.received]
+            tasks = [received._task for received in mapping.received]
             for received in list(mapping.received):
-                received._chore = None  # type: ignore[assignment]
-            for chore in chores:
-                chore.finish()
-        for chore in list(_stuck):
-            _stuck.remove(chore)
-            chore.finish()
+                received._task = None  # type: ignore[assignment]
+            for task in tasks:
+                task.run()
+        for task in list(_failed):
+            _failed.remove(task)
+            task.run()
+
+
+@at_exit.register(at_exit.Step.IMPORTS)
+def _close_at_exit() -> None:
+    for device in {mapping.device for mapping in mappings.values()}:
+        driver.synchronize(device)
+    close_all()
 
 
 @driver.after_fork
@@ -244,12 +254,12 @@ def _forget() -> None:
     _lock = threading.RLock()
     for mapping in mappings.values():
         for received in list(mapping.received):
-            for claim in received._chore.claims:
-                claim.release()
-            received._chore = None  # type: ignore[assignment]
-    for chore in _stuck:
-        for claim in chore.claims:
-            claim.release()
-    _stuck.clear()
+            for reference in received._task.references:
+                reference.release()
+            received._task = None  # type: ignore[assignment]
+    for task in _failed:
+        for reference in task.references:
+            reference.release()
+    _failed.clear()
     mappings.clear()
     _starts.clear()

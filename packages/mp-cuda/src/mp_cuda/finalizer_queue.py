@@ -1,0 +1,155 @@
+"""Finalizer queue: work that finalizers must not do themselves, such as closing, freeing and waiting for the device.
+
+A finalizer may run anywhere, inside any lock, in any thread. It therefore only appends a task to a deque and a token to
+a `SimpleQueue`, which is reentrant. A daemon thread, `mp-cuda-cleanup`, runs the tasks; it exists while any object
+exists that will queue one. `drain()` runs them in the calling thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from typing import Protocol
+
+from mp_core import set_thread_name
+from mp_cuda import at_exit, driver
+from mp_cuda.errors import DriverError, MpCudaError
+
+__all__ = ["Task", "drain", "expect", "pending", "put"]
+
+_log = logging.getLogger("mp_cuda")
+RETRY_S = 0.05
+RELAXED = 2
+
+
+class Task(Protocol):
+    """Work to do once its object is gone."""
+
+    device: int
+    after_work: bool
+    """Must all earlier work on the device be done first?"""
+
+    def run(self) -> None: ...
+
+
+_tasks: deque[Task] = deque()
+_wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+_lock = threading.RLock()
+_draining = threading.RLock()
+_expected = 0
+_thread: threading.Thread | None = None
+
+
+def expect() -> None:
+    """Announce an object that will queue a task, so that the thread runs. Never raises."""
+    global _expected, _thread
+    with _lock:
+        _expected += 1
+        if _thread is None:
+            thread = threading.Thread(target=_run, name="mp-cuda-cleanup", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # too many threads, or the interpreter is ending: the next `drain` does it
+                _log.warning("cannot start the thread that closes device memory: %s", error)
+            else:
+                _thread = thread
+
+
+def put(task: Task) -> None:
+    """Queue *task*. Neither locks, blocks nor calls the driver."""
+    _tasks.append(task)
+    _wakeups.put(None)
+
+
+def pending() -> int:
+    """Count the tasks that are queued and not done."""
+    return len(_tasks)
+
+
+def drain(*, wait: bool = True) -> None:
+    """Run all tasks queued so far; without *wait*, only those that can run at once."""
+    global _expected
+    if not _draining.acquire(blocking=wait):
+        return
+    todo: deque[Task] = deque()
+    left: list[Task] = []
+    done = 0
+    try:
+        while _tasks:
+            todo.append(_tasks.popleft())
+        # Tasks that need no wait come first: the device may be busy for long.
+        todo = deque(sorted(todo, key=lambda task: task.after_work))
+        idle: dict[int, bool] = {}
+        while todo:
+            task = todo[0]
+            # One wait for the device covers all tasks queued before it.
+            if task.after_work and task.device not in idle:
+                idle[task.device] = wait and _wait_for(task.device)
+            todo.popleft()
+            if task.after_work and not idle[task.device]:
+                left.append(task)
+                continue
+            done += 1
+            try:
+                task.run()
+            except Exception as error:  # the other tasks must still run
+                _log.warning("%s: %r", type(task).__name__, error)
+    finally:
+        # An interrupted wait loses no task.
+        _tasks.extend(left)
+        _tasks.extend(todo)
+        with _lock:
+            _expected -= done
+        _draining.release()
+    _wakeups.put(None)
+
+
+def _wait_for(device: int) -> bool:
+    try:
+        driver.synchronize(device)
+    except DriverError as error:
+        if 900 <= error.code < 920:  # a stream is being captured into a graph; its work has not begun
+            return False
+        _log.warning("waiting for device %d: %s", device, error)
+    return True
+
+
+def _run() -> None:
+    global _thread
+    set_thread_name("mp-cuda-cleanup")
+    _relax()
+    while True:
+        try:
+            _wakeups.get(timeout=RETRY_S if _tasks else None)
+        except queue.Empty:
+            pass
+        if _tasks:
+            drain()
+        with _lock:
+            if _expected == 0:
+                _thread = None
+                return
+
+
+def _relax() -> None:
+    """Keep this thread's calls from invalidating a stream capture in another thread."""
+    try:
+        mode = driver.bindings().CUstreamCaptureMode(RELAXED)
+        driver.call("cuThreadExchangeStreamCaptureMode", mode)
+    except MpCudaError:
+        pass
+
+
+at_exit.register(at_exit.Step.FINALIZERS)(drain)
+
+
+@driver.after_fork
+def _forget() -> None:
+    global _lock, _draining, _wakeups, _thread, _expected
+    _lock, _draining = threading.RLock(), threading.RLock()
+    _wakeups = queue.SimpleQueue()
+    _thread = None
+    _expected = 0
+    _tasks.clear()

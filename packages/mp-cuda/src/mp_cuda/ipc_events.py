@@ -1,0 +1,174 @@
+"""IPC events: they order a sender's work on the device before a receiver's.
+
+Note [One event per message]
+----------------------------
+Each message has an event, recorded on the stream that produced its bytes. The receiver makes its own streams wait for
+it; no thread blocks. Events come from a pool and return to it when the last receiver has released the message, so that
+no event is recorded again while a stream still waits for it. Events of the pool are never destroyed, so that a receiver
+can keep an opened event and find it by its handle. If no event is available, the sender waits for its stream instead.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict, deque
+from typing import Any
+
+from mp_core import collect_leases
+from mp_cuda import at_exit, driver, finalizer_queue, policy
+from mp_cuda.errors import DriverError
+from mp_cuda.process import Process
+from mp_cuda.stream import as_stream
+
+__all__ = ["ImportedEvent", "PooledEvent", "close_all", "counts", "open_event", "record"]
+
+INTERPROCESS, DISABLE_TIMING, BLOCKING_SYNC = 4, 2, 1
+KEPT_OPEN = 1024
+
+_lock = threading.RLock()
+_free: dict[int, deque[PooledEvent]] = {}
+_made = 0
+
+
+# ---- the sender's side -----------------------------------------------------------------------------------------------
+
+
+class PooledEvent:
+    """An event of the pool, with the 64-byte handle that opens it in another process."""
+
+    __slots__ = ("device", "event", "handle")
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.event = driver.call("cuEventCreate", INTERPROCESS | DISABLE_TIMING | BLOCKING_SYNC)
+        self.handle = driver.bytes_of(driver.call("cuIpcGetEventHandle", self.event))
+
+    def wait_on(self, stream: Any) -> None:
+        """Make later work on *stream* wait for the recorded work."""
+        with driver.guard(self.device):
+            driver.call("cuStreamWaitEvent", as_stream(stream), self.event, 0)
+
+    def return_to_pool(self) -> None:
+        """Return an event that no stream waits for any more. Does not lock."""
+        _free[self.device].append(self)
+
+
+def record(device: int, stream: Any) -> PooledEvent | None:
+    """
+    Record an event on *stream*. If the pool has none, wait for the stream and return None.
+    """
+    with driver.guard(device):
+        event = _take(device)
+        if event is None:
+            driver.call("cuStreamSynchronize", as_stream(stream))
+            return None
+        driver.call("cuEventRecord", event.event, as_stream(stream))
+    return event
+
+
+def _take(device: int) -> PooledEvent | None:
+    global _made
+    free = _free.setdefault(device, deque())
+    try:
+        return free.popleft()
+    except IndexError:
+        pass
+    with _lock:
+        if _made >= policy.event_pool:
+            collect_leases()
+            return free.popleft() if free else None
+        try:
+            event = PooledEvent(device)
+        except DriverError:
+            return None
+        _made += 1
+    return event
+
+
+# ---- the receiver's side ---------------------------------------------------------------------------------------------
+
+
+class _Destroy:
+    after_work = False
+
+    def __init__(self, device: int, event: Any) -> None:
+        self.device, self.event = device, event
+
+    def run(self) -> None:
+        with driver.guard(self.device):
+            driver.call("cuEventDestroy", self.event)
+
+
+class ImportedEvent:
+    """An event of another process."""
+
+    __slots__ = ("__weakref__", "_task", "device", "event")
+
+    def __init__(self, device: int, handle: bytes) -> None:
+        self.device = device
+        with driver.guard(device):
+            self.event = driver.call("cuIpcOpenEventHandle", driver.handle_from("CUipcEventHandle", handle))
+        self._task = _Destroy(device, self.event)
+        finalizer_queue.expect()
+
+    def wait_on(self, stream: Any) -> None:
+        """Make later work on *stream* wait for the recorded work."""
+        with driver.guard(self.device):
+            driver.call("cuStreamWaitEvent", as_stream(stream), self.event, 0)
+
+    def __del__(self, put: Any = finalizer_queue.put) -> None:
+        task = getattr(self, "_task", None)
+        if task is not None:
+            put(task)
+
+
+_recent: OrderedDict[tuple[Process, bytes], ImportedEvent] = OrderedDict()
+_opened: weakref.WeakValueDictionary[tuple[Process, bytes], ImportedEvent] = weakref.WeakValueDictionary()
+
+
+def open_event(device: int, owner: Process, handle: bytes) -> ImportedEvent:
+    """
+    Open the event of *owner* with *handle*, or return the one already open. The last 1024 stay open.
+
+    The key includes the owner because an open event may outlive it, and a later process may have its pid and handles.
+    """
+    key = owner, handle
+    with _lock:
+        event = _opened.get(key)
+        if event is None:
+            event = _opened[key] = ImportedEvent(device, handle)
+        _recent[key] = event
+        _recent.move_to_end(key)
+        if len(_recent) > KEPT_OPEN:
+            _recent.popitem(last=False)
+    return event
+
+
+def counts() -> tuple[int, int]:
+    """(events in the pool and in use, events of other processes that are open)"""
+    return _made, len(_opened)
+
+
+def close_all() -> None:
+    """Close the events of other processes that are kept open only for reuse."""
+    with _lock:
+        _recent.clear()
+
+
+@at_exit.register(at_exit.Step.EVENTS)
+def _close_at_exit() -> None:
+    close_all()
+    finalizer_queue.drain()
+
+
+@driver.after_fork
+def _forget() -> None:
+    global _lock, _made
+    _lock = threading.RLock()
+    _made = 0
+    for event in list(_recent.values()):
+        event._task = None  # type: ignore[assignment]
+    _recent.clear()
+    _opened.clear()
+    _free.clear()
