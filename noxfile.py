@@ -280,7 +280,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session(tags=["ci"])
 def lint(session: nox.Session) -> None:
-    """ruff, mypy --strict on our packages, clang-format; nothing is changed."""
+    """Check with ruff, mypy --strict, clang-format and the prose linter; change nothing."""
     session.install(*GROUPS["lint"])
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -288,6 +288,7 @@ def lint(session: nox.Session) -> None:
     path = os.pathsep.join(str(p) for p in sorted((ROOT / "packages").glob("*/src")))
     session.run("mypy", "--strict", *sources, "tests/typing", env={"MYPYPATH": path})
     session.run("clang-format", "--dry-run", "-Werror", *c_files())
+    session.run("python", "-m", "tools.prose")
 
 
 @nox.session(name="typing", default=False)
