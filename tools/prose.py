@@ -34,7 +34,7 @@ packages/mp-all/src packages/mp-core/hatch_build.py packages/mp-core/native pack
 packages/mp-pool/src packages/mp-reductions/src packages/mp-spawn/src
 tests/beside_torch tests/conftest.py tests/containers tests/contract tests/core tests/crash tests/cuda tests/pool
 tests/reductions tests/spawn tests/support tests/test_leak_check.py tests/typing
-""".split()
+""".split()  # noqa: SIM905
 
 # A sentence begins a text, a table cell or a list item, or follows the end of another sentence.
 CLAUSE = re.compile(
