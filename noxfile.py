@@ -347,14 +347,15 @@ def dev(session: nox.Session) -> None:
     session.log("now: . .venv/bin/activate && pytest")
 
 
-@nox.session(python=False, default=False)
+@nox.session(default=False)
 def bump(session: nox.Session) -> None:
     """Set the one version everywhere: nox -s bump -- X.Y.Z"""
-    session.run(sys.executable, "-m", "tools.version", *session.posargs, external=True)
+    session.install(*GROUPS["version"])
+    session.run("bump-my-version", "bump", "--new-version", *session.posargs)
 
 
 @nox.session(default=False)
 def release(session: nox.Session) -> None:
     """Version, changelog, commit, build, check, tag; all but the upload: nox -s release -- X.Y.Z [--dry-run]."""
-    session.install(*GROUPS["build"], *GROUPS["wheels"])
+    session.install(*GROUPS["build"], *GROUPS["wheels"], *GROUPS["version"])
     session.run("python", "-m", "tools.release", *session.posargs)

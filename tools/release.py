@@ -15,13 +15,29 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
-
-from tools.version import current, numbers, set_version
 
 ROOT = Path(__file__).parents[1]
 CHANGELOG = ROOT / "CHANGELOG.md"
 UNRELEASED = re.compile(r"^## Unreleased\n(?P<entries>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def current() -> str:
+    """Return the version of the sources."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["bumpversion"]["current_version"])
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """
+    Return the three numbers of a version, and end the program if it is not X.Y.Z.
+
+    >>> numbers("0.12.3") > numbers("0.9.0")
+    True
+    """
+    if not re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}", version):
+        raise SystemExit(f"a version is three numbers, as in {current()}, and not {version!r}")
+    return tuple(map(int, version.split(".")))
 
 
 def git(*args: str) -> str:
@@ -85,7 +101,8 @@ def release(version: str, dry_run: bool) -> None:
     done = False
     with tempfile.TemporaryDirectory(prefix="mp-release-") as folder:
         try:
-            set_version(version)
+            bump = [sys.executable, "-m", "bumpversion", "bump", "--new-version", version]
+            subprocess.run(bump, cwd=ROOT, check=True)
             CHANGELOG.write_text(changelog)
             git("commit", "--all", "--quiet", "-m", f"release: {version}")
             build(Path(folder) / "dist")

@@ -87,6 +87,11 @@ def test_the_c_source_is_of_the_one_version() -> None:
     assert stated == {VERSION}
 
 
+def test_the_version_to_bump_is_the_one_version() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert tool["bumpversion"]["current_version"] == VERSION
+
+
 def test_the_version_is_three_numbers() -> None:
     assert re.fullmatch(r"\d+\.\d+\.\d+", VERSION)
 
