@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,10 @@ def needs_pictures() -> None:
 def test_an_example_runs_and_its_assertions_hold(example: Path, strategy: str) -> None:
     if "import pandas" in example.read_text():
         pytest.importorskip("pandas", reason="pandas is not installed: nox -s containers")
-    assert succeeded(run_python(str(example), MP_SHARING_STRATEGY=strategy))
+    done = run_python(str(example), MP_SHARING_STRATEGY=strategy)
+    # On a busy machine the launcher ends, and logs, a rank that has not failed by itself within the grace period.
+    done.stderr = re.sub(r"(?m)^Terminating process \d+ via signal SIG\w+\n", "", done.stderr)
+    assert succeeded(done)
 
 
 def test_the_two_programs_differ_in_one_line() -> None:
