@@ -27,7 +27,7 @@ C = {".c", ".h"}
 OTHER = {".py", ".pyi", ".toml", ".yml", ".yaml", ".svg", ""}
 # Files with examples of both.
 OURS = ["tools/prose.py", "tools/retired_words.toml", "tests/packaging/test_prose.py"]
-# Paths that nobody has gone through yet, with everything below them.
+# Paths that still have complaints, with everything below them.
 NOT_YET = """
 benchmarks/cuda.py docs/cuda.md libshm
 packages/mp-all/src packages/mp-core/hatch_build.py packages/mp-core/native packages/mp-core/src packages/mp-cuda/src
@@ -124,7 +124,7 @@ def c_prose(source: str) -> Iterator[tuple[int, str]]:
 
 
 def prose(path: str, text: str) -> Iterator[tuple[int, str]]:
-    """Yield what is English in a file, with the line at which it begins."""
+    """Yield the English parts of a file, each with its first line."""
     suffix = Path(path).suffix
     if suffix in PROSE:
         yield 1, without_code(text)
