@@ -1,5 +1,5 @@
 #!/bin/sh
-# Set up nox in .venv-nox, then hand over to it: `./do` runs the tests, `./do -s demo` the main job.
+# Set up nox in .venv-nox, and run it: `./do` runs the tests, `./do -s demo` the demo.
 # Needs Python >= 3.11 with venv, a C compiler and make; everything else installs itself.
 set -eu
 cd "$(dirname "$0")"

@@ -1,4 +1,4 @@
-"""The one door: everything that is done to this repository is a session here. `nox -l` is the help."""
+"""Sessions for all work on this repository. `nox -l` is the help."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SANITIZERS = {
     "tsan": ["SAN=thread"],
     "valgrind": ["WRAP=valgrind -q --error-exitcode=9"],
 }
-# The oldest that mp-cuda works with, the last of its line (without `.reserved`), one in between, and the newest.
+# The oldest version that mp-cuda supports, the last 12.9 (without `.reserved`), one in between, and the newest.
 BINDINGS = {
     "12.9.1": "cuda-bindings==12.9.1",
     "12.9": "cuda-bindings==12.9.*",
@@ -31,15 +31,15 @@ BINDINGS = {
 
 GROUPS = nox.project.load_toml("pyproject.toml")["dependency-groups"]
 
-# Interpreters that pyenv keeps, where there is a pyenv: nox looks for python3.12 and its like on PATH.
+# Interpreters of pyenv, if installed: nox looks for python3.12 and so on on PATH.
 _pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *(str(p) for p in sorted(_pyenv.glob("3.*/bin")))])
 
 nox.needs_version = ">=2024.4.15"
 nox.options.reuse_existing_virtualenvs = True
-# A session that asks for an interpreter which is not there fails and says which.
+# A session whose interpreter is missing fails and names it.
 nox.options.error_on_missing_interpreters = True
-# What the README calls "the tests": on the interpreter that runs nox, both strategies.
+# "The tests" of the README: on the interpreter that runs nox, both strategies.
 nox.options.sessions = [
     "lint",
     "docs",
@@ -53,10 +53,10 @@ nox.options.sessions = [
 
 
 def install_all(session: nox.Session, *groups: str) -> None:
-    """The six packages as a user gets them, built into wheels, and what the groups name."""
+    """Install the six packages as a user would, from wheels, and the requirements of the groups."""
     if groups:
         session.install(*(req for group in groups for req in GROUPS[group]))
-    # Its own step and never from a cache: the version does not change while one develops.
+    # A separate step and never from a cache: the version does not change during development.
     session.install("--no-cache-dir", "--force-reinstall", "--no-deps", *WHEELS)
     session.install(*WHEELS)
 
@@ -65,30 +65,30 @@ def install_all(session: nox.Session, *groups: str) -> None:
 @nox.session(python=PYTHONS, tags=["ci"])
 @nox.parametrize("strategy", STRATEGIES)
 def tests(session: nox.Session, strategy: str) -> None:
-    """The test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
+    """Run the test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
     install_all(session, "test", "demo", "bench", "build")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
         return
-    # What has nothing to do with sharing is tested once, and the launcher in a process without other children.
+    # Tests that do not depend on the strategy run once, and the launcher's run in a process without other children.
     once = strategy == "file_descriptor"
-    elsewhere = ["tests/spawn", "tests/cuda", "tests/contract/programs"]
+    ignored = ["tests/spawn", "tests/cuda", "tests/contract/programs"]
     if not once:
-        elsewhere += ["tests/packaging", "tests/bench", "tests/pool", "tests/contract/test_cpythons_own_tests.py"]
-    session.run("pytest", "tests", *(f"--ignore={path}" for path in elsewhere), env=env)
+        ignored += ["tests/packaging", "tests/bench", "tests/pool", "tests/contract/test_cpythons_own_tests.py"]
+    session.run("pytest", "tests", *(f"--ignore={path}" for path in ignored), env=env)
     if once:
         session.run("pytest", "tests/spawn", env=env)
-        # On a stub driver, which is no GPU; in a process of its own, since it becomes this process's CUDA driver.
+        # On a stub driver, not a GPU; in a separate process, since the stub becomes the process's CUDA driver.
         session.run("pytest", "tests/cuda", env=env)
 
 
 @nox.session(name="tests-debian", python=False, default=False)
 def tests_debian(session: nox.Session) -> None:
     """
-    The test suite on a Python of Debian's unstable distribution: nox -s tests-debian -- 3.14 [arguments of pytest].
+    Run the test suite on Debian unstable's Python: nox -s tests-debian -- 3.14 [arguments of pytest].
 
-    As root: debootstrap makes the distribution in a temporary folder, and the tests run in it by chroot.
+    It needs root: debootstrap makes the distribution in a temporary folder, and the tests run in it by chroot.
     """
     session.run(sys.executable, "-m", "tools.debian", session.create_tmp(), *session.posargs, external=True)
 
@@ -96,18 +96,18 @@ def tests_debian(session: nox.Session) -> None:
 @nox.session(name="cuda-stub", default=False)
 @nox.parametrize("bindings", [nox.param(b, id=b) for b in BINDINGS])
 def cuda_stub(session: nox.Session, bindings: str) -> None:
-    """mp-cuda on the stub driver, which is no GPU, with old and new bindings, numba-cuda, cuda.core, joblib."""
+    """Test mp-cuda on the stub driver, not a GPU, with old and new bindings, numba-cuda, cuda.core, joblib."""
     install_all(session, "test")
     session.install("numba-cuda>=0.30", "joblib>=1.4")
     session.install("--upgrade", "--no-deps", BINDINGS[bindings])
-    # With 12.9.1 numba-cuda 0.30 wants libcudart, and cuda.core 1.2 crashes when its process ends.
+    # With 12.9.1 numba-cuda 0.30 needs libcudart, and cuda.core 1.2 crashes when its process ends.
     libraries = ["-k", "not real_"] if bindings == "12.9.1" else []
     session.run("pytest", "tests/cuda", *libraries, *session.posargs)
 
 
 @nox.session(default=False)
 def cuda(session: nox.Session) -> None:
-    """mp-cuda on a GPU; fails where there is none. nox -s cuda -- [--with cupy-cuda13x] [--with torch]"""
+    """Test mp-cuda on a GPU; fail without one. nox -s cuda -- [--with cupy-cuda13x] [--with torch]"""
     install_all(session, "test")
     session.install("numba-cuda>=0.30")
     args = list(session.posargs)
@@ -121,7 +121,7 @@ def cuda(session: nox.Session) -> None:
 
 @nox.session(name="bench-cuda", default=False)
 def bench_cuda(session: nox.Session) -> None:
-    """A device array there and back, beside torch; fails where there is no GPU."""
+    """Measure round trips of a device array, beside torch; fail without a GPU."""
     install_all(session)
     session.install("torch")
     session.run("python", "-m", "benchmarks.cuda", *session.posargs)
@@ -129,7 +129,7 @@ def bench_cuda(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS, default=False)
 def contract(session: nox.Session) -> None:
-    """CPython's own tests on mp_all beside multiprocessing: nox -s contract-3.11 [-- fork] [-- futures --json FILE]."""
+    """Run CPython's tests on mp_all and multiprocessing: nox -s contract-3.11 [-- fork] [-- futures --json FILE]."""
     install_all(session)
     session.run("python", "tests/contract/cpython/compare.py", *session.posargs)
 
@@ -143,19 +143,19 @@ def on_numpy(session: nox.Session, *numpy: str) -> None:
 
 @nox.session(name="numpy-1.26", python="3.11", default=False)
 def numpy_lowest(session: nox.Session) -> None:
-    """The lowest NumPy that is supported, on the lowest Python."""
+    """Test with the lowest supported NumPy, on the lowest Python."""
     on_numpy(session, "numpy==1.26.*")
 
 
 @nox.session(name="numpy-newest", python="3.13", default=False)
 def numpy_newest(session: nox.Session) -> None:
-    """The newest NumPy that there is, before its release too."""
+    """Test with the newest NumPy, pre-releases included."""
     on_numpy(session, "--pre", "numpy")
 
 
 @nox.session(default=False)
 def programs(session: nox.Session) -> None:
-    """Published programs and libraries with their import of multiprocessing changed, installed from PyPI."""
+    """Test published programs and libraries from PyPI with their import of multiprocessing changed."""
     install_all(session, "test", "programs")
     session.run("pytest", "tests/contract/programs", *session.posargs)
 
@@ -163,7 +163,7 @@ def programs(session: nox.Session) -> None:
 @nox.session(python=False)
 @nox.parametrize("sanitizer", [nox.param(s, id=s, tags=["ci"] * (s != "valgrind")) for s in SANITIZERS])
 def libshm(session: nox.Session, sanitizer: str) -> None:
-    """The C library's own tests, plain, under sanitizers or in valgrind."""
+    """Test the C library, plain, under sanitizers or in valgrind."""
     build = Path(session.create_tmp()).resolve() / "libshm" / sanitizer
     session.run("make", "-C", "libshm", "check", f"BUILD={build}", *SANITIZERS[sanitizer], external=True)
 
@@ -171,7 +171,7 @@ def libshm(session: nox.Session, sanitizer: str) -> None:
 @nox.session(python=False, default=False)
 def fuzz(session: nox.Session) -> None:
     """
-    Ten million handles at the parser and ten million frames at the manager, sanitized: nox -s fuzz [-- COUNT].
+    Fuzz the parser with ten million handles and the manager with ten million frames: nox -s fuzz [-- COUNT].
 
     Seeded mutations everywhere; libFuzzer, guided by coverage, for five minutes more where there is clang.
     """
@@ -187,7 +187,7 @@ def fuzz(session: nox.Session) -> None:
         known = sorted(str(path) for path in (corpus / target).iterdir())
         session.run(str(build / f"tests/test_fuzz_{target}"), *known, env=env, external=True)
     if shutil.which("clang") is None:
-        session.log("libFuzzer was not run: clang is not here (on Debian or Ubuntu: apt-get install clang)")
+        session.log("libFuzzer was not run: clang is missing (on Debian or Ubuntu: apt-get install clang)")
         return
     session.run("make", "-C", "libshm", f"BUILD={build}", "fuzzers", external=True)
     for target in ("handle", "manager"):
@@ -207,20 +207,20 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(default=False, tags=["ci"])
 def cross(session: nox.Session) -> None:
-    """libshm compiled for other platforms, not run: nox -s cross [-- aarch64-macos]."""
+    """Compile libshm for other platforms, without running it: nox -s cross [-- aarch64-macos]."""
     session.install(*GROUPS["cross"])
     session.run("python", "-m", "tools.cross", *session.posargs)
 
 
 @nox.session(default=False)
 def soak(session: nox.Session) -> None:
-    """The long forms: more kills, more ranks, ten minutes of a mixed stream."""
+    """Run the long forms of tests: more kills, more ranks, ten minutes of a mixed stream."""
     install_all(session, "test")
     session.install("tqdm>=4.66")
-    # A look at the stacks of threads that are running, which is what pytest takes after 100 s, may crash CPython.
+    # pytest dumps the stacks of running threads after 100 s, which may crash CPython.
     pytest = ["pytest", "-o", "faulthandler_timeout=0"]
     session.run(*pytest, "tests/crash", "tests/spawn", "tests/pool", "--timeout", "1200", env={"MP_SOAK": "1"})
-    # In a process of its own, as always, on the stub driver: a hundred thousand arrays through three processes.
+    # In a separate process, on the stub driver: a hundred thousand arrays through three processes.
     session.run(*pytest, "tests/cuda", "--timeout", "3600", env={"MP_SOAK": "1"})
     session.run("python", "-m", "benchmarks", "P11", "--long")
 
@@ -228,7 +228,7 @@ def soak(session: nox.Session) -> None:
 @nox.session(default=False)
 @nox.parametrize("strategy", STRATEGIES)
 def containers(session: nox.Session, strategy: str) -> None:
-    """Everything that holds arrays, against the real libraries: pandas, SciPy, scikit-learn, xarray, pyarrow."""
+    """Test containers of arrays with the real libraries: pandas, SciPy, scikit-learn, xarray, pyarrow."""
     install_all(session, "test", "containers")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
     session.run("pytest", *(session.posargs or ["tests/containers", "tests/contract/test_when_shared.py"]), env=env)
@@ -238,7 +238,7 @@ def containers(session: nox.Session, strategy: str) -> None:
 @nox.session(default=False)
 @nox.parametrize("strategy", STRATEGIES)
 def torch(session: nox.Session, strategy: str) -> None:
-    """torch side by side: its tensors on our queues, ours in its tensors."""
+    """Test with torch: its tensors on mp-all's queues, shared arrays in its tensors."""
     install_all(session, "test", "torch")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
     tests = session.posargs or ["tests/beside_torch", "tests/contract/test_when_shared.py"]
@@ -248,7 +248,7 @@ def torch(session: nox.Session, strategy: str) -> None:
 @nox.session(tags=["ci"])
 @nox.parametrize("package", [nox.param(p, id=p) for p in PACKAGES])
 def alone(session: nox.Session, package: str) -> None:
-    """One package by itself, from sdists in a fresh environment: it works and brings no more than it says."""
+    """Test one package from sdists in a fresh environment: it works and installs only its dependencies."""
     work = Path(session.create_tmp()).resolve()
     session.install(*GROUPS["build"])
     needs = PACKAGES if package == "mp-all" else sorted({"mp-core", package})
@@ -258,7 +258,7 @@ def alone(session: nox.Session, package: str) -> None:
 
 @nox.session(tags=["ci"])
 def docs(session: nox.Session) -> None:
-    """The documentation as web pages in build/docs; a warning is an error. No GPU and no network are needed."""
+    """Build the documentation in build/docs; a warning is an error. It needs no GPU and no network."""
     install_all(session, "docs")
     out = session.posargs or ["build/docs"]
     session.run("sphinx-build", "-q", "-E", "-b", "html", "-W", "--keep-going", "docs", *out)
@@ -268,9 +268,9 @@ def docs(session: nox.Session) -> None:
 @nox.session(default=False, tags=["ci"])
 def build(session: nox.Session) -> None:
     """
-    Everything that is uploaded, into dist/: sdists, wheels, checked and installed: nox -s build [-- --short].
+    Build, check and install all sdists and wheels for the upload, in dist/: nox -s build [-- --short].
 
-    The installations are on each interpreter without an index; `-- --python 3.12` names those that are here.
+    It installs on each interpreter without an index; `-- --python 3.12` selects interpreters.
     """
     session.install(*GROUPS["build"], *GROUPS["wheels"])
     session.run("python", "-m", "tools.distributions", "dist")
@@ -280,7 +280,7 @@ def build(session: nox.Session) -> None:
 
 @nox.session(tags=["ci"])
 def lint(session: nox.Session) -> None:
-    """ruff, mypy --strict on our packages, clang-format; nothing is changed."""
+    """Check with ruff, mypy --strict, clang-format and the prose linter; change nothing."""
     session.install(*GROUPS["lint"])
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -288,11 +288,12 @@ def lint(session: nox.Session) -> None:
     path = os.pathsep.join(str(p) for p in sorted((ROOT / "packages").glob("*/src")))
     session.run("mypy", "--strict", *sources, "tests/typing", env={"MYPYPATH": path})
     session.run("clang-format", "--dry-run", "-Werror", *c_files())
+    session.run("python", "-m", "tools.prose")
 
 
 @nox.session(name="typing", default=False)
 def typing_(session: nox.Session) -> None:
-    """A user's program through mypy --strict and pyright, against what is installed."""
+    """Check a user's program with mypy --strict and pyright, against the installed packages."""
     install_all(session, "typing")
     session.run("mypy", "--strict", "tests/typing")
     pyright = ["pyright", "--pythonpath", str(Path(session.bin) / "python")]
@@ -315,16 +316,16 @@ def c_files() -> list[str]:
 
 @nox.session(default=False)
 def demo(session: nox.Session) -> None:
-    """The main job: a picture filtered tile by tile, on multiprocessing and with the one import changed."""
+    """Filter a picture tile by tile, on multiprocessing and with the one import changed."""
     install_all(session, "demo")
     session.run("python", "examples/tiles/demo.py", *session.posargs)
 
 
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
-    """The numbers beside other ways: nox -s bench -- [--torch] [--peers] [--write] [--compare [--fail-above RATIO]]"""
+    """Run the benchmarks: nox -s bench -- [--torch] [--peers] [--write] [--compare [--fail-above RATIO]]"""
     install_all(session, "bench")
-    # Peers are large and no dependencies: the tables name those that are not installed as missing.
+    # Peers are large and not dependencies: the tables list uninstalled ones as missing.
     large = [group for group in ("torch", "peers") if f"--{group}" in session.posargs]
     session.run("python", "-m", "benchmarks.install", *large)
     args = [arg for arg in session.posargs if arg not in ("--torch", "--peers")]
@@ -333,12 +334,12 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def dev(session: nox.Session) -> None:
-    """A virtual environment in .venv with the six packages editable and every tool."""
+    """Make a virtual environment in .venv with the six packages editable and every tool."""
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
-    # The others are large, and belong to a session each.
-    sessions_own = ("containers", "torch", "peers", "wheels", "cross", "docs", "typing")
-    groups = [group for name, group in GROUPS.items() if name not in sessions_own]
+    # These groups are large, and belong to one session each.
+    own_sessions = ("containers", "torch", "peers", "wheels", "cross", "docs", "typing", "version")
+    groups = [group for name, group in GROUPS.items() if name not in own_sessions]
     tools = sorted({req for group in groups for req in group} | {"nox", "editables"})
     session.run(str(python), "-m", "pip", "install", "-q", *tools, external=True)
     editable = [arg for wheel in WHEELS for arg in ("-e", wheel)]
@@ -346,14 +347,15 @@ def dev(session: nox.Session) -> None:
     session.log("now: . .venv/bin/activate && pytest")
 
 
-@nox.session(python=False, default=False)
+@nox.session(default=False)
 def bump(session: nox.Session) -> None:
     """Set the one version everywhere: nox -s bump -- X.Y.Z"""
-    session.run(sys.executable, "-m", "tools.version", *session.posargs, external=True)
+    session.install(*GROUPS["version"])
+    session.run("bump-my-version", "bump", "--new-version", *session.posargs)
 
 
 @nox.session(default=False)
 def release(session: nox.Session) -> None:
-    """Version, changelog, commit, build, check, tag; all but the upload: nox -s release -- X.Y.Z [--dry-run]."""
-    session.install(*GROUPS["build"], *GROUPS["wheels"])
+    """Do a release except for the upload: nox -s release -- X.Y.Z [--dry-run]."""
+    session.install(*GROUPS["build"], *GROUPS["wheels"], *GROUPS["version"])
     session.run("python", "-m", "tools.release", *session.posargs)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measure, print the tables, say which targets are met, keep it as JSON and as plots.
+"""Measure, print the tables and the targets that are met, and store the run as JSON and as plots.
 
 python -m benchmarks                     all rows, all peers that are installed; build/bench/latest.json
 python -m benchmarks P1 P4 --scale 0.2   two rows, a fifth of the repetitions
@@ -25,18 +25,24 @@ from benchmarks.samples import Line
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Ours beside its peers, in one run.")
-    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; none named: all")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Measure mp-all and its peers in one run."
+    )
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=f"of {', '.join(ROWS)}; default: all")
     parser.add_argument("--only", nargs="+", choices=list(PEERS), default=list(PEERS), metavar="PEER")
     parser.add_argument("--scale", type=float, default=1.0, help="more or fewer repetitions (1.0)")
     parser.add_argument("--long", action="store_true", help="P11 for ten minutes")
-    parser.add_argument("--json", type=Path, metavar="FILE", default=record.LATEST, help="where it is kept")
-    parser.add_argument("--write", action="store_true", help="make it the record that the documents show")
-    parser.add_argument("--compare", type=Path, nargs="?", const=record.SHOWN, metavar="FILE", help="with that record")
-    parser.add_argument("--fail-above", type=float, metavar="RATIO", help="with --compare: 1 when a ratio is above it")
+    parser.add_argument("--json", type=Path, metavar="FILE", default=record.LATEST, help="where to store the run")
+    parser.add_argument("--write", action="store_true", help="make the run the record that the documents show")
+    parser.add_argument(
+        "--compare", type=Path, nargs="?", const=record.SHOWN, metavar="FILE", help="print ratios to that record"
+    )
+    parser.add_argument(
+        "--fail-above", type=float, metavar="RATIO", help="with --compare: exit with 1 when a ratio is above it"
+    )
     options = parser.parse_args()
     if unknown := [row for row in options.rows if row not in ROWS]:
-        parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(ROWS)}")
+        parser.error(f"no such row: {', '.join(unknown)}; the rows are {', '.join(ROWS)}")
     if options.write and (options.rows or options.only != list(PEERS)):
         parser.error("--write is for a whole run: name no rows and no peers with it")
     if options.fail_above is not None and options.compare is None:
@@ -46,14 +52,14 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     options = arguments()
-    # Before anything is measured or written: it may be the file that is written below.
+    # Before any measurement or writing: it may be the file that is written below.
     old = record.read(options.compare) if options.compare else None
     found = run(options.rows or list(ROWS), options)
     path = record.SHOWN if options.write else options.json
     record.write(path, found)
     new = record.read(path)
     print(table.terminal(new))
-    print(f"kept in {path}")
+    print(f"stored in {path}")
     draw(new, record.ROOT / "docs" / "img" if options.write else path.parent)
     if options.write:
         readme.write(new)
@@ -61,7 +67,7 @@ def main() -> int:
 
 
 def run(rows: list[str], options: argparse.Namespace) -> dict[str, Any]:
-    """Measure *rows*; the record as a JSON object."""
+    """Measure *rows* and return the record as a JSON object."""
     about: dict[str, Any] = {"date": record.now(), "scale": options.scale, "load before": machine.load()}
     lines: list[Line] = []
     seconds: dict[str, float] = {}
@@ -88,7 +94,7 @@ def run(rows: list[str], options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measured(bench: Bench, row: str) -> list[Line]:
-    """The lines of one row; none, and the reason in `failed`, when it broke."""
+    """Return the lines of one row; if it fails, none, and `failed` has the reason."""
     try:
         bench.on_stage(ROWS[row].PEERS)
         lines: list[Line] = ROWS[row].measure(bench)

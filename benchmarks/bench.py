@@ -1,4 +1,4 @@
-"""One run: a driver for each peer, measured in turns, so that what disturbs the machine disturbs all."""
+"""Run the measurements: a driver for each peer, in turns, so that a disturbance of the machine affects all peers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from benchmarks.samples import Sample
 
 @dataclass
 class Task:
-    """Work for one peer, done once in each round; what it returns is added to the sample called *label*."""
+    """Work for one peer, done once in each round; its result is added to the sample called *label*."""
 
     label: str
     peer: str
     work: Callable[..., Any]
     args: tuple[Any, ...]
     rounds: int | None = None
-    """Fewer rounds than the others: for what is slow."""
+    """Fewer rounds than the others, for slow work."""
     warm: bool = True
-    """Whether it is done once before it counts; what starts everything anew gains nothing by it."""
+    """Whether it is done once before it counts; work that starts new processes gains nothing by it."""
 
 
 class Bench:
-    """The peers that may be measured, of which those are running that the row at hand needs."""
+    """The peers of a run; only those that the current row needs are running."""
 
     def __init__(self, peers: list[str], *, scale: float, long: bool) -> None:
         self.scale, self.long = scale, long
@@ -42,7 +42,7 @@ class Bench:
         self._drivers: dict[str, Driver] = {}
 
     def on_stage(self, names: Iterable[str]) -> None:
-        """Start those of *names* that were asked for, and end all others: some are busy when nobody asks them."""
+        """Start the requested peers in *names*, and end all others: some are busy even without requests."""
         wanted = [name for name in names if name in self.asked and name not in self.missing]
         for name in [name for name in self._drivers if name not in wanted]:
             self._drivers.pop(name).close()
@@ -68,9 +68,9 @@ class Bench:
 
     def in_turns(self, what: str, tasks: list[Task], rounds: int, *, timeout: float = 120) -> dict[str, Sample]:
         """
-        Do every task once for warming up and then *rounds* times, each round in another order.
+        Do every task once to warm up and then *rounds* times, each round in another order.
 
-        A peer that is missing is left out. One that fails is left out from then on, and `failed` says why.
+        A missing peer is left out. A peer that fails is left out from then on, and `failed` has the reason.
         """
         tasks = [t for t in tasks if self.has(t.peer)]
         rounds = max(1, round(rounds * self.scale))
@@ -99,7 +99,7 @@ class Bench:
 
 
 def because(peer: type[Peer], error: str) -> str:
-    """Why a peer is missing: what its import said, and pip if it was asked, and how to have it."""
+    """Explain why a peer is missing: the error of its import, pip's error if any, and how to install it."""
     if said := install.why_not(peer.distribution):
         return f"{error}; pip: {said}"
     return f"{error}; `nox -s bench -- {peer.option}` installs it" if peer.option else error
@@ -107,7 +107,7 @@ def because(peer: type[Peer], error: str) -> str:
 
 @contextmanager
 def opened(peers: list[str] | None = None, *, scale: float = 1.0, long: bool = False) -> Iterator[Bench]:
-    """A bench whose processes are gone when the block ends, however it ends."""
+    """Yield a bench, and end its processes with the block."""
     bench = Bench(peers or list(PEERS), scale=scale, long=long)
     try:
         yield bench

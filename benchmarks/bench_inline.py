@@ -1,7 +1,7 @@
-"""Where inline and shared memory cross: the round trip of one size, sent either way, from 64 bytes to 1 MiB.
+"""Find the size at which inline and shared memory cross: round trips either way, from 64 bytes to 1 MiB.
 
-`python -m benchmarks.bench_inline` prints both curves, alone and as a list of a hundred, and the smallest
-size from which shared memory is never slower again: what `mp_all.set_inline_limit` should be by default.
+`python -m benchmarks.bench_inline` prints both curves, for one array and for a list of a hundred, and the smallest
+size from which shared memory is never slower again: a default for `mp_all.set_inline_limit`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def sent(stage: Stage, limit: int | None, size: int, count: int, times: int) -> list[float]:
-    """Round trips with the inline limit set so that all of it goes one way."""
+    """Measure round trips with an inline limit that sends all arrays one way."""
     if limit is not None:
         stage.peer.mp.set_inline_limit(limit)
     if count == 1:
@@ -60,10 +60,10 @@ def ratio(samples: dict[str, Sample]) -> float:
 
 
 def crossing(ratios: list[tuple[int, float]]) -> str:
-    """The smallest size from which on no ratio is above 1."""
+    """Return the smallest size from which on no ratio is above 1."""
     slower = [size for size, shared_to_inline in ratios if shared_to_inline > 1]
     larger = [size for size, _ in ratios if not slower or size > max(slower)]
-    return f"{larger[0]:,} bytes" if larger else "no size that was tried"
+    return f"{larger[0]:,} bytes" if larger else "no measured size"
 
 
 if __name__ == "__main__":

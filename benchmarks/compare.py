@@ -1,7 +1,7 @@
-"""Two runs as ratios: `python -m benchmarks.compare NEW.json [OLD.json]`; the old one is docs/performance.json.
+"""Compare two runs: `python -m benchmarks.compare NEW.json [OLD.json]`; the old one is docs/performance.json.
 
-A ratio is of now to before and turned so that above 1 is worse. A machine has faster and slower hours, which the
-yardstick of the same line (its floor, or else the standard library) has too: *net* is our ratio divided by its.
+A ratio compares now with before; above 1 is worse. A machine has faster and slower hours, which affect the
+yardstick of the same line (its floor, or else the standard library) too: *net* is our ratio divided by its ratio.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from benchmarks.samples import Entry, Figure
 
 @dataclass(frozen=True)
 class Change:
-    """What became of our figure in one line."""
+    """The change of our figure in one line."""
 
     entry: Entry
     before: Figure
     now: Figure
     yardstick: str
-    """`floor`, `stdlib`, or nothing."""
+    """`floor`, `stdlib`, or empty."""
     yardstick_ratio: float
 
     @property
@@ -33,7 +33,7 @@ class Change:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The ratio at its best and at its worst, from quartile to quartile."""
+        """The best and the worst ratio, from quartile to quartile."""
         best, worst = (self.now.low, self.before.high), (self.now.high, self.before.low)
         if self.now.rate:
             best, worst = (self.now.high, self.before.low), (self.now.low, self.before.high)
@@ -45,13 +45,13 @@ class Change:
 
 
 def worse(now: float, before: float, rate: bool) -> float:
-    """*now* to *before*, above 1 when it is worse."""
+    """Return the ratio of *now* to *before*, above 1 if it is worse."""
     above, below = (before, now) if rate else (now, before)
     return above / below if below else (math.inf if above else 1.0)
 
 
 def changes(new: record.Record, old: record.Record) -> list[Change]:
-    """A change for each line of ours that both have."""
+    """Return a change for each line that both have measured for mp-all."""
     found = []
     for entry in new.entries:
         was = old.find(entry.what)
@@ -68,7 +68,7 @@ def changes(new: record.Record, old: record.Record) -> list[Change]:
 
 
 def report(new: record.Record, old: record.Record) -> str:
-    """The changes as a table, and what only one of the two has measured."""
+    """Return the changes as a table, and the lines that only one run has measured."""
     rows = []
     for change in changes(new, old):
         low, high = change.spread
@@ -86,7 +86,7 @@ def report(new: record.Record, old: record.Record) -> str:
     heading = ["", "", "before", "now", "now / before", "yardstick", "net"]
     text = [table.markdown(heading, rows), "", f"before: {table.where(old)}", f"now:    {table.where(new)}"]
     if old.machine.get("CPU") != new.machine.get("CPU"):
-        text.append("another processor: only the net ratios mean anything")
+        text.append("another processor: compare only the net ratios")
     for which, one, other in (("before", old, new), ("now", new, old)):
         only = [entry.what for entry in one.entries if other.find(entry.what) is None]
         text += [f"only {which}: {what}" for what in only]
@@ -94,12 +94,12 @@ def report(new: record.Record, old: record.Record) -> str:
 
 
 def too_slow(new: record.Record, old: record.Record, limit: float) -> list[str]:
-    """A sentence for each line whose net ratio is above *limit*."""
+    """Return a sentence for each line whose net ratio is above *limit*."""
     return [f"{c.entry.what}: {c.net:.2f} > {limit:g}" for c in changes(new, old) if c.net > limit]
 
 
 def show(new: record.Record, old: record.Record, limit: float | None) -> int:
-    """Print the report; the exit status is 1 when a limit is given and passed."""
+    """Print the report, and return the exit status: 1 if a ratio is above the limit."""
     print(report(new, old))
     slow = too_slow(new, old, limit) if limit is not None else []
     print(*(f"too slow: {line}" for line in slow), sep="\n")
@@ -107,7 +107,7 @@ def show(new: record.Record, old: record.Record, limit: float | None) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description="Two runs, as ratios.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare", description="Compare two runs.")
     parser.add_argument("new", type=Path)
     parser.add_argument("old", type=Path, nargs="?", default=record.SHOWN)
     parser.add_argument("--fail-above", type=float, metavar="RATIO", help="exit with 1 when a net ratio is above it")

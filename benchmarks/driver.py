@@ -1,9 +1,9 @@
-"""A peer in a process of its own, and the work that it is asked to do there.
+"""Run a peer in a process of its own, and do work there.
 
     the table  --pipe-->  driver (one for each peer)  --the peer's own way-->  the process that answers
 
-A driver is handed functions, calls them with its `Stage`, and answers what they return. Every wait has a
-limit; when it is over, or when the table goes, driver and the process that answers go too.
+A driver receives functions, calls them with its `Stage`, and sends back their results. Every wait has a
+limit; at the limit, or at the end of the table, the driver and the process that answers end.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ START_WITHIN_S = 120
 
 
 class Stage:
-    """What work in a driver has at hand: the peer, its spawn context, and a process that answers."""
+    """The means of work in a driver: the peer, its spawn context, and a process that answers."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -35,7 +35,7 @@ class Stage:
         self._ask: Ask | None = None
 
     def ask(self) -> Ask:
-        """The way to send a message to another process and have its answer; it is started when first needed."""
+        """Return a function that sends a message to another process and returns the answer; start it if needed."""
         if self._ask is None:
             self._ask = self.peer.connect(self)
         return self._ask
@@ -43,10 +43,10 @@ class Stage:
     @contextmanager
     def apart(self) -> Iterator[None]:
         """
-        Keep this thread on one core, the process that answers being on another.
+        Keep this thread on one core, apart from the process that answers.
 
-        Left alone, the kernel puts two processes that wake each other on one core in some runs and on two in
-        others, which changes a round trip by a factor of two and more: peers would be compared by luck.
+        By itself, the kernel puts two processes that wake each other on one core in some runs and on two in
+        others, which changes a round trip by a factor of two and more: luck would decide the comparison.
         """
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {min(before)})
@@ -56,7 +56,7 @@ class Stage:
             os.sched_setaffinity(0, before)
 
     def start(self, target: Callable[..., None], *args: Any) -> SpawnProcess:
-        """A child process that dies with this one."""
+        """Start a child process that dies with this one."""
         child = self.context.Process(target=child_main, args=(target, *args), daemon=True)
         child.start()
         return child
@@ -82,12 +82,12 @@ def die_with_parent() -> None:
 
 
 def drive(conn: multiprocessing.connection.Connection, name: str) -> None:
-    """The main function of a driver."""
+    """Serve as the main function of a driver."""
     die_with_parent()
     peer = PEERS[name]()
     try:
         peer.open()
-    except Exception as error:  # also one that was built for another NumPy: whatever it is, it is not here
+    except Exception as error:  # any error counts as missing, also a build for another NumPy
         conn.send(("missing", str(error) if isinstance(error, ImportError) else f"{type(error).__name__}: {error}"))
         return
     conn.send(("ready", peer.version()))
@@ -109,11 +109,11 @@ def drive(conn: multiprocessing.connection.Connection, name: str) -> None:
 
 
 class WorkFailed(Exception):
-    """Work in a driver raised, or was not done in time."""
+    """Work in a driver raised, or took too long."""
 
 
 class Driver:
-    """A driver as the table sees it. `missing` says why there is none."""
+    """A handle to a driver. `missing` is the reason why there is none."""
 
     def __init__(self, name: str) -> None:
         context = multiprocessing.get_context("spawn")
@@ -127,7 +127,7 @@ class Driver:
         self.version = "" if self.missing else text
 
     def do(self, work: Callable[..., Any], *args: Any, timeout: float) -> Any:
-        """What *work*, called in the driver with its stage and *args*, returns."""
+        """Call *work* in the driver with its stage and *args*, and return its result."""
         if self._process.exitcode is not None:
             raise WorkFailed(f"{self.name}: its process has ended")
         self._conn.send((work, args))
@@ -147,7 +147,7 @@ class Driver:
         raise WorkFailed(f"{self.name}: no answer within {timeout:g} s")
 
     def _kill(self) -> None:
-        """Kill it and all that it has started; resource trackers stay, notice it, and remove what they know of."""
+        """Kill the driver and its descendants; resource trackers stay, and remove the names that they know."""
         pid = self._process.pid
         assert pid is not None
         started = descendants(pid)
@@ -158,7 +158,7 @@ class Driver:
                 os.kill(child, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        PEERS[self.name].sweep(pid)
+        PEERS[self.name].clean_up(pid)
 
     def close(self) -> None:
         try:
@@ -172,13 +172,13 @@ class Driver:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that *pid* has started, and theirs, without resource trackers."""
+    """Return the descendants of *pid*, without resource trackers."""
     children: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(status.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(status.parent.name))
-        except OSError:  # it has just ended
+        except OSError:  # the process has just ended
             continue
     found, todo = [], [pid]
     while todo:

@@ -1,6 +1,6 @@
-"""`python -m benchmarks.install GROUP ...`: install peers one at a time, and keep what pip said of those that will not.
+"""Install peers one at a time: `python -m benchmarks.install GROUP ...`, and record pip's errors.
 
-A peer that cannot be installed here is no reason to measure nothing: the table names it as missing, with pip's reason.
+The other peers are measured even if one cannot be installed: the table names it as missing, with pip's reason.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ REASONS = Path(sys.prefix) / "benchmark-peers.json"
 
 
 def requirements(groups: list[str]) -> list[str]:
-    """What the dependency groups of pyproject.toml name."""
+    """Return the requirements in these dependency groups of pyproject.toml."""
     named: dict[str, list[str]] = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
     return [requirement for group in groups for requirement in named[group]]
 
 
 def distribution(requirement: str) -> str:
-    """`faster-fifo>=1.5` to `faster-fifo`."""
+    """Return the name in a requirement: `faster-fifo` of `faster-fifo>=1.5`."""
     return re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
 
 
 def reason(output: str) -> str:
-    """The line of pip's output that says why."""
+    """Return the line of pip's output that has the reason."""
     errors = [line for line in output.splitlines() if line.startswith("ERROR:")]
     return (errors or output.strip().splitlines() or ["pip said nothing"])[-1].removeprefix("ERROR:").strip()
 
 
 def why_not(name: str) -> str:
-    """Why pip did not install it; nothing when it was never asked to, or did."""
+    """Return why pip did not install a peer; empty if pip was not called, or succeeded."""
     found: dict[str, str] = json.loads(REASONS.read_text()) if REASONS.exists() else {}
     return found.get(name, "")
 

@@ -1,4 +1,4 @@
-"""Where it was measured: without this the numbers mean nothing."""
+"""Describe the machine, which the numbers depend on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import platform
 
 
 def describe() -> dict[str, str]:
-    """Processor, cores, memory, kernel, Python, NumPy, and the version that is measured."""
+    """Return processor, cores, memory, kernel, and the versions of Python, NumPy and mp-all."""
     gib = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
     return {
         "CPU": _cpu(),
@@ -22,7 +22,7 @@ def describe() -> dict[str, str]:
 
 
 def load() -> str:
-    """The load average of the last minute."""
+    """Return the load average of the last minute."""
     return f"{os.getloadavg()[0]:.2f}"
 
 

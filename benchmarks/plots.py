@@ -1,7 +1,7 @@
-"""The plots of docs/performance.md, drawn from docs/performance.json: `python -m benchmarks.plots [JSON [FOLDER]]`.
+"""Draw the plots of docs/performance.md from docs/performance.json: `python -m benchmarks.plots [JSON [FOLDER]]`.
 
-They must be readable in black and white: a peer has a marker and a dash of its own, and its name stands at the end of
-its line. Points are medians. Ours is the one that is thick; the band around it lies between the quartiles.
+They are readable in black and white: each peer has its own marker and dash, and its name stands at the end of
+its line. Points are medians. The thick line is mp-all's; the band around it lies between the quartiles.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLoca
 
 FOLDER = record.ROOT / "docs" / "img"
 
-# Peer: name in the plot, marker, dash, colour. What is alike has one hue; the floor is no peer and has no marker.
+# Peer: name in the plot, marker, dash, colour. Similar peers share a hue; the floor is no peer and has no marker.
 STYLES: dict[str, tuple[str, str, Any, str]] = {
     "ours": ("mp-all", "o", "-", "#b40426"),
     "stdlib": ("multiprocessing", "s", "-", "#222222"),
@@ -51,11 +51,11 @@ class Plot:
     title: str
     rows: tuple[str, ...]
     of: Callable[[float, str, int], float]
-    """The height of a point: of a value, its unit, and the size."""
+    """The height of a point, computed from a value, its unit, and the size."""
     axis: str
     tick: Callable[[float], str]
     floor: str
-    """What the floor is called in this one."""
+    """The label of the floor in this plot."""
 
 
 def microseconds(value: float, unit: str, nbytes: int) -> float:
@@ -113,7 +113,7 @@ class Point(NamedTuple):
 
 
 def series(found: Record, plot: Plot) -> dict[str, list[Point]]:
-    """The points of each peer, by size."""
+    """Return the points of each peer, by size."""
     points: dict[str, list[Point]] = {}
     for entry in found.of(*plot.rows):
         if entry.nbytes is not None:
@@ -125,9 +125,9 @@ def series(found: Record, plot: Plot) -> dict[str, list[Point]]:
 
 def apart(wanted: Sequence[float], gap: float) -> list[float]:
     """
-    Places for labels, as near as possible to those *wanted* and at least *gap* from each other.
+    Return places for labels, as near as possible to those *wanted* and at least *gap* from each other.
 
-    Labels that would touch form a group that stands around the middle of what its members want.
+    Labels that would touch form a group around the mean of their wanted places.
     """
     order = sorted(range(len(wanted)), key=lambda k: wanted[k])
     groups: list[list[int]] = []
@@ -147,7 +147,7 @@ def apart(wanted: Sequence[float], gap: float) -> list[float]:
 
 
 def one(found: Record, plot: Plot, path: Path) -> None:
-    """Draw *plot* into *path*; the ending says as what."""
+    """Draw *plot* into *path*; the suffix determines the format."""
     lines = series(found, plot)
     pyplot.rcParams.update({"font.size": 10, "svg.hashsalt": "mp-all", "svg.fonttype": "path"})
     figure, axes = pyplot.subplots(figsize=(8.6, 5.4), layout="constrained")
@@ -175,7 +175,7 @@ def one(found: Record, plot: Plot, path: Path) -> None:
 
 
 def label(axes: Any, lines: dict[str, list[Point]], plot: Plot) -> None:
-    """Each peer's name to the right of its line, and a thin line from the one to the other."""
+    """Put each peer's name to the right of its line, and connect both with a thin line."""
     there, back = axes.transData.transform, axes.transData.inverted().transform
     right = axes.transAxes.transform((1, 0))[0]
     names = list(lines)
@@ -197,7 +197,7 @@ def label(axes: Any, lines: dict[str, list[Point]], plot: Plot) -> None:
 
 
 def draw(found: Record, folder: Path = FOLDER, ending: str = "svg") -> list[Path]:
-    """Draw every plot for which *found* has lines; the files."""
+    """Draw every plot for which *found* has lines, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
     for plot in PLOTS:

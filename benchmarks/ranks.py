@@ -1,15 +1,15 @@
-"""What the ranks of P9 do. They import this module, so it imports nothing."""
+"""Functions for the ranks of P9, which import this module, so it imports nothing."""
 
 
 def nothing(rank: int) -> None:
-    """A rank that does nothing."""
+    """Do nothing."""
 
 
 def import_numpy(rank: int) -> None:
-    """A rank that needs what every rank needs."""
+    """Import NumPy, as most ranks do."""
     import numpy  # noqa: F401
 
 
 def touch(rank: int, array) -> None:  # type: ignore[no-untyped-def]
-    """A rank that reads the ends of what it was given."""
+    """Read the first and the last element of the argument."""
     assert array[0] == array[-1] == 0

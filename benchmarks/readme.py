@@ -1,6 +1,6 @@
-"""The numbers in README.md and docs/performance.md, written from docs/performance.json: `python -m benchmarks.readme`.
+"""Write the numbers of README.md and docs/performance.md from docs/performance.json: `python -m benchmarks.readme`.
 
-What stands between `<!-- measured: NAME -->` and `<!-- /measured -->` is made here and replaced; the rest is prose.
+This module replaces the text between `<!-- measured: NAME -->` and `<!-- /measured -->`; the rest is prose.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ LINES = {
 
 
 def short(found: Record) -> str:
-    """The table of the README: medians, the best of each line in bold."""
+    """Return the table of the README: medians, the best of each line in bold."""
     rows = []
     for name, what in LINES.items():
         entry = found.find(what)
@@ -60,7 +60,7 @@ def medians(entry: Entry) -> list[str]:
 
 
 def block(name: str, found: Record) -> str:
-    """What belongs between the markers of *name*; `KeyError` for a name that means nothing."""
+    """Return the text between the markers of *name*; raise `KeyError` for an unknown name."""
     whole = {"short": short, "where": table.where, "peers": table.peers}
     if name in whole:
         return whole[name](found)
@@ -69,12 +69,12 @@ def block(name: str, found: Record) -> str:
 
 
 def written(text: str, found: Record) -> str:
-    """*text* with every block made anew."""
+    """Return *text* with every block replaced."""
     return BLOCK.sub(lambda match: f"{match[1]}{block(match['name'], found)}\n{match[3]}", text)
 
 
 def write(found: Record) -> None:
-    """Write the documents whose numbers are other ones."""
+    """Write the documents whose numbers have changed."""
     for path in DOCUMENTS:
         text = path.read_text()
         if (new := written(text, found)) != text:

@@ -1,6 +1,6 @@
-"""A run as JSON: what was measured, of whom, where and when; written by one run and read by everything else.
+"""Read and write a run as JSON: figures, peers, machine and date.
 
-`docs/performance.json` is the record whose numbers the README and `docs/performance.md` show.
+The README and `docs/performance.md` show the numbers of the record `docs/performance.json`.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class Record:
     machine: dict[str, str]
     """Processor, cores, memory, kernel, Python, NumPy."""
     run: dict[str, Any]
-    """Date (UTC), scale of the repetitions, load averages before and after, seconds that each row took."""
+    """Date (UTC), scale of the repetitions, load averages before and after, seconds of each row."""
     peers: dict[str, dict[str, str]]
-    """Who was measured: version, and how it was used."""
+    """The measured peers: version and use."""
     missing: dict[str, str]
-    """Who was not, and why."""
+    """The missing peers, with reasons."""
     failed: dict[str, str]
-    """What was begun and not finished, and why."""
+    """The unfinished measurements, with reasons."""
     entries: list[Entry]
 
     def of(self, *rows: str) -> list[Entry]:
-        """The entries of those rows."""
+        """Return the entries of those rows."""
         return [entry for entry in self.entries if entry.row in rows]
 
     def find(self, what: str) -> Entry | None:
-        """The entry with that name; `None` when it was not measured."""
+        """Return the entry with that name; `None` if it was not measured."""
         return next((entry for entry in self.entries if entry.what == what), None)
 
 
@@ -51,7 +51,7 @@ def now() -> str:
 
 
 def from_json(found: dict[str, Any]) -> Record:
-    """The record of a JSON object; `ValueError` when it is of another schema."""
+    """Return the record in a JSON object; raise `ValueError` for another schema."""
     if found.get("schema") != SCHEMA:
         raise ValueError(f"the record has schema {found.get('schema')}, this reads {SCHEMA}: measure again")
     entries = [Entry.from_json(line) for line in found["lines"]]
@@ -59,7 +59,7 @@ def from_json(found: dict[str, Any]) -> Record:
 
 
 def read(path: Path) -> Record:
-    """The record in *path*; `FileNotFoundError`, or `ValueError` naming the file."""
+    """Return the record in *path*; raise `FileNotFoundError`, or `ValueError` with the file's name."""
     try:
         return from_json(json.loads(path.read_text()))
     except (ValueError, KeyError) as error:
@@ -67,6 +67,6 @@ def read(path: Path) -> Record:
 
 
 def write(path: Path, found: dict[str, Any]) -> None:
-    """Write *found*, a JSON object, one fact on a line, so that versions of it can be compared."""
+    """Write *found*, a JSON object, with one fact on a line, for readable diffs."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")

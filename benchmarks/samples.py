@@ -1,4 +1,4 @@
-"""What was measured: samples with their median and spread, and claims about them that are met or missed."""
+"""Samples with their median and spread, and claims about them that are met or missed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Figure:
-    """What is told of a sample: the median, and the quartiles between which half of all measurements lie."""
+    """The summary of a sample: its median, and the quartiles around half of all measurements."""
 
     median: float
     low: float
@@ -23,7 +23,7 @@ class Figure:
 
     @property
     def rate(self) -> bool:
-        """More is better."""
+        """Whether more is better."""
         return self.unit.endswith("/s")
 
     def as_json(self) -> dict[str, object]:
@@ -48,7 +48,7 @@ class Sample:
 
     @property
     def figure(self) -> Figure:
-        """Of a sample that is not empty."""
+        """The summary of a sample that is not empty."""
         ordered = sorted(self.values)
         low, high = ordered[len(ordered) // 4], ordered[-1 - len(ordered) // 4]
         return Figure(self.median, low, high, len(ordered), self.unit)
@@ -58,10 +58,10 @@ class Sample:
 
 
 def in_words(value: float, unit: str) -> str:
-    """*value* with three figures and the prefix that suits it."""
+    """Return *value* with three figures and a suitable prefix."""
     if unit == "s":
         for factor, name in ((1, "s"), (1e3, "ms")):
-            if float(f"{value * factor:.3g}") >= 1:  # as it will be written: 999.6 µs are 1 ms
+            if float(f"{value * factor:.3g}") >= 1:  # as it will be written: 999.6 µs is 1 ms
                 return f"{value * factor:.3g} {name}"
         return f"{value * 1e6:.3g} µs"
     if unit == "B/s":
@@ -94,7 +94,7 @@ class Claim:
 
 @dataclass
 class Line:
-    """One line of the table: what was measured, for whom, and what was claimed about it."""
+    """One line of the table: its samples by peer, and its claims."""
 
     row: str
     what: str
@@ -102,7 +102,7 @@ class Line:
     claims: list[Claim] = field(default_factory=list)
     note: str = ""
     nbytes: int | None = None
-    """The size of its arrays, where the same is measured for several."""
+    """The size of the arrays, if the row measures several sizes."""
 
     def claim_ratio(self, text: str, over: str, under: str, limit: float, *, at_least: bool = False) -> None:
         """Claim median(*over*) / median(*under*) when both were measured."""
@@ -123,7 +123,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Entry:
-    """A line as it was recorded."""
+    """A recorded line."""
 
     row: str
     what: str

@@ -1,4 +1,4 @@
-"""The tables: measurements, targets, peers; in Markdown that reads well unrendered."""
+"""Write tables of measurements, targets and peers, in Markdown that is also readable as text."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from benchmarks.record import Record
 from benchmarks.samples import Claim, Entry
 
 MANY = 6
-"""More columns than this do not fit a page: the table is turned, a line for each of them."""
+"""The most columns that fit a page; with more the table is transposed, a line for each peer."""
 
 
 def markdown(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table whose columns are aligned in its source too."""
+    """Return a table whose columns are aligned in the source too."""
     cells = [list(heading), *(list(row) for row in rows)]
     widths = [max(len(row[k]) for row in cells) for k in range(len(heading))]
     text = [f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |" for row in cells]
@@ -21,13 +21,13 @@ def markdown(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def who(entries: Iterable[Entry]) -> list[str]:
-    """Whose figures there are, in the order in which they first come, the floor at the end."""
+    """Return the names of the peers in *entries* in their first order, the floor at the end."""
     names = list(dict.fromkeys(name for entry in entries for name in entry.figures))
     return [name for name in names if name != "floor"] + ["floor"] * ("floor" in names)
 
 
 def measured(entries: list[Entry]) -> str:
-    """The figures of *entries*: a line for each, or, of many peers, a line for each peer."""
+    """Return the figures of *entries*: a line for each, or, with many peers, a line for each peer."""
     columns = who(entries)
     if len(columns) <= MANY:
         rows = [[entry.what, *(cell(entry, name) for name in columns)] for entry in entries]
@@ -41,7 +41,7 @@ def cell(entry: Entry, name: str) -> str:
 
 
 def shortened(names: list[str]) -> tuple[str, list[str]]:
-    """The words with which all *names* begin, and each without them."""
+    """Return the common first words of *names*, and each name without them."""
     words = [name.split(" ") for name in names]
     same = 0
     while len(words) > 1 and all(len(w) > same + 1 and w[same] == words[0][same] for w in words):
@@ -50,7 +50,7 @@ def shortened(names: list[str]) -> tuple[str, list[str]]:
 
 
 def ratios(entries: Iterable[Entry]) -> str:
-    """How far ours is from what bounds it, and each claim with its target, and whether it was met."""
+    """Return the distance of mp-all to its bound, and each claim with its target and its result."""
     rows = []
     for entry in entries:
         rows += [[entry.what, text, f"{value:.3g}", "", ""] for text, value in distance(entry)]
@@ -61,7 +61,7 @@ def ratios(entries: Iterable[Entry]) -> str:
 
 
 def distance(entry: Entry) -> list[tuple[str, float]]:
-    """Ours to the floor, unless a claim says it already."""
+    """Return the ratio of mp-all to the floor, unless a claim has it already."""
     ours, floor = entry.figures.get("ours"), entry.figures.get("floor")
     claimed = any(claim.text in ("ours / floor", "ours / memcpy") for claim in entry.claims)
     if ours is None or floor is None or claimed:
@@ -71,7 +71,7 @@ def distance(entry: Entry) -> list[tuple[str, float]]:
 
 
 def verdicts(entries: Iterable[Entry]) -> str:
-    """The same for a terminal, with notes and a sum."""
+    """Return the claims for a terminal, with notes and a sum."""
     text: list[str] = []
     claims: list[Claim] = []
     for entry in entries:
@@ -87,7 +87,7 @@ def summary(claims: list[Claim]) -> str:
 
 
 def peers(record: Record) -> str:
-    """Who was measured and how, who is missing and why, and what was begun and failed."""
+    """Return a table of the peers: measured, missing or failed, with reasons."""
     rows = [[name, found["version"] or "of Python", found["how"]] for name, found in record.peers.items()]
     rows += [[name, "missing", why.replace("|", "/")] for name, why in record.missing.items()]
     rows += [[what, "failed", why.replace("|", "/")] for what, why in record.failed.items()]
@@ -95,7 +95,7 @@ def peers(record: Record) -> str:
 
 
 def where(record: Record) -> str:
-    """Machine and time, in one paragraph."""
+    """Describe machine and date in one paragraph."""
     facts = ", ".join(f"{name} {value}" for name, value in record.machine.items())
     run = record.run
     text = f"{run['date']}. {facts}. Load average {run['load before']} before and {run['load after']} after"
@@ -105,7 +105,7 @@ def where(record: Record) -> str:
 
 
 def terminal(record: Record) -> str:
-    """Everything, for who has just measured."""
+    """Return the whole run for a terminal."""
     text = [where(record), ""]
     for row in dict.fromkeys(entry.row for entry in record.entries):
         text += [f"{row}", measured(record.of(row)), ""]

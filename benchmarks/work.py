@@ -1,4 +1,4 @@
-"""The measurements themselves, as functions that run in a driver: round trips, copies, streams."""
+"""Measure round trips, copies and streams, in functions that run in a driver."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ REUSED: dict[Any, Any] = {}
 
 
 def message(stage: Stage, kind: str, size: int) -> Any:
-    """The message that *kind* names; those that are not fresh are made once."""
+    """Return a message of the kind *kind*; messages that are not fresh are made once."""
     peer = stage.peer
     if kind == "int":
         return 1
@@ -37,10 +37,10 @@ def message(stage: Stage, kind: str, size: int) -> Any:
 
 def round_trips(stage: Stage, kind: str, size: int, times: int, ahead: int = 0) -> list[float]:
     """
-    RTT: send a message; the other process touches its first and last element and answers with their sum.
+    Measure round trips: the other process touches first and last element of a message and answers with their sum.
 
-    The message is made before the clock starts, and what was fresh is dropped after it has stopped. The first *ahead*
-    of them do not count: large memory that nobody has used while others had their turn is slower to use again.
+    The message is made before the clock starts, and a fresh one is dropped after it has stopped. The first *ahead*
+    do not count: large memory that was unused during the others' turns is slower to use again.
     """
     ask, clock = stage.ask(), time.perf_counter
     taken = []
@@ -56,9 +56,9 @@ def round_trips(stage: Stage, kind: str, size: int, times: int, ahead: int = 0) 
 
 def copies(stage: Stage, size: int, times: int, ahead: int = 0) -> list[float]:
     """
-    One memcpy of a fresh array into memory that was written to before, and then the round trip of an int.
+    Measure one memcpy of a fresh array into used memory, followed by the round trip of an int.
 
-    In one sequence and not summed from two loops: a process that has just been waiting copies slower.
+    Both are in one sequence and not summed from two loops: a process that has just been waiting copies slower.
     """
     ask = stage.ask()
     there = message(stage, "room", size)
@@ -75,15 +75,15 @@ def copies(stage: Stage, size: int, times: int, ahead: int = 0) -> list[float]:
 
 
 def forget(stage: Stage) -> None:
-    """Drop what `message` keeps."""
+    """Drop the messages that `message` keeps."""
     REUSED.clear()
 
 
 def stream(stage: Stage, size: int, count: int) -> float:
-    """Seconds for *count* fresh arrays through a `Queue(8)`, from the first put to the last touch."""
+    """Return the seconds for *count* fresh arrays through a `Queue(8)`, from the first put to the last touch."""
     queue, done = stage.peer.queue(stage, size), stage.context.SimpleQueue()
     child = stage.start(drain, queue, done, count, stage.peer.courier())
-    queue.put(stage.peer.fresh(size))  # before the clock: threads start and ends meet
+    queue.put(stage.peer.fresh(size))  # before the clock starts: threads start and both ends attach
     done.get()
     messages = [stage.peer.fresh(size) for _ in range(count)]
     start = time.perf_counter()
@@ -107,7 +107,7 @@ def drain(queue: Any, done: Any, count: int, courier: Courier) -> None:
 
 
 def copy_stream(stage: Stage, size: int, count: int) -> float:
-    """Seconds to copy *count* fresh arrays into eight buffers in turn: what a perfect stream would take."""
+    """Return the seconds to copy *count* fresh arrays into eight buffers in turn, as a perfect stream would."""
     rooms = [np.ones(size, np.uint8) for _ in range(8)]
     messages = [np.ones(size, np.uint8) for _ in range(count)]
     start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Two processes write to one array: what is allocated shared is the same memory on both sides."""
+"""Let two processes write to one array, which is the same memory on both sides."""
 
 import numpy as np
 
@@ -19,7 +19,7 @@ if __name__ == "__main__":
     child = spawn.Process(target=double, args=(array, written, doubled))
     child.start()
 
-    array[:] = 21  # after the array was sent: the child sees it all the same
+    array[:] = 21  # after the array was sent: the child still sees it
     written.set()
     assert doubled.wait(60)
     assert (array == 42).all()

@@ -1,4 +1,4 @@
-"""Arrays go through a queue: private ones arrive as copies, shared ones as themselves."""
+"""Send arrays through a queue: private ones arrive as copies, shared ones as the same memory."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ import mp_all as mp
 
 def add_one(inbox, outbox) -> None:
     while (array := inbox.get(timeout=60)) is not None:
-        array += 1  # what arrives can always be written to
+        array += 1  # a received array is always writable
         outbox.put(array)
 
 

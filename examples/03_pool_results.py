@@ -1,4 +1,4 @@
-"""Pools of both kinds return arrays through shared memory: Pool and ProcessPoolExecutor."""
+"""Return arrays from both kinds of pool, Pool and ProcessPoolExecutor, through shared memory."""
 
 from concurrent.futures import ProcessPoolExecutor
 

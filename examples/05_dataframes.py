@@ -1,4 +1,4 @@
-"""A pipeline of data frames: workers clean them, and columns travel through shared memory (needs pandas)."""
+"""Clean data frames in a pipeline; their columns travel through shared memory (needs pandas)."""
 
 import numpy as np
 import pandas as pd
@@ -18,7 +18,7 @@ def one_day(day: int) -> pd.DataFrame:
 def clean(raw, cleaned) -> None:
     while (item := raw.get()) is not None:
         day, frame = item
-        frame["amount"] = frame["amount"].fillna(0.0)  # the worker's own copy: the sender's stays as it was
+        frame["amount"] = frame["amount"].fillna(0.0)  # the worker's own copy: the sender's does not change
         cleaned.put((day, frame, frame.groupby("shop")["amount"].sum()))
 
 

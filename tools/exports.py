@@ -1,4 +1,4 @@
-"""What a shared library shows to others, asked of binutils: `python -m tools.exports FILE`."""
+"""List the symbols that a shared library exports, with binutils: `python -m tools.exports FILE`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def output_of(*command: str) -> str:
 
 def exported(path: Path) -> set[str]:
     """
-    The names that *path* defines for others.
+    Return the names that *path* exports.
 
     >>> from mp_core import _libshm
     >>> "PyInit__libshm" in exported(Path(_libshm.__file__))
@@ -25,14 +25,14 @@ def exported(path: Path) -> set[str]:
 
 def search_paths(path: Path) -> list[str]:
     """
-    The folders written into *path* in which its libraries are looked for: of the machine that built it.
+    Return the search paths for libraries in *path*: folders of the machine that built it.
     """
     return re.findall(r"^\s+(?:RPATH|RUNPATH)\s+(.*)$", output_of("objdump", "-p", str(path)), re.MULTILINE)
 
 
 def is_init_function(name: str) -> bool:
     """
-    One that the interpreter calls to make a module.
+    Return whether the interpreter calls *name* to make a module.
     """
     return re.fullmatch(r"PyInit_\w+", name) is not None
 

@@ -1,8 +1,8 @@
-"""Install what is in dist/ into empty environments, without an index, and try it there.
+"""Install the packages in dist/ into empty environments, without an index, and test them there.
 
-One cell is an interpreter, a package and a NumPy: a fresh environment gets the package by
-`pip install --no-index --find-links dist`, and tests/packaging/alone.py runs in it. What comes from others (NumPy,
-cffi, cuda-python) is downloaded once for each interpreter.
+A cell is an interpreter, a package and a NumPy: a fresh environment gets the package by
+`pip install --no-index --find-links dist`, and tests/packaging/alone.py runs in it. Dependencies (NumPy,
+cffi, cuda-python) are downloaded once for each interpreter.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tools.distributions import PACKAGES
 ROOT = Path(__file__).parents[1]
 PYTHONS = ["3.11", "3.12", "3.13"]
 ALONE = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-all"]
-NUMPY = ["mp-reductions", "mp-all"]  # those that are tried with the lowest too
+NUMPY = ["mp-reductions", "mp-all"]  # packages that are also tested with the lowest NumPy
 LOWEST = "numpy==1.26.*"
-HAVE_LOWEST = ["3.11", "3.12"]  # the interpreters that this NumPy has wheels for
+HAVE_LOWEST = ["3.11", "3.12"]  # interpreters with wheels of this NumPy
 
 
 class Cell(NamedTuple):
@@ -31,7 +31,7 @@ class Cell(NamedTuple):
 
     python: str
     package: str
-    numpy: str | None = None  # what is asked for beside the package; otherwise the newest comes
+    numpy: str | None = None  # a requirement beside the package; otherwise the newest is installed
 
     def __str__(self) -> str:
         return f"{self.package} on Python {self.python}" + (f" with {self.numpy}" if self.numpy else "")
@@ -39,7 +39,7 @@ class Cell(NamedTuple):
 
 def cells(pythons: list[str], short: bool) -> list[Cell]:
     """
-    What is tried; the short form is mp-all, and mp-spawn without NumPy, on the first interpreter.
+    Return the cells to test; the short form is mp-all, and mp-spawn without NumPy, on the first interpreter.
     """
     if short:
         return [Cell(pythons[0], "mp-spawn"), Cell(pythons[0], "mp-all")]
@@ -51,7 +51,7 @@ def cells(pythons: list[str], short: bool) -> list[Cell]:
 
 def quietly(*command: str) -> str:
     """
-    Run it and return what it said; end the program with that when it fails.
+    Run a command and return its output; if it fails, end the program with the output.
     """
     done = subprocess.run(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=900
@@ -63,11 +63,11 @@ def quietly(*command: str) -> str:
 
 def environment(python: str, folder: Path) -> str:
     """
-    An empty environment of that Python in *folder*; returns its interpreter.
+    Make an empty environment of that Python in *folder*, and return its interpreter.
     """
     interpreter = shutil.which(f"python{python}")
     if interpreter is None:
-        raise SystemExit(f"python{python} is not here: name those that are with --python")
+        raise SystemExit(f"python{python} is not installed: name installed ones with --python")
     shutil.rmtree(folder, ignore_errors=True)
     quietly(interpreter, "-m", "venv", "--without-pip", str(folder))
     return str(folder / "bin" / "python")
@@ -79,7 +79,7 @@ def pip(python: str, *args: str) -> None:
 
 def download(python: str, work: Path, dist: Path, wanted: list[Cell]) -> None:
     """
-    Wheels of everything that ours need and that is not ours, for that Python, into a folder of *work*.
+    Download the wheels of all dependencies, for that Python, into a folder of *work*.
     """
     interpreter, house = environment(python, work / "venv"), work / f"wheels-{python}"
     for numpy in sorted({cell.numpy for cell in wanted if cell.python == python}, key=str):
@@ -98,7 +98,7 @@ def download(python: str, work: Path, dist: Path, wanted: list[Cell]) -> None:
             *extra,
         )
     for ours in house.glob("mp_*"):
-        ours.unlink()  # from dist itself, always
+        ours.unlink()  # always from dist itself
 
 
 def try_cell(cell: Cell, dist: Path, house: Path, folder: Path) -> str:
@@ -112,7 +112,7 @@ def try_cell(cell: Cell, dist: Path, house: Path, folder: Path) -> str:
 
 def from_sdists(package: str, dist: Path, folder: Path) -> None:
     """
-    *package* from the sdists in *dist*, with an index for the rest, on this interpreter.
+    Install *package* from the sdists in *dist*, with an index for the rest, and test it on this interpreter.
     """
     python = environment(f"{sys.version_info.major}.{sys.version_info.minor}", folder)
     pip(python, "install", "-q", "--find-links", str(dist), "--no-binary", ",".join(PACKAGES), package)
@@ -128,7 +128,7 @@ def main() -> None:
     parser.add_argument(
         "--sdist", metavar="PACKAGE", help="that package alone, from sdists, with an index for the rest"
     )
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "installations", help="for what is downloaded")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "installations", help="folder for downloads")
     args = parser.parse_args()
     dist, work = args.dist.resolve(), args.work.resolve()
     work.mkdir(parents=True, exist_ok=True)

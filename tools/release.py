@@ -1,9 +1,9 @@
-"""A release in one command, short of the upload: `nox -s release -- X.Y.Z [--dry-run]`.
+"""Do a release except for the upload: `nox -s release -- X.Y.Z [--dry-run]`.
 
-From a clean tree it sets the version, dates what CHANGELOG.md has under "Unreleased", commits that, builds from the
-commit, checks and installs what was built, puts it into dist/ and tags the commit. The commit comes before the build
-because its time is the time inside the files: who builds the tag again gets the same bytes. Whatever fails, and a dry
-run at its end, leaves commit, tag, files and dist/ as they were.
+From a clean tree it sets the version, dates the entries under "Unreleased" in CHANGELOG.md, commits, builds from the
+commit, checks and installs the results, puts them into dist/ and tags the commit. The commit comes before the build
+because its time is the time inside the files: building the tag again gives the same bytes. A failure, and a dry
+run at its end, leave commit, tag, files and dist/ as they were.
 """
 
 from __future__ import annotations
@@ -15,13 +15,29 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from pathlib import Path
-
-from tools.version import current, numbers, set_version
 
 ROOT = Path(__file__).parents[1]
 CHANGELOG = ROOT / "CHANGELOG.md"
 UNRELEASED = re.compile(r"^## Unreleased\n(?P<entries>.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+
+
+def current() -> str:
+    """Return the version of the sources."""
+    return str(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["bumpversion"]["current_version"])
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """
+    Return the three numbers of a version, and end the program if it is not X.Y.Z.
+
+    >>> numbers("0.12.3") > numbers("0.9.0")
+    True
+    """
+    if not re.fullmatch(r"(0|[1-9]\d*)(\.(0|[1-9]\d*)){2}", version):
+        raise SystemExit(f"a version is three numbers, as in {current()}, and not {version!r}")
+    return tuple(map(int, version.split(".")))
 
 
 def git(*args: str) -> str:
@@ -33,7 +49,7 @@ def git(*args: str) -> str:
 
 def dated(changelog: str, version: str, day: datetime.date) -> str:
     """
-    *changelog* with its unreleased entries under *version*, and an empty "Unreleased" before them.
+    Return *changelog* with its unreleased entries under *version*, and an empty "Unreleased" before them.
 
     >>> print(dated("# Changes\\n\\n## Unreleased\\n\\n- `a`: b\\n", "1.2.3", datetime.date(2030, 1, 2)))
     # Changes
@@ -56,15 +72,15 @@ def dated(changelog: str, version: str, day: datetime.date) -> str:
 
 def refuse(version: str) -> None:
     """
-    End the program when this cannot become that release.
+    End the program if this tree cannot become that release.
     """
     if numbers(version) < numbers(current()):
-        raise SystemExit(f"{version} is before {current()}, which the sources have")
+        raise SystemExit(f"{version} is before {current()}, the version of the sources")
     if git("tag", "--list", f"v{version}"):
         raise SystemExit(f"v{version} is a tag already: that version has been released")
     changed = git("status", "--porcelain")
     if changed:
-        raise SystemExit(f"there are changes that are not committed:\n{changed}")
+        raise SystemExit(f"commit these changes first:\n{changed}")
 
 
 def build(dist: Path) -> None:
@@ -85,7 +101,8 @@ def release(version: str, dry_run: bool) -> None:
     done = False
     with tempfile.TemporaryDirectory(prefix="mp-release-") as folder:
         try:
-            set_version(version)
+            bump = [sys.executable, "-m", "bumpversion", "bump", "--new-version", version]
+            subprocess.run(bump, cwd=ROOT, check=True)
             CHANGELOG.write_text(changelog)
             git("commit", "--all", "--quiet", "-m", f"release: {version}")
             build(Path(folder) / "dist")
@@ -99,13 +116,13 @@ def release(version: str, dry_run: bool) -> None:
                 git("reset", "--hard", "--quiet", before)
         shutil.rmtree(ROOT / "dist", ignore_errors=True)
         shutil.copytree(Path(folder) / "dist", ROOT / "dist")
-    print(f"v{version} is committed, built and tagged. Not done yet, and for you to do:")
+    print(f"v{version} is committed, built and tagged. Two commands are left for you:")
     print(f"  git push origin HEAD v{version}\n  {Path(sys.executable).parent.relative_to(ROOT)}/twine upload dist/*")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="nox -s release --", description=__doc__.splitlines()[0])
     parser.add_argument("version", metavar="X.Y.Z")
-    parser.add_argument("--dry-run", action="store_true", help="do it all, then leave everything as it was")
+    parser.add_argument("--dry-run", action="store_true", help="do everything, then restore the tree")
     arguments = parser.parse_args()
     release(arguments.version, arguments.dry_run)

@@ -1,4 +1,4 @@
-"""Who is measured: a file for each, in the order of the tables. `base.py` says what a peer is."""
+"""The measured libraries: a file for each, in the order of the tables. `base.py` defines a peer."""
 
 from __future__ import annotations
 

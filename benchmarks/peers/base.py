@@ -1,7 +1,7 @@
-"""What a peer is: how a message reaches another process and its answer comes back, and what a message is to it.
+"""The base class of peers: it sends a message to another process and receives its answer.
 
-A peer is a file in this folder. Most of them differ from the standard library in how they pack a message and
-keep its two `SimpleQueue`s; those that have a channel of their own override `connect`.
+A peer is a file in this folder. Most peers differ from the standard library in the packing of a message and
+use its two `SimpleQueue`s; a peer with a channel of its own overrides `connect`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 STOP_WITHIN_S = 15
 
 Ask = Callable[[Any], Any]
-"""Sends a message to another process, and returns its answer: the sum of the first and the last element."""
+"""A function that sends a message to another process, and returns its answer: the sum of first and last element."""
 
 
 class Courier:
-    """The receiving side of a peer: picklable, so that the child process can have it."""
+    """The receiving side of a peer: picklable, so that the child process can receive it."""
 
     def touch(self, packed: Any) -> float:
-        """Read the first and the last element of what was received."""
+        """Read the first and the last element of the received message."""
         if isinstance(packed, (int, float)):
             return float(packed)
         if isinstance(packed, list):
@@ -39,68 +39,68 @@ class Courier:
 
 class Peer:
     """
-    Two `SimpleQueue`s of `module`, one there and one back.
+    Two `SimpleQueue`s of `module`, one for each direction.
     """
 
     name: str
-    """Its heading in the tables."""
+    """The heading in the tables."""
     module = "multiprocessing"
-    """What is used as multiprocessing."""
+    """The module used as multiprocessing."""
     needs = ""
-    """What has to be importable beside it."""
+    """Another module that must be importable."""
     distribution = ""
-    """The name under which it is installed, where it is not in the standard library."""
+    """The name of the distribution, unless the peer is in the standard library."""
     option = "--peers"
-    """The option of `nox -s bench` that installs it."""
+    """The option of `nox -s bench` that installs the peer."""
     slow = False
-    """Large arrays take it long: it is given fewer of them."""
+    """Whether it is slow with large arrays, and gets fewer of them."""
 
     _echo: BaseProcess | None = None
 
     @classmethod
     def how(cls) -> str:
-        """How it is used here: the first paragraph of its class."""
+        """Return how the peer is used: the first paragraph of its class."""
         return " ".join(inspect.cleandoc(cls.__doc__ or "").split("\n\n")[0].split())
 
     def open(self) -> None:
-        """Import it; `ImportError` when it is not installed."""
+        """Import the modules; raise `ImportError` if one is not installed."""
         self.mp = importlib.import_module(self.module)
         if self.needs:
             self.api = importlib.import_module(self.needs)
 
     def version(self) -> str:
-        """Its version; none where it is in the standard library."""
+        """Return the version; empty in the standard library."""
         return importlib.metadata.version(self.distribution) if self.distribution else ""
 
     def fresh(self, nbytes: int) -> Any:
-        """A message that was never sent before."""
+        """Return a message that was never sent before."""
         return np.ones(nbytes, np.uint8)
 
     def shared(self, nbytes: int) -> Any:
-        """A message whose memory is shared already, where there is such a thing."""
+        """Return a message in shared memory, if the peer has that; otherwise a fresh one."""
         return self.fresh(nbytes)
 
     def pack(self, message: Any) -> Any:
-        """What is put on the queue for *message*."""
+        """Return the object to put on the queue for *message*."""
         return message
 
     def courier(self) -> Courier:
-        """What the receiving process needs in order to unpack."""
+        """Return the object that unpacks in the receiving process."""
         return Courier()
 
     def queue(self, stage: Stage, nbytes: int) -> Any:
-        """A queue with room for eight messages of *nbytes*."""
+        """Return a queue with room for eight messages of *nbytes*."""
         return stage.context.Queue(8)
 
     def connect(self, stage: Stage) -> Ask:
-        """Start the other process, wait until it is there, and return the way to ask it."""
+        """Start the other process, wait until it is ready, and return the function that asks it."""
         return self.talk(stage, stage.context.SimpleQueue(), stage.context.SimpleQueue())
 
     def talk(self, stage: Stage, to: Any, back: Any) -> Ask:
-        """`connect` over two queues that are there."""
+        """Do the work of `connect` over two given queues."""
         self._to, self._back = to, back
         self._echo = stage.start(echo, to, back, self.courier())
-        back.get()  # it is there, its imports are done
+        back.get()  # the process is ready, its imports are done
         put, get, pack = to.put, back.get, self.pack
 
         def ask(message: Any) -> Any:
@@ -110,8 +110,8 @@ class Peer:
         return ask
 
     @classmethod
-    def sweep(cls, pid: int) -> None:
-        """Remove what the driver *pid* would leave behind when it is killed."""
+    def clean_up(cls, pid: int) -> None:
+        """Remove the files of the killed driver *pid*."""
 
     def close(self) -> None:
         """End the other process."""
@@ -127,7 +127,7 @@ class Peer:
 
 
 def echo(inbox: Any, outbox: Any, courier: Courier) -> None:
-    """The main function of the other process: answer every message until there is `None`."""
+    """Answer every message until `None`; this is the main function of the other process."""
     stand_apart()
     outbox.put(0.0)
     while True:

@@ -1,4 +1,4 @@
-"""`multiprocessing.shared_memory` by hand, as an expert writes it for one stream of messages."""
+"""`multiprocessing.shared_memory` by hand, as an expert would write it for one stream of messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class ByHand(Peer):
     """
     One `SharedMemory`, attached once, copied into for each message; a name and a length on the `SimpleQueue`.
 
-    Who writes this answers for it that nobody writes before the last message was read; that is not measured.
+    The program must ensure that nothing is written before the last message was read; this is not measured.
     """
 
     name = "by hand"

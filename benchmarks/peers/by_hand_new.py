@@ -1,4 +1,4 @@
-"""`multiprocessing.shared_memory` by hand, a new one for each message: what needs no protocol for reuse."""
+"""`multiprocessing.shared_memory` by hand, a new one for each message, which needs no protocol for reuse."""
 
 from __future__ import annotations
 

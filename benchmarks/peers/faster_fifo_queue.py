@@ -1,4 +1,4 @@
-"""faster-fifo: a ring of bytes in shared memory, into and out of which the pickled array is copied."""
+"""faster-fifo: the pickled array is copied into and out of a ring of bytes in shared memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FasterFifo(Peer):
 
 
 class Patient:
-    """Its queue, which gives up after ten seconds unless told otherwise, waiting as long as `multiprocessing`'s."""
+    """Its queue, which by default gives up after ten seconds, with the patience of `multiprocessing`'s."""
 
     def __init__(self, queue: Any) -> None:
         self.queue = queue
@@ -48,7 +48,7 @@ class Patient:
         self.queue.close()
 
     def join_thread(self) -> None:
-        """It has no thread."""
+        """Do nothing: the queue has no thread."""
 
 
 def dumps(message: Any) -> bytes:

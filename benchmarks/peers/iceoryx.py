@@ -26,7 +26,7 @@ class Iceoryx2(Peer):
     """
     Publish and subscribe of byte slices, one copy into borrowed memory, woken by its events; the answer likewise.
 
-    Its buffers stay warm, since the publisher's memory is one pool that is used in turn.
+    Its buffers are reused, since the publisher's memory is one pool.
     """
 
     name = "iceoryx2"
@@ -53,23 +53,23 @@ class Iceoryx2(Peer):
 
     def close(self) -> None:
         super().close()
-        # One name stays by design, the one by which all nodes of a prefix meet.
-        self.sweep(os.getpid())
+        # One name stays by design: all nodes of a prefix connect through it.
+        self.clean_up(os.getpid())
 
     @classmethod
-    def sweep(cls, pid: int) -> None:
+    def clean_up(cls, pid: int) -> None:
         for left in Path("/dev/shm").glob(f"{prefix(pid)}*"):
             left.unlink()
         shutil.rmtree(Path(tempfile.gettempdir(), prefix(pid)), ignore_errors=True)
 
 
 def prefix(pid: int) -> str:
-    """With what every name of iceoryx2 begins that belongs to the driver *pid*."""
+    """Return the prefix of every iceoryx2 name of the driver *pid*."""
     return f"bench-iceoryx2-{pid}-"
 
 
 class Channel:
-    """One publisher and one subscriber with an event beside them; each end is opened by the process that uses it."""
+    """One publisher, one subscriber and an event; each process opens the end that it uses."""
 
     def __init__(self, name: str, folder: str, prefix: str, nbytes: int, depth: int, reader: tuple[Any, Any]) -> None:
         self.name, self.folder, self.prefix, self.nbytes, self.depth = name, folder, prefix, nbytes, depth
@@ -107,7 +107,7 @@ class Channel:
             import iceoryx2 as iox
 
             data, event = self.services()
-            # What is published before there is a reader, or before it has connected to this publisher, may be dropped.
+            # A message published before a reader has connected to this publisher may be dropped.
             self.wait(self.subscribed)
             publisher = (
                 data.publisher_builder()
@@ -139,7 +139,7 @@ class Channel:
 
             data, event = self.services()
             self._receiver = data.subscriber_builder().create(), event.listener_builder().create()
-            # An event that came between the look and the wait has been seen to be lost: it may cost this much.
+            # An event between the check and the wait can get lost: this limits the delay.
             self._patience = iox.Duration.from_millis(50)
             self.subscribed.set()
             self.receive()  # the hello
@@ -154,7 +154,7 @@ class Channel:
         return from_bytes(sample)
 
     def close(self) -> None:
-        """Take back every name of this process in `/dev/shm`; that waits for no finalizer."""
+        """Remove every name of this process in `/dev/shm`, without waiting for finalizers."""
         for part in (*(self._sender or ()), *(self._receiver or ())):
             part.delete()
         self._sender = self._receiver = None
@@ -165,14 +165,14 @@ class Channel:
 
 
 def as_bytes(message: Any) -> np.ndarray[Any, Any]:
-    """An array of bytes as it is; a number as the eight bytes of a float, `None` as one byte."""
+    """Return an array unchanged, a number as the eight bytes of a float, and `None` as one byte."""
     if isinstance(message, np.ndarray):
         return message
     return np.zeros(1, np.uint8) if message is None else np.array([message], np.float64).view(np.uint8)
 
 
 def from_bytes(sample: Any) -> Any:
-    """The other way round; an array is the memory of *sample* itself, and keeps it."""
+    """Reverse `as_bytes`; an array uses the memory of *sample*, and keeps it."""
     payload = sample.payload()
     if payload.number_of_elements == 1:
         return None

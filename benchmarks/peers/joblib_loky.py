@@ -18,8 +18,8 @@ class JoblibLoky(Peer):
     """
     A task on joblib's loky executor; arrays above 128 KiB are memory-mapped from `/dev/shm` (its default is 1 MiB).
 
-    On the executor under `Parallel` and not on `Parallel` itself, which looks for results every 10 ms: a single task
-    never takes less.
+    It uses the executor under `Parallel` and not `Parallel` itself, which polls for results every 10 ms: a single task
+    would never take less.
     """
 
     name = "joblib"

@@ -1,4 +1,4 @@
-"""Ours: the standard library's program with the one import changed."""
+"""mp-all: the standard library's program with the one import changed."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ class Ours(Peer):
     option = ""
 
     def shared(self, nbytes: int) -> Any:
-        # What was never written to costs nothing, so that 4 GiB can be sent on a small machine.
+        # Untouched pages use no memory, so a small machine can send 4 GiB.
         return self.mp.shared.zeros(nbytes, np.uint8)

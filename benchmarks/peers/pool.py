@@ -1,4 +1,4 @@
-"""`multiprocessing.Pool`, a task for each array: what most programs have."""
+"""`multiprocessing.Pool`, a task for each array, as in most programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ray: an actor that is called with the array, which goes through its object store."""
+"""Ray: a call of an actor with the array, which goes through the object store."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from benchmarks.peers.base import Ask, Courier, Peer, stand_apart
 if TYPE_CHECKING:
     from benchmarks.driver import Stage
 
-STORE_BYTES = 300 << 20  # two of the largest, so that it soon comes round to pages that are warm
+STORE_BYTES = 300 << 20  # two of the largest, so that the store soon reuses its pages
 
 
 class RayActor(Peer):
-    """A call of an actor on the same machine; what is above 100 KiB goes through its object store."""
+    """A call of an actor on the same machine; arrays above 100 KiB go through its object store."""
 
     name = "Ray"
     needs = "ray"
@@ -47,15 +47,15 @@ class RayActor(Peer):
     def close(self) -> None:
         if self._folder:
             self.api.shutdown()
-            self.sweep(os.getpid())
+            self.clean_up(os.getpid())
 
     @classmethod
-    def sweep(cls, pid: int) -> None:
+    def clean_up(cls, pid: int) -> None:
         shutil.rmtree(folder(pid), ignore_errors=True)
 
 
 def folder(pid: int) -> str:
-    """Where the daemons of the driver *pid* have their sockets and logs. Sockets: its name must be short."""
+    """Return the folder for sockets and logs of the driver *pid*; its name must be short for the sockets."""
     return os.path.join(tempfile.gettempdir(), f"bench-ray-{pid}")
 
 

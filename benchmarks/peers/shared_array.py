@@ -15,7 +15,7 @@ class SharedArrayReused(Peer):
     """
     One array of SharedArray, attached once, copied into for each message; a name and a length on the `SimpleQueue`.
 
-    It is "by hand" with another library: the same protocol is its user's own business.
+    It is "by hand" with another library: the program needs the same protocol.
     """
 
     name = "SharedArray"
@@ -47,7 +47,7 @@ class SharedArrayReused(Peer):
         return AttachingCourier()
 
     @classmethod
-    def sweep(cls, pid: int) -> None:
+    def clean_up(cls, pid: int) -> None:
         for left in Path("/dev/shm").glob(f"bench-{pid}-*"):
             left.unlink()
 

@@ -1,4 +1,4 @@
-"""The standard library: the array is pickled into the pipe and out of it."""
+"""The standard library, which pickles the array into the pipe."""
 
 from __future__ import annotations
 

@@ -20,12 +20,12 @@ class TorchDescriptors(Peer):
     slow = True
 
     def open(self) -> None:
-        # Each tensor costs it a descriptor on either side; without this a list of 1000 fails.
+        # Each tensor needs a descriptor on either side; with the usual limit a list of 1000 fails.
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         super().open()
         self.torch = importlib.import_module("torch")
-        # Two processes on two cores, as everybody here: its helper threads would spin on the core of this one.
+        # Two processes on two cores, as for all peers: helper threads would spin on the core of this one.
         self.torch.set_num_threads(1)
         self.mp.set_sharing_strategy(self.strategy)
 
@@ -44,7 +44,7 @@ class TorchCourier(Courier):
         self.strategy = strategy
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Here the child process begins: it needs torch's reducers, the same strategy and few threads.
+        # The child process begins here: it needs torch's reducers, the same strategy and few threads.
         self.__dict__.update(state)
         importlib.import_module("torch").set_num_threads(1)
         importlib.import_module("torch.multiprocessing").set_sharing_strategy(self.strategy)

@@ -1,4 +1,4 @@
-"""The rows of the table, a module each: `measure(bench)` returns the lines of that row."""
+"""The rows of the table, a module each: `measure(bench)` returns the lines of the row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.rows import (
     p5_stream,
     p6_pool,
     p7_million,
-    p8_born,
+    p8_allocator,
     p9_ranks,
     p11_steady,
     p16_calls,
@@ -25,7 +25,7 @@ ROWS = {
     "P5": p5_stream,
     "P6": p6_pool,
     "P7": p7_million,
-    "P8": p8_born,
+    "P8": p8_allocator,
     "P9": p9_ranks,
     "P11": p11_steady,
     "P16": p16_calls,

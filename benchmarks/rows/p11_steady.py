@@ -1,6 +1,6 @@
 """P11: nothing grows while arrays of mixed sizes stream to three consumers; ten minutes with `--long`.
 
-The limit: nothing. What a consumer holds at a time is bounded by the queue, so memory, descriptors and
+The bound: none. The queue limits the arrays of a consumer, so memory, descriptors and
 mappings of the last third must not exceed those of the middle third.
 """
 
@@ -18,7 +18,7 @@ from benchmarks.samples import Claim, Line, Sample
 
 PEERS = ("ours",)
 CONSUMERS, SHORT_S, LONG_S = 3, 20.0, 600.0
-# A resident page more or less is the allocator's business: less than this is no growth.
+# The allocator may add or drop a resident page: less than this is no growth.
 TOLERANCE = 1.05
 
 
@@ -44,7 +44,7 @@ def measure(bench: Bench) -> list[Line]:
 
 
 def steady(stage: Stage, seconds: float) -> tuple[int, list[tuple[int, int, int]]]:
-    """How many were sent, and looks at memory, descriptors and mappings in the course of it."""
+    """Return the number of sent arrays, and samples of memory, descriptors and mappings."""
     queue, done = stage.context.Queue(8), stage.context.SimpleQueue()
     children = [stage.start(consume, queue, done, stage.peer.courier()) for _ in range(CONSUMERS)]
     for _ in children:

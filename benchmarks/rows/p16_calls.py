@@ -1,6 +1,6 @@
-"""P16: what it costs to hand out a task that does nothing: `Pool.map`, `submit` of an executor, the start of a pool.
+"""P16: the cost of a task that does nothing: `Pool.map`, `submit` of an executor, the start of a pool.
 
-The limit: a send, a wake-up and a reply for each task; of many tasks at once, a part of that.
+The bound: a send, a wake-up and a reply for each task; with many tasks at once, a part of that.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ COUNT, SUBMITTED, WORKERS = 100_000, 2000, 2
 
 def measure(bench: Bench) -> list[Line]:
     """
-    The lines of P16.
+    Return the lines of P16.
     """
     lines = []
     for what, work, args, target, at_least in (
@@ -40,7 +40,7 @@ def no_op(_: Any) -> None:
 
 
 def no_ops(stage: Stage, chunksize: int | None) -> float:
-    """Seconds for a map of no-ops, in a pool that is warm."""
+    """Return the seconds for a map of no-ops, in a pool that has run tasks before."""
     with stage.peer.mp.Pool(WORKERS) as pool:
         pool.map(no_op, range(1000), chunksize=1)
         start = time.perf_counter()
@@ -49,7 +49,7 @@ def no_ops(stage: Stage, chunksize: int | None) -> float:
 
 
 def submitted(stage: Stage) -> float:
-    """Seconds for one submit and its result, each after the one before."""
+    """Return the seconds for one submit and its result, one after the other."""
     executor = getattr(stage.peer.mp, "ProcessPoolExecutor", concurrent.futures.ProcessPoolExecutor)
     with executor(WORKERS) as pool:
         pool.submit(no_op, 0).result()
@@ -60,7 +60,7 @@ def submitted(stage: Stage) -> float:
 
 
 def started(stage: Stage) -> float:
-    """Seconds from nothing to nothing, with one task in between."""
+    """Return the seconds to start a pool, run one task and end the pool."""
     start = time.perf_counter()
     with stage.peer.mp.get_context("fork").Pool(WORKERS) as pool:
         pool.apply(no_op, (0,))

@@ -1,6 +1,6 @@
 """P17: 1000 tasks of 10 ms, undisturbed and with a worker killed each 200 ms.
 
-The limit: 5 s for two workers, and for each kill a tenth of a task and the start of a process. The standard pool never
+The bound: 5 s for two workers, and for each kill a tenth of a task and the start of a process. The standard pool never
 ends; the standard executor fails everything from the first kill on.
 """
 
@@ -22,7 +22,7 @@ COUNT, SECONDS, EACH, WORKERS = 1000, 0.01, 0.2, 2
 
 def measure(bench: Bench) -> list[Line]:
     """
-    The lines of P17.
+    Return the lines of P17.
     """
     tasks = [Task("calm", "ours", run, (False,)), Task("killed", "ours", run, (True,))]
     samples = bench.in_turns("P17", tasks, 3, timeout=120)
@@ -38,7 +38,7 @@ def measure(bench: Bench) -> list[Line]:
 
 
 def run(stage: Stage, kills: bool) -> float:
-    """Seconds until each task has its answer, a result or a `WorkerLostError`."""
+    """Return the seconds until each task has its answer, a result or a `WorkerLostError`."""
     mp: Any = stage.peer.mp
     over = threading.Event()
     with mp.get_context("fork").Pool(WORKERS) as pool:

@@ -1,6 +1,6 @@
 """P1: never slower than the standard library, from 200 bytes on.
 
-The limit: two wake-ups of a process by a pipe, which an int on the queue pays too, and a few microseconds
+The bound: two wake-ups of a process by a pipe, which an int on the queue needs too, and a few microseconds
 of pickle.
 """
 

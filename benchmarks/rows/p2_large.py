@@ -1,6 +1,6 @@
 """P2: one copy and no more, from 1 MiB to 128 MiB.
 
-The limit: one memcpy of a fresh array into warm memory, and the round trip of an int.
+The bound: one memcpy of a fresh array into used memory, and the round trip of an int.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""P3: what is shared already costs the same whatever its size.
+"""P3: a shared array costs the same at any size.
 
-The limit: the round trip of an int, since a handle is all that travels.
+The bound: the round trip of an int, since only a handle travels.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def measure(bench: Bench) -> list[Line]:
     tasks = [Task(peer, peer, work.round_trips, ("shared", MIB, 20)) for peer in sharing]
     tasks.append(Task("stdlib", "stdlib", work.round_trips, ("shared", MIB, 1), 10))
     tasks.append(Task("floor", "ours", work.round_trips, ("int", 0, 20)))
-    # Each size has turns of its own, since one message is kept at a time.
+    # Each size has its own turns, since one message is kept at a time.
     small = bench.in_turns("P3 1 MiB", tasks, 25)
     large = bench.in_turns(
         "P3 4 GiB",

@@ -1,6 +1,6 @@
 """P4: a list of 1000 arrays of 1 KiB each, private or shared, is one cheap message.
 
-The limit: pickling and unpickling a thousand objects, and for private ones a megabyte through a 64 KiB pipe
+The bound: pickling and unpickling a thousand objects, and for private ones a megabyte through a 64 KiB pipe
 or a thousand small copies.
 """
 
@@ -23,7 +23,7 @@ def measure(bench: Bench) -> list[Line]:
         kind = "fresh list of 1024" if what == "private" else "shared list of 1024"
         tasks = [
             Task("ours", "ours", work.round_trips, (kind, COUNT, 5)),
-            # It has nothing shared: the same list, copied, is what its user has.
+            # It has no shared arrays: its user sends the same list as a copy.
             Task("stdlib", "stdlib", work.round_trips, ("fresh list of 1024", COUNT, 5)),
             Task("torch fd", "torch fd", work.round_trips, (kind, COUNT, 1), 3),
             Task("torch fs", "torch fs", work.round_trips, (kind, COUNT, 1), 3),
@@ -41,7 +41,7 @@ def measure(bench: Bench) -> list[Line]:
 
 
 def tuples(stage: Stage, count: int, times: int) -> list[float]:
-    """The round trip of a list of tuples that say where an array would lie."""
+    """Measure the round trip of a list of tuples, each with the position of an array."""
     ask = stage.ask()
     taken = []
     with stage.apart():

@@ -1,6 +1,6 @@
 """P5: a stream of fresh arrays through a `Queue(8)`.
 
-The limit for large ones is memcpy; for small ones it is the feeder thread of `multiprocessing.Queue`, which
+The bound for large arrays is memcpy; for small ones it is the feeder thread of `multiprocessing.Queue`, which
 takes the interpreter's lock in turns with the thread that puts.
 """
 
@@ -39,10 +39,10 @@ def measure(bench: Bench) -> list[Line]:
 
 
 def fewer(count: int, size: int) -> int:
-    """As many as torch can do in the time: each small one costs it a millisecond."""
+    """Return a count that torch can do in the time: each small array costs it a millisecond."""
     return count // (40 if size < 64 << 10 else 10 if size < 1 << 20 else 1)
 
 
 def rounds(peer: str, size: int) -> int | None:
-    """Its process imports torch first; the others that copy through a pipe or a ring are slow with large arrays."""
+    """Return fewer rounds for torch, which must be imported, and for large arrays through a pipe or a ring."""
     return 3 if peer.startswith("torch") or (size > 1 << 20 and peer in ("stdlib", "faster-fifo")) else None

@@ -1,7 +1,7 @@
 """P6: `Pool.map` whose 64 results are 16 MiB each, 1 GiB in all.
 
-The limit: one copy of 1 GiB into shared memory by two workers. The first time these are fresh pages, which
-the kernel has to find and zero; after that they are warm.
+The bound: one copy of 1 GiB into shared memory by two workers. The first time into fresh pages, which
+the kernel finds and zeroes; later into used ones.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ def measure(bench: Bench) -> list[Line]:
         pipes.claims.append(Claim("ours in KiB", through["ours"].median / 1024, 64))
     for peer in present:
         bench.do(peer, close_pool)
-    return [line, pipes, *_born_shared(bench)]
+    return [line, pipes, *_shared_allocated(bench)]
 
 
-def _born_shared(bench: Bench) -> list[Line]:
-    """The same results made anew each time: moved into shared memory, or born in it."""
-    works = {"ours": False, "born shared": True}
-    tasks = [Task(label, "ours", made_map, (born,)) for label, born in works.items()]
+def _shared_allocated(bench: Bench) -> list[Line]:
+    """Measure results that are made anew each time: moved into shared memory, or allocated in it."""
+    works = {"ours": False, "shared-allocated": True}
+    tasks = [Task(label, "ours", made_map, (allocated,)) for label, allocated in works.items()]
     samples = bench.in_turns(
-        "P6 born shared", [*tasks, Task("stdlib", "stdlib", made_map, (False,), 3)], 5, timeout=300
+        "P6 shared-allocated", [*tasks, Task("stdlib", "stdlib", made_map, (False,), 3)], 5, timeout=300
     )
     if not bench.has("ours"):
         return []
-    born = samples.pop("born shared")
+    allocated = samples.pop("shared-allocated")
     made = Line("P6", f"Pool({WORKERS}).map, {COUNT} results of 16 MiB, each made in the clock", samples)
-    shared = Line("P6", "the same, born shared", {**samples, "ours": born})
+    shared = Line("P6", "the same, shared-allocated", {**samples, "ours": allocated})
     copied = float(bench.do("ours", copied_by_workers))
     bytes_copied = Line("P6", "bytes copied by the workers for that", {"ours": Sample([copied], "B")})
     bytes_copied.claims.append(Claim("bytes", copied, 0))
@@ -59,9 +59,9 @@ def _born_shared(bench: Bench) -> list[Line]:
     return [made, shared, bytes_copied]
 
 
-def made_map(stage: Stage, born: bool) -> float:
-    """Seconds for one map whose results are computed by the workers while the clock runs."""
-    pool = named_pool(stage, born)
+def made_map(stage: Stage, allocated: bool) -> float:
+    """Return the seconds for one map whose results the workers compute while the clock runs."""
+    pool = named_pool(stage, allocated)
     start = time.perf_counter()
     results = pool.map_async(made, range(COUNT), chunksize=1).get(240)
     taken = time.perf_counter() - start
@@ -73,16 +73,16 @@ def made(number: int) -> Any:
     return np.full(SIZE, number + 1, np.uint8)
 
 
-def named_pool(stage: Stage, born: bool) -> Any:
-    label = "born shared" if born else "ours"
+def named_pool(stage: Stage, allocated: bool) -> Any:
+    label = "shared-allocated" if allocated else "ours"
     if label not in KEPT:
-        initializer = stage.peer.mp.install_shared_allocator if born else None
+        initializer = stage.peer.mp.install_shared_allocator if allocated else None
         KEPT[label] = stage.context.Pool(WORKERS, initializer)
     return KEPT[label]
 
 
 def copied_by_workers(stage: Stage) -> int:
-    """The largest number of bytes that a worker of the pool with arrays born shared has copied."""
+    """Return the largest number of bytes that a worker with the shared allocator has copied."""
     counts = named_pool(stage, True).map_async(copied, range(COUNT), chunksize=1).get(60)
     return int(max(counts))
 
@@ -101,7 +101,7 @@ def close_named(stage: Stage, label: str) -> None:
 
 
 def pool_map(stage: Stage) -> float:
-    """Seconds for one map; the results are dropped after the clock has stopped."""
+    """Return the seconds for one map; drop the results after the clock has stopped."""
     pool = the_pool(stage)
     start = time.perf_counter()
     results = pool.map_async(result, range(COUNT), chunksize=1).get(240)
@@ -111,7 +111,7 @@ def pool_map(stage: Stage) -> float:
 
 
 def through_pipes(stage: Stage) -> int:
-    """Bytes that this process reads and writes by system calls during one map."""
+    """Return the bytes that this process reads and writes by system calls during one map."""
     pool, before = the_pool(stage), read_and_written()
     pool.map_async(result, range(COUNT), chunksize=1).get(240)
     return read_and_written() - before
@@ -136,7 +136,7 @@ def close_pool(stage: Stage) -> None:
 
 
 def prepare(peer: str) -> None:
-    """Each worker computes its result before the clock starts, so that only its way home is measured."""
+    """Compute the result of a worker before the clock starts, so that only its transport is measured."""
     if peer.startswith("torch"):
         import torch  # type: ignore[import-not-found,unused-ignore]
 
@@ -149,5 +149,5 @@ def prepare(peer: str) -> None:
 
 def result(number: int) -> Any:
     x = KEPT["result"]
-    # Putting a tensor moves it to shared memory for good: only a new one is fresh.
+    # `put` moves a tensor to shared memory permanently: only a new one is fresh.
     return x if isinstance(x, np.ndarray) else x.clone()

@@ -1,6 +1,6 @@
 """P7: a million live shared arrays in a process that may open 64 descriptors.
 
-The limit: the 64 bytes of a cache line that other processes need in order to find and free a block, and the
+The bound: the 64 bytes of a cache line that other processes need in order to find and free a block, and the
 Python object that holds it.
 """
 
@@ -70,7 +70,7 @@ def main(count: int) -> None:
     shared += [mp.shared.zeros(NBYTES, np.uint8) for _ in range(count)]
     seconds = time.perf_counter() - start
     each = (resident() - before) / count
-    for x in shared:  # their bytes are there, and not only promised
+    for x in shared:  # the pages exist, and are not only promised
         x[0] = 1
     each = max(each, (resident() - before) / count)
     print(

@@ -1,4 +1,4 @@
-"""P9: how long it takes until 8 ranks have started, run and ended under spawn, and what large arguments add."""
+"""P9: the time until 8 ranks have started, run and ended under spawn, and the time that large arguments add."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROUNDS, SLOW_ROUNDS = 9, 2
 
 def measure(bench: Bench) -> list[Line]:
     """
-    The lines of P9.
+    Return the lines of P9.
     """
     lines = [
         started(bench, f"{RANKS} ranks that do nothing", ranks.nothing),
@@ -42,7 +42,7 @@ def measure(bench: Bench) -> list[Line]:
         line = Line("P9", f"{RANKS} ranks, a shared array of 1 GiB", {"ours": samples["with"]})
         if samples["with"].values and samples["without"].values:
             added = 1e3 * (samples["with"].median - samples["without"].median)
-            line.claims.append(Claim("what the array adds, in ms", added, ADDED_MS))
+            line.claims.append(Claim("added by the array, in ms", added, ADDED_MS))
         lines.append(line)
     private = (ranks.touch, "fresh", EACH)
     samples = bench.in_turns(
@@ -59,7 +59,7 @@ def measure(bench: Bench) -> list[Line]:
 
 def started(bench: Bench, what: str, fn: Callable[..., None]) -> Line:
     """
-    A line of ours, the standard library and torch.
+    Return a line of mp-all, the standard library and torch.
     """
     samples = bench.in_turns(
         f"P9 {what}",
@@ -79,7 +79,7 @@ def started(bench: Bench, what: str, fn: Callable[..., None]) -> Line:
 
 def arguments(stage: Stage, kind: str, nbytes: int) -> tuple[Any, ...]:
     """
-    None, or an array of *nbytes* zeros.
+    Return no argument, or an array of *nbytes* zeros.
     """
     if kind == "shared":
         return (stage.peer.shared(nbytes),)
@@ -88,7 +88,7 @@ def arguments(stage: Stage, kind: str, nbytes: int) -> tuple[Any, ...]:
 
 def launched(stage: Stage, fn: Callable[..., None], kind: str = "", nbytes: int = 0) -> float:
     """
-    Seconds for ranks by the peer's own launcher.
+    Return the seconds for ranks started by the peer's own launcher.
     """
     args = arguments(stage, kind, nbytes)
     begin = time.perf_counter()
@@ -98,7 +98,7 @@ def launched(stage: Stage, fn: Callable[..., None], kind: str = "", nbytes: int 
 
 def started_one_by_one(stage: Stage, fn: Callable[..., None], kind: str = "", nbytes: int = 0) -> float:
     """
-    Seconds for ranks as one starts them with multiprocessing alone.
+    Return the seconds for ranks started one by one with multiprocessing.
     """
     args = arguments(stage, kind, nbytes)
     begin = time.perf_counter()

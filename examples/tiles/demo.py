@@ -1,4 +1,4 @@
-"""Run the pipeline on `multiprocessing` and on `mp_all`, by turns, and compare speed and results."""
+"""Run the pipeline on `multiprocessing` and on `mp_all`, in turns, and compare speed and results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from picture import save_pictures
 HERE = Path(__file__).parent
 LIBRARIES = "multiprocessing", "mp_all"
 FILTERS = {"sharpen": "sharpen", "touch": "transport only"}
-LIMIT = 120  # seconds for one run, which takes a few
+LIMIT = 120  # seconds for one run, which normally takes a few
 GRACE = 10  # seconds for a run to end its processes
 
 
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def compare(options: argparse.Namespace) -> None:
-    """Do all the runs, save the pictures, and print what was found."""
+    """Do all the runs, save the pictures, and print the comparison."""
     print_setting(options)
     found: dict[str, Measured] = {}
     with tempfile.TemporaryDirectory(prefix="tiles-", dir=options.out) as scratch:
@@ -63,7 +63,7 @@ def compare(options: argparse.Namespace) -> None:
 
 
 def measure(name: str, mosaics: dict[str, Path], options: argparse.Namespace) -> Measured:
-    """Run both programs by turns, check that every result is the same, and take the medians."""
+    """Run both programs in turns, check that every result is the same, and take the medians."""
     speeds: dict[str, list[float]] = {library: [] for library in LIBRARIES}
     hashes = set()
     for i in range(options.rounds):
@@ -81,7 +81,7 @@ def measure(name: str, mosaics: dict[str, Path], options: argparse.Namespace) ->
 
 
 def run_once(library: str, name: str, mosaic: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Run one of the two programs in a fresh process and return what it reports."""
+    """Run one of the two programs in a fresh process and return its report."""
     command = [sys.executable, str(HERE / f"with_{library}.py"), "--filter", name, "--mosaic", str(mosaic)]
     for option in "start", "workers", "rows", "columns", "size":
         command += [f"--{option}", str(getattr(options, option))]
@@ -102,7 +102,7 @@ def run_once(library: str, name: str, mosaic: Path, options: argparse.Namespace)
 
 
 def print_setting(options: argparse.Namespace) -> None:
-    """Say what is compared, and where."""
+    """Print the programs, the job and the machine."""
     plain, shared = (HERE.joinpath(f"with_{library}.py").read_text().splitlines() for library in LIBRARIES)
     print("two programs that differ in one line:")
     for line in difflib.ndiff(plain, shared):
@@ -128,7 +128,7 @@ def print_table(found: dict[str, Measured], rounds: int) -> None:
 
 
 def processor() -> str:
-    """Return the name of the processor as its maker prints it, where the system tells."""
+    """Return the name of the processor, where the system tells."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

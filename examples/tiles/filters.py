@@ -1,7 +1,7 @@
 """
-What is done to a tile: sharpening, which is real work, or next to nothing, which leaves the transport.
+Filter a tile: sharpen it, which is real work, or do almost nothing, which leaves the transport.
 
-Filters work in place and return what they were given: a tile belongs to the worker that received it.
+Filters work in place and return their argument: a tile belongs to the worker that received it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AMOUNT = 2
 
 
 def sharpen(pixels: Pixels) -> Pixels:
-    """Unsharp mask: what a Gaussian blur takes away is the detail, so add more of that."""
+    """Apply an unsharp mask: a Gaussian blur removes detail, so add that detail again."""
     detail = gaussian_filter(pixels, sigma=(SIGMA, SIGMA, 0), radius=(RADIUS, RADIUS, 0))
     np.subtract(pixels, detail, out=detail)
     detail *= AMOUNT
@@ -29,7 +29,7 @@ def sharpen(pixels: Pixels) -> Pixels:
 
 
 def touch(pixels: Pixels) -> Pixels:
-    """Read and write every pixel once, and no more: a negative."""
+    """Read and write every pixel once: make a negative."""
     return np.subtract(1, pixels, out=pixels)
 
 

@@ -1,4 +1,4 @@
-"""How a picture is cut into square tiles that overlap by a halo, and put together again without one."""
+"""Cut a picture into square tiles that overlap by a halo, and put them together again without it."""
 
 from __future__ import annotations
 

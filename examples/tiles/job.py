@@ -1,4 +1,4 @@
-"""The command line of the pipeline: one run, with a progress bar, on the given module."""
+"""Run the pipeline once from the command line, with a progress bar, on the given module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 
 def add_options(options: argparse.ArgumentParser) -> None:
-    """Add what a single run and the comparison have in common."""
+    """Add the options that a single run and the comparison have in common."""
     options.add_argument("--start", choices=["spawn", "forkserver", "fork"], default="spawn")
     options.add_argument("--workers", type=int, default=max(2, min(8, os.cpu_count() or 2)))
     options.add_argument("--rows", type=int, default=10, help="of tiles")
@@ -24,7 +24,7 @@ def add_options(options: argparse.ArgumentParser) -> None:
 
 
 def grid_of(options: argparse.Namespace) -> Grid:
-    """Return the grid that was asked for; the filter's reach is its halo."""
+    """Return the requested grid; the filter's reach is its halo."""
     return Grid(options.rows, options.columns, options.size, halo=RADIUS)
 
 
@@ -39,7 +39,7 @@ def main(mp: ModuleType) -> None:
     job = Job(grid, options.filter, options.workers, options.start, options.mosaic)
     title = f"{mp.__name__}, {job.filter}"
     try:
-        # disable=None: no bar where nobody watches, as in a log file.
+        # disable=None: no bar without a terminal, as in a log file.
         with tqdm(total=grid.count, unit="tile", desc=title, leave=False, disable=None) as bar:
             outcome = run(mp, job, progress=bar.update)
     except PipelineError as error:

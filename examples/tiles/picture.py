@@ -1,4 +1,4 @@
-"""The picture that goes in, the Hubble deep field from scikit-image, and the pictures that come out."""
+"""Load the picture, the Hubble deep field from scikit-image, and save the results."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """
-A picture goes, tile by tile, through a reader, several workers and a collector joined by bounded queues.
+Pass a picture, tile by tile, through a reader, several workers and a collector connected by bounded queues.
 
 The parent only supervises. It never reads from a queue, so no process that dies in the middle of a message
-can block it: it waits for news from the collector and for the death of anybody, whichever comes first.
-The module to run on is an argument: `multiprocessing`, or anything that offers its names.
+can block it: it waits for news from the collector and for the death of any process, whichever comes first.
+The module to run on is an argument: `multiprocessing`, or a module with the same names.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 
     TileQueue = Queue[Tile | None]  # `None` says that its sender has no more
 
-DEPTH = 4  # tiles that may wait in a queue: enough to keep everybody busy, and memory stays bounded
-PATIENCE = 60.0  # seconds without any sign of life after which a wait is given up
+DEPTH = 4  # tiles that may wait in a queue: enough to keep all processes busy, and memory stays bounded
+PATIENCE = 60.0  # seconds without news after which a wait ends
 
 
 class PipelineError(RuntimeError):
-    """The run has ended early; the message says who ended it."""
+    """The run has ended early; the message names the process."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What every process of a run has to know."""
+    """The parameters that every process of a run needs."""
 
     grid: Grid
     filter: str
@@ -50,7 +50,7 @@ class Job:
 
 
 class Outcome(NamedTuple):
-    """The time from the first tile to the last, and what was made in it."""
+    """The time from the first tile to the last, and the result."""
 
     seconds: float
     megabytes: float
@@ -80,7 +80,7 @@ def work(job: Job, tiles: TileQueue, finished: TileQueue, ready: Barrier) -> Non
 def collect(job: Job, finished: TileQueue, ready: Barrier, news: Connection) -> None:
     """Put the tiles together, report each one to the parent, and save the mosaic."""
     # Written once before the clock starts, because fresh memory is slow at its first write.
-    # NaN equals nothing: a tile that never came could not go unnoticed.
+    # NaN equals nothing: a missing tile cannot go unnoticed.
     mosaic = np.full(job.grid.shape, np.nan, np.float32)
     _begin(ready)
     started = time.perf_counter()
@@ -93,7 +93,7 @@ def collect(job: Job, finished: TileQueue, ready: Barrier, news: Connection) -> 
 
 
 def run(mp: ModuleType, job: Job, progress: Callable[[int], object]) -> Outcome:
-    """Do the job on the module *mp*, and call *progress* for every tile that is done."""
+    """Do the job on the module *mp*, and call *progress* for every finished tile."""
     context = mp.get_context(job.start)
     tiles, finished = context.Queue(DEPTH), context.Queue(DEPTH)
     ready = context.Barrier(job.workers + 2)
@@ -113,13 +113,13 @@ def run(mp: ModuleType, job: Job, progress: Callable[[int], object]) -> Outcome:
 
 
 def _begin(ready: Barrier) -> None:
-    """Leave Ctrl-C to the parent, and wait until everybody has imported and loaded what they need."""
+    """Leave Ctrl-C to the parent, and wait until all processes have imported and loaded their needs."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     ready.wait(PATIENCE)
 
 
 def _until_done(queue: TileQueue, senders: int) -> Iterator[Tile]:
-    """Yield what arrives until every sender has sent its `None`."""
+    """Yield tiles until every sender has sent its `None`."""
     while senders:
         item = queue.get(timeout=PATIENCE)
         if item is None:
@@ -131,7 +131,7 @@ def _until_done(queue: TileQueue, senders: int) -> Iterator[Tile]:
 def _supervise(
     mp: ModuleType, processes: list[BaseProcess], inbox: Connection, progress: Callable[[int], object]
 ) -> Outcome:
-    """Pass on the collector's news until everybody has left; the first to fail ends the run."""
+    """Pass on the collector's news until all processes have ended; the first failure ends the run."""
     outcome = None
     while True:
         alive = [process.sentinel for process in processes if process.exitcode is None]
@@ -152,7 +152,7 @@ def _supervise(
 
 
 def _stop(processes: list[BaseProcess]) -> None:
-    """End whoever still runs: after a good run, nobody does."""
+    """End the processes that still run: after a good run, none do."""
     started = [process for process in processes if process.pid is not None]
     for process in started:
         process.terminate()

@@ -1,4 +1,4 @@
-"""Run the pipeline. The import below is the only line in which this file differs from its twin."""
+"""Run the pipeline. The import below is the only line that differs from the other version."""
 
 import mp_all as mp
 

@@ -1,4 +1,4 @@
-"""A record as a run would write it, small and with every kind of line: for tests that measure nothing."""
+"""A small record with every kind of line, for tests that measure nothing."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ FOUND: dict[str, Any] = {
 
 
 def found() -> dict[str, Any]:
-    """A copy that may be changed."""
+    """Return a copy that a test may change."""
     return copy.deepcopy(FOUND)
 
 
 def scaled(factor: float, *names: str) -> dict[str, Any]:
-    """The record with every figure of *names* multiplied."""
+    """Return the record with every figure of *names* multiplied."""
     changed = found()
     for each in changed["lines"]:
         for name in names:

@@ -1,4 +1,4 @@
-"""Peers: each says how it is used, and one that is missing, hangs or breaks ends neither the run nor unnoticed."""
+"""Each peer describes its use; a missing, hanging or failing peer is reported and does not end the run."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ STANDARD = ["stdlib", "by hand", "by hand, new", "Pool"]
 
 
 class Absent(Peer):
-    """Nobody has this one."""
+    """A peer that is never installed."""
 
     name = "absent"
-    needs = "a_module_that_nobody_has"
-    distribution = "a-distribution-that-nobody-has"
+    needs = "a_module_that_does_not_exist"
+    distribution = "a-distribution-that-does-not-exist"
 
 
 def start_and_stop(stage: Stage) -> None:
-    """Work that starts a process and never ends."""
+    """Start a process and never end."""
     stage.ask()
     signal.pause()
 
 
-def test_each_peer_says_how_it_is_used() -> None:
+def test_each_peer_describes_its_use() -> None:
     for name, peer in PEERS.items():
         assert peer.name == name
         assert inspect.isclass(peer) and "__doc__" in vars(peer) and peer.how().endswith(".")
-        assert "|" not in peer.how(), "it stands in a table"
+        assert "|" not in peer.how(), "it is a table cell"
 
 
 @pytest.mark.parametrize("name", STANDARD)
@@ -60,10 +60,10 @@ def test_a_peer_that_is_not_installed_is_missing_with_its_reason_and_the_remedy(
         Absent().open()
     monkeypatch.setattr(install, "REASONS", install.Path(os.devnull + "-is-no-folder"))
     told = bench.because(Absent, str(error.value))
-    assert told == "No module named 'a_module_that_nobody_has'; `nox -s bench -- --peers` installs it"
+    assert told == "No module named 'a_module_that_does_not_exist'; `nox -s bench -- --peers` installs it"
 
 
-def test_what_pip_said_is_the_reason(tmp_path: install.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_output_of_pip_is_the_reason(tmp_path: install.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(install, "REASONS", tmp_path / "reasons.json")
     said = "Collecting it\nERROR: No matching distribution found for it\n"
     install.REASONS.write_text(install.json.dumps({Absent.distribution: install.reason(said)}))

@@ -1,4 +1,4 @@
-"""What is made from a record: tables, comparison, plots. Nothing is measured here."""
+"""Tables, comparisons and plots are made from a record. These tests measure nothing."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_table_has_a_cell_for_each_figure_with_its_spread() -> None:
     assert "70 µs ±10%" in text and "80 µs ±10%" in text and "50 µs ±10%" in text
 
 
-def test_of_many_peers_each_has_a_line() -> None:
+def test_each_of_many_peers_has_a_line() -> None:
     found = canned.found()
     for entry in found["lines"][:2]:
         entry["figures"] |= {f"peer {k}": canned.figure(1.0) for k in range(table.MANY)}
@@ -72,7 +72,7 @@ def test_of_many_peers_each_has_a_line() -> None:
     assert [cell.strip() for cell in head.split("|")[1:-1]] == ["round trip, fresh", "200 B", "1 MiB"]
     names = [line.split("|")[1].strip() for line in lines]
     assert names == ["ours", "stdlib", *(f"peer {k}" for k in range(table.MANY)), "floor"]
-    assert lines[-1].split("|")[3].strip() == "-"  # what was not measured is a dash, and not left out
+    assert lines[-1].split("|")[3].strip() == "-"  # a missing measurement is a dash, and not left out
 
 
 def test_a_missed_target_is_shown_as_missed() -> None:
@@ -91,13 +91,13 @@ def test_a_missing_peer_is_named_with_its_reason() -> None:
         assert "Ray" in text and "No module named 'ray'; `nox -s bench -- --peers` installs it" in text
 
 
-def test_what_failed_is_named_with_its_reason() -> None:
+def test_a_failed_measurement_is_named_with_its_reason() -> None:
     failed = from_json(canned.found() | {"failed": {"P5 1 MiB, mpire": "no answer within 60 s"}})
     assert "failed: P5 1 MiB, mpire: no answer within 60 s" in table.terminal(failed)
     assert re.search(r"\| P5 1 MiB, mpire +\| failed +\| no answer within 60 s ", table.peers(failed))
 
 
-def test_the_same_run_has_not_changed() -> None:
+def test_a_run_compared_with_itself_has_not_changed() -> None:
     same = from_json(canned.FOUND)
     assert {change.ratio for change in compare.changes(same, same)} == {1.0}
     assert compare.too_slow(same, same, 1.0) == []
@@ -132,12 +132,12 @@ def test_a_regression_changes_the_exit_status_only_when_asked(capsys: pytest.Cap
     assert "too slow: round trip, fresh 200 B: 2.00 > 1.5" in capsys.readouterr().out
 
 
-def test_nothing_that_became_something_is_infinitely_worse() -> None:
+def test_a_change_from_zero_is_infinitely_worse() -> None:
     assert compare.worse(0, 0, False) == 1
     assert compare.worse(1, 0, False) == math.inf
 
 
-def test_what_only_one_run_has_is_said() -> None:
+def test_lines_of_only_one_run_are_named() -> None:
     less = canned.found()
     gone = less["lines"].pop()
     assert f"only before: {gone['what']}" in compare.report(from_json(less), from_json(canned.FOUND))
@@ -163,7 +163,7 @@ def test_both_plots_are_drawn_and_come_out_the_same_twice(tmp_path: Path) -> Non
     found = tmp_path / "found.json"
     record.write(found, canned.FOUND)
     drawn = []
-    for _ in range(2):  # in a process of its own: matplotlib keeps its fonts open
+    for _ in range(2):  # in a separate process: matplotlib keeps its fonts open
         succeeded(run_python("-m", "benchmarks.plots", str(found), str(tmp_path), cwd=record.ROOT))
         drawn.append({path.name: path.read_text() for path in tmp_path.glob("*.svg")})
     assert sorted(drawn[0]) == ["latency.svg", "throughput.svg"] and drawn[0] == drawn[1]
@@ -179,4 +179,4 @@ def test_labels_never_touch_and_keep_their_order() -> None:
     assert sorted(range(5), key=lambda k: places[k]) == sorted(range(5), key=lambda k: wanted[k])
     ordered = sorted(places)
     assert min(b - a for a, b in itertools.pairwise(ordered)) >= 1.0 - 1e-9
-    assert places[2] == 0.0 and places[3] == 9.0  # what stands alone stays where it is
+    assert places[2] == 0.0 and places[3] == 9.0  # a label without neighbours stays in place

@@ -1,4 +1,4 @@
-"""What one package must do by itself, run in an environment that holds it and its dependencies only.
+"""Test one package by itself, in an environment with its dependencies only.
 
 tools/installations.py makes that environment: `nox -s "alone(mp-spawn)"` from sdists, `nox -s build` from wheels.
 """
@@ -32,7 +32,7 @@ def negate(module: str, into: Any, out: Any) -> None:
 
 
 def there_and_back(module: str) -> None:
-    """A megabyte to another process and home, by way of the shm-manager that was installed."""
+    """Send a megabyte to another process and back, through the installed shm-manager."""
     import numpy as np
 
     mp = importlib.import_module(module)
@@ -51,7 +51,7 @@ def there_and_back(module: str) -> None:
 
 def expect(package: str) -> None:
     siblings = {"mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_all"}
-    brings = {
+    installs = {
         "mp-core": {"mp_core"},
         "mp-reductions": {"mp_core", "mp_reductions"},
         "mp-spawn": {"mp_core", "mp_spawn"},
@@ -60,8 +60,8 @@ def expect(package: str) -> None:
         "mp-all": siblings,
     }[package]
     present = {name for name in siblings if installed(name)}
-    assert present == brings, f"{package} brought {sorted(present)}, expected {sorted(brings)}"
-    # cuda-python brings cuda-core and with it NumPy; mp_cuda does not use it.
+    assert present == installs, f"{package} installed {sorted(present)}, expected {sorted(installs)}"
+    # cuda-python installs cuda-core, which installs NumPy; mp_cuda does not use NumPy.
     assert installed("numpy") == (package in ("mp-reductions", "mp-cuda", "mp-all")), f"{package} and NumPy"
     for name in sorted(present):
         importlib.import_module(name)

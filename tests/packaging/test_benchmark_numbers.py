@@ -17,7 +17,7 @@ MEASURED = re.compile(rf"(?<![\w.])\d[\d.,]*\s?(?:{UNITS}|times|%)(?!\w)")
 
 
 @pytest.mark.parametrize("document", readme.DOCUMENTS, ids=lambda path: path.name)
-def test_what_is_between_the_marks_is_what_the_record_says(document: Path) -> None:
+def test_the_text_between_the_marks_is_that_of_the_record(document: Path) -> None:
     text = document.read_text()
     assert readme.BLOCK.search(text)
     assert text.count("<!-- measured: ") == len(readme.BLOCK.findall(text)) == text.count("<!-- /measured -->")
@@ -25,7 +25,7 @@ def test_what_is_between_the_marks_is_what_the_record_says(document: Path) -> No
 
 
 def test_every_cell_of_the_readme_is_a_median_of_the_record() -> None:
-    """Compared with the file itself, by none of the code that wrote the table."""
+    """The test reads the file itself, without the code that wrote the table."""
     lines = {line["what"]: line for line in json.loads((ROOT / "docs" / "performance.json").read_text())["lines"]}
     found = re.search(r"<!-- measured: short -->\n(.*?)<!-- /measured -->", (ROOT / "README.md").read_text(), re.DOTALL)
     assert found

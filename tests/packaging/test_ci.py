@@ -1,4 +1,4 @@
-"""What CI is told to do is there to be done: the workflow's matrix is nox's list, and the hooks are sessions."""
+"""The workflow's matrix is nox's list, and the hooks are sessions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("nox", reason="nox is not installed")
 
 def nox_lists(*args: str) -> list[dict]:
     """
-    What `./do` with these arguments prints.
+    Return the output of `./do` with these arguments.
     """
     command = [sys.executable, "-m", "nox", *args]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
@@ -33,7 +33,7 @@ def workflow() -> dict:
 @pytest.fixture(scope="module")
 def jobs(workflow: dict) -> list[dict]:
     """
-    The jobs that the workflow makes: what its own command prints.
+    Return the jobs of the workflow, as its own command prints them.
     """
     script = "".join(step.get("run", "") for step in workflow["jobs"]["sessions"]["steps"])
     (args,) = re.findall(r"\$\(\./do (.*?)\)", script)
@@ -41,7 +41,7 @@ def jobs(workflow: dict) -> list[dict]:
 
 
 def test_the_default_sessions_are_all_jobs(jobs: list[dict]) -> None:
-    # `./do` is on the interpreter that runs it; the jobs are on every one.
+    # `./do` uses the interpreter that runs it; the jobs use every interpreter.
     default = {entry["session"] for entry in nox_lists("-l", "--json")}
     names = {entry["session"] for entry in jobs}
     assert default - {name for name in default if name.startswith("tests-")} <= names
@@ -53,7 +53,7 @@ def test_the_default_sessions_are_all_jobs(jobs: list[dict]) -> None:
 
 
 def test_every_job_fits_into_the_matrix(workflow: dict, jobs: list[dict]) -> None:
-    assert len(jobs) == len({entry["session"] for entry in jobs}) <= 256  # what a matrix can hold
+    assert len(jobs) == len({entry["session"] for entry in jobs}) <= 256  # the largest matrix of GitHub
     text = json.dumps(workflow["jobs"]["session"])
     used = set(re.findall(r"matrix\.(\w+)", text))
     assert used == {"session", "name"}
@@ -63,7 +63,7 @@ def test_every_job_fits_into_the_matrix(workflow: dict, jobs: list[dict]) -> Non
     )
 
 
-def test_the_workflow_installs_every_interpreter_that_a_job_asks_for(workflow: dict, jobs: list[dict]) -> None:
+def test_the_workflow_installs_every_interpreter_that_a_job_needs(workflow: dict, jobs: list[dict]) -> None:
     (setup,) = [step for step in workflow["jobs"]["session"]["steps"] if "setup-python" in step.get("uses", "")]
     installed = set(setup["with"]["python-version"].split())
     assert {entry["python"] for entry in jobs if entry["python"]} == installed

@@ -1,4 +1,4 @@
-"""Documents that name tests, or link to files, name what is there."""
+"""The tests and files that documents name exist."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ TESTS = ROOT / "tests"
 
 
 @pytest.mark.parametrize("document", ["coming-from-torch.md", "conformance.md"])
-def test_a_document_names_tests_that_are_there(document: str) -> None:
+def test_a_document_names_existing_tests(document: str) -> None:
     text = (ROOT / "docs" / document).read_text()
     files = {path.removeprefix("tests/") for path in re.findall(r"(?:\w+/)+test_\w+\.py", text)}
     assert files
     assert {path for path in files if not (TESTS / path).is_file()} == set()
-    # What follows a dot is a test of CPython's own.
+    # A name after a dot is one of CPython's own tests.
     functions = set(re.findall(r"(?<![.\w/])test_\w+\b(?!\.)", text))
     defined = "".join(path.read_text() for path in TESTS.rglob("test_*.py"))
     assert {name for name in functions if f"def {name}(" not in defined} == set()
@@ -28,8 +28,8 @@ LINKED = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.md
 
 
 @pytest.mark.parametrize("document", LINKED, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_link_between_documents_leads_somewhere(document: Path) -> None:
-    """Relative links are for the repository and for the site, where Sphinx checks them too."""
+def test_a_link_between_documents_has_a_target(document: Path) -> None:
+    """Relative links must work in the repository and on the site, where Sphinx checks them too."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
     links = re.findall(r"\]\(([^)\s]+)\)", text)
     local = [link.partition("#")[0] for link in links if "://" not in link and not link.startswith("#")]

@@ -1,4 +1,4 @@
-"""What a type checker reads of the submodules is what they are."""
+"""Type checkers see the submodules as they are."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import mp_all
 
 FOLDER = Path(mp_all.__file__).parent
-# How a start method starts is nobody's interface; `spawn` is the launcher.
+# The implementation of a start method is not public; `spawn` is the launcher.
 OWN = {Path(name) for name in ("__init__.py", "__main__.py", "_limits.py", "_trees.py")}
 UNTYPED = {"spawn", "popen_fork", "popen_forkserver", "popen_spawn_posix", "popen_spawn_win32"}
 MODULES = sorted(
@@ -28,7 +28,7 @@ def file_of(name: str) -> Path:
     return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
 
 
-def test_the_walk_finds_what_it_should() -> None:
+def test_the_walk_finds_the_main_modules() -> None:
     assert {"pool", "connection", "managers", "dummy.connection"} <= set(MODULES)
 
 
@@ -41,7 +41,7 @@ def test_a_file_for_type_checkers_has_the_names_of_the_module_and_no_others(name
     assert set(getattr(module, "__all__", ())) <= set(read)
 
 
-def test_there_are_no_files_but_these() -> None:
+def test_there_are_no_other_files() -> None:
     files = {path.relative_to(FOLDER) for path in FOLDER.rglob("*.py")} - OWN
     assert files == {file_of(name).relative_to(FOLDER) for name in [*MODULES, "shared"]}
 

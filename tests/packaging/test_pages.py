@@ -1,4 +1,4 @@
-"""The pages that show programs are true: each is typed in as a reader would, in order, and prints what it says."""
+"""Run the programs of the pages in order, as a reader would type them, and compare their output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from support.scripts import run_python
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["tutorial", "who-shares", "born-shared", "strategies", "launcher", "pool", "coming-from-shared-memory"]
+PAGES = ["tutorial", "who-shares", "shared-allocator", "strategies", "launcher", "pool", "coming-from-shared-memory"]
 FENCE = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"# ([\w/-]+\.py)\n")
 
@@ -23,12 +23,12 @@ def blocks(page: str) -> list[tuple[str, str]]:
 
 def typed(commands: str, folder: Path) -> str:
     """
-    What the commands print, typed into a shell in *folder* that finds this interpreter first.
+    Return the output of the commands in a shell in *folder* that finds this interpreter first.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = run_python("-c", SHELL, commands, cwd=folder, PATH=path, PYTHONFAULTHANDLER="1")
     assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
-    # The launcher logs what it ends; whose pid that is no page can promise.
+    # The launcher logs the processes that it ends; a page cannot know their pids.
     return done.stdout + re.sub(r"(?m)^Terminating process \d+ via signal SIG\w+\n", "", done.stderr)
 
 
@@ -37,7 +37,7 @@ SHELL = "import os, sys; os.execvp('sh', ['sh', '-e', '-c', sys.argv[1]])"
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
+def test_the_programs_of_a_page_print_the_output_on_the_page(page: str, tmp_path: Path) -> None:
     printed = ""
     for kind, text in blocks(page):
         if kind == "python":
@@ -52,7 +52,7 @@ def test_a_page_does_what_it_says(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_runs_every_program_that_it_shows(page: str) -> None:
+def test_a_page_runs_all_its_programs(page: str) -> None:
     shown = {name[1] for kind, text in blocks(page) if kind == "python" and (name := NAME.match(text))}
     run = "".join(text for kind, text in blocks(page) if kind == "sh")
     assert shown

@@ -1,4 +1,7 @@
-"""Every Python block of every README is a program that runs."""
+"""Every Python block of every README is a program that runs.
+
+Sybil was tried: it runs a block in this process, where `__name__` is not "__main__" and no child can import the block.
+"""
 
 from __future__ import annotations
 

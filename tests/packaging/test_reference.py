@@ -1,4 +1,4 @@
-"""The reference has every public name of every package, and nothing that is not there."""
+"""The reference has every public name of every package, and no other name."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import mp_all as mp
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 PAGES = sorted(REFERENCE.glob("*.rst"))
-# Users of torch know them by these names; the page says so in a sentence.
+# Users of torch know functions by these names; the page mentions them in a sentence.
 TORCH_NAMES = {"_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"}
 
 
 def documented() -> Iterator[str]:
     """
-    The whole name of each thing that a page of the reference describes.
+    Yield the full name of each object that a page of the reference describes.
     """
     for page in PAGES:
         module = ""
@@ -35,7 +35,7 @@ def documented() -> Iterator[str]:
 
 def public(package: str) -> set[str]:
     """
-    What a package offers beside multiprocessing's own, by its name in mp_all, or in mp_cuda.
+    Return the public names of a package that multiprocessing does not have, as names of mp_all or mp_cuda.
     """
     module = importlib.import_module(package)
     home = package if package == "mp_cuda" else "mp_all"
@@ -51,7 +51,7 @@ def test_each_public_name_of_a_package_is_in_the_reference(package: str) -> None
     assert public(package) - set(documented()) == set()
 
 
-def test_the_reference_has_nothing_that_is_not_public() -> None:
+def test_the_reference_has_no_private_names() -> None:
     assert set(documented()) - public("mp_all") - public("mp_cuda") == set()
 
 
@@ -61,7 +61,7 @@ def test_nothing_is_described_twice() -> None:
 
 
 @pytest.mark.parametrize("name", sorted({*multiprocessing.__all__, *TORCH_NAMES}))
-def test_each_name_that_comes_from_elsewhere_is_mentioned(name: str) -> None:
+def test_each_name_of_multiprocessing_and_torch_is_mentioned(name: str) -> None:
     assert hasattr(mp, name)
     assert any(f"``{name}``" in page.read_text() for page in PAGES)
 
@@ -69,6 +69,6 @@ def test_each_name_that_comes_from_elsewhere_is_mentioned(name: str) -> None:
 def test_each_submodule_of_multiprocessing_is_mentioned() -> None:
     text = (REFERENCE / "multiprocessing.rst").read_text()
     modules = {module.name for module in pkgutil.iter_modules(multiprocessing.__path__)}
-    # How a start method starts is nobody's interface.
+    # The implementation of a start method is not public.
     modules = {name for name in modules if not name.startswith("popen_")}
     assert {name for name in modules if f"mp_all.{name}``" not in text} == set()

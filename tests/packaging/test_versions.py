@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 FOLDERS = sorted((ROOT / "packages").iterdir())
 PROJECTS = {folder.name: tomllib.loads((folder / "pyproject.toml").read_text())["project"] for folder in FOLDERS}
 VERSION = mp_core.__version__
-# What each may need of the others: arrows point at mp-core, and only mp-all knows two siblings.
+# The siblings that each package may need: arrows point at mp-core, and only mp-all depends on several.
 ARROWS = {
     "mp-core": set(),
     "mp-reductions": {"mp-core"},
@@ -29,7 +29,7 @@ ARROWS = {
 
 def siblings(project: dict) -> dict[str, str]:
     """
-    The requirements of a project on its siblings: name to what follows the name.
+    Return the requirements of a project on its siblings, from name to version.
     """
     pattern = re.compile(r"(mp-\w+)\s*([^;\s]*)")
     found = (pattern.fullmatch(line.split(";")[0].strip()) for line in project["dependencies"])
@@ -52,11 +52,11 @@ def test_each_project_pins_its_siblings_to_the_one_version(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ARROWS)
-def test_each_package_says_the_one_version(name: str) -> None:
+def test_each_package_has_the_one_version_at_run_time(name: str) -> None:
     try:
         package = importlib.import_module(name.replace("-", "_"))
     except ModuleNotFoundError as error:
-        # Only what is foreign to this project may be missing; our own import error is a failure.
+        # Only foreign packages may be missing; an import error of our own is a failure.
         if name == "mp-cuda" and error.name and not error.name.startswith("mp_"):
             pytest.skip(f"{error.name} is not installed")
         raise
@@ -64,7 +64,7 @@ def test_each_package_says_the_one_version(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ARROWS)
-def test_what_is_installed_is_the_one_version(name: str) -> None:
+def test_each_installed_package_has_the_one_version(name: str) -> None:
     try:
         assert metadata.version(name) == VERSION
     except metadata.PackageNotFoundError:
@@ -85,6 +85,11 @@ def test_the_c_source_is_of_the_one_version() -> None:
         for match in re.finditer(r'MPSHM_VERSION\s+"([^"]+)"', path.read_text())
     }
     assert stated == {VERSION}
+
+
+def test_the_version_to_bump_is_the_one_version() -> None:
+    tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert tool["bumpversion"]["current_version"] == VERSION
 
 
 def test_the_version_is_three_numbers() -> None:

@@ -1,7 +1,7 @@
-"""P8: arrays born shared, beside NumPy's own allocator.
+"""P8: the shared allocator, beside NumPy's own.
 
-The limit: NumPy's own. What is small is left to it; a larger block that was freed in this thread and that no other
-process has heard of is handed out again without an atomic operation. A lazy array costs what is touched of it.
+The bound: NumPy's own. It also makes the small arrays; a larger block that this thread freed and that no other
+process has received is handed out again without an atomic operation. A lazy array costs its touched pages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def measure(bench: Bench) -> list[Line]:
     rounds = max(3, int(ROUNDS * bench.scale))
     try:
         run = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "benchmarks.rows.p8_born", str(rounds)],
+            [sys.executable, "-W", "ignore", "-m", "benchmarks.rows.p8_allocator", str(rounds)],
             capture_output=True,
             text=True,
             timeout=300,
@@ -57,13 +57,13 @@ def measure(bench: Bench) -> list[Line]:
     lazy = Line("P8", "shared.zeros(1 GiB), first byte of each 64 MiB touched", {}, note="floor: np.zeros")
     lazy.samples.update(ours=Sample(found["lazy"]["shared"]), floor=Sample(found["lazy"]["private"]))
     lazy.claims.append(Claim("memory that it takes, in MiB", found["lazy"]["resident"] / 2**20, 1))
-    copied = Line("P8", "bytes copied by sending 64 arrays born shared", {"ours": Sample([found["copied"]], "B")})
+    copied = Line("P8", "bytes copied by sending 64 shared-allocated arrays", {"ours": Sample([found["copied"]], "B")})
     copied.claims.append(Claim("bytes", found["copied"], 0))
     return [*lines, lazy, copied]
 
 
 def main(rounds: int) -> None:
-    # "Never" is a process that imports nothing of ours, so it begins before we do. It works in turns with this one.
+    # "Never" is a process without mp-all, so it starts before the import here. It works in turns with this one.
     assert "mp_core" not in sys.modules
     with never() as floor:
         found: dict[str, Any] = in_turns(floor, rounds)
@@ -137,7 +137,7 @@ def copied_by_sending() -> int:
 
 
 def once(nbytes: int) -> float:
-    """Seconds for `np.empty`."""
+    """Return the seconds for `np.empty`."""
     from numpy import empty
 
     start = time.perf_counter()
@@ -149,10 +149,10 @@ def once(nbytes: int) -> float:
 @contextmanager
 def never() -> Iterator[Callable[[int], float]]:
     """
-    `once`, in another process that has imported nothing of ours.
+    Yield `once`, run in another process that has not imported mp-all.
 
     NumPy's own allocator takes 95 ns in one process and 190 ns in the next, by the addresses at which its library and
-    the interpreter were loaded. A forked process has the addresses of this one, so what differs is the allocator.
+    the interpreter were loaded. A forked process has the addresses of this one, so only the allocator differs.
     """
     import numpy  # noqa: F401, for the child too
 

@@ -1,4 +1,4 @@
-"""Workers whose arrays are born in shared memory return them without a copy: Pool and ProcessPoolExecutor."""
+"""Return arrays from workers with the shared allocator without a copy: Pool and ProcessPoolExecutor."""
 
 from concurrent.futures import ProcessPoolExecutor
 
