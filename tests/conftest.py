@@ -21,6 +21,17 @@ STRATEGIES = [ASKED] if ASKED else sorted(mp.get_all_sharing_strategies())
 START_METHODS = mp.get_all_start_methods()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--only-strategy-tests", action="store_true", help="run only tests that depend on the strategy")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--only-strategy-tests"):
+        others = [item for item in items if "strategy" not in getattr(item, "fixturenames", ())]
+        config.hook.pytest_deselected(items=others)
+        items[:] = [item for item in items if item not in set(others)]
+
+
 @pytest.fixture(params=STRATEGIES)
 def strategy(request: pytest.FixtureRequest) -> Iterator[str]:
     """
