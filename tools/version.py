@@ -38,7 +38,7 @@ def set_version(new: str) -> None:
     for place in [
         *(ROOT / "packages").glob("*/pyproject.toml"),
         ROOT / "packages/mp-core/src/mp_core/_version.py",
-        ROOT / "libshm/src/version.c",
+        ROOT / "libshm/src/base/version.c",
     ]:
         text = place.read_text()
         for form in ('version = "{}"', "=={}", '__version__ = "{}"', 'MPSHM_VERSION "{}"'):

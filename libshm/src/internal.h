@@ -7,10 +7,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#include "layout.h"
+#include "layout/layout.h"
 #include "mpshm.h"
-#include "slot.h"
-#include "wire.h"
+#include "session/slot.h"
+#include "session/wire.h"
 
 /* A signal handler that returns makes a slow system call fail with EINTR. No caller of ours could
  * do anything but call again, so it is done here. close() is not retried: on Linux the descriptor

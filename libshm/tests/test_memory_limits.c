@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
-#include "cgroup.h"
+#include "platform/linux/cgroup.h"
 #include "engine.h"
 
 static void sizes_are_read_as_people_write_them(void)

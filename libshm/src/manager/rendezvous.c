@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "manager.h"
+#include "manager/manager.h"
 
 static const char *const LEAVES[] = {"", "socket", "control", "start"};
 

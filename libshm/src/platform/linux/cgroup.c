@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cgroup.h"
+#include "platform/linux/cgroup.h"
 
 /* The word that a file begins with, UINT64_MAX when that is no number ("max") or there is no file.
  */

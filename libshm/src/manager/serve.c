@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "manager.h"
+#include "manager/manager.h"
 
 static int peer_pid(int sock)
 {

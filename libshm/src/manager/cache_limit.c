@@ -25,8 +25,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "cgroup.h"
-#include "manager.h"
+#include "platform/linux/cgroup.h"
+#include "manager/manager.h"
 
 enum {
     GROUPS = 128,

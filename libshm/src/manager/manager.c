@@ -19,7 +19,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
-#include "manager.h"
+#include "manager/manager.h"
 
 static int sooner(int a, int b)
 {

@@ -2,7 +2,7 @@
 #ifndef MPSHM_SLOT_H
 #define MPSHM_SLOT_H
 
-#include "layout.h"
+#include "layout/layout.h"
 
 /* Lock one byte of the control file through that description: 0, -EAGAIN when another has it, or
  * MPSHM__NO_LOCKS where the kernel has no such locks (valgrind). */

@@ -25,7 +25,7 @@
  * wins.
  */
 #define _GNU_SOURCE
-#include "manager.h"
+#include "manager/manager.h"
 
 enum {
     GRACE_MS = 500,

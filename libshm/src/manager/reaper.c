@@ -4,7 +4,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "manager.h"
+#include "manager/manager.h"
 
 /* ---- arenas ---- */
 
