@@ -1,4 +1,4 @@
-/* shm-manager FOLDER: the manager of one tree. Started by libshm, with the listening socket as
+/* shm-manager FOLDER: the manager of one session. Started by libshm, with the listening socket as
  * descriptor 3 and the control file as 4; not meant to be started by hand. */
 #include <fcntl.h>
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* What the fuzz targets share: how an input is read, and a tree of their own.
+/* What the fuzz targets share: how an input is read, and a session of their own.
  *
  * A target is one function, LLVMFuzzerTestOneInput, so that libFuzzer can drive it. driver.h drives
  * it with seeded mutations where there is no libFuzzer. */
@@ -10,7 +10,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* A runtime folder of its own, unless whoever runs this has said which. */
-__attribute__((unused)) static void have_a_tree(void)
+__attribute__((unused)) static void have_a_session(void)
 {
     if (getenv("MPSHM_RUNTIME_DIR") == NULL)
         set_up();

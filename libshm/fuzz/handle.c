@@ -18,8 +18,8 @@ static void prepare(void)
 
     if (done++)
         return;
-    have_a_tree();
-    setenv("MPSHM_ARENA_BYTES", "16777216", 1);
+    have_a_session();
+    setenv("MPSHM_SEGMENT_BYTES", "16777216", 1);
     for (int i = 0; i < BLOCKS; i++) {
         uint64_t nbytes = (uint64_t)1 << (2 * i + 3);
         CHECK_EQ(mpshm_block_allocate(STRATEGIES[i % 2], nbytes, 0, &blocks[i]), 0);
@@ -41,7 +41,7 @@ static void mend(unsigned char *handle)
 }
 
 /* Each byte of a block that is ours says which one it is. */
-static void look_at(const mpshm_block *got)
+static void poll_at(const mpshm_block *got)
 {
     const unsigned char *bytes = got->data;
 
@@ -64,7 +64,8 @@ static void one_handle(struct choices *c)
 
     CHECK_EQ(mpshm_block_send(&blocks[which], 0, good), 0);
     memcpy(handle, good, sizeof(good));
-    /* The tree's name is left alone but for now and then: each new one is a tree that is entered.
+    /* The session's name is left alone but for now and then: each new one is a session that is
+     * entered.
      */
     if (how & 1)
         distort(c, handle + MPSHM_ID_SIZE, MPSHM_HANDLE_SIZE - MPSHM_ID_SIZE);
@@ -75,16 +76,16 @@ static void one_handle(struct choices *c)
     if (how == 4)
         size = choose(c, sizeof(handle));
 
-    int rc = mpshm_block_claim(handle, size, how == 6 ? MPSHM_NOWAIT : 0, &got);
+    int rc = mpshm_block_receive(handle, size, how == 6 ? MPSHM_NOWAIT : 0, &got);
     fuzzed++;
     if (rc == 0) {
-        look_at(&got);
+        poll_at(&got);
         mpshm_block_release(&got);
     } else {
         CHECK(rc < 0 && rc > -4096);
     }
     /* What was distorted may have claimed another message of this block, or the good one. */
-    rc = mpshm_block_claim(good, sizeof(good), 0, &got);
+    rc = mpshm_block_receive(good, sizeof(good), 0, &got);
     CHECK(rc == 0 || rc == -ESTALE);
     if (rc == 0) {
         CHECK(got.data == blocks[which].data);

@@ -22,9 +22,9 @@ enum {
 };
 
 static struct sockaddr_un address = {.sun_family = AF_UNIX};
-static unsigned char tree_id[MPSHM_ID_SIZE];
+static unsigned char session_id[MPSHM_ID_SIZE];
 static char folder[200];
-static struct mpshm__arena *mine; /* the arena that was offered last */
+static struct mpshm__segment *mine; /* the segment that was offered last */
 static int neighbour_sock;
 static int socks[CONNECTIONS];
 static int slots[CONNECTIONS];
@@ -45,7 +45,7 @@ static void take_a_slot(int k)
 
     snprintf(path, sizeof(path), "%s/control", folder);
     fd = open(path, O_RDWR | O_CLOEXEC);
-    slots[k] = mpshm__take_slot(mpshm__trees[0]->control, fd);
+    slots[k] = mpshm__take_slot(mpshm__sessions[0]->control, fd);
     CHECK(slots[k] >= 0);
 }
 
@@ -56,12 +56,12 @@ static void prepare(void)
 
     if (done++)
         return;
-    have_a_tree();
-    setenv("MPSHM_ARENA_BYTES", "2097152", 1);
-    CHECK_EQ(mpshm_home(tree_id), 0);
-    CHECK_EQ(mpshm_enter(), 0);
-    mpshm__tree_path(tree_id, "", folder, sizeof(folder));
-    mpshm__tree_path(tree_id, "socket", address.sun_path, sizeof(address.sun_path));
+    have_a_session();
+    setenv("MPSHM_SEGMENT_BYTES", "2097152", 1);
+    CHECK_EQ(mpshm_own_session(session_id), 0);
+    CHECK_EQ(mpshm_attach(), 0);
+    mpshm__session_path(session_id, "", folder, sizeof(folder));
+    mpshm__session_path(session_id, "socket", address.sun_path, sizeof(address.sun_path));
     neighbour_sock = start_neighbour(); /* first: it must not inherit the listener */
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     CHECK_EQ(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
@@ -103,11 +103,11 @@ static void discard_mine(void)
     if (mine->strategy == MPSHM_FILE_SYSTEM)
         mpshm__object_unlink(mine->nonce);
     mine->header->capacity = 1024; /* it may have been written over, and says how much to unmap */
-    mpshm__arena_unmap(mine);
+    mpshm__segment_unmap(mine);
     mine = NULL;
 }
 
-/* Descriptors to send along: arenas, what looks like one, and what does not. */
+/* Descriptors to send along: segments, what looks like one, and what does not. */
 static int pick_fds(struct choices *c, int *fds)
 {
     int p[2];
@@ -116,7 +116,7 @@ static int pick_fds(struct choices *c, int *fds)
     case 0:
         discard_mine();
         /* So small that the neighbour does not adopt what is scribbled into. */
-        CHECK_EQ(mpshm__arena_create(STRATEGIES[choose(c, 2)], 0, 1, tree_id, NULL, &mine), 0);
+        CHECK_EQ(mpshm__segment_create(STRATEGIES[choose(c, 2)], 0, 1, session_id, NULL, &mine), 0);
         /* fall through */
     case 1:
         fds[0] = mine ? dup(mine->fd.number) : -1;
@@ -197,7 +197,7 @@ static void send_frame(struct choices *c, int k)
     }
     switch (choose(c, 4)) {
     case 0:
-        frame.a = choose(c, 8); /* slots and rows that are likely to be there */
+        frame.a = choose(c, 8); /* slots and entries that are likely to be there */
         break;
     case 1:
         distort(c, &frame, sizeof(frame));
@@ -254,15 +254,15 @@ static void scribble(struct choices *c)
         for (unsigned i = 0; i < 8; i++) {
             atomic_store(&mine->blocks[i].state, choose(c, 2) ? MPSHM__LIVE : 0);
             atomic_store(&mine->blocks[i].where, choose_word(c));
-            atomic_store(&mine->traits[i].size_class, (uint16_t)(choose(c, 256) * 257));
-            atomic_store(&mine->traits[i].warmth, (uint8_t)choose(c, 256));
+            atomic_store(&mine->metadata[i].size_class, (uint16_t)(choose(c, 256) * 257));
+            atomic_store(&mine->metadata[i].page_state, (uint8_t)choose(c, 256));
         }
         break;
     case 2:
         distort(c, mine->blocks, 64 * sizeof(struct mpshm__block));
         break;
     default:
-        distort(c, mine->traits, 64 * sizeof(struct mpshm__trait));
+        distort(c, mine->metadata, 64 * sizeof(struct mpshm__metadata));
     }
 }
 
@@ -302,7 +302,7 @@ static void one_step(struct choices *c)
 }
 
 /* Wait until the manager has come to the end of what was sent: it answers in order. */
-static void settle(void)
+static void initialise(void)
 {
     struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET};
     uint64_t until = mpshm__now_ns() + 20000000000ull;
@@ -324,7 +324,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     prepare();
     while (c.at < c.end)
         one_step(&c);
-    settle();
+    initialise();
     for (int k = 0; k < CONNECTIONS; k++)
         shut(k);
     discard_mine();

@@ -39,7 +39,7 @@ static void show_that_all_works(mpshm_block *held, int strategy)
     get_all(p[0], handle, sizeof(handle));
     close(p[0]);
     CHECK_EQ(reap(pid), 0);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
     CHECK_EQ(got.nbytes, SENT_BYTES);
     for (int i = 0; i < SENT_BYTES; i++)
         CHECK_EQ(((unsigned char *)got.data)[i], 0xa5);

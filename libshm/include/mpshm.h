@@ -12,7 +12,7 @@
  *     -errno, whatever errno itself says. Nothing is printed, nothing aborts.
  *   - A handle is opaque. Each `..._create` or `..._open` has one `..._close`; closing NULL is
  *     allowed. Results come through the last parameter, untouched when the call fails.
- *   - Every descriptor is born close-on-exec. EINTR never reaches the caller.
+ *   - Every descriptor is index_at_page close-on-exec. EINTR never reaches the caller.
  *   - Sizes are bytes. Functions may be called from any thread; one handle must not be closed
  *     while another thread uses it.
  *   - This file is also the interface definition that the Python binding compiles, so it is
@@ -57,9 +57,9 @@ long mpshm_peer_uid(int sock);
 
 /* ---- Blocks -------------------------------------------------------------------------------- */
 
-/* A block is an allocation of shared memory. Processes that use them form a *tree*: the one that
+/* A block is an allocation of shared memory. Processes that use them form a *session*: the one that
  * began, its descendants, and whoever receives a handle. Nothing has to be set up; the first call
- * that needs it finds or starts the tree's manager. After a fork both sides keep what they hold.
+ * that needs it finds or starts the session's manager. After a fork both sides keep what they hold.
  *
  * A strategy says how memory is made and how another process meets it:
  *
@@ -78,7 +78,7 @@ enum { MPSHM_ID_SIZE = 16, MPSHM_NAME_SIZE = 48, MPSHM_HANDLE_SIZE = 56 };
 typedef struct {
     void *data;
     uint64_t nbytes;
-    void *arena;
+    void *segment;
     uint32_t index;
 } mpshm_block;
 
@@ -104,7 +104,7 @@ int mpshm_block_send(const mpshm_block *block, int flags, unsigned char *handle)
 /* Make the claim that a handle speaks of: in any process of the same user, also the sender. Once.
  * -EBADMSG when it is damaged, -ESTALE when it was claimed before or its memory is gone, -EMFILE
  * when this process has no descriptor left to meet the memory with. */
-int mpshm_block_claim(const unsigned char *handle, size_t len, int flags, mpshm_block *out);
+int mpshm_block_receive(const unsigned char *handle, size_t len, int flags, mpshm_block *out);
 
 /* What a handle says of itself, without claiming it: the size of its block, and 1 when it was sent
  * with MPSHM_COPY, otherwise 0. -EBADMSG when it is damaged. */
@@ -116,7 +116,7 @@ int mpshm_handle_alive(const unsigned char *handle, size_t len);
 
 /* Take the bytes of a block that was sent with MPSHM_COPY, instead of a hold on it: `nbytes`, as
  * mpshm_handle_info said, are copied into `data`, and the message is taken away. For a receiver
- * that mpshm_block_claim has refused: it needs no slot and keeps no descriptor and no mapping.
+ * that mpshm_block_receive has refused: it needs no slot and keeps no descriptor and no mapping.
  * -EINVAL when it was sent without MPSHM_COPY or the size is another; otherwise as a claim. */
 int mpshm_block_read(const unsigned char *handle, size_t len, void *data, uint64_t nbytes);
 
@@ -145,9 +145,9 @@ int mpshm_block_find(const void *address, int flags, mpshm_block *out);
 typedef struct {
     uint64_t live_bytes; /* in blocks that this process holds */
     uint64_t live_blocks;
-    uint64_t in_flight_bytes;   /* in own blocks with claims that nobody has made yet */
-    uint64_t cached_bytes;      /* free and warm in own memory */
-    uint64_t tree_cached_bytes; /* the same for all processes of the tree, and its limit */
+    uint64_t in_flight_bytes;      /* in own blocks with claims that nobody has made yet */
+    uint64_t cached_bytes;         /* free and warm in own memory */
+    uint64_t session_cached_bytes; /* the same for all processes of the session, and its limit */
     uint64_t cache_limit;
     uint64_t segments; /* made by this process */
     uint64_t mappings;
@@ -197,7 +197,7 @@ enum { MPSHM_HOLDERS = 1024 };
 
 /* One segment of shared memory: what a process allocates in, and who has something of it. */
 typedef struct {
-    unsigned char tree[16];
+    unsigned char session[16];
     uint32_t index;
     int strategy;
     int owner_pid; /* 0: it has died, and others still use what it left */
@@ -210,45 +210,47 @@ typedef struct {
     int holder_pids[1024];
 } mpshm_info;
 
-/* List the segments of every tree of this user, in at most `room` rows. Returns how many there are.
- * This process enters each tree for as long as it looks. */
-int mpshm_list(mpshm_info *rows, int room);
+/* List the segments of every session of this user, in at most `room` entries. Returns how many
+ * there are. This process enters each session for as long as it looks. */
+int mpshm_list(mpshm_info *entries, int room);
 
-/* ---- Trees --------------------------------------------------------------------------------- */
+/* ---- Sessions ---------------------------------------------------------------------------------
+ */
 
-/* The tree in which this process allocates: MPSHM_ID_SIZE random bytes, chosen at the first call. A
- * parent hands it to the children that it starts by exec; a forked child has it already. */
-int mpshm_home(unsigned char *id);
+/* The session in which this process allocates: MPSHM_ID_SIZE random bytes, chosen at the first
+ * call. A parent hands it to the children that it starts by exec; a forked child has it already. */
+int mpshm_own_session(unsigned char *id);
 
 /* Take over the parent's. -EBUSY when another is in use already, and then nothing is changed. */
-int mpshm_set_home(const unsigned char *id);
+int mpshm_set_own_session(const unsigned char *id);
 
-/* Be in the tree from now on, so that messages sent in it are kept until this process has gone. A
- * file and a lock; no manager is started. */
-int mpshm_enter(void);
+/* Be in the session from now on, so that messages sent in it are kept until this process has gone.
+ * A file and a lock; no manager is started. */
+int mpshm_attach(void);
 
-/* Descriptors with which a child that is started by exec enters this process's tree without looking
- * for any path, so that it arrives when the folder has been removed or the user has changed:
- * fds[0] is the control file, through a description of the child's own, and fds[1] a connection to
- * the manager; each is -1 where it cannot be had. The caller closes both when the child has them.
+/* Descriptors with which a child that is started by exec enters this process's session without
+ * looking for any path, so that it arrives when the folder has been removed or the user has
+ * changed: fds[0] is the control file, through a description of the child's own, and fds[1] a
+ * connection to the manager; each is -1 where it cannot be had. The caller closes both when the
+ * child has them.
  */
 int mpshm_open_for_child(int fds[2]);
 
-/* In that child, first of all: take over the tree `id`, and both descriptors. -EBUSY when another
- * tree is in use already (both are closed all the same). */
-int mpshm_enter_with(const unsigned char *id, const int fds[2]);
+/* In that child, first of all: take over the session `id`, and both descriptors. -EBUSY when
+ * another session is in use already (both are closed all the same). */
+int mpshm_attach_with(const unsigned char *id, const int fds[2]);
 
-/* After -EPROTO from any call: the version of the library that made the tree's files, "" when it is
- * too old to say so. Two versions do not share; this one's is mpshm_version(). */
+/* After -EPROTO from any call: the version of the library that made the session's files, "" when it
+ * is too old to say so. Two versions do not share; this one's is mpshm_version(). */
 const char *mpshm_refused_version(void);
 
 /* Where the shm-manager executable is. Must be said before it is needed. */
 int mpshm_set_manager(const char *path);
 
 /* The manager's main loop, for its executable and for tests: serves `listener` (a listening Unix
- * socket of type SOCK_SEQPACKET) for the tree whose folder is given, until nobody is in it.
- * `control` is a descriptor of the tree's control file, or -1 for the one in the folder. Both are
- * taken over. */
+ * socket of type SOCK_SEQPACKET) for the session whose folder is given, until nobody is in it.
+ * `control` is a descriptor of the session's control file, or -1 for the one in the folder. Both
+ * are taken over. */
 int mpshm_manager_run(int listener, int control, const char *folder);
 
 #endif

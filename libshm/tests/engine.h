@@ -1,4 +1,4 @@
-/* A tree of its own for each test program, and a fork that succeeded. */
+/* A session of its own for each test program, and a fork that succeeded. */
 #ifndef ENGINE_H
 #define ENGINE_H
 
@@ -52,7 +52,7 @@ __attribute__((unused)) static pid_t forked(void)
         CHECK(eventually && #cond);                                                                \
     } while (0)
 
-/* The one tree's folder and the number of shared memory names: for looking at what is left. */
+/* The one session's folder and the number of shared memory names: for looking at what is left. */
 __attribute__((unused)) static int entries_in(const char *path, const char *prefix)
 {
     DIR *dir = opendir(path);
@@ -67,7 +67,8 @@ __attribute__((unused)) static int entries_in(const char *path, const char *pref
     return count;
 }
 
-/* The pid of the manager of this process's tree, from /proc: its argument is the tree's folder. */
+/* The pid of the manager of this process's session, from /proc: its argument is the session's
+ * folder. */
 __attribute__((unused)) static pid_t manager_pid(void)
 {
     DIR *dir = opendir("/proc");
@@ -132,8 +133,8 @@ __attribute__((unused)) static mpshm_block make_block(int strategy, uint64_t nby
     return b;
 }
 
-/* Each strategy in a process of its own, and so in a tree of its own. */
-__attribute__((unused)) static void run_in_a_tree(void (*test)(int))
+/* Each strategy in a process of its own, and so in a session of its own. */
+__attribute__((unused)) static void run_in_a_session(void (*test)(int))
 {
     for (int i = 0; i < 2; i++) {
         pid_t pid = fork();

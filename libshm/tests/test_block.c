@@ -83,7 +83,7 @@ static void a_handle_comes_home_to_the_same_memory(int strategy)
     CHECK_EQ(mpshm_block_others(&a), 0);
     CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
     CHECK_EQ(mpshm_block_others(&a), 1);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &b), 0);
     CHECK(a.data == b.data);
     CHECK_EQ(mpshm_block_others(&a), 0);
     CHECK_EQ(live_bytes(), 1234);
@@ -106,7 +106,7 @@ static void a_message_keeps_its_block_alive(int strategy)
     mpshm_get_stats(&stats);
     CHECK_EQ(stats.in_flight_bytes, 100);
     c = make(strategy, 100, 1);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &b), 0);
     CHECK_EQ(((char *)b.data)[99], 42);
     CHECK(b.data != c.data);
     mpshm_block_release(&b);
@@ -122,13 +122,13 @@ static void a_handle_is_good_once(int strategy)
 
     mpshm_block_send(&a, 0, first);
     mpshm_block_send(&a, 0, second);
-    CHECK_EQ(mpshm_block_claim(first, sizeof(first), 0, &b), 0);
-    CHECK_EQ(mpshm_block_claim(first, sizeof(first), 0, &c), -ESTALE); /* replayed */
-    CHECK_EQ(mpshm_block_claim(second, sizeof(second), 0, &c), 0);
+    CHECK_EQ(mpshm_block_receive(first, sizeof(first), 0, &b), 0);
+    CHECK_EQ(mpshm_block_receive(first, sizeof(first), 0, &c), -ESTALE); /* replayed */
+    CHECK_EQ(mpshm_block_receive(second, sizeof(second), 0, &c), 0);
     mpshm_block_release(&a), mpshm_block_release(&b), mpshm_block_release(&c);
-    CHECK_EQ(mpshm_block_claim(second, sizeof(second), 0, &c), -ESTALE); /* freed */
+    CHECK_EQ(mpshm_block_receive(second, sizeof(second), 0, &c), -ESTALE); /* freed */
     a = make(strategy, 100, 1);
-    CHECK_EQ(mpshm_block_claim(second, sizeof(second), 0, &c), -ESTALE); /* and used again */
+    CHECK_EQ(mpshm_block_receive(second, sizeof(second), 0, &c), -ESTALE); /* and used again */
     mpshm_block_release(&a);
 }
 
@@ -143,10 +143,10 @@ static void more_messages_than_bits_are_all_claimed(int strategy)
     CHECK_EQ(mpshm_block_others(&a), N);
     mpshm_block_release(&a);
     for (int i = N - 1; i >= 0; i--) {
-        CHECK_EQ(mpshm_block_claim(handles[i], MPSHM_HANDLE_SIZE, 0, &b), 0);
+        CHECK_EQ(mpshm_block_receive(handles[i], MPSHM_HANDLE_SIZE, 0, &b), 0);
         mpshm_block_release(&b);
     }
-    CHECK_EQ(mpshm_block_claim(handles[0], MPSHM_HANDLE_SIZE, 0, &b), -ESTALE);
+    CHECK_EQ(mpshm_block_receive(handles[0], MPSHM_HANDLE_SIZE, 0, &b), -ESTALE);
     CHECK_EQ(live_bytes(), 0);
 }
 
@@ -160,11 +160,11 @@ static void every_damaged_byte_is_noticed(int strategy)
         for (int bit = 0; bit < 8; bit++) {
             memcpy(bad, handle, sizeof(bad));
             bad[i] ^= (unsigned char)(1 << bit);
-            CHECK_EQ(mpshm_block_claim(bad, sizeof(bad), 0, &b), -EBADMSG);
+            CHECK_EQ(mpshm_block_receive(bad, sizeof(bad), 0, &b), -EBADMSG);
         }
     for (size_t len = 0; len < sizeof(handle); len++)
-        CHECK_EQ(mpshm_block_claim(handle, len, 0, &b), -EBADMSG);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
+        CHECK_EQ(mpshm_block_receive(handle, len, 0, &b), -EBADMSG);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &b), 0);
     mpshm_block_release(&a), mpshm_block_release(&b);
 }
 

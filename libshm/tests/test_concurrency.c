@@ -107,7 +107,7 @@ static int post(const mpshm_block *block, uint64_t seed)
         return 1;
     }
     CHECK_EQ(errno, EAGAIN);
-    CHECK_EQ(mpshm_block_claim(m.handle, sizeof(m.handle), 0, &got), 0);
+    CHECK_EQ(mpshm_block_receive(m.handle, sizeof(m.handle), 0, &got), 0);
     CHECK(got.data == block->data);
     mpshm_block_release(&got);
     return 0;
@@ -137,7 +137,7 @@ static int consume(uint64_t *random)
     if (n < 0 && errno == EAGAIN)
         return 0;
     CHECK_EQ(n, sizeof(m));
-    int rc = mpshm_block_claim(m.handle, sizeof(m.handle), 0, &block);
+    int rc = mpshm_block_receive(m.handle, sizeof(m.handle), 0, &block);
     if (may_be_lost(rc)) {
         atomic_fetch_add(&common->lost, 1);
         return 1;
@@ -145,7 +145,7 @@ static int consume(uint64_t *random)
     CHECK_EQ(rc, 0);
     CHECK_EQ(block.nbytes, m.nbytes);
     verify(block.data, block.nbytes, m.seed);
-    CHECK_EQ(mpshm_block_claim(m.handle, sizeof(m.handle), 0, &again), -ESTALE);
+    CHECK_EQ(mpshm_block_receive(m.handle, sizeof(m.handle), 0, &again), -ESTALE);
     if (next(random) % 4 == 0)
         post(&block, m.seed); /* and on to somebody else */
     mpshm_block_release(&block);
@@ -270,7 +270,7 @@ int main(void)
     common = mmap(NULL, sizeof(*common), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(common != MAP_FAILED);
     for (int i = 0; i < 4; i++) {
-        pid_t pid = fork(); /* each round is a tree of its own */
+        pid_t pid = fork(); /* each round is a session of its own */
         CHECK(pid >= 0);
         if (pid == 0) {
             everybody_at_once(STRATEGIES[i % 2], i / 2);

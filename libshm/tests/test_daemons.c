@@ -1,5 +1,5 @@
 /* Processes that close their descriptors, lose their folder or change their user, while others of
- * their tree live. */
+ * their session live. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -84,7 +84,7 @@ static void a_daemon_goes_on_sharing_and_its_sockets_are_left_alone(int strategy
         pid_t pid = forked();
         if (pid == 0) {
             get_all(p[0], handle, sizeof(handle));
-            CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
+            CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &b), 0);
             CHECK_EQ(((char *)b.data)[99], 5);
             b = make_block(strategy, 3 << 20);
             mpshm_block_release(&b);
@@ -119,7 +119,7 @@ static void a_killed_parents_memory_returns_while_its_child_lives(int strategy)
     pid_t child;
 
     CHECK(pipe(up) == 0 && pipe(hold) == 0);
-    CHECK_EQ(mpshm_enter(), 0);
+    CHECK_EQ(mpshm_attach(), 0);
     pid_t parent = forked();
     if (parent == 0) {
         mpshm_block small = make_block(strategy, 100);
@@ -169,8 +169,8 @@ static void receive_as_a_new_process(int sock, int fail)
     CHECK_EQ(mpshm_recv_fd(sock, handle, sizeof(handle), &fds[1]), 0);
     if (fail) /* another user, who may open nothing of ours */
         CHECK(setgid(65534) == 0 && setuid(65534) == 0);
-    CHECK_EQ(mpshm_enter_with(id, fds), 0);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(mpshm_attach_with(id, fds), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
     CHECK_EQ(((char *)got.data)[got.nbytes - 1], 9);
     mpshm_block_release(&got);
     got = make_block(MPSHM_FILE_DESCRIPTOR, 1000);
@@ -193,13 +193,13 @@ static void a_new_child_is_given_all_it_needs(int strategy, void (*disturb)(int)
     disturb(how);
     CHECK_EQ(mpshm_open_for_child(fds), 0);
     CHECK(fds[0] >= 0 && fds[1] >= 0);
-    CHECK_EQ(mpshm_home(id), 0);
+    CHECK_EQ(mpshm_own_session(id), 0);
     CHECK_EQ(mpshm_send_fd(s[0], fds[0], id, sizeof(id)), 0);
     CHECK_EQ(mpshm_send_fd(s[0], fds[1], handle, sizeof(handle)), 0);
     close(fds[0]), close(fds[1]), close(s[0]), close(s[1]);
     CHECK_EQ(reap(pid), 0);
     EVENTUALLY(mpshm_block_others(&a) == 0);
-    /* Whoever comes by the path finds the tree again. */
+    /* Whoever comes by the path finds the session again. */
     char socket[200], pattern[200];
     snprintf(pattern, sizeof(pattern), "ls %s/mpshm-*/*/socket >/dev/null 2>&1", runtime_dir);
     (void)socket;
@@ -238,12 +238,12 @@ static void the_folder_is_made_again_by_the_manager(int strategy)
 
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, s), 0);
     pid_t pid = forked();
-    if (pid == 0) { /* has only the name of the tree */
+    if (pid == 0) { /* has only the name of the session */
         mpshm_block got;
         get_all(s[1], id, sizeof(id));
         get_all(s[1], handle, sizeof(handle));
-        CHECK_EQ(mpshm_set_home(id), 0);
-        CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+        CHECK_EQ(mpshm_set_own_session(id), 0);
+        CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
         CHECK_EQ(((char *)got.data)[0], 3);
         _exit(0);
     }
@@ -251,7 +251,7 @@ static void the_folder_is_made_again_by_the_manager(int strategy)
     memset(a.data, 3, a.nbytes);
     pid_t manager = manager_pid();
     CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
-    CHECK_EQ(mpshm_home(id), 0);
+    CHECK_EQ(mpshm_own_session(id), 0);
     remove_folder(1);
     put_all(s[0], id, sizeof(id));
     put_all(s[0], handle, sizeof(handle));
@@ -284,7 +284,7 @@ static void a_tree_survives_the_loss_of_folder_and_manager(int strategy)
     }
     get_all(p[0], handle, sizeof(handle));
     CHECK_EQ(reap(pid), 0);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
     CHECK_EQ(((char *)got.data)[0], 4);
     CHECK_EQ(((char *)a.data)[0], 3);
     mpshm_block_release(&got);
@@ -297,14 +297,14 @@ int main(void)
     if (is_emulated())
         SKIP("valgrind has no locks that belong to an open file");
     set_up();
-    run_in_a_tree(what_a_daemon_holds_is_kept_whatever_it_closes);
-    run_in_a_tree(a_daemon_goes_on_sharing_and_its_sockets_are_left_alone);
-    run_in_a_tree(a_killed_parents_memory_returns_while_its_child_lives);
-    run_in_a_tree(a_child_arrives_after_the_folder_was_removed);
-    run_in_a_tree(a_child_arrives_after_the_socket_was_removed);
-    run_in_a_tree(the_folder_is_made_again_by_the_manager);
-    run_in_a_tree(a_tree_survives_the_loss_of_folder_and_manager);
-    run_in_a_tree(a_child_of_another_user_arrives);
+    run_in_a_session(what_a_daemon_holds_is_kept_whatever_it_closes);
+    run_in_a_session(a_daemon_goes_on_sharing_and_its_sockets_are_left_alone);
+    run_in_a_session(a_killed_parents_memory_returns_while_its_child_lives);
+    run_in_a_session(a_child_arrives_after_the_folder_was_removed);
+    run_in_a_session(a_child_arrives_after_the_socket_was_removed);
+    run_in_a_session(the_folder_is_made_again_by_the_manager);
+    run_in_a_session(a_tree_survives_the_loss_of_folder_and_manager);
+    run_in_a_session(a_child_of_another_user_arrives);
     tear_down();
     return 0;
 }

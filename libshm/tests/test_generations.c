@@ -61,7 +61,7 @@ static mpshm_block result_of_a_worker(int strategy, uint64_t nbytes, uint64_t se
     }
     get_all(p[0], handle, sizeof(handle));
     close(p[0]), close(p[1]);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
     reap(pid);
     return got;
 }
@@ -148,12 +148,12 @@ static void blocks_freed_while_their_owner_is_killed_are_used_once(int strategy)
         for (int k = 0, n = 1 + g * 37 % 100; k < n; k++) {
             int at = (int)(seed * 7919 % SLOTS);
             get_all(p[0], &message, sizeof(message));
-            if (have[at].block.arena != NULL) {
+            if (have[at].block.segment != NULL) {
                 verify(have[at].block.data, have[at].block.nbytes, have[at].seed);
                 mpshm_block_release(&have[at].block);
             }
-            CHECK_EQ(mpshm_block_claim(message.handle, sizeof(message.handle), 0, &have[at].block),
-                     0);
+            CHECK_EQ(
+                mpshm_block_receive(message.handle, sizeof(message.handle), 0, &have[at].block), 0);
             have[at].seed = message.seed;
             seed++;
         }
@@ -163,7 +163,7 @@ static void blocks_freed_while_their_owner_is_killed_are_used_once(int strategy)
         close(p[0]); /* what it had sent beside is lost, as with any queue that is dropped */
     }
     for (int at = 0; at < SLOTS; at++)
-        if (have[at].block.arena != NULL) {
+        if (have[at].block.segment != NULL) {
             verify(have[at].block.data, have[at].block.nbytes, have[at].seed);
             mpshm_block_release(&have[at].block);
         }
@@ -216,7 +216,7 @@ static void slabs_of_a_dead_worker_are_given_back_beside_a_block_that_is_held(in
         _exit(0);
     }
     get_all(p[0], handle, sizeof(handle));
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &held), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &held), 0);
     CHECK_EQ(reap(pid), 0);
     /* All of it is looked at, from here, so that what stays is seen. */
     mpshm_info info;
@@ -233,10 +233,10 @@ static void slabs_of_a_dead_worker_are_given_back_beside_a_block_that_is_held(in
 static void run(void (*test)(int))
 {
     for (int i = 0; i < 2; i++) {
-        pid_t pid = fork(); /* each round is a tree of its own */
+        pid_t pid = fork(); /* each round is a session of its own */
         CHECK(pid >= 0);
         if (pid == 0) {
-            CHECK_EQ(mpshm_enter(), 0);
+            CHECK_EQ(mpshm_attach(), 0);
             test(STRATEGIES[i]);
             _exit(0);
         }

@@ -128,7 +128,7 @@ static void what_was_sent_is_not_used_again_before_its_receiver_is_done(int stra
     CHECK_EQ(mpshm_heap_free(at), 1);
     other = take(strategy, 100000, MPSHM_ZEROED);
     CHECK(other != at);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
     CHECK(all_are(got.data, 100000, 5));
     mpshm_block_release(&got);
     CHECK_EQ(mpshm_heap_free(other), 1);

@@ -14,13 +14,13 @@ static int nothing_is_left(void)
 #include "internal.h"
 
 /* A process that is killed closes its descriptors a moment later, one after the other. */
-static int has_hung_up(struct mpshm__tree *tree)
+static int has_hung_up(struct mpshm__session *session)
 {
     char byte;
 
-    return !mpshm__manager_is_there(tree) &&
-           (tree->sock.number < 0 ||
-            recv(tree->sock.number, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0);
+    return !mpshm__manager_is_there(session) &&
+           (session->sock.number < 0 ||
+            recv(session->sock.number, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0);
 }
 
 static void kill_manager(void)
@@ -29,13 +29,13 @@ static void kill_manager(void)
 
     CHECK(manager > 0);
     CHECK_EQ(kill(manager, SIGKILL), 0);
-    EVENTUALLY(has_hung_up(mpshm__trees[0]));
+    EVENTUALLY(has_hung_up(mpshm__sessions[0]));
 }
 
 static void entered_and_never_shared(int strategy)
 {
     (void)strategy;
-    CHECK_EQ(mpshm_enter(), 0);
+    CHECK_EQ(mpshm_attach(), 0);
 }
 
 static void shared(int strategy)
@@ -52,7 +52,7 @@ static void lost_its_manager(int strategy)
 /* The one that outlives the others is the last, also when it never talked to a manager. */
 static void lost_its_manager_and_a_child(int strategy)
 {
-    CHECK_EQ(mpshm_enter(), 0);
+    CHECK_EQ(mpshm_attach(), 0);
     pid_t pid = forked();
     if (pid == 0) {
         make_block(strategy, 1 << 20);
@@ -69,27 +69,27 @@ static void killed_with_its_manager(int strategy)
     kill(getpid(), SIGKILL);
 }
 
-/* Between the birth of a named arena and its registration: the window is small, so it is made here
- * by hand. */
-static void killed_while_making_an_arena(int strategy)
+/* Between the birth of a named segment and its registration: the window is small, so it is made
+ * here by hand. */
+static void killed_while_making_a_segment(int strategy)
 {
     mpshm_block b = make_block(MPSHM_FILE_DESCRIPTOR, 1);
-    struct mpshm__tree *tree = ((struct mpshm__arena *)b.arena)->tree;
-    struct mpshm__arena *arena;
+    struct mpshm__session *session = ((struct mpshm__segment *)b.segment)->session;
+    struct mpshm__segment *segment;
 
-    CHECK_EQ(mpshm__arena_create(strategy, 1 << 20, 1, tree->id, &tree->control->slots[tree->slot],
-                                 &arena),
+    CHECK_EQ(mpshm__segment_create(strategy, 1 << 20, 1, session->id,
+                                   &session->control->slots[session->slot], &segment),
              0);
     kill(getpid(), SIGKILL);
 }
 
-static void killed_while_making_an_arena_with_its_manager(int strategy)
+static void killed_while_making_a_segment_with_its_manager(int strategy)
 {
     mpshm_block b = make_block(MPSHM_FILE_DESCRIPTOR, 1);
 
     mpshm_block_release(&b);
     kill_manager();
-    killed_while_making_an_arena(strategy);
+    killed_while_making_a_segment(strategy);
 }
 
 static void killed_while_entering(int strategy)
@@ -104,7 +104,8 @@ static void killed_while_entering(int strategy)
     kill(getpid(), SIGKILL);
 }
 
-/* It may be in no tree, since the control file cannot be made; it says so and takes along the rest.
+/* It may be in no session, since the control file cannot be made; it says so and takes along the
+ * rest.
  */
 static void could_not_enter(int strategy)
 {
@@ -149,11 +150,11 @@ int main(void)
         CHECK(nothing_is_left());
         CHECK_EQ(run(lost_its_manager_and_a_child, STRATEGIES[i]), 0);
         CHECK(nothing_is_left());
-        CHECK_EQ(run(killed_while_making_an_arena, STRATEGIES[i]), -SIGKILL);
+        CHECK_EQ(run(killed_while_making_a_segment, STRATEGIES[i]), -SIGKILL);
         EVENTUALLY(nothing_is_left());
         /* Nobody is there to clean up; the next program's manager does. */
         CHECK_EQ(run(killed_with_its_manager, STRATEGIES[i]), -SIGKILL);
-        CHECK_EQ(run(killed_while_making_an_arena_with_its_manager, STRATEGIES[i]), -SIGKILL);
+        CHECK_EQ(run(killed_while_making_a_segment_with_its_manager, STRATEGIES[i]), -SIGKILL);
         CHECK_EQ(run(killed_while_entering, STRATEGIES[i]), -SIGKILL);
         CHECK(!nothing_is_left());
         CHECK_EQ(run(shared, STRATEGIES[i]), 0);

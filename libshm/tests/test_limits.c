@@ -54,12 +54,12 @@ static int take_all_slots(int *fds)
     unsigned char id[MPSHM_ID_SIZE];
     int count = 0;
 
-    CHECK_EQ(mpshm_home(id), 0);
-    mpshm__tree_path(id, "control", path, sizeof(path));
+    CHECK_EQ(mpshm_own_session(id), 0);
+    mpshm__session_path(id, "control", path, sizeof(path));
     for (;; count++) {
         fds[count] = open(path, O_RDWR | O_CLOEXEC);
         CHECK(fds[count] >= 0);
-        int slot = mpshm__take_slot(mpshm__trees[0]->control, fds[count]);
+        int slot = mpshm__take_slot(mpshm__sessions[0]->control, fds[count]);
         if (slot == -EUSERS)
             break;
         CHECK(slot >= 0);
@@ -87,9 +87,9 @@ static void without_a_slot_a_copy_arrives_and_a_shared_block_is_refused(int stra
         get_all(p[0], id, sizeof(id));
         get_all(p[0], copy, sizeof(copy));
         get_all(p[0], shared, sizeof(shared));
-        CHECK_EQ(mpshm_set_home(id), 0);
-        CHECK_EQ(mpshm_block_claim(shared, sizeof(shared), 0, &got), -EUSERS);
-        CHECK_EQ(mpshm_block_claim(copy, sizeof(copy), 0, &got), -EUSERS);
+        CHECK_EQ(mpshm_set_own_session(id), 0);
+        CHECK_EQ(mpshm_block_receive(shared, sizeof(shared), 0, &got), -EUSERS);
+        CHECK_EQ(mpshm_block_receive(copy, sizeof(copy), 0, &got), -EUSERS);
         CHECK_EQ(mpshm_handle_info(shared, sizeof(shared), &nbytes), 0);
         CHECK_EQ(mpshm_block_read(shared, sizeof(shared), out, nbytes), -EINVAL);
         CHECK_EQ(mpshm_handle_info(copy, sizeof(copy), &nbytes), 1);
@@ -108,7 +108,7 @@ static void without_a_slot_a_copy_arrives_and_a_shared_block_is_refused(int stra
     CHECK_EQ(mpshm_block_send(&b, 0, shared), 0);
     mpshm_block_release(&a); /* only the message keeps it */
     int count = take_all_slots(fds);
-    CHECK_EQ(mpshm_home(id), 0);
+    CHECK_EQ(mpshm_own_session(id), 0);
     put_all(p[1], id, sizeof(id));
     put_all(p[1], copy, sizeof(copy));
     put_all(p[1], shared, sizeof(shared));
@@ -131,7 +131,7 @@ static void without_a_descriptor_what_was_sent_arrives(int strategy)
     int up[2], down[2];
 
     CHECK(pipe(up) == 0 && pipe(down) == 0);
-    CHECK_EQ(mpshm_enter(), 0);
+    CHECK_EQ(mpshm_attach(), 0);
     pid_t pid = forked();
     if (pid == 0) {
         mpshm_block got, own = make_block(strategy, 100);
@@ -142,7 +142,7 @@ static void without_a_descriptor_what_was_sent_arrives(int strategy)
         CHECK_EQ(errno, EMFILE);
         put_all(up[1], "r", 1);
         get_all(down[0], handle, sizeof(handle));
-        CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+        CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
         CHECK_EQ(((char *)got.data)[got.nbytes - 1], 6);
         mpshm_block_release(&got);
         mpshm_block_release(&own);
@@ -239,8 +239,8 @@ static void a_full_manager_refuses_and_rests(int strategy)
         CHECK_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
         mpshm_block a = make_block(strategy, 100);
         files.rlim_cur = files.rlim_max;
-        CHECK_EQ(mpshm_home(id), 0);
-        mpshm__tree_path(id, "socket", address.sun_path, sizeof(address.sun_path));
+        CHECK_EQ(mpshm_own_session(id), 0);
+        mpshm__session_path(id, "socket", address.sun_path, sizeof(address.sun_path));
         pid_t manager = manager_pid();
         /* More connections than it can have; a second process keeps the others open. */
         for (int half = 0; half < 2; half++) {
@@ -319,16 +319,16 @@ static void another_version_is_refused_and_named(int strategy)
     mpshm_block b;
 
     strcpy(header.version, "7.8.9");
-    CHECK_EQ(mpshm_set_home(id), 0);
-    CHECK_EQ(mpshm__tree_make_folder(id), 0);
-    mpshm__tree_path(id, "control", path, sizeof(path));
+    CHECK_EQ(mpshm_set_own_session(id), 0);
+    CHECK_EQ(mpshm__session_make_folder(id), 0);
+    mpshm__session_path(id, "control", path, sizeof(path));
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     CHECK_EQ(write(fd, &header, offsetof(struct mpshm__control, slots)),
              offsetof(struct mpshm__control, slots));
     CHECK_EQ(mpshm_block_allocate(strategy, 1000, 0, &b), -EPROTO);
     CHECK_EQ(strcmp(mpshm_refused_version(), "7.8.9"), 0);
     close(fd);
-    mpshm__tree_remove(id);
+    mpshm__session_remove(id);
 }
 
 /* A slot is its taker's by the lock alone: whatever the manager knew of it, or did not live to
@@ -386,14 +386,14 @@ int main(void)
     if (is_emulated())
         SKIP("valgrind has no locks that belong to an open file");
     set_up();
-    run_in_a_tree(another_version_is_refused_and_named);
-    run_in_a_tree(three_hundred_children_hold_one_block);
-    run_in_a_tree(without_a_slot_a_copy_arrives_and_a_shared_block_is_refused);
-    run_in_a_tree(without_a_descriptor_what_was_sent_arrives);
-    run_in_a_tree(a_stopped_manager_delays_no_fork_and_a_question_ten_seconds);
-    run_in_a_tree(a_full_manager_refuses_and_rests);
-    run_in_a_tree(whoever_waits_for_all_children_sees_the_manager_go);
-    run_in_a_tree(managers_that_are_killed_at_any_time_leave_nobody_without_a_slot);
+    run_in_a_session(another_version_is_refused_and_named);
+    run_in_a_session(three_hundred_children_hold_one_block);
+    run_in_a_session(without_a_slot_a_copy_arrives_and_a_shared_block_is_refused);
+    run_in_a_session(without_a_descriptor_what_was_sent_arrives);
+    run_in_a_session(a_stopped_manager_delays_no_fork_and_a_question_ten_seconds);
+    run_in_a_session(a_full_manager_refuses_and_rests);
+    run_in_a_session(whoever_waits_for_all_children_sees_the_manager_go);
+    run_in_a_session(managers_that_are_killed_at_any_time_leave_nobody_without_a_slot);
     tear_down();
     return 0;
 }

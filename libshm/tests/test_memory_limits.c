@@ -43,7 +43,7 @@ static void sizes_are_read_as_people_write_them(void)
     CHECK_EQ(nbytes, 5);
 }
 
-/* ---- made-up trees of files ---- */
+/* ---- made-up sessions of files ---- */
 
 static char root[] = "/tmp/mpshm-groups-XXXXXX";
 

@@ -58,7 +58,7 @@ static void a_message_outlives_a_killed_sender(int strategy)
     mpshm_block b;
 
     CHECK(pipe(p) == 0);
-    CHECK_EQ(mpshm_enter(), 0);
+    CHECK_EQ(mpshm_attach(), 0);
     pid_t pid = forked();
     if (pid == 0) {
         mpshm_block a = make_block(strategy, 3 << 20);
@@ -69,7 +69,7 @@ static void a_message_outlives_a_killed_sender(int strategy)
     }
     CHECK_EQ(reap(pid), -SIGKILL);
     get_all(p[0], handle, sizeof(handle));
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &b), 0);
     for (uint64_t i = 0; i < b.nbytes; i++)
         CHECK_EQ(((char *)b.data)[i], 77);
     mpshm_block_release(&b);
@@ -114,9 +114,9 @@ static void a_killed_manager_is_replaced(int strategy)
         if (pid == 0) {
             mpshm_block c;
             get_all(p[0], handle, sizeof(handle));
-            CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &c), 0);
+            CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &c), 0);
             CHECK_EQ(((char *)c.data)[c.nbytes - 1], 3);
-            b = make_block(strategy, 100); /* registers an arena of its own */
+            b = make_block(strategy, 100); /* registers a segment of its own */
             mpshm_block_release(&b);
             mpshm_block_release(&c);
             _exit(0);
@@ -143,10 +143,10 @@ static void a_stranger_who_gets_a_handle_joins_the_tree(int strategy)
     if (pid == 0) {
         mpshm_block a, b;
         unsigned char id[MPSHM_ID_SIZE] = "another family!";
-        CHECK_EQ(mpshm_set_home(id), 0);
+        CHECK_EQ(mpshm_set_own_session(id), 0);
         b = make_block(strategy, 10);
         get_all(there[0], handle, sizeof(handle));
-        CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &a), 0);
+        CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &a), 0);
         CHECK_EQ(((char *)a.data)[99], 9);
         ((char *)a.data)[0] = 1;
         mpshm_block_release(&a);
@@ -168,7 +168,7 @@ static void a_stranger_who_gets_a_handle_joins_the_tree(int strategy)
 static void run(void (*test)(int))
 {
     for (int i = 0; i < 2; i++) {
-        pid_t pid = fork(); /* each round is a tree of its own */
+        pid_t pid = fork(); /* each round is a session of its own */
         CHECK(pid >= 0);
         if (pid == 0) {
             test(STRATEGIES[i]);
@@ -187,6 +187,6 @@ int main(void)
     run(a_message_outlives_a_killed_sender);
     run(a_killed_holder_gives_its_blocks_back);
     run(a_killed_manager_is_replaced);
-    tear_down(); /* whatever the rounds left unclaimed goes with the tree */
+    tear_down(); /* whatever the rounds left unclaimed goes with the session */
     return 0;
 }

@@ -40,7 +40,7 @@ static void use_blocks(int strategy, uint64_t nbytes, int flags)
             _exit(2);
         *(char *)blocks[i].data = (char)i;
         mpshm_block_send(&blocks[i], 0, handle);
-        if (mpshm_block_claim(handle, sizeof(handle), MPSHM_NOWAIT, &received) < 0)
+        if (mpshm_block_receive(handle, sizeof(handle), MPSHM_NOWAIT, &received) < 0)
             _exit(3);
         mpshm_block_release(&received);
     }

@@ -27,7 +27,7 @@
  *       walk again: list all, set LISTED where it is not (d)
  *
  *   - An owner is killed before the exchange: a, b, c are LISTED and still in the returned list.
- * The adopter empties that list first, and only then lists the rows that are LISTED: each once.
+ * The adopter empties that list first, and only then lists the entries that are LISTED: each once.
  *   - After the exchange: a, b and c are LISTED. d is lost, until the segment goes.
  *   - The adopter is killed before it has confirmed (orphan.c): the manager has it as before.
  *   - In the middle of what follows here: as an owner that is killed while it empties the list. All
@@ -39,33 +39,33 @@
 
 #include "internal.h"
 
-static int add_slab(struct mpshm__arena *arena, const struct mpshm__slab *slab)
+static int add_slab(struct mpshm__segment *segment, const struct mpshm__slab *slab)
 {
-    if (arena->slabs == arena->slabs_room) {
-        uint64_t room = arena->slabs_room ? 2 * arena->slabs_room : 16;
-        void *list = realloc(arena->slab_list, room * sizeof(struct mpshm__slab));
+    if (segment->slabs == segment->slabs_room) {
+        uint64_t room = segment->slabs_room ? 2 * segment->slabs_room : 16;
+        void *list = realloc(segment->slab_list, room * sizeof(struct mpshm__slab));
         if (list == NULL)
             return -ENOMEM;
-        arena->slab_list = list;
-        arena->slabs_room = room;
+        segment->slab_list = list;
+        segment->slabs_room = room;
     }
-    arena->slab_list[arena->slabs++] = *slab;
+    segment->slab_list[segment->slabs++] = *slab;
     return 0;
 }
 
-static int find_slabs(struct mpshm__arena *arena, uint32_t used)
+static int find_slabs(struct mpshm__segment *segment, uint32_t used)
 {
     struct mpshm__slab slab;
     int err;
 
-    arena->slabs = 0;
+    segment->slabs = 0;
     for (uint32_t i = 0; i < used; i++) {
-        uint32_t c = atomic_load(&arena->traits[i].size_class) % MPSHM__CLASSES;
+        uint32_t c = atomic_load(&segment->metadata[i].size_class) % MPSHM__CLASSES;
         if (mpshm__class_bytes(c) >= MPSHM__SLAB_LIMIT)
             continue;
-        err = mpshm__slab_from_rows(arena, i, arena->slabs, &slab);
+        err = mpshm__slab_from_rows(segment, i, segment->slabs, &slab);
         if (err == 0)
-            err = add_slab(arena, &slab);
+            err = add_slab(segment, &slab);
         if (err < 0)
             return err;
         i += slab.count - 1;
@@ -74,10 +74,10 @@ static int find_slabs(struct mpshm__arena *arena, uint32_t used)
 }
 
 /* Exact, when nobody freed anything meanwhile; otherwise at most that much apart. */
-static void count_again(struct mpshm__control *control, struct mpshm__arena *arena, uint64_t before,
-                        uint64_t counted)
+static void count_again(struct mpshm__control *control, struct mpshm__segment *segment,
+                        uint64_t before, uint64_t counted)
 {
-    if (!atomic_compare_exchange_strong(&arena->header->cached, &before, counted))
+    if (!atomic_compare_exchange_strong(&segment->header->cached, &before, counted))
         return;
     if (counted > before)
         atomic_fetch_add(&control->cached_bytes, counted - before);
@@ -88,34 +88,34 @@ static void count_again(struct mpshm__control *control, struct mpshm__arena *are
             ;
 }
 
-int mpshm__arena_adopt(struct mpshm__control *control, struct mpshm__arena *arena)
+int mpshm__segment_adopt(struct mpshm__control *control, struct mpshm__segment *segment)
 {
-    uint64_t cached = atomic_load(&arena->header->cached), counted = 0;
-    uint32_t used = mpshm__used(arena);
-    int err = mpshm__arena_own(arena);
+    uint64_t cached = atomic_load(&segment->header->cached), counted = 0;
+    uint32_t used = mpshm__used(segment);
+    int err = mpshm__segment_become_owner(segment);
 
     if (err == 0)
-        err = find_slabs(arena, used);
+        err = find_slabs(segment, used);
     if (err < 0)
         return err;
-    mpshm__drain_returned(arena);
+    mpshm__drain_remote_free(segment);
     /* That has listed some; here all are, each once. */
-    memset(arena->warm, 0, sizeof(arena->warm));
-    memset(arena->cold, 0, sizeof(arena->cold));
+    memset(segment->free_dirty, 0, sizeof(segment->free_dirty));
+    memset(segment->free_zero, 0, sizeof(segment->free_zero));
     for (uint32_t i = used; i-- > 0;) {
-        uint8_t state = atomic_load(&arena->traits[i].warmth);
+        uint8_t state = atomic_load(&segment->metadata[i].page_state);
         uint64_t size =
-            mpshm__class_bytes(atomic_load(&arena->traits[i].size_class) % MPSHM__CLASSES);
-        if (MPSHM__PAGES(state) == MPSHM__WARM)
+            mpshm__class_bytes(atomic_load(&segment->metadata[i].size_class) % MPSHM__CLASSES);
+        if (MPSHM__PAGE_STATE(state) == MPSHM__DIRTY)
             counted += size;
         /* How far its pages are reserved is not known: that is done again. */
-        if (arena->must_reserve)
-            arena->extent[i] = 0;
+        if (segment->must_reserve)
+            segment->committed[i] = 0;
         if (state & MPSHM__LISTED)
-            mpshm__list_block(arena, i);
+            mpshm__list_block(segment, i);
     }
-    count_again(control, arena, cached, counted);
-    arena->reserved_rows = used;
-    mpshm__arena_dump(arena);
+    count_again(control, segment, cached, counted);
+    segment->reserved_entries = used;
+    mpshm__segment_dump(segment);
     return 0;
 }

@@ -19,44 +19,45 @@ int mpshm__usable_strategy(int strategy)
     return strategy == MPSHM_FILE_DESCRIPTOR && memfd_is_refused ? MPSHM_FILE_SYSTEM : strategy;
 }
 
-static void own(struct mpshm__tree *tree, struct mpshm__arena *arena)
+static void own(struct mpshm__session *session, struct mpshm__segment *segment)
 {
-    arena->next_own = tree->own;
-    tree->own = arena;
+    segment->next_own = session->own;
+    session->own = segment;
 }
 
 /* It had room: it is asked first the next time. */
-static void to_the_front(struct mpshm__tree *tree, struct mpshm__arena *arena)
+static void to_the_front(struct mpshm__session *session, struct mpshm__segment *segment)
 {
-    struct mpshm__arena **link = &tree->own;
+    struct mpshm__segment **link = &session->own;
 
-    while (*link != arena)
+    while (*link != segment)
         link = &(*link)->next_own;
-    *link = arena->next_own;
-    own(tree, arena);
+    *link = segment->next_own;
+    own(session, segment);
 }
 
 /* Not ours any more when a manager took us for dead. Whoever has it now allocates in it, so what we
  * know of it is worth nothing. It cannot happen while our slot is locked; to look costs a load. */
-static int is_ours(const struct mpshm__tree *tree, const struct mpshm__arena *arena)
+static int is_ours(const struct mpshm__session *session, const struct mpshm__segment *segment)
 {
-    return atomic_load_explicit(&tree->control->arenas[arena->index].owner, memory_order_relaxed) ==
-           (uint32_t)tree->slot;
+    return atomic_load_explicit(&session->control->segments[segment->index].owner,
+                                memory_order_relaxed) == (uint32_t)session->slot;
 }
 
-static int from_own(struct mpshm__tree *tree, int strategy, uint64_t nbytes, int zeroed,
-                    struct mpshm__arena **out, uint32_t *i)
+static int from_own(struct mpshm__session *session, int strategy, uint64_t nbytes, int zeroed,
+                    struct mpshm__segment **out, uint32_t *i)
 {
-    for (int source = MPSHM__FROM_WARM; source <= MPSHM__FROM_ANY; source++)
-        for (struct mpshm__arena *arena = tree->own; arena != NULL; arena = arena->next_own) {
-            if (arena->strategy != strategy || !is_ours(tree, arena))
+    for (int source = MPSHM__FROM_DIRTY; source <= MPSHM__FROM_ANY; source++)
+        for (struct mpshm__segment *segment = session->own; segment != NULL;
+             segment = segment->next_own) {
+            if (segment->strategy != strategy || !is_ours(session, segment))
                 continue;
-            int err = mpshm__allocate_in(tree->control, arena, source, nbytes, zeroed, i);
+            int err = mpshm__allocate_in(session->control, segment, source, nbytes, zeroed, i);
             if (err == -EXFULL)
                 continue;
-            *out = arena;
-            if (err == 0 && source == MPSHM__FROM_GROUND && arena != tree->own)
-                to_the_front(tree, arena);
+            *out = segment;
+            if (err == 0 && source == MPSHM__FROM_FRESH_SPACE && segment != session->own)
+                to_the_front(session, segment);
             return err;
         }
     return -EXFULL;
@@ -64,50 +65,52 @@ static int from_own(struct mpshm__tree *tree, int strategy, uint64_t nbytes, int
 
 /* ---- adopted ---- */
 
-static int somebody_left_one(const struct mpshm__tree *tree, int strategy)
+static int somebody_left_one(const struct mpshm__session *session, int strategy)
 {
-    for (uint32_t i = 0; i < MPSHM__ARENAS; i++) {
-        const struct mpshm__arena_row *row = &tree->control->arenas[i];
-        uint32_t handed = atomic_load_explicit(&row->handed, memory_order_relaxed);
-        if (atomic_load_explicit(&row->nonce[0], memory_order_relaxed) != 0 &&
-            atomic_load_explicit(&row->strategy, memory_order_relaxed) == (uint32_t)strategy &&
-            (atomic_load_explicit(&row->owner, memory_order_relaxed) == MPSHM__NO_SLOT ||
-             handed == (uint32_t)tree->slot + 1))
+    for (uint32_t i = 0; i < MPSHM__SEGMENTS; i++) {
+        const struct mpshm__segment_entry *entry = &session->control->segments[i];
+        uint32_t handed = atomic_load_explicit(&entry->handed, memory_order_relaxed);
+        if (atomic_load_explicit(&entry->nonce[0], memory_order_relaxed) != 0 &&
+            atomic_load_explicit(&entry->strategy, memory_order_relaxed) == (uint32_t)strategy &&
+            (atomic_load_explicit(&entry->owner, memory_order_relaxed) == MPSHM__NO_SLOT ||
+             handed == (uint32_t)session->slot + 1))
             return 1;
     }
     return 0;
 }
 
-/* The mapping of row `index`: the one that this process has already, or a new one. Takes `fd`. */
-static int mapped(struct mpshm__tree *tree, uint32_t index, int fd, struct mpshm__arena **out)
+/* The mapping of entry `index`: the one that this process has already, or a new one. Takes `fd`. */
+static int mapped(struct mpshm__session *session, uint32_t index, int fd,
+                  struct mpshm__segment **out)
 {
-    struct mpshm__arena_row *row = &tree->control->arenas[index];
-    struct mpshm__arena *arena = tree->arenas[index];
+    struct mpshm__segment_entry *entry = &session->control->segments[index];
+    struct mpshm__segment *segment = session->segments[index];
     int err;
 
-    if (arena != NULL && mpshm__arena_is_met(tree, index, atomic_load(&row->nonce[0]))) {
-        if (arena->fd.number >= 0)
-            tree->kept_fds--;
-        mpshm__fd_close(&arena->fd);
-        mpshm__fd_set(&arena->fd, fd);
-        *out = arena;
+    if (segment != NULL &&
+        mpshm__segment_is_attached(session, index, atomic_load(&entry->nonce[0]))) {
+        if (segment->fd.number >= 0)
+            session->foreign_fds--;
+        mpshm__fd_close(&segment->fd);
+        mpshm__fd_set(&segment->fd, fd);
+        *out = segment;
         return 0;
     }
-    err = mpshm__arena_map(fd, index, row, tree, &arena);
+    err = mpshm__segment_map(fd, index, entry, session, &segment);
     if (err < 0) {
         close(fd);
         return err;
     }
-    mpshm__fd_set(&arena->fd, fd);
-    err = mpshm__arena_place(tree, arena);
+    mpshm__fd_set(&segment->fd, fd);
+    err = mpshm__segment_insert(session, segment);
     if (err < 0)
-        mpshm__arena_unmap(arena); /* and with it the descriptor */
-    *out = arena;
+        mpshm__segment_unmap(segment); /* and with it the descriptor */
+    *out = segment;
     return err;
 }
 
 /* `*left` is what the dead have left altogether, when nothing of it is of use. */
-static int adopt(struct mpshm__tree *tree, int strategy, uint64_t least, uint64_t nbytes,
+static int adopt(struct mpshm__session *session, int strategy, uint64_t least, uint64_t nbytes,
                  uint64_t *left)
 {
     struct mpshm__frame frame = {.magic = MPSHM__WIRE,
@@ -115,107 +118,108 @@ static int adopt(struct mpshm__tree *tree, int strategy, uint64_t least, uint64_
                                  .strategy = (uint16_t)strategy,
                                  .nonce = {least, 0},
                                  .size = nbytes};
-    struct mpshm__arena *arena;
-    int fd = -1, err = mpshm__ask(tree, &frame, &fd);
+    struct mpshm__segment *segment;
+    int fd = -1, err = mpshm__ask(session, &frame, &fd);
 
     *left = err == -ENOENT ? frame.size : 0;
-    if (err == 0 && (fd < 0 || frame.a >= MPSHM__ARENAS))
+    if (err == 0 && (fd < 0 || frame.a >= MPSHM__SEGMENTS))
         err = -EBADMSG;
     if (err < 0) {
         if (fd >= 0)
             close(fd);
         return err;
     }
-    struct mpshm__arena_row *row = &tree->control->arenas[frame.a];
-    uint32_t handed = (uint32_t)tree->slot + 1;
+    struct mpshm__segment_entry *entry = &session->control->segments[frame.a];
+    uint32_t handed = (uint32_t)session->slot + 1;
     /* Confirmed before anything in it is changed: the manager takes back what is not. */
-    if (!atomic_compare_exchange_strong(&row->handed, &handed, 0)) {
+    if (!atomic_compare_exchange_strong(&entry->handed, &handed, 0)) {
         close(fd);
         return -ESTALE;
     }
-    atomic_store(&row->owner_fd, fd);
-    err = mapped(tree, frame.a, fd, &arena);
+    atomic_store(&entry->owner_fd, fd);
+    err = mapped(session, frame.a, fd, &segment);
     if (err == 0) {
-        arena->must_reserve = mpshm__object_must_reserve(strategy);
-        err = mpshm__arena_adopt(tree->control, arena);
+        segment->must_reserve = mpshm__object_must_reserve(strategy);
+        err = mpshm__segment_adopt(session->control, segment);
         /* Not ours after all. What was listed stays LISTED for the next one. */
         if (err < 0)
-            arena->own = 0, tree->kept_fds++;
+            segment->own = 0, session->foreign_fds++;
     }
     if (err < 0) {
-        atomic_store(&row->owner, MPSHM__NO_SLOT);
+        atomic_store(&entry->owner, MPSHM__NO_SLOT);
         return err;
     }
-    own(tree, arena);
+    own(session, segment);
     return 0;
 }
 
 /* ---- made ---- */
 
-static int make(struct mpshm__tree *tree, int strategy, uint64_t size, uint64_t nbytes)
+static int make(struct mpshm__session *session, int strategy, uint64_t size, uint64_t nbytes)
 {
-    struct mpshm__slot *slot = &tree->control->slots[tree->slot];
-    struct mpshm__arena *arena;
-    int err = mpshm__arena_create(strategy, size, nbytes, tree->id, slot, &arena);
+    struct mpshm__slot *slot = &session->control->slots[session->slot];
+    struct mpshm__segment *segment;
+    int err = mpshm__segment_create(strategy, size, nbytes, session->id, slot, &segment);
 
     if (err < 0)
         return err;
-    err = mpshm__arena_register(tree, arena);
+    err = mpshm__segment_register(session, segment);
     if (err < 0) {
         if (strategy == MPSHM_FILE_SYSTEM)
-            mpshm__object_unlink(arena->nonce);
-        mpshm__arena_unmap(arena);
+            mpshm__object_unlink(segment->nonce);
+        mpshm__segment_unmap(segment);
         return err;
     }
     atomic_store(&slot->making[0], 0);
-    own(tree, arena);
+    own(session, segment);
     return 0;
 }
 
-static int grow(struct mpshm__tree *tree, int strategy, uint64_t nbytes)
+static int grow(struct mpshm__session *session, int strategy, uint64_t nbytes)
 {
     uint64_t total = 0, size, left;
-    int err = mpshm__join(tree);
+    int err = mpshm__session_register(session);
 
     if (err < 0)
         return err;
-    for (struct mpshm__arena *arena = tree->own; arena != NULL; arena = arena->next_own)
-        total += arena->room;
-    size = mpshm__arena_next_size(total);
-    if (somebody_left_one(tree, strategy)) {
-        if (adopt(tree, strategy, size / 2, nbytes, &left) == 0)
+    for (struct mpshm__segment *segment = session->own; segment != NULL;
+         segment = segment->next_own)
+        total += segment->room;
+    size = mpshm__segment_next_size(total);
+    if (somebody_left_one(session, strategy)) {
+        if (adopt(session, strategy, size / 2, nbytes, &left) == 0)
             return 0;
         /* When much is left behind and in use, there are many generations. Grow with them, or what
          * each of them leaves is a segment more. */
         if (size < left)
-            size = mpshm__arena_next_size(left);
+            size = mpshm__segment_next_size(left);
     }
-    return make(tree, strategy, size, nbytes);
+    return make(session, strategy, size, nbytes);
 }
 
-int mpshm__find_room(struct mpshm__tree *tree, int strategy, uint64_t nbytes, int flags,
-                     struct mpshm__arena **out, uint32_t *i)
+int mpshm__find_room(struct mpshm__session *session, int strategy, uint64_t nbytes, int flags,
+                     struct mpshm__segment **out, uint32_t *i)
 {
     int zeroed = flags & MPSHM_ZEROED, err;
 
     strategy = mpshm__usable_strategy(strategy);
-    /* After setuid: a name of ours could be opened by nobody else of the tree. */
-    if (strategy == MPSHM_FILE_SYSTEM && geteuid() != tree->user && !memfd_is_refused)
+    /* After setuid: a name of ours could be opened by nobody else of the session. */
+    if (strategy == MPSHM_FILE_SYSTEM && geteuid() != session->user && !memfd_is_refused)
         strategy = MPSHM_FILE_DESCRIPTOR;
-    err = from_own(tree, strategy, nbytes, zeroed, out, i);
+    err = from_own(session, strategy, nbytes, zeroed, out, i);
     if (err != -EXFULL)
         return err;
     if (flags & MPSHM_NOWAIT)
         return -EAGAIN;
-    err = grow(tree, strategy, nbytes);
+    err = grow(session, strategy, nbytes);
     if (err == -EOPNOTSUPP && strategy == MPSHM_FILE_DESCRIPTOR) {
         /* A sandbox that refuses memfds may still have /dev/shm. */
         memfd_is_refused = 1;
         strategy = MPSHM_FILE_SYSTEM;
-        err = from_own(tree, strategy, nbytes, zeroed, out, i);
+        err = from_own(session, strategy, nbytes, zeroed, out, i);
         if (err != -EXFULL)
             return err;
-        err = grow(tree, strategy, nbytes);
+        err = grow(session, strategy, nbytes);
         if (err < 0)
             memfd_is_refused = 0;
         if (err == -ENODEV)
@@ -223,6 +227,6 @@ int mpshm__find_room(struct mpshm__tree *tree, int strategy, uint64_t nbytes, in
     }
     if (err < 0)
         return err;
-    err = from_own(tree, strategy, nbytes, zeroed, out, i);
+    err = from_own(session, strategy, nbytes, zeroed, out, i);
     return err == -EXFULL ? -ENOMEM : err;
 }

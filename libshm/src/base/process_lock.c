@@ -25,50 +25,50 @@ static void work_off(void)
 
     while (d != NULL) {
         struct deferred *next = d->next;
-        mpshm__let_go(&d->block);
+        mpshm__release_block(&d->block);
         free(d);
         d = next;
     }
 }
 
-void mpshm__acquire(void)
+void mpshm__lock(void)
 {
     pthread_mutex_lock(&lock);
 }
 
-int mpshm__try_acquire(void)
+int mpshm__try_lock(void)
 {
     return pthread_mutex_trylock(&lock) == 0;
 }
 
-void mpshm__release(void)
+void mpshm__unlock(void)
 {
     do {
         work_off();
         pthread_mutex_unlock(&lock);
         /* Pushed after we looked and before we let go: who pushed could not get the lock. */
-    } while (atomic_load(&list) != NULL && mpshm__try_acquire());
+    } while (atomic_load(&list) != NULL && mpshm__try_lock());
 }
 
-void mpshm__release_later(const mpshm_block *block)
+void mpshm__release_deferred(const mpshm_block *block)
 {
     struct deferred *d = malloc(sizeof(*d));
 
     if (d == NULL) { /* then it has to wait after all */
-        mpshm__acquire();
-        mpshm__let_go(block);
-        mpshm__release();
+        mpshm__lock();
+        mpshm__release_block(block);
+        mpshm__unlock();
         return;
     }
     d->block = *block;
     d->next = atomic_load(&list);
     while (!atomic_compare_exchange_weak(&list, &d->next, d))
         ;
-    if (mpshm__try_acquire())
-        mpshm__release();
+    if (mpshm__try_lock())
+        mpshm__unlock();
 }
 
-void mpshm__renew_lock_in_child(void)
+void mpshm__reset_lock_in_child(void)
 {
     /* The thread that forked is the only one here, and it has the lock. Then made anew, because it
      * remembers an owner by a number that means nothing here. */

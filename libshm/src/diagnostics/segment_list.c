@@ -1,72 +1,73 @@
-/* Every segment of every tree of this user, with what is in it and who has it. */
+/* Every segment of every session of this user, with what is in it and who has it. */
 #define _GNU_SOURCE
 #include <string.h>
 
 #include "internal.h"
 
 struct listing {
-    mpshm_info *rows;
+    mpshm_info *entries;
     int room, count;
 };
 
-static void look(const struct mpshm__tree *tree, const struct mpshm__arena *arena, mpshm_info *row)
+static void look(const struct mpshm__session *session, const struct mpshm__segment *segment,
+                 mpshm_info *entry)
 {
-    const struct mpshm__arena_row *about = &tree->control->arenas[arena->index];
+    const struct mpshm__segment_entry *about = &session->control->segments[segment->index];
     uint64_t holders[MPSHM__HOLDER_WORDS] = {0};
-    uint32_t owner = atomic_load(&about->owner), used = mpshm__used(arena);
+    uint32_t owner = atomic_load(&about->owner), used = mpshm__used(segment);
 
-    memset(row, 0, sizeof(*row));
-    memcpy(row->tree, tree->id, MPSHM_ID_SIZE);
-    row->index = arena->index;
-    row->strategy = arena->strategy;
-    row->owner_pid = owner < MPSHM__SLOTS ? atomic_load(&tree->control->slots[owner].pid) : 0;
-    row->age_ns = mpshm__now_ns() - atomic_load(&about->born_ns);
-    row->cached_bytes = atomic_load(&arena->header->cached);
+    memset(entry, 0, sizeof(*entry));
+    memcpy(entry->session, session->id, MPSHM_ID_SIZE);
+    entry->index = segment->index;
+    entry->strategy = segment->strategy;
+    entry->owner_pid = owner < MPSHM__SLOTS ? atomic_load(&session->control->slots[owner].pid) : 0;
+    entry->age_ns = mpshm__now_ns() - atomic_load(&about->created_ns);
+    entry->cached_bytes = atomic_load(&segment->header->cached);
     for (uint32_t i = 0; i < used; i++) {
-        const struct mpshm__block *block = &arena->blocks[i];
+        const struct mpshm__block *block = &segment->blocks[i];
         if (!(atomic_load(&block->state) & MPSHM__LIVE))
             continue;
         uint64_t nbytes = atomic_load(&block->nbytes);
-        row->live_blocks += 1;
-        row->live_bytes += nbytes;
-        if (atomic_load(&block->outstanding) || atomic_load(&block->overflow))
-            row->in_flight_bytes += nbytes;
+        entry->live_blocks += 1;
+        entry->live_bytes += nbytes;
+        if (atomic_load(&block->in_flight) || atomic_load(&block->in_flight_overflow))
+            entry->in_flight_bytes += nbytes;
         for (int w = 0; w < MPSHM__HOLDER_WORDS; w++)
-            holders[w] |= mpshm__holders(tree->control, arena, i, w);
+            holders[w] |= mpshm__holders(session->control, segment, i, w);
     }
     for (int slot = 0; slot < MPSHM__SLOTS; slot++)
         if (holders[slot / 64] >> (slot % 64) & 1)
-            row->holder_pids[row->holders++] = atomic_load(&tree->control->slots[slot].pid);
+            entry->holder_pids[entry->holders++] = atomic_load(&session->control->slots[slot].pid);
 }
 
-static void list_tree(const unsigned char *id, void *arg)
+static void list_session(const unsigned char *id, void *arg)
 {
     struct listing *l = arg;
-    struct mpshm__tree *tree;
-    int was_there = mpshm__tree_is_met(id);
+    struct mpshm__session *session;
+    int was_there = mpshm__session_is_attached(id);
 
     /* One that has just ended, or whose manager cannot be had, has nothing to show. */
-    if (mpshm__tree_of(id, mpshm__is_home(id), &tree) < 0)
+    if (mpshm__session_attach(id, mpshm__is_own_session(id), &session) < 0)
         return;
-    for (uint32_t i = 0; i < MPSHM__ARENAS; i++) {
-        uint64_t nonce = atomic_load(&tree->control->arenas[i].nonce[0]);
-        struct mpshm__arena *arena;
-        if (nonce == 0 || mpshm__arena_meet(tree, i, nonce, &arena) < 0)
+    for (uint32_t i = 0; i < MPSHM__SEGMENTS; i++) {
+        uint64_t nonce = atomic_load(&session->control->segments[i].nonce[0]);
+        struct mpshm__segment *segment;
+        if (nonce == 0 || mpshm__segment_attach(session, i, nonce, &segment) < 0)
             continue;
         if (l->count < l->room)
-            look(tree, arena, &l->rows[l->count]);
+            look(session, segment, &l->entries[l->count]);
         l->count++;
     }
     if (!was_there)
-        mpshm__tree_forget(tree);
+        mpshm__session_detach_idle(session);
 }
 
-int mpshm_list(mpshm_info *rows, int room)
+int mpshm_list(mpshm_info *entries, int room)
 {
-    struct listing l = {.rows = rows, .room = room};
+    struct listing l = {.entries = entries, .room = room};
 
-    mpshm__acquire();
-    mpshm__for_each_tree(list_tree, &l);
-    mpshm__release();
+    mpshm__lock();
+    mpshm__for_each_session(list_session, &l);
+    mpshm__unlock();
     return l.count;
 }

@@ -1,67 +1,69 @@
-/* What this process holds and what the tree keeps, counted where it is. */
+/* What this process holds and what the session keeps, counted where it is. */
 #define _GNU_SOURCE
 #include <string.h>
 
 #include "internal.h"
 
-static void count_arena(const struct mpshm__arena *arena, mpshm_stats *out)
+static void count_segment(const struct mpshm__segment *segment, mpshm_stats *out)
 {
-    uint32_t used = mpshm__used(arena);
+    uint32_t used = mpshm__used(segment);
 
-    out->segments += arena->own ? 1 : 0;
+    out->segments += segment->own ? 1 : 0;
     out->mappings += 1;
-    out->descriptors += arena->fd.number >= 0;
+    out->descriptors += segment->fd.number >= 0;
     for (uint32_t i = 0; i < used; i++) {
-        const struct mpshm__block *block = &arena->blocks[i];
+        const struct mpshm__block *block = &segment->blocks[i];
         uint64_t nbytes;
         if (!(atomic_load(&block->state) & MPSHM__LIVE))
             continue;
         nbytes = atomic_load(&block->nbytes);
-        if (arena->held[i] != 0) {
+        if (segment->local_refs[i] != 0) {
             out->live_bytes += nbytes;
             out->live_blocks += 1;
         }
-        if (arena->own && (atomic_load(&block->outstanding) || atomic_load(&block->overflow)))
+        if (segment->own &&
+            (atomic_load(&block->in_flight) || atomic_load(&block->in_flight_overflow)))
             out->in_flight_bytes += nbytes;
     }
-    if (arena->own)
-        out->cached_bytes += atomic_load(&arena->header->cached);
+    if (segment->own)
+        out->cached_bytes += atomic_load(&segment->header->cached);
 }
 
 void mpshm_get_stats(mpshm_stats *out)
 {
     memset(out, 0, sizeof(*out));
-    mpshm__heap_flush();
-    mpshm__acquire();
+    mpshm__thread_cache_flush();
+    mpshm__lock();
     out->descriptors = (uint64_t)mpshm__fd_reserved();
-    for (int t = 0; t < MPSHM__TREES; t++) {
-        const struct mpshm__tree *tree = mpshm__trees[t];
-        if (tree == NULL)
+    for (int t = 0; t < MPSHM__SESSIONS; t++) {
+        const struct mpshm__session *session = mpshm__sessions[t];
+        if (session == NULL)
             continue;
-        out->descriptors += (tree->sock.number >= 0) + (tree->control_fd.number >= 0);
-        out->mappings += tree->control != NULL;
-        out->cache_limit = tree->control ? atomic_load(&tree->control->cache_limit) : 0;
-        out->tree_cached_bytes += tree->control ? atomic_load(&tree->control->cached_bytes) : 0;
-        for (uint32_t a = 0; a < tree->arena_top; a++)
-            if (tree->arenas[a] != NULL)
-                count_arena(tree->arenas[a], out);
+        out->descriptors += (session->sock.number >= 0) + (session->control_fd.number >= 0);
+        out->mappings += session->control != NULL;
+        out->cache_limit = session->control ? atomic_load(&session->control->cache_limit) : 0;
+        out->session_cached_bytes +=
+            session->control ? atomic_load(&session->control->cached_bytes) : 0;
+        for (uint32_t a = 0; a < session->segment_top; a++)
+            if (session->segments[a] != NULL)
+                count_segment(session->segments[a], out);
     }
-    mpshm__release();
+    mpshm__unlock();
 }
 
 void mpshm_empty_cache(void)
 {
-    mpshm__heap_flush();
-    mpshm__acquire();
-    for (int t = 0; t < MPSHM__TREES; t++) {
-        struct mpshm__tree *tree = mpshm__trees[t];
-        if (tree == NULL)
+    mpshm__thread_cache_flush();
+    mpshm__lock();
+    for (int t = 0; t < MPSHM__SESSIONS; t++) {
+        struct mpshm__session *session = mpshm__sessions[t];
+        if (session == NULL)
             continue;
-        for (uint32_t a = 0; a < tree->arena_top; a++)
-            if (tree->arenas[a] != NULL && tree->arenas[a]->own)
-                mpshm__trim(tree->control, tree->arenas[a]);
-        if (tree->control != NULL)
-            mpshm__drop_stale_arenas(tree);
+        for (uint32_t a = 0; a < session->segment_top; a++)
+            if (session->segments[a] != NULL && session->segments[a]->own)
+                mpshm__trim(session->control, session->segments[a]);
+        if (session->control != NULL)
+            mpshm__drop_stale_segments(session);
     }
-    mpshm__release();
+    mpshm__unlock();
 }

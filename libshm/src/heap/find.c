@@ -4,19 +4,20 @@
 
 #include "internal.h"
 
-static int look(struct mpshm__arena *arena, uint64_t offset, mpshm_block *out)
+static int look(struct mpshm__segment *segment, uint64_t offset, mpshm_block *out)
 {
-    uint32_t i = mpshm__row_before(arena, offset);
+    uint32_t i = mpshm__index_before(segment, offset);
 
     /* Not held: it may be freed while we look. Private: a fork made that memory our own. */
-    if (i-- == 0 || arena->held[i] == 0 || (arena->held[i] & MPSHM__PRIVATE))
+    if (i-- == 0 || segment->local_refs[i] == 0 || (segment->local_refs[i] & MPSHM__PRIVATE))
         return -ENOENT;
-    uint64_t first = (uint64_t)atomic_load(&arena->blocks[i].where) * 64;
-    uint64_t nbytes = atomic_load(&arena->blocks[i].nbytes);
+    uint64_t first = (uint64_t)atomic_load(&segment->blocks[i].where) * 64;
+    uint64_t nbytes = atomic_load(&segment->blocks[i].nbytes);
     if (offset - first >= nbytes)
         return -ENOENT;
-    arena->held[i]++;
-    *out = (mpshm_block){.data = arena->data + first, .nbytes = nbytes, .arena = arena, .index = i};
+    segment->local_refs[i]++;
+    *out = (mpshm_block){
+        .data = segment->data + first, .nbytes = nbytes, .segment = segment, .index = i};
     return 0;
 }
 
@@ -27,20 +28,20 @@ int mpshm_block_find(const void *address, int flags, mpshm_block *out)
     if (err != -ENOENT)
         return err;
     if (!(flags & MPSHM_NOWAIT))
-        mpshm__acquire();
-    else if (!mpshm__try_acquire())
+        mpshm__lock();
+    else if (!mpshm__try_lock())
         return -EAGAIN;
-    for (int t = 0; t < MPSHM__TREES && err == -ENOENT; t++) {
-        struct mpshm__tree *tree = mpshm__trees[t];
-        for (uint32_t a = 0; tree != NULL && a < tree->arena_top; a++) {
-            struct mpshm__arena *arena = tree->arenas[a];
-            if (arena == NULL || (uintptr_t)address < (uintptr_t)arena->data ||
-                (uintptr_t)address - (uintptr_t)arena->data >= arena->room)
+    for (int t = 0; t < MPSHM__SESSIONS && err == -ENOENT; t++) {
+        struct mpshm__session *session = mpshm__sessions[t];
+        for (uint32_t a = 0; session != NULL && a < session->segment_top; a++) {
+            struct mpshm__segment *segment = session->segments[a];
+            if (segment == NULL || (uintptr_t)address < (uintptr_t)segment->data ||
+                (uintptr_t)address - (uintptr_t)segment->data >= segment->room)
                 continue;
-            err = look(arena, (uintptr_t)address - (uintptr_t)arena->data, out);
+            err = look(segment, (uintptr_t)address - (uintptr_t)segment->data, out);
             break;
         }
     }
-    mpshm__release();
+    mpshm__unlock();
     return err;
 }

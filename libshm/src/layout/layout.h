@@ -1,20 +1,20 @@
-/* What lies in shared memory, byte by byte: the control file of a tree and the arenas of its
+/* What lies in shared memory, byte by byte: the control file of a session and the segments of its
  * processes.
  *
  * Note [Who may write what]
  *
- *   tree of processes
+ *   session of processes
  *   +-----------------------------------------------------------------------------+
- *   |  control file: slots (a row per process), arenas (a row per arena)          |
+ *   |  control file: slots (a entry per process), segments (a entry per segment)          |
  *   +-----------------------------------------------------------------------------+
- *     arena of process 0              arena of process 1             ...
+ *     segment of process 0              segment of process 1             ...
  *   +--------+-------+---------+    +--------+-------+---------+
  *   | header | table | data    |    | header | table | data    |
  *   +--------+-------+---------+    +--------+-------+---------+
  *
- *   - A process allocates in its own arenas only, so allocation needs no lock between processes.
+ *   - A process allocates in its own segments only, so allocation needs no lock between processes.
  *   - Any process may take or drop a reference on any block: atomics in the block's descriptor.
- *   - Nobody ever holds a lock in shared memory, so nobody can die holding one.
+ *   - Nobody ever holds a lock in shared memory, so nobody can die retained_blocks one.
  *
  * Note [References]
  *
@@ -48,10 +48,10 @@
 #include "mpshm.h"
 
 enum {
-    MPSHM__SLOTS = 1024,  /* processes of a tree that use shared memory at one time */
-    MPSHM__NEAR = 256,    /* of these, the slots whose bits are in the descriptor itself */
-    MPSHM__ARENAS = 8192, /* arenas of a tree at one time */
-    MPSHM__PAGE = 4096,   /* granularity of what is given back */
+    MPSHM__SLOTS = 1024,    /* processes of a session that use shared memory at one time */
+    MPSHM__NEAR = 256,      /* of these, the slots whose bits are in the descriptor itself */
+    MPSHM__SEGMENTS = 8192, /* segments of a session at one time */
+    MPSHM__PAGE = 4096,     /* granularity of what is given back */
     MPSHM__NEAR_WORDS = MPSHM__NEAR / 64,
     MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
     MPSHM__FAR_WORDS = MPSHM__HOLDER_WORDS - MPSHM__NEAR_WORDS,
@@ -97,15 +97,16 @@ struct mpshm__slot {
     _Atomic int32_t pid;         /* 0 until a forked child has written its own */
     _Atomic uint64_t start_time; /* of that pid, so that a recycled one is not mistaken for it */
     _Atomic uint64_t joined_ns;
-    _Atomic uint64_t making[2]; /* nonce of a named arena that is made and not yet registered */
+    _Atomic uint64_t making[2]; /* nonce of a named segment that is made and not yet registered */
     _Atomic uint32_t by_pid;    /* 1: this process could not lock its byte */
     unsigned char reserved[20];
 };
 
-struct mpshm__arena_row {
-    _Atomic uint64_t nonce[2]; /* 128 random bits, also in the name of a named arena; 0: no arena */
+struct mpshm__segment_entry {
+    _Atomic uint64_t
+        nonce[2]; /* 128 random bits, also in the name of a named segment; 0: no segment */
     _Atomic uint64_t size;
-    _Atomic uint64_t born_ns;
+    _Atomic uint64_t created_ns;
     _Atomic uint32_t strategy;
     _Atomic uint32_t owner;    /* slot */
     _Atomic int32_t owner_pid; /* where a replaced manager may find the descriptor again */
@@ -119,8 +120,8 @@ struct mpshm__arena_row {
 
 struct mpshm__control {
     _Atomic uint64_t magic; /* 0 until the rest of this first part is there */
-    unsigned char tree[MPSHM_ID_SIZE];
-    _Atomic uint64_t cached_bytes; /* free and warm, in all arenas of the tree */
+    unsigned char session[MPSHM_ID_SIZE];
+    _Atomic uint64_t cached_bytes; /* free and warm, in all segments of the session */
     _Atomic uint64_t cache_limit;
     _Atomic uint64_t ready; /* 1 when a manager has filled this in */
     _Atomic uint64_t far;   /* 1 when a slot beyond the near ones has ever been taken */
@@ -128,13 +129,13 @@ struct mpshm__control {
     _Atomic uint32_t cache_unwatched; /* 1: who fills the cache wakes the manager, see cache.c */
     unsigned char reserved[128 - 84];
     struct mpshm__slot slots[MPSHM__SLOTS];
-    struct mpshm__arena_row arenas[MPSHM__ARENAS];
+    struct mpshm__segment_entry segments[MPSHM__SEGMENTS];
 };
 
 /* The byte behind those of the slots: locked by the manager, so that there is one. */
 enum { MPSHM__MANAGER_BYTE = MPSHM__SLOTS };
 
-/* ---- an arena ---- */
+/* ---- a segment ---- */
 
 /* state of a block: generation in the high 24 bits, then the live bit, then 39 bits of epoch. */
 #define MPSHM__LIVE ((uint64_t)1 << 39)
@@ -143,19 +144,19 @@ enum { MPSHM__MANAGER_BYTE = MPSHM__SLOTS };
 
 struct mpshm__block {
     _Atomic uint64_t state;
-    _Atomic uint64_t outstanding; /* while it is free: the link of the returned list */
+    _Atomic uint64_t in_flight; /* while it is free: the link of the returned list */
     _Atomic uint64_t holders[MPSHM__NEAR_WORDS];
     _Atomic uint64_t nbytes; /* as asked for */
-    _Atomic uint32_t overflow;
+    _Atomic uint32_t in_flight_overflow;
     _Atomic uint32_t where; /* offset in the data, in units of 64 bytes */
 };
 
 /* What does not change while a block is alive stands in a second table, so that a descriptor is
  * exactly one cache line: its size class, and what its bytes are worth while it is free. */
 enum {
-    MPSHM__WARM = 0,    /* has been written to: the pages are there, the content is old */
-    MPSHM__FRESH = 1,   /* never written to: reads as zero */
-    MPSHM__PUNCHED = 2, /* given back: reads as zero, and has to be reserved again */
+    MPSHM__DIRTY = 0,   /* has been written to: the pages are there, the content is old */
+    MPSHM__CLEAN = 1,   /* never written to: reads as zero */
+    MPSHM__PURGED = 2,  /* given back: reads as zero, and has to be reserved again */
     MPSHM__IN_USE = 3,  /* not free, or not yet counted as such */
     MPSHM__PURGING = 4, /* the manager is giving it back: nobody may use it meanwhile */
     /* A flag beside these: the block is in a private list of its owner, or will be as soon as the
@@ -163,44 +164,44 @@ enum {
      * adopt.c. */
     MPSHM__LISTED = 0x80,
 };
-#define MPSHM__PAGES(warmth) ((warmth) & ~(unsigned)MPSHM__LISTED)
+#define MPSHM__PAGE_STATE(page_state) ((page_state) & ~(unsigned)MPSHM__LISTED)
 
-struct mpshm__trait {
+struct mpshm__metadata {
     _Atomic uint8_t size_class;
-    _Atomic uint8_t warmth;
+    _Atomic uint8_t page_state;
 };
 
-/* Holders with a far slot, a third table: its pages come into being when a tree has more processes
- * than fit in the descriptors, and until then nobody looks at it (control.far). */
+/* Holders with a far slot, a third table: its pages come into being when a session has more
+ * processes than fit in the descriptors, and until then nobody looks at it (control.far). */
 struct mpshm__far {
     _Atomic uint64_t holders[MPSHM__FAR_WORDS];
 };
 
-struct mpshm__arena_header {
+struct mpshm__segment_header {
     char magic[8];
-    unsigned char tree[MPSHM_ID_SIZE];
+    unsigned char session[MPSHM_ID_SIZE];
     uint64_t nonce[2];
     uint64_t size;      /* of the whole object */
-    uint64_t capacity;  /* rows of the tables */
+    uint64_t capacity;  /* entries of the tables */
     uint64_t blocks_at; /* offsets of the parts */
-    uint64_t traits_at;
+    uint64_t metadata_at;
     uint64_t far_at;
     uint64_t data_at;
     uint32_t strategy;
     uint32_t reserved;
     _Atomic uint32_t orphan; /* the owner has died and nobody adopts it: purge what is freed */
-    _Atomic uint32_t used;   /* rows that have ever been used; grows only */
-    _Atomic uint64_t carved; /* bytes of data that have ever been used; grows only */
+    _Atomic uint32_t used;   /* entries that have ever been used; grows only */
+    _Atomic uint64_t bumped; /* bytes of data that have ever been used; grows only */
     _Atomic uint64_t cached; /* bytes that are free and warm */
     _Atomic uint64_t
-        returned; /* free blocks that the owner has not taken back: index + 1, 0 none */
+        remote_free; /* free blocks that the owner has not taken back: index + 1, 0 none */
 };
 
 _Static_assert(sizeof(struct mpshm__slot) == 64, "a slot is a cache line");
-_Static_assert(sizeof(struct mpshm__arena_row) == 64, "a row is a cache line");
+_Static_assert(sizeof(struct mpshm__segment_entry) == 64, "a entry is a cache line");
 _Static_assert(sizeof(struct mpshm__block) == 64, "a descriptor is a cache line");
-_Static_assert(sizeof(struct mpshm__trait) == 2, "a trait is two bytes");
-_Static_assert(sizeof(struct mpshm__far) == 96, "a row of far holders is 96 bytes");
+_Static_assert(sizeof(struct mpshm__metadata) == 2, "a trait is two bytes");
+_Static_assert(sizeof(struct mpshm__far) == 96, "a entry of far holders is 96 bytes");
 _Static_assert(offsetof(struct mpshm__control, slots) == 128, "slots begin on a cache line");
 
 #endif

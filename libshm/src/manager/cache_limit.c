@@ -3,9 +3,9 @@
  * Note [When the manager looks]
  *   Free memory that is kept warm counts in the control group of whoever touched it first, and a
  * group that is full kills. So while something is cached the manager reads the limits and the use
- *   of every group of every process of the tree: once a second, and the sooner the less room there
- * is, since a program fills at most some gigabytes in a second. When room gets scarce the limit of
- * the cache sinks, so that what is freed is purged at once, and what is cached is purged.
+ *   of every group of every process of the session: once a second, and the sooner the less room
+ * there is, since a program fills at most some gigabytes in a second. When room gets scarce the
+ * limit of the cache sinks, so that what is freed is purged at once, and what is cached is purged.
  *
  *   While nothing is cached nobody has to look. Then the manager sets `cache_unwatched` and sleeps;
  *   the first process that caches something takes the word back and wakes it (a futex).
@@ -30,23 +30,23 @@
 
 enum {
     GROUPS = 128,
-    LOOK_MS = 1000,
+    POLL_MS = 1000,
     SOONEST_MS = 5,
     EMPTY_MS = 50,        /* while nothing is cached, and was just now: */
-    IDLE_LOOKS = 20,      /* so often, before the manager sleeps */
+    IDLE_POLLS = 20,      /* so often, before the manager sleeps */
     IDLE_NS = 2000000000, /* a cache that nobody uses goes after that, where room is scarce */
 };
 static const uint64_t FASTEST = (uint64_t)4 << 30; /* bytes a second that a program fills */
 static const uint64_t SCARCE = (uint64_t)1 << 30;
 
-struct mpshm__cache_watch {
+struct mpshm__cache_limit {
     struct mpshm__group groups[GROUPS];
     int count;
     int event_fd;
     int asked; /* MP_CACHE_BYTES says how much */
     uint64_t wanted;
     uint64_t groups_at, groups_of; /* when they were collected, and a sum over the processes */
-    uint64_t look_at;
+    uint64_t poll_at;
     int idle;
     uint64_t cached, changed_at; /* at the last look, and when that was something else */
     int64_t off;                 /* how much the sum was off at the last look */
@@ -67,7 +67,7 @@ void mpshm__cache_wake(struct mpshm__control *control)
 
 static void *wait_for_cached(void *arg)
 {
-    struct mpshm__cache_watch *w = arg;
+    struct mpshm__cache_limit *w = arg;
     uint64_t one = 1;
 
     for (uint32_t told = 1;;) {
@@ -79,9 +79,9 @@ static void *wait_for_cached(void *arg)
     }
 }
 
-int mpshm__cache_begin(struct manager *m)
+int mpshm__cache_limit_begin(struct manager *m)
 {
-    struct mpshm__cache_watch *w = calloc(1, sizeof(*w));
+    struct mpshm__cache_limit *w = calloc(1, sizeof(*w));
     const char *text = getenv("MP_CACHE_BYTES");
     pthread_t thread;
 
@@ -89,19 +89,19 @@ int mpshm__cache_begin(struct manager *m)
         return -ENOMEM;
     /* What cannot be parsed is as if it were not there: who set it has been told (mp_core). */
     w->asked = text != NULL && mpshm_parse_bytes(text, &w->wanted) == 0;
-    w->control = m->tree.control;
+    w->control = m->session.control;
     w->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     m->cache = w;
-    w->idle = IDLE_LOOKS;
+    w->idle = IDLE_POLLS;
     atomic_store(&w->control->cache_unwatched, 0);
     if (w->event_fd < 0 || pthread_create(&thread, NULL, wait_for_cached, w) != 0)
         return -errno;
     pthread_detach(thread);
-    mpshm__cache_look(m);
+    mpshm__cache_limit_poll(m);
     return 0;
 }
 
-int mpshm__cache_fd(const struct manager *m)
+int mpshm__cache_limit_fd(const struct manager *m)
 {
     return m->cache->event_fd;
 }
@@ -110,7 +110,7 @@ int mpshm__cache_fd(const struct manager *m)
 
 static void collect_groups(struct manager *m)
 {
-    struct mpshm__cache_watch *w = m->cache;
+    struct mpshm__cache_limit *w = m->cache;
     char pid[16];
 
     w->count = mpshm__groups_of("", "self", w->groups, 0, GROUPS);
@@ -123,7 +123,7 @@ static void collect_groups(struct manager *m)
     }
 }
 
-/* Another number when other processes are in the tree. */
+/* Another number when other processes are in the session. */
 static uint64_t processes(const struct mpshm__control *control)
 {
     uint64_t sum = 1;
@@ -154,17 +154,17 @@ static int read_machine(struct mpshm__group *group)
 /* What has to stay free, so that a program that fills memory is noticed in time. */
 static int64_t reserve_of(uint64_t limit)
 {
-    uint64_t keep = limit / 8;
+    uint64_t reserve = limit / 8;
 
-    if (keep < (uint64_t)32 << 20)
-        keep = (uint64_t)32 << 20;
-    if (keep > (uint64_t)2 << 30)
-        keep = (uint64_t)2 << 30;
-    return (int64_t)(keep < limit / 2 ? keep : limit / 2);
+    if (reserve < (uint64_t)32 << 20)
+        reserve = (uint64_t)32 << 20;
+    if (reserve > (uint64_t)2 << 30)
+        reserve = (uint64_t)2 << 30;
+    return (int64_t)(reserve < limit / 2 ? reserve : limit / 2);
 }
 
 /* The least limit; how much is free in the fullest, and how much of it may be filled. */
-static uint64_t measure(struct mpshm__cache_watch *w, int64_t *headroom, int64_t *slack)
+static uint64_t measure(struct mpshm__cache_limit *w, int64_t *headroom, int64_t *slack)
 {
     struct mpshm__group machine = {0};
     uint64_t least = mpshm__memory_bytes();
@@ -191,26 +191,26 @@ static uint64_t purge(struct manager *m, uint64_t nbytes)
 {
     uint64_t gained = 0;
 
-    for (uint32_t a = 0; a < m->tree.arena_top && gained < nbytes; a++) {
-        struct mpshm__arena *arena = m->tree.arenas[a];
-        if (arena == NULL || atomic_load(&arena->header->cached) == 0)
+    for (uint32_t a = 0; a < m->session.segment_top && gained < nbytes; a++) {
+        struct mpshm__segment *segment = m->session.segments[a];
+        if (segment == NULL || atomic_load(&segment->header->cached) == 0)
             continue;
-        for (uint32_t i = 0, used = mpshm__used(arena); i < used && gained < nbytes; i++)
-            gained += mpshm__purge_free(m->tree.control, arena, i);
+        for (uint32_t i = 0, used = mpshm__used(segment); i < used && gained < nbytes; i++)
+            gained += mpshm__purge_free(m->session.control, segment, i);
     }
     return gained;
 }
 
-/* Who was killed between two additions has left the sum of the tree apart from the sums of its
+/* Who was killed between two additions has left the sum of the session apart from the sums of its
  * segments. When it is off by the same number twice, nobody is just adding. */
 static void correct(struct manager *m)
 {
-    struct mpshm__cache_watch *w = m->cache;
+    struct mpshm__cache_limit *w = m->cache;
     uint64_t sum = 0, said = atomic_load(&w->control->cached_bytes);
 
-    for (uint32_t a = 0; a < m->tree.arena_top; a++)
-        if (m->tree.arenas[a] != NULL)
-            sum += atomic_load(&m->tree.arenas[a]->header->cached);
+    for (uint32_t a = 0; a < m->session.segment_top; a++)
+        if (m->session.segments[a] != NULL)
+            sum += atomic_load(&m->session.segments[a]->header->cached);
     int64_t off = (int64_t)(said - sum);
     if (off != 0 && off == w->off &&
         atomic_compare_exchange_strong(&w->control->cached_bytes, &said, sum))
@@ -218,28 +218,28 @@ static void correct(struct manager *m)
     w->off = off;
 }
 
-static void sleep_until_something_is_cached(struct mpshm__cache_watch *w)
+static void sleep_until_something_is_cached(struct mpshm__cache_limit *w)
 {
-    w->look_at = UINT64_MAX;
+    w->poll_at = UINT64_MAX;
     atomic_store(&w->control->cache_unwatched, 1);
     futex(&w->control->cache_unwatched, FUTEX_WAKE, INT_MAX); /* the thread, to wait for 0 */
     if (atomic_load(&w->control->cached_bytes) != 0) /* before anybody could see the word */
         mpshm__cache_wake(w->control);
 }
 
-void mpshm__cache_look(struct manager *m)
+void mpshm__cache_limit_poll(struct manager *m)
 {
-    struct mpshm__cache_watch *w = m->cache;
-    uint64_t now = mpshm__now_ns(), n, gained = 0, interval = LOOK_MS;
+    struct mpshm__cache_limit *w = m->cache;
+    uint64_t now = mpshm__now_ns(), n, gained = 0, interval = POLL_MS;
     int64_t headroom, slack;
 
     if (read(w->event_fd, &n, sizeof(n)) == sizeof(n) ||
-        (w->look_at == UINT64_MAX && !atomic_load(&w->control->cache_unwatched)))
-        w->look_at = w->idle = w->groups_at = 0;
-    if (now < w->look_at)
+        (w->poll_at == UINT64_MAX && !atomic_load(&w->control->cache_unwatched)))
+        w->poll_at = w->idle = w->groups_at = 0;
+    if (now < w->poll_at)
         return;
     n = processes(w->control);
-    if (n != w->groups_of || now - w->groups_at >= LOOK_MS * 1000000ull) {
+    if (n != w->groups_of || now - w->groups_at >= POLL_MS * 1000000ull) {
         collect_groups(m);
         correct(m);
         w->groups_at = now;
@@ -264,7 +264,7 @@ void mpshm__cache_look(struct manager *m)
     else if (cached != 0 && headroom < (int64_t)SCARCE && now - w->changed_at > IDLE_NS)
         gained = purge(m, cached);
     w->idle = cached == 0 && !scarce ? w->idle + 1 : 0;
-    if (w->idle > IDLE_LOOKS) {
+    if (w->idle > IDLE_POLLS) {
         sleep_until_something_is_cached(w);
         return;
     }
@@ -275,14 +275,14 @@ void mpshm__cache_look(struct manager *m)
         interval = (uint64_t)headroom / (FASTEST / 1000);
     if (interval < SOONEST_MS)
         interval = SOONEST_MS;
-    w->look_at = now + (interval < LOOK_MS ? interval : LOOK_MS) * 1000000ull;
+    w->poll_at = now + (interval < POLL_MS ? interval : POLL_MS) * 1000000ull;
 }
 
-int mpshm__cache_timeout(const struct manager *m)
+int mpshm__cache_limit_timeout(const struct manager *m)
 {
     uint64_t now = mpshm__now_ns();
 
-    if (m->cache->look_at == UINT64_MAX)
+    if (m->cache->poll_at == UINT64_MAX)
         return -1;
-    return m->cache->look_at <= now ? 0 : (int)((m->cache->look_at - now) / 1000000) + 1;
+    return m->cache->poll_at <= now ? 0 : (int)((m->cache->poll_at - now) / 1000000) + 1;
 }

@@ -32,14 +32,14 @@ struct waiter {
     int control_fd, event_fd, go_fd;
 };
 
-/* Sleeps in flock, and wakes the loop when nobody is in the tree. */
+/* Sleeps in flock, and wakes the loop when nobody is in the session. */
 static void *wait_until_empty(void *arg)
 {
     struct waiter *w = arg;
     uint64_t one = 1;
 
     while (MPSHM__RETRY(read(w->go_fd, &one, sizeof(one))) == sizeof(one)) {
-        if (mpshm__tree_wait_empty(w->control_fd) < 0)
+        if (mpshm__session_wait_empty(w->control_fd) < 0)
             break;
         one = 1;
         if (write(w->event_fd, &one, sizeof(one)) < 0)
@@ -49,7 +49,7 @@ static void *wait_until_empty(void *arg)
 }
 
 /* As many descriptors and as much address space as the system lets it have: it maps everybody's
- * arenas and may have to reserve in them. */
+ * segments and may have to reserve in them. */
 static void raise_limits(void)
 {
     static const int RAISED[] = {RLIMIT_NOFILE, RLIMIT_AS, RLIMIT_FSIZE};
@@ -68,18 +68,18 @@ static void raise_limits(void)
     }
 }
 
-/* Enter the tree, as the one manager that it has. */
+/* Enter the session, as the one manager that it has. */
 static int enter(struct manager *m, int control_fd, const char *folder)
 {
     const char *name = strrchr(folder, '/');
     int err;
 
-    if (name == NULL || !mpshm__parse_id(name + 1, m->tree.id))
+    if (name == NULL || !mpshm__parse_id(name + 1, m->session.id))
         return -EINVAL;
-    err = control_fd >= 0 ? mpshm__tree_enter_by(&m->tree, control_fd)
-                          : mpshm__tree_enter(&m->tree, 1);
+    err = control_fd >= 0 ? mpshm__session_open_fd(&m->session, control_fd)
+                          : mpshm__session_open(&m->session, 1);
     if (err == 0)
-        err = mpshm__lock_byte(m->tree.control_fd.number, MPSHM__MANAGER_BYTE);
+        err = mpshm__lock_byte(m->session.control_fd.number, MPSHM__MANAGER_BYTE);
     return err < 0 ? err : 0;
 }
 
@@ -93,7 +93,7 @@ static int only_the_parent_is_left(const struct manager *m)
     if (m->orphans || m->watching || parent <= 0)
         return 0;
     for (int slot = 0; slot < MPSHM__SLOTS; slot++) {
-        const struct mpshm__slot *s = &m->tree.control->slots[slot];
+        const struct mpshm__slot *s = &m->session.control->slots[slot];
         if (atomic_load(&s->state) != MPSHM__SLOT_TAKEN)
             continue;
         if (atomic_load(&s->pid) == parent)
@@ -113,10 +113,11 @@ static int patience(struct manager *m)
 
     if (m->watching || m->pause_admitting || m->refused || m->broken)
         wait = TICK_MS;
-    return sooner(wait, sooner(mpshm__orphans_timeout(m), mpshm__cache_timeout(m)));
+    return sooner(wait, sooner(mpshm__orphans_timeout(m), mpshm__cache_limit_timeout(m)));
 }
 
-/* The loop, until nobody is in the tree (0), or the one that is left must not be kept waiting (1).
+/* The loop, until nobody is in the session (0), or the one that is left must not be kept waiting
+ * (1).
  */
 static int loop(struct manager *m, struct waiter *w)
 {
@@ -129,31 +130,31 @@ static int loop(struct manager *m, struct waiter *w)
         if (n < 0 && errno != EINTR)
             return -errno;
         if (n > 0 || !only_the_parent_is_left(m))
-            m->lonely_since = 0;
-        else if (m->lonely_since == 0)
-            m->lonely_since = mpshm__now_ns();
-        else if (mpshm__now_ns() - m->lonely_since > LINGER_MS * 1000000ull)
+            m->only_parent_since = 0;
+        else if (m->only_parent_since == 0)
+            m->only_parent_since = mpshm__now_ns();
+        else if (mpshm__now_ns() - m->only_parent_since > LINGER_MS * 1000000ull)
             return 1;
         m->pause_admitting = 0;
         if (n < 0)
             continue; /* the events are of the last time */
         for (int c = m->top - 1; c >= FIRST;
-             c--) /* downwards: mpshm__lost() moves the last one in */
-            if (m->fds[c].revents != 0 && mpshm__serve(m, c) < 0)
-                mpshm__lost(m, c);
+             c--) /* downwards: mpshm__client_disconnected() moves the last one in */
+            if (m->fds[c].revents != 0 && mpshm__client_serve(m, c) < 0)
+                mpshm__client_disconnected(m, c);
         if (m->fds[FOLDER].revents)
-            mpshm__folder_changed(m);
+            mpshm__rendezvous_changed(m);
         else if (m->broken)
-            mpshm__heal(m);
+            mpshm__rendezvous_repair(m);
         if (m->fds[LISTENER].revents)
-            mpshm__admit(m);
-        mpshm__keeper_look(m);
+            mpshm__client_accept(m);
+        mpshm__reaper_poll(m);
         if (m->orphans)
-            mpshm__keeper_reclaim(m);
-        mpshm__cache_look(m);
+            mpshm__orphans_reclaim(m);
+        mpshm__cache_limit_poll(m);
         if (mpshm__now_ns() - touched > TOUCH_MS * 1000000ull) {
             touched = mpshm__now_ns();
-            mpshm__touch_folder(m);
+            mpshm__rendezvous_touch(m);
         }
         if (m->refused) { /* a tick later: a lock that is not there must not keep us busy */
             m->refused = 0;
@@ -163,7 +164,7 @@ static int loop(struct manager *m, struct waiter *w)
         if (m->fds[EMPTY].revents) {
             if (read(w->event_fd, &one, sizeof(one)) != sizeof(one))
                 return -errno;
-            if (m->top == FIRST && !mpshm__keeper_expects(m))
+            if (m->top == FIRST && !mpshm__reaper_has_pending(m))
                 return 0; /* with the exclusive lock in hand: nobody can come in now */
             flock(w->control_fd, LOCK_UN);
             m->refused = 1;
@@ -173,19 +174,19 @@ static int loop(struct manager *m, struct waiter *w)
 
 static void remove_everything(struct manager *m)
 {
-    struct mpshm__control *control = m->tree.control;
+    struct mpshm__control *control = m->session.control;
 
-    for (uint32_t i = 0; i < MPSHM__ARENAS; i++) {
-        const struct mpshm__arena_row *row = &control->arenas[i];
-        uint64_t nonce[2] = {atomic_load(&row->nonce[0]), atomic_load(&row->nonce[1])};
-        if (i < m->tree.arena_top && m->tree.arenas[i] != NULL)
-            mpshm__keeper_forget(m, i);
-        else if (nonce[0] != 0 && atomic_load(&row->strategy) == MPSHM_FILE_SYSTEM)
+    for (uint32_t i = 0; i < MPSHM__SEGMENTS; i++) {
+        const struct mpshm__segment_entry *entry = &control->segments[i];
+        uint64_t nonce[2] = {atomic_load(&entry->nonce[0]), atomic_load(&entry->nonce[1])};
+        if (i < m->session.segment_top && m->session.segments[i] != NULL)
+            mpshm__reaper_drop_segment(m, i);
+        else if (nonce[0] != 0 && atomic_load(&entry->strategy) == MPSHM_FILE_SYSTEM)
             mpshm__object_unlink(nonce);
     }
     for (int slot = 0; slot < MPSHM__SLOTS; slot++)
         mpshm__object_unlink_unfinished(control, &control->slots[slot]);
-    mpshm__tree_remove(m->tree.id);
+    mpshm__session_remove(m->session.id);
 }
 
 int mpshm_manager_run(int listener, int control_fd, const char *folder)
@@ -198,26 +199,26 @@ int mpshm_manager_run(int listener, int control_fd, const char *folder)
     if (m == NULL)
         return -ENOMEM;
     raise_limits();
-    m->tree.sock = m->tree.control_fd = MPSHM__NO_FD;
-    m->tree.slot = m->folder_fd = -1;
+    m->session.sock = m->session.control_fd = MPSHM__NO_FD;
+    m->session.slot = m->folder_fd = -1;
     err = enter(m, control_fd, folder);
     if (err < 0) {
         free(m);
         return err;
     }
-    struct mpshm__control *control = m->tree.control;
+    struct mpshm__control *control = m->session.control;
     if (atomic_load(&control->ready) != 1) {
         atomic_store(&control->ready, 1);
     } else {
-        mpshm__keeper_resume(m);
+        mpshm__reaper_resume(m);
     }
 
-    err = mpshm__cache_begin(m);
+    err = mpshm__cache_limit_begin(m);
     if (err < 0)
         return err;
     /* Another descriptor of its own, so that the manager's own hold is not what it waits for; the
      * hold by which it entered is given up. */
-    w.control_fd = mpshm__tree_reopen(&m->tree, 0);
+    w.control_fd = mpshm__session_reopen(&m->session, 0);
     w.event_fd = eventfd(0, EFD_CLOEXEC);
     w.go_fd = eventfd(1, EFD_CLOEXEC);
     m->spare = (int)MPSHM__RETRY(open("/dev/null", O_RDONLY | O_CLOEXEC));
@@ -226,16 +227,16 @@ int mpshm_manager_run(int listener, int control_fd, const char *folder)
     flock(w.control_fd, LOCK_UN);
     if (pthread_create(&thread, NULL, wait_until_empty, &w) != 0)
         return -errno;
-    flock(m->tree.control_fd.number, LOCK_UN);
-    mpshm__tree_sweep_folders();
+    flock(m->session.control_fd.number, LOCK_UN);
+    mpshm__remove_dead_sessions();
 
     m->fds[LISTENER] = (struct pollfd){.fd = listener, .events = POLLIN};
     m->fds[EMPTY] = (struct pollfd){.fd = w.event_fd, .events = POLLIN};
     m->fds[FOLDER] = (struct pollfd){.fd = -1};
-    m->fds[CACHE] = (struct pollfd){.fd = mpshm__cache_fd(m), .events = POLLIN};
+    m->fds[CACHE] = (struct pollfd){.fd = mpshm__cache_limit_fd(m), .events = POLLIN};
     m->top = FIRST;
-    mpshm__watch_folder(m);
-    mpshm__keeper_discover(m);
+    mpshm__rendezvous_watch(m);
+    mpshm__reaper_discover(m);
     err = loop(m, &w);
     if (err == 0)
         remove_everything(m);

@@ -30,31 +30,32 @@
 enum {
     GRACE_MS = 500,
     CONFIRM_WITHIN_MS = 2000,
-    LOOK_MS = 500, /* at orphans that are purged and still in use */
+    POLL_MS = 500, /* at orphans that are purged and still in use */
 };
 #define TAKEN_BACK 0xffffffffu
 
 void mpshm__orphan_begin(struct manager *m, uint32_t i)
 {
-    struct mpshm__arena_row *row = &m->tree.control->arenas[i];
+    struct mpshm__segment_entry *entry = &m->session.control->segments[i];
 
-    atomic_store(&row->owner, MPSHM__NO_SLOT);
-    atomic_store(&row->handed, 0);
+    atomic_store(&entry->owner, MPSHM__NO_SLOT);
+    atomic_store(&entry->handed, 0);
     m->since[i] = mpshm__now_ns();
-    m->look_at = 0;
+    m->poll_at = 0;
     m->orphans = 1; /* counted when they are looked at */
 }
 
 /* A predecessor was killed: what it was in the middle of. */
 void mpshm__orphans_resume(struct manager *m)
 {
-    for (uint32_t i = 0; i < m->tree.arena_top; i++) {
-        struct mpshm__arena_row *row = &m->tree.control->arenas[i];
-        if (m->tree.arenas[i] == NULL)
+    for (uint32_t i = 0; i < m->session.segment_top; i++) {
+        struct mpshm__segment_entry *entry = &m->session.control->segments[i];
+        if (m->session.segments[i] == NULL)
             continue;
-        if (atomic_load(&row->handed) == TAKEN_BACK || atomic_load(&row->owner) == MPSHM__NO_SLOT)
+        if (atomic_load(&entry->handed) == TAKEN_BACK ||
+            atomic_load(&entry->owner) == MPSHM__NO_SLOT)
             mpshm__orphan_begin(m, i);
-        mpshm__purge_finish(m->tree.control, m->tree.arenas[i]);
+        mpshm__purge_finish(m->session.control, m->session.segments[i]);
     }
 }
 
@@ -63,48 +64,49 @@ void mpshm__orphans_resume(struct manager *m)
 /* Is anything in use? What was the last time is looked at first. */
 static int is_live(struct manager *m, uint32_t i)
 {
-    struct mpshm__arena *arena = m->tree.arenas[i];
-    uint32_t used = mpshm__used(arena);
+    struct mpshm__segment *segment = m->session.segments[i];
+    uint32_t used = mpshm__used(segment);
 
-    if (m->live_row[i] < used && atomic_load(&arena->blocks[m->live_row[i]].state) & MPSHM__LIVE)
+    if (m->live_index[i] < used &&
+        atomic_load(&segment->blocks[m->live_index[i]].state) & MPSHM__LIVE)
         return 1;
     for (uint32_t k = 0; k < used; k++)
-        if (atomic_load(&arena->blocks[k].state) & MPSHM__LIVE) {
-            m->live_row[i] = k;
+        if (atomic_load(&segment->blocks[k].state) & MPSHM__LIVE) {
+            m->live_index[i] = k;
             return 1;
         }
     return 0;
 }
 
-static int slab_is_live(const struct mpshm__arena *arena, const struct mpshm__slab *slab)
+static int slab_is_live(const struct mpshm__segment *segment, const struct mpshm__slab *slab)
 {
     for (uint32_t k = slab->first; k < slab->first + slab->count; k++)
-        if (atomic_load(&arena->blocks[k].state) & MPSHM__LIVE)
+        if (atomic_load(&segment->blocks[k].state) & MPSHM__LIVE)
             return 1;
     return 0;
 }
 
 /* Nothing in it comes to life while it has no owner. */
-static void purge_free_blocks(struct manager *m, struct mpshm__arena *arena)
+static void purge_free_blocks(struct manager *m, struct mpshm__segment *segment)
 {
     uint64_t slabs = 0;
 
-    for (uint32_t k = 0, used = mpshm__used(arena); k < used; k++) {
-        uint32_t c = atomic_load(&arena->traits[k].size_class) % MPSHM__CLASSES;
+    for (uint32_t k = 0, used = mpshm__used(segment); k < used; k++) {
+        uint32_t c = atomic_load(&segment->metadata[k].size_class) % MPSHM__CLASSES;
         struct mpshm__slab slab;
         if (mpshm__class_bytes(c) < MPSHM__SLAB_LIMIT) {
-            if (mpshm__slab_from_rows(arena, k, slabs++, &slab) < 0)
+            if (mpshm__slab_from_rows(segment, k, slabs++, &slab) < 0)
                 return; /* somebody has written into its tables */
-            if (!slab_is_live(arena, &slab))
-                mpshm__purge_slab(m->tree.control, arena, &slab);
+            if (!slab_is_live(segment, &slab))
+                mpshm__purge_slab(m->session.control, segment, &slab);
             k += slab.count - 1;
-        } else if (!(atomic_load(&arena->blocks[k].state) & MPSHM__LIVE)) {
+        } else if (!(atomic_load(&segment->blocks[k].state) & MPSHM__LIVE)) {
             /* Its owner died with it in hands, or somebody is just freeing it and will say that it
              * is dirty, which it may be without pages. */
-            if (MPSHM__PAGES(atomic_load(&arena->traits[k].warmth)) == MPSHM__IN_USE)
-                mpshm__purge_pages(arena, k);
+            if (MPSHM__PAGE_STATE(atomic_load(&segment->metadata[k].page_state)) == MPSHM__IN_USE)
+                mpshm__purge_pages(segment, k);
             else
-                mpshm__purge_free(m->tree.control, arena, k);
+                mpshm__purge_free(m->session.control, segment, k);
         }
     }
 }
@@ -112,54 +114,55 @@ static void purge_free_blocks(struct manager *m, struct mpshm__arena *arena)
 /* 1 while there is something to wait for. */
 static int reclaim(struct manager *m, uint32_t i, uint64_t now)
 {
-    struct mpshm__arena *arena = m->tree.arenas[i];
+    struct mpshm__segment *segment = m->session.segments[i];
 
     if (m->since[i] == 0)
         m->since[i] = now;
     if (now - m->since[i] < GRACE_MS * 1000000ull)
         return 1;
     if (!is_live(m, i)) {
-        mpshm__purge_all(arena);
-        mpshm__keeper_forget(m, i);
+        mpshm__purge_all(segment);
+        mpshm__reaper_drop_segment(m, i);
         m->since[i] = 0;
         return 0;
     }
-    if (atomic_exchange(&arena->header->orphan, 1) == 0 ||
-        atomic_load(&arena->header->cached) != m->left_cached[i])
-        purge_free_blocks(m, arena);
-    m->left_cached[i] = atomic_load(&arena->header->cached);
+    if (atomic_exchange(&segment->header->orphan, 1) == 0 ||
+        atomic_load(&segment->header->cached) != m->left_cached[i])
+        purge_free_blocks(m, segment);
+    m->left_cached[i] = atomic_load(&segment->header->cached);
     return 1;
 }
 
-static void take_back(struct mpshm__arena_row *row, struct manager *m, uint32_t i, uint32_t handed)
+static void take_back(struct mpshm__segment_entry *entry, struct manager *m, uint32_t i,
+                      uint32_t handed)
 {
-    if (atomic_compare_exchange_strong(&row->handed, &handed, TAKEN_BACK))
+    if (atomic_compare_exchange_strong(&entry->handed, &handed, TAKEN_BACK))
         mpshm__orphan_begin(m, i);
 }
 
-void mpshm__keeper_reclaim(struct manager *m)
+void mpshm__orphans_reclaim(struct manager *m)
 {
     uint64_t now = mpshm__now_ns();
     int orphans = 0, soon = 0;
 
-    if (now < m->look_at)
+    if (now < m->poll_at)
         return;
-    for (uint32_t i = 0; i < m->tree.arena_top; i++) {
-        struct mpshm__arena_row *row = &m->tree.control->arenas[i];
-        if (m->tree.arenas[i] == NULL)
+    for (uint32_t i = 0; i < m->session.segment_top; i++) {
+        struct mpshm__segment_entry *entry = &m->session.control->segments[i];
+        if (m->session.segments[i] == NULL)
             continue;
-        uint32_t handed = atomic_load(&row->handed);
+        uint32_t handed = atomic_load(&entry->handed);
         if (handed != 0 && now - m->since[i] > CONFIRM_WITHIN_MS * 1000000ull)
-            take_back(row, m, i, handed);
+            take_back(entry, m, i, handed);
         if (handed != 0) {
             orphans++, soon = 1;
-        } else if (atomic_load(&row->owner) == MPSHM__NO_SLOT) {
+        } else if (atomic_load(&entry->owner) == MPSHM__NO_SLOT) {
             orphans += reclaim(m, i, now);
             soon |= m->since[i] != 0 && now - m->since[i] < GRACE_MS * 1000000ull;
         }
     }
     m->orphans = orphans;
-    m->look_at = now + (soon ? TICK_MS : LOOK_MS) * 1000000ull;
+    m->poll_at = now + (soon ? TICK_MS : POLL_MS) * 1000000ull;
 }
 
 int mpshm__orphans_timeout(const struct manager *m)
@@ -168,24 +171,24 @@ int mpshm__orphans_timeout(const struct manager *m)
 
     if (m->orphans == 0)
         return -1;
-    return m->look_at <= now ? 0 : (int)((m->look_at - now) / 1000000) + 1;
+    return m->poll_at <= now ? 0 : (int)((m->poll_at - now) / 1000000) + 1;
 }
 
 /* ---- handed over ---- */
 
-static int has_room(const struct mpshm__arena *arena, uint64_t nbytes)
+static int has_room(const struct mpshm__segment *segment, uint64_t nbytes)
 {
-    uint32_t c = mpshm__class_of(nbytes), used = mpshm__used(arena);
-    uint64_t size = mpshm__class_bytes(c), carved = atomic_load(&arena->header->carved);
+    uint32_t c = mpshm__class_of(nbytes), used = mpshm__used(segment);
+    uint64_t size = mpshm__class_bytes(c), bumped = atomic_load(&segment->header->bumped);
     uint64_t ground = size < MPSHM__SLAB_LIMIT ? MPSHM__SLAB_BYTES : mpshm__pages(size);
-    uint64_t rows = size < MPSHM__SLAB_LIMIT ? MPSHM__SLAB_BYTES / size : 1;
+    uint64_t entries = size < MPSHM__SLAB_LIMIT ? MPSHM__SLAB_BYTES / size : 1;
 
-    if (carved <= arena->room && ground <= arena->room - carved && carved < MPSHM__OFFSETS &&
-        used + rows <= arena->capacity)
+    if (bumped <= segment->room && ground <= segment->room - bumped && bumped < MPSHM__OFFSETS &&
+        used + entries <= segment->capacity)
         return 1;
     for (uint32_t k = 0; k < used; k++)
-        if (atomic_load(&arena->traits[k].size_class) == c &&
-            (atomic_load(&arena->traits[k].warmth) & MPSHM__LISTED))
+        if (atomic_load(&segment->metadata[k].size_class) == c &&
+            (atomic_load(&segment->metadata[k].page_state) & MPSHM__LISTED))
             return 1;
     return 0;
 }
@@ -198,19 +201,19 @@ static uint32_t choose(struct manager *m, const struct mpshm__frame *f, uint32_t
     uint32_t best = 0;
 
     *left = 0;
-    for (uint32_t i = 0; i < m->tree.arena_top; i++) {
-        const struct mpshm__arena *arena = m->tree.arenas[i];
-        const struct mpshm__arena_row *row = &m->tree.control->arenas[i];
-        if (arena == NULL || arena->strategy != f->strategy)
+    for (uint32_t i = 0; i < m->session.segment_top; i++) {
+        const struct mpshm__segment *segment = m->session.segments[i];
+        const struct mpshm__segment_entry *entry = &m->session.control->segments[i];
+        if (segment == NULL || segment->strategy != f->strategy)
             continue;
-        uint32_t owner = atomic_load(&row->owner), handed = atomic_load(&row->handed);
+        uint32_t owner = atomic_load(&entry->owner), handed = atomic_load(&entry->handed);
         if (owner == slot && handed == slot + 1)
             return i + 1; /* asked before, and the answer was lost */
         if (owner != MPSHM__NO_SLOT || handed != 0)
             continue;
-        *left += arena->room;
-        uint64_t cached = atomic_load(&arena->header->cached) + 1;
-        if (cached > most && arena->room >= f->nonce[0] && has_room(arena, f->size)) {
+        *left += segment->room;
+        uint64_t cached = atomic_load(&segment->header->cached) + 1;
+        if (cached > most && segment->room >= f->nonce[0] && has_room(segment, f->size)) {
             most = cached;
             best = i + 1;
         }
@@ -218,7 +221,7 @@ static uint32_t choose(struct manager *m, const struct mpshm__frame *f, uint32_t
     return best;
 }
 
-int mpshm__keeper_adopt(struct manager *m, int c, struct mpshm__frame *f, int *fd)
+int mpshm__orphan_hand_over(struct manager *m, int c, struct mpshm__frame *f, int *fd)
 {
     uint64_t left = 0;
     uint32_t i;
@@ -231,16 +234,16 @@ int mpshm__keeper_adopt(struct manager *m, int c, struct mpshm__frame *f, int *f
         f->size = left;
         return -ENOENT;
     }
-    struct mpshm__arena_row *row = &m->tree.control->arenas[i];
-    struct mpshm__arena *arena = m->tree.arenas[i];
+    struct mpshm__segment_entry *entry = &m->session.control->segments[i];
+    struct mpshm__segment *segment = m->session.segments[i];
     m->since[i] = mpshm__now_ns();
-    atomic_store(&row->handed, slot + 1);
-    atomic_store(&row->owner_fd, -1); /* the adopter will say */
-    atomic_store(&row->owner_pid, atomic_load(&m->tree.control->slots[slot].pid));
-    atomic_store(&row->owner, slot);
-    atomic_store(&arena->header->orphan, 0);
+    atomic_store(&entry->handed, slot + 1);
+    atomic_store(&entry->owner_fd, -1); /* the adopter will say */
+    atomic_store(&entry->owner_pid, atomic_load(&m->session.control->slots[slot].pid));
+    atomic_store(&entry->owner, slot);
+    atomic_store(&segment->header->orphan, 0);
     m->orphans = 1; /* until it is confirmed */
     f->a = i;
-    *fd = mpshm__fd_get(&arena->fd);
+    *fd = mpshm__fd_get(&segment->fd);
     return 0;
 }

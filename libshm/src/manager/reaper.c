@@ -1,28 +1,28 @@
-/* Arenas and slots as the manager keeps them: descriptors held, deaths noticed, what the dead have
- * left taken back. */
+/* Segments and slots as the manager keeps them: descriptors held, deaths noticed, what the dead
+ * have left taken back. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <unistd.h>
 
 #include "manager/manager.h"
 
-/* ---- arenas ---- */
+/* ---- segments ---- */
 
-void mpshm__keeper_forget(struct manager *m, uint32_t i)
+void mpshm__reaper_drop_segment(struct manager *m, uint32_t i)
 {
-    struct mpshm__arena *arena = m->tree.arenas[i];
-    struct mpshm__arena_row *row = &m->tree.control->arenas[i];
+    struct mpshm__segment *segment = m->session.segments[i];
+    struct mpshm__segment_entry *entry = &m->session.control->segments[i];
 
-    mpshm__cache_take(m->tree.control, arena, atomic_load(&arena->header->cached));
-    atomic_store(&row->nonce[0], 0);
-    atomic_store(&row->handed, 0);
-    if (arena->strategy == MPSHM_FILE_SYSTEM)
-        mpshm__object_unlink(arena->nonce);
-    mpshm__arena_unmap(arena);
-    m->tree.arenas[i] = NULL;
+    mpshm__cache_take(m->session.control, segment, atomic_load(&segment->header->cached));
+    atomic_store(&entry->nonce[0], 0);
+    atomic_store(&entry->handed, 0);
+    if (segment->strategy == MPSHM_FILE_SYSTEM)
+        mpshm__object_unlink(segment->nonce);
+    mpshm__segment_unmap(segment);
+    m->session.segments[i] = NULL;
 }
 
-void mpshm__keeper_unwatch(struct manager *m, int slot)
+void mpshm__reaper_unwatch(struct manager *m, int slot)
 {
     if (m->watched[slot]) {
         m->watched[slot] = 0;
@@ -30,7 +30,7 @@ void mpshm__keeper_unwatch(struct manager *m, int slot)
     }
 }
 
-int mpshm__keeper_is_attached(const struct manager *m, int slot)
+int mpshm__reaper_is_attached(const struct manager *m, int slot)
 {
     for (int c = FIRST; c < m->top; c++)
         if (m->slot_of[c] == slot)
@@ -40,80 +40,80 @@ int mpshm__keeper_is_attached(const struct manager *m, int slot)
 
 /* No connection speaks for `slot` any more: what hangs up later must not be taken for the death of
  * whoever has the slot by then. */
-void mpshm__keeper_detach(struct manager *m, int slot)
+void mpshm__reaper_detach(struct manager *m, int slot)
 {
     for (int c = FIRST; c < m->top; c++)
         if (m->slot_of[c] == slot)
             m->slot_of[c] = -1;
 }
 
-static void sweep_locked(struct manager *m, int slot)
+static void reap_locked(struct manager *m, int slot)
 {
     uint64_t gone[MPSHM__HOLDER_WORDS] = {0};
 
     gone[slot / 64] = (uint64_t)1 << (slot % 64);
-    for (uint32_t i = 0; i < m->tree.arena_top; i++) {
-        struct mpshm__arena *arena = m->tree.arenas[i];
-        if (arena == NULL)
+    for (uint32_t i = 0; i < m->session.segment_top; i++) {
+        struct mpshm__segment *segment = m->session.segments[i];
+        if (segment == NULL)
             continue;
-        if (atomic_load(&m->tree.control->arenas[i].owner) == (uint32_t)slot)
+        if (atomic_load(&m->session.control->segments[i].owner) == (uint32_t)slot)
             mpshm__orphan_begin(m, i);
-        mpshm__forget_holders(m->tree.control, arena, gone);
+        mpshm__forget_holders(m->session.control, segment, gone);
     }
-    mpshm__object_unlink_unfinished(m->tree.control, &m->tree.control->slots[slot]);
-    atomic_store(&m->tree.control->slots[slot].pid, 0);
-    atomic_store(&m->tree.control->slots[slot].state, MPSHM__SLOT_FREE);
+    mpshm__object_unlink_unfinished(m->session.control, &m->session.control->slots[slot]);
+    atomic_store(&m->session.control->slots[slot].pid, 0);
+    atomic_store(&m->session.control->slots[slot].state, MPSHM__SLOT_FREE);
 }
 
 /* The process of `slot` is dead: the manager holds the lock itself while it clears what the dead
  * one held, so nobody takes the slot before that is done. Killed meanwhile: the slot is taken and
  * not locked, and the next manager does it again. */
-void mpshm__keeper_sweep(struct manager *m, int slot)
+void mpshm__reaper_reap(struct manager *m, int slot)
 {
-    int control = m->tree.control_fd.number;
+    int control = m->session.control_fd.number;
 
-    mpshm__keeper_unwatch(m, slot);
+    mpshm__reaper_unwatch(m, slot);
     if (mpshm__lock_byte(control, slot) < 0) { /* somebody has it after all */
-        mpshm__keeper_watch(m, slot);
+        mpshm__reaper_watch(m, slot);
         return;
     }
-    mpshm__keeper_detach(m, slot);
-    sweep_locked(m, slot);
+    mpshm__reaper_detach(m, slot);
+    reap_locked(m, slot);
     mpshm__unlock_byte(control, slot);
-    mpshm__keeper_reclaim(m);
+    mpshm__orphans_reclaim(m);
 }
 
 /* See layout.h, Note [Who is alive]. */
-int mpshm__keeper_is_alive(const struct manager *m, int slot)
+int mpshm__reaper_is_alive(const struct manager *m, int slot)
 {
-    return mpshm__slot_lives(m->tree.control, m->tree.control_fd.number, slot);
+    return mpshm__slot_lives(m->session.control, m->session.control_fd.number, slot);
 }
 
 /* Slots that were taken by processes that have not said so, or whose connection is gone. */
-void mpshm__keeper_discover(struct manager *m)
+void mpshm__reaper_discover(struct manager *m)
 {
     for (int slot = 0; slot < MPSHM__SLOTS; slot++)
-        if (atomic_load(&m->tree.control->slots[slot].state) == MPSHM__SLOT_TAKEN &&
-            !mpshm__keeper_is_attached(m, slot))
-            mpshm__keeper_watch(m, slot);
+        if (atomic_load(&m->session.control->slots[slot].state) == MPSHM__SLOT_TAKEN &&
+            !mpshm__reaper_is_attached(m, slot))
+            mpshm__reaper_watch(m, slot);
 }
 
-void mpshm__keeper_look(struct manager *m)
+void mpshm__reaper_poll(struct manager *m)
 {
     for (int slot = 0; slot < MPSHM__SLOTS && m->watching > 0; slot++)
-        if (m->watched[slot] && !mpshm__keeper_is_alive(m, slot))
-            mpshm__keeper_sweep(m, slot);
+        if (m->watched[slot] && !mpshm__reaper_is_alive(m, slot))
+            mpshm__reaper_reap(m, slot);
 }
 
-int mpshm__keeper_expects(const struct manager *m)
+int mpshm__reaper_has_pending(const struct manager *m)
 {
     for (int slot = 0; slot < MPSHM__SLOTS; slot++)
-        if (m->watched[slot] && mpshm__keeper_is_alive(m, slot))
+        if (m->watched[slot] && mpshm__reaper_is_alive(m, slot))
             return 1;
     return 0;
 }
 
-void mpshm__keeper_watch(struct manager *m, int slot)
+void mpshm__reaper_watch(struct manager *m, int slot)
 {
     if (!m->watched[slot]) {
         m->watched[slot] = 1;
@@ -121,81 +121,81 @@ void mpshm__keeper_watch(struct manager *m, int slot)
     }
 }
 
-int mpshm__keeper_map(struct manager *m, uint32_t i, int fd)
+int mpshm__reaper_map_segment(struct manager *m, uint32_t i, int fd)
 {
-    struct mpshm__arena *arena;
-    int err = mpshm__arena_map(fd, i, &m->tree.control->arenas[i], &m->tree, &arena);
+    struct mpshm__segment *segment;
+    int err = mpshm__segment_map(fd, i, &m->session.control->segments[i], &m->session, &segment);
 
     if (err < 0)
         return err;
-    mpshm__fd_set(&arena->fd, fd);
-    m->tree.arenas[i] = arena;
-    if (i >= m->tree.arena_top)
-        m->tree.arena_top = i + 1;
+    mpshm__fd_set(&segment->fd, fd);
+    m->session.segments[i] = segment;
+    if (i >= m->session.segment_top)
+        m->session.segment_top = i + 1;
     return 0;
 }
 
 /* One that was out of reach while processes died: their bits are still in it, and maybe its owner
  * was one of them. */
-void mpshm__keeper_catch_up(struct manager *m, uint32_t i)
+void mpshm__reaper_catch_up(struct manager *m, uint32_t i)
 {
-    struct mpshm__control *control = m->tree.control;
-    struct mpshm__arena_row *row = &control->arenas[i];
+    struct mpshm__control *control = m->session.control;
+    struct mpshm__segment_entry *entry = &control->segments[i];
     uint64_t gone[MPSHM__HOLDER_WORDS] = {0};
-    uint32_t owner = atomic_load(&row->owner);
+    uint32_t owner = atomic_load(&entry->owner);
 
     if (owner >= MPSHM__SLOTS || atomic_load(&control->slots[owner].state) == MPSHM__SLOT_FREE ||
-        atomic_load(&control->slots[owner].pid) != atomic_load(&row->owner_pid)) {
+        atomic_load(&control->slots[owner].pid) != atomic_load(&entry->owner_pid)) {
         mpshm__orphan_begin(m, i);
     }
     /* A slot is free for as long as its lock is held here: who takes it sets bits only then. */
     for (int slot = 0; slot < MPSHM__SLOTS; slot++) {
         if (atomic_load(&control->slots[slot].state) != MPSHM__SLOT_FREE ||
-            mpshm__lock_byte(m->tree.control_fd.number, slot) < 0)
+            mpshm__lock_byte(m->session.control_fd.number, slot) < 0)
             continue;
         if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_FREE)
             gone[slot / 64] |= (uint64_t)1 << (slot % 64);
         else
-            mpshm__unlock_byte(m->tree.control_fd.number, slot);
+            mpshm__unlock_byte(m->session.control_fd.number, slot);
     }
-    mpshm__forget_holders(control, m->tree.arenas[i], gone);
+    mpshm__forget_holders(control, m->session.segments[i], gone);
     for (int slot = 0; slot < MPSHM__SLOTS; slot++)
         if (gone[slot / 64] >> (slot % 64) & 1)
-            mpshm__unlock_byte(m->tree.control_fd.number, slot);
+            mpshm__unlock_byte(m->session.control_fd.number, slot);
 }
 
 /* A predecessor was killed: find again what the control file speaks of. */
-void mpshm__keeper_resume(struct manager *m)
+void mpshm__reaper_resume(struct manager *m)
 {
-    struct mpshm__control *control = m->tree.control;
+    struct mpshm__control *control = m->session.control;
 
-    for (uint32_t i = 0; i < MPSHM__ARENAS; i++) {
-        struct mpshm__arena_row *row = &control->arenas[i];
-        uint64_t nonce[2] = {atomic_load(&row->nonce[0]), atomic_load(&row->nonce[1])};
+    for (uint32_t i = 0; i < MPSHM__SEGMENTS; i++) {
+        struct mpshm__segment_entry *entry = &control->segments[i];
+        uint64_t nonce[2] = {atomic_load(&entry->nonce[0]), atomic_load(&entry->nonce[1])};
         int fd;
         if (nonce[0] == 0)
             continue;
-        if (atomic_load(&row->strategy) == MPSHM_FILE_SYSTEM) {
+        if (atomic_load(&entry->strategy) == MPSHM_FILE_SYSTEM) {
             fd = mpshm__object_open_name(nonce);
         } else {
             /* The owner, if it is still that process, has it open; where /proc may not be looked
              * into, it will register again. */
-            uint32_t owner = atomic_load(&row->owner);
-            if (owner >= MPSHM__SLOTS || !mpshm__keeper_is_alive(m, (int)owner) ||
-                atomic_load(&control->slots[owner].pid) != atomic_load(&row->owner_pid))
+            uint32_t owner = atomic_load(&entry->owner);
+            if (owner >= MPSHM__SLOTS || !mpshm__reaper_is_alive(m, (int)owner) ||
+                atomic_load(&control->slots[owner].pid) != atomic_load(&entry->owner_pid))
                 continue;
-            fd = mpshm__object_from_owner(row);
+            fd = mpshm__object_from_owner(entry);
         }
-        if (fd >= 0 && mpshm__keeper_map(m, i, fd) < 0)
+        if (fd >= 0 && mpshm__reaper_map_segment(m, i, fd) < 0)
             close(fd);
     }
     for (int slot = 0; slot < MPSHM__SLOTS; slot++)
         if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_TAKEN)
-            mpshm__keeper_watch(m, slot);
-    mpshm__keeper_look(m);
-    for (uint32_t i = 0; i < m->tree.arena_top; i++)
-        if (m->tree.arenas[i] != NULL)
-            mpshm__keeper_catch_up(m, i);
+            mpshm__reaper_watch(m, slot);
+    mpshm__reaper_poll(m);
+    for (uint32_t i = 0; i < m->session.segment_top; i++)
+        if (m->session.segments[i] != NULL)
+            mpshm__reaper_catch_up(m, i);
     mpshm__orphans_resume(m);
-    mpshm__keeper_reclaim(m);
+    mpshm__orphans_reclaim(m);
 }

@@ -2,7 +2,7 @@
  *
  * Note [A folder that others clean]
  *   /tmp is cleaned: by age (systemd-tmpfiles, tmpreaper) and by hand. Nothing in the folder is
- *   needed by those who are in the tree: they have the control file open and mapped, and their
+ *   needed by those who are in the session: they have the control file open and mapped, and their
  *   connections. It is where *others* find the manager. So
  *     - the manager locks both folders as systemd-tmpfiles honours it, and touches what is in the
  *       folder every hour;
@@ -24,12 +24,12 @@
 
 static const char *const LEAVES[] = {"", "socket", "control", "start"};
 
-void mpshm__touch_folder(const struct manager *m)
+void mpshm__rendezvous_touch(const struct manager *m)
 {
     char path[MPSHM__PATH];
 
     for (size_t i = 0; i < sizeof(LEAVES) / sizeof(LEAVES[0]); i++) {
-        mpshm__tree_path(m->tree.id, LEAVES[i], path, sizeof(path));
+        mpshm__session_path(m->session.id, LEAVES[i], path, sizeof(path));
         utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW);
     }
 }
@@ -41,13 +41,13 @@ static void lock_folder(struct manager *m)
 
     if (m->folder_fd >= 0)
         close(m->folder_fd);
-    mpshm__tree_path(m->tree.id, "", path, sizeof(path));
+    mpshm__session_path(m->session.id, "", path, sizeof(path));
     m->folder_fd = (int)MPSHM__RETRY(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (m->folder_fd >= 0)
         flock(m->folder_fd, LOCK_SH | LOCK_NB);
 }
 
-void mpshm__watch_folder(struct manager *m)
+void mpshm__rendezvous_watch(struct manager *m)
 {
     char path[MPSHM__PATH];
     struct stat st;
@@ -56,41 +56,41 @@ void mpshm__watch_folder(struct manager *m)
     if (m->fds[FOLDER].fd < 0)
         m->fds[FOLDER] =
             (struct pollfd){.fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK), .events = POLLIN};
-    mpshm__tree_path(m->tree.id, "", path, sizeof(path));
+    mpshm__session_path(m->session.id, "", path, sizeof(path));
     /* Where there are no more watches, it is noticed when a child is introduced. */
     if (m->fds[FOLDER].fd >= 0)
         inotify_add_watch(m->fds[FOLDER].fd, path,
                           IN_DELETE | IN_MOVED_FROM | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR);
     /* After the watch: what was removed before it is seen here, and what is removed later, there.
      */
-    mpshm__tree_path(m->tree.id, "socket", path, sizeof(path));
+    mpshm__session_path(m->session.id, "socket", path, sizeof(path));
     m->socket_inode = lstat(path, &st) == 0 ? st.st_ino : 0;
     m->broken = m->socket_inode == 0; /* tried again at the next tick */
 }
 
-void mpshm__heal(struct manager *m)
+void mpshm__rendezvous_repair(struct manager *m)
 {
     char path[MPSHM__PATH];
     struct stat st;
     int listener;
 
-    mpshm__tree_path(m->tree.id, "socket", path, sizeof(path));
+    mpshm__session_path(m->session.id, "socket", path, sizeof(path));
     if (lstat(path, &st) == 0 && st.st_ino == m->socket_inode) {
         m->broken = 0;
         return;
     }
-    listener = mpshm__manager_listen(m->tree.id);
+    listener = mpshm__manager_listen(m->session.id);
     if (listener < 0) {
         m->broken = 1; /* tried again at the next tick */
         return;
     }
     close(m->fds[LISTENER].fd);
     m->fds[LISTENER].fd = listener;
-    mpshm__watch_folder(m);
+    mpshm__rendezvous_watch(m);
 }
 
 /* A tick later: whoever is just removing the folder should find it empty. */
-void mpshm__folder_changed(struct manager *m)
+void mpshm__rendezvous_changed(struct manager *m)
 {
     char events[4096];
 

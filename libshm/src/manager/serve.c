@@ -19,20 +19,20 @@ static int peer_pid(int sock)
  */
 static int hello(struct manager *m, int c, uint32_t slot)
 {
-    const struct mpshm__control *control = m->tree.control;
+    const struct mpshm__control *control = m->session.control;
 
     if (m->slot_of[c] >= 0)
         return -EBADMSG;
     if (slot >= MPSHM__SLOTS || atomic_load(&control->slots[slot].state) != MPSHM__SLOT_TAKEN ||
-        !mpshm__keeper_is_alive(m, (int)slot))
+        !mpshm__reaper_is_alive(m, (int)slot))
         return -EPERM;
     /* While another connection speaks for the slot, only its process may put a new one in its
      * place. (In another pid namespace the numbers differ; then the old one must go first.) */
-    if (mpshm__keeper_is_attached(m, (int)slot) &&
+    if (mpshm__reaper_is_attached(m, (int)slot) &&
         atomic_load(&control->slots[slot].pid) != peer_pid(m->fds[c].fd))
         return -EPERM;
-    mpshm__keeper_unwatch(m, (int)slot);
-    mpshm__keeper_detach(m, (int)slot);
+    mpshm__reaper_unwatch(m, (int)slot);
+    mpshm__reaper_detach(m, (int)slot);
     m->slot_of[c] = (int)slot;
     return 0;
 }
@@ -42,12 +42,12 @@ static int hello(struct manager *m, int c, uint32_t slot)
 static void child(struct manager *m, int c, uint32_t slot, int fd)
 {
     if (fd >= 0)
-        c = mpshm__take_in(m, fd);
+        c = mpshm__client_add(m, fd);
     if (c < 0 || m->slot_of[c] >= 0 || slot == MPSHM__NO_SLOT || slot >= MPSHM__SLOTS)
         return;
-    if (atomic_load(&m->tree.control->slots[slot].state) == MPSHM__SLOT_TAKEN &&
-        !mpshm__keeper_is_attached(m, (int)slot)) {
-        mpshm__keeper_unwatch(m, (int)slot);
+    if (atomic_load(&m->session.control->slots[slot].state) == MPSHM__SLOT_TAKEN &&
+        !mpshm__reaper_is_attached(m, (int)slot)) {
+        mpshm__reaper_unwatch(m, (int)slot);
         m->slot_of[c] = (int)slot;
     }
 }
@@ -55,7 +55,7 @@ static void child(struct manager *m, int c, uint32_t slot, int fd)
 /* Takes `fd` over. */
 static int registered(struct manager *m, int c, struct mpshm__frame *f, int fd)
 {
-    struct mpshm__control *control = m->tree.control;
+    struct mpshm__control *control = m->session.control;
     uint32_t i = f->a;
     int err;
 
@@ -65,46 +65,46 @@ static int registered(struct manager *m, int c, struct mpshm__frame *f, int fd)
         goto refuse;
     }
     if (i != MPSHM__NO_SLOT) { /* again, to a manager that may be new */
-        if (i >= MPSHM__ARENAS || atomic_load(&control->arenas[i].nonce[0]) != f->nonce[0]) {
+        if (i >= MPSHM__SEGMENTS || atomic_load(&control->segments[i].nonce[0]) != f->nonce[0]) {
             err = -ESTALE;
             goto refuse;
         }
-        if (m->tree.arenas[i] != NULL) {
+        if (m->session.segments[i] != NULL) {
             close(fd);
             return 0;
         }
-        err = mpshm__keeper_map(m, i, fd);
+        err = mpshm__reaper_map_segment(m, i, fd);
         if (err < 0)
             goto refuse;
-        mpshm__keeper_catch_up(m, i);
+        mpshm__reaper_catch_up(m, i);
         return 0;
     }
-    /* Asked before, and the answer was lost: the row is there. */
-    for (i = 0; i < m->tree.arena_top; i++)
-        if (m->tree.arenas[i] != NULL && m->tree.arenas[i]->nonce[0] == f->nonce[0]) {
+    /* Asked before, and the answer was lost: the entry is there. */
+    for (i = 0; i < m->session.segment_top; i++)
+        if (m->session.segments[i] != NULL && m->session.segments[i]->nonce[0] == f->nonce[0]) {
             close(fd);
             f->a = i;
             return 0;
         }
-    for (i = 0; i < MPSHM__ARENAS; i++)
-        if (atomic_load(&control->arenas[i].nonce[0]) == 0 && m->tree.arenas[i] == NULL)
+    for (i = 0; i < MPSHM__SEGMENTS; i++)
+        if (atomic_load(&control->segments[i].nonce[0]) == 0 && m->session.segments[i] == NULL)
             break;
-    if (i == MPSHM__ARENAS) {
+    if (i == MPSHM__SEGMENTS) {
         err = -EUSERS;
         goto refuse;
     }
-    struct mpshm__arena_row *row = &control->arenas[i];
-    atomic_store(&row->strategy, f->strategy);
-    atomic_store(&row->owner, (uint32_t)m->slot_of[c]);
-    atomic_store(&row->owner_pid, atomic_load(&control->slots[m->slot_of[c]].pid));
-    atomic_store(&row->owner_fd, f->fd_number);
-    atomic_store(&row->size, f->size);
-    atomic_store(&row->born_ns, mpshm__now_ns());
-    atomic_store(&row->nonce[1], f->nonce[1]);
-    atomic_store(&row->nonce[0], f->nonce[0]);
-    err = mpshm__keeper_map(m, i, fd);
+    struct mpshm__segment_entry *entry = &control->segments[i];
+    atomic_store(&entry->strategy, f->strategy);
+    atomic_store(&entry->owner, (uint32_t)m->slot_of[c]);
+    atomic_store(&entry->owner_pid, atomic_load(&control->slots[m->slot_of[c]].pid));
+    atomic_store(&entry->owner_fd, f->fd_number);
+    atomic_store(&entry->size, f->size);
+    atomic_store(&entry->created_ns, mpshm__now_ns());
+    atomic_store(&entry->nonce[1], f->nonce[1]);
+    atomic_store(&entry->nonce[0], f->nonce[0]);
+    err = mpshm__reaper_map_segment(m, i, fd);
     if (err < 0) {
-        atomic_store(&row->nonce[0], 0);
+        atomic_store(&entry->nonce[0], 0);
         goto refuse;
     }
     f->a = i;
@@ -117,7 +117,7 @@ refuse:
 }
 
 /* One frame of one client. Returns 0 to keep it, otherwise its connection is closed. */
-int mpshm__serve(struct manager *m, int c)
+int mpshm__client_serve(struct manager *m, int c)
 {
     struct mpshm__frame f;
     int fd = -1, answer_fd = -1, reopened = -1;
@@ -133,26 +133,26 @@ int mpshm__serve(struct manager *m, int c)
         break;
     case MPSHM__CHILD:
         child(m, c, f.a, fd);
-        mpshm__heal(m);
+        mpshm__rendezvous_repair(m);
         return 0;
     case MPSHM__REGISTER:
         f.err = registered(m, c, &f, fd);
         fd = -1;
         break;
     case MPSHM__GET:
-        if (f.a >= MPSHM__ARENAS)
+        if (f.a >= MPSHM__SEGMENTS)
             f.err = -EBADMSG;
-        else if (m->tree.arenas[f.a] == NULL)
+        else if (m->session.segments[f.a] == NULL)
             f.err = -ENOENT;
         else
-            f.err = 0, answer_fd = mpshm__fd_get(&m->tree.arenas[f.a]->fd);
+            f.err = 0, answer_fd = mpshm__fd_get(&m->session.segments[f.a]->fd);
         break;
     case MPSHM__CONTROL: /* a new description, so that the kernel knows the two processes apart */
-        answer_fd = reopened = mpshm__tree_reopen(&m->tree, 0);
+        answer_fd = reopened = mpshm__session_reopen(&m->session, 0);
         f.err = reopened < 0 ? reopened : 0;
         break;
     case MPSHM__ADOPT:
-        f.err = mpshm__keeper_adopt(m, c, &f, &answer_fd);
+        f.err = mpshm__orphan_hand_over(m, c, &f, &answer_fd);
         break;
     default:
         f.err = -EBADMSG;
@@ -166,7 +166,7 @@ int mpshm__serve(struct manager *m, int c)
     return f.err == -EBADMSG ? -EBADMSG : err;
 }
 
-void mpshm__lost(struct manager *m, int c)
+void mpshm__client_disconnected(struct manager *m, int c)
 {
     int slot = m->slot_of[c];
 
@@ -175,13 +175,13 @@ void mpshm__lost(struct manager *m, int c)
     m->fds[c] = m->fds[m->top];
     m->slot_of[c] = m->slot_of[m->top];
     /* It may also have been killed between taking a slot and saying so, or its child may have. */
-    mpshm__keeper_discover(m);
+    mpshm__reaper_discover(m);
     if (slot < 0)
         return;
-    if (mpshm__keeper_is_alive(m, slot))
-        mpshm__keeper_watch(m, slot);
+    if (mpshm__reaper_is_alive(m, slot))
+        mpshm__reaper_watch(m, slot);
     else
-        mpshm__keeper_sweep(m, slot);
+        mpshm__reaper_reap(m, slot);
 }
 
 /* -EMFILE as an answer, and not silence, to somebody for whom there is no descriptor left. */
@@ -200,7 +200,7 @@ static void refuse_one(struct manager *m)
     m->spare = (int)MPSHM__RETRY(open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
 
-int mpshm__take_in(struct manager *m, int sock)
+int mpshm__client_add(struct manager *m, int sock)
 {
     if (m->top == FIRST + CLIENTS) {
         close(sock);
@@ -211,7 +211,7 @@ int mpshm__take_in(struct manager *m, int sock)
     return m->top++;
 }
 
-void mpshm__admit(struct manager *m)
+void mpshm__client_accept(struct manager *m)
 {
     int sock = accept4(m->fds[LISTENER].fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
@@ -224,5 +224,5 @@ void mpshm__admit(struct manager *m)
     if (mpshm_peer_uid(sock) != (long)geteuid())
         close(sock);
     else
-        mpshm__take_in(m, sock);
+        mpshm__client_add(m, sock);
 }

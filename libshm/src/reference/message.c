@@ -7,17 +7,17 @@
 /* What travels in a message. `check` covers all before it, so that a damaged handle is told from a
  * stale one; it is no secret and protects against accidents only. */
 struct handle {
-    unsigned char tree[MPSHM_ID_SIZE];
-    uint64_t arena; /* first half of its nonce */
-    uint32_t row;   /* of the arena in the control file */
+    unsigned char session[MPSHM_ID_SIZE];
+    uint64_t segment;       /* first half of its nonce */
+    uint32_t segment_index; /* of the segment in the control file */
     uint32_t block;
     uint32_t generation;
-    uint32_t message; /* which bit of `outstanding`, OVERFLOW for none; and COPY */
+    uint32_t message; /* which bit of `outstanding`, IN_FLIGHT_OVERFLOW for none; and COPY */
     uint64_t nbytes;
     uint64_t check;
 };
 
-enum { OVERFLOW = 64, COPY = 1 << 16 };
+enum { IN_FLIGHT_OVERFLOW = 64, COPY = 1 << 16 };
 
 _Static_assert(sizeof(struct handle) == MPSHM_HANDLE_SIZE, "the size of a handle is public");
 
@@ -37,23 +37,24 @@ static uint64_t checksum(const struct handle *handle)
 
 int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
 {
-    struct mpshm__arena *arena = ref->arena;
-    struct mpshm__tree *tree = arena->tree;
-    struct mpshm__block *block = &arena->blocks[ref->index];
-    struct handle handle = {.row = arena->index, .block = ref->index, .nbytes = ref->nbytes};
+    struct mpshm__segment *segment = ref->segment;
+    struct mpshm__session *session = segment->session;
+    struct mpshm__block *block = &segment->blocks[ref->index];
+    struct handle handle = {
+        .segment_index = segment->index, .block = ref->index, .nbytes = ref->nbytes};
     uint64_t state, out, bit;
 
     /* No lock: the caller's hold keeps the block alive, and all that changes is atomic. */
-    memcpy(handle.tree, tree->id, MPSHM_ID_SIZE);
-    handle.arena = arena->nonce[0];
+    memcpy(handle.session, session->id, MPSHM_ID_SIZE);
+    handle.segment = segment->nonce[0];
     state = atomic_load(&block->state);
     handle.generation = MPSHM__GENERATION(state);
 
-    out = atomic_load(&block->outstanding);
+    out = atomic_load(&block->in_flight);
     do {
         if (out == UINT64_MAX) {
-            atomic_fetch_add(&block->overflow, 1);
-            handle.message = OVERFLOW;
+            atomic_fetch_add(&block->in_flight_overflow, 1);
+            handle.message = IN_FLIGHT_OVERFLOW;
             break;
         }
         /* The search begins at another bit for each message, so that a handle that was used once
@@ -62,7 +63,7 @@ int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
         uint64_t free = ~out, turned = from ? free >> from | free << (64 - from) : free;
         handle.message = ((unsigned)__builtin_ctzll(turned) + from) % 64;
         bit = (uint64_t)1 << handle.message;
-    } while (!atomic_compare_exchange_weak(&block->outstanding, &out, out | bit));
+    } while (!atomic_compare_exchange_weak(&block->in_flight, &out, out | bit));
     atomic_fetch_add(&block->state, 1); /* after, see Note [References] */
     if (flags & MPSHM_COPY)
         handle.message |= COPY;
@@ -74,17 +75,17 @@ int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
 
 /* ---- claim ---- */
 
-static int take_message(struct mpshm__block *block, uint32_t message)
+static int clear_in_flight(struct mpshm__block *block, uint32_t message)
 {
-    if (message < OVERFLOW) {
+    if (message < IN_FLIGHT_OVERFLOW) {
         uint64_t bit = (uint64_t)1 << message;
-        return atomic_fetch_and(&block->outstanding, ~bit) & bit ? 0 : -ESTALE;
+        return atomic_fetch_and(&block->in_flight, ~bit) & bit ? 0 : -ESTALE;
     }
-    uint32_t n = atomic_load(&block->overflow);
+    uint32_t n = atomic_load(&block->in_flight_overflow);
     do {
         if (n == 0)
             return -ESTALE;
-    } while (!atomic_compare_exchange_weak(&block->overflow, &n, n - 1));
+    } while (!atomic_compare_exchange_weak(&block->in_flight_overflow, &n, n - 1));
     return 0;
 }
 
@@ -95,44 +96,45 @@ static int is_live(uint64_t state, uint32_t generation)
 
 static int claim(const struct handle *handle, int flags, mpshm_block *out)
 {
-    struct mpshm__tree *tree;
-    struct mpshm__arena *arena;
+    struct mpshm__session *session;
+    struct mpshm__segment *segment;
     struct mpshm__block *block;
     int err = 0;
 
-    if ((flags & MPSHM_NOWAIT) && !mpshm__tree_is_met(handle->tree))
+    if ((flags & MPSHM_NOWAIT) && !mpshm__session_is_attached(handle->session))
         return -EAGAIN;
-    err = mpshm__tree_of(handle->tree, mpshm__is_home(handle->tree), &tree);
+    err = mpshm__session_attach(handle->session, mpshm__is_own_session(handle->session), &session);
     if (err == 0 && (flags & MPSHM_NOWAIT) &&
-        (tree->slot < 0 || !mpshm__arena_is_met(tree, handle->row, handle->arena)))
+        (session->slot < 0 ||
+         !mpshm__segment_is_attached(session, handle->segment_index, handle->segment)))
         err = -EAGAIN;
-    if (err == 0 && tree->slot < 0)
-        err = mpshm__join(tree);
+    if (err == 0 && session->slot < 0)
+        err = mpshm__session_register(session);
     if (err == 0)
-        err = mpshm__arena_meet(tree, handle->row, handle->arena, &arena);
+        err = mpshm__segment_attach(session, handle->segment_index, handle->segment, &segment);
     if (err < 0)
         return err;
-    if (handle->block >= mpshm__used(arena))
+    if (handle->block >= mpshm__used(segment))
         return -EBADMSG;
-    block = &arena->blocks[handle->block];
+    block = &segment->blocks[handle->block];
     if (!is_live(atomic_load(&block->state), handle->generation) ||
-        (arena->held[handle->block] & MPSHM__PRIVATE))
+        (segment->local_refs[handle->block] & MPSHM__PRIVATE))
         return -ESTALE;
-    mpshm__hold(tree, arena, handle->block);
+    mpshm__retain(session, segment, handle->block);
     /* Now it cannot be freed, unless it was already: the epoch tells. */
     if (!is_live(atomic_fetch_add(&block->state, 1), handle->generation) ||
         atomic_load(&block->nbytes) != handle->nbytes)
         err = -ESTALE;
     else
-        err = take_message(block, handle->message & ~(uint32_t)COPY);
+        err = clear_in_flight(block, handle->message & ~(uint32_t)COPY);
     if (err < 0) {
-        mpshm__drop_hold(tree, arena, handle->block);
+        mpshm__release(session, segment, handle->block);
         return err;
     }
-    mpshm__fill(out, arena, handle->block);
-    if (out->nbytes > arena->room ||
-        (uint64_t)((char *)out->data - arena->data) > arena->room - out->nbytes) {
-        mpshm__drop_hold(tree, arena, handle->block);
+    mpshm__block_fill(out, segment, handle->block);
+    if (out->nbytes > segment->room ||
+        (uint64_t)((char *)out->data - segment->data) > segment->room - out->nbytes) {
+        mpshm__release(session, segment, handle->block);
         return -EBADMSG; /* a descriptor that somebody has written over */
     }
     return 0;
@@ -143,7 +145,8 @@ static int parse(const unsigned char *bytes, size_t len, struct handle *handle)
     if (len != sizeof(*handle))
         return -EBADMSG;
     memcpy(handle, bytes, sizeof(*handle));
-    if (handle->check != checksum(handle) || (handle->message & ~(uint32_t)COPY) > OVERFLOW)
+    if (handle->check != checksum(handle) ||
+        (handle->message & ~(uint32_t)COPY) > IN_FLIGHT_OVERFLOW)
         return -EBADMSG;
     return 0;
 }
@@ -162,33 +165,35 @@ int mpshm_handle_info(const unsigned char *bytes, size_t len, uint64_t *nbytes)
 int mpshm_handle_alive(const unsigned char *bytes, size_t len)
 {
     struct handle handle;
-    struct mpshm__tree *tree;
-    struct mpshm__arena *arena;
+    struct mpshm__session *session;
+    struct mpshm__segment *segment;
     int alive = 0;
 
-    if (parse(bytes, len, &handle) < 0 || !mpshm__enter_engine(MPSHM_NOWAIT))
+    if (parse(bytes, len, &handle) < 0 || !mpshm__lock_by_flags(MPSHM_NOWAIT))
         return 0;
-    if (mpshm__tree_is_met(handle.tree) &&
-        mpshm__tree_of(handle.tree, mpshm__is_home(handle.tree), &tree) == 0 && tree->slot >= 0 &&
-        mpshm__arena_is_met(tree, handle.row, handle.arena) &&
-        mpshm__arena_meet(tree, handle.row, handle.arena, &arena) == 0 &&
-        handle.block < mpshm__used(arena))
-        alive = is_live(atomic_load(&arena->blocks[handle.block].state), handle.generation);
-    mpshm__release();
+    if (mpshm__session_is_attached(handle.session) &&
+        mpshm__session_attach(handle.session, mpshm__is_own_session(handle.session), &session) ==
+            0 &&
+        session->slot >= 0 &&
+        mpshm__segment_is_attached(session, handle.segment_index, handle.segment) &&
+        mpshm__segment_attach(session, handle.segment_index, handle.segment, &segment) == 0 &&
+        handle.block < mpshm__used(segment))
+        alive = is_live(atomic_load(&segment->blocks[handle.block].state), handle.generation);
+    mpshm__unlock();
     return alive;
 }
 
-int mpshm_block_claim(const unsigned char *bytes, size_t len, int flags, mpshm_block *out)
+int mpshm_block_receive(const unsigned char *bytes, size_t len, int flags, mpshm_block *out)
 {
     struct handle handle;
     int err = parse(bytes, len, &handle);
 
     if (err < 0)
         return err;
-    if (!mpshm__enter_engine(flags))
+    if (!mpshm__lock_by_flags(flags))
         return -EAGAIN;
     err = claim(&handle, flags, out);
-    mpshm__release();
+    mpshm__unlock();
     return err;
 }
 
@@ -198,29 +203,30 @@ int mpshm_block_claim(const unsigned char *bytes, size_t len, int flags, mpshm_b
  *   Who has no slot cannot say that it holds a block. While it copies the bytes out, one more
  *   message that nobody will claim keeps the block alive. Killed here: it leaks, as if it had never
  *   been read. */
-static void keep_by_message(struct mpshm__block *block)
+static void retain_by_message(struct mpshm__block *block)
 {
-    atomic_fetch_add(&block->overflow, 1);
+    atomic_fetch_add(&block->in_flight_overflow, 1);
     atomic_fetch_add(&block->state, 1);
 }
 
 /* `data` NULL: the message is only taken away. */
-static int read_out(const struct handle *handle, void *data)
+static int copy_out(const struct handle *handle, void *data)
 {
-    struct mpshm__tree *tree;
-    struct mpshm__arena *arena;
-    int err = mpshm__tree_of(handle->tree, mpshm__is_home(handle->tree), &tree);
+    struct mpshm__session *session;
+    struct mpshm__segment *segment;
+    int err =
+        mpshm__session_attach(handle->session, mpshm__is_own_session(handle->session), &session);
 
     if (err == 0)
-        err = mpshm__arena_meet(tree, handle->row, handle->arena, &arena);
+        err = mpshm__segment_attach(session, handle->segment_index, handle->segment, &segment);
     if (err < 0)
         return err;
-    if (handle->block >= mpshm__used(arena))
+    if (handle->block >= mpshm__used(segment))
         return -EBADMSG;
-    struct mpshm__block *block = &arena->blocks[handle->block];
+    struct mpshm__block *block = &segment->blocks[handle->block];
     if (!is_live(atomic_load(&block->state), handle->generation))
         return -ESTALE;
-    keep_by_message(block);
+    retain_by_message(block);
     /* Freed before that: then it was not this block that was kept, and to take it back could take
      * somebody's message away. A leak, after a handle that was used twice. */
     if (!is_live(atomic_load(&block->state), handle->generation))
@@ -228,14 +234,14 @@ static int read_out(const struct handle *handle, void *data)
     uint64_t at = (uint64_t)atomic_load(&block->where) * 64;
     if (atomic_load(&block->nbytes) != handle->nbytes)
         err = -ESTALE;
-    else if (handle->nbytes > arena->room || at > arena->room - handle->nbytes)
+    else if (handle->nbytes > segment->room || at > segment->room - handle->nbytes)
         err = -EBADMSG;
     if (err == 0 && data != NULL)
-        memcpy(data, arena->data + at, handle->nbytes);
+        memcpy(data, segment->data + at, handle->nbytes);
     if (err == 0)
-        err = take_message(block, handle->message & ~(uint32_t)COPY);
-    take_message(block, OVERFLOW); /* ours */
-    mpshm__try_free(tree->control, arena, handle->block);
+        err = clear_in_flight(block, handle->message & ~(uint32_t)COPY);
+    clear_in_flight(block, IN_FLIGHT_OVERFLOW); /* ours */
+    mpshm__try_free(session->control, segment, handle->block);
     return err;
 }
 
@@ -248,9 +254,9 @@ int mpshm_block_read(const unsigned char *bytes, size_t len, void *data, uint64_
         return err;
     if (!(handle.message & COPY) || handle.nbytes != nbytes)
         return -EINVAL;
-    mpshm__acquire();
-    err = read_out(&handle, data);
-    mpshm__release();
+    mpshm__lock();
+    err = copy_out(&handle, data);
+    mpshm__unlock();
     return err;
 }
 
@@ -261,8 +267,8 @@ int mpshm_block_discard(const unsigned char *bytes, size_t len)
 
     if (err < 0)
         return err;
-    mpshm__acquire();
-    err = read_out(&handle, NULL);
-    mpshm__release();
+    mpshm__lock();
+    err = copy_out(&handle, NULL);
+    mpshm__unlock();
     return err;
 }

@@ -3,33 +3,33 @@
 #define _GNU_SOURCE
 #include "internal.h"
 
-void mpshm__clear_holders(const struct mpshm__control *control, const struct mpshm__arena *arena,
-                          uint32_t i)
+void mpshm__clear_holders(const struct mpshm__control *control,
+                          const struct mpshm__segment *segment, uint32_t i)
 {
     for (int w = 0; w < MPSHM__NEAR_WORDS; w++)
-        atomic_store_explicit(&arena->blocks[i].holders[w], 0, memory_order_relaxed);
+        atomic_store_explicit(&segment->blocks[i].holders[w], 0, memory_order_relaxed);
     if (atomic_load_explicit(&control->far, memory_order_relaxed))
         for (int w = 0; w < MPSHM__FAR_WORDS; w++)
-            atomic_store_explicit(&arena->far[i].holders[w], 0, memory_order_relaxed);
+            atomic_store_explicit(&segment->far[i].holders[w], 0, memory_order_relaxed);
 }
 
-uint64_t mpshm__holders(const struct mpshm__control *control, const struct mpshm__arena *arena,
+uint64_t mpshm__holders(const struct mpshm__control *control, const struct mpshm__segment *segment,
                         uint32_t i, int word)
 {
     if (word < MPSHM__NEAR_WORDS)
-        return atomic_load(&arena->blocks[i].holders[word]);
+        return atomic_load(&segment->blocks[i].holders[word]);
     return atomic_load(&control->far)
-               ? atomic_load(&arena->far[i].holders[word - MPSHM__NEAR_WORDS])
+               ? atomic_load(&segment->far[i].holders[word - MPSHM__NEAR_WORDS])
                : 0;
 }
 
-static int has_references(const struct mpshm__control *control, const struct mpshm__arena *arena,
-                          uint32_t i)
+static int has_references(const struct mpshm__control *control,
+                          const struct mpshm__segment *segment, uint32_t i)
 {
-    const struct mpshm__block *block = &arena->blocks[i];
+    const struct mpshm__block *block = &segment->blocks[i];
 
     /* In this order: a claim sets its holder before it takes its message away. */
-    if (atomic_load(&block->outstanding) != 0 || atomic_load(&block->overflow) != 0)
+    if (atomic_load(&block->in_flight) != 0 || atomic_load(&block->in_flight_overflow) != 0)
         return 1;
     for (int w = 0; w < MPSHM__NEAR_WORDS; w++)
         if (atomic_load(&block->holders[w]) != 0)
@@ -38,38 +38,38 @@ static int has_references(const struct mpshm__control *control, const struct mps
     if (atomic_load(&control->far) == 0)
         return 0;
     for (int w = 0; w < MPSHM__FAR_WORDS; w++)
-        if (atomic_load(&arena->far[i].holders[w]) != 0)
+        if (atomic_load(&segment->far[i].holders[w]) != 0)
             return 1;
     return 0;
 }
 
-uint32_t mpshm__used(const struct mpshm__arena *arena)
+uint32_t mpshm__used(const struct mpshm__segment *segment)
 {
-    uint32_t used = atomic_load(&arena->header->used);
+    uint32_t used = atomic_load(&segment->header->used);
 
-    return used <= arena->capacity ? used : (uint32_t)arena->capacity;
+    return used <= segment->capacity ? used : (uint32_t)segment->capacity;
 }
 
-static void push_returned(struct mpshm__arena *arena, uint32_t i)
+static void push_remote_free(struct mpshm__segment *segment, uint32_t i)
 {
-    struct mpshm__arena_header *h = arena->header;
-    uint64_t head = atomic_load(&h->returned);
+    struct mpshm__segment_header *h = segment->header;
+    uint64_t head = atomic_load(&h->remote_free);
 
     /* Only the owner takes from this list, and it takes all at once, so no other process ever
      * follows a link that may have changed under it. */
     do
-        atomic_store(&arena->blocks[i].outstanding, head);
-    while (!atomic_compare_exchange_weak(&h->returned, &head, (uint64_t)i + 1));
+        atomic_store(&segment->blocks[i].in_flight, head);
+    while (!atomic_compare_exchange_weak(&h->remote_free, &head, (uint64_t)i + 1));
 }
 
-void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena, uint32_t i)
+void mpshm__try_free(struct mpshm__control *control, struct mpshm__segment *segment, uint32_t i)
 {
-    struct mpshm__block *block = &arena->blocks[i];
-    struct mpshm__arena_header *h = arena->header;
+    struct mpshm__block *block = &segment->blocks[i];
+    struct mpshm__segment_header *h = segment->header;
     uint64_t state = atomic_load(&block->state);
 
     do {
-        if (!(state & MPSHM__LIVE) || has_references(control, arena, i))
+        if (!(state & MPSHM__LIVE) || has_references(control, segment, i))
             return;
         /* fails, and looks again, when somebody took a reference meanwhile */
     } while (!atomic_compare_exchange_strong(&block->state, &state,
@@ -77,45 +77,45 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__arena *arena,
                                                  << MPSHM__GENERATION_SHIFT));
 
     /* From here on it is ours: nobody else can have won the exchange. */
-    uint32_t size_class = atomic_load(&arena->traits[i].size_class) % MPSHM__CLASSES;
+    uint32_t size_class = atomic_load(&segment->metadata[i].size_class) % MPSHM__CLASSES;
     uint64_t size = mpshm__class_bytes(size_class);
     int orphan = (int)atomic_load(&h->orphan);
     uint64_t limit = atomic_load(&control->cache_limit);
 
     if (size >= MPSHM__SLAB_LIMIT &&
         (orphan || atomic_load(&control->cached_bytes) + size > limit) &&
-        mpshm__purge_pages(arena, i)) {
-        atomic_store(&arena->traits[i].warmth, MPSHM__PUNCHED);
+        mpshm__purge_pages(segment, i)) {
+        atomic_store(&segment->metadata[i].page_state, MPSHM__PURGED);
     } else {
         /* Counted first: killed in between, the sum is too high and not too low. */
-        mpshm__cache_add(control, arena, size);
-        atomic_store(&arena->traits[i].warmth, MPSHM__WARM);
+        mpshm__cache_add(control, segment, size);
+        atomic_store(&segment->metadata[i].page_state, MPSHM__DIRTY);
         mpshm__cache_wake(control);
     }
     /* Killed before this line: the block is free and in no list. It is lost to its owner until the
-     * arena goes, which is a leak of address space and of at most one warm block. */
-    push_returned(arena, i);
+     * segment goes, which is a leak of address space and of at most one warm block. */
+    push_remote_free(segment, i);
 }
 
-void mpshm__forget_holders(struct mpshm__control *control, struct mpshm__arena *arena,
+void mpshm__forget_holders(struct mpshm__control *control, struct mpshm__segment *segment,
                            const uint64_t gone[MPSHM__HOLDER_WORDS])
 {
-    uint32_t used = mpshm__used(arena);
+    uint32_t used = mpshm__used(segment);
     int far = 0;
 
     for (int w = MPSHM__NEAR_WORDS; w < MPSHM__HOLDER_WORDS; w++)
         far |= gone[w] != 0;
     far = far && atomic_load(&control->far);
     for (uint32_t i = 0; i < used; i++) {
-        struct mpshm__block *block = &arena->blocks[i];
+        struct mpshm__block *block = &segment->blocks[i];
         if (!(atomic_load_explicit(&block->state, memory_order_relaxed) & MPSHM__LIVE))
             continue;
         for (int w = 0; w < MPSHM__NEAR_WORDS; w++)
             if (atomic_load_explicit(&block->holders[w], memory_order_relaxed) & gone[w])
                 atomic_fetch_and(&block->holders[w], ~gone[w]);
         for (int w = 0; far && w < MPSHM__FAR_WORDS; w++)
-            atomic_fetch_and(&arena->far[i].holders[w], ~gone[MPSHM__NEAR_WORDS + w]);
+            atomic_fetch_and(&segment->far[i].holders[w], ~gone[MPSHM__NEAR_WORDS + w]);
         /* Also what a dead one had let go of and did not live to free. */
-        mpshm__try_free(control, arena, i);
+        mpshm__try_free(control, segment, i);
     }
 }

@@ -1,4 +1,4 @@
-/* The memory object of an arena: which strategy makes it, checks it, and meets it. */
+/* The memory object of a segment: which strategy makes it, checks it, and meets it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdio.h>
@@ -52,20 +52,20 @@ void mpshm__object_unlink_unfinished(struct mpshm__control *control, struct mpsh
 
     if (nonce[0] == 0)
         return;
-    for (int i = 0; i < MPSHM__ARENAS; i++)
-        if (atomic_load(&control->arenas[i].nonce[0]) == nonce[0])
+    for (int i = 0; i < MPSHM__SEGMENTS; i++)
+        if (atomic_load(&control->segments[i].nonce[0]) == nonce[0])
             return; /* registered after all, and looked after there */
     mpshm__object_unlink(nonce);
 }
 
-int mpshm__object_from_owner(const struct mpshm__arena_row *row)
+int mpshm__object_from_owner(const struct mpshm__segment_entry *entry)
 {
-    int pid = atomic_load(&row->owner_pid), number = atomic_load(&row->owner_fd), fd;
+    int pid = atomic_load(&entry->owner_pid), number = atomic_load(&entry->owner_fd), fd;
     struct stat st;
     char path[64];
 
-    /* Whatever is found there is believed only after it has been checked against the row. */
-    if (atomic_load(&row->strategy) != MPSHM_FILE_DESCRIPTOR || pid <= 0 || number < 0)
+    /* Whatever is found there is believed only after it has been checked against the entry. */
+    if (atomic_load(&entry->strategy) != MPSHM_FILE_DESCRIPTOR || pid <= 0 || number < 0)
         return -ENOENT;
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);
     if (stat(path, &st) < 0)
@@ -88,7 +88,7 @@ int mpshm__object_check(int strategy, int fd, uint32_t user)
         return -EBADMSG;
     if (strategy == MPSHM_FILE_DESCRIPTOR)
         return mpshm__memfd_check(fd);
-    /* Under file_system only its owner can cut it, and only a process of the tree gets here. */
+    /* Under file_system only its owner can cut it, and only a process of the session gets here. */
     return st.st_uid == geteuid() || st.st_uid == user ? 0 : -EBADMSG;
 }
 

@@ -80,18 +80,18 @@ int mpshm__reserve(int fd, uint64_t at, uint64_t size)
 /* Without the descriptor, which the program may have closed (see descriptor.c): a named object can
  * be opened again; otherwise the pages are made through the mapping, which says EFAULT where a
  * plain write would be a SIGBUS. */
-int mpshm__arena_reserve(struct mpshm__arena *arena, uint64_t at, uint64_t size)
+int mpshm__segment_reserve(struct mpshm__segment *segment, uint64_t at, uint64_t size)
 {
-    int fd = mpshm__fd_get(&arena->fd);
+    int fd = mpshm__fd_get(&segment->fd);
 
-    if (fd < 0 && arena->strategy == MPSHM_FILE_SYSTEM) {
-        mpshm__fd_set(&arena->fd, mpshm__object_open_name(arena->nonce));
-        fd = mpshm__fd_get(&arena->fd);
+    if (fd < 0 && segment->strategy == MPSHM_FILE_SYSTEM) {
+        mpshm__fd_set(&segment->fd, mpshm__object_open_name(segment->nonce));
+        fd = mpshm__fd_get(&segment->fd);
     }
     if (fd >= 0)
         return mpshm__reserve(fd, at, size);
     uint64_t first = at & ~(uint64_t)(MPSHM__PAGE - 1);
-    if (madvise((char *)arena->header + first, mpshm__pages(at + size - first), POPULATE_WRITE) ==
+    if (madvise((char *)segment->header + first, mpshm__pages(at + size - first), POPULATE_WRITE) ==
         0)
         return 0;
     return errno == EFAULT ? -ENOSPC : -errno;

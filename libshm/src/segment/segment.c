@@ -1,4 +1,4 @@
-/* Arenas: made, met, mapped once, and unmapped. */
+/* Segments: made, met, mapped once, and unmapped. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdlib.h>
@@ -14,25 +14,27 @@
 enum {
     FIRST = 1 << 26, /* data of the first segment of a process */
     LEAST = 1 << 20, /* no segment is smaller, unless it was asked for */
-    ROW_FOR = 1024,  /* bytes of data for each row of the tables: small blocks fill it too */
-    LEAST_ROWS = 1024,
+    BYTES_PER_ENTRY =
+        1024, /* bytes of data for each entry of the tables: small blocks fill it too */
+    LEAST_ENTRIES = 1024,
     DUMP_STEP = 1 << 24,
 };
 
 static const char MAGIC[8] = {'m', 'p', 's', 'h', 'm', 'A', 0, MPSHM__LAYOUT};
 
-/* As large as all before, so that there are few. MPSHM_ARENA_BYTES is for tests that want to see
+/* As large as all before, so that there are few. MPSHM_SEGMENT_BYTES is for tests that want to see
  * many. */
-uint64_t mpshm__arena_next_size(uint64_t total)
+uint64_t mpshm__segment_next_size(uint64_t total)
 {
-    const char *text = getenv("MPSHM_ARENA_BYTES");
+    const char *text = getenv("MPSHM_SEGMENT_BYTES");
     uint64_t size = text ? strtoull(text, NULL, 10) : 0;
     struct rlimit limit;
 
     if (size == 0)
         for (size = FIRST; size < total && size < MPSHM__OFFSETS / 2; size *= 2)
             ;
-    /* Every process of the tree maps it: under a limit on address space, leave room for others. */
+    /* Every process of the session maps it: under a limit on address space, leave room for others.
+     */
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         while (size > LEAST && size > limit.rlim_cur / 32)
             size /= 2;
@@ -45,9 +47,9 @@ uint64_t mpshm__pages(uint64_t nbytes)
 }
 
 /* Aligned to the largest page that a supported machine has, so that holes fall on whole pages. */
-static uint64_t far_begin(uint64_t traits_at, uint64_t capacity)
+static uint64_t far_begin(uint64_t metadata_at, uint64_t capacity)
 {
-    return traits_at + mpshm__pages(capacity * sizeof(struct mpshm__trait));
+    return metadata_at + mpshm__pages(capacity * sizeof(struct mpshm__metadata));
 }
 
 static uint64_t data_begin(uint64_t far_at, uint64_t capacity)
@@ -64,131 +66,133 @@ static void *anonymous(uint64_t nbytes)
     return at == MAP_FAILED ? NULL : at;
 }
 
-static int map(int fd, uint64_t size, struct mpshm__arena **out)
+static int map(int fd, uint64_t size, struct mpshm__segment **out)
 {
-    struct mpshm__arena *arena = calloc(1, sizeof(*arena));
+    struct mpshm__segment *segment = calloc(1, sizeof(*segment));
     void *at;
 
-    if (arena == NULL)
+    if (segment == NULL)
         return -ENOMEM;
     at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (at == MAP_FAILED) {
         int err = -errno;
-        free(arena);
+        free(segment);
         return err;
     }
     /* To dump a page that has never been touched makes it: a crash would write, and use, as much
      * memory as there is address space. */
     madvise(at, size, MADV_DONTDUMP);
-    arena->header = at;
-    arena->size = size;
-    arena->fd = MPSHM__NO_FD;
-    *out = arena;
+    segment->header = at;
+    segment->size = size;
+    segment->fd = MPSHM__NO_FD;
+    *out = segment;
     return 0;
 }
 
-static int point(struct mpshm__arena *arena)
+static int point(struct mpshm__segment *segment)
 {
-    struct mpshm__arena_header *h = arena->header;
+    struct mpshm__segment_header *h = segment->header;
     char *base = (char *)h;
 
-    arena->blocks = (void *)(base + h->blocks_at);
-    arena->traits = (void *)(base + h->traits_at);
-    arena->far = (void *)(base + h->far_at);
-    arena->data = base + h->data_at;
-    arena->nonce[0] = h->nonce[0];
-    arena->nonce[1] = h->nonce[1];
-    arena->strategy = (int)h->strategy;
-    arena->capacity = h->capacity;
-    arena->room = arena->size - h->data_at;
-    arena->held = anonymous(arena->capacity * sizeof(uint32_t));
-    if (arena->held == NULL)
+    segment->blocks = (void *)(base + h->blocks_at);
+    segment->metadata = (void *)(base + h->metadata_at);
+    segment->far = (void *)(base + h->far_at);
+    segment->data = base + h->data_at;
+    segment->nonce[0] = h->nonce[0];
+    segment->nonce[1] = h->nonce[1];
+    segment->strategy = (int)h->strategy;
+    segment->capacity = h->capacity;
+    segment->room = segment->size - h->data_at;
+    segment->local_refs = anonymous(segment->capacity * sizeof(uint32_t));
+    if (segment->local_refs == NULL)
         return -ENOMEM;
     const char *dump = getenv("MPSHM_DUMP");
-    arena->dump = dump != NULL && strcmp(dump, "1") == 0;
-    mpshm__arena_dump(arena);
+    segment->dump = dump != NULL && strcmp(dump, "1") == 0;
+    mpshm__segment_dump(segment);
     return 0;
 }
 
 /* With MPSHM_DUMP=1 a core dump has what has been allocated so far, in steps, since each call that
  * says so may split a mapping. */
-void mpshm__arena_dump(struct mpshm__arena *arena)
+void mpshm__segment_dump(struct mpshm__segment *segment)
 {
-    uint64_t carved, end;
+    uint64_t bumped, end;
 
-    if (!arena->dump)
+    if (!segment->dump)
         return;
-    carved = atomic_load(&arena->header->carved);
-    if (carved <= arena->dumped)
+    bumped = atomic_load(&segment->header->bumped);
+    if (bumped <= segment->dumped)
         return;
-    end = (carved + DUMP_STEP - 1) / DUMP_STEP * DUMP_STEP;
-    if (end > arena->room)
-        end = arena->room;
-    if (madvise(arena->data, mpshm__pages(end) <= arena->room ? mpshm__pages(end) : arena->room,
+    end = (bumped + DUMP_STEP - 1) / DUMP_STEP * DUMP_STEP;
+    if (end > segment->room)
+        end = segment->room;
+    if (madvise(segment->data,
+                mpshm__pages(end) <= segment->room ? mpshm__pages(end) : segment->room,
                 MADV_DODUMP) == 0)
-        arena->dumped = end;
+        segment->dumped = end;
 }
 
-int mpshm__arena_own(struct mpshm__arena *arena)
+int mpshm__segment_become_owner(struct mpshm__segment *segment)
 {
-    if (arena->next == NULL)
-        arena->next = anonymous(arena->capacity * sizeof(uint32_t));
-    if (arena->extent == NULL)
-        arena->extent = anonymous(arena->capacity * sizeof(uint32_t));
-    if (arena->next == NULL || arena->extent == NULL)
+    if (segment->next == NULL)
+        segment->next = anonymous(segment->capacity * sizeof(uint32_t));
+    if (segment->committed == NULL)
+        segment->committed = anonymous(segment->capacity * sizeof(uint32_t));
+    if (segment->next == NULL || segment->committed == NULL)
         return -ENOMEM;
-    memset(arena->warm, 0, sizeof(arena->warm));
-    memset(arena->cold, 0, sizeof(arena->cold));
-    arena->slabs = 0;
-    arena->own = 1;
+    memset(segment->free_dirty, 0, sizeof(segment->free_dirty));
+    memset(segment->free_zero, 0, sizeof(segment->free_zero));
+    segment->slabs = 0;
+    segment->own = 1;
     return 0;
 }
 
-void mpshm__arena_unmap(struct mpshm__arena *arena)
+void mpshm__segment_unmap(struct mpshm__segment *segment)
 {
-    if (arena == NULL)
+    if (segment == NULL)
         return;
-    mpshm__heap_forget(arena);
-    if (arena->held)
-        munmap(arena->held, arena->capacity * sizeof(uint32_t));
-    if (arena->next)
-        munmap(arena->next, arena->capacity * sizeof(uint32_t));
-    if (arena->extent)
-        munmap(arena->extent, arena->capacity * sizeof(uint32_t));
-    free(arena->slab_list);
-    munmap(arena->header, arena->size);
-    mpshm__fd_close(&arena->fd);
-    free(arena);
+    mpshm__range_unregister(segment);
+    if (segment->local_refs)
+        munmap(segment->local_refs, segment->capacity * sizeof(uint32_t));
+    if (segment->next)
+        munmap(segment->next, segment->capacity * sizeof(uint32_t));
+    if (segment->committed)
+        munmap(segment->committed, segment->capacity * sizeof(uint32_t));
+    free(segment->slab_list);
+    munmap(segment->header, segment->size);
+    mpshm__fd_close(&segment->fd);
+    free(segment);
 }
 
-/* The data of a segment, and a row for each block that may come to lie there. One that is made for
- * a block larger than it would have been has just that block. */
-static void measure(struct mpshm__arena_header *plan, uint64_t size, uint64_t need)
+/* The data of a segment, and a entry for each block that may come to lie there. One that is made
+ * for a block larger than it would have been has just that block. */
+static void measure(struct mpshm__segment_header *plan, uint64_t size, uint64_t need)
 {
     uint64_t bytes = mpshm__class_bytes(mpshm__class_of(need));
     uint64_t least = mpshm__pages(bytes < MPSHM__SLAB_BYTES ? MPSHM__SLAB_BYTES : bytes);
 
-    plan->capacity = LEAST_ROWS;
-    if (size > least && size / ROW_FOR > LEAST_ROWS)
-        plan->capacity = size / ROW_FOR;
+    plan->capacity = LEAST_ENTRIES;
+    if (size > least && size / BYTES_PER_ENTRY > LEAST_ENTRIES)
+        plan->capacity = size / BYTES_PER_ENTRY;
     plan->blocks_at = MPSHM__PAGE;
-    plan->traits_at = plan->blocks_at + mpshm__pages(plan->capacity * sizeof(struct mpshm__block));
-    plan->far_at = far_begin(plan->traits_at, plan->capacity);
+    plan->metadata_at =
+        plan->blocks_at + mpshm__pages(plan->capacity * sizeof(struct mpshm__block));
+    plan->far_at = far_begin(plan->metadata_at, plan->capacity);
     plan->data_at = data_begin(plan->far_at, plan->capacity);
     plan->size = plan->data_at + mpshm__pages(size > least ? size : least);
 }
 
-int mpshm__arena_create(int strategy, uint64_t size, uint64_t need, const unsigned char *tree,
-                        struct mpshm__slot *maker, struct mpshm__arena **out)
+int mpshm__segment_create(int strategy, uint64_t size, uint64_t need, const unsigned char *session,
+                          struct mpshm__slot *maker, struct mpshm__segment **out)
 {
-    struct mpshm__arena_header plan = {0};
-    struct mpshm__arena *arena = NULL;
+    struct mpshm__segment_header plan = {0};
+    struct mpshm__segment *segment = NULL;
     int fd = -1, err;
 
     if (need > MPSHM__LARGEST)
         return -ENOMEM;
     memcpy(plan.magic, MAGIC, sizeof(MAGIC));
-    memcpy(plan.tree, tree, MPSHM_ID_SIZE);
+    memcpy(plan.session, session, MPSHM_ID_SIZE);
     if (MPSHM__RETRY(getrandom(plan.nonce, sizeof(plan.nonce), 0)) != sizeof(plan.nonce))
         return -EIO;
     plan.nonce[0] |= 1; /* 0 means that there is none */
@@ -207,7 +211,7 @@ int mpshm__arena_create(int strategy, uint64_t size, uint64_t need, const unsign
             continue; /* ulimit -f */
         if (fd < 0)
             return fd;
-        err = map(fd, plan.size, &arena);
+        err = map(fd, plan.size, &segment);
         if (err == 0)
             break;
         close(fd);
@@ -218,46 +222,47 @@ int mpshm__arena_create(int strategy, uint64_t size, uint64_t need, const unsign
         if ((err != -ENOMEM && err != -EAGAIN) || size <= need || size <= LEAST)
             return err == -EAGAIN ? -ENOMEM : err;
     }
-    mpshm__fd_set(&arena->fd, fd);
-    arena->must_reserve = mpshm__object_must_reserve(strategy);
-    if (arena->must_reserve && (err = mpshm__reserve(fd, 0, MPSHM__PAGE)) < 0)
+    mpshm__fd_set(&segment->fd, fd);
+    segment->must_reserve = mpshm__object_must_reserve(strategy);
+    if (segment->must_reserve && (err = mpshm__reserve(fd, 0, MPSHM__PAGE)) < 0)
         goto fail;
-    memcpy(arena->header, &plan, sizeof(plan));
-    err = point(arena);
+    memcpy(segment->header, &plan, sizeof(plan));
+    err = point(segment);
     if (err == 0)
-        err = mpshm__arena_own(arena);
+        err = mpshm__segment_become_owner(segment);
     if (err < 0)
         goto fail;
-    *out = arena;
+    *out = segment;
     return 0;
 
 fail:
     if (strategy == MPSHM_FILE_SYSTEM)
         mpshm__object_unlink(plan.nonce);
-    mpshm__arena_unmap(arena);
+    mpshm__segment_unmap(segment);
     return err;
 }
 
 /* Every number that is used to compute an address is checked here, once. */
-static int sound(const struct mpshm__arena_header *h, uint64_t size,
-                 const struct mpshm__arena_row *row, const unsigned char *tree)
+static int sound(const struct mpshm__segment_header *h, uint64_t size,
+                 const struct mpshm__segment_entry *entry, const unsigned char *session)
 {
     return memcmp(h->magic, MAGIC, sizeof(MAGIC)) == 0 &&
-           memcmp(h->tree, tree, MPSHM_ID_SIZE) == 0 &&
-           h->nonce[0] == atomic_load(&row->nonce[0]) &&
-           h->nonce[1] == atomic_load(&row->nonce[1]) && h->size == size && h->capacity >= 1 &&
+           memcmp(h->session, session, MPSHM_ID_SIZE) == 0 &&
+           h->nonce[0] == atomic_load(&entry->nonce[0]) &&
+           h->nonce[1] == atomic_load(&entry->nonce[1]) && h->size == size && h->capacity >= 1 &&
            h->capacity <= UINT32_MAX && h->blocks_at == MPSHM__PAGE &&
-           h->traits_at == h->blocks_at + mpshm__pages(h->capacity * sizeof(struct mpshm__block)) &&
-           h->far_at == far_begin(h->traits_at, h->capacity) &&
+           h->metadata_at ==
+               h->blocks_at + mpshm__pages(h->capacity * sizeof(struct mpshm__block)) &&
+           h->far_at == far_begin(h->metadata_at, h->capacity) &&
            h->data_at == data_begin(h->far_at, h->capacity) && h->data_at < size;
 }
 
-int mpshm__arena_map(int fd, uint32_t index, const struct mpshm__arena_row *row,
-                     const struct mpshm__tree *tree, struct mpshm__arena **out)
+int mpshm__segment_map(int fd, uint32_t index, const struct mpshm__segment_entry *entry,
+                       const struct mpshm__session *session, struct mpshm__segment **out)
 {
-    struct mpshm__arena *arena;
+    struct mpshm__segment *segment;
     struct stat st;
-    int err = mpshm__object_check((int)atomic_load(&row->strategy), fd, tree->user);
+    int err = mpshm__object_check((int)atomic_load(&entry->strategy), fd, session->user);
 
     if (err < 0)
         return err;
@@ -265,20 +270,20 @@ int mpshm__arena_map(int fd, uint32_t index, const struct mpshm__arena_row *row,
         return -errno;
     if (st.st_size < MPSHM__PAGE)
         return -EBADMSG;
-    err = map(fd, (uint64_t)st.st_size, &arena);
+    err = map(fd, (uint64_t)st.st_size, &segment);
     if (err < 0)
         return err;
-    if (!sound(arena->header, (uint64_t)st.st_size, row, tree->id)) {
-        munmap(arena->header, arena->size);
-        free(arena);
+    if (!sound(segment->header, (uint64_t)st.st_size, entry, session->id)) {
+        munmap(segment->header, segment->size);
+        free(segment);
         return -ESTALE;
     }
-    err = point(arena);
+    err = point(segment);
     if (err < 0) {
-        mpshm__arena_unmap(arena);
+        mpshm__segment_unmap(segment);
         return err;
     }
-    arena->index = index;
-    *out = arena;
+    segment->index = index;
+    *out = segment;
     return 0;
 }

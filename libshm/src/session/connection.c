@@ -1,5 +1,5 @@
-/* What a client says to the manager of its tree: it introduces itself, registers arenas, asks for
- * those of others, and introduces its children. */
+/* What a client says to the manager of its session: it introduces itself, registers segments, asks
+ * for those of others, and introduces its children. */
 #define _GNU_SOURCE
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -10,10 +10,10 @@
 
 enum { ANSWER_WITHIN_S = 10, GIVE_IT_A_REST_S = 10 };
 
-void mpshm__disconnect(struct mpshm__tree *tree)
+void mpshm__disconnect(struct mpshm__session *session)
 {
-    mpshm__fd_close(&tree->sock);
-    tree->introduced = 0;
+    mpshm__fd_close(&session->sock);
+    session->introduced = 0;
 }
 
 /* Send, and wait for the answer, ten seconds in all, however many signals come. When that fails the
@@ -61,163 +61,164 @@ int mpshm__worth_another(int err, int attempt)
 }
 
 /* A manager that is stopped costs one wait and not one for each array. */
-static int is_stuck(struct mpshm__tree *tree)
+static int is_stuck(struct mpshm__session *session)
 {
-    if (tree->stuck_until != 0 && mpshm__now_ns() >= tree->stuck_until)
-        tree->stuck_until = 0;
-    return tree->stuck_until != 0;
+    if (session->stuck_until != 0 && mpshm__now_ns() >= session->stuck_until)
+        session->stuck_until = 0;
+    return session->stuck_until != 0;
 }
 
-static int connected(struct mpshm__tree *tree)
+static int connected(struct mpshm__session *session)
 {
     int err;
 
-    if (mpshm__fd_get(&tree->sock) >= 0)
+    if (mpshm__fd_get(&session->sock) >= 0)
         return 0;
-    tree->introduced = 0; /* the program has closed it under us */
-    err = mpshm__manager_connect(tree, 1);
+    session->introduced = 0; /* the program has closed it under us */
+    err = mpshm__manager_connect(session, 1);
     if (err == -ETIMEDOUT)
-        tree->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
+        session->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
     if (err < 0)
         return err;
-    mpshm__fd_set(&tree->sock, err);
+    mpshm__fd_set(&session->sock, err);
     return 0;
 }
 
-static int said(struct mpshm__tree *tree, struct mpshm__frame *frame, int fd, int *fd_out)
+static int said(struct mpshm__session *session, struct mpshm__frame *frame, int fd, int *fd_out)
 {
-    int err = converse(mpshm__fd_get(&tree->sock), frame, fd, fd_out);
+    int err = converse(mpshm__fd_get(&session->sock), frame, fd, fd_out);
 
     if (err == -ETIMEDOUT) {
-        tree->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
-        mpshm__disconnect(tree);
+        session->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
+        mpshm__disconnect(session);
     }
     return err;
 }
 
 /* Where the program has closed the descriptor of the control file, the lock must be taken through
  * a new description, and the file be mapped through the same. */
-static int slot_of_own(struct mpshm__tree *tree)
+static int slot_of_own(struct mpshm__session *session)
 {
     int err;
 
-    if (tree->slot >= 0)
+    if (session->slot >= 0)
         return 0;
-    if (mpshm__fd_get(&tree->control_fd) < 0) {
-        int fd = mpshm__tree_reopen(tree, 1);
+    if (mpshm__fd_get(&session->control_fd) < 0) {
+        int fd = mpshm__session_reopen(session, 1);
         if (fd < 0)
             return fd;
-        err = mpshm__tree_remap(tree, fd);
+        err = mpshm__session_remap(session, fd);
         if (err < 0)
             return err;
     }
-    tree->slot = err = mpshm__take_slot(tree->control, mpshm__fd_get(&tree->control_fd));
+    session->slot = err = mpshm__take_slot(session->control, mpshm__fd_get(&session->control_fd));
     if (err < 0)
-        tree->slot = -1;
+        session->slot = -1;
     return err < 0 ? err : 0;
 }
 
-static int say_hello(struct mpshm__tree *tree)
+static int say_hello(struct mpshm__session *session)
 {
     struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__HELLO};
-    int err = slot_of_own(tree);
+    int err = slot_of_own(session);
 
     if (err < 0)
         return err;
-    frame.a = (uint32_t)tree->slot;
-    err = said(tree, &frame, -1, NULL);
-    if (err == 0 && (frame.a != (uint32_t)tree->slot || atomic_load(&tree->control->ready) != 1))
+    frame.a = (uint32_t)session->slot;
+    err = said(session, &frame, -1, NULL);
+    if (err == 0 &&
+        (frame.a != (uint32_t)session->slot || atomic_load(&session->control->ready) != 1))
         err = -EBADMSG;
     return err;
 }
 
-int mpshm__offer(struct mpshm__tree *tree, struct mpshm__arena *arena, int known)
+int mpshm__offer_segment(struct mpshm__session *session, struct mpshm__segment *segment, int known)
 {
-    int fd = mpshm__fd_get(&arena->fd);
+    int fd = mpshm__fd_get(&segment->fd);
     struct mpshm__frame frame = {
         .magic = MPSHM__WIRE,
         .op = MPSHM__REGISTER,
-        .strategy = (uint16_t)arena->strategy,
-        .a = known ? arena->index : MPSHM__NO_SLOT,
-        .nonce = {arena->nonce[0], arena->nonce[1]},
-        .size = arena->size,
+        .strategy = (uint16_t)segment->strategy,
+        .a = known ? segment->index : MPSHM__NO_SLOT,
+        .nonce = {segment->nonce[0], segment->nonce[1]},
+        .size = segment->size,
         .fd_number = fd,
     };
-    int err = said(tree, &frame, fd, NULL);
+    int err = said(session, &frame, fd, NULL);
 
-    if (err == 0 && (frame.a >= MPSHM__ARENAS || (known && frame.a != arena->index)))
+    if (err == 0 && (frame.a >= MPSHM__SEGMENTS || (known && frame.a != segment->index)))
         err = -EBADMSG;
     if (err == 0 && !known) /* otherwise others may be reading it */
-        arena->index = frame.a;
+        segment->index = frame.a;
     return err;
 }
 
 /* Own memory whose descriptor the program has closed: the manager has one too. Without it the next
- * manager could not find the arena again. */
-static void fetch_again(struct mpshm__tree *tree, struct mpshm__arena *arena)
+ * manager could not find the segment again. */
+static void fetch_again(struct mpshm__session *session, struct mpshm__segment *segment)
 {
-    struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET, .a = arena->index};
-    struct mpshm__fd known = arena->fd;
+    struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET, .a = segment->index};
+    struct mpshm__fd known = segment->fd;
     int fd = -1;
 
-    if (said(tree, &frame, -1, &fd) < 0 || fd < 0)
+    if (said(session, &frame, -1, &fd) < 0 || fd < 0)
         return;
     if (mpshm__fd_is(&known, fd))
-        mpshm__fd_set(&arena->fd, fd);
+        mpshm__fd_set(&segment->fd, fd);
     else
         close(fd);
 }
 
 /* To a manager that is new everything has to be said again. */
-static int introduce(struct mpshm__tree *tree)
+static int introduce(struct mpshm__session *session)
 {
-    int err = say_hello(tree);
+    int err = say_hello(session);
 
-    for (uint32_t i = 0; err == 0 && i < tree->arena_top; i++) {
-        struct mpshm__arena *arena = tree->arenas[i];
-        if (arena == NULL)
+    for (uint32_t i = 0; err == 0 && i < session->segment_top; i++) {
+        struct mpshm__segment *segment = session->segments[i];
+        if (segment == NULL)
             continue;
-        if (arena->own && mpshm__fd_get(&arena->fd) < 0)
-            fetch_again(tree, arena);
-        if (mpshm__fd_get(&arena->fd) < 0)
+        if (segment->own && mpshm__fd_get(&segment->fd) < 0)
+            fetch_again(session, segment);
+        if (mpshm__fd_get(&segment->fd) < 0)
             continue;
-        err = mpshm__offer(tree, arena, 1);
+        err = mpshm__offer_segment(session, segment, 1);
         if (err == -ESTALE || err == -EMFILE || err == -ENOMEM)
             err = 0; /* one that it will not have is still good for us */
     }
-    tree->introduced = err == 0;
+    session->introduced = err == 0;
     return err;
 }
 
-int mpshm__join(struct mpshm__tree *tree)
+int mpshm__session_register(struct mpshm__session *session)
 {
     int err = 0;
 
-    if (tree->introduced && tree->slot >= 0 && mpshm__fd_get(&tree->sock) >= 0)
+    if (session->introduced && session->slot >= 0 && mpshm__fd_get(&session->sock) >= 0)
         return 0;
-    if (is_stuck(tree))
+    if (is_stuck(session))
         return -ETIMEDOUT;
     for (int attempt = 0; attempt < MPSHM__ATTEMPTS; attempt++) {
-        err = connected(tree);
+        err = connected(session);
         if (err == 0)
-            err = introduce(tree);
+            err = introduce(session);
         if (err == 0 || err == -EUSERS) /* without a slot, the connection is still good */
             return err;
-        mpshm__disconnect(tree);
+        mpshm__disconnect(session);
         if (!mpshm__worth_another(err, attempt))
             return err;
     }
     return err;
 }
 
-void mpshm__replace_manager(struct mpshm__tree *tree, int control_fd)
+void mpshm__manager_replace(struct mpshm__session *session, int control_fd)
 {
-    int sock = mpshm__fd_get(&tree->sock);
+    int sock = mpshm__fd_get(&session->sock);
     char byte;
 
-    if (tree->slot < 0 || (sock >= 0 && recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0))
+    if (session->slot < 0 || (sock >= 0 && recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0))
         return;
-    mpshm__disconnect(tree);
+    mpshm__disconnect(session);
     /* One that hung up is ending, and loses its lock a moment after its connections. */
     for (int ms = 0; sock >= 0 && ms < 100 && control_fd >= 0 &&
                      mpshm__byte_is_locked(control_fd, MPSHM__MANAGER_BYTE);
@@ -225,44 +226,44 @@ void mpshm__replace_manager(struct mpshm__tree *tree, int control_fd)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     /* One that lives may be stopped, and is not waited for. */
     if (control_fd < 0 || !mpshm__byte_is_locked(control_fd, MPSHM__MANAGER_BYTE))
-        mpshm__join(tree);
+        mpshm__session_register(session);
 }
 
-int mpshm__ask(struct mpshm__tree *tree, struct mpshm__frame *frame, int *fd_out)
+int mpshm__ask(struct mpshm__session *session, struct mpshm__frame *frame, int *fd_out)
 {
     struct mpshm__frame question = *frame;
     int err = 0;
 
-    if (is_stuck(tree))
+    if (is_stuck(session))
         return -ETIMEDOUT;
     for (int attempt = 0; attempt < MPSHM__ATTEMPTS; attempt++) {
-        err = connected(tree);
+        err = connected(session);
         /* Who has a slot says so first: some questions are for those alone. */
-        if (err == 0 && tree->slot >= 0 && !tree->introduced)
-            err = introduce(tree);
+        if (err == 0 && session->slot >= 0 && !session->introduced)
+            err = introduce(session);
         *frame = question;
         if (err == 0)
-            err = said(tree, frame, -1, fd_out);
+            err = said(session, frame, -1, fd_out);
         if (mpshm__fd_use_reserve(err))
             continue;
         if (!mpshm__worth_another(err, attempt))
             return err;
-        mpshm__disconnect(tree);
+        mpshm__disconnect(session);
     }
     return err;
 }
 
-int mpshm__connect_child(struct mpshm__tree *tree, int slot)
+int mpshm__manager_connect_child(struct mpshm__session *session, int slot)
 {
     struct mpshm__frame frame = {
         .magic = MPSHM__WIRE,
         .op = MPSHM__CHILD,
         .a = slot >= 0 ? (uint32_t)slot : MPSHM__NO_SLOT,
     };
-    int pair[2], err, sock = mpshm__fd_get(&tree->sock);
+    int pair[2], err, sock = mpshm__fd_get(&session->sock);
 
     if (sock < 0) { /* then it introduces itself, through a connection of its own */
-        sock = mpshm__manager_try(tree);
+        sock = mpshm__manager_try(session);
         if (sock < 0)
             return sock;
         err = mpshm__send_frame(sock, &frame, -1, 0);
@@ -281,24 +282,24 @@ int mpshm__connect_child(struct mpshm__tree *tree, int slot)
     return err;
 }
 
-int mpshm__control_from_manager(struct mpshm__tree *tree)
+int mpshm__control_from_manager(struct mpshm__session *session)
 {
     struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__CONTROL};
     int err, fd = -1;
 
-    if (mpshm__fd_get(&tree->sock) < 0) {
-        err = mpshm__manager_connect(tree, 0);
+    if (mpshm__fd_get(&session->sock) < 0) {
+        err = mpshm__manager_connect(session, 0);
         if (err < 0)
             return err == -ECONNREFUSED ? -ENOENT : err;
-        mpshm__fd_set(&tree->sock, err);
-        tree->introduced = 0;
+        mpshm__fd_set(&session->sock, err);
+        session->introduced = 0;
     }
     do {
         frame.op = MPSHM__CONTROL;
-        err = said(tree, &frame, -1, &fd);
+        err = said(session, &frame, -1, &fd);
     } while (mpshm__fd_use_reserve(err));
     if (err < 0 && err != -EMFILE)
-        mpshm__disconnect(tree);
+        mpshm__disconnect(session);
     if (err == 0 && fd < 0)
         err = -EBADMSG;
     return err < 0 ? err : fd;

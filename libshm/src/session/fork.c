@@ -9,8 +9,8 @@
  *   fork(2)
  *   child     maps the control file again, through its description, at the same address: now
  *             nothing in it keeps the parent's description, and with it the parent's lock, alive.
- *             It is a process of its own from here on. What the parent owned (arenas to allocate
- *             in) is somebody else's arena to the child
+ *             It is a process of its own from here on. What the parent owned (segments to allocate
+ *             in) is somebody else's segment to the child
  *   parent    closes its copies
  *
  *   Nobody is waited for, so a manager that is stopped delays no fork; one that has been killed is
@@ -35,67 +35,68 @@
 
 static struct {
     int fd, sock, slot;
-} child[MPSHM__TREES];
+} child[MPSHM__SESSIONS];
 
-static void for_held(struct mpshm__tree *tree,
-                     void (*act)(const struct mpshm__arena *, uint32_t, int), int slot)
+static void for_held(struct mpshm__session *session,
+                     void (*act)(const struct mpshm__segment *, uint32_t, int), int slot)
 {
-    for (uint32_t a = 0; a < tree->arena_top; a++) {
-        struct mpshm__arena *arena = tree->arenas[a];
-        if (arena == NULL || arena->holding == 0)
+    for (uint32_t a = 0; a < session->segment_top; a++) {
+        struct mpshm__segment *segment = session->segments[a];
+        if (segment == NULL || segment->retained_blocks == 0)
             continue;
-        uint64_t left = arena->holding;
-        for (uint32_t i = 0; left > 0 && i < arena->capacity; i++)
-            if (arena->held[i] != 0) {
-                act(arena, i, slot);
+        uint64_t left = segment->retained_blocks;
+        for (uint32_t i = 0; left > 0 && i < segment->capacity; i++)
+            if (segment->local_refs[i] != 0) {
+                act(segment, i, slot);
                 left--;
             }
     }
 }
 
-static void add_holder(const struct mpshm__arena *arena, uint32_t i, int slot)
+static void add_holder(const struct mpshm__segment *segment, uint32_t i, int slot)
 {
-    mpshm__add_holder(arena, i, slot);
-    atomic_fetch_add(&arena->blocks[i].state, 1);
+    mpshm__add_holder(segment, i, slot);
+    atomic_fetch_add(&segment->blocks[i].state, 1);
 }
 
-static void leak(const struct mpshm__arena *arena, uint32_t i, int slot)
+static void leak(const struct mpshm__segment *segment, uint32_t i, int slot)
 {
     (void)slot;
-    atomic_fetch_add(&arena->blocks[i].overflow, 1);
-    atomic_fetch_add(&arena->blocks[i].state, 1);
+    atomic_fetch_add(&segment->blocks[i].in_flight_overflow, 1);
+    atomic_fetch_add(&segment->blocks[i].state, 1);
 }
 
-uint64_t mpshm__holding(const struct mpshm__tree *tree)
+uint64_t mpshm__session_retained(const struct mpshm__session *session)
 {
     uint64_t sum = 0;
 
-    for (uint32_t a = 0; a < tree->arena_top; a++)
-        sum += tree->arenas[a] != NULL ? tree->arenas[a]->holding : 0;
+    for (uint32_t a = 0; a < session->segment_top; a++)
+        sum += session->segments[a] != NULL ? session->segments[a]->retained_blocks : 0;
     return sum;
 }
 
 static void prepare(void)
 {
-    mpshm__acquire(); /* no other thread is in the middle of anything */
+    mpshm__lock(); /* no other thread is in the middle of anything */
     mpshm__heap_before_fork();
-    for (int t = 0; t < MPSHM__TREES; t++) {
-        struct mpshm__tree *tree = mpshm__trees[t];
+    for (int t = 0; t < MPSHM__SESSIONS; t++) {
+        struct mpshm__session *session = mpshm__sessions[t];
         child[t].fd = child[t].sock = child[t].slot = -1;
-        if (tree == NULL)
+        if (session == NULL)
             continue;
-        child[t].fd = mpshm__tree_reopen(tree, tree->stuck_until == 0);
-        mpshm__replace_manager(tree, child[t].fd);
-        if (mpshm__holding(tree) != 0) { /* otherwise the child may take one when it needs it */
+        child[t].fd = mpshm__session_reopen(session, session->stuck_until == 0);
+        mpshm__manager_replace(session, child[t].fd);
+        if (mpshm__session_retained(session) !=
+            0) { /* otherwise the child may take one when it needs it */
             if (child[t].fd >= 0)
-                child[t].slot = mpshm__take_slot(tree->control, child[t].fd);
+                child[t].slot = mpshm__take_slot(session->control, child[t].fd);
             if (child[t].slot >= 0)
-                for_held(tree, add_holder, child[t].slot);
+                for_held(session, add_holder, child[t].slot);
             else
-                for_held(tree, leak, -1);
+                for_held(session, leak, -1);
         }
         if (child[t].fd >= 0)
-            child[t].sock = mpshm__connect_child(tree, child[t].slot);
+            child[t].sock = mpshm__manager_connect_child(session, child[t].slot);
     }
 }
 
@@ -110,73 +111,74 @@ static void close_copies(int t)
 static void in_parent(void)
 {
     mpshm__heap_after_fork(0);
-    for (int t = 0; t < MPSHM__TREES; t++)
+    for (int t = 0; t < MPSHM__SESSIONS; t++)
         close_copies(t);
-    mpshm__release();
+    mpshm__unlock();
 }
 
-/* Among the arenas of the parent, the child is a guest. */
-static void disown(struct mpshm__tree *tree)
+/* Among the segments of the parent, the child is a guest. */
+static void disown(struct mpshm__session *session)
 {
-    tree->own = NULL;
-    for (uint32_t a = 0; a < tree->arena_top; a++) {
-        struct mpshm__arena *arena = tree->arenas[a];
-        if (arena == NULL || !arena->own)
+    session->own = NULL;
+    for (uint32_t a = 0; a < session->segment_top; a++) {
+        struct mpshm__segment *segment = session->segments[a];
+        if (segment == NULL || !segment->own)
             continue;
-        arena->own = 0;
+        segment->own = 0;
         /* The parent's descriptor is not the child's to register again. */
-        mpshm__fd_close(&arena->fd);
+        mpshm__fd_close(&segment->fd);
     }
 }
 
 /* What a child without a slot holds was leaked (see above): letting go of it means nothing. */
-static void never_let_go(struct mpshm__tree *tree)
+static void never_let_go(struct mpshm__session *session)
 {
-    for (uint32_t a = 0; a < tree->arena_top; a++)
-        for (uint32_t i = 0; tree->arenas[a] != NULL && tree->arenas[a]->holding > 0 &&
-                             i < tree->arenas[a]->capacity;
+    for (uint32_t a = 0; a < session->segment_top; a++)
+        for (uint32_t i = 0;
+             session->segments[a] != NULL && session->segments[a]->retained_blocks > 0 &&
+             i < session->segments[a]->capacity;
              i++)
-            if (tree->arenas[a]->held[i] != 0)
-                tree->arenas[a]->held[i] += 0x40000000; /* never comes down to 0 */
+            if (session->segments[a]->local_refs[i] != 0)
+                session->segments[a]->local_refs[i] += 0x40000000; /* never comes down to 0 */
 }
 
 /* Without a description of its own the child keeps the parent's alive, and the parent's memory is
  * kept until the child has ended: a leak, and no slot. */
-static void become_a_process(struct mpshm__tree *tree, int t)
+static void become_a_process(struct mpshm__session *session, int t)
 {
-    disown(tree);
-    mpshm__disconnect(tree); /* the parent's: it would hide the parent's death */
-    tree->slot = -1;
-    if (child[t].fd >= 0 && mpshm__tree_remap(tree, child[t].fd) == 0) {
-        tree->slot = child[t].slot;
-        mpshm__fd_set(&tree->sock, child[t].sock);
-        tree->introduced = tree->slot >= 0 && child[t].sock >= 0;
+    disown(session);
+    mpshm__disconnect(session); /* the parent's: it would hide the parent's death */
+    session->slot = -1;
+    if (child[t].fd >= 0 && mpshm__session_remap(session, child[t].fd) == 0) {
+        session->slot = child[t].slot;
+        mpshm__fd_set(&session->sock, child[t].sock);
+        session->introduced = session->slot >= 0 && child[t].sock >= 0;
     } else {
         if (child[t].slot >= 0)
-            for_held(tree, leak, -1);
+            for_held(session, leak, -1);
         close_copies(t);
         /* The parent's: a lock taken through it would be the parent's, too. What it refers to stays
          * known, so that it can be opened again. */
-        if (mpshm__fd_get(&tree->control_fd) >= 0)
-            close(tree->control_fd.number);
-        tree->control_fd.number = -1;
+        if (mpshm__fd_get(&session->control_fd) >= 0)
+            close(session->control_fd.number);
+        session->control_fd.number = -1;
     }
-    if (tree->slot >= 0)
-        mpshm__sign_slot(&tree->control->slots[tree->slot], getpid());
+    if (session->slot >= 0)
+        mpshm__sign_slot(&session->control->slots[session->slot], getpid());
     else
-        never_let_go(tree);
+        never_let_go(session);
 }
 
 static void in_child(void)
 {
     mpshm__fd_drop_reserve(); /* of the parent's description, too */
-    for (int t = 0; t < MPSHM__TREES; t++)
-        if (mpshm__trees[t] != NULL)
-            become_a_process(mpshm__trees[t], t);
-    if (mpshm__trees[0] != NULL)
-        mpshm__fd_reserve(mpshm__fd_get(&mpshm__trees[0]->control_fd));
+    for (int t = 0; t < MPSHM__SESSIONS; t++)
+        if (mpshm__sessions[t] != NULL)
+            become_a_process(mpshm__sessions[t], t);
+    if (mpshm__sessions[0] != NULL)
+        mpshm__fd_reserve(mpshm__fd_get(&mpshm__sessions[0]->control_fd));
     mpshm__heap_after_fork(1);
-    mpshm__renew_lock_in_child();
+    mpshm__reset_lock_in_child();
 }
 
 /* At load, so that there is no first fork that is missed. */
@@ -187,6 +189,6 @@ __attribute__((constructor)) static void arm(void)
 
 void mpshm__fork_handlers(void)
 {
-    /* Referred to by the code that makes trees, so that the linker takes this file from the
+    /* Referred to by the code that makes sessions, so that the linker takes this file from the
      * archive. */
 }

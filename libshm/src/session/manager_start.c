@@ -1,4 +1,4 @@
-/* Find the manager of a tree, or start it.
+/* Find the manager of a session, or start it.
  *
  * Whoever finds nobody listening takes the lock `start`, looks again, binds the socket itself and
  * hands the listening descriptor to the manager that it starts. So connections are accepted into
@@ -34,8 +34,9 @@ int mpshm_set_manager(const char *path)
     return 0;
 }
 
-/* The address of the tree's socket. An address has room for 107 bytes; a longer path goes through a
- * descriptor of its folder, which the caller closes when it is done (-1: there is none). */
+/* The address of the session's socket. An address has room for 107 bytes; a longer path goes
+ * through a descriptor of its folder, which the caller closes when it is done (-1: there is none).
+ */
 static int socket_address(const unsigned char *id, struct sockaddr_un *address, int *folder)
 {
     char path[MPSHM__PATH];
@@ -44,12 +45,12 @@ static int socket_address(const unsigned char *id, struct sockaddr_un *address, 
     memset(address, 0, sizeof(*address));
     address->sun_family = AF_UNIX;
     *folder = -1;
-    mpshm__tree_path(id, "socket", path, sizeof(path));
+    mpshm__session_path(id, "socket", path, sizeof(path));
     if (strlen(path) < sizeof(address->sun_path)) {
         strcpy(address->sun_path, path);
         return 0;
     }
-    mpshm__tree_path(id, "", path, sizeof(path));
+    mpshm__session_path(id, "", path, sizeof(path));
     *folder = (int)MPSHM__RETRY(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (*folder < 0)
         return -errno;
@@ -58,10 +59,10 @@ static int socket_address(const unsigned char *id, struct sockaddr_un *address, 
 }
 
 /* A connected socket. -EAGAIN: somebody listens, and has no room in its queue just now. */
-int mpshm__manager_try(const struct mpshm__tree *tree)
+int mpshm__manager_try(const struct mpshm__session *session)
 {
     struct sockaddr_un address;
-    int sock, folder, err = socket_address(tree->id, &address, &folder);
+    int sock, folder, err = socket_address(session->id, &address, &folder);
 
     if (err < 0)
         return err;
@@ -75,7 +76,7 @@ int mpshm__manager_try(const struct mpshm__tree *tree)
         close(folder);
     if (err == 0) {
         long peer = mpshm_peer_uid(sock);
-        if (peer == (long)geteuid() || peer == (long)tree->user)
+        if (peer == (long)geteuid() || peer == (long)session->user)
             return sock;
         err = -EPERM;
     }
@@ -97,12 +98,12 @@ static void pause_a_moment(void)
 }
 
 /* A manager that is stopped accepts nobody; it must not stop us for ever. */
-static int connect_within(const struct mpshm__tree *tree)
+static int connect_within(const struct mpshm__session *session)
 {
     uint64_t until = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;
 
     for (;;) {
-        int sock = mpshm__manager_try(tree);
+        int sock = mpshm__manager_try(session);
         if (sock != -EAGAIN)
             return sock;
         if (mpshm__now_ns() > until)
@@ -157,12 +158,12 @@ static int spawn_manager(int listener, int control, const char *folder)
     return WIFSIGNALED(status) ? -ECONNRESET : -ECHILD; /* killed: worth another attempt */
 }
 
-static int lock_start(const struct mpshm__tree *tree)
+static int lock_start(const struct mpshm__session *session)
 {
     char path[MPSHM__PATH];
     int fd;
 
-    mpshm__tree_path(tree->id, "start", path, sizeof(path));
+    mpshm__session_path(session->id, "start", path, sizeof(path));
     fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (fd < 0)
         return -errno;
@@ -180,7 +181,7 @@ static int lock_start(const struct mpshm__tree *tree)
 int mpshm__manager_listen(const unsigned char *id)
 {
     struct sockaddr_un address;
-    int listener, folder = -1, err = mpshm__tree_make_folder(id);
+    int listener, folder = -1, err = mpshm__session_make_folder(id);
 
     if (err == 0)
         err = socket_address(id, &address, &folder);
@@ -202,42 +203,42 @@ int mpshm__manager_listen(const unsigned char *id)
 }
 
 /* With the lock `start` in hand, and nobody listening at the path. */
-static int start_manager(const struct mpshm__tree *tree, int control)
+static int start_manager(const struct mpshm__session *session, int control)
 {
     char folder[MPSHM__PATH];
-    int err, listener = mpshm__manager_listen(tree->id);
+    int err, listener = mpshm__manager_listen(session->id);
 
     if (listener < 0)
         return listener;
-    mpshm__tree_path(tree->id, "", folder, sizeof(folder));
+    mpshm__session_path(session->id, "", folder, sizeof(folder));
     err = spawn_manager(listener, control, folder); /* the path may lead to it no more */
     close(listener);
     return err;
 }
 
-/* One manager serves a tree: it has locked its byte. When it lives and does not listen at the path,
- * its socket or its folder was removed; it notices and makes them again. A daemon that has closed
- * the control file can start none when the path leads to it no more: a manager of another file
- * would know nobody. */
-static int start(struct mpshm__tree *tree)
+/* One manager serves a session: it has locked its byte. When it lives and does not listen at the
+ * path, its socket or its folder was removed; it notices and makes them again. A daemon that has
+ * closed the control file can start none when the path leads to it no more: a manager of another
+ * file would know nobody. */
+static int start(struct mpshm__session *session)
 {
-    int err, control, lock = lock_start(tree);
+    int err, control, lock = lock_start(session);
 
-    if (lock == -ENOENT && (err = mpshm__tree_make_folder(tree->id)) == 0)
-        lock = lock_start(tree);
+    if (lock == -ENOENT && (err = mpshm__session_make_folder(session->id)) == 0)
+        lock = lock_start(session);
     if (lock < 0)
         return lock;
-    control = mpshm__tree_reopen(tree, 0);
+    control = mpshm__session_reopen(session, 0);
     uint64_t wait_s = control < 0 ? HEALED_WITHIN_S : ANSWER_WITHIN_S;
     uint64_t until = mpshm__now_ns() + wait_s * 1000000000ull;
     for (;;) {
-        err = mpshm__manager_try(tree); /* somebody may have been faster */
+        err = mpshm__manager_try(session); /* somebody may have been faster */
         if (!nobody_listens(err))
             break;
         if (control >= 0 && !mpshm__byte_is_locked(control, MPSHM__MANAGER_BYTE)) {
-            err = start_manager(tree, control);
+            err = start_manager(session, control);
             if (err == 0)
-                err = mpshm__manager_try(tree);
+                err = mpshm__manager_try(session);
             break;
         }
         if (mpshm__now_ns() > until) {
@@ -252,21 +253,21 @@ static int start(struct mpshm__tree *tree)
     return err;
 }
 
-int mpshm__manager_connect(struct mpshm__tree *tree, int may_start)
+int mpshm__manager_connect(struct mpshm__session *session, int may_start)
 {
     enum { ATTEMPTS = 10 };
-    int attempt = 0, err = connect_within(tree);
+    int attempt = 0, err = connect_within(session);
 
     if (may_start && nobody_listens(err))
         do
-            err = start(tree);
+            err = start(session);
         while (err == -ENOENT && attempt++ < ATTEMPTS); /* the folder was removed meanwhile */
     return err;
 }
 
-int mpshm__manager_is_there(const struct mpshm__tree *tree)
+int mpshm__manager_is_there(const struct mpshm__session *session)
 {
-    int sock = mpshm__manager_try(tree);
+    int sock = mpshm__manager_try(session);
 
     if (sock >= 0)
         close(sock);

@@ -1,4 +1,4 @@
-/* The tree in which this process allocates: its name, how a child gets it, how one enters. */
+/* The session in which this process allocates: its name, how a child gets it, how one enters. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/random.h>
@@ -6,73 +6,72 @@
 
 #include "internal.h"
 
-static unsigned char home_id[MPSHM_ID_SIZE];
-static int home_is_set;
+static unsigned char own_id[MPSHM_ID_SIZE];
+static int own_is_set;
 
-static int home_id_once(void)
+static int own_id_once(void)
 {
-    if (!home_is_set &&
-        MPSHM__RETRY(getrandom(home_id, sizeof(home_id), 0)) != (long)sizeof(home_id))
+    if (!own_is_set && MPSHM__RETRY(getrandom(own_id, sizeof(own_id), 0)) != (long)sizeof(own_id))
         return -EIO;
-    home_is_set = 1;
+    own_is_set = 1;
     return 0;
 }
 
-int mpshm__is_home(const unsigned char *id)
+int mpshm__is_own_session(const unsigned char *id)
 {
-    return home_is_set && memcmp(home_id, id, MPSHM_ID_SIZE) == 0;
+    return own_is_set && memcmp(own_id, id, MPSHM_ID_SIZE) == 0;
 }
 
-int mpshm_home(unsigned char *id)
+int mpshm_own_session(unsigned char *id)
 {
-    mpshm__acquire();
-    int err = home_id_once();
-    memcpy(id, home_id, sizeof(home_id));
-    mpshm__release();
+    mpshm__lock();
+    int err = own_id_once();
+    memcpy(id, own_id, sizeof(own_id));
+    mpshm__unlock();
     return err;
 }
 
-int mpshm_set_home(const unsigned char *id)
+int mpshm_set_own_session(const unsigned char *id)
 {
     int err = 0;
 
-    mpshm__acquire();
-    if (!home_is_set) {
-        memcpy(home_id, id, sizeof(home_id));
-        home_is_set = 1;
-    } else if (memcmp(home_id, id, sizeof(home_id)) != 0) {
+    mpshm__lock();
+    if (!own_is_set) {
+        memcpy(own_id, id, sizeof(own_id));
+        own_is_set = 1;
+    } else if (memcmp(own_id, id, sizeof(own_id)) != 0) {
         err = -EBUSY;
     }
-    mpshm__release();
+    mpshm__unlock();
     return err;
 }
 
-int mpshm__home(struct mpshm__tree **tree)
+int mpshm__own_session(struct mpshm__session **session)
 {
-    int err = home_id_once();
+    int err = own_id_once();
 
-    return err < 0 ? err : mpshm__tree_of(home_id, 1, tree);
+    return err < 0 ? err : mpshm__session_attach(own_id, 1, session);
 }
 
 int mpshm_open_for_child(int fds[2])
 {
-    struct mpshm__tree *tree;
+    struct mpshm__session *session;
 
     fds[0] = fds[1] = -1;
-    mpshm__acquire();
-    int err = mpshm__home(&tree);
-    if (err == 0 && (err = mpshm__tree_reopen(tree, 1)) >= 0) {
+    mpshm__lock();
+    int err = mpshm__own_session(&session);
+    if (err == 0 && (err = mpshm__session_reopen(session, 1)) >= 0) {
         fds[0] = err;
-        err = mpshm__connect_child(tree, -1);
+        err = mpshm__manager_connect_child(session, -1);
         fds[1] = err < 0 ? -1 : err; /* no manager yet: the child finds it by the path */
     }
-    mpshm__release();
+    mpshm__unlock();
     return fds[0] < 0 ? err : 0;
 }
 
-int mpshm_enter_with(const unsigned char *id, const int fds[2])
+int mpshm_attach_with(const unsigned char *id, const int fds[2])
 {
-    int err = mpshm_set_home(id);
+    int err = mpshm_set_own_session(id);
 
     if (err < 0) {
         for (int i = 0; i < 2; i++)
@@ -80,18 +79,18 @@ int mpshm_enter_with(const unsigned char *id, const int fds[2])
                 close(fds[i]);
         return err;
     }
-    mpshm__acquire();
-    mpshm__tree_inherit(id, fds[0], fds[1]);
-    mpshm__release();
-    return mpshm_enter(); /* by the path, where the descriptors are of no use */
+    mpshm__lock();
+    mpshm__session_attach_inherited(id, fds[0], fds[1]);
+    mpshm__unlock();
+    return mpshm_attach(); /* by the path, where the descriptors are of no use */
 }
 
-int mpshm_enter(void)
+int mpshm_attach(void)
 {
-    struct mpshm__tree *tree;
+    struct mpshm__session *session;
 
-    mpshm__acquire();
-    int err = mpshm__home(&tree);
-    mpshm__release();
+    mpshm__lock();
+    int err = mpshm__own_session(&session);
+    mpshm__unlock();
     return err;
 }

@@ -1,16 +1,17 @@
-/* The folder of a tree: where it is, who holds it, and when it goes.
+/* The folder of a session: where it is, who holds it, and when it goes.
  *
  *     <runtime>/mpshm-<uid>/            0700, ours or refused
- *         <tree, 32 hex digits>/
- *             control                   the control file; everybody in the tree holds it locked
+ *         <session, 32 hex digits>/
+ *             control                   the control file; everybody in the session holds it locked
  *             start                     locked by who is starting a manager
  *             socket                    the manager listens here
  *
  * Note [A lock that says who is there]
- *   Everybody in the tree holds a shared flock on `control`. The kernel gives it back when the last
- *   process that has the descriptor is gone, however it goes. So "nobody is in this tree" is a fact
- *   that can be asked for: an exclusive lock is granted. The manager waits for that before it
- *   leaves, and the folder of a tree whose manager was killed too is recognised as dead by it. */
+ *   Everybody in the session holds a shared flock on `control`. The kernel gives it back when the
+ * last process that has the descriptor is gone, however it goes. So "nobody is in this session" is
+ * a fact that can be asked for: an exclusive lock is granted. The manager waits for that before it
+ *   leaves, and the folder of a session whose manager was killed too is recognised as dead by it.
+ */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <fcntl.h>
@@ -37,7 +38,7 @@ static void user_path(char *path, size_t size)
     snprintf(path, size, "%s/mpshm-%u", runtime_dir(), (unsigned)geteuid());
 }
 
-void mpshm__tree_path(const unsigned char *id, const char *leaf, char *path, size_t size)
+void mpshm__session_path(const unsigned char *id, const char *leaf, char *path, size_t size)
 {
     char hex[2 * MPSHM_ID_SIZE + 1];
 
@@ -88,7 +89,7 @@ static int lock_shared(int fd)
     return 0;
 }
 
-int mpshm__tree_make_folder(const unsigned char *id)
+int mpshm__session_make_folder(const unsigned char *id)
 {
     char path[MPSHM__PATH];
     int err;
@@ -100,7 +101,7 @@ int mpshm__tree_make_folder(const unsigned char *id)
     err = private_dir(path);
     if (err < 0)
         return err;
-    mpshm__tree_path(id, "", path, sizeof(path));
+    mpshm__session_path(id, "", path, sizeof(path));
     return private_dir(path);
 }
 
@@ -110,9 +111,9 @@ static int hold_control(const unsigned char *id, int create)
     char path[MPSHM__PATH];
     int err, fd;
 
-    if (create && (err = mpshm__tree_make_folder(id)) < 0)
+    if (create && (err = mpshm__session_make_folder(id)) < 0)
         return err;
-    mpshm__tree_path(id, "control", path, sizeof(path));
+    mpshm__session_path(id, "control", path, sizeof(path));
     fd = (int)MPSHM__RETRY(
         open(path, O_RDWR | (create ? O_CREAT : 0) | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (fd < 0)
@@ -161,15 +162,15 @@ static int fill_up(int fd)
 static int begin_control(struct mpshm__control *control, const unsigned char *id)
 {
     if (atomic_load(&control->magic) == 0) {
-        memcpy(control->tree, id, MPSHM_ID_SIZE);
+        memcpy(control->session, id, MPSHM_ID_SIZE);
         snprintf(control->version, sizeof(control->version), "%s", mpshm_version());
         atomic_store(&control->magic, MPSHM__MAGIC);
     }
-    return memcmp(control->tree, id, MPSHM_ID_SIZE) == 0 ? 0 : -ESTALE;
+    return memcmp(control->session, id, MPSHM_ID_SIZE) == 0 ? 0 : -ESTALE;
 }
 
 /* Map the held file, or take over nothing. */
-static int enter_held(struct mpshm__tree *tree, int fd)
+static int enter_held(struct mpshm__session *session, int fd)
 {
     struct mpshm__control *at;
     struct stat st;
@@ -184,68 +185,68 @@ static int enter_held(struct mpshm__tree *tree, int fd)
         return -errno;
     /* It is small, and tells whoever reads a core dump who had what; but it is not dumped. */
     madvise(at, sizeof(*at), MADV_DONTDUMP);
-    err = begin_control(at, tree->id);
+    err = begin_control(at, session->id);
     if (err < 0) {
         munmap(at, sizeof(*at));
         return err;
     }
-    tree->control = at;
-    tree->user = st.st_uid;
-    mpshm__fd_set(&tree->control_fd, fd);
+    session->control = at;
+    session->user = st.st_uid;
+    mpshm__fd_set(&session->control_fd, fd);
     return 0;
 }
 
-int mpshm__tree_enter_by(struct mpshm__tree *tree, int fd)
+int mpshm__session_open_fd(struct mpshm__session *session, int fd)
 {
     int err = fd < 0 ? -EBADF : lock_shared(fd);
 
     if (err == 0)
-        err = enter_held(tree, fd);
+        err = enter_held(session, fd);
     if (err < 0 && fd >= 0)
         close(fd);
     return err;
 }
 
-/* The path may be gone while the tree lives: then its manager has the file. */
-static int enter_by_manager(struct mpshm__tree *tree)
+/* The path may be gone while the session lives: then its manager has the file. */
+static int enter_by_manager(struct mpshm__session *session)
 {
-    int fd = mpshm__control_from_manager(tree);
+    int fd = mpshm__control_from_manager(session);
 
-    return fd < 0 ? fd : mpshm__tree_enter_by(tree, fd);
+    return fd < 0 ? fd : mpshm__session_open_fd(session, fd);
 }
 
-int mpshm__tree_enter(struct mpshm__tree *tree, int create)
+int mpshm__session_open(struct mpshm__session *session, int create)
 {
     int err, fd = -ENOENT;
 
-    if (tree->control != NULL)
+    if (session->control != NULL)
         return 0;
     for (int i = 0; fd == -ENOENT && i < TRIES; i++) {
-        fd = hold_control(tree->id, 0);
-        if (fd == -ENOENT && (err = enter_by_manager(tree)) != -ENOENT)
+        fd = hold_control(session->id, 0);
+        if (fd == -ENOENT && (err = enter_by_manager(session)) != -ENOENT)
             return err;
         if (!create)
             break;
         if (fd == -ENOENT)
-            fd = hold_control(tree->id, 1);
+            fd = hold_control(session->id, 1);
     }
     if (fd < 0) {
         if (create)
-            mpshm__tree_sweep(tree->id);
+            mpshm__session_remove_if_dead(session->id);
         return fd == -ENOENT && !create ? -ESTALE : fd;
     }
-    err = enter_held(tree, fd);
+    err = enter_held(session, fd);
     if (err == 0)
         return 0;
     close(fd);
     if (create && err != -EPROTO) /* what was begun here goes, unless somebody else is in it */
-        mpshm__tree_sweep(tree->id);
+        mpshm__session_remove_if_dead(session->id);
     return err;
 }
 
-int mpshm__tree_reopen(struct mpshm__tree *tree, int wait)
+int mpshm__session_reopen(struct mpshm__session *session, int wait)
 {
-    int fd = mpshm__fd_get(&tree->control_fd), got = -1, err;
+    int fd = mpshm__fd_get(&session->control_fd), got = -1, err;
     char path[MPSHM__PATH];
 
     if (fd >= 0) { /* also when no path leads to it any more */
@@ -255,15 +256,15 @@ int mpshm__tree_reopen(struct mpshm__tree *tree, int wait)
         while (got < 0 && mpshm__fd_use_reserve(-errno));
     }
     if (got < 0) {
-        mpshm__tree_path(tree->id, "control", path, sizeof(path));
+        mpshm__session_path(session->id, "control", path, sizeof(path));
         got = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     }
-    if (got >= 0 && !mpshm__fd_is(&tree->control_fd, got)) {
+    if (got >= 0 && !mpshm__fd_is(&session->control_fd, got)) {
         close(got);
         got = -1;
     }
     if (got < 0 && wait)
-        got = mpshm__control_from_manager(tree);
+        got = mpshm__control_from_manager(session);
     if (got < 0)
         return got == -1 ? -ENOENT : got;
     err = lock_shared(got);
@@ -273,31 +274,31 @@ int mpshm__tree_reopen(struct mpshm__tree *tree, int wait)
     return err;
 }
 
-int mpshm__tree_remap(struct mpshm__tree *tree, int fd)
+int mpshm__session_remap(struct mpshm__session *session, int fd)
 {
-    void *at = mmap(tree->control, sizeof(*tree->control), PROT_READ | PROT_WRITE,
+    void *at = mmap(session->control, sizeof(*session->control), PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_FIXED, fd, 0);
 
     if (at == MAP_FAILED) /* then the old mapping is still there */
         return -errno;
-    madvise(at, sizeof(*tree->control), MADV_DONTDUMP);
-    mpshm__fd_close(&tree->control_fd);
-    mpshm__fd_set(&tree->control_fd, fd);
+    madvise(at, sizeof(*session->control), MADV_DONTDUMP);
+    mpshm__fd_close(&session->control_fd);
+    mpshm__fd_set(&session->control_fd, fd);
     return 0;
 }
 
-int mpshm__tree_wait_empty(int control_fd)
+int mpshm__session_wait_empty(int control_fd)
 {
     return MPSHM__RETRY(flock(control_fd, LOCK_EX)) < 0 ? -errno : 0;
 }
 
-void mpshm__tree_remove(const unsigned char *id)
+void mpshm__session_remove(const unsigned char *id)
 {
     static const char *const LEAVES[] = {"socket", "start", "control", ""};
     char path[MPSHM__PATH];
 
     for (int i = 0; i < 4; i++) {
-        mpshm__tree_path(id, LEAVES[i], path, sizeof(path));
+        mpshm__session_path(id, LEAVES[i], path, sizeof(path));
         if (LEAVES[i][0])
             unlink(path);
         else
@@ -307,19 +308,19 @@ void mpshm__tree_remove(const unsigned char *id)
     rmdir(path); /* only when it is empty */
 }
 
-/* A tree that nobody is in has no manager that will ever clean up: take its names away. */
-static void sweep_tree(const unsigned char *id, void *unused)
+/* A session that nobody is in has no manager that will ever clean up: take its names away. */
+static void remove_if_dead(const unsigned char *id, void *unused)
 {
     char path[MPSHM__PATH];
     struct stat st;
     int fd;
     (void)unused;
 
-    mpshm__tree_path(id, "control", path, sizeof(path));
+    mpshm__session_path(id, "control", path, sizeof(path));
     fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     if (fd < 0) {
         /* Killed between the folder and the file. Whoever is between the two now begins again. */
-        mpshm__tree_path(id, "", path, sizeof(path));
+        mpshm__session_path(id, "", path, sizeof(path));
         if (errno == ENOENT || errno == EMFILE)
             rmdir(path); /* only when it is empty */
         user_path(path, sizeof(path));
@@ -333,27 +334,28 @@ static void sweep_tree(const unsigned char *id, void *unused)
             if (control != MAP_FAILED && atomic_load(&control->magic) == MPSHM__MAGIC) {
                 for (int slot = 0; slot < MPSHM__SLOTS; slot++)
                     mpshm__object_unlink_unfinished(control, &control->slots[slot]);
-                for (int i = 0; i < MPSHM__ARENAS; i++) {
-                    uint64_t nonce[2] = {atomic_load(&control->arenas[i].nonce[0]),
-                                         atomic_load(&control->arenas[i].nonce[1])};
-                    if (nonce[0] && atomic_load(&control->arenas[i].strategy) == MPSHM_FILE_SYSTEM)
+                for (int i = 0; i < MPSHM__SEGMENTS; i++) {
+                    uint64_t nonce[2] = {atomic_load(&control->segments[i].nonce[0]),
+                                         atomic_load(&control->segments[i].nonce[1])};
+                    if (nonce[0] &&
+                        atomic_load(&control->segments[i].strategy) == MPSHM_FILE_SYSTEM)
                         mpshm__object_unlink(nonce);
                 }
             }
             if (control != MAP_FAILED)
                 munmap(control, sizeof(*control));
         }
-        mpshm__tree_remove(id);
+        mpshm__session_remove(id);
     }
     close(fd);
 }
 
-void mpshm__tree_sweep(const unsigned char *id)
+void mpshm__session_remove_if_dead(const unsigned char *id)
 {
-    sweep_tree(id, NULL);
+    remove_if_dead(id, NULL);
 }
 
-void mpshm__for_each_tree(void (*act)(const unsigned char *id, void *arg), void *arg)
+void mpshm__for_each_session(void (*act)(const unsigned char *id, void *arg), void *arg)
 {
     char path[MPSHM__PATH];
     struct dirent *entry;
@@ -383,7 +385,7 @@ int mpshm__parse_id(const char *hex, unsigned char *id)
     return good;
 }
 
-void mpshm__tree_sweep_folders(void)
+void mpshm__remove_dead_sessions(void)
 {
-    mpshm__for_each_tree(sweep_tree, NULL);
+    mpshm__for_each_session(remove_if_dead, NULL);
 }

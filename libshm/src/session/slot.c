@@ -1,4 +1,4 @@
-/* Slots: which number a process has in its tree, and whether it still lives. See layout.h, Note
+/* Slots: which number a process has in its session, and whether it still lives. See layout.h, Note
  * [Who is alive]. */
 #define _GNU_SOURCE
 #include <fcntl.h>

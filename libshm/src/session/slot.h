@@ -1,4 +1,4 @@
-/* A number for each process of a tree, and a lock that says that it lives: slot.c. */
+/* A number for each process of a session, and a lock that says that it lives: slot.c. */
 #ifndef MPSHM_SLOT_H
 #define MPSHM_SLOT_H
 

@@ -8,13 +8,13 @@ enum mpshm__op {
     MPSHM__HELLO = 1, /* a = the slot that I have locked. Answer: a = slot */
     MPSHM__CHILD,     /* with a socket: the connection of a child of mine. a = its slot or none.
                          There is no answer, so that a fork waits for nobody */
-    MPSHM__REGISTER,  /* with a descriptor: here is an arena. a = row that it has, or none.
-                         Answer: a = row */
-    MPSHM__GET,       /* a = row. Answer with its descriptor */
+    MPSHM__REGISTER,  /* with a descriptor: here is a segment. a = entry that it has, or none.
+                         Answer: a = entry */
+    MPSHM__GET,       /* a = entry. Answer with its descriptor */
     MPSHM__CONTROL,   /* Answer with a descriptor of the control file, of a new description */
     MPSHM__ANSWER,    /* err = 0 or -errno */
     MPSHM__ADOPT,     /* a segment of a dead owner: size = of the block, nonce[0] = least data.
-                         Answer: a = row, with a descriptor; or -ENOENT and size = of all of them */
+                         Answer: a = entry, with a descriptor; or -ENOENT and size = of all of them */
 };
 enum { MPSHM__NO_SLOT = 0xffffffffu, MPSHM__WIRE = 0x6d707302 };
 

@@ -44,7 +44,7 @@ int mpshm_block_discard(const unsigned char *handle, size_t len)
     return -ENOSYS;
 }
 
-int mpshm_block_claim(const unsigned char *handle, size_t len, int flags, mpshm_block *out)
+int mpshm_block_receive(const unsigned char *handle, size_t len, int flags, mpshm_block *out)
 {
     (void)handle, (void)len, (void)flags, (void)out;
     return -ENOSYS;
@@ -116,25 +116,25 @@ void mpshm_set_fork_private(int (*decide)(const void *data, uint64_t nbytes))
     (void)decide;
 }
 
-int mpshm_list(mpshm_info *rows, int room)
+int mpshm_list(mpshm_info *entries, int room)
 {
-    (void)rows, (void)room;
+    (void)entries, (void)room;
     return 0;
 }
 
-int mpshm_home(unsigned char *id)
+int mpshm_own_session(unsigned char *id)
 {
     (void)id;
     return -ENOSYS;
 }
 
-int mpshm_set_home(const unsigned char *id)
+int mpshm_set_own_session(const unsigned char *id)
 {
     (void)id;
     return -ENOSYS;
 }
 
-int mpshm_enter(void)
+int mpshm_attach(void)
 {
     return -ENOSYS;
 }
@@ -145,7 +145,7 @@ int mpshm_open_for_child(int fds[2])
     return -ENOSYS;
 }
 
-int mpshm_enter_with(const unsigned char *id, const int fds[2])
+int mpshm_attach_with(const unsigned char *id, const int fds[2])
 {
     (void)id, (void)fds;
     return -ENOSYS;
