@@ -6,7 +6,6 @@
  * would. */
 #define _GNU_SOURCE
 #include "fuzz.h"
-#include "internal.h"
 
 enum { BLOCKS = 8, CHECK_AT = MPSHM_HANDLE_SIZE - 8 };
 
@@ -41,7 +40,7 @@ static void mend(unsigned char *handle)
 }
 
 /* Each byte of a block that is ours says which one it is. */
-static void poll_at(const mpshm_block *got)
+static void check_bytes(const mpshm_block *got)
 {
     const unsigned char *bytes = got->data;
 
@@ -79,7 +78,7 @@ static void one_handle(struct choices *c)
     int rc = mpshm_block_receive(handle, size, how == 6 ? MPSHM_NOWAIT : 0, &got);
     fuzzed++;
     if (rc == 0) {
-        poll_at(&got);
+        check_bytes(&got);
         mpshm_block_release(&got);
     } else {
         CHECK(rc < 0 && rc > -4096);

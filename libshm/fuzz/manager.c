@@ -12,7 +12,13 @@
 #include <sys/un.h>
 
 #include "fuzz.h"
-#include "internal.h"
+#include "base/clock.h"
+#include "segment/memory_object.h"
+#include "segment/segment.h"
+#include "session/runtime_folder.h"
+#include "session/session.h"
+#include "session/slot.h"
+#include "session/wire.h"
 #include "neighbour.h"
 
 enum {

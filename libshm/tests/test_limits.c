@@ -9,7 +9,11 @@
 #include <sys/un.h>
 
 #include "engine.h"
-#include "internal.h"
+#include "base/clock.h"
+#include "session/runtime_folder.h"
+#include "session/session.h"
+#include "session/slot.h"
+#include "session/wire.h"
 
 static void three_hundred_children_hold_one_block(int strategy)
 {

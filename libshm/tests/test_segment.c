@@ -5,16 +5,22 @@
 #include <sys/resource.h>
 
 #include "engine.h"
-#include "internal.h"
+#include "allocator/allocator.h"
+#include "allocator/purge.h"
+#include "allocator/size_class.h"
+#include "reference/reference.h"
+#include "segment/memory_object.h"
 
-static const unsigned char TREE[MPSHM_ID_SIZE] = "session of a test";
+static const unsigned char SESSION[MPSHM_ID_SIZE] = "a test's session";
 static struct mpshm__control *control;
 
 static struct mpshm__segment *created(int strategy, uint64_t size, uint64_t need)
 {
     struct mpshm__segment *segment = NULL;
 
-    CHECK_EQ(mpshm__segment_create(strategy, size, need, TREE, NULL, &segment), 0);
+    CHECK_EQ(mpshm__segment_create(strategy, size, mpshm__class_bytes(mpshm__class_of(need)),
+                                   SESSION, NULL, &segment),
+             0);
     return segment;
 }
 

@@ -34,24 +34,12 @@
  *     else that is written here is private.
  *   - It forks here: it does not, the process's lock is taken. */
 #define _GNU_SOURCE
-#include <stdlib.h>
 #include <string.h>
 
-#include "internal.h"
-
-static int add_slab(struct mpshm__segment *segment, const struct mpshm__slab *slab)
-{
-    if (segment->slabs == segment->slabs_room) {
-        uint64_t room = segment->slabs_room ? 2 * segment->slabs_room : 16;
-        void *list = realloc(segment->slab_list, room * sizeof(struct mpshm__slab));
-        if (list == NULL)
-            return -ENOMEM;
-        segment->slab_list = list;
-        segment->slabs_room = room;
-    }
-    segment->slab_list[segment->slabs++] = *slab;
-    return 0;
-}
+#include "allocator/allocator.h"
+#include "allocator/cache.h"
+#include "allocator/size_class.h"
+#include "allocator/slab.h"
 
 static int find_slabs(struct mpshm__segment *segment, uint32_t used)
 {
@@ -60,32 +48,16 @@ static int find_slabs(struct mpshm__segment *segment, uint32_t used)
 
     segment->slabs = 0;
     for (uint32_t i = 0; i < used; i++) {
-        uint32_t c = atomic_load(&segment->metadata[i].size_class) % MPSHM__CLASSES;
-        if (mpshm__class_bytes(c) >= MPSHM__SLAB_LIMIT)
+        if (mpshm__block_bytes(segment, i) >= MPSHM__SLAB_LIMIT)
             continue;
-        err = mpshm__slab_from_rows(segment, i, segment->slabs, &slab);
+        err = mpshm__slab_from_table(segment, i, segment->slabs, &slab);
         if (err == 0)
-            err = add_slab(segment, &slab);
+            err = mpshm__slab_add(segment, &slab);
         if (err < 0)
             return err;
         i += slab.count - 1;
     }
     return 0;
-}
-
-/* Exact, when nobody freed anything meanwhile; otherwise at most that much apart. */
-static void count_again(struct mpshm__control *control, struct mpshm__segment *segment,
-                        uint64_t before, uint64_t counted)
-{
-    if (!atomic_compare_exchange_strong(&segment->header->cached, &before, counted))
-        return;
-    if (counted > before)
-        atomic_fetch_add(&control->cached_bytes, counted - before);
-    else
-        for (uint64_t sum = atomic_load(&control->cached_bytes), less = before - counted;
-             !atomic_compare_exchange_weak(&control->cached_bytes, &sum,
-                                           sum > less ? sum - less : 0);)
-            ;
 }
 
 int mpshm__segment_adopt(struct mpshm__control *control, struct mpshm__segment *segment)
@@ -104,17 +76,15 @@ int mpshm__segment_adopt(struct mpshm__control *control, struct mpshm__segment *
     memset(segment->free_zero, 0, sizeof(segment->free_zero));
     for (uint32_t i = used; i-- > 0;) {
         uint8_t state = atomic_load(&segment->metadata[i].page_state);
-        uint64_t size =
-            mpshm__class_bytes(atomic_load(&segment->metadata[i].size_class) % MPSHM__CLASSES);
         if (MPSHM__PAGE_STATE(state) == MPSHM__DIRTY)
-            counted += size;
+            counted += mpshm__block_bytes(segment, i);
         /* How far its pages are reserved is not known: that is done again. */
         if (segment->must_reserve)
             segment->committed[i] = 0;
         if (state & MPSHM__LISTED)
             mpshm__list_block(segment, i);
     }
-    count_again(control, segment, cached, counted);
+    mpshm__cache_recount(control, segment, cached, counted);
     segment->reserved_entries = used;
     mpshm__segment_dump(segment);
     return 0;

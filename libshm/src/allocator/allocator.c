@@ -3,10 +3,15 @@
  * All of it is private to the owner and under its process's lock, except the list of returned
  * blocks, which everybody pushes to and the owner empties in one exchange. */
 #define _GNU_SOURCE
-#include <stdlib.h>
+#include <errno.h>
 #include <string.h>
 
-#include "internal.h"
+#include "allocator/allocator.h"
+#include "allocator/cache.h"
+#include "allocator/purge.h"
+#include "allocator/size_class.h"
+#include "allocator/slab.h"
+#include "segment/reserve.h"
 
 enum {
     ENTRIES_AT_A_TIME = 1024,
@@ -39,11 +44,6 @@ static uint32_t pop(struct mpshm__segment *segment, uint32_t *list, uint8_t *pag
     return 0;
 }
 
-static uint64_t place(const struct mpshm__segment *segment, uint32_t i)
-{
-    return (uint64_t)atomic_load_explicit(&segment->blocks[i].where, memory_order_relaxed) * 64;
-}
-
 static int reads_as_zero(uint8_t pages)
 {
     return pages == MPSHM__CLEAN || pages == MPSHM__PURGED;
@@ -51,7 +51,7 @@ static int reads_as_zero(uint8_t pages)
 
 void mpshm__list_block(struct mpshm__segment *segment, uint32_t i)
 {
-    uint32_t c = atomic_load(&segment->metadata[i].size_class) % MPSHM__CLASSES;
+    uint32_t c = mpshm__block_class(segment, i);
     uint8_t pages = (uint8_t)MPSHM__PAGE_STATE(
         atomic_fetch_or(&segment->metadata[i].page_state, MPSHM__LISTED));
     uint32_t *list = reads_as_zero(pages) ? &segment->free_zero[c] : &segment->free_dirty[c];
@@ -136,7 +136,7 @@ static int reserve_block(struct mpshm__segment *segment, uint32_t i, uint64_t si
      * alone, who then clears its extent. */
     if (segment->committed[i] >= need && (small || !punched))
         return 0;
-    err = reserve_data(segment, place(segment, i), nbytes);
+    err = reserve_data(segment, mpshm__offset(segment, i), nbytes);
     segment->committed[i] = err == 0 ? need : 0;
     return err;
 }
@@ -148,13 +148,6 @@ static void initialise(struct mpshm__segment *segment, uint32_t i, uint64_t at, 
     atomic_store(&segment->blocks[i].where, (uint32_t)(at / 64));
     atomic_store(&segment->metadata[i].size_class, (uint8_t)size_class);
     atomic_store(&segment->metadata[i].page_state, MPSHM__IN_USE);
-}
-
-/* Small at first, so that a process's first small array does not pay for many. An adopter finds the
- * slabs again by their number. */
-uint64_t mpshm__slab_bytes(uint64_t nth)
-{
-    return nth < 16 ? MPSHM__SLAB_BYTES / 4 : MPSHM__SLAB_BYTES;
 }
 
 /* A new slab of the class: its entries are consecutive, and all go to the cold list. */
@@ -176,16 +169,12 @@ static int bump_slab(struct mpshm__segment *segment, uint32_t size_class)
         err = reserve_data(segment, at, bytes);
     if (err < 0)
         return err;
-    if (segment->slabs == segment->slabs_room) {
-        uint64_t room = segment->slabs_room ? 2 * segment->slabs_room : 16;
-        void *list = realloc(segment->slab_list, room * sizeof(struct mpshm__slab));
-        if (list == NULL)
-            return -ENOMEM;
-        segment->slab_list = list;
-        segment->slabs_room = room;
-    }
-    segment->slab_list[segment->slabs++] = (struct mpshm__slab){
-        .at = at, .size = bytes, .first = first, .count = count, .size_class = size_class};
+    err = mpshm__slab_add(
+        segment,
+        &(struct mpshm__slab){
+            .at = at, .size = bytes, .first = first, .count = count, .size_class = size_class});
+    if (err < 0)
+        return err;
     for (uint32_t k = count; k-- > 0;) {
         initialise(segment, first + k, at + k * size, size_class);
         set_committed(segment, first + k, MPSHM__SLAB_LIMIT / MPSHM__PAGE);
@@ -245,7 +234,7 @@ static int reuse(struct mpshm__control *control, struct mpshm__segment *segment,
         return err;
     }
     if (zeroed && !reads_as_zero(pages))
-        memset(segment->data + place(segment, i), 0, nbytes);
+        memset(segment->data + mpshm__offset(segment, i), 0, nbytes);
     *out = i;
     return 0;
 }

@@ -7,10 +7,14 @@
  *   has left is adopted before a new segment is made: their number is bounded by the processes that
  *   live, and not by those that have lived. */
 #define _GNU_SOURCE
-#include <string.h>
+#include <errno.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "allocator/allocator.h"
+#include "allocator/grow.h"
+#include "allocator/size_class.h"
+#include "segment/memory_object.h"
+#include "session/connection.h"
 
 static int memfd_is_refused; /* with the lock held */
 
@@ -96,7 +100,7 @@ static int mapped(struct mpshm__session *session, uint32_t index, int fd,
         *out = segment;
         return 0;
     }
-    err = mpshm__segment_map(fd, index, entry, session, &segment);
+    err = mpshm__segment_map(fd, index, entry, session->id, session->user, &segment);
     if (err < 0) {
         close(fd);
         return err;
@@ -159,7 +163,8 @@ static int make(struct mpshm__session *session, int strategy, uint64_t size, uin
 {
     struct mpshm__slot *slot = &session->control->slots[session->slot];
     struct mpshm__segment *segment;
-    int err = mpshm__segment_create(strategy, size, nbytes, session->id, slot, &segment);
+    uint64_t need = mpshm__class_bytes(mpshm__class_of(nbytes));
+    int err = mpshm__segment_create(strategy, size, need, session->id, slot, &segment);
 
     if (err < 0)
         return err;

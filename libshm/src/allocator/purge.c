@@ -17,45 +17,13 @@
  *   - The owner is killed: the block stays free, and is purged as that of an orphan.
  *   - The manager is stopped: one block is out of use until it goes on. */
 #define _GNU_SOURCE
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "internal.h"
-
-/* A process that is killed between two additions leaves the sums too high or too low by one block.
- * They never go below zero, which would switch the cache off for good; the manager corrects them,
- * see cache.c. */
-static void take_away(_Atomic uint64_t *sum, uint64_t size)
-{
-    uint64_t now = atomic_load(sum);
-
-    while (!atomic_compare_exchange_weak(sum, &now, now > size ? now - size : 0))
-        ;
-}
-
-void mpshm__cache_add(struct mpshm__control *control, struct mpshm__segment *segment, uint64_t size)
-{
-    atomic_fetch_add(&segment->header->cached, size);
-    atomic_fetch_add(&control->cached_bytes, size);
-}
-
-void mpshm__cache_take(struct mpshm__control *control, struct mpshm__segment *segment,
-                       uint64_t size)
-{
-    take_away(&segment->header->cached, size);
-    take_away(&control->cached_bytes, size);
-}
-
-static uint64_t place(const struct mpshm__segment *segment, uint32_t i)
-{
-    return (uint64_t)atomic_load(&segment->blocks[i].where) * 64;
-}
-
-static uint64_t bytes_of(const struct mpshm__segment *segment, uint32_t i)
-{
-    return mpshm__class_bytes(atomic_load(&segment->metadata[i].size_class) % MPSHM__CLASSES);
-}
+#include "allocator/cache.h"
+#include "allocator/purge.h"
+#include "allocator/size_class.h"
+#include "segment/memory_object.h"
 
 /* 1 when the range, whole pages, is gone and reads as zero. */
 static int punch(struct mpshm__segment *segment, uint64_t at, uint64_t size)
@@ -79,16 +47,17 @@ static int is_theirs(const struct mpshm__segment *segment, uint32_t first, uint3
 
     if (used < end)
         end = used;
-    if (last + (uint64_t)1 < mpshm__used(segment) && place(segment, last + 1) < end)
-        end = place(segment, last + 1);
+    if (last + (uint64_t)1 < mpshm__used(segment) && mpshm__offset(segment, last + 1) < end)
+        end = mpshm__offset(segment, last + 1);
     if (size > end || at > end - size)
         return 0;
-    return first == 0 || place(segment, first - 1) + bytes_of(segment, first - 1) <= at;
+    return first == 0 ||
+           mpshm__offset(segment, first - 1) + mpshm__block_bytes(segment, first - 1) <= at;
 }
 
 int mpshm__purge_pages(struct mpshm__segment *segment, uint32_t i)
 {
-    uint64_t at = place(segment, i), size = mpshm__pages(bytes_of(segment, i));
+    uint64_t at = mpshm__offset(segment, i), size = mpshm__pages(mpshm__block_bytes(segment, i));
 
     return size >= MPSHM__SLAB_LIMIT && is_theirs(segment, i, i, at, size) &&
            punch(segment, at, size);
@@ -102,8 +71,8 @@ static uint64_t purge(struct mpshm__control *control, struct mpshm__segment *seg
         return 0;
     }
     atomic_fetch_xor(&segment->metadata[i].page_state, MPSHM__PURGING ^ MPSHM__PURGED);
-    mpshm__cache_take(control, segment, bytes_of(segment, i));
-    return bytes_of(segment, i);
+    mpshm__cache_take(control, segment, mpshm__block_bytes(segment, i));
+    return mpshm__block_bytes(segment, i);
 }
 
 uint64_t mpshm__purge_free(struct mpshm__control *control, struct mpshm__segment *segment,
@@ -111,7 +80,8 @@ uint64_t mpshm__purge_free(struct mpshm__control *control, struct mpshm__segment
 {
     uint8_t state = atomic_load(&segment->metadata[i].page_state);
 
-    if (MPSHM__PAGE_STATE(state) != MPSHM__DIRTY || bytes_of(segment, i) < MPSHM__SLAB_LIMIT)
+    if (MPSHM__PAGE_STATE(state) != MPSHM__DIRTY ||
+        mpshm__block_bytes(segment, i) < MPSHM__SLAB_LIMIT)
         return 0;
     uint8_t purging = (uint8_t)(MPSHM__PURGING | (state & MPSHM__LISTED));
     /* The owner takes it, or lists it: then it is looked at again the next time. */
@@ -128,26 +98,6 @@ void mpshm__purge_finish(struct mpshm__control *control, struct mpshm__segment *
 }
 
 /* ---- slabs ---- */
-
-int mpshm__slab_from_rows(const struct mpshm__segment *segment, uint32_t first, uint64_t nth,
-                          struct mpshm__slab *slab)
-{
-    uint32_t size_class = atomic_load(&segment->metadata[first].size_class),
-             used = mpshm__used(segment);
-    uint64_t size = mpshm__class_bytes(size_class), bytes = mpshm__slab_bytes(nth);
-    uint64_t at = place(segment, first);
-    uint32_t count = (uint32_t)(bytes / size);
-
-    if (count == 0 || count > used - first || at > segment->room || bytes > segment->room - at)
-        return -EBADMSG;
-    for (uint32_t k = 0; k < count; k++)
-        if (atomic_load(&segment->metadata[first + k].size_class) != size_class ||
-            place(segment, first + k) != at + k * size)
-            return -EBADMSG;
-    *slab = (struct mpshm__slab){
-        .at = at, .size = bytes, .first = first, .count = count, .size_class = size_class};
-    return 0;
-}
 
 int mpshm__purge_slab(struct mpshm__control *control, struct mpshm__segment *segment,
                       const struct mpshm__slab *slab)

@@ -5,11 +5,12 @@
  *   open() gets the same number. Whoever goes on using the number then writes into a stranger's
  *   socket, or closes it. So device and inode are remembered together with the number and compared
  *   before each use and each close; where they differ the number is forgotten and never touched. */
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "base/descriptor.h"
 
 void mpshm__fd_set(struct mpshm__fd *fd, int number)
 {

@@ -1,111 +1,130 @@
-/* One descriptor and a few bytes over one Unix socket, whole or not at all. */
+/* Messages with a descriptor over a Unix socket. No other file of the engine builds control
+ * messages. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "base/descriptor_passing.h"
+#include "mpshm.h"
+#include "platform/platform.h"
 
-/* Room for more than the one descriptor we want, so that a peer who sends several is noticed. The
- * union gives the buffer the alignment that CMSG_FIRSTHDR expects. */
-enum { MPSHM__MAX_FDS = 4 };
+/* The buffer has space for more than one descriptor, so that a peer that sends several is noticed.
+ * The union gives it the alignment that CMSG_FIRSTHDR expects. */
+enum { MAX_FDS = 4 };
 
 union control {
     struct cmsghdr align;
-    char buf[CMSG_SPACE(MPSHM__MAX_FDS * sizeof(int))];
+    char buf[CMSG_SPACE(MAX_FDS * sizeof(int))];
 };
 
-int mpshm_send_fd(int sock, int fd, const void *data, size_t len)
+long mpshm__send_message(int sock, const void *data, size_t len, int fd, int flags)
 {
     union control control = {0};
     struct iovec iov = {.iov_base = (void *)data, .iov_len = len};
-    struct msghdr msg = {
-        .msg_iov = &iov,
-        .msg_iovlen = 1,
-        .msg_control = control.buf,
-        .msg_controllen = CMSG_SPACE(sizeof(int)),
-    };
-    struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
+    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
 
-    if (len == 0)
-        return -EINVAL; /* a stream socket cannot carry a descriptor without a byte to carry it on
-                         */
-    cmsg->cmsg_level = SOL_SOCKET;
-    cmsg->cmsg_type = SCM_RIGHTS;
-    cmsg->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(cmsg), &fd, sizeof(int));
-
-    while (iov.iov_len > 0) {
-        long sent = mpshm__sendmsg(sock, &msg);
-        if (sent < 0)
-            return -errno;
-        iov.iov_base = (char *)iov.iov_base + sent;
-        iov.iov_len -= (size_t)sent;
-        /* The descriptor left with the first byte: the rest of a short write goes without it. */
-        msg.msg_control = NULL;
-        msg.msg_controllen = 0;
+    if (fd >= 0) {
+        msg.msg_control = control.buf;
+        msg.msg_controllen = CMSG_SPACE(sizeof(int));
+        struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
+        cmsg->cmsg_level = SOL_SOCKET;
+        cmsg->cmsg_type = SCM_RIGHTS;
+        cmsg->cmsg_len = CMSG_LEN(sizeof(int));
+        memcpy(CMSG_DATA(cmsg), &fd, sizeof(int));
     }
-    return 0;
+    long sent = mpshm__sendmsg(sock, &msg, flags);
+    return sent < 0 ? -errno : sent;
 }
 
-/* Move the descriptors of one message into `fds`; returns how many it holds now. */
-static int collect(struct msghdr *msg, int *fds, int count)
+/* Returns the number of descriptors in the message. The first goes to `fd`, the others are closed.
+ */
+static int collect(struct msghdr *msg, int *fd)
 {
+    int count = 0;
+
     for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c != NULL; c = CMSG_NXTHDR(msg, c)) {
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
             continue;
         size_t here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
         for (size_t i = 0; i < here; i++) {
-            int fd;
-            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-            if (count < MPSHM__MAX_FDS)
-                fds[count++] = fd;
+            int one;
+            memcpy(&one, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
+            if (count++ == 0)
+                *fd = one;
             else
-                close(fd);
+                close(one);
         }
     }
     return count;
 }
 
+long mpshm__receive_message(int sock, void *data, size_t len, int *fd, int flags)
+{
+    union control control;
+    struct iovec iov = {.iov_base = data, .iov_len = len};
+    struct msghdr msg = {
+        .msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control.buf,
+        .msg_controllen = sizeof(control.buf),
+    };
+    long n = mpshm__recvmsg(sock, &msg, flags), err = 0;
+    int got = -1, count;
+
+    if (n < 0)
+        return -errno;
+    count = collect(&msg, &got);
+    if (count > 1 || (msg.msg_flags & MSG_TRUNC))
+        err = -EBADMSG;
+    else if (msg.msg_flags & MSG_CTRUNC)
+        err = -EMFILE; /* the buffer has space for more, so this process has no descriptor left */
+    if (err < 0 && got >= 0)
+        close(got);
+    if (err == 0)
+        *fd = got;
+    return err < 0 ? err : n;
+}
+
+int mpshm_send_fd(int sock, int fd, const void *data, size_t len)
+{
+    if (len == 0)
+        return -EINVAL; /* on a stream socket a descriptor travels with a byte */
+    for (size_t at = 0; at < len;) {
+        /* The descriptor leaves with the first byte; the rest of a short write goes without it. */
+        long sent = mpshm__send_message(sock, (const char *)data + at, len - at, fd, 0);
+        if (sent < 0)
+            return (int)sent;
+        at += (size_t)sent;
+        fd = -1;
+    }
+    return 0;
+}
+
 int mpshm_recv_fd(int sock, void *data, size_t len, int *fd)
 {
-    int fds[MPSHM__MAX_FDS];
-    int count = 0;
-    int truncated = 0;
-    int err = 0;
+    int got = -1, err = 0;
 
-    for (size_t got = 0; got < len && err == 0;) {
-        union control control;
-        struct iovec iov = {.iov_base = (char *)data + got, .iov_len = len - got};
-        struct msghdr msg = {
-            .msg_iov = &iov,
-            .msg_iovlen = 1,
-            .msg_control = control.buf,
-            .msg_controllen = sizeof(control.buf),
-        };
-        long n = mpshm__recvmsg(sock, &msg);
+    for (size_t at = 0; at < len && err == 0;) {
+        int one = -1;
+        long n = mpshm__receive_message(sock, (char *)data + at, len - at, &one, 0);
 
-        if (n < 0) {
-            err = -errno;
-        } else if (n == 0) {
-            err = -ECONNRESET;
-        } else {
-            got += (size_t)n;
-            truncated |= msg.msg_flags & MSG_CTRUNC;
-            count = collect(&msg, fds, count);
+        if (n <= 0)
+            err = n == 0 ? -ECONNRESET : (int)n;
+        else
+            at += (size_t)n;
+        if (one >= 0 && got >= 0) {
+            close(one);
+            err = -EBADMSG;
+        } else if (one >= 0) {
+            got = one;
         }
     }
-    /* We left room for more than one, so control data that did not fit was cut because this process
-     * may have no more descriptors. */
-    if (err == 0 && truncated)
-        err = -EMFILE;
-    if (err == 0 && count != 1)
+    if (err == 0 && got < 0)
         err = -EBADMSG;
-    if (err == 0) {
-        *fd = fds[0];
-        return 0;
-    }
-    for (int i = 0; i < count; i++)
-        close(fds[i]);
+    if (err == 0)
+        *fd = got;
+    else if (got >= 0)
+        close(got);
     return err;
 }

@@ -1,33 +1,30 @@
-/* The lock of this process: taken for a moment, never waited for by a finalizer.
+/* The lock of this process. It is held for a moment, and finalizers never wait for it.
  *
  * Note [Who may wait for the lock]
- *   Whoever asks the manager something holds the lock meanwhile, and that may take seconds when the
- *   manager is stopped. An allocation or a claim that must not wait says so and is refused; a
- *   release cannot be refused, so when the lock is taken it is put on a list, and whoever has the
- *   lock works the list off before it goes. The list is pushed to and emptied with one exchange, so
- *   a release never waits for anything. */
+ *   A thread that asks the manager something holds the lock meanwhile, and that may take seconds
+ *   when the manager is stopped. An allocation or a receive with MPSHM_NOWAIT fails instead of
+ *   waiting. A release cannot fail, so when the lock is taken it is appended to a list, and each
+ *   thread that has the lock runs the list before it unlocks. One exchange appends to the list and
+ *   one empties it, so a release never waits. */
+#include <errno.h>
 #include <pthread.h>
-#include <stdlib.h>
+#include <stdatomic.h>
+#include <stddef.h>
 
-#include "internal.h"
-
-struct deferred {
-    struct deferred *next;
-    mpshm_block block;
-};
+#include "base/process_lock.h"
+#include "mpshm.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static _Atomic(struct deferred *) list;
+static _Atomic(struct mpshm__deferred *) list;
 
-static void work_off(void)
+static void run_deferred(void)
 {
-    struct deferred *d = atomic_exchange(&list, NULL);
+    struct mpshm__deferred *work = atomic_exchange(&list, NULL);
 
-    while (d != NULL) {
-        struct deferred *next = d->next;
-        mpshm__release_block(&d->block);
-        free(d);
-        d = next;
+    while (work != NULL) {
+        struct mpshm__deferred *next = work->next;
+        work->run(work);
+        work = next;
     }
 }
 
@@ -44,25 +41,26 @@ int mpshm__try_lock(void)
 void mpshm__unlock(void)
 {
     do {
-        work_off();
+        run_deferred();
         pthread_mutex_unlock(&lock);
-        /* Pushed after we looked and before we let go: who pushed could not get the lock. */
+        /* Work that another thread deferred between these two calls: that thread could not get the
+         * lock, so it is done here. */
     } while (atomic_load(&list) != NULL && mpshm__try_lock());
 }
 
-void mpshm__release_deferred(const mpshm_block *block)
+/* With MPSHM_NOWAIT, not even for the lock: its holder may be waiting for the manager. */
+int mpshm__lock_by_flags(int flags)
 {
-    struct deferred *d = malloc(sizeof(*d));
+    if (flags & MPSHM_NOWAIT)
+        return mpshm__try_lock();
+    mpshm__lock();
+    return 1;
+}
 
-    if (d == NULL) { /* then it has to wait after all */
-        mpshm__lock();
-        mpshm__release_block(block);
-        mpshm__unlock();
-        return;
-    }
-    d->block = *block;
-    d->next = atomic_load(&list);
-    while (!atomic_compare_exchange_weak(&list, &d->next, d))
+void mpshm__lock_defer(struct mpshm__deferred *work)
+{
+    work->next = atomic_load(&list);
+    while (!atomic_compare_exchange_weak(&list, &work->next, work))
         ;
     if (mpshm__try_lock())
         mpshm__unlock();
@@ -70,8 +68,8 @@ void mpshm__release_deferred(const mpshm_block *block)
 
 void mpshm__reset_lock_in_child(void)
 {
-    /* The thread that forked is the only one here, and it has the lock. Then made anew, because it
-     * remembers an owner by a number that means nothing here. */
+    /* The thread that forked is the only one here, and it has the lock. The mutex is initialised
+     * again because it stores its owner as a thread id that means nothing in the child. */
     pthread_mutex_unlock(&lock);
     pthread_mutex_init(&lock, NULL);
 }

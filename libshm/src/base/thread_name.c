@@ -2,7 +2,8 @@
 #define _GNU_SOURCE
 #include <string.h>
 
-#include "internal.h"
+#include "mpshm.h"
+#include "platform/platform.h"
 
 int mpshm_set_thread_name(const char *name)
 {

@@ -1,8 +1,11 @@
 /* Every segment of every session of this user, with what is in it and who has it. */
-#define _GNU_SOURCE
 #include <string.h>
 
-#include "internal.h"
+#include "base/clock.h"
+#include "base/process_lock.h"
+#include "segment/holder.h"
+#include "session/own_session.h"
+#include "session/runtime_folder.h"
 
 struct listing {
     mpshm_info *entries;

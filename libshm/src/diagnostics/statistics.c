@@ -1,8 +1,11 @@
 /* What this process holds and what the session keeps, counted where it is. */
-#define _GNU_SOURCE
 #include <string.h>
 
-#include "internal.h"
+#include "allocator/allocator.h"
+#include "base/process_lock.h"
+#include "heap/heap.h"
+#include "segment/segment.h"
+#include "session/session.h"
 
 static void count_segment(const struct mpshm__segment *segment, mpshm_stats *out)
 {

@@ -1,8 +1,12 @@
 /* From an address to the block in which it lies, for memory that came back from somebody who kept
  * only the address: of blocks with a handle, too, which the heap knows nothing of. */
 #include <errno.h>
+#include <stddef.h>
 
-#include "internal.h"
+#include "base/process_lock.h"
+#include "reference/reference.h"
+#include "segment/address_range.h"
+#include "session/session.h"
 
 static int look(struct mpshm__segment *segment, uint64_t offset, mpshm_block *out)
 {

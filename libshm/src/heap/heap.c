@@ -1,144 +1,38 @@
-/* Blocks as malloc would give them: by address alone, for allocators that keep no handle.
+/* Blocks by address, as malloc returns them, for allocators that keep no handle.
  *
- * Note [What a process keeps]
- *   Taking a block and giving it back is some twenty atomic operations, most of them for the eyes
- * of other processes. A block that nobody else has ever heard of needs none: while it lives, its
- *   epoch is 0 (a send, a claim, a fork move it). So each thread keeps the last few such blocks
- * that were freed in it, and hands them out again. They count as held, no other thread touches
- * them, and they are given back when the thread ends, forks, or asks for statistics.
+ * Note [The thread cache]
+ *   To take a block and to free it costs some twenty atomic operations, most of which tell other
+ *   processes about it. A block that no other process has ever known of needs none of them. Such a
+ *   block has version 0, because a send, a receive and a fork all change the version. So each
+ * thread caches the last few such blocks that it freed and returns them from its next allocations.
+ * The process keeps its references to cached blocks, no other thread touches them, and the thread
+ *   releases them when it ends, forks or asks for statistics.
  *
- *   - Killed here: the sweep frees them, as all that this process held.
- *   - Forks here: the thread that forks has given back its own before. Those of other threads get
- *     the child as a holder, so their epoch is no longer 0, and they are given back when their turn
- *     comes; in the child they are held until it ends.
- *
- * Note [Whose address is it]
- *   free() must tell ours from malloc's without a lock. The ranges of the segments that serve here
- *   stand in a list; a range is emptied before its segment is unmapped, which happens only when
- *   nothing in it is held, and may then be filled with another. Whoever looks while a range is
- *   being changed may pass it by: no address that can be asked about lies in it. A version that is
- *   odd meanwhile, and another afterwards, tells. In each of these segments `index_at_page` says
- * for each page which block begins there, while it is in use. */
+ *   - The process is killed: the reaper frees them with all that the process had.
+ *   - The process forks: the thread that forks has released its own before. The blocks of other
+ *     threads get the child as a holder, so their version is no longer 0 and they are released when
+ *     their turn comes. The child keeps its references until it ends. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/mman.h>
 
-#include "internal.h"
+#include "allocator/grow.h"
+#include "allocator/size_class.h"
+#include "heap/heap.h"
+#include "reference/block.h"
+#include "segment/address_range.h"
+#include "session/fork.h"
 
-enum { RANGES = 256, THREAD_CACHE_BLOCKS = 8, THREAD_CACHE_LARGEST = 1 << 20 };
+enum { THREAD_CACHE_BLOCKS = 8, THREAD_CACHE_LARGEST = 1 << 20 };
 
-/* ---- ranges ---- */
-
-static struct {
-    _Atomic uintptr_t end; /* 0: none */
-    _Atomic uintptr_t begin;
-    struct mpshm__segment *_Atomic segment;
-    _Atomic uint32_t version;
-} ranges[RANGES];
-static _Atomic uint32_t range_count;
-
-static struct mpshm__segment *segment_at(const void *address)
+__attribute__((constructor)) static void hook_fork(void)
 {
-    uintptr_t at = (uintptr_t)address;
-    uint32_t n = atomic_load_explicit(&range_count, memory_order_acquire);
-
-    for (uint32_t r = 0; r < n; r++) {
-        uint32_t version = atomic_load_explicit(&ranges[r].version, memory_order_acquire);
-        if (at >= atomic_load_explicit(&ranges[r].begin, memory_order_acquire) &&
-            at < atomic_load_explicit(&ranges[r].end, memory_order_acquire)) {
-            struct mpshm__segment *segment =
-                atomic_load_explicit(&ranges[r].segment, memory_order_acquire);
-            if (version % 2 == 0 &&
-                atomic_load_explicit(&ranges[r].version, memory_order_relaxed) == version)
-                return segment;
-        }
-    }
-    return NULL;
+    mpshm__set_fork_hook(
+        (struct mpshm__fork_hook){mpshm__heap_before_fork, mpshm__heap_after_fork});
 }
 
-static void set_range(uint32_t r, struct mpshm__segment *segment, uintptr_t begin, uintptr_t end)
-{
-    atomic_fetch_add(&ranges[r].version, 1);
-    atomic_store(&ranges[r].begin, begin);
-    atomic_store(&ranges[r].end, end);
-    atomic_store(&ranges[r].segment, segment);
-    atomic_fetch_add(&ranges[r].version, 1);
-}
-
-int mpshm__range_register(struct mpshm__segment *segment)
-{
-    uint32_t n = atomic_load(&range_count), r = 0;
-    size_t bytes = (segment->room / MPSHM__PAGE + 1) * sizeof(uint32_t);
-    void *index_at_page;
-
-    if (segment->index_at_page != NULL)
-        return 0;
-    while (r < n && atomic_load(&ranges[r].segment) != NULL)
-        r++;
-    if (r == RANGES)
-        return -ENOSPC;
-    index_at_page = mmap(NULL, bytes, PROT_READ | PROT_WRITE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (index_at_page == MAP_FAILED)
-        return -ENOMEM;
-    segment->index_at_page = index_at_page;
-    set_range(r, segment, (uintptr_t)segment->data, (uintptr_t)segment->data + segment->room);
-    if (r == n)
-        atomic_store_explicit(&range_count, n + 1, memory_order_release);
-    return 0;
-}
-
-void mpshm__range_unregister(struct mpshm__segment *segment)
-{
-    if (segment->index_at_page == NULL)
-        return;
-    for (uint32_t r = 0; r < atomic_load(&range_count); r++)
-        if (atomic_load(&ranges[r].segment) == segment)
-            set_range(r, NULL, UINTPTR_MAX, 0);
-    munmap(segment->index_at_page, (segment->room / MPSHM__PAGE + 1) * sizeof(uint32_t));
-    segment->index_at_page = NULL;
-}
-
-static uint32_t *page_entry(struct mpshm__segment *segment, const void *address)
-{
-    return &segment->index_at_page[(uint64_t)((const char *)address - segment->data) / MPSHM__PAGE];
-}
-
-/* The entry whose block begins last at or before `at`, + 1: blocks lie in the order of their
- * entries. */
-uint32_t mpshm__index_before(struct mpshm__segment *segment, uint64_t at)
-{
-    uint32_t low = 0, high = mpshm__used(segment);
-
-    while (low < high) {
-        uint32_t middle = low + (high - low) / 2;
-        uint64_t where = atomic_load_explicit(&segment->blocks[middle].where, memory_order_relaxed);
-        if (where * 64 <= at)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static int find(struct mpshm__segment *segment, const void *address, uint32_t *out)
-{
-    uint64_t at = (uint64_t)((const char *)address - segment->data), where;
-    uint32_t entry = mpshm__index_before(segment, at);
-
-    if (entry == 0)
-        return -ENOENT;
-    where = (uint64_t)atomic_load(&segment->blocks[entry - 1].where) * 64;
-    if (where >= segment->room || where % MPSHM__PAGE != 0 ||
-        segment->index_at_page[where / MPSHM__PAGE] != entry ||
-        at - where >= atomic_load(&segment->blocks[entry - 1].nbytes))
-        return -ENOENT;
-    *out = entry - 1;
-    return 0;
-}
-
-/* ---- what a thread keeps ---- */
+/* ---- the thread cache ---- */
 
 static __thread struct {
     uint32_t count;
@@ -224,7 +118,7 @@ static void *take_cached(int strategy, uint64_t nbytes)
             continue;
         }
         atomic_store_explicit(&got.segment->blocks[got.index].nbytes, nbytes, memory_order_relaxed);
-        *page_entry(got.segment, got.data) = got.index + 1;
+        *mpshm__page_entry(got.segment, got.data) = got.index + 1;
         return got.data;
     }
     return NULL;
@@ -244,6 +138,22 @@ static void put_cached(struct mpshm__segment *segment, uint32_t i, void *data, u
 }
 
 /* ---- the heap ---- */
+
+static int find(struct mpshm__segment *segment, const void *address, uint32_t *out)
+{
+    uint64_t at = (uint64_t)((const char *)address - segment->data), where;
+    uint32_t entry = mpshm__index_before(segment, at);
+
+    if (entry == 0)
+        return -ENOENT;
+    where = (uint64_t)atomic_load(&segment->blocks[entry - 1].where) * 64;
+    if (where >= segment->room || where % MPSHM__PAGE != 0 ||
+        segment->index_at_page[where / MPSHM__PAGE] != entry ||
+        at - where >= atomic_load(&segment->blocks[entry - 1].nbytes))
+        return -ENOENT;
+    *out = entry - 1;
+    return 0;
+}
 
 int mpshm_heap_allocate(int strategy, uint64_t nbytes, int flags, void **out)
 {
@@ -268,19 +178,19 @@ int mpshm_heap_allocate(int strategy, uint64_t nbytes, int flags, void **out)
         return err;
     struct mpshm__segment *segment = block.segment;
     atomic_store(&segment->blocks[block.index].nbytes, nbytes);
-    *page_entry(segment, block.data) = block.index + 1;
+    *mpshm__page_entry(segment, block.data) = block.index + 1;
     *out = block.data;
     return 0;
 }
 
 int mpshm_heap_free(void *address)
 {
-    struct mpshm__segment *segment = segment_at(address);
+    struct mpshm__segment *segment = mpshm__segment_at(address);
     uint32_t *entry, i;
 
     if (segment == NULL)
         return 0;
-    entry = page_entry(segment, address);
+    entry = mpshm__page_entry(segment, address);
     i = *entry;
     /* None, when a fork made this memory the child's own: then it is never used again. */
     if (i-- == 0)
@@ -298,12 +208,12 @@ int mpshm_heap_free(void *address)
 
 int mpshm_heap_resize(void *address, uint64_t nbytes, uint64_t *before)
 {
-    struct mpshm__segment *segment = segment_at(address);
+    struct mpshm__segment *segment = mpshm__segment_at(address);
     uint32_t i;
 
     if (segment == NULL)
         return -ENOENT;
-    i = *page_entry(segment, address);
+    i = *mpshm__page_entry(segment, address);
     if (i == 0) /* a fork made it our own: it can only be left behind */
         i = mpshm__index_before(segment, (uint64_t)((const char *)address - segment->data));
     if (i-- == 0)
@@ -319,78 +229,9 @@ int mpshm_heap_resize(void *address, uint64_t nbytes, uint64_t *before)
 
 int mpshm_block_at(const void *address, int flags, mpshm_block *out)
 {
-    struct mpshm__segment *segment = segment_at(address);
+    struct mpshm__segment *segment = mpshm__segment_at(address);
     uint32_t i;
     int err = segment == NULL ? -ENOENT : find(segment, address, &i);
 
     return err < 0 ? err : mpshm__block_retain(segment, i, flags, out);
-}
-
-/* ---- fork ---- */
-
-static int (*keeps_private)(const void *data, uint64_t nbytes);
-
-void mpshm_set_fork_private(int (*decide)(const void *data, uint64_t nbytes))
-{
-    keeps_private = decide;
-}
-
-/* Snapshots of what the child shall have for itself, made while the parent stands still. */
-static struct snapshot {
-    struct snapshot *next;
-    struct mpshm__segment *segment;
-    uint32_t index;
-    uint64_t bytes;
-} *snapshots;
-
-static void take_snapshot(struct mpshm__segment *segment, uint32_t i)
-{
-    void *data = segment->data + (uint64_t)atomic_load(&segment->blocks[i].where) * 64;
-    uint64_t nbytes = atomic_load(&segment->blocks[i].nbytes), bytes = mpshm__pages(nbytes);
-    struct snapshot *s;
-
-    if (!keeps_private(data, nbytes))
-        return;
-    s = mmap(NULL, MPSHM__PAGE + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (s == MAP_FAILED)
-        return; /* there is no way to refuse a fork from here */
-    memcpy((char *)s + MPSHM__PAGE, data, nbytes);
-    *s = (struct snapshot){.next = snapshots, .segment = segment, .index = i, .bytes = bytes};
-    snapshots = s;
-}
-
-void mpshm__heap_before_fork(void)
-{
-    mpshm__thread_cache_flush_locked();
-    for (uint32_t r = 0; keeps_private != NULL && r < atomic_load(&range_count); r++) {
-        struct mpshm__segment *segment = atomic_load(&ranges[r].segment);
-        if (segment == NULL || segment->retained_blocks == 0)
-            continue;
-        for (uint32_t i = 0, used = mpshm__used(segment); i < used; i++) {
-            uint64_t where = (uint64_t)atomic_load(&segment->blocks[i].where) * 64;
-            if (segment->local_refs[i] != 0 && where % MPSHM__PAGE == 0 && where < segment->room &&
-                segment->index_at_page[where / MPSHM__PAGE] == i + 1)
-                take_snapshot(segment, i);
-        }
-    }
-}
-
-/* The child's copy takes the place of the shared pages, at the same address. It goes on
- * retained_blocks the block and never lets go, so that nothing else is ever met at that address. */
-void mpshm__heap_after_fork(int in_child)
-{
-    while (snapshots != NULL) {
-        struct snapshot s = *snapshots;
-        char *copy = (char *)snapshots + MPSHM__PAGE;
-        uint64_t where = (uint64_t)atomic_load(&s.segment->blocks[s.index].where) * 64;
-        if (!in_child) {
-            munmap(snapshots, MPSHM__PAGE + s.bytes);
-        } else {
-            mremap(copy, s.bytes, s.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, s.segment->data + where);
-            munmap(snapshots, MPSHM__PAGE);
-            s.segment->index_at_page[where / MPSHM__PAGE] = 0;
-            s.segment->local_refs[s.index] |= MPSHM__PRIVATE;
-        }
-        snapshots = s.next;
-    }
 }

@@ -15,18 +15,21 @@
  *   - The manager is killed: the next one begins with a look.
  *   - The manager is stopped: nothing gives way meanwhile. The cache stays within its limit. */
 #define _GNU_SOURCE
-#include <limits.h>
-#include <linux/futex.h>
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/eventfd.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
-#include "platform/linux/cgroup.h"
+#include "allocator/cache.h"
+#include "allocator/purge.h"
+#include "base/clock.h"
 #include "manager/manager.h"
+#include "platform/linux/cgroup.h"
+#include "platform/linux/futex.h"
+#include "platform/linux/memory.h"
+#include "segment/segment.h"
 
 enum {
     GROUPS = 128,
@@ -53,18 +56,6 @@ struct mpshm__cache_limit {
     struct mpshm__control *control;
 };
 
-static long futex(_Atomic uint32_t *word, int what, uint32_t value)
-{
-    return syscall(SYS_futex, word, what, value, NULL, NULL, 0);
-}
-
-void mpshm__cache_wake(struct mpshm__control *control)
-{
-    if (atomic_load_explicit(&control->cache_unwatched, memory_order_relaxed) &&
-        atomic_exchange(&control->cache_unwatched, 0))
-        futex(&control->cache_unwatched, FUTEX_WAKE, INT_MAX);
-}
-
 static void *wait_for_cached(void *arg)
 {
     struct mpshm__cache_limit *w = arg;
@@ -75,7 +66,7 @@ static void *wait_for_cached(void *arg)
         if (!unwatched && told && write(w->event_fd, &one, sizeof(one)) < 0)
             return NULL;
         told = unwatched;
-        futex(&w->control->cache_unwatched, FUTEX_WAIT, unwatched);
+        mpshm__futex_wait(&w->control->cache_unwatched, unwatched);
     }
 }
 
@@ -137,15 +128,8 @@ static uint64_t processes(const struct mpshm__control *control)
 /* The machine itself, as if it were a group. */
 static int read_machine(struct mpshm__group *group)
 {
-    char name[64];
-    unsigned long long kb, available = 0;
-    FILE *file = fopen("/proc/meminfo", "re");
+    uint64_t available = mpshm__memory_available();
 
-    while (file != NULL && fscanf(file, "%63s %llu kB", name, &kb) == 2)
-        if (strcmp(name, "MemAvailable:") == 0)
-            available = kb * 1024;
-    if (file != NULL)
-        fclose(file);
     group->limit = mpshm__memory_bytes();
     group->used = available < group->limit ? group->limit - available : 0;
     return available != 0;
@@ -222,7 +206,7 @@ static void sleep_until_something_is_cached(struct mpshm__cache_limit *w)
 {
     w->poll_at = UINT64_MAX;
     atomic_store(&w->control->cache_unwatched, 1);
-    futex(&w->control->cache_unwatched, FUTEX_WAKE, INT_MAX); /* the thread, to wait for 0 */
+    mpshm__futex_wake(&w->control->cache_unwatched); /* the thread, to wait for 0 */
     if (atomic_load(&w->control->cached_bytes) != 0) /* before anybody could see the word */
         mpshm__cache_wake(w->control);
 }

@@ -4,22 +4,24 @@
  * can be asked for again, so it may be killed at any line: the next one that a client starts reads
  * the control file, finds descriptors again, and goes on. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "manager/manager.h"
+#include "platform/platform.h"
+#include "segment/memory_object.h"
+#include "session/control_file.h"
+#include "session/runtime_folder.h"
+#include "session/slot.h"
 
 static int sooner(int a, int b)
 {

@@ -6,7 +6,9 @@
 
 #include <poll.h>
 
-#include "internal.h"
+#include "layout/segment_file.h"
+#include "session/session.h"
+#include "session/wire.h"
 
 enum {
     CLIENTS = 2 * MPSHM__SLOTS, /* some without a slot */

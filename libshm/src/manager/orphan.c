@@ -24,8 +24,14 @@
  *   the segment back after CONFIRM_WITHIN, by the same compare and exchange, so one of the two
  * wins.
  */
-#define _GNU_SOURCE
+#include <errno.h>
+
+#include "allocator/purge.h"
+#include "allocator/size_class.h"
+#include "allocator/slab.h"
+#include "base/clock.h"
 #include "manager/manager.h"
+#include "segment/segment.h"
 
 enum {
     GRACE_MS = 500,
@@ -95,7 +101,7 @@ static void purge_free_blocks(struct manager *m, struct mpshm__segment *segment)
         uint32_t c = atomic_load(&segment->metadata[k].size_class) % MPSHM__CLASSES;
         struct mpshm__slab slab;
         if (mpshm__class_bytes(c) < MPSHM__SLAB_LIMIT) {
-            if (mpshm__slab_from_rows(segment, k, slabs++, &slab) < 0)
+            if (mpshm__slab_from_table(segment, k, slabs++, &slab) < 0)
                 return; /* somebody has written into its tables */
             if (!slab_is_live(segment, &slab))
                 mpshm__purge_slab(m->session.control, segment, &slab);

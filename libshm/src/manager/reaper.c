@@ -1,10 +1,13 @@
 /* Segments and slots as the manager keeps them: descriptors held, deaths noticed, what the dead
  * have left taken back. */
 #define _GNU_SOURCE
-#include <string.h>
 #include <unistd.h>
 
+#include "allocator/cache.h"
 #include "manager/manager.h"
+#include "reference/reference.h"
+#include "segment/memory_object.h"
+#include "session/slot.h"
 
 /* ---- segments ---- */
 
@@ -124,7 +127,8 @@ void mpshm__reaper_watch(struct manager *m, int slot)
 int mpshm__reaper_map_segment(struct manager *m, uint32_t i, int fd)
 {
     struct mpshm__segment *segment;
-    int err = mpshm__segment_map(fd, i, &m->session.control->segments[i], &m->session, &segment);
+    int err = mpshm__segment_map(fd, i, &m->session.control->segments[i], m->session.id,
+                                 m->session.user, &segment);
 
     if (err < 0)
         return err;

@@ -13,14 +13,17 @@
  *   The control file itself cannot be given back its name. The manager hands out descriptors of it
  *   to who asks by the socket. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "manager/manager.h"
+#include "platform/platform.h"
+#include "session/manager_start.h"
+#include "session/runtime_folder.h"
 
 static const char *const LEAVES[] = {"", "socket", "control", "start"};
 

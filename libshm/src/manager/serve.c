@@ -1,11 +1,15 @@
 /* What clients ask of the manager, and what it answers. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "manager/manager.h"
+#include "platform/platform.h"
+#include "segment/segment.h"
+#include "session/control_file.h"
 
 static int peer_pid(int sock)
 {

@@ -1,45 +1,16 @@
 /* Blocks as a process uses them: allocated, held, released. */
-#define _GNU_SOURCE
+#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "internal.h"
-
-/* Nobody who must not wait waits for the lock either: who has it may be waiting for the manager. */
-int mpshm__lock_by_flags(int flags)
-{
-    if (flags & MPSHM_NOWAIT)
-        return mpshm__try_lock();
-    mpshm__lock();
-    return 1;
-}
-
-/* ---- retained_blocks: how many handles this process has to a block, and the one bit that says so
- * ---- */
-
-void mpshm__retain(struct mpshm__session *session, struct mpshm__segment *segment, uint32_t i)
-{
-    if (segment->local_refs[i]++ == 0) {
-        segment->retained_blocks++;
-        mpshm__add_holder(segment, i, session->slot);
-    }
-}
-
-void mpshm__release(struct mpshm__session *session, struct mpshm__segment *segment, uint32_t i)
-{
-    if (--segment->local_refs[i] == 0) {
-        segment->retained_blocks--;
-        mpshm__remove_holder(segment, i, session->slot);
-        mpshm__try_free(session->control, segment, i);
-    }
-}
-
-void mpshm__release_block(const mpshm_block *block)
-{
-    struct mpshm__segment *segment = block->segment;
-
-    mpshm__release(segment->session, segment, block->index);
-}
+#include "allocator/allocator.h"
+#include "allocator/grow.h"
+#include "base/process_lock.h"
+#include "platform/linux/memory.h"
+#include "reference/block.h"
+#include "segment/address_range.h"
+#include "segment/holder.h"
+#include "session/connection.h"
+#include "session/own_session.h"
 
 void mpshm__block_fill(mpshm_block *out, struct mpshm__segment *segment, uint32_t i)
 {
@@ -119,6 +90,34 @@ int mpshm__block_retain(struct mpshm__segment *segment, uint32_t i, int flags, m
 
 /* ---- release ---- */
 
+struct deferred_release {
+    struct mpshm__deferred work;
+    mpshm_block block;
+};
+
+static void run_release(struct mpshm__deferred *work)
+{
+    struct deferred_release *d = (struct deferred_release *)work;
+
+    mpshm__release_block(&d->block);
+    free(d);
+}
+
+static void release_deferred(const mpshm_block *block)
+{
+    struct deferred_release *d = malloc(sizeof(*d));
+
+    if (d == NULL) { /* without memory it has to wait after all */
+        mpshm__lock();
+        mpshm__release_block(block);
+        mpshm__unlock();
+        return;
+    }
+    d->work.run = run_release;
+    d->block = *block;
+    mpshm__lock_defer(&d->work);
+}
+
 void mpshm_block_release(mpshm_block *ref)
 {
     if (ref->segment == NULL)
@@ -127,7 +126,7 @@ void mpshm_block_release(mpshm_block *ref)
         mpshm__release_block(ref);
         mpshm__unlock();
     } else {
-        mpshm__release_deferred(ref);
+        release_deferred(ref);
     }
     ref->segment = NULL;
     ref->data = NULL;

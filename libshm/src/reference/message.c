@@ -1,50 +1,27 @@
-/* Messages: a handle is written for one receiver, who claims the block or takes its bytes. */
+/* Messages: a sender writes a handle for one receiver, which takes a reference to the block or
+ * copies its bytes. A message in flight is a reference: see segment_file.h, Note [References]. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <string.h>
 
-#include "internal.h"
-
-/* What travels in a message. `check` covers all before it, so that a damaged handle is told from a
- * stale one; it is no secret and protects against accidents only. */
-struct handle {
-    unsigned char session[MPSHM_ID_SIZE];
-    uint64_t segment;       /* first half of its nonce */
-    uint32_t segment_index; /* of the segment in the control file */
-    uint32_t block;
-    uint32_t generation;
-    uint32_t message; /* which bit of `outstanding`, IN_FLIGHT_OVERFLOW for none; and COPY */
-    uint64_t nbytes;
-    uint64_t check;
-};
-
-enum { IN_FLIGHT_OVERFLOW = 64, COPY = 1 << 16 };
-
-_Static_assert(sizeof(struct handle) == MPSHM_HANDLE_SIZE, "the size of a handle is public");
+#include "base/process_lock.h"
+#include "reference/block.h"
+#include "reference/handle.h"
+#include "session/connection.h"
+#include "session/own_session.h"
 
 /* ---- send ---- */
-
-static uint64_t checksum(const struct handle *handle)
-{
-    uint64_t words[offsetof(struct handle, check) / 8], h = 0xcbf29ce484222325u;
-
-    memcpy(words, handle, sizeof(words));
-    for (size_t i = 0; i < sizeof(words) / 8; i++) {
-        h = (h ^ words[i]) * 0x9e3779b97f4a7c15u; /* odd, so no change of one word is lost */
-        h ^= h >> 32;
-    }
-    return h;
-}
 
 int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
 {
     struct mpshm__segment *segment = ref->segment;
     struct mpshm__session *session = segment->session;
     struct mpshm__block *block = &segment->blocks[ref->index];
-    struct handle handle = {
+    struct mpshm__handle handle = {
         .segment_index = segment->index, .block = ref->index, .nbytes = ref->nbytes};
     uint64_t state, out, bit;
 
-    /* No lock: the caller's hold keeps the block alive, and all that changes is atomic. */
+    /* No lock: the caller's reference keeps the block alive, and every change is atomic. */
     memcpy(handle.session, session->id, MPSHM_ID_SIZE);
     handle.segment = segment->nonce[0];
     state = atomic_load(&block->state);
@@ -54,30 +31,30 @@ int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
     do {
         if (out == UINT64_MAX) {
             atomic_fetch_add(&block->in_flight_overflow, 1);
-            handle.message = IN_FLIGHT_OVERFLOW;
+            handle.message = MPSHM__NO_BIT;
             break;
         }
-        /* The search begins at another bit for each message, so that a handle that was used once
-         * is not good again for the next message. */
+        /* The search begins at another bit for each message, so that a handle that was received
+         * once is not valid again for the next message. */
         unsigned from = (unsigned)(state & 63);
         uint64_t free = ~out, turned = from ? free >> from | free << (64 - from) : free;
         handle.message = ((unsigned)__builtin_ctzll(turned) + from) % 64;
         bit = (uint64_t)1 << handle.message;
     } while (!atomic_compare_exchange_weak(&block->in_flight, &out, out | bit));
-    atomic_fetch_add(&block->state, 1); /* after, see Note [References] */
+    atomic_fetch_add(&block->state, 1); /* afterwards: see Note [References] */
     if (flags & MPSHM_COPY)
-        handle.message |= COPY;
-
-    handle.check = checksum(&handle);
-    memcpy(bytes, &handle, sizeof(handle));
+        handle.message |= MPSHM__COPIED;
+    mpshm__handle_write(&handle, bytes);
     return 0;
 }
 
-/* ---- claim ---- */
+/* ---- receive ---- */
 
+/* -ESTALE when the message was received before. */
 static int clear_in_flight(struct mpshm__block *block, uint32_t message)
 {
-    if (message < IN_FLIGHT_OVERFLOW) {
+    message &= ~(uint32_t)MPSHM__COPIED;
+    if (message < MPSHM__NO_BIT) {
         uint64_t bit = (uint64_t)1 << message;
         return atomic_fetch_and(&block->in_flight, ~bit) & bit ? 0 : -ESTALE;
     }
@@ -94,181 +71,159 @@ static int is_live(uint64_t state, uint32_t generation)
     return (state & MPSHM__LIVE) && MPSHM__GENERATION(state) == (generation & 0xffffffu);
 }
 
-static int claim(const struct handle *handle, int flags, mpshm_block *out)
+/* Attach the segment of a handle and look up its block. With MPSHM_NOWAIT only a session and a
+ * segment that are attached already will do. `with_slot` takes a slot first. */
+static int find_block(const struct mpshm__handle *handle, int flags, int with_slot,
+                      struct mpshm__session **session, struct mpshm__segment **segment)
 {
-    struct mpshm__session *session;
-    struct mpshm__segment *segment;
-    struct mpshm__block *block;
-    int err = 0;
+    int err;
 
     if ((flags & MPSHM_NOWAIT) && !mpshm__session_is_attached(handle->session))
         return -EAGAIN;
-    err = mpshm__session_attach(handle->session, mpshm__is_own_session(handle->session), &session);
+    err = mpshm__session_attach(handle->session, mpshm__is_own_session(handle->session), session);
     if (err == 0 && (flags & MPSHM_NOWAIT) &&
-        (session->slot < 0 ||
-         !mpshm__segment_is_attached(session, handle->segment_index, handle->segment)))
+        ((*session)->slot < 0 ||
+         !mpshm__segment_is_attached(*session, handle->segment_index, handle->segment)))
         err = -EAGAIN;
-    if (err == 0 && session->slot < 0)
-        err = mpshm__session_register(session);
+    if (err == 0 && with_slot && (*session)->slot < 0)
+        err = mpshm__session_register(*session);
     if (err == 0)
-        err = mpshm__segment_attach(session, handle->segment_index, handle->segment, &segment);
+        err = mpshm__segment_attach(*session, handle->segment_index, handle->segment, segment);
     if (err < 0)
         return err;
-    if (handle->block >= mpshm__used(segment))
+    if (handle->block >= mpshm__used(*segment))
         return -EBADMSG;
-    block = &segment->blocks[handle->block];
-    if (!is_live(atomic_load(&block->state), handle->generation) ||
-        (segment->local_refs[handle->block] & MPSHM__PRIVATE))
+    return is_live(atomic_load(&(*segment)->blocks[handle->block].state), handle->generation)
+               ? 0
+               : -ESTALE;
+}
+
+/* The tables are in memory that other processes can write to. */
+static int is_inside(const struct mpshm__segment *segment, uint64_t at, uint64_t nbytes)
+{
+    return nbytes <= segment->room && at <= segment->room - nbytes;
+}
+
+static int receive(const struct mpshm__handle *handle, int flags, mpshm_block *out)
+{
+    struct mpshm__session *session;
+    struct mpshm__segment *segment;
+    int err = find_block(handle, flags, 1, &session, &segment);
+
+    if (err < 0)
+        return err;
+    struct mpshm__block *block = &segment->blocks[handle->block];
+    if (segment->local_refs[handle->block] & MPSHM__PRIVATE)
         return -ESTALE;
     mpshm__retain(session, segment, handle->block);
-    /* Now it cannot be freed, unless it was already: the epoch tells. */
+    /* From here on it cannot be freed. The version tells whether it was freed before. */
     if (!is_live(atomic_fetch_add(&block->state, 1), handle->generation) ||
         atomic_load(&block->nbytes) != handle->nbytes)
         err = -ESTALE;
     else
-        err = clear_in_flight(block, handle->message & ~(uint32_t)COPY);
-    if (err < 0) {
-        mpshm__release(session, segment, handle->block);
-        return err;
+        err = clear_in_flight(block, handle->message);
+    if (err == 0) {
+        mpshm__block_fill(out, segment, handle->block);
+        if (is_inside(segment, (uint64_t)((char *)out->data - segment->data), out->nbytes))
+            return 0;
+        err = -EBADMSG;
     }
-    mpshm__block_fill(out, segment, handle->block);
-    if (out->nbytes > segment->room ||
-        (uint64_t)((char *)out->data - segment->data) > segment->room - out->nbytes) {
-        mpshm__release(session, segment, handle->block);
-        return -EBADMSG; /* a descriptor that somebody has written over */
-    }
-    return 0;
-}
-
-static int parse(const unsigned char *bytes, size_t len, struct handle *handle)
-{
-    if (len != sizeof(*handle))
-        return -EBADMSG;
-    memcpy(handle, bytes, sizeof(*handle));
-    if (handle->check != checksum(handle) ||
-        (handle->message & ~(uint32_t)COPY) > IN_FLIGHT_OVERFLOW)
-        return -EBADMSG;
-    return 0;
-}
-
-int mpshm_handle_info(const unsigned char *bytes, size_t len, uint64_t *nbytes)
-{
-    struct handle handle;
-    int err = parse(bytes, len, &handle);
-
-    if (err < 0)
-        return err;
-    *nbytes = handle.nbytes;
-    return (handle.message & COPY) != 0;
-}
-
-int mpshm_handle_alive(const unsigned char *bytes, size_t len)
-{
-    struct handle handle;
-    struct mpshm__session *session;
-    struct mpshm__segment *segment;
-    int alive = 0;
-
-    if (parse(bytes, len, &handle) < 0 || !mpshm__lock_by_flags(MPSHM_NOWAIT))
-        return 0;
-    if (mpshm__session_is_attached(handle.session) &&
-        mpshm__session_attach(handle.session, mpshm__is_own_session(handle.session), &session) ==
-            0 &&
-        session->slot >= 0 &&
-        mpshm__segment_is_attached(session, handle.segment_index, handle.segment) &&
-        mpshm__segment_attach(session, handle.segment_index, handle.segment, &segment) == 0 &&
-        handle.block < mpshm__used(segment))
-        alive = is_live(atomic_load(&segment->blocks[handle.block].state), handle.generation);
-    mpshm__unlock();
-    return alive;
+    mpshm__release(session, segment, handle->block);
+    return err;
 }
 
 int mpshm_block_receive(const unsigned char *bytes, size_t len, int flags, mpshm_block *out)
 {
-    struct handle handle;
-    int err = parse(bytes, len, &handle);
+    struct mpshm__handle handle;
+    int err = mpshm__handle_parse(bytes, len, &handle);
 
     if (err < 0)
         return err;
     if (!mpshm__lock_by_flags(flags))
         return -EAGAIN;
-    err = claim(&handle, flags, out);
+    err = receive(&handle, flags, out);
     mpshm__unlock();
     return err;
+}
+
+int mpshm_handle_alive(const unsigned char *bytes, size_t len)
+{
+    struct mpshm__handle handle;
+    struct mpshm__session *session;
+    struct mpshm__segment *segment;
+
+    if (mpshm__handle_parse(bytes, len, &handle) < 0 || !mpshm__lock_by_flags(MPSHM_NOWAIT))
+        return 0;
+    int alive = find_block(&handle, MPSHM_NOWAIT, 0, &session, &segment) == 0;
+    mpshm__unlock();
+    return alive;
 }
 
 /* ---- by value ---- */
 
 /* Note [Without a slot]
- *   Who has no slot cannot say that it holds a block. While it copies the bytes out, one more
- *   message that nobody will claim keeps the block alive. Killed here: it leaks, as if it had never
- *   been read. */
+ *   A process without a slot has no holder bit. While it copies the bytes out, one more message,
+ *   which will never be received, keeps the block alive. A process that is killed meanwhile leaves
+ *   a leak, as if the message had never been received. */
 static void retain_by_message(struct mpshm__block *block)
 {
     atomic_fetch_add(&block->in_flight_overflow, 1);
     atomic_fetch_add(&block->state, 1);
 }
 
-/* `data` NULL: the message is only taken away. */
-static int copy_out(const struct handle *handle, void *data)
+/* Copy the bytes to `data`, unless it is NULL, and receive the message. */
+static int copy_out(const struct mpshm__handle *handle, void *data)
 {
     struct mpshm__session *session;
     struct mpshm__segment *segment;
-    int err =
-        mpshm__session_attach(handle->session, mpshm__is_own_session(handle->session), &session);
+    int err = find_block(handle, 0, 0, &session, &segment);
 
-    if (err == 0)
-        err = mpshm__segment_attach(session, handle->segment_index, handle->segment, &segment);
     if (err < 0)
         return err;
-    if (handle->block >= mpshm__used(segment))
-        return -EBADMSG;
     struct mpshm__block *block = &segment->blocks[handle->block];
-    if (!is_live(atomic_load(&block->state), handle->generation))
-        return -ESTALE;
     retain_by_message(block);
-    /* Freed before that: then it was not this block that was kept, and to take it back could take
-     * somebody's message away. A leak, after a handle that was used twice. */
+    /* It was freed before that, so another block was retained. To undo it could take away a message
+     * of that block. The price is a leak, after a handle that was used twice. */
     if (!is_live(atomic_load(&block->state), handle->generation))
         return -ESTALE;
-    uint64_t at = (uint64_t)atomic_load(&block->where) * 64;
+    uint64_t at = mpshm__offset(segment, handle->block);
     if (atomic_load(&block->nbytes) != handle->nbytes)
         err = -ESTALE;
-    else if (handle->nbytes > segment->room || at > segment->room - handle->nbytes)
+    else if (!is_inside(segment, at, handle->nbytes))
         err = -EBADMSG;
     if (err == 0 && data != NULL)
         memcpy(data, segment->data + at, handle->nbytes);
     if (err == 0)
-        err = clear_in_flight(block, handle->message & ~(uint32_t)COPY);
-    clear_in_flight(block, IN_FLIGHT_OVERFLOW); /* ours */
+        err = clear_in_flight(block, handle->message);
+    clear_in_flight(block, MPSHM__NO_BIT); /* of retain_by_message */
     mpshm__try_free(session->control, segment, handle->block);
+    return err;
+}
+
+static int copy_out_locked(const struct mpshm__handle *handle, void *data)
+{
+    mpshm__lock();
+    int err = copy_out(handle, data);
+    mpshm__unlock();
     return err;
 }
 
 int mpshm_block_read(const unsigned char *bytes, size_t len, void *data, uint64_t nbytes)
 {
-    struct handle handle;
-    int err = parse(bytes, len, &handle);
+    struct mpshm__handle handle;
+    int err = mpshm__handle_parse(bytes, len, &handle);
 
     if (err < 0)
         return err;
-    if (!(handle.message & COPY) || handle.nbytes != nbytes)
+    if (!(handle.message & MPSHM__COPIED) || handle.nbytes != nbytes)
         return -EINVAL;
-    mpshm__lock();
-    err = copy_out(&handle, data);
-    mpshm__unlock();
-    return err;
+    return copy_out_locked(&handle, data);
 }
 
 int mpshm_block_discard(const unsigned char *bytes, size_t len)
 {
-    struct handle handle;
-    int err = parse(bytes, len, &handle);
+    struct mpshm__handle handle;
+    int err = mpshm__handle_parse(bytes, len, &handle);
 
-    if (err < 0)
-        return err;
-    mpshm__lock();
-    err = copy_out(&handle, NULL);
-    mpshm__unlock();
-    return err;
+    return err < 0 ? err : copy_out_locked(&handle, NULL);
 }

@@ -1,27 +1,10 @@
 /* References to blocks: taken, dropped, and what happens to a block that has none. See layout.h,
  * Note [References]. */
-#define _GNU_SOURCE
-#include "internal.h"
-
-void mpshm__clear_holders(const struct mpshm__control *control,
-                          const struct mpshm__segment *segment, uint32_t i)
-{
-    for (int w = 0; w < MPSHM__NEAR_WORDS; w++)
-        atomic_store_explicit(&segment->blocks[i].holders[w], 0, memory_order_relaxed);
-    if (atomic_load_explicit(&control->far, memory_order_relaxed))
-        for (int w = 0; w < MPSHM__FAR_WORDS; w++)
-            atomic_store_explicit(&segment->far[i].holders[w], 0, memory_order_relaxed);
-}
-
-uint64_t mpshm__holders(const struct mpshm__control *control, const struct mpshm__segment *segment,
-                        uint32_t i, int word)
-{
-    if (word < MPSHM__NEAR_WORDS)
-        return atomic_load(&segment->blocks[i].holders[word]);
-    return atomic_load(&control->far)
-               ? atomic_load(&segment->far[i].holders[word - MPSHM__NEAR_WORDS])
-               : 0;
-}
+#include "allocator/cache.h"
+#include "allocator/purge.h"
+#include "allocator/size_class.h"
+#include "reference/reference.h"
+#include "segment/holder.h"
 
 static int has_references(const struct mpshm__control *control,
                           const struct mpshm__segment *segment, uint32_t i)
@@ -41,13 +24,6 @@ static int has_references(const struct mpshm__control *control,
         if (atomic_load(&segment->far[i].holders[w]) != 0)
             return 1;
     return 0;
-}
-
-uint32_t mpshm__used(const struct mpshm__segment *segment)
-{
-    uint32_t used = atomic_load(&segment->header->used);
-
-    return used <= segment->capacity ? used : (uint32_t)segment->capacity;
 }
 
 static void push_remote_free(struct mpshm__segment *segment, uint32_t i)
@@ -77,8 +53,7 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__segment *segm
                                                  << MPSHM__GENERATION_SHIFT));
 
     /* From here on it is ours: nobody else can have won the exchange. */
-    uint32_t size_class = atomic_load(&segment->metadata[i].size_class) % MPSHM__CLASSES;
-    uint64_t size = mpshm__class_bytes(size_class);
+    uint64_t size = mpshm__block_bytes(segment, i);
     int orphan = (int)atomic_load(&h->orphan);
     uint64_t limit = atomic_load(&control->cache_limit);
 
@@ -118,4 +93,30 @@ void mpshm__forget_holders(struct mpshm__control *control, struct mpshm__segment
         /* Also what a dead one had let go of and did not live to free. */
         mpshm__try_free(control, segment, i);
     }
+}
+
+/* ---- the references of this process ---- */
+
+void mpshm__retain(struct mpshm__session *session, struct mpshm__segment *segment, uint32_t i)
+{
+    if (segment->local_refs[i]++ == 0) {
+        segment->retained_blocks++;
+        mpshm__add_holder(segment, i, session->slot);
+    }
+}
+
+void mpshm__release(struct mpshm__session *session, struct mpshm__segment *segment, uint32_t i)
+{
+    if (--segment->local_refs[i] == 0) {
+        segment->retained_blocks--;
+        mpshm__remove_holder(segment, i, session->slot);
+        mpshm__try_free(session->control, segment, i);
+    }
+}
+
+void mpshm__release_block(const mpshm_block *block)
+{
+    struct mpshm__segment *segment = block->segment;
+
+    mpshm__release(segment->session, segment, block->index);
 }

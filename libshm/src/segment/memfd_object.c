@@ -1,10 +1,12 @@
 /* The file_descriptor strategy: a sealed memfd, met by passing its descriptor. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "platform/platform.h"
+#include "segment/memory_object.h"
 
 enum { NOEXEC_SEAL = 0x0008 }; /* MFD_NOEXEC_SEAL, since Linux 6.3 */
 

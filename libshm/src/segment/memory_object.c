@@ -1,12 +1,16 @@
 /* The memory object of a segment: which strategy makes it, checks it, and meets it. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "base/descriptor.h"
+#include "platform/linux/memory.h"
+#include "platform/platform.h"
+#include "segment/memory_object.h"
 
 static void name_of(const uint64_t nonce[2], char *name)
 {
@@ -92,22 +96,9 @@ int mpshm__object_check(int strategy, int fd, uint32_t user)
     return st.st_uid == geteuid() || st.st_uid == user ? 0 : -EBADMSG;
 }
 
-/* Under vm.overcommit_memory = 2 a page of a memfd is accounted when it is first touched, and a
- * refusal at that moment is a SIGBUS. Only there does a sparse memfd need reserving. */
-static int strict_overcommit(void)
-{
-    char mode = '0';
-    int fd = (int)MPSHM__RETRY(open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC));
-
-    if (fd < 0)
-        return 0;
-    if (MPSHM__RETRY(read(fd, &mode, 1)) != 1)
-        mode = '0';
-    close(fd);
-    return mode == '2';
-}
-
+/* Under vm.overcommit_memory = 2 the kernel accounts a page of a memfd when it is first touched,
+ * and refuses with a SIGBUS. Only then must a memfd be reserved. */
 int mpshm__object_must_reserve(int strategy)
 {
-    return strategy == MPSHM_FILE_SYSTEM || strict_overcommit();
+    return strategy == MPSHM_FILE_SYSTEM || mpshm__strict_overcommit();
 }

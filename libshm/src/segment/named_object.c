@@ -1,10 +1,12 @@
 /* The file_system strategy: a POSIX shared memory object whose name is 128 random bits. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "platform/platform.h"
+#include "segment/memory_object.h"
 
 int mpshm__named_create(const char *name, uint64_t size)
 {

@@ -1,6 +1,7 @@
 /* Reserve the bytes of a file before anybody can touch them, so that a full file system is an
  * error code and not a SIGBUS. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -8,7 +9,9 @@
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
 
-#include "internal.h"
+#include "platform/platform.h"
+#include "segment/memory_object.h"
+#include "segment/reserve.h"
 
 /* One call reserves at most this much. A signal makes posix_fallocate give up and free what that
  * call had reserved, so a large request in one piece might never finish under a profiler's timer.

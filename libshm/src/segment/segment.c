@@ -1,6 +1,6 @@
 /* Segments: made, met, mapped once, and unmapped. */
 #define _GNU_SOURCE
-#include <fcntl.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -9,7 +9,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "platform/platform.h"
+#include "segment/address_range.h"
+#include "segment/memory_object.h"
+#include "segment/reserve.h"
+#include "segment/segment.h"
 
 enum {
     FIRST = 1 << 26, /* data of the first segment of a process */
@@ -168,8 +172,7 @@ void mpshm__segment_unmap(struct mpshm__segment *segment)
  * for a block larger than it would have been has just that block. */
 static void measure(struct mpshm__segment_header *plan, uint64_t size, uint64_t need)
 {
-    uint64_t bytes = mpshm__class_bytes(mpshm__class_of(need));
-    uint64_t least = mpshm__pages(bytes < MPSHM__SLAB_BYTES ? MPSHM__SLAB_BYTES : bytes);
+    uint64_t least = mpshm__pages(need < MPSHM__SLAB_BYTES ? MPSHM__SLAB_BYTES : need);
 
     plan->capacity = LEAST_ENTRIES;
     if (size > least && size / BYTES_PER_ENTRY > LEAST_ENTRIES)
@@ -258,11 +261,11 @@ static int sound(const struct mpshm__segment_header *h, uint64_t size,
 }
 
 int mpshm__segment_map(int fd, uint32_t index, const struct mpshm__segment_entry *entry,
-                       const struct mpshm__session *session, struct mpshm__segment **out)
+                       const unsigned char *session, uint32_t user, struct mpshm__segment **out)
 {
     struct mpshm__segment *segment;
     struct stat st;
-    int err = mpshm__object_check((int)atomic_load(&entry->strategy), fd, session->user);
+    int err = mpshm__object_check((int)atomic_load(&entry->strategy), fd, user);
 
     if (err < 0)
         return err;
@@ -273,7 +276,7 @@ int mpshm__segment_map(int fd, uint32_t index, const struct mpshm__segment_entry
     err = map(fd, (uint64_t)st.st_size, &segment);
     if (err < 0)
         return err;
-    if (!sound(segment->header, (uint64_t)st.st_size, entry, session->id)) {
+    if (!sound(segment->header, (uint64_t)st.st_size, entry, session)) {
         munmap(segment->header, segment->size);
         free(segment);
         return -ESTALE;
@@ -286,4 +289,11 @@ int mpshm__segment_map(int fd, uint32_t index, const struct mpshm__segment_entry
     segment->index = index;
     *out = segment;
     return 0;
+}
+
+uint32_t mpshm__used(const struct mpshm__segment *segment)
+{
+    uint32_t used = atomic_load(&segment->header->used);
+
+    return used <= segment->capacity ? used : (uint32_t)segment->capacity;
 }

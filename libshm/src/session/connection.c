@@ -1,12 +1,16 @@
 /* What a client says to the manager of its session: it introduces itself, registers segments, asks
  * for those of others, and introduces its children. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "base/clock.h"
+#include "segment/segment.h"
+#include "session/connection.h"
+#include "session/control_file.h"
+#include "session/manager_start.h"
+#include "session/slot.h"
 
 enum { ANSWER_WITHIN_S = 10, GIVE_IT_A_REST_S = 10 };
 
@@ -51,12 +55,11 @@ static int converse(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
 int mpshm__worth_another(int err, int attempt)
 {
     long ms = attempt == 0 ? 0 : attempt < 20 ? 2 : 20;
-    struct timespec pause = {.tv_nsec = ms * 1000000};
 
     if (err != -ECONNRESET && err != -EBADMSG && err != -EPIPE && err != -ENOTCONN &&
         err != -ECONNREFUSED)
         return 0;
-    nanosleep(&pause, NULL);
+    mpshm__sleep_ms(ms);
     return 1;
 }
 
@@ -223,7 +226,7 @@ void mpshm__manager_replace(struct mpshm__session *session, int control_fd)
     for (int ms = 0; sock >= 0 && ms < 100 && control_fd >= 0 &&
                      mpshm__byte_is_locked(control_fd, MPSHM__MANAGER_BYTE);
          ms++)
-        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+        mpshm__sleep_ms(1);
     /* One that lives may be stopped, and is not waited for. */
     if (control_fd < 0 || !mpshm__byte_is_locked(control_fd, MPSHM__MANAGER_BYTE))
         mpshm__session_register(session);

@@ -31,7 +31,19 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "base/process_lock.h"
+#include "segment/holder.h"
+#include "session/connection.h"
+#include "session/control_file.h"
+#include "session/fork.h"
+#include "session/slot.h"
+
+static struct mpshm__fork_hook hook;
+
+void mpshm__set_fork_hook(struct mpshm__fork_hook h)
+{
+    hook = h;
+}
 
 static struct {
     int fd, sock, slot;
@@ -66,19 +78,11 @@ static void leak(const struct mpshm__segment *segment, uint32_t i, int slot)
     atomic_fetch_add(&segment->blocks[i].state, 1);
 }
 
-uint64_t mpshm__session_retained(const struct mpshm__session *session)
-{
-    uint64_t sum = 0;
-
-    for (uint32_t a = 0; a < session->segment_top; a++)
-        sum += session->segments[a] != NULL ? session->segments[a]->retained_blocks : 0;
-    return sum;
-}
-
 static void prepare(void)
 {
     mpshm__lock(); /* no other thread is in the middle of anything */
-    mpshm__heap_before_fork();
+    if (hook.before != NULL)
+        hook.before();
     for (int t = 0; t < MPSHM__SESSIONS; t++) {
         struct mpshm__session *session = mpshm__sessions[t];
         child[t].fd = child[t].sock = child[t].slot = -1;
@@ -110,7 +114,8 @@ static void close_copies(int t)
 
 static void in_parent(void)
 {
-    mpshm__heap_after_fork(0);
+    if (hook.after != NULL)
+        hook.after(0);
     for (int t = 0; t < MPSHM__SESSIONS; t++)
         close_copies(t);
     mpshm__unlock();
@@ -177,7 +182,8 @@ static void in_child(void)
             become_a_process(mpshm__sessions[t], t);
     if (mpshm__sessions[0] != NULL)
         mpshm__fd_reserve(mpshm__fd_get(&mpshm__sessions[0]->control_fd));
-    mpshm__heap_after_fork(1);
+    if (hook.after != NULL)
+        hook.after(1);
     mpshm__reset_lock_in_child();
 }
 

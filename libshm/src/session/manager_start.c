@@ -5,6 +5,7 @@
  * the queue from the moment of bind, nobody polls for a socket to appear, and of many who need a
  * manager at once one starts it. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -13,14 +14,16 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "base/clock.h"
+#include "platform/platform.h"
+#include "session/control_file.h"
+#include "session/manager_start.h"
+#include "session/runtime_folder.h"
+#include "session/slot.h"
 
 enum { ANSWER_WITHIN_S = 10, HEALED_WITHIN_S = 2, BACKLOG = 256 };
 
@@ -90,13 +93,6 @@ static int nobody_listens(int err)
     return err == -ECONNREFUSED || err == -ENOENT;
 }
 
-static void pause_a_moment(void)
-{
-    struct timespec pause = {.tv_nsec = 2000000};
-
-    nanosleep(&pause, NULL);
-}
-
 /* A manager that is stopped accepts nobody; it must not stop us for ever. */
 static int connect_within(const struct mpshm__session *session)
 {
@@ -108,7 +104,7 @@ static int connect_within(const struct mpshm__session *session)
             return sock;
         if (mpshm__now_ns() > until)
             return -ETIMEDOUT;
-        pause_a_moment();
+        mpshm__sleep_ms(2);
     }
 }
 
@@ -174,7 +170,7 @@ static int lock_start(const struct mpshm__session *session)
             close(fd);
             return -ETIMEDOUT; /* who holds it is stopped */
         }
-        pause_a_moment();
+        mpshm__sleep_ms(2);
     }
 }
 
@@ -245,7 +241,7 @@ static int start(struct mpshm__session *session)
             err = -ETIMEDOUT;
             break;
         }
-        pause_a_moment();
+        mpshm__sleep_ms(2);
     }
     if (control >= 0)
         close(control);

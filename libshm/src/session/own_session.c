@@ -1,10 +1,15 @@
 /* The session in which this process allocates: its name, how a child gets it, how one enters. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "base/process_lock.h"
+#include "platform/platform.h"
+#include "session/connection.h"
+#include "session/control_file.h"
+#include "session/own_session.h"
 
 static unsigned char own_id[MPSHM_ID_SIZE];
 static int own_is_set;

@@ -1,22 +1,32 @@
-/* A session as one process sees it: its slot, its manager, the segments that it has met. */
+/* The sessions that this process has attached. */
 #define _GNU_SOURCE
-#include <fcntl.h>
-#include <stdio.h>
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "internal.h"
-
-/* Descriptors of others' segments that are kept open, so that they can be registered again when the
- * manager is killed after their owner. Few, because descriptors are scarce. */
-enum { FOREIGN_FDS = 4 };
+#include "base/process_lock.h"
+#include "platform/linux/process.h"
+#include "segment/segment.h"
+#include "session/connection.h"
+#include "session/control_file.h"
+#include "session/fork.h"
+#include "session/manager_start.h"
+#include "session/session.h"
 
 struct mpshm__session *mpshm__sessions[MPSHM__SESSIONS];
+
+uint64_t mpshm__session_retained(const struct mpshm__session *session)
+{
+    uint64_t sum = 0;
+
+    for (uint32_t a = 0; a < session->segment_top; a++)
+        sum += session->segments[a] != NULL ? session->segments[a]->retained_blocks : 0;
+    return sum;
+}
 
 static void leave(struct mpshm__session *session)
 {
@@ -104,19 +114,14 @@ int mpshm__session_attach(const unsigned char *id, int is_own, struct mpshm__ses
     return 0;
 }
 
-/* Another thread of the parent may have forked while the descriptor was on its way: then that child
- * has a copy, and a lock through it would outlive this process. Takes `fd` over. */
-static int alone(int fd)
+/* Open the descriptor again. Another thread of the parent may have forked while it was on its way;
+ * that child has a copy, and a lock through it would outlive this process. Takes `fd` over. */
+static int description_of_own(int fd)
 {
-    char path[32];
-    int own;
+    int own = fd < 0 ? -1 : mpshm__reopen(fd);
 
-    if (fd < 0)
-        return fd;
-    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
-    own = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC));
     if (own < 0)
-        return fd; /* no /proc: that one has to do */
+        return fd; /* without /proc, use the one that there is */
     close(fd);
     return own;
 }
@@ -125,7 +130,7 @@ int mpshm__session_attach_inherited(const unsigned char *id, int control_fd, int
 {
     struct mpshm__session *session = mpshm__sessions[0] == NULL ? blank(id) : NULL;
 
-    control_fd = alone(control_fd);
+    control_fd = description_of_own(control_fd);
     int err = session == NULL ? -ENOMEM : mpshm__session_open_fd(session, control_fd);
 
     if (err < 0) { /* there already, or not to be had: then by the path */
@@ -142,141 +147,6 @@ int mpshm__session_attach_inherited(const unsigned char *id, int control_fd, int
     mpshm__sessions[0] = session;
     return 0;
 }
-
-/* ---- segments ---- */
-
-static void put(struct mpshm__session *session, struct mpshm__segment *segment)
-{
-    segment->session = session;
-    session->segments[segment->index] = segment;
-    if (segment->index >= session->segment_top)
-        session->segment_top = segment->index + 1;
-}
-
-static void drop(struct mpshm__session *session, uint32_t i)
-{
-    if (session->segments[i]->fd.number >= 0 && !session->segments[i]->own)
-        session->foreign_fds--;
-    mpshm__segment_unmap(session->segments[i]);
-    session->segments[i] = NULL;
-}
-
-void mpshm__drop_stale_segments(struct mpshm__session *session)
-{
-    for (uint32_t i = 0; i < session->segment_top; i++) {
-        struct mpshm__segment *segment = session->segments[i];
-        if (segment != NULL && !segment->own && segment->retained_blocks == 0 &&
-            atomic_load(&session->control->segments[i].nonce[0]) != segment->nonce[0])
-            drop(session, i);
-    }
-}
-
-int mpshm__segment_insert(struct mpshm__session *session, struct mpshm__segment *segment)
-{
-    mpshm__drop_stale_segments(session);
-    if (session->segments[segment->index] != NULL)
-        return -ESTALE;
-    put(session, segment);
-    return 0;
-}
-
-int mpshm__segment_register(struct mpshm__session *session, struct mpshm__segment *segment)
-{
-    int err = 0;
-
-    for (int attempt = 0; attempt < MPSHM__ATTEMPTS; attempt++) {
-        err = mpshm__session_register(session);
-        if (err < 0)
-            return err;
-        err = mpshm__offer_segment(session, segment, 0);
-        if (err == 0 && session->segments[segment->index] != NULL) { /* of a segment that is gone */
-            if (session->segments[segment->index]->retained_blocks != 0)
-                return -ESTALE;
-            drop(session, segment->index);
-        }
-        if (err == 0) {
-            put(session, segment);
-            return 0;
-        }
-        if (!mpshm__worth_another(err, attempt))
-            return err;
-        mpshm__disconnect(session);
-    }
-    return err;
-}
-
-int mpshm__segment_is_attached(const struct mpshm__session *session, uint32_t index,
-                               uint64_t nonce0)
-{
-    return index < MPSHM__SEGMENTS && session->segments[index] != NULL &&
-           session->segments[index]->nonce[0] == nonce0;
-}
-
-/* By name where it has one; from the manager, who has them all; and from the owner's /proc when the
- * manager does not answer. */
-static int descriptor_of(struct mpshm__session *session, uint32_t index)
-{
-    const struct mpshm__segment_entry *entry = &session->control->segments[index];
-    struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET, .a = index};
-    int err, fd = -1;
-
-    if (atomic_load(&entry->strategy) == MPSHM_FILE_SYSTEM) {
-        uint64_t nonce[2] = {atomic_load(&entry->nonce[0]), atomic_load(&entry->nonce[1])};
-        do
-            fd = mpshm__object_open_name(nonce);
-        while (mpshm__fd_use_reserve(fd));
-        if (fd >= 0)
-            return fd;
-    }
-    err = mpshm__ask(session, &frame, &fd);
-    if (err == 0 && fd >= 0)
-        return fd;
-    fd = mpshm__object_from_owner(entry);
-    return fd >= 0 ? fd : err < 0 ? err : -EBADMSG;
-}
-
-int mpshm__segment_attach(struct mpshm__session *session, uint32_t index, uint64_t nonce0,
-                          struct mpshm__segment **out)
-{
-    struct mpshm__segment *segment;
-    struct mpshm__segment_entry *entry;
-    int fd, err;
-
-    if (index >= MPSHM__SEGMENTS)
-        return -EBADMSG;
-    if (mpshm__segment_is_attached(session, index, nonce0)) {
-        *out = session->segments[index];
-        return 0;
-    }
-    entry = &session->control->segments[index];
-    if (atomic_load(&entry->nonce[0]) != nonce0)
-        return -ESTALE;
-    mpshm__drop_stale_segments(session);
-    if (session->segments[index] != NULL)
-        return -ESTALE; /* blocks of a segment that the control file has forgotten */
-    fd = descriptor_of(session, index);
-    if (fd < 0)
-        return fd;
-    err = mpshm__segment_map(fd, index, entry, session, &segment);
-    if (err < 0) {
-        close(fd);
-        return err;
-    }
-    /* What the reserve has lent goes back first. */
-    if (segment->strategy == MPSHM_FILE_DESCRIPTOR && session->foreign_fds < FOREIGN_FDS &&
-        mpshm__fd_reserved() > 0) {
-        mpshm__fd_set(&segment->fd, fd);
-        session->foreign_fds++;
-    } else {
-        close(fd);
-    }
-    mpshm__fd_reserve(mpshm__fd_get(&session->control_fd));
-    put(session, segment);
-    *out = segment;
-    return 0;
-}
-
-/* ---- leaving ---- */
 
 /* A session that no manager looks after, because none was needed or because it was killed, is
  * cleaned up by the last process that leaves it in good order. A process that is killed cleans up

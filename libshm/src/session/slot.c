@@ -1,11 +1,15 @@
 /* Slots: which number a process has in its session, and whether it still lives. See layout.h, Note
  * [Who is alive]. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "base/clock.h"
+#include "layout/segment_file.h"
+#include "platform/linux/process.h"
+#include "platform/platform.h"
+#include "session/slot.h"
 
 static struct flock byte_at(int at)
 {
@@ -67,7 +71,6 @@ static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
         }
         atomic_store(&slot->by_pid, lock == MPSHM__NO_LOCKS);
         atomic_store(&slot->making[0], 0);
-        atomic_store(&slot->joined_ns, mpshm__now_ns());
         mpshm__sign_slot(slot, getpid());
         /* Before anything is held with it: who looks for references looks at far slots from now. */
         if (i >= MPSHM__NEAR)
@@ -83,12 +86,11 @@ int mpshm__take_slot(struct mpshm__control *control, int control_fd)
 {
     enum { WITHIN_MS = 500 };
     uint64_t give_up = mpshm__now_ns() + WITHIN_MS * 1000000ull;
-    struct timespec pause = {.tv_nsec = 1000000};
     int busy, slot;
 
     while ((slot = take_slot(control, control_fd, &busy)) == -EUSERS && busy &&
            mpshm__now_ns() < give_up)
-        nanosleep(&pause, NULL);
+        mpshm__sleep_ms(1);
     return slot;
 }
 

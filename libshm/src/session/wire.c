@@ -1,18 +1,15 @@
-/* Frames between client and manager: one datagram each, so there is no half of one. */
+/* Frames between client and manager. Each is one datagram, so a frame is never received in part. */
 #define _GNU_SOURCE
+#include <errno.h>
 #include <poll.h>
-#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "base/clock.h"
+#include "base/descriptor_passing.h"
+#include "session/wire.h"
 
-union control_room {
-    struct cmsghdr align;
-    char buf[CMSG_SPACE(4 * sizeof(int))];
-};
-
-/* Until the socket is ready, but not beyond that time: a signal does not begin it anew. */
+/* Wait until the socket is ready, at most until that time however many signals arrive. */
 static int wait_for(int sock, short what, uint64_t until)
 {
     for (;;) {
@@ -32,73 +29,33 @@ static int wait_for(int sock, short what, uint64_t until)
 
 int mpshm__send_frame(int sock, const struct mpshm__frame *frame, int fd, uint64_t until)
 {
-    union control_room room = {0};
-    struct iovec iov = {.iov_base = (void *)frame, .iov_len = sizeof(*frame)};
-    struct msghdr msg = {.msg_iov = &iov, .msg_iovlen = 1};
     long sent;
     int err;
 
-    if (fd >= 0) {
-        msg.msg_control = room.buf;
-        msg.msg_controllen = CMSG_SPACE(sizeof(int));
-        struct cmsghdr *cmsg = CMSG_FIRSTHDR(&msg);
-        cmsg->cmsg_level = SOL_SOCKET;
-        cmsg->cmsg_type = SCM_RIGHTS;
-        cmsg->cmsg_len = CMSG_LEN(sizeof(int));
-        memcpy(CMSG_DATA(cmsg), &fd, sizeof(int));
-    }
-    do {
-        sent = MPSHM__RETRY(sendmsg(sock, &msg, MSG_NOSIGNAL | MSG_DONTWAIT));
-        if (sent < 0 && errno == EAGAIN && (err = wait_for(sock, POLLOUT, until)) < 0)
+    while ((sent = mpshm__send_message(sock, frame, sizeof(*frame), fd, MSG_DONTWAIT)) == -EAGAIN)
+        if ((err = wait_for(sock, POLLOUT, until)) < 0)
             return err;
-    } while (sent < 0 && errno == EAGAIN);
     if (sent < 0)
-        return errno == EPIPE ? -ECONNRESET : -errno;
+        return sent == -EPIPE ? -ECONNRESET : (int)sent;
     return sent == sizeof(*frame) ? 0 : -EIO;
 }
 
 int mpshm__recv_frame(int sock, struct mpshm__frame *frame, int *fd, uint64_t until)
 {
-    union control_room room;
-    struct iovec iov = {.iov_base = frame, .iov_len = sizeof(*frame)};
-    struct msghdr msg = {.msg_iov = &iov,
-                         .msg_iovlen = 1,
-                         .msg_control = room.buf,
-                         .msg_controllen = sizeof(room.buf)};
-    int count = 0, got = -1, err = 0;
+    int got = -1, err;
     long n;
 
-    while ((n = MPSHM__RETRY(recvmsg(sock, &msg, MSG_CMSG_CLOEXEC | MSG_DONTWAIT))) < 0) {
-        if (errno != EAGAIN)
-            return -errno;
+    while ((n = mpshm__receive_message(sock, frame, sizeof(*frame), &got, MSG_DONTWAIT)) == -EAGAIN)
         if ((err = wait_for(sock, POLLIN, until)) < 0)
             return err;
+    if (n < 0)
+        return (int)n;
+    if (n == sizeof(*frame) && frame->magic == MPSHM__WIRE) {
+        *fd = got;
+        return 0;
     }
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(&msg); c != NULL; c = CMSG_NXTHDR(&msg, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        size_t here = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < here; i++) {
-            int one;
-            memcpy(&one, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-            if (count++ == 0)
-                got = one;
-            else
-                close(one);
-        }
-    }
-    if (n == 0 && count == 0)
-        err = -ECONNRESET;
-    else if (n != sizeof(*frame) || (msg.msg_flags & MSG_TRUNC) || frame->magic != MPSHM__WIRE ||
-             count > 1)
-        err = -EBADMSG;
-    else if (msg.msg_flags & MSG_CTRUNC)
-        err = -EMFILE; /* this process has no descriptor left to receive it in */
-    if (err < 0) {
-        if (got >= 0)
-            close(got);
-        return err;
-    }
-    *fd = got;
-    return 0;
+    err = n == 0 && got < 0 ? -ECONNRESET : -EBADMSG;
+    if (got >= 0)
+        close(got);
+    return err;
 }

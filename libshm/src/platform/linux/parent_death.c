@@ -4,7 +4,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "mpshm.h"
+#include "platform/platform.h"
 
 int mpshm_set_pdeathsig(int signum, int parent)
 {

@@ -1,17 +1,18 @@
-/* Messages that carry descriptors, and who is at the other end, on Linux. */
+/* Messages that carry descriptors, and the peer of a socket, on Linux. */
 #define _GNU_SOURCE
 #include <sys/socket.h>
 
-#include "internal.h"
+#include "mpshm.h"
+#include "platform/platform.h"
 
-long mpshm__sendmsg(int sock, const struct msghdr *msg)
+long mpshm__sendmsg(int sock, const struct msghdr *msg, int flags)
 {
-    return MPSHM__RETRY(sendmsg(sock, msg, MSG_NOSIGNAL));
+    return MPSHM__RETRY(sendmsg(sock, msg, flags | MSG_NOSIGNAL));
 }
 
-long mpshm__recvmsg(int sock, struct msghdr *msg)
+long mpshm__recvmsg(int sock, struct msghdr *msg, int flags)
 {
-    return MPSHM__RETRY(recvmsg(sock, msg, MSG_CMSG_CLOEXEC));
+    return MPSHM__RETRY(recvmsg(sock, msg, flags | MSG_CMSG_CLOEXEC));
 }
 
 long mpshm_peer_uid(int sock)

@@ -2,7 +2,8 @@
 #define _GNU_SOURCE
 #include <sys/prctl.h>
 
-#include "internal.h"
+#include "mpshm.h"
+#include "platform/platform.h"
 
 int mpshm__name_thread(const char *name)
 {

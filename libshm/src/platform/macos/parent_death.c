@@ -3,13 +3,16 @@
  * As on Linux, a fork takes it back: the child has no such thread and may ask for its own. Other
  * than on Linux the parent is the process, not the thread that forked, and an exec takes it back
  * too. */
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <sys/event.h>
-#include <fcntl.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "mpshm.h"
+#include "platform/platform.h"
 
 static _Atomic int wanted;  /* the signal, or 0 */
 static _Atomic int watched; /* the pid of the process whose thread is waiting */

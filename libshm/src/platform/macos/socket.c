@@ -1,26 +1,27 @@
-/* Messages that carry descriptors, and who is at the other end, on macOS.
+/* Messages that carry descriptors, and the peer of a socket, on macOS.
  *
- * There is no flag that receives a descriptor close-on-exec: it is set afterwards, and a fork and
- * exec by another thread in between takes the descriptor along. */
+ * No flag receives a descriptor close-on-exec. It is set afterwards, so a child that another thread
+ * forks and execs in between inherits the descriptor. */
 #include <fcntl.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "internal.h"
+#include "mpshm.h"
+#include "platform/platform.h"
 
-long mpshm__sendmsg(int sock, const struct msghdr *msg)
+long mpshm__sendmsg(int sock, const struct msghdr *msg, int flags)
 {
     int on = 1;
 
     if (setsockopt(sock, SOL_SOCKET, SO_NOSIGPIPE, &on, sizeof(on)) < 0)
         return -1;
-    return MPSHM__RETRY(sendmsg(sock, msg, 0));
+    return MPSHM__RETRY(sendmsg(sock, msg, flags));
 }
 
-long mpshm__recvmsg(int sock, struct msghdr *msg)
+long mpshm__recvmsg(int sock, struct msghdr *msg, int flags)
 {
-    long n = MPSHM__RETRY(recvmsg(sock, msg, 0));
+    long n = MPSHM__RETRY(recvmsg(sock, msg, flags));
 
     if (n < 0)
         return n;

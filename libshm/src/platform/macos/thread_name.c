@@ -1,7 +1,8 @@
 /* The name of the calling thread, as macOS keeps it. */
 #include <pthread.h>
 
-#include "internal.h"
+#include "mpshm.h"
+#include "platform/platform.h"
 
 int mpshm__name_thread(const char *name)
 {

@@ -4,9 +4,10 @@
  * messages and carry descriptors, locks that belong to an open file (F_OFD_SETLK), holes in shared
  * mappings, /proc. Until each of these has a twin, a clear -ENOSYS is better than something that
  * nobody has ever seen run. What releases, frees or looks has nothing to do and says so. */
+#include <errno.h>
 #include <string.h>
 
-#include "internal.h"
+#include "mpshm.h"
 
 int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out)
 {

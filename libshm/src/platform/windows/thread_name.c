@@ -1,7 +1,8 @@
 /* The name of the calling thread, as Windows keeps it (since Windows 10, version 1607). */
 #include <windows.h>
 
-#include "internal.h"
+#include "mpshm.h"
+#include "platform/platform.h"
 
 int mpshm__name_thread(const char *name)
 {

@@ -1,7 +1,9 @@
 /* What Unix has and Windows has not: a signal at the parent's death, descriptors sent over a
  * socket, and the user at its other end. A job object and DuplicateHandle do such things, asked for
  * by the other side, so they would not fit these functions. */
-#include "internal.h"
+#include <errno.h>
+
+#include "mpshm.h"
 
 int mpshm_set_pdeathsig(int signum, int parent)
 {

@@ -11,7 +11,8 @@ static int nothing_is_left(void)
     return entries_in(runtime_dir, "mpshm-") == 0 &&
            (!own_dev_shm || entries_in("/dev/shm", "mpshm-") == 0);
 }
-#include "internal.h"
+#include "segment/segment.h"
+#include "session/manager_start.h"
 
 /* A process that is killed closes its descriptors a moment later, one after the other. */
 static int has_hung_up(struct mpshm__session *session)
