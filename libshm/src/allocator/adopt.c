@@ -1,38 +1,39 @@
-/* A segment that its dead owner has left, made one's own.
+/* Rebuild the owner's private state in a segment whose owner is dead.
  *
  * Note [What an adopter believes]
  *
- *   Which blocks are free stands in the table; in which list of its owner a free block is stood in
- *   the dead owner's private memory. A block that is not live may be in one of these places:
+ *   The table tells which blocks are free. Only the dead owner's private memory told in which of
+ *   its lists a free block was. A block that is not live may be in one of these places:
  *
- *        the owner's           page state has        who has it now
- *        private lists         LISTED                nobody: the adopter takes it
- *        returned list         nothing, or LISTED    nobody: the adopter takes it
- *        hands (allocating)    IN_USE                nobody, but that cannot be told from:
- *        -                     IN_USE, or DIRTY      a process that lives, and that has exchanged
- *                                                    the state and will push it to the returned
- *                                                    list in a moment
+ *        place                 page state has        present holder
+ *        private lists         LISTED                no process: the adopter takes it
+ *        remote-free list      nothing, or LISTED    no process: the adopter takes it
+ *        being allocated       IN_USE                no process, but this looks the same as:
+ *        being freed           IN_USE, or DIRTY      a living process, which has replaced the
+ *                                                    state and is about to push the block to the
+ *                                                    remote-free list
  *
- *   To list a block of the last kind is the one thing that must not happen: it would come back over
- *   the returned list, be in two lists, and belong to two arrays. So LISTED is what counts. An
- * owner sets it when it puts a block into a list and clears it when it takes one out; what neither
- * has the flag nor comes over the returned list is left. That is at most one block for each process
- *   that was killed, until the segment goes.
+ *   The adopter must not list a block of the last kind: it would come back over the remote-free
+ *   list, be in two lists, and belong to two arrays. So the adopter goes by LISTED. An owner sets
+ *   it when it puts a block into a list and clears it when it takes one out. The adopter leaves a
+ *   block that neither has the flag nor comes over the remote-free list. That is at most one block
+ *   for each process that was killed, until the segment goes.
  *
- *   The returned list is emptied in two walks:
+ *   The remote-free list is drained in two walks:
  *
  *       head -> c -> b -> a          walk, and set LISTED in c, b, a; the list stays as it is
- *       head -> d -> c -> b -> a     (somebody frees d meanwhile)
- *       exchange(head, none)         now d, c, b, a are ours
+ *       head -> d -> c -> b -> a     (another process frees d meanwhile)
+ *       exchange(head, none)         now d, c, b, a are the owner's
  *       walk again: list all, set LISTED where it is not (d)
  *
- *   - An owner is killed before the exchange: a, b, c are LISTED and still in the returned list.
- * The adopter empties that list first, and only then lists the entries that are LISTED: each once.
+ *   - The owner is killed before the exchange: a, b, c are LISTED and still in the remote-free
+ *     list. The adopter drains that list first, and only then lists the LISTED blocks: each once.
  *   - After the exchange: a, b and c are LISTED. d is lost, until the segment goes.
- *   - The adopter is killed before it has confirmed (orphan.c): the manager has it as before.
- *   - In the middle of what follows here: as an owner that is killed while it empties the list. All
- *     else that is written here is private.
- *   - It forks here: it does not, the process's lock is taken. */
+ *   - The adopter is killed before it has confirmed (orphan.c): the manager has the segment as
+ *     before.
+ *   - The adopter is killed after that: as an owner that is killed while it drains the list. All
+ *     else that it writes here is private.
+ *   - The adopter cannot fork here, because it has the process lock. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -71,14 +72,14 @@ int mpshm__segment_adopt(struct mpshm__control *control, struct mpshm__segment *
     if (err < 0)
         return err;
     mpshm__drain_remote_free(segment);
-    /* That has listed some; here all are, each once. */
+    /* That listed some blocks. This lists all of them, each once. */
     memset(segment->free_dirty, 0, sizeof(segment->free_dirty));
     memset(segment->free_zero, 0, sizeof(segment->free_zero));
     for (uint32_t i = used; i-- > 0;) {
         uint8_t state = atomic_load(&segment->metadata[i].page_state);
         if (MPSHM__PAGE_STATE(state) == MPSHM__DIRTY)
             counted += mpshm__block_bytes(segment, i);
-        /* How far its pages are reserved is not known: that is done again. */
+        /* It is not known how many of its pages are reserved, so they are reserved again. */
         if (segment->must_reserve)
             segment->committed[i] = 0;
         if (state & MPSHM__LISTED)

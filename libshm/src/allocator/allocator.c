@@ -1,7 +1,8 @@
-/* Allocation in an own segment: a warm block of the class, a cold one, or new ground.
+/* Allocation in an own segment: a free block of the class with its pages, one without, or fresh
+ * space at the end of the segment.
  *
- * All of it is private to the owner and under its process's lock, except the list of returned
- * blocks, which everybody pushes to and the owner empties in one exchange. */
+ * All state is private to the owner and guarded by its process lock, except the remote-free list.
+ * Every process pushes to that list, and the owner empties it with one exchange. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -15,10 +16,11 @@
 
 enum {
     ENTRIES_AT_A_TIME = 1024,
-    ZERO_BY_PURGE = 1 << 20, /* from this size on, zeroed memory is memory never written to */
+    ZERO_BY_PURGE = 1
+        << 20, /* zeroed blocks of at least this size are purged instead of overwritten */
 };
 
-/* Into a list of ours. Whoever adopts this segment one day goes by the flag, see adopt.c. */
+/* Put a block into a private list. A later adopter goes by the flag: see adopt.c. */
 static void push(struct mpshm__segment *segment, uint32_t *list, uint32_t i, uint8_t pages)
 {
     atomic_store(&segment->metadata[i].page_state, (uint8_t)(pages | MPSHM__LISTED));
@@ -26,7 +28,8 @@ static void push(struct mpshm__segment *segment, uint32_t *list, uint32_t i, uin
     *list = i + 1;
 }
 
-/* The first of the list that the manager is not just purging; its page state goes to `pages`. */
+/* Take the first block of the list that the manager is not purging; its page state goes to
+ * `pages`. */
 static uint32_t pop(struct mpshm__segment *segment, uint32_t *list, uint8_t *pages)
 {
     for (uint32_t *link = list; *link != 0; link = &segment->next[*link - 1]) {
@@ -60,8 +63,8 @@ void mpshm__list_block(struct mpshm__segment *segment, uint32_t i)
     *list = i + 1;
 }
 
-/* Twice over the list, see adopt.c, Note [What an adopter believes]. No more steps than there are
- * blocks: links stand where others can write. */
+/* Walk the list twice: see adopt.c, Note [What an adopter believes]. The number of steps is
+ * limited, because other processes can write to the links. */
 void mpshm__drain_remote_free(struct mpshm__segment *segment)
 {
     uint64_t steps = segment->capacity, head, at;
@@ -81,7 +84,7 @@ void mpshm__drain_remote_free(struct mpshm__segment *segment)
     }
 }
 
-/* ---- what may be touched without a SIGBUS ---- */
+/* ---- reservation: memory that can be touched without a SIGBUS ---- */
 
 static int reserve_entries(struct mpshm__segment *segment, uint32_t entries)
 {
@@ -99,7 +102,7 @@ static int reserve_entries(struct mpshm__segment *segment, uint32_t entries)
         err =
             mpshm__segment_reserve(segment, h->metadata_at + from * sizeof(struct mpshm__metadata),
                                    (to - from) * sizeof(struct mpshm__metadata));
-    if (err == 0) /* processes with a far slot write here, and they cannot reserve it */
+    if (err == 0) /* processes with a far slot write here, and cannot reserve it */
         err = mpshm__segment_reserve(segment, h->far_at + from * sizeof(struct mpshm__far),
                                      (to - from) * sizeof(struct mpshm__far));
     if (err == 0)
@@ -114,34 +117,34 @@ static int reserve_data(struct mpshm__segment *segment, uint64_t at, uint64_t si
                : 0;
 }
 
-/* Where nothing has to be reserved the list is never touched, and costs no memory. */
+/* Where memory need not be reserved this array is never touched, and costs no memory. */
 static void set_committed(struct mpshm__segment *segment, uint32_t i, uint32_t pages)
 {
     if (segment->must_reserve)
         segment->committed[i] = pages;
 }
 
-/* A free block is about to be used for `nbytes`: are its pages there? */
+/* Reserve the pages of a free block that is about to be used for `nbytes`. */
 static int reserve_block(struct mpshm__segment *segment, uint32_t i, uint64_t size, uint64_t nbytes,
                          uint8_t pages)
 {
-    int punched = pages == MPSHM__PURGED, small = size < MPSHM__SLAB_LIMIT, err;
+    int purged = pages == MPSHM__PURGED, small = size < MPSHM__SLAB_LIMIT, err;
 
     if (!segment->must_reserve)
         return 0;
-    if (small) /* all of it: it may lie across two pages, and has no second look */
+    if (small) /* all of it: it may lie across two pages, and is not checked again */
         nbytes = size;
     uint32_t need = (uint32_t)(mpshm__pages(nbytes) / MPSHM__PAGE);
-    /* A large block may have been punched by whoever freed it; a small one is punched by its owner
-     * alone, who then clears its extent. */
-    if (segment->committed[i] >= need && (small || !punched))
+    /* Any process that freed a large block may have purged it. A small block is purged by its
+     * owner alone, which then clears `committed`. */
+    if (segment->committed[i] >= need && (small || !purged))
         return 0;
     err = reserve_data(segment, mpshm__offset(segment, i), nbytes);
     segment->committed[i] = err == 0 ? need : 0;
     return err;
 }
 
-/* ---- new ground ---- */
+/* ---- fresh space ---- */
 
 static void initialise(struct mpshm__segment *segment, uint32_t i, uint64_t at, uint32_t size_class)
 {
@@ -150,7 +153,8 @@ static void initialise(struct mpshm__segment *segment, uint32_t i, uint64_t at, 
     atomic_store(&segment->metadata[i].page_state, MPSHM__IN_USE);
 }
 
-/* A new slab of the class: its entries are consecutive, and all go to the cold list. */
+/* Bump-allocate a slab of the class. Its indices are consecutive, and all go to the list of zero
+ * blocks. */
 static int bump_slab(struct mpshm__segment *segment, uint32_t size_class)
 {
     struct mpshm__segment_header *h = segment->header;
@@ -211,7 +215,8 @@ static int bump_large(struct mpshm__segment *segment, uint32_t size_class, uint6
     return 0;
 }
 
-/* Killed in between: a block that is IN_USE and does not live, and that nobody lists again. */
+/* A process that is killed in between leaves a block that is IN_USE and not live. No process
+ * lists it again. */
 static int reuse(struct mpshm__control *control, struct mpshm__segment *segment, uint32_t *list,
                  uint64_t size, uint64_t nbytes, int zeroed, uint32_t *out)
 {
@@ -249,7 +254,8 @@ int mpshm__allocate_in(struct mpshm__control *control, struct mpshm__segment *se
     switch (source) {
     case MPSHM__FROM_DIRTY:
         mpshm__drain_remote_free(segment);
-        /* Zeroing much warm memory costs more than the page faults of what is really touched. */
+        /* To zero much dirty memory costs more than the page faults of the part that is really
+         * touched. */
         if (zeroed && nbytes >= ZERO_BY_PURGE)
             return -EXFULL;
         return reuse(control, segment, &segment->free_dirty[c], size, nbytes, zeroed, out);
@@ -284,7 +290,7 @@ static void trim_large(struct mpshm__control *control, struct mpshm__segment *se
         }
         if (segment->free_dirty[c] == 0) {
             segment->free_dirty[c] = kept;
-        } else { /* what is being purged stays at the end of the list */
+        } else { /* blocks that are being purged stay at the end of the list */
             uint32_t last = segment->free_dirty[c];
             while (segment->next[last - 1] != 0)
                 last = segment->next[last - 1];
@@ -296,7 +302,7 @@ static void trim_large(struct mpshm__control *control, struct mpshm__segment *se
 static int slab_is_idle(const struct mpshm__segment *segment, const struct mpshm__slab *slab)
 {
     for (uint32_t k = 0; k < slab->count; k++)
-        /* in use, or its last user is just letting go of it */
+        /* in use, or its last user is just releasing it */
         if ((atomic_load(&segment->blocks[slab->first + k].state) & MPSHM__LIVE) ||
             MPSHM__PAGE_STATE(atomic_load(&segment->metadata[slab->first + k].page_state)) ==
                 MPSHM__IN_USE)
@@ -304,8 +310,8 @@ static int slab_is_idle(const struct mpshm__segment *segment, const struct mpshm
     return 1;
 }
 
-/* A block that another process has freed and not yet returned must keep its page_state: it decides
- * on which list it will go. So only blocks that are in our lists are given back. */
+/* A block that another process has freed and not yet returned must keep its page state, which
+ * decides the list that it will go to. So only blocks in the private lists are purged. */
 static void trim_slabs(struct mpshm__control *control, struct mpshm__segment *segment)
 {
     for (uint64_t s = 0; s < segment->slabs; s++) {
@@ -317,7 +323,7 @@ static void trim_slabs(struct mpshm__control *control, struct mpshm__segment *se
         for (uint32_t k = 0; k < slab->count; k++)
             set_committed(segment, slab->first + k, 0);
     }
-    /* What has gone cold moves over to the cold list. */
+    /* Purged blocks move to the list of zero blocks. */
     for (uint32_t c = 0; c < mpshm__class_of(MPSHM__SLAB_LIMIT); c++) {
         uint32_t i = segment->free_dirty[c], next;
         segment->free_dirty[c] = 0;

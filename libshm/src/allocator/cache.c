@@ -2,9 +2,9 @@
 #include "allocator/cache.h"
 #include "platform/linux/futex.h"
 
-/* A process that is killed between two additions leaves the sums too high or too low by one block.
- * They never go below zero, which would switch the cache off for good; the manager corrects them,
- * see cache.c. */
+/* A process that is killed between two additions leaves the sums too high or too low by one
+ * block. They never go below zero, which would disable the cache for good. The manager corrects
+ * them: see cache_limit.c. */
 static void take_away(_Atomic uint64_t *sum, uint64_t size)
 {
     uint64_t now = atomic_load(sum);
@@ -26,7 +26,7 @@ void mpshm__cache_take(struct mpshm__control *control, struct mpshm__segment *se
     take_away(&control->cached_bytes, size);
 }
 
-/* Exact, when nobody freed anything meanwhile; otherwise at most that much apart. */
+/* The result is exact if no block was freed meanwhile, and otherwise off by those blocks. */
 void mpshm__cache_recount(struct mpshm__control *control, struct mpshm__segment *segment,
                           uint64_t before, uint64_t counted)
 {

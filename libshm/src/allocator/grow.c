@@ -1,11 +1,11 @@
-/* Which segment a block comes from: one of its own, one that a dead process has left, a new one.
+/* The choice of a segment for a block: an own one, one that a dead process left, or a new one.
  *
  * Note [Segments grow]
- *   The first segment of a process is small, and each new one is as large as all that it has
- * together. So there are few of them however much is used (mappings, descriptors), and little
- * address space is taken by a process that uses little (ulimit -v, mlockall). What a dead process
- *   has left is adopted before a new segment is made: their number is bounded by the processes that
- *   live, and not by those that have lived. */
+ *   The first segment of a process is small, and each new one is as large as all former ones
+ *   together. So there are few of them however much memory is used (mappings, descriptors), and a
+ *   process that uses little takes little address space (ulimit -v, mlockall). Segments that dead
+ *   processes left are adopted before a new one is created. So their number is bounded by the
+ *   processes that live, and not by those that have lived. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <unistd.h>
@@ -16,32 +16,33 @@
 #include "segment/memory_object.h"
 #include "session/connection.h"
 
-static int memfd_is_refused; /* with the lock held */
+static int memfd_is_refused; /* guarded by the process lock */
 
 int mpshm__usable_strategy(int strategy)
 {
     return strategy == MPSHM_FILE_DESCRIPTOR && memfd_is_refused ? MPSHM_FILE_SYSTEM : strategy;
 }
 
-static void own(struct mpshm__session *session, struct mpshm__segment *segment)
+static void add_own(struct mpshm__session *session, struct mpshm__segment *segment)
 {
     segment->next_own = session->own;
     session->own = segment;
 }
 
-/* It had room: it is asked first the next time. */
-static void to_the_front(struct mpshm__session *session, struct mpshm__segment *segment)
+/* It had space, so it is tried first the next time. */
+static void move_to_front(struct mpshm__session *session, struct mpshm__segment *segment)
 {
     struct mpshm__segment **link = &session->own;
 
     while (*link != segment)
         link = &(*link)->next_own;
     *link = segment->next_own;
-    own(session, segment);
+    add_own(session, segment);
 }
 
-/* Not ours any more when a manager took us for dead. Whoever has it now allocates in it, so what we
- * know of it is worth nothing. It cannot happen while our slot is locked; to look costs a load. */
+/* The segment is no longer ours if a manager took this process for dead. Its new owner allocates
+ * in it, so our private state is worthless. That cannot happen while our slot is locked; the
+ * check costs one load. */
 static int is_ours(const struct mpshm__session *session, const struct mpshm__segment *segment)
 {
     return atomic_load_explicit(&session->control->segments[segment->index].owner,
@@ -61,15 +62,15 @@ static int from_own(struct mpshm__session *session, int strategy, uint64_t nbyte
                 continue;
             *out = segment;
             if (err == 0 && source == MPSHM__FROM_FRESH_SPACE && segment != session->own)
-                to_the_front(session, segment);
+                move_to_front(session, segment);
             return err;
         }
     return -EXFULL;
 }
 
-/* ---- adopted ---- */
+/* ---- adopt ---- */
 
-static int somebody_left_one(const struct mpshm__session *session, int strategy)
+static int an_orphan_exists(const struct mpshm__session *session, int strategy)
 {
     for (uint32_t i = 0; i < MPSHM__SEGMENTS; i++) {
         const struct mpshm__segment_entry *entry = &session->control->segments[i];
@@ -83,7 +84,7 @@ static int somebody_left_one(const struct mpshm__session *session, int strategy)
     return 0;
 }
 
-/* The mapping of entry `index`: the one that this process has already, or a new one. Takes `fd`. */
+/* Map the segment of entry `index`, or use the mapping that this process has. Takes `fd` over. */
 static int mapped(struct mpshm__session *session, uint32_t index, int fd,
                   struct mpshm__segment **out)
 {
@@ -108,12 +109,12 @@ static int mapped(struct mpshm__session *session, uint32_t index, int fd,
     mpshm__fd_set(&segment->fd, fd);
     err = mpshm__segment_insert(session, segment);
     if (err < 0)
-        mpshm__segment_unmap(segment); /* and with it the descriptor */
+        mpshm__segment_unmap(segment); /* closes the descriptor, too */
     *out = segment;
     return err;
 }
 
-/* `*left` is what the dead have left altogether, when nothing of it is of use. */
+/* Adopt a segment. If none fits, `*left` is the size of all that dead owners left. */
 static int adopt(struct mpshm__session *session, int strategy, uint64_t least, uint64_t nbytes,
                  uint64_t *left)
 {
@@ -135,7 +136,8 @@ static int adopt(struct mpshm__session *session, int strategy, uint64_t least, u
     }
     struct mpshm__segment_entry *entry = &session->control->segments[frame.a];
     uint32_t handed = (uint32_t)session->slot + 1;
-    /* Confirmed before anything in it is changed: the manager takes back what is not. */
+    /* Confirm before changing anything in it, because the manager takes back what is not
+     * confirmed. */
     if (!atomic_compare_exchange_strong(&entry->handed, &handed, 0)) {
         close(fd);
         return -ESTALE;
@@ -145,7 +147,7 @@ static int adopt(struct mpshm__session *session, int strategy, uint64_t least, u
     if (err == 0) {
         segment->must_reserve = mpshm__object_must_reserve(strategy);
         err = mpshm__segment_adopt(session->control, segment);
-        /* Not ours after all. What was listed stays LISTED for the next one. */
+        /* It is not ours after all. Its listed blocks stay LISTED for the next adopter. */
         if (err < 0)
             segment->own = 0, session->foreign_fds++;
     }
@@ -153,13 +155,13 @@ static int adopt(struct mpshm__session *session, int strategy, uint64_t least, u
         atomic_store(&entry->owner, MPSHM__NO_SLOT);
         return err;
     }
-    own(session, segment);
+    add_own(session, segment);
     return 0;
 }
 
-/* ---- made ---- */
+/* ---- create ---- */
 
-static int make(struct mpshm__session *session, int strategy, uint64_t size, uint64_t nbytes)
+static int create(struct mpshm__session *session, int strategy, uint64_t size, uint64_t nbytes)
 {
     struct mpshm__slot *slot = &session->control->slots[session->slot];
     struct mpshm__segment *segment;
@@ -176,7 +178,7 @@ static int make(struct mpshm__session *session, int strategy, uint64_t size, uin
         return err;
     }
     atomic_store(&slot->making[0], 0);
-    own(session, segment);
+    add_own(session, segment);
     return 0;
 }
 
@@ -191,15 +193,15 @@ static int grow(struct mpshm__session *session, int strategy, uint64_t nbytes)
          segment = segment->next_own)
         total += segment->room;
     size = mpshm__segment_next_size(total);
-    if (somebody_left_one(session, strategy)) {
+    if (an_orphan_exists(session, strategy)) {
         if (adopt(session, strategy, size / 2, nbytes, &left) == 0)
             return 0;
-        /* When much is left behind and in use, there are many generations. Grow with them, or what
-         * each of them leaves is a segment more. */
+        /* If much is left behind and in use, there are many generations of processes. Grow with
+         * them, or each generation leaves one more segment. */
         if (size < left)
             size = mpshm__segment_next_size(left);
     }
-    return make(session, strategy, size, nbytes);
+    return create(session, strategy, size, nbytes);
 }
 
 int mpshm__find_room(struct mpshm__session *session, int strategy, uint64_t nbytes, int flags,
@@ -208,7 +210,7 @@ int mpshm__find_room(struct mpshm__session *session, int strategy, uint64_t nbyt
     int zeroed = flags & MPSHM_ZEROED, err;
 
     strategy = mpshm__usable_strategy(strategy);
-    /* After setuid: a name of ours could be opened by nobody else of the session. */
+    /* After setuid, no other process of the session could open our named object. */
     if (strategy == MPSHM_FILE_SYSTEM && geteuid() != session->user && !memfd_is_refused)
         strategy = MPSHM_FILE_DESCRIPTOR;
     err = from_own(session, strategy, nbytes, zeroed, out, i);
@@ -228,7 +230,7 @@ int mpshm__find_room(struct mpshm__session *session, int strategy, uint64_t nbyt
         if (err < 0)
             memfd_is_refused = 0;
         if (err == -ENODEV)
-            err = -EOPNOTSUPP; /* neither is to be had */
+            err = -EOPNOTSUPP; /* neither kind is available */
     }
     if (err < 0)
         return err;

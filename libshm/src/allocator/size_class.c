@@ -1,5 +1,5 @@
 /* Size classes: multiples of 64 up to 512, then four steps in each doubling, so that at most a
- * fifth of a block is never used. Pages of a large block that are not touched cost nothing. */
+ * fifth of a block is unused. Untouched pages of a large block cost nothing. */
 #include "allocator/size_class.h"
 
 uint64_t mpshm__class_bytes(uint32_t size_class)

@@ -5,8 +5,8 @@
 #include "allocator/size_class.h"
 #include "allocator/slab.h"
 
-/* Small at first, so that a process's first small array does not pay for many. An adopter finds the
- * slabs again by their number. */
+/* The first slabs are small, so that the first small array of a process does not pay for many.
+ * An adopter finds the slabs by their number. */
 uint64_t mpshm__slab_bytes(uint64_t nth)
 {
     return nth < 16 ? MPSHM__SLAB_BYTES / 4 : MPSHM__SLAB_BYTES;

@@ -1,4 +1,4 @@
-/* A number of bytes as people write it: "1073741824", "512MiB", "1.5 G". */
+/* Parse a number of bytes: "1073741824", "512MiB", "1.5 G". */
 #include <errno.h>
 #include <stdint.h>
 #include <string.h>
@@ -6,7 +6,7 @@
 
 #include "mpshm.h"
 
-/* K and KiB are 1024, kB is 1000; upper and lower case are the same. */
+/* K and KiB are 1024, kB is 1000. Upper and lower case are the same. */
 static int unit_of(const char *text, uint64_t *unit)
 {
     static const char LETTERS[] = "kmgtp";

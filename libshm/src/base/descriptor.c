@@ -1,10 +1,10 @@
-/* Descriptors that are known by what they refer to and not by their number.
+/* Descriptors that are identified by the file they refer to and not by their number.
  *
  * Note [A number is not a descriptor]
  *   A daemon closes every descriptor that it finds, libraries close ranges of them, and the next
- *   open() gets the same number. Whoever goes on using the number then writes into a stranger's
- *   socket, or closes it. So device and inode are remembered together with the number and compared
- *   before each use and each close; where they differ the number is forgotten and never touched. */
+ *   open() gets the same number. Code that goes on using the number then writes into a foreign
+ *   socket, or closes it. So device and inode are stored together with the number and compared
+ *   before each use and each close. Where they differ, the number is dropped and never touched. */
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -47,9 +47,10 @@ void mpshm__fd_close(struct mpshm__fd *fd)
 }
 
 /* Note [Descriptors in reserve]
- *   A process that has used up its descriptors must still be able to receive what was sent to it:
- *   that takes one for the connection and one for the segment, for a moment. Both are kept from the
- *   time when there were some, as duplicates of a descriptor that is open anyway. */
+ *   A process that has used up its descriptors must still be able to receive messages. That takes
+ *   one descriptor for the connection and one for the segment, for a moment. The reserve holds
+ *   two, duplicates of a descriptor that is open anyway, created while descriptors were available.
+ */
 enum { RESERVED = 2 };
 static struct mpshm__fd reserve[RESERVED] = {MPSHM__NO_FD, MPSHM__NO_FD};
 

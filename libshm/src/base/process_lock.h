@@ -16,7 +16,7 @@ struct mpshm__deferred {
 /* Run it when the lock becomes free, in the thread that has it, without waiting. */
 void mpshm__lock_defer(struct mpshm__deferred *work);
 
-/* After fork(2), in the child of a thread that had the lock: nobody has it any more. */
+/* After fork(2), in the child of a thread that had the lock: it is free again. */
 void mpshm__reset_lock_in_child(void);
 
 #endif

@@ -1,4 +1,4 @@
-/* The name of the calling thread: the same 15 bytes on every platform. */
+/* The name of the calling thread, cut to the same 15 bytes on every platform. */
 #define _GNU_SOURCE
 #include <string.h>
 
@@ -11,8 +11,8 @@ int mpshm_set_thread_name(const char *name)
     size_t len = strnlen(name, sizeof(cut));
 
     if (len == sizeof(cut)) {
-        /* The byte at `len` is the first that does not fit. A continuation byte (10xxxxxx) there
-         * means that a character straddles the cut: it goes as a whole. */
+        /* The byte at `len` is the first that does not fit. If it is a continuation byte
+         * (10xxxxxx), the cut is inside a character, and the whole character is dropped. */
         len = sizeof(cut) - 1;
         while (len > 0 && ((unsigned char)name[len] & 0xC0) == 0x80)
             len--;

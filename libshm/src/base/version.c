@@ -1,4 +1,4 @@
-/* The version, in one place: a test compares it with every pyproject. */
+/* The version of the library. A test compares it with every pyproject.toml. */
 #include "mpshm.h"
 
 #define MPSHM_VERSION "0.1.0"

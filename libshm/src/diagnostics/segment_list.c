@@ -1,4 +1,4 @@
-/* Every segment of every session of this user, with what is in it and who has it. */
+/* Every segment of every session of this user, with its contents and the processes that use it. */
 #include <string.h>
 
 #include "base/clock.h"
@@ -12,8 +12,8 @@ struct listing {
     int room, count;
 };
 
-static void look(const struct mpshm__session *session, const struct mpshm__segment *segment,
-                 mpshm_info *entry)
+static void describe(const struct mpshm__session *session, const struct mpshm__segment *segment,
+                     mpshm_info *entry)
 {
     const struct mpshm__segment_entry *about = &session->control->segments[segment->index];
     uint64_t holders[MPSHM__HOLDER_WORDS] = {0};
@@ -49,7 +49,8 @@ static void list_session(const unsigned char *id, void *arg)
     struct mpshm__session *session;
     int was_there = mpshm__session_is_attached(id);
 
-    /* One that has just ended, or whose manager cannot be had, has nothing to show. */
+    /* A session that has just ended, or whose manager cannot be reached, has no segments to
+     * show. */
     if (mpshm__session_attach(id, mpshm__is_own_session(id), &session) < 0)
         return;
     for (uint32_t i = 0; i < MPSHM__SEGMENTS; i++) {
@@ -58,7 +59,7 @@ static void list_session(const unsigned char *id, void *arg)
         if (nonce == 0 || mpshm__segment_attach(session, i, nonce, &segment) < 0)
             continue;
         if (l->count < l->room)
-            look(session, segment, &l->entries[l->count]);
+            describe(session, segment, &l->entries[l->count]);
         l->count++;
     }
     if (!was_there)

@@ -1,4 +1,4 @@
-/* What this process holds and what the session keeps, counted where it is. */
+/* Counts of what this process uses and of what the session caches. */
 #include <string.h>
 
 #include "allocator/allocator.h"

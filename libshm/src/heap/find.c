@@ -1,5 +1,5 @@
-/* From an address to the block in which it lies, for memory that came back from somebody who kept
- * only the address: of blocks with a handle, too, which the heap knows nothing of. */
+/* From an address to the block that contains it, also for blocks with a handle, which the heap
+ * does not know. For libraries that keep only the address. */
 #include <errno.h>
 #include <stddef.h>
 
@@ -8,11 +8,12 @@
 #include "segment/address_range.h"
 #include "session/session.h"
 
-static int look(struct mpshm__segment *segment, uint64_t offset, mpshm_block *out)
+static int retain_at(struct mpshm__segment *segment, uint64_t offset, mpshm_block *out)
 {
     uint32_t i = mpshm__index_before(segment, offset);
 
-    /* Not held: it may be freed while we look. Private: a fork made that memory our own. */
+    /* Without a reference it may be freed meanwhile. A private block is not shared memory any
+     * more. */
     if (i-- == 0 || segment->local_refs[i] == 0 || (segment->local_refs[i] & MPSHM__PRIVATE))
         return -ENOENT;
     uint64_t first = (uint64_t)atomic_load(&segment->blocks[i].where) * 64;
@@ -42,7 +43,7 @@ int mpshm_block_find(const void *address, int flags, mpshm_block *out)
             if (segment == NULL || (uintptr_t)address < (uintptr_t)segment->data ||
                 (uintptr_t)address - (uintptr_t)segment->data >= segment->room)
                 continue;
-            err = look(segment, (uintptr_t)address - (uintptr_t)segment->data, out);
+            err = retain_at(segment, (uintptr_t)address - (uintptr_t)segment->data, out);
             break;
         }
     }

@@ -15,7 +15,7 @@ void mpshm_set_fork_private(int (*decide)(const void *data, uint64_t nbytes))
     keeps_private = decide;
 }
 
-/* Snapshots of what the child shall have for itself, made while the parent stands still. */
+/* Snapshots for the child, taken while the parent is inside fork. */
 static struct snapshot {
     struct snapshot *next;
     struct mpshm__segment *segment;
@@ -33,7 +33,7 @@ static void take_snapshot(struct mpshm__segment *segment, uint32_t i)
         return;
     s = mmap(NULL, MPSHM__PAGE + bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (s == MAP_FAILED)
-        return; /* there is no way to refuse a fork from here */
+        return; /* a fork cannot be refused from here */
     memcpy((char *)s + MPSHM__PAGE, data, nbytes);
     *s = (struct snapshot){.next = snapshots, .segment = segment, .index = i, .bytes = bytes};
     snapshots = s;
@@ -58,8 +58,8 @@ void mpshm__heap_before_fork(void)
         mpshm__for_each_range(take_snapshots);
 }
 
-/* The child's copy takes the place of the shared pages, at the same address. It goes on
- * retained_blocks the block and never lets go, so that nothing else is ever met at that address. */
+/* The child's copy replaces the shared pages at the same address. The child keeps its reference
+ * for ever, so that no other block comes to lie at that address. */
 void mpshm__heap_after_fork(int in_child)
 {
     while (snapshots != NULL) {

@@ -36,7 +36,7 @@ __attribute__((constructor)) static void hook_fork(void)
 
 static __thread struct {
     uint32_t count;
-    int armed;
+    int end_is_hooked;
     struct cached {
         struct mpshm__segment *segment;
         void *data;
@@ -47,25 +47,25 @@ static __thread struct {
 static pthread_key_t at_thread_end;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static void give_back(struct mpshm__segment *segment, uint32_t i)
+static void release(struct mpshm__segment *segment, uint32_t i)
 {
     mpshm_block block = {.segment = segment, .index = i};
 
     mpshm_block_release(&block);
 }
 
-static void give_all_back(void *unused)
+static void release_all(void *unused)
 {
     (void)unused;
     while (thread_cache.count > 0) {
         struct cached *last = &thread_cache.blocks[--thread_cache.count];
-        give_back(last->segment, last->index);
+        release(last->segment, last->index);
     }
 }
 
 void mpshm__thread_cache_flush(void)
 {
-    give_all_back(NULL);
+    release_all(NULL);
 }
 
 void mpshm__thread_cache_flush_locked(void)
@@ -78,24 +78,24 @@ void mpshm__thread_cache_flush_locked(void)
 
 static void make_key(void)
 {
-    if (pthread_key_create(&at_thread_end, give_all_back) != 0)
+    if (pthread_key_create(&at_thread_end, release_all) != 0)
         at_thread_end = (pthread_key_t)-1;
 }
 
-/* Is this thread's end going to be heard of? */
-static int armed(void)
+/* 1 when this thread's end will call release_all. */
+static int end_is_hooked(void)
 {
-    if (!thread_cache.armed) {
+    if (!thread_cache.end_is_hooked) {
         pthread_once(&once, make_key);
-        thread_cache.armed = at_thread_end != (pthread_key_t)-1 &&
-                                     pthread_setspecific(at_thread_end, &thread_cache) == 0
-                                 ? 1
-                                 : -1;
+        thread_cache.end_is_hooked = at_thread_end != (pthread_key_t)-1 &&
+                                             pthread_setspecific(at_thread_end, &thread_cache) == 0
+                                         ? 1
+                                         : -1;
     }
-    return thread_cache.armed > 0;
+    return thread_cache.end_is_hooked > 0;
 }
 
-static int known_to_us_alone(struct mpshm__segment *segment, uint32_t i)
+static int is_unshared(struct mpshm__segment *segment, uint32_t i)
 {
     uint64_t state = atomic_load_explicit(&segment->blocks[i].state, memory_order_acquire);
 
@@ -113,8 +113,8 @@ static void *take_cached(int strategy, uint64_t nbytes)
             continue;
         memmove(&thread_cache.blocks[k], &thread_cache.blocks[k + 1],
                 (--thread_cache.count - k) * sizeof(got));
-        if (!known_to_us_alone(got.segment, got.index)) {
-            give_back(got.segment, got.index);
+        if (!is_unshared(got.segment, got.index)) {
+            release(got.segment, got.index);
             continue;
         }
         atomic_store_explicit(&got.segment->blocks[got.index].nbytes, nbytes, memory_order_relaxed);
@@ -126,12 +126,12 @@ static void *take_cached(int strategy, uint64_t nbytes)
 
 static void put_cached(struct mpshm__segment *segment, uint32_t i, void *data, uint32_t size_class)
 {
-    if (thread_cache.count == THREAD_CACHE_BLOCKS) { /* the oldest goes */
+    if (thread_cache.count == THREAD_CACHE_BLOCKS) { /* release the oldest */
         struct cached oldest = thread_cache.blocks[0];
         memmove(&thread_cache.blocks[0], &thread_cache.blocks[1],
                 (THREAD_CACHE_BLOCKS - 1) * sizeof(oldest));
         thread_cache.count--;
-        give_back(oldest.segment, oldest.index);
+        release(oldest.segment, oldest.index);
     }
     thread_cache.blocks[thread_cache.count++] =
         (struct cached){.segment = segment, .data = data, .index = i, .size_class = size_class};
@@ -171,7 +171,8 @@ int mpshm_heap_allocate(int strategy, uint64_t nbytes, int flags, void **out)
     }
     if (nbytes > MPSHM__LARGEST)
         return -ENOMEM;
-    /* All of the class, where it has to be reserved: it may grow up to there. */
+    /* Reserve the whole class where memory must be reserved, because the block may grow up to
+     * it. */
     rounded = nbytes <= THREAD_CACHE_LARGEST ? mpshm__class_bytes(mpshm__class_of(nbytes)) : nbytes;
     err = mpshm_block_allocate(strategy, rounded, flags | MPSHM__HEAP, &block);
     if (err < 0)
@@ -192,17 +193,17 @@ int mpshm_heap_free(void *address)
         return 0;
     entry = mpshm__page_entry(segment, address);
     i = *entry;
-    /* None, when a fork made this memory the child's own: then it is never used again. */
+    /* 0 when a fork made this memory private to the child: it is never used again. */
     if (i-- == 0)
         return 1;
     *entry = 0;
     uint32_t size_class =
         atomic_load_explicit(&segment->metadata[i].size_class, memory_order_relaxed);
-    if (mpshm__class_bytes(size_class) <= THREAD_CACHE_LARGEST && known_to_us_alone(segment, i) &&
-        armed())
+    if (mpshm__class_bytes(size_class) <= THREAD_CACHE_LARGEST && is_unshared(segment, i) &&
+        end_is_hooked())
         put_cached(segment, i, address, size_class);
     else
-        give_back(segment, i);
+        release(segment, i);
     return 1;
 }
 
@@ -214,13 +215,12 @@ int mpshm_heap_resize(void *address, uint64_t nbytes, uint64_t *before)
     if (segment == NULL)
         return -ENOENT;
     i = *mpshm__page_entry(segment, address);
-    if (i == 0) /* a fork made it our own: it can only be left behind */
+    if (i == 0) /* private since a fork: it cannot be resized */
         i = mpshm__index_before(segment, (uint64_t)((const char *)address - segment->data));
     if (i-- == 0)
         return -ENOENT;
     *before = atomic_load(&segment->blocks[i].nbytes);
-    if (nbytes < MPSHM_HEAP_LEAST || nbytes > THREAD_CACHE_LARGEST ||
-        !known_to_us_alone(segment, i) ||
+    if (nbytes < MPSHM_HEAP_LEAST || nbytes > THREAD_CACHE_LARGEST || !is_unshared(segment, i) ||
         mpshm__class_of(nbytes) != atomic_load(&segment->metadata[i].size_class))
         return 0;
     atomic_store(&segment->blocks[i].nbytes, nbytes);

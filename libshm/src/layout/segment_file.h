@@ -21,7 +21,7 @@
  *   reference in between has changed the version, so the exchange fails and the check is repeated.
  *
  *   A process that is killed in between leaves either a message that was received but is still in
- *   flight (a leak, as if it had never been received), or a block without references that nobody
+ *   flight (a leak, as if it had never been received), or a block without references that was not
  *   freed (the reaper frees it). */
 #ifndef MPSHM_SEGMENT_FILE_LAYOUT_H
 #define MPSHM_SEGMENT_FILE_LAYOUT_H

@@ -1,19 +1,21 @@
-/* The cache as the manager looks after it: how much may be kept, and what has to go.
+/* The limit of the cache, which the manager adapts to the free memory.
  *
  * Note [When the manager looks]
- *   Free memory that is kept warm counts in the control group of whoever touched it first, and a
- * group that is full kills. So while something is cached the manager reads the limits and the use
- *   of every group of every process of the session: once a second, and the sooner the less room
- * there is, since a program fills at most some gigabytes in a second. When room gets scarce the
- * limit of the cache sinks, so that what is freed is purged at once, and what is cached is purged.
+ *   Cached memory counts in the control group of the process that touched it first, and a group
+ *   that is full is killed. So while anything is cached the manager reads the limits and the use
+ *   of every group of every process of the session: once a second, and more often the less memory
+ *   is free, since a program fills at most some gigabytes in a second. When memory gets scarce the
+ *   manager lowers the limit of the cache, so that blocks are purged when they are freed, and
+ *   purges cached blocks.
  *
- *   While nothing is cached nobody has to look. Then the manager sets `cache_unwatched` and sleeps;
- *   the first process that caches something takes the word back and wakes it (a futex).
+ *   While nothing is cached there is nothing to watch. Then the manager sets `cache_unwatched` and
+ *   sleeps. The first process that caches a block clears the word and wakes the manager (a futex).
  *
- *   - Killed between taking the word and the wake: the manager sleeps on until a client, a death or
- *     the next one that it marks wakes it; it reads the word each time it wakes.
- *   - The manager is killed: the next one begins with a look.
- *   - The manager is stopped: nothing gives way meanwhile. The cache stays within its limit. */
+ *   - That process is killed between clearing the word and the wake: the manager sleeps until a
+ *     client, a death or the next process that caches wakes it, and reads the word whenever it
+ *     wakes.
+ *   - The manager is killed: the next one begins with a poll.
+ *   - The manager is stopped: nothing is given back meanwhile. The cache stays within its limit. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
@@ -35,9 +37,9 @@ enum {
     GROUPS = 128,
     POLL_MS = 1000,
     SOONEST_MS = 5,
-    EMPTY_MS = 50,        /* while nothing is cached, and was just now: */
-    IDLE_POLLS = 20,      /* so often, before the manager sleeps */
-    IDLE_NS = 2000000000, /* a cache that nobody uses goes after that, where room is scarce */
+    EMPTY_MS = 50,        /* while nothing is cached, and a moment ago something was: */
+    IDLE_POLLS = 20,      /* so many polls, before the manager sleeps */
+    IDLE_NS = 2000000000, /* an unused cache is purged after that, if memory is scarce */
 };
 static const uint64_t FASTEST = (uint64_t)4 << 30; /* bytes a second that a program fills */
 static const uint64_t SCARCE = (uint64_t)1 << 30;
@@ -46,13 +48,13 @@ struct mpshm__cache_limit {
     struct mpshm__group groups[GROUPS];
     int count;
     int event_fd;
-    int asked; /* MP_CACHE_BYTES says how much */
+    int asked; /* MP_CACHE_BYTES sets the limit */
     uint64_t wanted;
-    uint64_t groups_at, groups_of; /* when they were collected, and a sum over the processes */
+    uint64_t groups_at, groups_of; /* when they were collected, and a checksum of the processes */
     uint64_t poll_at;
     int idle;
-    uint64_t cached, changed_at; /* at the last look, and when that was something else */
-    int64_t off;                 /* how much the sum was off at the last look */
+    uint64_t cached, changed_at; /* at the last poll, and when it last changed */
+    int64_t off;                 /* the error of the sum at the last poll */
     struct mpshm__control *control;
 };
 
@@ -78,7 +80,7 @@ int mpshm__cache_limit_begin(struct manager *m)
 
     if (w == NULL)
         return -ENOMEM;
-    /* What cannot be parsed is as if it were not there: who set it has been told (mp_core). */
+    /* A value that cannot be parsed is ignored; mp_core has told the user. */
     w->asked = text != NULL && mpshm_parse_bytes(text, &w->wanted) == 0;
     w->control = m->session.control;
     w->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -97,7 +99,7 @@ int mpshm__cache_limit_fd(const struct manager *m)
     return m->cache->event_fd;
 }
 
-/* ---- how much room there is ---- */
+/* ---- free memory ---- */
 
 static void collect_groups(struct manager *m)
 {
@@ -114,7 +116,7 @@ static void collect_groups(struct manager *m)
     }
 }
 
-/* Another number when other processes are in the session. */
+/* A checksum that differs when other processes are in the session. */
 static uint64_t processes(const struct mpshm__control *control)
 {
     uint64_t sum = 1;
@@ -135,7 +137,7 @@ static int read_machine(struct mpshm__group *group)
     return available != 0;
 }
 
-/* What has to stay free, so that a program that fills memory is noticed in time. */
+/* Memory that must stay free, so that the manager notices in time when a program fills it. */
 static int64_t reserve_of(uint64_t limit)
 {
     uint64_t reserve = limit / 8;
@@ -147,7 +149,7 @@ static int64_t reserve_of(uint64_t limit)
     return (int64_t)(reserve < limit / 2 ? reserve : limit / 2);
 }
 
-/* The least limit; how much is free in the fullest, and how much of it may be filled. */
+/* The lowest limit; the free memory of the fullest group; and how much of it may be filled. */
 static uint64_t measure(struct mpshm__cache_limit *w, int64_t *headroom, int64_t *slack)
 {
     struct mpshm__group machine = {0};
@@ -169,7 +171,7 @@ static uint64_t measure(struct mpshm__cache_limit *w, int64_t *headroom, int64_t
     return least;
 }
 
-/* ---- giving way ---- */
+/* ---- giving back ---- */
 
 static uint64_t purge(struct manager *m, uint64_t nbytes)
 {
@@ -185,8 +187,8 @@ static uint64_t purge(struct manager *m, uint64_t nbytes)
     return gained;
 }
 
-/* Who was killed between two additions has left the sum of the session apart from the sums of its
- * segments. When it is off by the same number twice, nobody is just adding. */
+/* A process that was killed between two additions has left the session's sum different from the
+ * sums of its segments. If the difference is the same twice, no process is just adding. */
 static void correct(struct manager *m)
 {
     struct mpshm__cache_limit *w = m->cache;
@@ -206,8 +208,8 @@ static void sleep_until_something_is_cached(struct mpshm__cache_limit *w)
 {
     w->poll_at = UINT64_MAX;
     atomic_store(&w->control->cache_unwatched, 1);
-    mpshm__futex_wake(&w->control->cache_unwatched); /* the thread, to wait for 0 */
-    if (atomic_load(&w->control->cached_bytes) != 0) /* before anybody could see the word */
+    mpshm__futex_wake(&w->control->cache_unwatched); /* wakes the thread, which then waits for 0 */
+    if (atomic_load(&w->control->cached_bytes) != 0) /* cached before the word was set */
         mpshm__cache_wake(w->control);
 }
 
@@ -232,7 +234,8 @@ void mpshm__cache_limit_poll(struct manager *m)
     uint64_t least = measure(w, &headroom, &slack);
     uint64_t cached = atomic_load(&w->control->cached_bytes);
     uint64_t limit = w->asked ? w->wanted : least / 8;
-    /* As much stays free as is kept, beside the reserve: the manager may get to run late. */
+    /* As much stays free as is cached, beside the reserve, since the manager may get to run
+     * late. */
     int64_t allowed =
         slack < INT64_MAX - (int64_t)cached ? ((int64_t)cached + slack) / 2 : INT64_MAX;
     int scarce = allowed < (int64_t)limit;
@@ -254,7 +257,7 @@ void mpshm__cache_limit_poll(struct manager *m)
     }
     if (cached == 0 && !scarce)
         interval = EMPTY_MS;
-    /* When there was nothing to gain, only slabs are left, which are their owners'. */
+    /* If nothing was gained, only slabs are left, which their owners must purge. */
     if ((gained != 0 || cached <= limit) && (uint64_t)headroom / (FASTEST / 1000) < interval)
         interval = (uint64_t)headroom / (FASTEST / 1000);
     if (interval < SOONEST_MS)

@@ -1,8 +1,9 @@
-/* The manager: keeps descriptors, hands them out, notices deaths, and leaves when nobody is left.
+/* The manager: it keeps descriptors and hands them out, notices deaths, and leaves with the last
+ * process of the session.
  *
- * It is never needed for memory to stay valid. Everything that it knows is in the control file or
- * can be asked for again, so it may be killed at any line: the next one that a client starts reads
- * the control file, finds descriptors again, and goes on. */
+ * Memory stays valid without it. All that it knows is in the control file or can be asked for
+ * again, so it may be killed at any line: the next manager, which a client starts, reads the
+ * control file, finds the descriptors again, and goes on. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +35,7 @@ struct waiter {
     int control_fd, event_fd, go_fd;
 };
 
-/* Sleeps in flock, and wakes the loop when nobody is in the session. */
+/* Sleep in flock, and wake the loop when no process is in the session. */
 static void *wait_until_empty(void *arg)
 {
     struct waiter *w = arg;
@@ -50,8 +51,8 @@ static void *wait_until_empty(void *arg)
     return NULL;
 }
 
-/* As many descriptors and as much address space as the system lets it have: it maps everybody's
- * segments and may have to reserve in them. */
+/* Raise the limits on descriptors, address space and file size: the manager maps every segment
+ * of the session and may have to reserve memory in them. */
 static void raise_limits(void)
 {
     static const int RAISED[] = {RLIMIT_NOFILE, RLIMIT_AS, RLIMIT_FSIZE};
@@ -62,7 +63,7 @@ static void raise_limits(void)
             continue;
         limit.rlim_cur = limit.rlim_max;
         setrlimit(RAISED[i], &limit);
-        /* A process of root may go beyond; one that may not is refused, and goes on. */
+        /* A process of root may exceed the hard limit; for others the call fails, which is fine. */
         if (RAISED[i] == RLIMIT_NOFILE && limit.rlim_max < WANTED_FILES) {
             limit.rlim_cur = limit.rlim_max = WANTED_FILES;
             setrlimit(RAISED[i], &limit);
@@ -70,7 +71,7 @@ static void raise_limits(void)
     }
 }
 
-/* Enter the session, as the one manager that it has. */
+/* Enter the session as its one manager. */
 static int enter(struct manager *m, int control_fd, const char *folder)
 {
     const char *name = strrchr(folder, '/');
@@ -85,9 +86,9 @@ static int enter(struct manager *m, int control_fd, const char *folder)
     return err < 0 ? err : 0;
 }
 
-/* Nobody is left but the process that has become the manager's parent, because it is the first of
- * its pid namespace or asked to be given orphans: it may be waiting for all its children to end. It
- * keeps its own memory, so the manager leaves, and is started again when it is needed. */
+/* 1 when only the manager's parent is left. A process becomes its parent because it is the first
+ * of its pid namespace or a subreaper, and may be waiting for all its children to end. It keeps
+ * its own memory, so the manager leaves, and is started again when it is needed. */
 static int only_the_parent_is_left(const struct manager *m)
 {
     int parent = getppid(), others = 0, found = 0;
@@ -108,8 +109,8 @@ static int only_the_parent_is_left(const struct manager *m)
     return found && !others;
 }
 
-/* -1 to sleep until something happens, otherwise milliseconds. */
-static int patience(struct manager *m)
+/* The timeout of poll(2): milliseconds, or -1. */
+static int poll_timeout(struct manager *m)
 {
     int wait = only_the_parent_is_left(m) ? LINGER_MS : TOUCH_MS;
 
@@ -118,15 +119,13 @@ static int patience(struct manager *m)
     return sooner(wait, sooner(mpshm__orphans_timeout(m), mpshm__cache_limit_timeout(m)));
 }
 
-/* The loop, until nobody is in the session (0), or the one that is left must not be kept waiting
- * (1).
- */
+/* Loop until no process is in the session (0), or only the parent is left (1). */
 static int loop(struct manager *m, struct waiter *w)
 {
     uint64_t touched = mpshm__now_ns(), one = 1;
 
     for (;;) {
-        int wait = patience(m);
+        int wait = poll_timeout(m);
         m->fds[LISTENER].events = m->pause_admitting ? 0 : POLLIN;
         int n = poll(m->fds, (nfds_t)m->top, wait);
         if (n < 0 && errno != EINTR)
@@ -139,9 +138,9 @@ static int loop(struct manager *m, struct waiter *w)
             return 1;
         m->pause_admitting = 0;
         if (n < 0)
-            continue; /* the events are of the last time */
+            continue; /* the events are those of the last call */
         for (int c = m->top - 1; c >= FIRST;
-             c--) /* downwards: mpshm__client_disconnected() moves the last one in */
+             c--) /* downwards, because mpshm__client_disconnected() moves the last one in */
             if (m->fds[c].revents != 0 && mpshm__client_serve(m, c) < 0)
                 mpshm__client_disconnected(m, c);
         if (m->fds[FOLDER].revents)
@@ -158,7 +157,8 @@ static int loop(struct manager *m, struct waiter *w)
             touched = mpshm__now_ns();
             mpshm__rendezvous_touch(m);
         }
-        if (m->refused) { /* a tick later: a lock that is not there must not keep us busy */
+        if (m->refused) { /* at the next tick, because a missing lock must not keep the manager busy
+                           */
             m->refused = 0;
             if (write(w->go_fd, &one, sizeof(one)) < 0)
                 return -errno;
@@ -167,7 +167,7 @@ static int loop(struct manager *m, struct waiter *w)
             if (read(w->event_fd, &one, sizeof(one)) != sizeof(one))
                 return -errno;
             if (m->top == FIRST && !mpshm__reaper_has_pending(m))
-                return 0; /* with the exclusive lock in hand: nobody can come in now */
+                return 0; /* it has the exclusive lock, so no process can enter now */
             flock(w->control_fd, LOCK_UN);
             m->refused = 1;
         }
@@ -218,8 +218,8 @@ int mpshm_manager_run(int listener, int control_fd, const char *folder)
     err = mpshm__cache_limit_begin(m);
     if (err < 0)
         return err;
-    /* Another descriptor of its own, so that the manager's own hold is not what it waits for; the
-     * hold by which it entered is given up. */
+    /* The thread waits through another descriptor, so that it does not wait for the manager's
+     * own lock. The lock by which the manager entered is released. */
     w.control_fd = mpshm__session_reopen(&m->session, 0);
     w.event_fd = eventfd(0, EFD_CLOEXEC);
     w.go_fd = eventfd(1, EFD_CLOEXEC);

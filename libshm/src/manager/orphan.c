@@ -1,29 +1,28 @@
-/* Segments whose owner has died: kept for the next process that needs one, purged, dropped.
+/* Segments whose owner has died: kept for an adopter, purged, dropped.
  *
- * Note [What becomes of an orphan]
+ * Note [Orphaned segments]
  *
  *        owner lives ---- dies ---> waiting (GRACE) --------> purged ------> dropped
  *             ^                        |                        |            when no block is live
  *             |        ADOPT           |        ADOPT           |
  *             +------------------------+------------------------+
  *
- *   waiting   as it was left, pages and all: the next worker of a pool finds it warm
- *   purged    the pages of free blocks have gone, and what is freed is purged by whoever frees it
+ *   waiting   as it was left, with its pages: the next worker of a pool finds it dirty
+ *   purged    the pages of free blocks have gone, and a process that frees a block purges it
  *
- *   Ownership is what the control file says: `owner` is MPSHM__NO_SLOT. To hand a segment over:
+ *   The control file says who owns a segment: MPSHM__NO_SLOT is no owner. To hand it over:
  *
  *        manager   handed = slot + 1         1
  *                  owner_pid, owner = slot   2
  *                  answers                   3
- *        adopter   handed: slot + 1 -> 0     4   by compare and exchange, and only then changes it
+ *        adopter   handed: slot + 1 -> 0     4   by compare and exchange, before any change
  *                  adopts                        see adopt.c
  *
- *   The manager dies after 1: no owner, so its successor clears `handed`. After 2 or 3: the adopter
- *   asks the successor, which answers the same again. The adopter dies after 2: the segment is one
- *   of a dead owner's. The adopter is stopped before 4, or has given up asking: the manager takes
- *   the segment back after CONFIRM_WITHIN, by the same compare and exchange, so one of the two
- * wins.
- */
+ *   - The manager dies after 1: there is no owner, so its successor clears `handed`.
+ *   - After 2 or 3: the adopter asks the successor, which gives the same answer.
+ *   - The adopter dies after 2: its segment is an orphan again.
+ *   - The adopter is stopped before 4, or has given up asking: the manager takes the segment back
+ *     after CONFIRM_WITHIN, by the same compare and exchange, so one of the two wins. */
 #include <errno.h>
 
 #include "allocator/purge.h"
@@ -36,7 +35,7 @@
 enum {
     GRACE_MS = 500,
     CONFIRM_WITHIN_MS = 2000,
-    POLL_MS = 500, /* at orphans that are purged and still in use */
+    POLL_MS = 500, /* for orphans that are purged and still in use */
 };
 #define TAKEN_BACK 0xffffffffu
 
@@ -48,10 +47,10 @@ void mpshm__orphan_begin(struct manager *m, uint32_t i)
     atomic_store(&entry->handed, 0);
     m->since[i] = mpshm__now_ns();
     m->poll_at = 0;
-    m->orphans = 1; /* counted when they are looked at */
+    m->orphans = 1; /* counted at the next poll */
 }
 
-/* A predecessor was killed: what it was in the middle of. */
+/* After the former manager was killed: continue its work. */
 void mpshm__orphans_resume(struct manager *m)
 {
     for (uint32_t i = 0; i < m->session.segment_top; i++) {
@@ -65,9 +64,9 @@ void mpshm__orphans_resume(struct manager *m)
     }
 }
 
-/* ---- purged and dropped ---- */
+/* ---- purge and drop ---- */
 
-/* Is anything in use? What was the last time is looked at first. */
+/* 1 when a block is live. The one of the last poll is checked first. */
 static int is_live(struct manager *m, uint32_t i)
 {
     struct mpshm__segment *segment = m->session.segments[i];
@@ -92,7 +91,7 @@ static int slab_is_live(const struct mpshm__segment *segment, const struct mpshm
     return 0;
 }
 
-/* Nothing in it comes to life while it has no owner. */
+/* No block comes to life while the segment has no owner. */
 static void purge_free_blocks(struct manager *m, struct mpshm__segment *segment)
 {
     uint64_t slabs = 0;
@@ -102,13 +101,13 @@ static void purge_free_blocks(struct manager *m, struct mpshm__segment *segment)
         struct mpshm__slab slab;
         if (mpshm__class_bytes(c) < MPSHM__SLAB_LIMIT) {
             if (mpshm__slab_from_table(segment, k, slabs++, &slab) < 0)
-                return; /* somebody has written into its tables */
+                return; /* a process has written into its tables */
             if (!slab_is_live(segment, &slab))
                 mpshm__purge_slab(m->session.control, segment, &slab);
             k += slab.count - 1;
         } else if (!(atomic_load(&segment->blocks[k].state) & MPSHM__LIVE)) {
-            /* Its owner died with it in hands, or somebody is just freeing it and will say that it
-             * is dirty, which it may be without pages. */
+            /* Its owner died while it allocated the block, or a process is just freeing it and
+             * will mark it dirty, which does no harm if the pages have gone. */
             if (MPSHM__PAGE_STATE(atomic_load(&segment->metadata[k].page_state)) == MPSHM__IN_USE)
                 mpshm__purge_pages(segment, k);
             else
@@ -117,7 +116,7 @@ static void purge_free_blocks(struct manager *m, struct mpshm__segment *segment)
     }
 }
 
-/* 1 while there is something to wait for. */
+/* 1 while the segment must be kept. */
 static int reclaim(struct manager *m, uint32_t i, uint64_t now)
 {
     struct mpshm__segment *segment = m->session.segments[i];
@@ -180,16 +179,16 @@ int mpshm__orphans_timeout(const struct manager *m)
     return m->poll_at <= now ? 0 : (int)((m->poll_at - now) / 1000000) + 1;
 }
 
-/* ---- handed over ---- */
+/* ---- hand over ---- */
 
 static int has_room(const struct mpshm__segment *segment, uint64_t nbytes)
 {
     uint32_t c = mpshm__class_of(nbytes), used = mpshm__used(segment);
     uint64_t size = mpshm__class_bytes(c), bumped = atomic_load(&segment->header->bumped);
-    uint64_t ground = size < MPSHM__SLAB_LIMIT ? MPSHM__SLAB_BYTES : mpshm__pages(size);
+    uint64_t fresh = size < MPSHM__SLAB_LIMIT ? MPSHM__SLAB_BYTES : mpshm__pages(size);
     uint64_t entries = size < MPSHM__SLAB_LIMIT ? MPSHM__SLAB_BYTES / size : 1;
 
-    if (bumped <= segment->room && ground <= segment->room - bumped && bumped < MPSHM__OFFSETS &&
+    if (bumped <= segment->room && fresh <= segment->room - bumped && bumped < MPSHM__OFFSETS &&
         used + entries <= segment->capacity)
         return 1;
     for (uint32_t k = 0; k < used; k++)
@@ -199,7 +198,7 @@ static int has_room(const struct mpshm__segment *segment, uint64_t nbytes)
     return 0;
 }
 
-/* Row + 1 of the one to hand over, 0 for none. The one with the most that is warm. */
+/* Index + 1 of the orphan with the most cached memory; 0 for none. */
 static uint32_t choose(struct manager *m, const struct mpshm__frame *f, uint32_t slot,
                        uint64_t *left)
 {
@@ -214,7 +213,7 @@ static uint32_t choose(struct manager *m, const struct mpshm__frame *f, uint32_t
             continue;
         uint32_t owner = atomic_load(&entry->owner), handed = atomic_load(&entry->handed);
         if (owner == slot && handed == slot + 1)
-            return i + 1; /* asked before, and the answer was lost */
+            return i + 1; /* the client asked before, and the answer was lost */
         if (owner != MPSHM__NO_SLOT || handed != 0)
             continue;
         *left += segment->room;
@@ -244,7 +243,7 @@ int mpshm__orphan_hand_over(struct manager *m, int c, struct mpshm__frame *f, in
     struct mpshm__segment *segment = m->session.segments[i];
     m->since[i] = mpshm__now_ns();
     atomic_store(&entry->handed, slot + 1);
-    atomic_store(&entry->owner_fd, -1); /* the adopter will say */
+    atomic_store(&entry->owner_fd, -1); /* the adopter will write it */
     atomic_store(&entry->owner_pid, atomic_load(&m->session.control->slots[slot].pid));
     atomic_store(&entry->owner, slot);
     atomic_store(&segment->header->orphan, 0);

@@ -1,5 +1,5 @@
-/* Segments and slots as the manager keeps them: descriptors held, deaths noticed, what the dead
- * have left taken back. */
+/* The reaper: the manager's segments and slots, and the memory of dead processes, which it gives
+ * back. */
 #define _GNU_SOURCE
 #include <unistd.h>
 
@@ -41,8 +41,8 @@ int mpshm__reaper_is_attached(const struct manager *m, int slot)
     return 0;
 }
 
-/* No connection speaks for `slot` any more: what hangs up later must not be taken for the death of
- * whoever has the slot by then. */
+/* No connection belongs to `slot` any more, so that a later hang-up is not taken for the death
+ * of the slot's next process. */
 void mpshm__reaper_detach(struct manager *m, int slot)
 {
     for (int c = FIRST; c < m->top; c++)
@@ -61,22 +61,22 @@ static void reap_locked(struct manager *m, int slot)
             continue;
         if (atomic_load(&m->session.control->segments[i].owner) == (uint32_t)slot)
             mpshm__orphan_begin(m, i);
-        mpshm__forget_holders(m->session.control, segment, gone);
+        mpshm__clear_dead_holders(m->session.control, segment, gone);
     }
     mpshm__object_unlink_unfinished(m->session.control, &m->session.control->slots[slot]);
     atomic_store(&m->session.control->slots[slot].pid, 0);
     atomic_store(&m->session.control->slots[slot].state, MPSHM__SLOT_FREE);
 }
 
-/* The process of `slot` is dead: the manager holds the lock itself while it clears what the dead
- * one held, so nobody takes the slot before that is done. Killed meanwhile: the slot is taken and
- * not locked, and the next manager does it again. */
+/* The process of `slot` is dead. The manager holds the lock itself while it clears the
+ * references, so no process takes the slot before that is done. If the manager is killed
+ * meanwhile, the slot is taken and not locked, and the next manager does it again. */
 void mpshm__reaper_reap(struct manager *m, int slot)
 {
     int control = m->session.control_fd.number;
 
     mpshm__reaper_unwatch(m, slot);
-    if (mpshm__lock_byte(control, slot) < 0) { /* somebody has it after all */
+    if (mpshm__lock_byte(control, slot) < 0) { /* a living process has it after all */
         mpshm__reaper_watch(m, slot);
         return;
     }
@@ -86,13 +86,13 @@ void mpshm__reaper_reap(struct manager *m, int slot)
     mpshm__orphans_reclaim(m);
 }
 
-/* See layout.h, Note [Who is alive]. */
+/* See control_file.h, Note [Who is alive]. */
 int mpshm__reaper_is_alive(const struct manager *m, int slot)
 {
     return mpshm__slot_lives(m->session.control, m->session.control_fd.number, slot);
 }
 
-/* Slots that were taken by processes that have not said so, or whose connection is gone. */
+/* Watch the slots that are taken and have no connection. */
 void mpshm__reaper_discover(struct manager *m)
 {
     for (int slot = 0; slot < MPSHM__SLOTS; slot++)
@@ -139,8 +139,8 @@ int mpshm__reaper_map_segment(struct manager *m, uint32_t i, int fd)
     return 0;
 }
 
-/* One that was out of reach while processes died: their bits are still in it, and maybe its owner
- * was one of them. */
+/* Processes, and maybe the owner, died while this segment was out of reach, and their bits are
+ * still in it. */
 void mpshm__reaper_catch_up(struct manager *m, uint32_t i)
 {
     struct mpshm__control *control = m->session.control;
@@ -152,7 +152,8 @@ void mpshm__reaper_catch_up(struct manager *m, uint32_t i)
         atomic_load(&control->slots[owner].pid) != atomic_load(&entry->owner_pid)) {
         mpshm__orphan_begin(m, i);
     }
-    /* A slot is free for as long as its lock is held here: who takes it sets bits only then. */
+    /* A slot stays free while its lock is held here, and a process sets bits only after it has
+     * the lock. */
     for (int slot = 0; slot < MPSHM__SLOTS; slot++) {
         if (atomic_load(&control->slots[slot].state) != MPSHM__SLOT_FREE ||
             mpshm__lock_byte(m->session.control_fd.number, slot) < 0)
@@ -162,13 +163,13 @@ void mpshm__reaper_catch_up(struct manager *m, uint32_t i)
         else
             mpshm__unlock_byte(m->session.control_fd.number, slot);
     }
-    mpshm__forget_holders(control, m->session.segments[i], gone);
+    mpshm__clear_dead_holders(control, m->session.segments[i], gone);
     for (int slot = 0; slot < MPSHM__SLOTS; slot++)
         if (gone[slot / 64] >> (slot % 64) & 1)
             mpshm__unlock_byte(m->session.control_fd.number, slot);
 }
 
-/* A predecessor was killed: find again what the control file speaks of. */
+/* After the former manager was killed: find all that the control file lists. */
 void mpshm__reaper_resume(struct manager *m)
 {
     struct mpshm__control *control = m->session.control;
@@ -182,8 +183,8 @@ void mpshm__reaper_resume(struct manager *m)
         if (atomic_load(&entry->strategy) == MPSHM_FILE_SYSTEM) {
             fd = mpshm__object_open_name(nonce);
         } else {
-            /* The owner, if it is still that process, has it open; where /proc may not be looked
-             * into, it will register again. */
+            /* The owner has the descriptor open, if it still is that process. If /proc does not
+             * show it, the owner will register the segment again. */
             uint32_t owner = atomic_load(&entry->owner);
             if (owner >= MPSHM__SLOTS || !mpshm__reaper_is_alive(m, (int)owner) ||
                 atomic_load(&control->slots[owner].pid) != atomic_load(&entry->owner_pid))

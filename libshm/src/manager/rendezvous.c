@@ -1,17 +1,17 @@
-/* The folder and the socket where newcomers find the manager, kept where they are.
+/* The folder and the socket by which new processes find the manager.
  *
  * Note [A folder that others clean]
- *   /tmp is cleaned: by age (systemd-tmpfiles, tmpreaper) and by hand. Nothing in the folder is
- *   needed by those who are in the session: they have the control file open and mapped, and their
- *   connections. It is where *others* find the manager. So
- *     - the manager locks both folders as systemd-tmpfiles honours it, and touches what is in the
- *       folder every hour;
- *     - it watches the folder (inotify), looks again whenever a client introduces a child, and
- *       where its socket is gone makes the folder and a socket anew;
- *     - a client that finds nobody at the path, while a manager has its byte of the control file
- *       locked, waits for that (starter.c).
- *   The control file itself cannot be given back its name. The manager hands out descriptors of it
- *   to who asks by the socket. */
+ *   Others clean /tmp: by age (systemd-tmpfiles, tmpreaper) and by hand. The processes of the
+ *   session need nothing in the folder, because they have the control file open and mapped, and
+ *   their connections. Only *new* processes need it. So
+ *     - the manager locks both folders, which systemd-tmpfiles respects, and touches the files
+ *       every hour;
+ *     - it watches the folder (inotify), checks it when a client introduces a child, and creates
+ *       the folder and a socket again when its socket has gone;
+ *     - a client that finds no listener at the path while a manager has locked its byte of the
+ *       control file waits for that (manager_start.c).
+ *   The control file itself cannot get its name back. The manager passes descriptors of it to
+ *   clients that ask over the socket. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -37,7 +37,7 @@ void mpshm__rendezvous_touch(const struct manager *m)
     }
 }
 
-/* Held until the manager ends, or the folder is made anew. */
+/* The lock lasts until the manager ends, or the folder is created again. */
 static void lock_folder(struct manager *m)
 {
     char path[MPSHM__PATH];
@@ -60,12 +60,11 @@ void mpshm__rendezvous_watch(struct manager *m)
         m->fds[FOLDER] =
             (struct pollfd){.fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK), .events = POLLIN};
     mpshm__session_path(m->session.id, "", path, sizeof(path));
-    /* Where there are no more watches, it is noticed when a child is introduced. */
+    /* If there are no more watches, the change is noticed when a child is introduced. */
     if (m->fds[FOLDER].fd >= 0)
         inotify_add_watch(m->fds[FOLDER].fd, path,
                           IN_DELETE | IN_MOVED_FROM | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR);
-    /* After the watch: what was removed before it is seen here, and what is removed later, there.
-     */
+    /* After the watch: this sees a removal before it, and the watch sees later ones. */
     mpshm__session_path(m->session.id, "socket", path, sizeof(path));
     m->socket_inode = lstat(path, &st) == 0 ? st.st_ino : 0;
     m->broken = m->socket_inode == 0; /* tried again at the next tick */
@@ -92,7 +91,7 @@ void mpshm__rendezvous_repair(struct manager *m)
     mpshm__rendezvous_watch(m);
 }
 
-/* A tick later: whoever is just removing the folder should find it empty. */
+/* Repair at the next tick, so that a process that is removing the folder finds it empty. */
 void mpshm__rendezvous_changed(struct manager *m)
 {
     char events[4096];

@@ -1,4 +1,4 @@
-/* What clients ask of the manager, and what it answers. */
+/* The manager's answers to its clients. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -19,8 +19,8 @@ static int peer_pid(int sock)
     return getsockopt(sock, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0 ? 0 : peer.pid;
 }
 
-/* Connection `c` speaks for that slot from now on. Its process has taken and locked it by itself.
- */
+/* Connection `c` belongs to that slot from now on. Its process has taken and locked the slot
+ * itself. */
 static int hello(struct manager *m, int c, uint32_t slot)
 {
     const struct mpshm__control *control = m->session.control;
@@ -30,8 +30,8 @@ static int hello(struct manager *m, int c, uint32_t slot)
     if (slot >= MPSHM__SLOTS || atomic_load(&control->slots[slot].state) != MPSHM__SLOT_TAKEN ||
         !mpshm__reaper_is_alive(m, (int)slot))
         return -EPERM;
-    /* While another connection speaks for the slot, only its process may put a new one in its
-     * place. (In another pid namespace the numbers differ; then the old one must go first.) */
+    /* While another connection belongs to the slot, only its process may replace it. (In another
+     * pid namespace the pids differ, so there the old connection must go first.) */
     if (mpshm__reaper_is_attached(m, (int)slot) &&
         atomic_load(&control->slots[slot].pid) != peer_pid(m->fds[c].fd))
         return -EPERM;
@@ -41,8 +41,8 @@ static int hello(struct manager *m, int c, uint32_t slot)
     return 0;
 }
 
-/* A client hands over the other end of its child's connection, or without one says that this
- * connection is its child's. Takes `fd` over. */
+/* A client passes the other end of its child's connection, or, without a descriptor, says that
+ * this connection is its child's. Takes `fd` over. */
 static void child(struct manager *m, int c, uint32_t slot, int fd)
 {
     if (fd >= 0)
@@ -83,7 +83,7 @@ static int registered(struct manager *m, int c, struct mpshm__frame *f, int fd)
         mpshm__reaper_catch_up(m, i);
         return 0;
     }
-    /* Asked before, and the answer was lost: the entry is there. */
+    /* The client asked before, and the answer was lost: the entry exists. */
     for (i = 0; i < m->session.segment_top; i++)
         if (m->session.segments[i] != NULL && m->session.segments[i]->nonce[0] == f->nonce[0]) {
             close(fd);
@@ -120,7 +120,7 @@ refuse:
     return err;
 }
 
-/* One frame of one client. Returns 0 to keep it, otherwise its connection is closed. */
+/* Serve one frame. Returns 0, or an error after which the connection is closed. */
 int mpshm__client_serve(struct manager *m, int c)
 {
     struct mpshm__frame f;
@@ -151,7 +151,7 @@ int mpshm__client_serve(struct manager *m, int c)
         else
             f.err = 0, answer_fd = mpshm__fd_get(&m->session.segments[f.a]->fd);
         break;
-    case MPSHM__CONTROL: /* a new description, so that the kernel knows the two processes apart */
+    case MPSHM__CONTROL: /* with a new description, so that the locks of the two processes differ */
         answer_fd = reopened = mpshm__session_reopen(&m->session, 0);
         f.err = reopened < 0 ? reopened : 0;
         break;
@@ -178,7 +178,8 @@ void mpshm__client_disconnected(struct manager *m, int c)
     m->top--;
     m->fds[c] = m->fds[m->top];
     m->slot_of[c] = m->slot_of[m->top];
-    /* It may also have been killed between taking a slot and saying so, or its child may have. */
+    /* Its process may also have been killed between taking a slot and saying so, or its child
+     * may have. */
     mpshm__reaper_discover(m);
     if (slot < 0)
         return;
@@ -188,7 +189,7 @@ void mpshm__client_disconnected(struct manager *m, int c)
         mpshm__reaper_reap(m, slot);
 }
 
-/* -EMFILE as an answer, and not silence, to somebody for whom there is no descriptor left. */
+/* Answer -EMFILE, and not with silence, to a client for which there is no descriptor. */
 static void refuse_one(struct manager *m)
 {
     struct mpshm__frame f = {.magic = MPSHM__WIRE, .op = MPSHM__ANSWER, .err = -EMFILE};
@@ -222,7 +223,7 @@ void mpshm__client_accept(struct manager *m)
     if (sock < 0 && (errno == EMFILE || errno == ENFILE))
         refuse_one(m);
     else if (sock < 0 && errno != EINTR && errno != EAGAIN && errno != ECONNABORTED)
-        m->pause_admitting = 1; /* nothing that waiting for the listener would mend */
+        m->pause_admitting = 1; /* polling the listener again would not help */
     if (sock < 0)
         return;
     if (mpshm_peer_uid(sock) != (long)geteuid())

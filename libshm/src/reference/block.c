@@ -1,4 +1,4 @@
-/* Blocks as a process uses them: allocated, held, released. */
+/* Blocks as a process uses them: allocated, retained, released. */
 #include <errno.h>
 #include <stdlib.h>
 
@@ -22,7 +22,7 @@ void mpshm__block_fill(mpshm_block *out, struct mpshm__segment *segment, uint32_
 
 /* ---- allocate ---- */
 
-/* What this process keeps warm is the first thing to go when memory is short. */
+/* The free blocks of this process are the first to go when memory is short. */
 static void trim_own(struct mpshm__session *session)
 {
     for (struct mpshm__segment *segment = session->own; segment != NULL;
@@ -40,7 +40,7 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
     if (strategy != MPSHM_FILE_DESCRIPTOR && strategy != MPSHM_FILE_SYSTEM)
         return -EINVAL;
     if (nbytes > mpshm__memory_bytes() * 4 || nbytes > MPSHM__LARGEST)
-        return -ENOMEM; /* nothing that this machine could ever hold */
+        return -ENOMEM; /* more than this machine can hold */
     if (!mpshm__lock_by_flags(flags))
         return -EAGAIN;
     err = (flags & MPSHM_NOWAIT) && mpshm__sessions[0] == NULL ? -EAGAIN
@@ -48,7 +48,7 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
     if (err == 0 && session->slot < 0)
         err = flags & MPSHM_NOWAIT ? -EAGAIN : mpshm__session_register(session);
     if (err == -ENOSPC)
-        err = -EDQUOT; /* the folder is full, and not memory */
+        err = -EDQUOT; /* the runtime folder is full, and not memory */
     if (err == 0) {
         err = mpshm__find_room(session, strategy, nbytes, flags, &segment, &i);
         if (err == -ENOSPC || err == -ENOMEM) {
@@ -58,14 +58,15 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
     }
     if (err == 0) {
         struct mpshm__block *block = &segment->blocks[i];
-        /* Nobody looks at these before the state says that it lives. */
+        /* No process reads these before the state is live. */
         atomic_store_explicit(&block->in_flight, 0, memory_order_relaxed);
         atomic_store_explicit(&block->in_flight_overflow, 0, memory_order_relaxed);
         atomic_store_explicit(&block->nbytes, nbytes, memory_order_relaxed);
         mpshm__clear_holders(session->control, segment, i);
         segment->local_refs[i] = 0;
         mpshm__retain(session, segment, i);
-        /* Killed before this line: the block is still free and its segment has lost its owner. */
+        /* A process that is killed before this line leaves a free block in a segment without
+         * owner. */
         uint64_t generation = MPSHM__GENERATION(atomic_load(&block->state));
         atomic_store(&block->state, generation << MPSHM__GENERATION_SHIFT | MPSHM__LIVE);
         mpshm__block_fill(out, segment, i);
@@ -81,7 +82,7 @@ int mpshm__block_retain(struct mpshm__segment *segment, uint32_t i, int flags, m
     if (!mpshm__lock_by_flags(flags))
         return -EAGAIN;
     mpshm__retain(segment->session, segment, i);
-    /* Somebody knows of it now beside its user: see heap.c, Note [What a process keeps]. */
+    /* A second party knows of it now: see heap.c, Note [The thread cache]. */
     atomic_fetch_add(&segment->blocks[i].state, 1);
     mpshm__block_fill(out, segment, i);
     mpshm__unlock();
@@ -140,7 +141,7 @@ int mpshm_block_others(const mpshm_block *ref)
     uint64_t before, after;
     int others;
 
-    /* The same look as before a free: repeated when somebody moved meanwhile. */
+    /* The same check as before a free, repeated when the state changed meanwhile. */
     do {
         before = atomic_load(&block->state);
         others = (int)atomic_load(&block->in_flight_overflow) +
@@ -160,7 +161,8 @@ void mpshm_block_revoke(const mpshm_block *ref)
 {
     struct mpshm__block *block = &((struct mpshm__segment *)ref->segment)->blocks[ref->index];
 
-    /* A claim in progress has set its holder first: either it finds its message or it does not. */
+    /* A receive in progress has set its holder bit first. It either finds its message or does
+     * not. */
     atomic_store(&block->in_flight, 0);
     atomic_store(&block->in_flight_overflow, 0);
 }

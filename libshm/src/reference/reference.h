@@ -8,8 +8,8 @@
 /* Free block `i` if it has no references. Exactly one process frees a block. */
 void mpshm__try_free(struct mpshm__control *control, struct mpshm__segment *segment, uint32_t i);
 /* Clear the bits of dead processes, one bit per slot, in every block of a segment. */
-void mpshm__forget_holders(struct mpshm__control *control, struct mpshm__segment *segment,
-                           const uint64_t gone[MPSHM__HOLDER_WORDS]);
+void mpshm__clear_dead_holders(struct mpshm__control *control, struct mpshm__segment *segment,
+                               const uint64_t gone[MPSHM__HOLDER_WORDS]);
 
 /* The references of this process. The first sets its bit, the last clears it. With the process lock
  * held. */

@@ -1,4 +1,4 @@
-/* The memory object of a segment: which strategy makes it, checks it, and meets it. */
+/* The memory object of a segment: created, checked and opened by strategy. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -47,7 +47,7 @@ void mpshm__object_unlink(const uint64_t nonce[2])
     char name[MPSHM_NAME_SIZE];
 
     name_of(nonce, name);
-    shm_unlink(name); /* one that has already gone is what we wanted */
+    shm_unlink(name); /* it may have gone already */
 }
 
 void mpshm__object_unlink_unfinished(struct mpshm__control *control, struct mpshm__slot *maker)
@@ -58,7 +58,7 @@ void mpshm__object_unlink_unfinished(struct mpshm__control *control, struct mpsh
         return;
     for (int i = 0; i < MPSHM__SEGMENTS; i++)
         if (atomic_load(&control->segments[i].nonce[0]) == nonce[0])
-            return; /* registered after all, and looked after there */
+            return; /* it was registered after all, and belongs to its entry */
     mpshm__object_unlink(nonce);
 }
 
@@ -68,7 +68,7 @@ int mpshm__object_from_owner(const struct mpshm__segment_entry *entry)
     struct stat st;
     char path[64];
 
-    /* Whatever is found there is believed only after it has been checked against the entry. */
+    /* Whatever file this opens is checked against the entry before it is used. */
     if (atomic_load(&entry->strategy) != MPSHM_FILE_DESCRIPTOR || pid <= 0 || number < 0)
         return -ENOENT;
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);
@@ -92,7 +92,8 @@ int mpshm__object_check(int strategy, int fd, uint32_t user)
         return -EBADMSG;
     if (strategy == MPSHM_FILE_DESCRIPTOR)
         return mpshm__memfd_check(fd);
-    /* Under file_system only its owner can cut it, and only a process of the session gets here. */
+    /* A named object can be truncated only by its owner, and only processes of the session get
+     * here. */
     return st.st_uid == geteuid() || st.st_uid == user ? 0 : -EBADMSG;
 }
 

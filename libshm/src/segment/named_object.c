@@ -10,16 +10,16 @@
 
 int mpshm__named_create(const char *name, uint64_t size)
 {
-    /* With 128 random bits a name that exists is an attack or a broken generator, not bad luck:
-     * O_EXCL turns it into an error and there is no retry. */
+    /* A collision of 128 random bits is an attack or a broken generator. O_EXCL makes it an
+     * error, and there is no retry. */
     int fd = (int)MPSHM__RETRY(shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
 
-    if (fd < 0) /* what is wrong here is wrong with /dev/shm, and with no other folder */
+    if (fd < 0) /* these errors concern /dev/shm and no other folder */
         return errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == EROFS ||
                        errno == EPERM || errno == ENOSYS
                    ? -ENODEV
                    : -errno;
-    /* Sparse here; what is handed out is reserved first, see alloc.c. */
+    /* The file is sparse. Memory is reserved before it is handed out: see allocator.c. */
     if (MPSHM__RETRY(ftruncate(fd, (off_t)size)) < 0) {
         int err = -errno;
         shm_unlink(name);

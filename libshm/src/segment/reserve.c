@@ -1,4 +1,4 @@
-/* Reserve the bytes of a file before anybody can touch them, so that a full file system is an
+/* Reserve the bytes of a file before a process can touch them, so that a full file system is an
  * error code and not a SIGBUS. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -13,16 +13,15 @@
 #include "segment/memory_object.h"
 #include "segment/reserve.h"
 
-/* One call reserves at most this much. A signal makes posix_fallocate give up and free what that
- * call had reserved, so a large request in one piece might never finish under a profiler's timer.
- */
+/* One call reserves at most this much. A signal makes posix_fallocate give up and free its whole
+ * range, so a large request in one piece might never finish under a profiler's timer. */
 enum { STEP = 64 << 20 };
 
 enum { POPULATE_WRITE = 23 }; /* MADV_POPULATE_WRITE, since Linux 5.14 */
 
-/* Would this fill the mount, or all memory where the mount has no size? Asked first, because the
- * kernel would try, page by page, before it says no. */
-static int impossible(int fd, uint64_t size)
+/* 1 when this would exceed the mount, or all memory where the mount has no size. The check comes
+ * first, because the kernel would allocate page by page before it refuses. */
+static int exceeds_mount(int fd, uint64_t size)
 {
     struct statvfs fs;
     struct sysinfo info;
@@ -44,7 +43,7 @@ int mpshm__file_size_allowed(uint64_t size)
     return 0;
 }
 
-/* A file that is that long already may be filled. */
+/* A file that has this length already may be filled. */
 static int may_grow(int fd, uint64_t size)
 {
     struct stat st;
@@ -58,11 +57,11 @@ int mpshm__reserve(int fd, uint64_t at, uint64_t size)
 
     if (may_grow(fd, end) < 0)
         return -EFBIG;
-    if (size >= STEP && impossible(fd, size))
+    if (size >= STEP && exceeds_mount(fd, size))
         return -ENOSPC;
     while (at < end) {
         uint64_t len = end - at < step ? end - at : step;
-        /* Returns its error and leaves errno alone. */
+        /* It returns its error and leaves errno alone. */
         int err = posix_fallocate(fd, (off_t)at, (off_t)len);
         if (err == EINTR) {
             if (step > MPSHM__PAGE)
@@ -80,8 +79,8 @@ int mpshm__reserve(int fd, uint64_t at, uint64_t size)
     return 0;
 }
 
-/* Without the descriptor, which the program may have closed (see descriptor.c): a named object can
- * be opened again; otherwise the pages are made through the mapping, which says EFAULT where a
+/* The program may have closed the descriptor (see descriptor.c). A named object can be opened
+ * again. Otherwise madvise creates the pages through the mapping, and fails with EFAULT where a
  * plain write would be a SIGBUS. */
 int mpshm__segment_reserve(struct mpshm__segment *segment, uint64_t at, uint64_t size)
 {

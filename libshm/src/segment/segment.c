@@ -1,4 +1,4 @@
-/* Segments: made, met, mapped once, and unmapped. */
+/* Segments: created, mapped once in each process, and unmapped. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdlib.h>
@@ -17,17 +17,17 @@
 
 enum {
     FIRST = 1 << 26, /* data of the first segment of a process */
-    LEAST = 1 << 20, /* no segment is smaller, unless it was asked for */
+    LEAST = 1 << 20, /* no segment has less, unless the caller asks for it */
     BYTES_PER_ENTRY =
-        1024, /* bytes of data for each entry of the tables: small blocks fill it too */
+        1024, /* bytes of data for each entry of the tables, so that small blocks fill both */
     LEAST_ENTRIES = 1024,
     DUMP_STEP = 1 << 24,
 };
 
 static const char MAGIC[8] = {'m', 'p', 's', 'h', 'm', 'A', 0, MPSHM__LAYOUT};
 
-/* As large as all before, so that there are few. MPSHM_SEGMENT_BYTES is for tests that want to see
- * many. */
+/* As large as all former segments together, so that there are few. Tests that need many set
+ * MPSHM_SEGMENT_BYTES. */
 uint64_t mpshm__segment_next_size(uint64_t total)
 {
     const char *text = getenv("MPSHM_SEGMENT_BYTES");
@@ -37,8 +37,8 @@ uint64_t mpshm__segment_next_size(uint64_t total)
     if (size == 0)
         for (size = FIRST; size < total && size < MPSHM__OFFSETS / 2; size *= 2)
             ;
-    /* Every process of the session maps it: under a limit on address space, leave room for others.
-     */
+    /* Every process of the session maps it, so a limit on address space must leave room for
+     * others. */
     if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
         while (size > LEAST && size > limit.rlim_cur / 32)
             size /= 2;
@@ -50,7 +50,7 @@ uint64_t mpshm__pages(uint64_t nbytes)
     return (nbytes + MPSHM__PAGE - 1) & ~(uint64_t)(MPSHM__PAGE - 1);
 }
 
-/* Aligned to the largest page that a supported machine has, so that holes fall on whole pages. */
+/* Aligned to the largest page of a supported machine, so that holes consist of whole pages. */
 static uint64_t far_begin(uint64_t metadata_at, uint64_t capacity)
 {
     return metadata_at + mpshm__pages(capacity * sizeof(struct mpshm__metadata));
@@ -83,8 +83,8 @@ static int map(int fd, uint64_t size, struct mpshm__segment **out)
         free(segment);
         return err;
     }
-    /* To dump a page that has never been touched makes it: a crash would write, and use, as much
-     * memory as there is address space. */
+    /* A core dump touches every page that it includes, so a crash would use as much memory as
+     * there is address space. */
     madvise(at, size, MADV_DONTDUMP);
     segment->header = at;
     segment->size = size;
@@ -93,7 +93,7 @@ static int map(int fd, uint64_t size, struct mpshm__segment **out)
     return 0;
 }
 
-static int point(struct mpshm__segment *segment)
+static int set_pointers(struct mpshm__segment *segment)
 {
     struct mpshm__segment_header *h = segment->header;
     char *base = (char *)h;
@@ -116,8 +116,8 @@ static int point(struct mpshm__segment *segment)
     return 0;
 }
 
-/* With MPSHM_DUMP=1 a core dump has what has been allocated so far, in steps, since each call that
- * says so may split a mapping. */
+/* With MPSHM_DUMP=1 core dumps include the allocated data. The range grows in steps, since each
+ * madvise may split a mapping. */
 void mpshm__segment_dump(struct mpshm__segment *segment)
 {
     uint64_t bumped, end;
@@ -168,8 +168,8 @@ void mpshm__segment_unmap(struct mpshm__segment *segment)
     free(segment);
 }
 
-/* The data of a segment, and a entry for each block that may come to lie there. One that is made
- * for a block larger than it would have been has just that block. */
+/* The layout of a segment: its data, and an entry for each block that fits into it. A segment
+ * that is created for one block larger than itself has only that block. */
 static void measure(struct mpshm__segment_header *plan, uint64_t size, uint64_t need)
 {
     uint64_t least = mpshm__pages(need < MPSHM__SLAB_BYTES ? MPSHM__SLAB_BYTES : need);
@@ -198,10 +198,10 @@ int mpshm__segment_create(int strategy, uint64_t size, uint64_t need, const unsi
     memcpy(plan.session, session, MPSHM_ID_SIZE);
     if (MPSHM__RETRY(getrandom(plan.nonce, sizeof(plan.nonce), 0)) != sizeof(plan.nonce))
         return -EIO;
-    plan.nonce[0] |= 1; /* 0 means that there is none */
+    plan.nonce[0] |= 1; /* 0 stands for no segment */
     plan.strategy = (uint32_t)strategy;
     if (maker != NULL && strategy == MPSHM_FILE_SYSTEM) {
-        /* Killed before it is registered: the name is found here. */
+        /* If this process dies before it registers the segment, the reaper finds the name here. */
         atomic_store(&maker->making[1], plan.nonce[1]);
         atomic_store(&maker->making[0], plan.nonce[0]);
     }
@@ -220,8 +220,8 @@ int mpshm__segment_create(int strategy, uint64_t size, uint64_t need, const unsi
         close(fd);
         if (strategy == MPSHM_FILE_SYSTEM)
             mpshm__object_unlink(plan.nonce);
-        /* Address space can be scarce too (ulimit -v), and memory that may be locked (mlockall,
-         * then it is EAGAIN): be content with less. */
+        /* Address space may be limited too (ulimit -v), or locked memory (mlockall, with
+         * EAGAIN). A smaller segment may fit. */
         if ((err != -ENOMEM && err != -EAGAIN) || size <= need || size <= LEAST)
             return err == -EAGAIN ? -ENOMEM : err;
     }
@@ -230,7 +230,7 @@ int mpshm__segment_create(int strategy, uint64_t size, uint64_t need, const unsi
     if (segment->must_reserve && (err = mpshm__reserve(fd, 0, MPSHM__PAGE)) < 0)
         goto fail;
     memcpy(segment->header, &plan, sizeof(plan));
-    err = point(segment);
+    err = set_pointers(segment);
     if (err == 0)
         err = mpshm__segment_become_owner(segment);
     if (err < 0)
@@ -245,9 +245,9 @@ fail:
     return err;
 }
 
-/* Every number that is used to compute an address is checked here, once. */
-static int sound(const struct mpshm__segment_header *h, uint64_t size,
-                 const struct mpshm__segment_entry *entry, const unsigned char *session)
+/* Check once every number that addresses are computed from. */
+static int is_valid(const struct mpshm__segment_header *h, uint64_t size,
+                    const struct mpshm__segment_entry *entry, const unsigned char *session)
 {
     return memcmp(h->magic, MAGIC, sizeof(MAGIC)) == 0 &&
            memcmp(h->session, session, MPSHM_ID_SIZE) == 0 &&
@@ -276,12 +276,12 @@ int mpshm__segment_map(int fd, uint32_t index, const struct mpshm__segment_entry
     err = map(fd, (uint64_t)st.st_size, &segment);
     if (err < 0)
         return err;
-    if (!sound(segment->header, (uint64_t)st.st_size, entry, session)) {
+    if (!is_valid(segment->header, (uint64_t)st.st_size, entry, session)) {
         munmap(segment->header, segment->size);
         free(segment);
         return -ESTALE;
     }
-    err = point(segment);
+    err = set_pointers(segment);
     if (err < 0) {
         mpshm__segment_unmap(segment);
         return err;

@@ -1,5 +1,5 @@
-/* What a client says to the manager of its session: it introduces itself, registers segments, asks
- * for those of others, and introduces its children. */
+/* The client's side of the connection to the manager: it introduces this process, registers its
+ * segments, asks for those of others, and introduces children. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <sys/socket.h>
@@ -20,10 +20,10 @@ void mpshm__disconnect(struct mpshm__session *session)
     session->introduced = 0;
 }
 
-/* Send, and wait for the answer, ten seconds in all, however many signals come. When that fails the
- * connection is of no use any more: an answer that comes late would be taken for the answer to the
+/* Send a frame and wait for the answer, ten seconds in all, however many signals arrive. After a
+ * failure the connection is closed, because a late answer would be taken for the answer to the
  * next question. */
-static int converse(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
+static int exchange(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
 {
     uint64_t until = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;
     int got = -1;
@@ -32,7 +32,8 @@ static int converse(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
     if (err == 0)
         err = mpshm__recv_frame(sock, frame, &got, until);
     if (err == -EMFILE)
-        return err; /* the answer is here, its descriptor is not: ask again with room for it */
+        return err; /* the answer arrived and its descriptor did not: ask again with a free
+                       descriptor */
     if (err < 0) {
         shutdown(sock, SHUT_RDWR);
         return err;
@@ -49,9 +50,9 @@ static int converse(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
     return frame->err;
 }
 
-/* Not a matter of what was asked. A manager that is being killed still has its socket for a moment,
- * so the next attempt comes a little later; some two seconds in all, since somebody may be killing
- * one after the other. */
+/* The error came from the connection. A manager that is being killed still has its socket for a
+ * moment, so the next attempt comes a little later. All attempts take about two seconds, because
+ * several managers may be killed in a row. */
 int mpshm__worth_another(int err, int attempt)
 {
     long ms = attempt == 0 ? 0 : attempt < 20 ? 2 : 20;
@@ -63,7 +64,7 @@ int mpshm__worth_another(int err, int attempt)
     return 1;
 }
 
-/* A manager that is stopped costs one wait and not one for each array. */
+/* A stopped manager costs one wait, and not one for each array. */
 static int is_stuck(struct mpshm__session *session)
 {
     if (session->stuck_until != 0 && mpshm__now_ns() >= session->stuck_until)
@@ -71,13 +72,13 @@ static int is_stuck(struct mpshm__session *session)
     return session->stuck_until != 0;
 }
 
-static int connected(struct mpshm__session *session)
+static int ensure_connected(struct mpshm__session *session)
 {
     int err;
 
     if (mpshm__fd_get(&session->sock) >= 0)
         return 0;
-    session->introduced = 0; /* the program has closed it under us */
+    session->introduced = 0; /* the program has closed it */
     err = mpshm__manager_connect(session, 1);
     if (err == -ETIMEDOUT)
         session->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
@@ -87,9 +88,10 @@ static int connected(struct mpshm__session *session)
     return 0;
 }
 
-static int said(struct mpshm__session *session, struct mpshm__frame *frame, int fd, int *fd_out)
+static int ask_connected(struct mpshm__session *session, struct mpshm__frame *frame, int fd,
+                         int *fd_out)
 {
-    int err = converse(mpshm__fd_get(&session->sock), frame, fd, fd_out);
+    int err = exchange(mpshm__fd_get(&session->sock), frame, fd, fd_out);
 
     if (err == -ETIMEDOUT) {
         session->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
@@ -98,9 +100,9 @@ static int said(struct mpshm__session *session, struct mpshm__frame *frame, int 
     return err;
 }
 
-/* Where the program has closed the descriptor of the control file, the lock must be taken through
- * a new description, and the file be mapped through the same. */
-static int slot_of_own(struct mpshm__session *session)
+/* If the program has closed the descriptor of the control file, the lock must be taken through a
+ * new description, and the file mapped through the same one. */
+static int take_own_slot(struct mpshm__session *session)
 {
     int err;
 
@@ -123,12 +125,12 @@ static int slot_of_own(struct mpshm__session *session)
 static int say_hello(struct mpshm__session *session)
 {
     struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__HELLO};
-    int err = slot_of_own(session);
+    int err = take_own_slot(session);
 
     if (err < 0)
         return err;
     frame.a = (uint32_t)session->slot;
-    err = said(session, &frame, -1, NULL);
+    err = ask_connected(session, &frame, -1, NULL);
     if (err == 0 &&
         (frame.a != (uint32_t)session->slot || atomic_load(&session->control->ready) != 1))
         err = -EBADMSG;
@@ -147,24 +149,25 @@ int mpshm__offer_segment(struct mpshm__session *session, struct mpshm__segment *
         .size = segment->size,
         .fd_number = fd,
     };
-    int err = said(session, &frame, fd, NULL);
+    int err = ask_connected(session, &frame, fd, NULL);
 
     if (err == 0 && (frame.a >= MPSHM__SEGMENTS || (known && frame.a != segment->index)))
         err = -EBADMSG;
-    if (err == 0 && !known) /* otherwise others may be reading it */
+    if (err == 0 &&
+        !known) /* a known index must not be written, because other threads may read it */
         segment->index = frame.a;
     return err;
 }
 
-/* Own memory whose descriptor the program has closed: the manager has one too. Without it the next
- * manager could not find the segment again. */
+/* Fetch the descriptor of an own segment from the manager when the program has closed it.
+ * Without it the next manager could not find the segment again. */
 static void fetch_again(struct mpshm__session *session, struct mpshm__segment *segment)
 {
     struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET, .a = segment->index};
     struct mpshm__fd known = segment->fd;
     int fd = -1;
 
-    if (said(session, &frame, -1, &fd) < 0 || fd < 0)
+    if (ask_connected(session, &frame, -1, &fd) < 0 || fd < 0)
         return;
     if (mpshm__fd_is(&known, fd))
         mpshm__fd_set(&segment->fd, fd);
@@ -172,7 +175,7 @@ static void fetch_again(struct mpshm__session *session, struct mpshm__segment *s
         close(fd);
 }
 
-/* To a manager that is new everything has to be said again. */
+/* Tell a new manager all that it needs to know. */
 static int introduce(struct mpshm__session *session)
 {
     int err = say_hello(session);
@@ -187,7 +190,7 @@ static int introduce(struct mpshm__session *session)
             continue;
         err = mpshm__offer_segment(session, segment, 1);
         if (err == -ESTALE || err == -EMFILE || err == -ENOMEM)
-            err = 0; /* one that it will not have is still good for us */
+            err = 0; /* a segment that it refuses is still valid here */
     }
     session->introduced = err == 0;
     return err;
@@ -202,10 +205,10 @@ int mpshm__session_register(struct mpshm__session *session)
     if (is_stuck(session))
         return -ETIMEDOUT;
     for (int attempt = 0; attempt < MPSHM__ATTEMPTS; attempt++) {
-        err = connected(session);
+        err = ensure_connected(session);
         if (err == 0)
             err = introduce(session);
-        if (err == 0 || err == -EUSERS) /* without a slot, the connection is still good */
+        if (err == 0 || err == -EUSERS) /* without a slot, the connection is still usable */
             return err;
         mpshm__disconnect(session);
         if (!mpshm__worth_another(err, attempt))
@@ -222,12 +225,12 @@ void mpshm__manager_replace(struct mpshm__session *session, int control_fd)
     if (session->slot < 0 || (sock >= 0 && recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0))
         return;
     mpshm__disconnect(session);
-    /* One that hung up is ending, and loses its lock a moment after its connections. */
+    /* A manager that hung up is ending, and loses its lock a moment after its connections. */
     for (int ms = 0; sock >= 0 && ms < 100 && control_fd >= 0 &&
                      mpshm__byte_is_locked(control_fd, MPSHM__MANAGER_BYTE);
          ms++)
         mpshm__sleep_ms(1);
-    /* One that lives may be stopped, and is not waited for. */
+    /* A manager that lives may be stopped, so do not wait for it. */
     if (control_fd < 0 || !mpshm__byte_is_locked(control_fd, MPSHM__MANAGER_BYTE))
         mpshm__session_register(session);
 }
@@ -240,13 +243,13 @@ int mpshm__ask(struct mpshm__session *session, struct mpshm__frame *frame, int *
     if (is_stuck(session))
         return -ETIMEDOUT;
     for (int attempt = 0; attempt < MPSHM__ATTEMPTS; attempt++) {
-        err = connected(session);
-        /* Who has a slot says so first: some questions are for those alone. */
+        err = ensure_connected(session);
+        /* A process with a slot introduces itself first, because some questions need a slot. */
         if (err == 0 && session->slot >= 0 && !session->introduced)
             err = introduce(session);
         *frame = question;
         if (err == 0)
-            err = said(session, frame, -1, fd_out);
+            err = ask_connected(session, frame, -1, fd_out);
         if (mpshm__fd_use_reserve(err))
             continue;
         if (!mpshm__worth_another(err, attempt))
@@ -265,7 +268,7 @@ int mpshm__manager_connect_child(struct mpshm__session *session, int slot)
     };
     int pair[2], err, sock = mpshm__fd_get(&session->sock);
 
-    if (sock < 0) { /* then it introduces itself, through a connection of its own */
+    if (sock < 0) { /* the child introduces itself, through a connection of its own */
         sock = mpshm__manager_try(session);
         if (sock < 0)
             return sock;
@@ -299,7 +302,7 @@ int mpshm__control_from_manager(struct mpshm__session *session)
     }
     do {
         frame.op = MPSHM__CONTROL;
-        err = said(session, &frame, -1, &fd);
+        err = ask_connected(session, &frame, -1, &fd);
     } while (mpshm__fd_use_reserve(err));
     if (err < 0 && err != -EMFILE)
         mpshm__disconnect(session);

@@ -25,7 +25,7 @@
 #include "session/control_file.h"
 #include "session/runtime_folder.h"
 
-/* Is what we have open still what the path says? Its manager may have removed it meanwhile. */
+/* 1 when the open file is still the one at the path. Its manager may have removed it meanwhile. */
 static int still_there(int fd, const char *path)
 {
     struct stat a, b;
@@ -36,7 +36,7 @@ static int still_there(int fd, const char *path)
 
 enum { TRIES = 100, LOCK_WITHIN_S = 5 };
 
-/* Shared, but not waited for without end: who has it exclusively may be stopped. */
+/* Take a shared lock, with a time limit, because the holder of an exclusive lock may be stopped. */
 static int lock_shared(int fd)
 {
     uint64_t give_up = mpshm__now_ns() + LOCK_WITHIN_S * 1000000000ull;
@@ -51,7 +51,7 @@ static int lock_shared(int fd)
     return 0;
 }
 
-/* One attempt to have the control file open and held. -ENOENT: it went away meanwhile. */
+/* Try once to open and lock the control file. -ENOENT: it was removed meanwhile. */
 static int hold_control(const unsigned char *id, int create)
 {
     char path[MPSHM__PATH];
@@ -82,8 +82,8 @@ const char *mpshm_refused_version(void)
     return others_version;
 }
 
-/* A file that nobody has filled in yet is empty; everybody may be the first. One that another
- * version has made is neither changed nor read. */
+/* An empty file is new, and any process may be the first to fill it. A file of another version
+ * is neither changed nor read. */
 static int fill_up(int fd)
 {
     struct mpshm__control begin = {0};
@@ -104,7 +104,7 @@ static int fill_up(int fd)
     return mpshm__reserve(fd, 0, sizeof(struct mpshm__control));
 }
 
-/* What never changes once it is there; two that begin at one time write the same. */
+/* Write the constant part. Two processes that begin at one time write the same. */
 static int begin_control(struct mpshm__control *control, const unsigned char *id)
 {
     if (atomic_load(&control->magic) == 0) {
@@ -115,7 +115,7 @@ static int begin_control(struct mpshm__control *control, const unsigned char *id
     return memcmp(control->session, id, MPSHM_ID_SIZE) == 0 ? 0 : -ESTALE;
 }
 
-/* Map the held file, or take over nothing. */
+/* Map the locked file. An error leaves `fd` to the caller. */
 static int enter_held(struct mpshm__session *session, int fd)
 {
     struct mpshm__control *at;
@@ -129,7 +129,7 @@ static int enter_held(struct mpshm__session *session, int fd)
     at = mmap(NULL, sizeof(*at), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
         return -errno;
-    /* It is small, and tells whoever reads a core dump who had what; but it is not dumped. */
+    /* The file is small, but core dumps leave it out. */
     madvise(at, sizeof(*at), MADV_DONTDUMP);
     err = begin_control(at, session->id);
     if (err < 0) {
@@ -153,7 +153,7 @@ int mpshm__session_open_fd(struct mpshm__session *session, int fd)
     return err;
 }
 
-/* The path may be gone while the session lives: then its manager has the file. */
+/* The path may have gone while the session lives; the manager still has the file. */
 static int enter_by_manager(struct mpshm__session *session)
 {
     int fd = mpshm__control_from_manager(session);
@@ -185,7 +185,7 @@ int mpshm__session_open(struct mpshm__session *session, int create)
     if (err == 0)
         return 0;
     close(fd);
-    if (create && err != -EPROTO) /* what was begun here goes, unless somebody else is in it */
+    if (create && err != -EPROTO) /* remove the new session, unless another process is in it */
         mpshm__session_remove_if_dead(session->id);
     return err;
 }
@@ -195,7 +195,7 @@ int mpshm__session_reopen(struct mpshm__session *session, int wait)
     int fd = mpshm__fd_get(&session->control_fd), got = -1, err;
     char path[MPSHM__PATH];
 
-    if (fd >= 0) /* works when the path has gone, too */
+    if (fd >= 0) /* works after the path was removed, too */
         do
             got = mpshm__reopen(fd);
         while (mpshm__fd_use_reserve(got));
@@ -223,7 +223,7 @@ int mpshm__session_remap(struct mpshm__session *session, int fd)
     void *at = mmap(session->control, sizeof(*session->control), PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_FIXED, fd, 0);
 
-    if (at == MAP_FAILED) /* then the old mapping is still there */
+    if (at == MAP_FAILED) /* the old mapping is still there */
         return -errno;
     madvise(at, sizeof(*session->control), MADV_DONTDUMP);
     mpshm__fd_close(&session->control_fd);
@@ -236,7 +236,7 @@ int mpshm__session_wait_empty(int control_fd)
     return MPSHM__RETRY(flock(control_fd, LOCK_EX)) < 0 ? -errno : 0;
 }
 
-/* A session that nobody is in has no manager that will ever clean up: take its names away. */
+/* Remove the names of a session that no process is in. It has no manager that would do it. */
 static void remove_if_dead(const unsigned char *id, void *unused)
 {
     char path[MPSHM__PATH];
@@ -247,7 +247,8 @@ static void remove_if_dead(const unsigned char *id, void *unused)
     mpshm__session_path(id, "control", path, sizeof(path));
     fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
     if (fd < 0) {
-        /* Killed between the folder and the file. Whoever is between the two now begins again. */
+        /* A process was killed between creating the folder and the file. A process that is
+         * between the two at this moment begins again. */
         mpshm__session_remove_empty(id);
         return;
     }

@@ -1,31 +1,32 @@
-/* Fork: parent and child both keep what the parent held.
+/* Fork: parent and child both keep the references that the parent had.
  *
  * Note [A slot for the child]
  *
  *   prepare   the parent opens the control file again, which gives the child a description of its
- *             own, takes a slot through it, enters the slot as a holder of every block that it
- *             holds itself, and sends the manager one end of a new connection; a parent that has
- *             none itself (a daemon, or one that has given up waiting) makes one for the child
+ *             own, takes a slot through it, adds the slot as a holder of every block that the
+ *             parent has references to, and sends the manager one end of a new connection. A
+ *             parent without a connection (a daemon, or one that has given up waiting) makes one
+ *             for the child
  *   fork(2)
- *   child     maps the control file again, through its description, at the same address: now
+ *   child     maps the control file again, through its own description, at the same address. Now
  *             nothing in it keeps the parent's description, and with it the parent's lock, alive.
- *             It is a process of its own from here on. What the parent owned (segments to allocate
- *             in) is somebody else's segment to the child
+ *             From here on it is a process of its own. The parent's own segments are foreign ones
+ *             to the child
  *   parent    closes its copies
  *
- *   Nobody is waited for, so a manager that is stopped delays no fork; one that has been killed is
- *   replaced here, since a fork is often all that a parent does. These are pthread_atfork
- *   handlers, so nothing runs between them and the system call: no other hook, no interpreter, and
- *   a fork by anybody's C code is covered too. (vfork and posix_spawn run no handlers and need
- *   none: the child has nothing before it execs.)
+ *   No step waits for the manager, so a stopped manager delays no fork. A manager that was killed
+ *   is replaced here, since some parents make no other call than fork. These are pthread_atfork
+ *   handlers, so no other hook and no interpreter runs between them and the system call, and forks
+ *   by other C code are covered, too. (vfork and posix_spawn run no handlers and need none: the
+ *   child has nothing before it execs.)
  *
- *   Killed here: the parent, before fork(2): the description goes with it, the slot is not locked,
- *   and the manager takes it out of every block again. The fork fails, or the child dies at once:
- *   the same. There is no moment at which the child holds something and nobody knows.
+ *   If the parent is killed before fork(2), the description goes with it, the slot is not locked,
+ *   and the manager removes it from every block. The same happens when the fork fails or the child
+ *   dies at once. At no moment does the child have a reference that no other process knows of.
  *
- *   When no slot can be had (no descriptor, 1024 processes), every block that the parent holds is
- *   given one message that nobody will ever claim: it leaks rather than being reused under the
- *   child's hands. */
+ *   If no slot can be had (no descriptor, 1024 processes), every block that the parent has gets
+ *   one message that will never be received. It leaks, rather than being reused while the child
+ *   has it. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <string.h>
@@ -49,8 +50,8 @@ static struct {
     int fd, sock, slot;
 } child[MPSHM__SESSIONS];
 
-static void for_held(struct mpshm__session *session,
-                     void (*act)(const struct mpshm__segment *, uint32_t, int), int slot)
+static void for_retained(struct mpshm__session *session,
+                         void (*act)(const struct mpshm__segment *, uint32_t, int), int slot)
 {
     for (uint32_t a = 0; a < session->segment_top; a++) {
         struct mpshm__segment *segment = session->segments[a];
@@ -80,7 +81,7 @@ static void leak(const struct mpshm__segment *segment, uint32_t i, int slot)
 
 static void prepare(void)
 {
-    mpshm__lock(); /* no other thread is in the middle of anything */
+    mpshm__lock(); /* no other thread is inside the engine */
     if (hook.before != NULL)
         hook.before();
     for (int t = 0; t < MPSHM__SESSIONS; t++) {
@@ -91,13 +92,13 @@ static void prepare(void)
         child[t].fd = mpshm__session_reopen(session, session->stuck_until == 0);
         mpshm__manager_replace(session, child[t].fd);
         if (mpshm__session_retained(session) !=
-            0) { /* otherwise the child may take one when it needs it */
+            0) { /* otherwise the child takes one when it needs it */
             if (child[t].fd >= 0)
                 child[t].slot = mpshm__take_slot(session->control, child[t].fd);
             if (child[t].slot >= 0)
-                for_held(session, add_holder, child[t].slot);
+                for_retained(session, add_holder, child[t].slot);
             else
-                for_held(session, leak, -1);
+                for_retained(session, leak, -1);
         }
         if (child[t].fd >= 0)
             child[t].sock = mpshm__manager_connect_child(session, child[t].slot);
@@ -121,7 +122,7 @@ static void in_parent(void)
     mpshm__unlock();
 }
 
-/* Among the segments of the parent, the child is a guest. */
+/* The parent's segments are foreign segments to the child. */
 static void disown(struct mpshm__session *session)
 {
     session->own = NULL;
@@ -130,13 +131,13 @@ static void disown(struct mpshm__session *session)
         if (segment == NULL || !segment->own)
             continue;
         segment->own = 0;
-        /* The parent's descriptor is not the child's to register again. */
+        /* The child must not register the parent's descriptor. */
         mpshm__fd_close(&segment->fd);
     }
 }
 
-/* What a child without a slot holds was leaked (see above): letting go of it means nothing. */
-static void never_let_go(struct mpshm__session *session)
+/* The blocks of a child without a slot were leaked (see above), so a release must not free them. */
+static void pin_leaked(struct mpshm__session *session)
 {
     for (uint32_t a = 0; a < session->segment_top; a++)
         for (uint32_t i = 0;
@@ -144,12 +145,12 @@ static void never_let_go(struct mpshm__session *session)
              i < session->segments[a]->capacity;
              i++)
             if (session->segments[a]->local_refs[i] != 0)
-                session->segments[a]->local_refs[i] += 0x40000000; /* never comes down to 0 */
+                session->segments[a]->local_refs[i] += 0x40000000; /* never counts down to 0 */
 }
 
-/* Without a description of its own the child keeps the parent's alive, and the parent's memory is
- * kept until the child has ended: a leak, and no slot. */
-static void become_a_process(struct mpshm__session *session, int t)
+/* Without a description of its own the child keeps the parent's alive, and the parent's memory
+ * is kept until the child has ended. That is a leak, and the child has no slot. */
+static void attach_in_child(struct mpshm__session *session, int t)
 {
     disown(session);
     mpshm__disconnect(session); /* the parent's: it would hide the parent's death */
@@ -160,10 +161,10 @@ static void become_a_process(struct mpshm__session *session, int t)
         session->introduced = session->slot >= 0 && child[t].sock >= 0;
     } else {
         if (child[t].slot >= 0)
-            for_held(session, leak, -1);
+            for_retained(session, leak, -1);
         close_copies(t);
-        /* The parent's: a lock taken through it would be the parent's, too. What it refers to stays
-         * known, so that it can be opened again. */
+        /* This is the parent's, so a lock taken through it would be the parent's, too. Its
+         * device and inode are kept, so that the file can be opened again. */
         if (mpshm__fd_get(&session->control_fd) >= 0)
             close(session->control_fd.number);
         session->control_fd.number = -1;
@@ -171,15 +172,15 @@ static void become_a_process(struct mpshm__session *session, int t)
     if (session->slot >= 0)
         mpshm__sign_slot(&session->control->slots[session->slot], getpid());
     else
-        never_let_go(session);
+        pin_leaked(session);
 }
 
 static void in_child(void)
 {
-    mpshm__fd_drop_reserve(); /* of the parent's description, too */
+    mpshm__fd_drop_reserve(); /* they share the parent's description, too */
     for (int t = 0; t < MPSHM__SESSIONS; t++)
         if (mpshm__sessions[t] != NULL)
-            become_a_process(mpshm__sessions[t], t);
+            attach_in_child(mpshm__sessions[t], t);
     if (mpshm__sessions[0] != NULL)
         mpshm__fd_reserve(mpshm__fd_get(&mpshm__sessions[0]->control_fd));
     if (hook.after != NULL)
@@ -187,7 +188,7 @@ static void in_child(void)
     mpshm__reset_lock_in_child();
 }
 
-/* At load, so that there is no first fork that is missed. */
+/* At load time, so that the first fork is covered. */
 __attribute__((constructor)) static void arm(void)
 {
     pthread_atfork(prepare, in_parent, in_child);
@@ -195,6 +196,6 @@ __attribute__((constructor)) static void arm(void)
 
 void mpshm__fork_handlers(void)
 {
-    /* Referred to by the code that makes sessions, so that the linker takes this file from the
+    /* The code that creates sessions calls this, so that the linker takes this file from the
      * archive. */
 }

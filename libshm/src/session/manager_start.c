@@ -1,9 +1,9 @@
 /* Find the manager of a session, or start it.
  *
- * Whoever finds nobody listening takes the lock `start`, looks again, binds the socket itself and
- * hands the listening descriptor to the manager that it starts. So connections are accepted into
- * the queue from the moment of bind, nobody polls for a socket to appear, and of many who need a
- * manager at once one starts it. */
+ * A process that finds no listener takes the lock `start`, looks again, binds the socket itself
+ * and passes the listening descriptor to the manager that it starts. So connections are queued
+ * from the moment of bind, no process polls for a socket to appear, and if many processes need a
+ * manager at once, one of them starts it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -37,9 +37,8 @@ int mpshm_set_manager(const char *path)
     return 0;
 }
 
-/* The address of the session's socket. An address has room for 107 bytes; a longer path goes
- * through a descriptor of its folder, which the caller closes when it is done (-1: there is none).
- */
+/* The address of the session's socket. An address has room for 107 bytes. A longer path goes
+ * through a descriptor of its folder, which the caller closes afterwards (-1: none). */
 static int socket_address(const unsigned char *id, struct sockaddr_un *address, int *folder)
 {
     char path[MPSHM__PATH];
@@ -61,7 +60,7 @@ static int socket_address(const unsigned char *id, struct sockaddr_un *address, 
     return n < (int)sizeof(address->sun_path) ? 0 : -ENAMETOOLONG;
 }
 
-/* A connected socket. -EAGAIN: somebody listens, and has no room in its queue just now. */
+/* Returns a connected socket. -EAGAIN: the listener's queue is full. */
 int mpshm__manager_try(const struct mpshm__session *session)
 {
     struct sockaddr_un address;
@@ -93,7 +92,7 @@ static int nobody_listens(int err)
     return err == -ECONNREFUSED || err == -ENOENT;
 }
 
-/* A manager that is stopped accepts nobody; it must not stop us for ever. */
+/* A stopped manager accepts no connection, so the wait has a limit. */
 static int connect_within(const struct mpshm__session *session)
 {
     uint64_t until = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;
@@ -108,7 +107,7 @@ static int connect_within(const struct mpshm__session *session)
     }
 }
 
-/* The manager leaves its starter at once (see cmd/), so what is waited for here is short. */
+/* The manager forks and its first process exits at once (see cmd/), so this wait is short. */
 static int spawn_manager(int listener, int control, const char *folder)
 {
     char *const argv[] = {"shm-manager", (char *)folder, NULL};
@@ -121,12 +120,13 @@ static int spawn_manager(int listener, int control, const char *folder)
 
     posix_spawn_file_actions_init(&actions);
     posix_spawnattr_init(&attr);
-    /* dup2 onto another number also clears close-on-exec; 3 onto 3 would not. */
+    /* dup2 to another number also clears close-on-exec; dup2 from 3 to 3 would not. */
     int high = fcntl(listener, F_DUPFD_CLOEXEC, 10);
     int higher = control >= 0 ? fcntl(control, F_DUPFD_CLOEXEC, 10) : -1;
     posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDWR, 0);
     posix_spawn_file_actions_adddup2(&actions, 0, 1);
-    /* Also not our stderr: who reads it to the end would wait for the manager. */
+    /* Stderr is not inherited, either: a reader that waits for its end would wait for the
+     * manager. */
     posix_spawn_file_actions_adddup2(&actions, 0, 2);
     posix_spawn_file_actions_adddup2(&actions, high, 3);
     if (higher >= 0)
@@ -148,10 +148,11 @@ static int spawn_manager(int listener, int control, const char *folder)
         close(higher);
     if (err != 0)
         return -err;
-    /* ECHILD when the program ignores SIGCHLD: then nothing is known, and connect will tell. */
+    /* ECHILD when the program ignores SIGCHLD. The result is unknown then, and connect will
+     * tell. */
     if (MPSHM__RETRY(waitpid(pid, &status, 0)) != pid || status == 0)
         return 0;
-    return WIFSIGNALED(status) ? -ECONNRESET : -ECHILD; /* killed: worth another attempt */
+    return WIFSIGNALED(status) ? -ECONNRESET : -ECHILD; /* killed: try again */
 }
 
 static int lock_start(const struct mpshm__session *session)
@@ -168,7 +169,7 @@ static int lock_start(const struct mpshm__session *session)
             return fd;
         if (errno != EWOULDBLOCK || mpshm__now_ns() > give_up) {
             close(fd);
-            return -ETIMEDOUT; /* who holds it is stopped */
+            return -ETIMEDOUT; /* the process that holds it is stopped */
         }
         mpshm__sleep_ms(2);
     }
@@ -185,7 +186,7 @@ int mpshm__manager_listen(const unsigned char *id)
         return err;
     unlink(address.sun_path);
     listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    /* The folder is 0700, so the mode of the socket does not matter. */
+    /* The folder has mode 0700, so the mode of the socket does not matter. */
     if (listener < 0) {
         err = -errno;
     } else if (bind(listener, (const struct sockaddr *)&address, sizeof(address)) < 0 ||
@@ -198,7 +199,7 @@ int mpshm__manager_listen(const unsigned char *id)
     return err < 0 ? err : listener;
 }
 
-/* With the lock `start` in hand, and nobody listening at the path. */
+/* Start a manager. The caller has the lock `start`, and no process listens at the path. */
 static int start_manager(const struct mpshm__session *session, int control)
 {
     char folder[MPSHM__PATH];
@@ -207,15 +208,16 @@ static int start_manager(const struct mpshm__session *session, int control)
     if (listener < 0)
         return listener;
     mpshm__session_path(session->id, "", folder, sizeof(folder));
-    err = spawn_manager(listener, control, folder); /* the path may lead to it no more */
+    err = spawn_manager(listener, control,
+                        folder); /* pass the file, because the path may no longer lead to it */
     close(listener);
     return err;
 }
 
-/* One manager serves a session: it has locked its byte. When it lives and does not listen at the
- * path, its socket or its folder was removed; it notices and makes them again. A daemon that has
- * closed the control file can start none when the path leads to it no more: a manager of another
- * file would know nobody. */
+/* A session has one manager, which has locked its byte. If it lives and does not listen at the
+ * path, its socket or its folder was removed; the manager notices and creates them again. A
+ * daemon that has closed the control file cannot start a manager when the path no longer leads
+ * to the file: a manager of another file would know none of the processes. */
 static int start(struct mpshm__session *session)
 {
     int err, control, lock = lock_start(session);
@@ -228,7 +230,7 @@ static int start(struct mpshm__session *session)
     uint64_t wait_s = control < 0 ? HEALED_WITHIN_S : ANSWER_WITHIN_S;
     uint64_t until = mpshm__now_ns() + wait_s * 1000000000ull;
     for (;;) {
-        err = mpshm__manager_try(session); /* somebody may have been faster */
+        err = mpshm__manager_try(session); /* another process may have been faster */
         if (!nobody_listens(err))
             break;
         if (control >= 0 && !mpshm__byte_is_locked(control, MPSHM__MANAGER_BYTE)) {

@@ -1,4 +1,4 @@
-/* The session in which this process allocates: its name, how a child gets it, how one enters. */
+/* The session in which this process allocates: its id, and how a child inherits it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
@@ -87,7 +87,7 @@ int mpshm_attach_with(const unsigned char *id, const int fds[2])
     mpshm__lock();
     mpshm__session_attach_inherited(id, fds[0], fds[1]);
     mpshm__unlock();
-    return mpshm_attach(); /* by the path, where the descriptors are of no use */
+    return mpshm_attach(); /* by the path, if the descriptors failed */
 }
 
 int mpshm_attach(void)

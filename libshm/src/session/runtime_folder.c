@@ -1,17 +1,12 @@
-/* The folder of a session: where it is, who holds it, and when it goes.
+/* The folder of a session.
  *
- *     <runtime>/mpshm-<uid>/            0700, ours or refused
+ *     <runtime>/mpshm-<uid>/            mode 0700 and owned by this user, or refused
  *         <session, 32 hex digits>/
- *             control                   the control file; everybody in the session holds it locked
- *             start                     locked by who is starting a manager
+ *             control                   the control file; every process of the session locks it
+ *             start                     locked by a process that starts a manager
  *             socket                    the manager listens here
  *
- * Note [A lock that says who is there]
- *   Everybody in the session holds a shared flock on `control`. The kernel gives it back when the
- * last process that has the descriptor is gone, however it goes. So "nobody is in this session" is
- * a fact that can be asked for: an exclusive lock is granted. The manager waits for that before it
- *   leaves, and the folder of a session whose manager was killed too is recognised as dead by it.
- */
+ * <runtime> is MPSHM_RUNTIME_DIR or /tmp. No other file of libshm knows these paths. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -41,7 +36,7 @@ void mpshm__session_path(const unsigned char *id, const char *leaf, char *path, 
     snprintf(path, size, "%s/%s%s%s", user, hex, leaf[0] ? "/" : "", leaf);
 }
 
-/* A folder that is ours alone: made so, or found so, otherwise refused. */
+/* A private folder: created, or found with the right owner and mode; otherwise refused. */
 static int private_dir(const char *path)
 {
     struct stat st;
@@ -62,8 +57,8 @@ int mpshm__session_make_folder(const unsigned char *id)
 
     user_path(path, sizeof(path));
     if (path[0] != '/')
-        return -EINVAL; /* the manager, and a process that changes its folder, would look elsewhere
-                         */
+        return -EINVAL; /* The manager, and a process that changes its working directory, would use
+                           another folder. */
     err = private_dir(path);
     if (err < 0)
         return err;
@@ -89,7 +84,7 @@ void mpshm__session_remove_empty(const unsigned char *id)
 
     mpshm__session_path(id, "", path, sizeof(path));
     rmdir(path);
-    user_path(path, sizeof(path)); /* also empty, when this was the user's last session */
+    user_path(path, sizeof(path)); /* also empty, if this was the user's last session */
     rmdir(path);
 }
 

@@ -8,8 +8,8 @@
 #include "session/connection.h"
 #include "session/session.h"
 
-/* Descriptors of others' segments that are kept open, so that they can be registered again when the
- * manager is killed after their owner. Few, because descriptors are scarce. */
+/* Descriptors of foreign segments that stay open, so that this process can register them when
+ * the manager is killed after their owner. Few, because descriptors are scarce. */
 enum { FOREIGN_FDS = 4 };
 
 static void put(struct mpshm__session *session, struct mpshm__segment *segment)
@@ -56,7 +56,7 @@ int mpshm__segment_register(struct mpshm__session *session, struct mpshm__segmen
         if (err < 0)
             return err;
         err = mpshm__offer_segment(session, segment, 0);
-        if (err == 0 && session->segments[segment->index] != NULL) { /* of a segment that is gone */
+        if (err == 0 && session->segments[segment->index] != NULL) { /* of a former segment */
             if (session->segments[segment->index]->retained_blocks != 0)
                 return -ESTALE;
             drop(session, segment->index);
@@ -79,8 +79,8 @@ int mpshm__segment_is_attached(const struct mpshm__session *session, uint32_t in
            session->segments[index]->nonce[0] == nonce0;
 }
 
-/* By name where it has one; from the manager, who has them all; and from the owner's /proc when the
- * manager does not answer. */
+/* By name if the segment has one; else from the manager, which has all of them; else from the
+ * owner through /proc, when the manager does not answer. */
 static int descriptor_of(struct mpshm__session *session, uint32_t index)
 {
     const struct mpshm__segment_entry *entry = &session->control->segments[index];
@@ -120,7 +120,7 @@ int mpshm__segment_attach(struct mpshm__session *session, uint32_t index, uint64
         return -ESTALE;
     mpshm__drop_stale_segments(session);
     if (session->segments[index] != NULL)
-        return -ESTALE; /* blocks of a segment that the control file has forgotten */
+        return -ESTALE; /* blocks of a segment that the control file no longer lists */
     fd = descriptor_of(session, index);
     if (fd < 0)
         return fd;
@@ -129,7 +129,7 @@ int mpshm__segment_attach(struct mpshm__session *session, uint32_t index, uint64
         close(fd);
         return err;
     }
-    /* What the reserve has lent goes back first. */
+    /* The reserve is refilled first. */
     if (segment->strategy == MPSHM_FILE_DESCRIPTOR && session->foreign_fds < FOREIGN_FDS &&
         mpshm__fd_reserved() > 0) {
         mpshm__fd_set(&segment->fd, fd);

@@ -28,7 +28,7 @@ uint64_t mpshm__session_retained(const struct mpshm__session *session)
     return sum;
 }
 
-static void leave(struct mpshm__session *session)
+static void detach(struct mpshm__session *session)
 {
     for (uint32_t i = 0; i < session->segment_top; i++)
         mpshm__segment_unmap(session->segments[i]);
@@ -43,14 +43,14 @@ void mpshm__session_detach_idle(struct mpshm__session *session)
 {
     for (int i = 1; i < MPSHM__SESSIONS; i++)
         if (mpshm__sessions[i] == session && mpshm__session_retained(session) == 0) {
-            leave(session);
+            detach(session);
             mpshm__sessions[i] = NULL;
         }
 }
 
-/* A place in the table: home has the first; among the others, one of which nothing is held may go.
- */
-static int place_for(int is_own)
+/* An index in the table. The own session has the first. A foreign session may be replaced if
+ * this process has none of its blocks. */
+static int index_for(int is_own)
 {
     if (is_own)
         return 0;
@@ -59,7 +59,7 @@ static int place_for(int is_own)
             return i;
     for (int i = 1; i < MPSHM__SESSIONS; i++)
         if (mpshm__session_retained(mpshm__sessions[i]) == 0) {
-            leave(mpshm__sessions[i]);
+            detach(mpshm__sessions[i]);
             mpshm__sessions[i] = NULL;
             return i;
         }
@@ -101,12 +101,12 @@ int mpshm__session_attach(const unsigned char *id, int is_own, struct mpshm__ses
     if (session == NULL)
         return -ENOMEM;
     err = mpshm__session_open(session, is_own);
-    /* One that no manager has ever looked after has nothing to offer: the handle is made up. */
+    /* A session that never had a manager has no blocks, so the handle is forged. */
     if (err == 0 && !is_own && atomic_load(&session->control->ready) != 1)
         err = -ESTALE;
-    at = err == 0 ? place_for(is_own) : err;
+    at = err == 0 ? index_for(is_own) : err;
     if (at < 0) {
-        leave(session);
+        detach(session);
         return at;
     }
     mpshm__fd_reserve(mpshm__fd_get(&session->control_fd));
@@ -133,13 +133,13 @@ int mpshm__session_attach_inherited(const unsigned char *id, int control_fd, int
     control_fd = description_of_own(control_fd);
     int err = session == NULL ? -ENOMEM : mpshm__session_open_fd(session, control_fd);
 
-    if (err < 0) { /* there already, or not to be had: then by the path */
+    if (err < 0) { /* it exists already, or cannot be had: use the path */
         if (sock >= 0)
             close(sock);
         if (session == NULL && control_fd >= 0)
             close(control_fd);
         if (session != NULL)
-            leave(session);
+            detach(session);
         return mpshm__sessions[0] != NULL ? 0 : err;
     }
     mpshm__fd_set(&session->sock, sock);
@@ -148,14 +148,14 @@ int mpshm__session_attach_inherited(const unsigned char *id, int control_fd, int
     return 0;
 }
 
-/* A session that no manager looks after, because none was needed or because it was killed, is
- * cleaned up by the last process that leaves it in good order. A process that is killed cleans up
- * nothing; then the next manager of this user does. */
+/* Remove the session at exit if no manager serves it, because none was needed or because it was
+ * killed. The last process that exits in good order does this. A process that is killed cannot;
+ * the next manager of this user then removes the session. */
 __attribute__((destructor)) static void leave_at_exit(void)
 {
     if (!mpshm__try_lock())
-        return; /* a thread is at it still */
-    /* The lock is kept: whatever thread is left has nothing to do here any more. */
+        return; /* another thread still uses the engine */
+    /* The lock is kept, because the remaining threads have nothing to do here any more. */
     for (int i = 0; i < MPSHM__SESSIONS; i++) {
         struct mpshm__session *session = mpshm__sessions[i];
         char byte;
@@ -164,11 +164,12 @@ __attribute__((destructor)) static void leave_at_exit(void)
         if (control < 0)
             continue;
         if (sock >= 0 && recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0)
-            continue; /* it will see us go */
+            continue; /* its manager sees this process go */
         if (mpshm__manager_is_there(session))
             continue;
         mpshm__disconnect(session);
-        flock(control, LOCK_UN); /* closing is not enough, the mapping keeps it open */
+        flock(control,
+              LOCK_UN); /* closing is not enough, because the mapping keeps the file open */
         mpshm__session_remove_if_dead(session->id);
     }
 }

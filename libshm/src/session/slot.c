@@ -1,4 +1,4 @@
-/* Slots: which number a process has in its session, and whether it still lives. See layout.h, Note
+/* Slots: the number of a process in its session, and whether it lives. See control_file.h, Note
  * [Who is alive]. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -39,14 +39,14 @@ int mpshm__byte_is_locked(int control_fd, int at)
 {
     struct flock byte = byte_at(at);
 
-    /* When it cannot be told, it is; where there are no such locks, it is not. */
+    /* When fcntl fails, assume a lock; without such locks (EINVAL), there is none. */
     if (MPSHM__RETRY(fcntl(control_fd, F_OFD_GETLK, &byte)) < 0)
         return errno != EINVAL;
     return byte.l_type != F_UNLCK;
 }
 
-/* Killed after the lock: the slot is still free. Killed after the exchange: it is taken and not
- * locked, and the manager clears it when it sees the connection go (keeper.c). */
+/* A process killed after the lock leaves the slot free. Killed after the exchange it leaves the
+ * slot taken and not locked, and the reaper clears it when the connection closes (reaper.c). */
 static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
 {
     *busy = 0;
@@ -58,7 +58,7 @@ static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
         if (atomic_load(&slot->state) != MPSHM__SLOT_FREE)
             continue;
         lock = mpshm__lock_byte(control_fd, i);
-        if (lock == -EAGAIN) { /* somebody else is taking it, or the manager looks into it */
+        if (lock == -EAGAIN) { /* another process is taking it, or the manager examines it */
             *busy = 1;
             continue;
         }
@@ -72,7 +72,8 @@ static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
         atomic_store(&slot->by_pid, lock == MPSHM__NO_LOCKS);
         atomic_store(&slot->making[0], 0);
         mpshm__sign_slot(slot, getpid());
-        /* Before anything is held with it: who looks for references looks at far slots from now. */
+        /* This comes before any reference of the slot: from now on, processes that look for
+         * references include the far slots. */
         if (i >= MPSHM__NEAR)
             atomic_store(&control->far, 1);
         return i;
@@ -80,8 +81,8 @@ static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
     return -EUSERS;
 }
 
-/* A new manager locks all the slots that are free, for as long as it clears what the dead have
- * left. That is a moment; one that is stopped in it must not stop us. */
+/* A new manager locks all free slots while it clears the references of the dead. That takes a
+ * moment, and the limit covers a manager that is stopped in it. */
 int mpshm__take_slot(struct mpshm__control *control, int control_fd)
 {
     enum { WITHIN_MS = 500 };

@@ -1,9 +1,9 @@
-/* The control groups that limit the memory of a process: of version 1 and 2, at every level.
+/* The control groups that limit the memory of a process, of version 1 and 2, at every level.
  *
- * A process is in one group of each hierarchy (/proc/<pid>/cgroup); where a hierarchy is mounted
- * says /proc/self/mountinfo. In a container the mount begins somewhere inside the hierarchy. Each
- * folder from the process's group up to the mount has a limit of its own, and the tightest counts.
- */
+ * A process is in one group of each hierarchy (/proc/<pid>/cgroup). /proc/self/mountinfo tells
+ * where a hierarchy is mounted; in a container the mount begins somewhere inside the hierarchy.
+ * Each folder from the process's group up to the mount has a limit of its own, and the lowest
+ * applies. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +11,7 @@
 
 #include "platform/linux/cgroup.h"
 
-/* The word that a file begins with, UINT64_MAX when that is no number ("max") or there is no file.
- */
+/* The number at the start of a file, or UINT64_MAX when there is none ("max") or no file. */
 static uint64_t number_in(const char *folder, const char *leaf)
 {
     char path[MPSHM__GROUP_PATH + 64];
@@ -27,7 +26,7 @@ static uint64_t number_in(const char *folder, const char *leaf)
     return good ? number : UINT64_MAX;
 }
 
-/* What the page cache has of it, which the kernel takes back by itself. */
+/* The page cache's share of the group, which the kernel frees when memory is short. */
 static uint64_t reclaimable(const struct mpshm__group *group)
 {
     char path[MPSHM__GROUP_PATH + 64], name[64];
@@ -62,7 +61,7 @@ int mpshm__group_read(struct mpshm__group *group)
     }
     if (high < group->limit)
         group->limit = high;
-    /* Version 1 says "none" with a number that no machine has. */
+    /* Version 1 has a number beyond any machine for "no limit". */
     if (group->limit >= (uint64_t)1 << 60 || group->used == UINT64_MAX)
         return 0;
     uint64_t files = reclaimable(group);
@@ -70,7 +69,7 @@ int mpshm__group_read(struct mpshm__group *group)
     return 1;
 }
 
-/* Is `word` one of those that `text` lists with commas between? */
+/* 1 when `word` is in the comma-separated list `text`. */
 static int lists(const char *text, const char *word)
 {
     size_t n = strlen(word);
@@ -81,7 +80,7 @@ static int lists(const char *text, const char *word)
     return 0;
 }
 
-/* Where the hierarchy of that version is mounted, and which of its folders the mount shows. */
+/* Find where the hierarchy of that version is mounted, and which of its folders the mount shows. */
 static int find_mount(const char *root, int version, char *mount, char *shows)
 {
     char path[MPSHM__GROUP_PATH], *line = NULL;
@@ -129,8 +128,8 @@ static int add_levels(const char *root, int version, const char *path, struct mp
     if (!find_mount(root, version, mount, shows))
         return count;
     size_t n = strcmp(shows, "/") == 0 ? 0 : strlen(shows);
-    /* A path that the mount does not show, as seen from another namespace: then the mount's own
-     * folder is the nearest that can be had. */
+    /* The mount does not show this path (it is seen from another namespace), so the folder of
+     * the mount itself is the nearest one. */
     const char *below = strncmp(path, shows, n) == 0 && (path[n] == '/' || path[n] == 0) &&
                                 strstr(path, "/..") == NULL
                             ? path + n
@@ -159,7 +158,7 @@ int mpshm__groups_of(const char *root, const char *pid, struct mpshm__group *gro
 
     snprintf(path, sizeof(path), "%s/proc/%s/cgroup", root, pid);
     FILE *file = fopen(path, "re");
-    /* "number:controllers:path", and version 2 has number 0 and no controllers */
+    /* Each line is "number:controllers:path". Version 2 has number 0 and no controllers. */
     while (file != NULL && getline(&line, &size, file) > 0) {
         char *controllers = strchr(line, ':'), *at = controllers ? strchr(controllers + 1, ':') : 0;
         if (at == NULL)

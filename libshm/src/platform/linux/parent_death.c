@@ -1,4 +1,4 @@
-/* A signal when the parent dies, without the race against a parent that is already gone. */
+/* A signal at the death of the parent, without the race against a parent that has died already. */
 #define _GNU_SOURCE
 #include <signal.h>
 #include <sys/prctl.h>
@@ -13,9 +13,10 @@ int mpshm_set_pdeathsig(int signum, int parent)
 
     if (prctl(PR_SET_PDEATHSIG, signum, 0, 0, 0) < 0)
         return -errno;
-    /* The kernel sends the signal when the parent dies *after* this call. If it died before, we
-     * have a new parent by now and nothing will ever come, so we send it ourselves. Armed first
-     * and looked afterwards: a death in between is seen by one of the two, at worst by both. */
+    /* The kernel sends the signal when the parent dies *after* this call. If it died before,
+     * this process has a new parent by now and the signal will never come, so the call raises
+     * it. The request comes first and the check second, so one of the two notices a death in
+     * between, and at worst both do. */
     if (signum != 0 && getppid() != expected)
         return raise(signum) != 0 ? -errno : 0;
     return 0;

@@ -1,4 +1,4 @@
-/* The name of the calling thread, as Linux keeps it. */
+/* The name of the calling thread on Linux. */
 #define _GNU_SOURCE
 #include <sys/prctl.h>
 

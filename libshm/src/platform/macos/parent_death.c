@@ -1,8 +1,8 @@
-/* A signal when the parent dies, on macOS: a thread that waits for it, as the kernel sends none.
+/* A signal at the death of the parent, on macOS: the kernel sends none, so a thread waits for it.
  *
- * As on Linux, a fork takes it back: the child has no such thread and may ask for its own. Other
- * than on Linux the parent is the process, not the thread that forked, and an exec takes it back
- * too. */
+ * As on Linux, a fork cancels the request: the child has no such thread and may ask again. Unlike
+ * on Linux, the parent is the process and not the thread that forked, and an exec cancels it, too.
+ */
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -30,7 +30,7 @@ static void *wait_for_exit(void *arg)
     return NULL;
 }
 
-/* 0 also when the parent has gone already: the caller looks afterwards. */
+/* Returns 0 also when the parent has died already: the caller checks afterwards. */
 static int watch(pid_t parent)
 {
     struct kevent event;

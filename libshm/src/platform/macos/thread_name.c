@@ -1,4 +1,4 @@
-/* The name of the calling thread, as macOS keeps it. */
+/* The name of the calling thread on macOS. */
 #include <pthread.h>
 
 #include "mpshm.h"

@@ -1,9 +1,10 @@
-/* Shared memory where there is none yet: every call says so.
+/* The engine's functions on platforms without shared memory.
  *
- * The engine stands on what only Linux has: sealed memfds, sockets that keep the borders of
- * messages and carry descriptors, locks that belong to an open file (F_OFD_SETLK), holes in shared
- * mappings, /proc. Until each of these has a twin, a clear -ENOSYS is better than something that
- * nobody has ever seen run. What releases, frees or looks has nothing to do and says so. */
+ * The engine depends on features that only Linux has: sealed memfds, sockets that keep message
+ * boundaries and carry descriptors, locks that belong to an open file description (F_OFD_SETLK),
+ * holes in shared mappings, /proc. Until another platform has a tested substitute for each of
+ * them, every call fails with -ENOSYS. Calls that release, free or list have nothing to do and
+ * succeed. */
 #include <errno.h>
 #include <string.h>
 

@@ -1,4 +1,4 @@
-/* The name of the calling thread, as Windows keeps it (since Windows 10, version 1607). */
+/* The name of the calling thread on Windows (since Windows 10, version 1607). */
 #include <windows.h>
 
 #include "mpshm.h"
@@ -23,5 +23,5 @@ int mpshm_get_thread_name(char *name)
         return -EINVAL;
     n = WideCharToMultiByte(CP_UTF8, 0, wide, -1, name, MPSHM_THREAD_NAME_SIZE, NULL, NULL);
     LocalFree(wide);
-    return n == 0 ? -ERANGE : 0; /* named by somebody else, and longer than 15 bytes */
+    return n == 0 ? -ERANGE : 0; /* another library set it, to more than 15 bytes */
 }

@@ -1,6 +1,6 @@
-/* What Unix has and Windows has not: a signal at the parent's death, descriptors sent over a
- * socket, and the user at its other end. A job object and DuplicateHandle do such things, asked for
- * by the other side, so they would not fit these functions. */
+/* Unix calls that Windows does not have: a signal at the parent's death, descriptors over a
+ * socket, and the user at its other end. A job object and DuplicateHandle serve similar
+ * purposes, but the other side has to ask for them, so they do not fit these functions. */
 #include <errno.h>
 
 #include "mpshm.h"
