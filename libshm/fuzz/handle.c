@@ -1,9 +1,9 @@
-/* Fuzz target: the parser of handles. Whatever the bytes, a claim is an error or a block that is
- * ours.
+/* Fuzz target: the parser of handles. Whatever the bytes, a receive fails or returns one of our
+ * blocks.
  *
- * An input is a sequence of handles: each a good one that was distorted, its checksum mended or
- * not, its length right or not. So most of them get past the first look, which random bytes never
- * would. */
+ * An input is a sequence of handles: each is a valid one that was distorted, with or without a
+ * corrected checksum and with or without the right length. So most of them pass the first check,
+ * which random bytes never would. */
 #define _GNU_SOURCE
 #include "fuzz.h"
 
@@ -26,7 +26,7 @@ static void prepare(void)
     }
 }
 
-/* The checksum is no secret; whoever forges a handle can compute it. */
+/* The checksum is no secret; a forger can compute it. */
 static void mend(unsigned char *handle)
 {
     uint64_t h = 0xcbf29ce484222325u, word;
@@ -39,7 +39,7 @@ static void mend(unsigned char *handle)
     memcpy(handle + CHECK_AT, &h, sizeof(h));
 }
 
-/* Each byte of a block that is ours says which one it is. */
+/* Each byte of our blocks tells which block it belongs to. */
 static void check_bytes(const mpshm_block *got)
 {
     const unsigned char *bytes = got->data;
@@ -51,7 +51,7 @@ static void check_bytes(const mpshm_block *got)
             CHECK_EQ(bytes[got->nbytes - 1], i + 1);
             return;
         }
-    CHECK(!"a handle brought a block that nobody has sent");
+    CHECK(!"a handle brought a block that was never sent");
 }
 
 static void one_handle(struct choices *c)
@@ -63,9 +63,7 @@ static void one_handle(struct choices *c)
 
     CHECK_EQ(mpshm_block_send(&blocks[which], 0, good), 0);
     memcpy(handle, good, sizeof(good));
-    /* The session's name is left alone but for now and then: each new one is a session that is
-     * entered.
-     */
+    /* The session's id is seldom changed, because each new one is a session to attach. */
     if (how & 1)
         distort(c, handle + MPSHM_ID_SIZE, MPSHM_HANDLE_SIZE - MPSHM_ID_SIZE);
     else if (how == 0 || (how == 2 && choose(c, 16) == 1))
@@ -83,7 +81,7 @@ static void one_handle(struct choices *c)
     } else {
         CHECK(rc < 0 && rc > -4096);
     }
-    /* What was distorted may have claimed another message of this block, or the good one. */
+    /* The distorted handle may have received another message of this block, or the valid one. */
     rc = mpshm_block_receive(good, sizeof(good), 0, &got);
     CHECK(rc == 0 || rc == -ESTALE);
     if (rc == 0) {

@@ -1,9 +1,9 @@
-/* Fuzz target: the manager. Whatever comes over its socket, and whatever is written into memory
- * that was registered with it, it lives, and an honest client beside it notices nothing.
+/* Fuzz target: the manager. Whatever comes over its socket, and whatever is written into segments
+ * that were registered with it, it lives, and an honest client beside it notices nothing.
  *
- * An input is a sequence of steps: connect, close, send a good frame that was distorted, of any
- * length, with any descriptors, send bytes, read answers, write into registered memory. The manager
- * runs in a thread of this process, so that sanitizers and coverage see it. */
+ * An input is a sequence of steps: connect, close, send a valid frame that was distorted, of any
+ * length, with any descriptors, send bytes, read answers, write into registered memory. The
+ * manager runs in a thread of this process, so that sanitizers and coverage see it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -30,7 +30,7 @@ enum {
 static struct sockaddr_un address = {.sun_family = AF_UNIX};
 static unsigned char session_id[MPSHM_ID_SIZE];
 static char folder[200];
-static struct mpshm__segment *mine; /* the segment that was offered last */
+static struct mpshm__segment *mine; /* the segment that was registered last */
 static int neighbour_sock;
 static int socks[CONNECTIONS];
 static int slots[CONNECTIONS];
@@ -43,7 +43,7 @@ static void *manager_thread(void *listener)
     return NULL;
 }
 
-/* A process to go with each connection: a slot that is locked through a description of its own. */
+/* A process for each connection: a slot that is locked through a description of its own. */
 static void take_a_slot(int k)
 {
     char path[300];
@@ -108,12 +108,12 @@ static void discard_mine(void)
         return;
     if (mine->strategy == MPSHM_FILE_SYSTEM)
         mpshm__object_unlink(mine->nonce);
-    mine->header->capacity = 1024; /* it may have been written over, and says how much to unmap */
+    mine->header->capacity = 1024; /* its tables may be damaged, and they tell how much to unmap */
     mpshm__segment_unmap(mine);
     mine = NULL;
 }
 
-/* Descriptors to send along: segments, what looks like one, and what does not. */
+/* Descriptors to send along: segments, files that look like one, and others. */
 static int pick_fds(struct choices *c, int *fds)
 {
     int p[2];
@@ -121,7 +121,7 @@ static int pick_fds(struct choices *c, int *fds)
     switch (choose(c, 8)) {
     case 0:
         discard_mine();
-        /* So small that the neighbour does not adopt what is scribbled into. */
+        /* So small that the neighbour does not adopt the damaged segment. */
         CHECK_EQ(mpshm__segment_create(STRATEGIES[choose(c, 2)], 0, 1, session_id, NULL, &mine), 0);
         /* fall through */
     case 1:
@@ -203,7 +203,7 @@ static void send_frame(struct choices *c, int k)
     }
     switch (choose(c, 4)) {
     case 0:
-        frame.a = choose(c, 8); /* slots and entries that are likely to be there */
+        frame.a = choose(c, 8); /* slots and indices that probably exist */
         break;
     case 1:
         distort(c, &frame, sizeof(frame));
@@ -246,7 +246,7 @@ static void read_answers(int k)
     }
 }
 
-/* Write into memory that the manager may have mapped: where it keeps its numbers, mostly. */
+/* Write into memory that the manager may have mapped, mostly into its tables. */
 static void scribble(struct choices *c)
 {
     if (mine == NULL)
@@ -255,7 +255,7 @@ static void scribble(struct choices *c)
     case 0:
         distort(c, mine->header, sizeof(*mine->header));
         break;
-    case 1: /* blocks in use, which somebody has let go of */
+    case 1: /* live blocks that a process has released */
         atomic_store(&mine->header->used, choose(c, 256));
         for (unsigned i = 0; i < 8; i++) {
             atomic_store(&mine->blocks[i].state, choose(c, 2) ? MPSHM__LIVE : 0);
@@ -298,7 +298,7 @@ static void one_step(struct choices *c)
             read_answers(k);
         break;
     case 14:
-        dial(k); /* and maybe never a word */
+        dial(k); /* and sometimes no byte at all */
         break;
     default:
         if (socks[k] < 0)
@@ -307,7 +307,7 @@ static void one_step(struct choices *c)
     }
 }
 
-/* Wait until the manager has come to the end of what was sent: it answers in order. */
+/* Wait until the manager has served all that was sent: it answers in order. */
 static void initialise(void)
 {
     struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET};

@@ -1,5 +1,5 @@
-/* How much may be cached: sizes as people write them, control groups at every level, and programs
- * that live in a small one. */
+/* The limit of the cache: the parser of sizes, control groups at every level, and programs in a
+ * small group. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -7,7 +7,7 @@
 #include "platform/linux/cgroup.h"
 #include "engine.h"
 
-static void sizes_are_read_as_people_write_them(void)
+static void sizes_with_units_are_parsed(void)
 {
     static const struct {
         const char *text;
@@ -43,7 +43,7 @@ static void sizes_are_read_as_people_write_them(void)
     CHECK_EQ(nbytes, 5);
 }
 
-/* ---- made-up sessions of files ---- */
+/* ---- fake /proc and /sys ---- */
 
 static char root[] = "/tmp/mpshm-groups-XXXXXX";
 
@@ -85,7 +85,7 @@ static void every_level_of_both_versions_counts(void)
     int levels;
 
     CHECK(mkdtemp(root) != NULL);
-    /* version 2, nested, and memory.high is a limit too; the page cache is not in use */
+    /* version 2, nested; memory.high is a limit too, and the page cache is not in use */
     file("/proc/self/cgroup", "0::/a.slice/b.scope\n");
     file("/proc/self/mountinfo",
          "25 30 0:23 / /sys rw - sysfs sysfs rw\n"
@@ -103,7 +103,7 @@ static void every_level_of_both_versions_counts(void)
     CHECK_EQ(least_of(&levels), 200000);
     CHECK_EQ(levels, 2);
 
-    /* a container: the mount shows a folder inside the hierarchy, the path is the whole */
+    /* a container: the mount shows a folder inside the hierarchy, the path is the whole one */
     file("/proc/self/cgroup", "0::/docker/77/inner\n");
     file("/proc/self/mountinfo", "29 25 0:26 /docker/77 /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
     file("/sys/fs/cgroup/memory.max", "3000\n");
@@ -116,7 +116,7 @@ static void every_level_of_both_versions_counts(void)
     file("/proc/self/cgroup", "0::/../elsewhere\n");
     CHECK_EQ(least_of(&levels), 2000);
 
-    /* version 1 beside it, where a number that no machine has means none */
+    /* version 1 beside it, where a number beyond any machine means no limit */
     file("/proc/self/cgroup", "5:cpu,cpuacct:/x\n4:memory:/x/y\n0::/\n");
     file("/proc/self/mountinfo",
          "31 25 0:28 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
@@ -139,7 +139,7 @@ static void every_level_of_both_versions_counts(void)
     CHECK_EQ(system(command), 0);
 }
 
-/* ---- a real one ---- */
+/* ---- a real group ---- */
 
 enum { MIB = 1 << 20 };
 static char group[600];
@@ -156,7 +156,7 @@ static int write_to(const char *leaf, const char *text)
     return good;
 }
 
-/* A group below our own, of whatever version, with that limit. */
+/* Create a group below our own, of either version, with that limit. */
 static int make_group(uint64_t limit)
 {
     struct mpshm__group groups[32];
@@ -175,8 +175,8 @@ static int make_group(uint64_t limit)
     return 0;
 }
 
-/* Fill shared memory and free it, a cache that is allowed to have half of the group; then fill
- * private memory, nearly to the limit. */
+/* Fill shared memory and free it, with a cache that may use half of the group. Then fill private
+ * memory, nearly to the limit. */
 static void live_in_it(int strategy, uint64_t limit)
 {
     enum { N = 16 };
@@ -201,21 +201,21 @@ static void live_in_it(int strategy, uint64_t limit)
             usleep(4000); /* a gigabyte a second: as fast as NumPy fills */
     }
     CHECK(cached_bytes() < cached);
-    /* It goes on sharing, and what it frees is not kept any more. */
+    /* It goes on sharing, and its freed blocks are not cached any more. */
     CHECK_EQ(mpshm_block_allocate(strategy, MIB, 0, &b[0]), 0);
     memset(b[0].data, 1, b[0].nbytes);
     mpshm_block_release(&b[0]);
     _exit(0);
 }
 
-static void the_cache_gives_way_before_anybody_is_killed(int strategy)
+static void the_cache_shrinks_before_a_process_is_killed(int strategy)
 {
     uint64_t limit = (uint64_t)512 * MIB;
 
 #ifdef __SANITIZE_THREAD__
     SKIP("the thread sanitizer takes several times the memory of a program");
 #endif
-    setenv("MP_CACHE_BYTES", "256MiB", 1); /* more than is good for it */
+    setenv("MP_CACHE_BYTES", "256MiB", 1); /* more than the group allows */
     if (!make_group(limit))
         SKIP("no control group with a memory limit can be made here (needs root and a mount)");
     pid_t pid = forked();
@@ -230,10 +230,10 @@ static void the_cache_gives_way_before_anybody_is_killed(int strategy)
 int main(void)
 {
     set_up();
-    sizes_are_read_as_people_write_them();
+    sizes_with_units_are_parsed();
     every_level_of_both_versions_counts();
     for (int s = 0; s < 2; s++)
-        the_cache_gives_way_before_anybody_is_killed(STRATEGIES[s]);
+        the_cache_shrinks_before_a_process_is_killed(STRATEGIES[s]);
     tear_down();
     return 0;
 }

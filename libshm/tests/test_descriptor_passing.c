@@ -35,7 +35,7 @@ static void a_descriptor_arrives_close_on_exec(void)
     close(got), close(p[0]), close(p[1]), close(left), close(right);
 }
 
-/* A megabyte does not fit into a socket's buffer: both sides meet short counts many times. */
+/* A megabyte does not fit into a socket's buffer, so both sides get short counts many times. */
 static void a_long_message_survives_short_reads_and_writes(void)
 {
     enum { LEN = 1 << 20 };
@@ -57,7 +57,7 @@ static void a_long_message_survives_short_reads_and_writes(void)
     free(data), close(got), close(left), close(right);
 }
 
-static void a_peer_who_leaves_is_an_error(void)
+static void a_peer_that_leaves_is_an_error(void)
 {
     int got = -1, before;
     char data[8];
@@ -126,7 +126,7 @@ static void a_full_descriptor_table_is_emfile(void)
     CHECK_EQ(mpshm_send_fd(left, 0, "x", 1), 0);
     CHECK(getrlimit(RLIMIT_NOFILE, &was) == 0);
     now = was;
-    now.rlim_cur = (rlim_t)dup(0); /* the lowest free number, and so the first that is too high */
+    now.rlim_cur = (rlim_t)dup(0); /* the lowest free number, which is now above the limit */
     close((int)now.rlim_cur);
     CHECK(setrlimit(RLIMIT_NOFILE, &now) == 0);
     CHECK_EQ(mpshm_recv_fd(right, data, 1, &got), -EMFILE);
@@ -146,7 +146,7 @@ int main(void)
 {
     a_descriptor_arrives_close_on_exec();
     a_long_message_survives_short_reads_and_writes();
-    a_peer_who_leaves_is_an_error();
+    a_peer_that_leaves_is_an_error();
     bytes_without_a_descriptor_are_an_error();
     surplus_descriptors_are_closed();
     if (!is_emulated())

@@ -1,5 +1,5 @@
-/* What is left when a program has ended: nothing, whether a manager was needed, or killed, or not.
- */
+/* A program that has ended leaves nothing, whether it had no manager, a living one or a killed
+ * one. */
 #define _GNU_SOURCE
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -50,7 +50,7 @@ static void lost_its_manager(int strategy)
     kill_manager();
 }
 
-/* The one that outlives the others is the last, also when it never talked to a manager. */
+/* The longest-lived process is the last, even if it never talked to a manager. */
 static void lost_its_manager_and_a_child(int strategy)
 {
     CHECK_EQ(mpshm_attach(), 0);
@@ -70,8 +70,8 @@ static void killed_with_its_manager(int strategy)
     kill(getpid(), SIGKILL);
 }
 
-/* Between the birth of a named segment and its registration: the window is small, so it is made
- * here by hand. */
+/* The moment between the creation of a named segment and its registration is short, so the test
+ * creates that state itself. */
 static void killed_while_making_a_segment(int strategy)
 {
     mpshm_block b = make_block(MPSHM_FILE_DESCRIPTOR, 1);
@@ -105,9 +105,8 @@ static void killed_while_entering(int strategy)
     kill(getpid(), SIGKILL);
 }
 
-/* It may be in no session, since the control file cannot be made; it says so and takes along the
- * rest.
- */
+/* It may have no session, since the control file cannot be created; it reports that and removes
+ * what it created. */
 static void could_not_enter(int strategy)
 {
     struct rlimit none = {0, 0}, before;
@@ -132,7 +131,7 @@ static int run(void (*program)(int), int strategy)
     CHECK(pid >= 0);
     if (pid == 0) {
         program(strategy);
-        exit(0); /* in good order */
+        exit(0); /* exits in good order */
     }
     return reap(pid);
 }
@@ -153,7 +152,7 @@ int main(void)
         CHECK(nothing_is_left());
         CHECK_EQ(run(killed_while_making_a_segment, STRATEGIES[i]), -SIGKILL);
         EVENTUALLY(nothing_is_left());
-        /* Nobody is there to clean up; the next program's manager does. */
+        /* No process is left to clean up; the next program's manager does. */
         CHECK_EQ(run(killed_with_its_manager, STRATEGIES[i]), -SIGKILL);
         CHECK_EQ(run(killed_while_making_a_segment_with_its_manager, STRATEGIES[i]), -SIGKILL);
         CHECK_EQ(run(killed_while_entering, STRATEGIES[i]), -SIGKILL);

@@ -1,4 +1,5 @@
-/* Once warm, a block needs no system call: the kernel is asked to kill whoever makes one. */
+/* Allocating, sending, receiving and releasing a block that was used before needs no system
+ * call: seccomp kills a process that makes one. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -27,7 +28,7 @@ static int forbid_system_calls(void)
     return prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
-/* A hundred alive at once, each sent, received and given back twice. */
+/* A hundred live blocks at once, each sent, received and released twice. */
 static void use_blocks(int strategy, uint64_t nbytes, int flags)
 {
     enum { N = 100 };
@@ -48,7 +49,7 @@ static void use_blocks(int strategy, uint64_t nbytes, int flags)
         mpshm_block_release(&blocks[i]);
 }
 
-static void warm_blocks_need_no_system_call(int strategy, uint64_t nbytes)
+static void dirty_blocks_need_no_system_call(int strategy, uint64_t nbytes)
 {
     pid_t pid = forked();
 
@@ -57,7 +58,7 @@ static void warm_blocks_need_no_system_call(int strategy, uint64_t nbytes)
         if (mpshm_block_allocate(strategy, nbytes, 0, &first) < 0)
             _exit(4);
         mpshm_block_release(&first);
-        use_blocks(strategy, nbytes, 0); /* as many segments as it takes */
+        use_blocks(strategy, nbytes, 0); /* creates as many segments as it takes */
         if (forbid_system_calls() < 0)
             _exit(77);
         for (int i = 0; i < 100; i++)
@@ -80,7 +81,7 @@ int main(void)
     set_up();
     for (int s = 0; s < 2; s++)
         for (uint64_t nbytes = 100; nbytes < 2000000; nbytes *= 20)
-            warm_blocks_need_no_system_call(STRATEGIES[s], nbytes);
+            dirty_blocks_need_no_system_call(STRATEGIES[s], nbytes);
     tear_down();
     return 0;
 }

@@ -1,4 +1,4 @@
-/* The parent-death signal: it comes when the parent dies, and also when it had died before. */
+/* The parent-death signal: it comes when the parent dies, and also if it had died before. */
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -6,8 +6,8 @@
 #include "check.h"
 #include "mpshm.h"
 
-/* Start a child of a child; the middle one dies at `kill -9`. Returns the read end of a pipe that
- * only the grandchild holds open, so its hang-up is the grandchild's death. */
+/* Start a child of a child; the middle one dies by SIGKILL. Returns the read end of a pipe that
+ * only the grandchild has open, so its hang-up is the grandchild's death. */
 static int orphan(int arm_before_death)
 {
     int life[2], gone[2], ready[2];

@@ -1,5 +1,5 @@
-/* Segments by themselves: sizes, what a damaged table may do, limits of the process, what an
- * adopter lists, what the manager may purge under a living owner. */
+/* Segments alone: sizes, damaged tables, limits of the process, the adopter's lists, and purges
+ * by the manager under a living owner. */
 #define _GNU_SOURCE
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -49,7 +49,7 @@ static char *at(struct mpshm__segment *segment, uint32_t i)
     return segment->data + (uint64_t)atomic_load(&segment->blocks[i].where) * 64;
 }
 
-static void classes_hold_what_they_are_for(void)
+static void a_class_is_large_enough_for_its_sizes(void)
 {
     uint64_t before = 0;
 
@@ -73,8 +73,8 @@ static void segments_double(void)
     CHECK_EQ(mpshm__segment_next_size(0), 64 << 20);
 }
 
-/* Address space and no memory: any machine can try. */
-static void a_block_of_more_than_the_offsets_reach_has_a_segment_of_its_own(void)
+/* This takes address space and no memory, so it runs on any machine. */
+static void a_block_beyond_the_offsets_has_a_segment_of_its_own(void)
 {
     uint64_t need = (uint64_t)300 << 30;
     struct mpshm__segment *segment = created(MPSHM_FILE_DESCRIPTOR, 64 << 20, need);
@@ -89,7 +89,7 @@ static void a_block_of_more_than_the_offsets_reach_has_a_segment_of_its_own(void
     done_with(segment);
 }
 
-static void a_damaged_place_does_not_clear_a_neighbour(int strategy)
+static void a_damaged_offset_does_not_clear_another_block(int strategy)
 {
     struct mpshm__segment *segment = created(strategy, 64 << 20, 1);
     uint32_t a = allocated(segment, 1 << 20, 0), b = allocated(segment, 1 << 20, 0),
@@ -123,13 +123,13 @@ static void a_damaged_place_does_not_clear_a_neighbour(int strategy)
     done_with(segment);
 }
 
-static void the_cache_is_never_less_than_nothing(int strategy)
+static void the_cache_count_never_goes_below_zero(int strategy)
 {
     struct mpshm__segment *segment = created(strategy, 64 << 20, 1);
     uint32_t i = allocated(segment, 100000, 0);
 
     mpshm__try_free(control, segment, i);
-    atomic_store(&control->cached_bytes, 7); /* somebody was killed between two lines */
+    atomic_store(&control->cached_bytes, 7); /* a process was killed between two lines */
     atomic_store(&segment->header->cached, 0);
     allocated(segment, 100000, 0);
     CHECK_EQ(atomic_load(&control->cached_bytes), 0);
@@ -164,7 +164,7 @@ static void a_block_that_is_being_purged_is_not_handed_out(int strategy)
     done_with(segment);
 }
 
-static void what_the_manager_purges_is_counted_and_reads_as_zero(int strategy)
+static void purged_blocks_are_counted_and_read_as_zero(int strategy)
 {
     struct mpshm__segment *segment = created(strategy, 64 << 20, 1);
     uint32_t a = allocated(segment, 1 << 20, 0), b = allocated(segment, 1 << 20, 0);
@@ -172,7 +172,7 @@ static void what_the_manager_purges_is_counted_and_reads_as_zero(int strategy)
     memset(at(segment, a), 1, 1 << 20);
     mpshm__try_free(control, segment, a);
     CHECK_EQ(mpshm__purge_free(control, segment, b), 0);       /* in use */
-    CHECK_EQ(mpshm__purge_free(control, segment, a), 1 << 20); /* not yet in a list of ours */
+    CHECK_EQ(mpshm__purge_free(control, segment, a), 1 << 20); /* not yet in a private list */
     CHECK_EQ(mpshm__purge_free(control, segment, a), 0);
     CHECK_EQ(atomic_load(&segment->header->cached), 0);
     CHECK_EQ(allocated(segment, 1 << 20, 1), a);
@@ -183,7 +183,7 @@ static void what_the_manager_purges_is_counted_and_reads_as_zero(int strategy)
 
 /* ---- adoption ---- */
 
-static void an_adopter_lists_what_is_free_once_and_leaves_what_is_in_hands(int strategy)
+static void an_adopter_lists_free_blocks_once_and_leaves_those_in_use(int strategy)
 {
     enum { N = 400 };
     static const uint64_t SIZES[] = {64, 1000, 9000, 40000, 200000};
@@ -200,10 +200,10 @@ static void an_adopter_lists_what_is_free_once_and_leaves_what_is_in_hands(int s
     mpshm__drain_remote_free(segment);
     for (int k = 1; k < N; k += 8)
         mpshm__try_free(control, segment,
-                        entries[k]); /* in the returned list when the owner dies */
-    /* Killed while it emptied the list: marked, and not yet detached. */
+                        entries[k]); /* in the remote-free list when the owner dies */
+    /* Killed while it drained the list: marked, and not yet detached. */
     atomic_fetch_or(&segment->metadata[entries[1]].page_state, MPSHM__LISTED);
-    /* Somebody is between the exchange of the state and the list. */
+    /* A process is between the exchange of the state and the list. */
     atomic_fetch_and(&segment->blocks[entries[3]].state, ~MPSHM__LIVE);
     atomic_store(&segment->metadata[entries[3]].page_state, MPSHM__DIRTY);
     for (int k = 0; k < N; k++)
@@ -215,7 +215,7 @@ static void an_adopter_lists_what_is_free_once_and_leaves_what_is_in_hands(int s
     CHECK_EQ(mpshm__segment_adopt(control, segment), 0);
     uint32_t used = mpshm__used(segment);
     for (uint64_t s = 0; s < 5; s++)
-        for (uint32_t i = 0; i < used;) { /* until new ground is broken */
+        for (uint32_t i = 0; i < used;) { /* until it takes fresh space */
             i = allocated(segment, SIZES[s], 0);
             CHECK(i < sizeof(seen) && !mine[i] && !seen[i]);
             seen[i] = 1;
@@ -226,7 +226,7 @@ static void an_adopter_lists_what_is_free_once_and_leaves_what_is_in_hands(int s
     done_with(segment);
 }
 
-static void a_segment_whose_tables_are_damaged_is_not_adopted(int strategy)
+static void a_segment_with_damaged_tables_is_not_adopted(int strategy)
 {
     struct mpshm__segment *segment = created(strategy, 64 << 20, 1);
 
@@ -282,7 +282,7 @@ static void locked_memory_is_enough_for_small_arrays(int strategy)
     some_arrays(strategy);
 }
 
-/* SIGXFSZ kills, if nobody looks at the limit first. */
+/* SIGXFSZ kills, unless the limit is checked first. */
 static void a_limit_on_files_is_an_error_and_no_signal(int strategy)
 {
     struct rlimit limit = {8 << 20, RLIM_INFINITY};
@@ -327,7 +327,7 @@ static void a_core_dump_leaves_segments_out(int strategy)
     CHECK_EQ(is_left_out(((struct mpshm__segment *)b.segment)->header), 1);
 }
 
-static void a_core_dump_has_what_is_allocated_where_that_is_wanted(int strategy)
+static void a_core_dump_includes_allocated_data_when_asked(int strategy)
 {
     mpshm_block b;
 
@@ -343,27 +343,25 @@ static void a_core_dump_has_what_is_allocated_where_that_is_wanted(int strategy)
 int main(void)
 {
     static void (*const tests[])(int) = {
-        a_damaged_place_does_not_clear_a_neighbour,
-        the_cache_is_never_less_than_nothing,
+        a_damaged_offset_does_not_clear_another_block,
+        the_cache_count_never_goes_below_zero,
         a_block_that_is_being_purged_is_not_handed_out,
-        what_the_manager_purges_is_counted_and_reads_as_zero,
-        an_adopter_lists_what_is_free_once_and_leaves_what_is_in_hands,
-        a_segment_whose_tables_are_damaged_is_not_adopted,
+        purged_blocks_are_counted_and_read_as_zero,
+        an_adopter_lists_free_blocks_once_and_leaves_those_in_use,
+        a_segment_with_damaged_tables_is_not_adopted,
     };
     static void (*const limits[])(int) = {
-        little_address_space_is_enough_for_small_arrays,
-        locked_memory_is_enough_for_small_arrays,
-        a_limit_on_files_is_an_error_and_no_signal,
-        a_core_dump_leaves_segments_out,
-        a_core_dump_has_what_is_allocated_where_that_is_wanted,
+        little_address_space_is_enough_for_small_arrays, locked_memory_is_enough_for_small_arrays,
+        a_limit_on_files_is_an_error_and_no_signal,      a_core_dump_leaves_segments_out,
+        a_core_dump_includes_allocated_data_when_asked,
     };
 
     set_up();
     control = calloc(1, sizeof(*control));
     atomic_store(&control->cache_limit, UINT64_MAX / 2);
-    classes_hold_what_they_are_for();
+    a_class_is_large_enough_for_its_sizes();
     segments_double();
-    a_block_of_more_than_the_offsets_reach_has_a_segment_of_its_own();
+    a_block_beyond_the_offsets_has_a_segment_of_its_own();
     for (int s = 0; s < 2; s++) {
         for (unsigned t = 0; t < sizeof(tests) / sizeof(*tests); t++)
             tests[t](STRATEGIES[s]);

@@ -1,4 +1,5 @@
-/* Blocks among processes: forks, strangers, deaths, and what is left when all have gone. */
+/* Blocks between processes: forks, foreign processes, deaths, and what is left when all have
+ * gone. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 
@@ -20,7 +21,7 @@ static void a_forked_child_and_its_parent_see_one_memory(int strategy)
     mpshm_block_release(&a);
 }
 
-static void what_the_parent_frees_stays_valid_in_the_child(int strategy)
+static void a_block_that_the_parent_frees_stays_valid_in_the_child(int strategy)
 {
     int go[2], done[2];
     char byte;
@@ -33,7 +34,7 @@ static void what_the_parent_frees_stays_valid_in_the_child(int strategy)
         get_all(go[0], &byte, 1);
         for (uint64_t i = 0; i < a.nbytes; i++)
             CHECK_EQ(((char *)a.data)[i], 5);
-        /* The child allocates somewhere else than its parent. */
+        /* The child allocates in another segment than its parent. */
         b = make_block(strategy, 1 << 20);
         memset(b.data, 9, b.nbytes);
         mpshm_block_release(&b);
@@ -76,7 +77,7 @@ static void a_message_outlives_a_killed_sender(int strategy)
     close(p[0]), close(p[1]);
 }
 
-static void a_killed_holder_gives_its_blocks_back(int strategy)
+static void the_blocks_of_a_killed_process_are_freed(int strategy)
 {
     int p[2];
     char byte;
@@ -138,7 +139,7 @@ static void a_stranger_who_gets_a_handle_joins_the_tree(int strategy)
     char byte;
 
     CHECK(pipe(there) == 0 && pipe(back) == 0);
-    pid_t pid = fork(); /* before anything is shared, and with a home of its own */
+    pid_t pid = fork(); /* before anything is shared, and with an own session of its own */
     CHECK(pid >= 0);
     if (pid == 0) {
         mpshm_block a, b;
@@ -183,10 +184,10 @@ int main(void)
     set_up();
     run(a_stranger_who_gets_a_handle_joins_the_tree);
     run(a_forked_child_and_its_parent_see_one_memory);
-    run(what_the_parent_frees_stays_valid_in_the_child);
+    run(a_block_that_the_parent_frees_stays_valid_in_the_child);
     run(a_message_outlives_a_killed_sender);
-    run(a_killed_holder_gives_its_blocks_back);
+    run(the_blocks_of_a_killed_process_are_freed);
     run(a_killed_manager_is_replaced);
-    tear_down(); /* whatever the rounds left unclaimed goes with the session */
+    tear_down(); /* handles that the rounds left in flight go with the session */
     return 0;
 }
