@@ -48,6 +48,17 @@ int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
     return 0;
 }
 
+int mpshm_handle_info(const unsigned char *bytes, size_t len, uint64_t *nbytes)
+{
+    struct mpshm__handle handle;
+    int err = mpshm__handle_parse(bytes, len, &handle);
+
+    if (err < 0)
+        return err;
+    *nbytes = handle.nbytes;
+    return (handle.message & MPSHM__COPIED) != 0;
+}
+
 /* ---- receive ---- */
 
 /* -ESTALE when the message was received before. */

@@ -99,14 +99,6 @@ void mpshm__clear_dead_holders(struct mpshm__control *control, struct mpshm__seg
 
 /* ---- the references of this process ---- */
 
-void mpshm__retain(struct mpshm__session *session, struct mpshm__segment *segment, uint32_t i)
-{
-    if (segment->local_refs[i]++ == 0) {
-        segment->retained_blocks++;
-        mpshm__add_holder(segment, i, session->slot);
-    }
-}
-
 void mpshm__release(struct mpshm__session *session, struct mpshm__segment *segment, uint32_t i)
 {
     if (--segment->local_refs[i] == 0) {

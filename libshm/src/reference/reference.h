@@ -2,7 +2,7 @@
 #ifndef MPSHM_REFERENCE_H
 #define MPSHM_REFERENCE_H
 
-#include "segment/segment.h"
+#include "segment/holder.h"
 #include "session/session.h"
 
 /* Free block `i` if it has no references. Exactly one process frees a block. */
@@ -13,7 +13,14 @@ void mpshm__clear_dead_holders(struct mpshm__control *control, struct mpshm__seg
 
 /* The references of this process. The first sets its bit, the last clears it. With the process lock
  * held. */
-void mpshm__retain(struct mpshm__session *session, struct mpshm__segment *segment, uint32_t i);
+static inline void mpshm__retain(struct mpshm__session *session, struct mpshm__segment *segment,
+                                 uint32_t i)
+{
+    if (segment->local_refs[i]++ == 0) {
+        segment->retained_blocks++;
+        mpshm__add_holder(segment, i, session->slot);
+    }
+}
 void mpshm__release(struct mpshm__session *session, struct mpshm__segment *segment, uint32_t i);
 void mpshm__release_block(const mpshm_block *block);
 
