@@ -68,7 +68,7 @@ int mpshm__object_from_owner(const struct mpshm__segment_entry *entry)
     struct stat st;
     char path[64];
 
-    /* Whatever file this opens is checked against the entry before it is used. */
+    /* The caller checks the file against the entry before it uses it. */
     if (atomic_load(&entry->strategy) != MPSHM_FILE_DESCRIPTOR || pid <= 0 || number < 0)
         return -ENOENT;
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);

@@ -1,4 +1,4 @@
-/* What happens around a fork: see fork.c. */
+/* Work around a fork: see fork.c. */
 #ifndef MPSHM_FORK_H
 #define MPSHM_FORK_H
 
