@@ -1,5 +1,5 @@
-/* shm-manager FOLDER: the manager of one tree. Started by libshm, with the listening socket as
- * descriptor 3 and the control file as 4; not meant to be started by hand. */
+/* shm-manager FOLDER: the manager of one session. libshm starts it, with the listening socket as
+ * descriptor 3 and the control file as 4. It is not meant to be started by hand. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -13,16 +13,17 @@ int main(int argc, char **argv)
                 "usage: shm-manager FOLDER (started by libshm, with a socket as descriptor 3)\n");
         return 2;
     }
-    /* Leave the starter, so that it is not a parent that has to wait for this child. */
+    /* Fork, so that the process that started it does not have to wait for this child. */
     switch (fork()) {
     case -1:
         return 1;
     case 0:
         break;
     default:
-        _exit(0); /* nothing to say goodbye to: whoever waits for this wants it over */
+        _exit(0); /* _exit, because this process has nothing to clean up, and its parent waits for
+                     it */
     }
-    /* Whatever the starter had open without close-on-exec (a port, a pipe) is not ours to keep. */
+    /* Close the descriptors that were inherited without close-on-exec (a port, a pipe). */
     for (long fd = sysconf(_SC_OPEN_MAX) < 65536 ? sysconf(_SC_OPEN_MAX) : 65536; fd > 4; fd--)
         close((int)fd);
     if (chdir("/") < 0)

@@ -1,8 +1,7 @@
-/* A driver for a fuzz target without libFuzzer: random inputs, and mutations of what has been
- * tried.
+/* A driver for a fuzz target without libFuzzer: random inputs, and mutations of former inputs.
  *
- *   FUZZ_COUNT=n   go on until so many handles or frames were tried (default: the short form)
- *   FUZZ_SEED=n    another sequence; the default is fixed, so a failure comes again
+ *   FUZZ_COUNT=n   go on until n handles or frames were tried (default: the short form)
+ *   FUZZ_SEED=n    another sequence; the default is fixed, so that a failure can be repeated
  *   arguments      run these files, once each, and nothing else */
 #ifndef DRIVER_H
 #define DRIVER_H
@@ -31,7 +30,7 @@ static uint64_t number_from(const char *name, uint64_t otherwise)
     return text && text[0] ? strtoull(text, NULL, 10) : otherwise;
 }
 
-/* Mostly small changes of an earlier input: those keep the order of steps that leads somewhere. */
+/* Mostly small changes of a former input: they keep an order of steps that reaches deep states. */
 static size_t mutate(uint8_t *input, size_t size)
 {
     switch (random_below(8)) {
@@ -63,7 +62,7 @@ static size_t mutate(uint8_t *input, size_t size)
     return size;
 }
 
-/* An input of the corpus: tried as it is, and kept to be mutated. */
+/* An input of the corpus: it runs unchanged, and is kept to be mutated. */
 static size_t run_file(const char *path, uint8_t *input)
 {
     FILE *file = fopen(path, "rb");
@@ -75,8 +74,7 @@ static size_t run_file(const char *path, uint8_t *input)
     return size;
 }
 
-/* Try the files that are named, then at least `few` handles or frames, or as many as FUZZ_COUNT
- * asks for. */
+/* Run the given files, then at least `few` handles or frames, or as many as FUZZ_COUNT asks for. */
 static int drive(int argc, char **argv, unsigned long few)
 {
     static uint8_t pool[POOL][INPUT_SIZE];
@@ -102,7 +100,7 @@ static int drive(int argc, char **argv, unsigned long few)
     return 0;
 }
 
-/* The same in a child, so that it can be seen that nothing is left when it has gone. */
+/* Drive in a child, and check that nothing is left when it has gone. */
 static int drive_in_a_child(int argc, char **argv, unsigned long few)
 {
     set_up();

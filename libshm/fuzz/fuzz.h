@@ -1,7 +1,7 @@
-/* What the fuzz targets share: how an input is read, and a tree of their own.
+/* Code that the fuzz targets share: reading an input, and a session.
  *
- * A target is one function, LLVMFuzzerTestOneInput, so that libFuzzer can drive it. driver.h drives
- * it with seeded mutations where there is no libFuzzer. */
+ * A target is one function, LLVMFuzzerTestOneInput, which libFuzzer can drive. driver.h drives it
+ * with seeded mutations where there is no libFuzzer. */
 #ifndef FUZZ_H
 #define FUZZ_H
 
@@ -9,8 +9,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A runtime folder of its own, unless whoever runs this has said which. */
-__attribute__((unused)) static void have_a_tree(void)
+/* A new runtime folder, unless the environment names one. */
+__attribute__((unused)) static void have_a_session(void)
 {
     if (getenv("MPSHM_RUNTIME_DIR") == NULL)
         set_up();
@@ -18,10 +18,10 @@ __attribute__((unused)) static void have_a_tree(void)
         CHECK_EQ(mpshm_set_manager(getenv("SHM_MANAGER") ? getenv("SHM_MANAGER") : ""), 0);
 }
 
-/* How often the target was given what is to be fuzzed: frames, handles. */
+/* The number of frames or handles that the target was given. */
 static unsigned long fuzzed;
 
-/* An input is bytes that are read as choices; past its end every choice is 0. */
+/* An input is read as a sequence of choices; past its end every choice is 0. */
 struct choices {
     const uint8_t *at, *end;
 };

@@ -1,12 +1,11 @@
-/* Fuzz target: the parser of handles. Whatever the bytes, a claim is an error or a block that is
- * ours.
+/* Fuzz target: the parser of handles. Whatever the bytes, a receive fails or returns one of our
+ * blocks.
  *
- * An input is a sequence of handles: each a good one that was distorted, its checksum mended or
- * not, its length right or not. So most of them get past the first look, which random bytes never
- * would. */
+ * An input is a sequence of handles: each is a valid one that was distorted, with or without a
+ * corrected checksum and with or without the right length. So most of them pass the first check,
+ * which random bytes never would. */
 #define _GNU_SOURCE
 #include "fuzz.h"
-#include "internal.h"
 
 enum { BLOCKS = 8, CHECK_AT = MPSHM_HANDLE_SIZE - 8 };
 
@@ -18,8 +17,8 @@ static void prepare(void)
 
     if (done++)
         return;
-    have_a_tree();
-    setenv("MPSHM_ARENA_BYTES", "16777216", 1);
+    have_a_session();
+    setenv("MPSHM_SEGMENT_BYTES", "16777216", 1);
     for (int i = 0; i < BLOCKS; i++) {
         uint64_t nbytes = (uint64_t)1 << (2 * i + 3);
         CHECK_EQ(mpshm_block_allocate(STRATEGIES[i % 2], nbytes, 0, &blocks[i]), 0);
@@ -27,7 +26,7 @@ static void prepare(void)
     }
 }
 
-/* The checksum is no secret; whoever forges a handle can compute it. */
+/* The checksum is no secret; a forger can compute it. */
 static void mend(unsigned char *handle)
 {
     uint64_t h = 0xcbf29ce484222325u, word;
@@ -40,8 +39,8 @@ static void mend(unsigned char *handle)
     memcpy(handle + CHECK_AT, &h, sizeof(h));
 }
 
-/* Each byte of a block that is ours says which one it is. */
-static void look_at(const mpshm_block *got)
+/* Each byte of our blocks tells which block it belongs to. */
+static void check_bytes(const mpshm_block *got)
 {
     const unsigned char *bytes = got->data;
 
@@ -52,7 +51,7 @@ static void look_at(const mpshm_block *got)
             CHECK_EQ(bytes[got->nbytes - 1], i + 1);
             return;
         }
-    CHECK(!"a handle brought a block that nobody has sent");
+    CHECK(!"a handle brought a block that was never sent");
 }
 
 static void one_handle(struct choices *c)
@@ -64,8 +63,7 @@ static void one_handle(struct choices *c)
 
     CHECK_EQ(mpshm_block_send(&blocks[which], 0, good), 0);
     memcpy(handle, good, sizeof(good));
-    /* The tree's name is left alone but for now and then: each new one is a tree that is entered.
-     */
+    /* The session's id is seldom changed, because each new one is a session to attach. */
     if (how & 1)
         distort(c, handle + MPSHM_ID_SIZE, MPSHM_HANDLE_SIZE - MPSHM_ID_SIZE);
     else if (how == 0 || (how == 2 && choose(c, 16) == 1))
@@ -75,16 +73,16 @@ static void one_handle(struct choices *c)
     if (how == 4)
         size = choose(c, sizeof(handle));
 
-    int rc = mpshm_block_claim(handle, size, how == 6 ? MPSHM_NOWAIT : 0, &got);
+    int rc = mpshm_block_receive(handle, size, how == 6 ? MPSHM_NOWAIT : 0, &got);
     fuzzed++;
     if (rc == 0) {
-        look_at(&got);
+        check_bytes(&got);
         mpshm_block_release(&got);
     } else {
         CHECK(rc < 0 && rc > -4096);
     }
-    /* What was distorted may have claimed another message of this block, or the good one. */
-    rc = mpshm_block_claim(good, sizeof(good), 0, &got);
+    /* The distorted handle may have received another message of this block, or the valid one. */
+    rc = mpshm_block_receive(good, sizeof(good), 0, &got);
     CHECK(rc == 0 || rc == -ESTALE);
     if (rc == 0) {
         CHECK(got.data == blocks[which].data);

@@ -1,9 +1,9 @@
-/* Fuzz target: the manager. Whatever comes over its socket, and whatever is written into memory
- * that was registered with it, it lives, and an honest client beside it notices nothing.
+/* Fuzz target: the manager. Whatever comes over its socket, and whatever is written into segments
+ * that were registered with it, it lives, and an honest client beside it notices nothing.
  *
- * An input is a sequence of steps: connect, close, send a good frame that was distorted, of any
- * length, with any descriptors, send bytes, read answers, write into registered memory. The manager
- * runs in a thread of this process, so that sanitizers and coverage see it. */
+ * An input is a sequence of steps: connect, close, send a valid frame that was distorted, of any
+ * length, with any descriptors, send bytes, read answers, write into registered memory. The
+ * manager runs in a thread of this process, so that sanitizers and coverage see it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,7 +12,13 @@
 #include <sys/un.h>
 
 #include "fuzz.h"
-#include "internal.h"
+#include "base/clock.h"
+#include "segment/memory_object.h"
+#include "segment/segment.h"
+#include "session/runtime_folder.h"
+#include "session/session.h"
+#include "session/slot.h"
+#include "session/wire.h"
 #include "neighbour.h"
 
 enum {
@@ -22,9 +28,9 @@ enum {
 };
 
 static struct sockaddr_un address = {.sun_family = AF_UNIX};
-static unsigned char tree_id[MPSHM_ID_SIZE];
+static unsigned char session_id[MPSHM_ID_SIZE];
 static char folder[200];
-static struct mpshm__arena *mine; /* the arena that was offered last */
+static struct mpshm__segment *mine; /* the segment that was registered last */
 static int neighbour_sock;
 static int socks[CONNECTIONS];
 static int slots[CONNECTIONS];
@@ -37,7 +43,7 @@ static void *manager_thread(void *listener)
     return NULL;
 }
 
-/* A process to go with each connection: a slot that is locked through a description of its own. */
+/* A process for each connection: a slot that is locked through a description of its own. */
 static void take_a_slot(int k)
 {
     char path[300];
@@ -45,7 +51,7 @@ static void take_a_slot(int k)
 
     snprintf(path, sizeof(path), "%s/control", folder);
     fd = open(path, O_RDWR | O_CLOEXEC);
-    slots[k] = mpshm__take_slot(mpshm__trees[0]->control, fd);
+    slots[k] = mpshm__take_slot(mpshm__sessions[0]->control, fd);
     CHECK(slots[k] >= 0);
 }
 
@@ -56,12 +62,12 @@ static void prepare(void)
 
     if (done++)
         return;
-    have_a_tree();
-    setenv("MPSHM_ARENA_BYTES", "2097152", 1);
-    CHECK_EQ(mpshm_home(tree_id), 0);
-    CHECK_EQ(mpshm_enter(), 0);
-    mpshm__tree_path(tree_id, "", folder, sizeof(folder));
-    mpshm__tree_path(tree_id, "socket", address.sun_path, sizeof(address.sun_path));
+    have_a_session();
+    setenv("MPSHM_SEGMENT_BYTES", "2097152", 1);
+    CHECK_EQ(mpshm_own_session(session_id), 0);
+    CHECK_EQ(mpshm_attach(), 0);
+    mpshm__session_path(session_id, "", folder, sizeof(folder));
+    mpshm__session_path(session_id, "socket", address.sun_path, sizeof(address.sun_path));
     neighbour_sock = start_neighbour(); /* first: it must not inherit the listener */
     int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     CHECK_EQ(bind(listener, (struct sockaddr *)&address, sizeof(address)), 0);
@@ -102,12 +108,12 @@ static void discard_mine(void)
         return;
     if (mine->strategy == MPSHM_FILE_SYSTEM)
         mpshm__object_unlink(mine->nonce);
-    mine->header->capacity = 1024; /* it may have been written over, and says how much to unmap */
-    mpshm__arena_unmap(mine);
+    mine->header->capacity = 1024; /* its tables may be damaged, and they tell how much to unmap */
+    mpshm__segment_unmap(mine);
     mine = NULL;
 }
 
-/* Descriptors to send along: arenas, what looks like one, and what does not. */
+/* Descriptors to send along: segments, files that look like one, and others. */
 static int pick_fds(struct choices *c, int *fds)
 {
     int p[2];
@@ -115,8 +121,8 @@ static int pick_fds(struct choices *c, int *fds)
     switch (choose(c, 8)) {
     case 0:
         discard_mine();
-        /* So small that the neighbour does not adopt what is scribbled into. */
-        CHECK_EQ(mpshm__arena_create(STRATEGIES[choose(c, 2)], 0, 1, tree_id, NULL, &mine), 0);
+        /* So small that the neighbour does not adopt the damaged segment. */
+        CHECK_EQ(mpshm__segment_create(STRATEGIES[choose(c, 2)], 0, 1, session_id, NULL, &mine), 0);
         /* fall through */
     case 1:
         fds[0] = mine ? dup(mine->fd.number) : -1;
@@ -197,7 +203,7 @@ static void send_frame(struct choices *c, int k)
     }
     switch (choose(c, 4)) {
     case 0:
-        frame.a = choose(c, 8); /* slots and rows that are likely to be there */
+        frame.a = choose(c, 8); /* slots and indices that probably exist */
         break;
     case 1:
         distort(c, &frame, sizeof(frame));
@@ -240,7 +246,7 @@ static void read_answers(int k)
     }
 }
 
-/* Write into memory that the manager may have mapped: where it keeps its numbers, mostly. */
+/* Write into memory that the manager may have mapped, mostly into its tables. */
 static void scribble(struct choices *c)
 {
     if (mine == NULL)
@@ -249,20 +255,20 @@ static void scribble(struct choices *c)
     case 0:
         distort(c, mine->header, sizeof(*mine->header));
         break;
-    case 1: /* blocks in use, which somebody has let go of */
+    case 1: /* live blocks that a process has released */
         atomic_store(&mine->header->used, choose(c, 256));
         for (unsigned i = 0; i < 8; i++) {
             atomic_store(&mine->blocks[i].state, choose(c, 2) ? MPSHM__LIVE : 0);
             atomic_store(&mine->blocks[i].where, choose_word(c));
-            atomic_store(&mine->traits[i].size_class, (uint16_t)(choose(c, 256) * 257));
-            atomic_store(&mine->traits[i].warmth, (uint8_t)choose(c, 256));
+            atomic_store(&mine->metadata[i].size_class, (uint16_t)(choose(c, 256) * 257));
+            atomic_store(&mine->metadata[i].page_state, (uint8_t)choose(c, 256));
         }
         break;
     case 2:
         distort(c, mine->blocks, 64 * sizeof(struct mpshm__block));
         break;
     default:
-        distort(c, mine->traits, 64 * sizeof(struct mpshm__trait));
+        distort(c, mine->metadata, 64 * sizeof(struct mpshm__metadata));
     }
 }
 
@@ -292,7 +298,7 @@ static void one_step(struct choices *c)
             read_answers(k);
         break;
     case 14:
-        dial(k); /* and maybe never a word */
+        dial(k); /* and sometimes no byte at all */
         break;
     default:
         if (socks[k] < 0)
@@ -301,8 +307,8 @@ static void one_step(struct choices *c)
     }
 }
 
-/* Wait until the manager has come to the end of what was sent: it answers in order. */
-static void settle(void)
+/* Wait until the manager has served all that was sent: it answers in order. */
+static void initialise(void)
 {
     struct mpshm__frame frame = {.magic = MPSHM__WIRE, .op = MPSHM__GET};
     uint64_t until = mpshm__now_ns() + 20000000000ull;
@@ -324,7 +330,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     prepare();
     while (c.at < c.end)
         one_step(&c);
-    settle();
+    initialise();
     for (int k = 0; k < CONNECTIONS; k++)
         shut(k);
     discard_mine();

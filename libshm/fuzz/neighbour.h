@@ -1,7 +1,8 @@
-/* An honest client beside a fuzzed manager: a process that shows, when asked, that all still works.
+/* An honest client beside a fuzzed manager: a process that checks, when asked, that everything
+ * still works.
  *
- * It holds blocks from the beginning and looks at every byte of them; it forks a child, which takes
- * a slot, registers memory of its own and sends from it; it meets that memory. */
+ * It has blocks from the beginning and reads every byte of them. It forks a child, which takes a
+ * slot, registers a segment of its own and sends from it; the client attaches that segment. */
 #ifndef NEIGHBOUR_H
 #define NEIGHBOUR_H
 
@@ -22,7 +23,7 @@ static void neighbours_child(mpshm_block *held, int strategy, int pipe_fd)
     memset(own.data, 0xa5, SENT_BYTES);
     CHECK_EQ(mpshm_block_send(&own, 0, handle), 0);
     put_all(pipe_fd, handle, sizeof(handle));
-    _exit(0); /* what it has sent outlives it */
+    _exit(0); /* its message outlives it */
 }
 
 static void show_that_all_works(mpshm_block *held, int strategy)
@@ -39,7 +40,7 @@ static void show_that_all_works(mpshm_block *held, int strategy)
     get_all(p[0], handle, sizeof(handle));
     close(p[0]);
     CHECK_EQ(reap(pid), 0);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
     CHECK_EQ(got.nbytes, SENT_BYTES);
     for (int i = 0; i < SENT_BYTES; i++)
         CHECK_EQ(((unsigned char *)got.data)[i], 0xa5);
@@ -48,8 +49,8 @@ static void show_that_all_works(mpshm_block *held, int strategy)
         CHECK_EQ(((unsigned char *)held->data)[i], 0x5a);
 }
 
-/* Answers each byte that comes over `sock` with one of its own, until the other end has gone. Then
- * the fuzzed manager has gone too, and the next one has to make sense of what it left. */
+/* Answer each byte from `sock` with a byte, until the other end has gone. Then the fuzzed
+ * manager has gone too, and the next one has to understand what it left. */
 static void neighbour(int sock)
 {
     mpshm_block held[2];

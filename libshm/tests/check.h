@@ -1,5 +1,5 @@
-/* Asserts that print both sides, and a fork that is always reaped. A test is a program: 0 passes,
- * 77 skips. */
+/* Asserts that print both sides, and a fork that is always reaped. A test is a program: it exits
+ * with 0 to pass and with 77 to skip. */
 #ifndef CHECK_H
 #define CHECK_H
 
@@ -44,8 +44,7 @@ __attribute__((unused)) static int reap(pid_t pid)
     return WIFSIGNALED(status) ? -WTERMSIG(status) : WEXITSTATUS(status);
 }
 
-/* Does the program run in valgrind? It counts descriptors in its own way, and makes system calls.
- */
+/* 1 in valgrind, which counts descriptors in its own way, and makes system calls. */
 __attribute__((unused)) static int is_emulated(void)
 {
     const char *wrap = getenv("WRAP");
@@ -53,7 +52,7 @@ __attribute__((unused)) static int is_emulated(void)
     return wrap != NULL && wrap[0] != 0;
 }
 
-/* How many descriptors this process has open. */
+/* The number of open descriptors of this process. */
 __attribute__((unused)) static int open_descriptors(void)
 {
     int count = 0;

@@ -1,4 +1,4 @@
-/* A tree of its own for each test program, and a fork that succeeded. */
+/* A session for each test program, and helpers to look at it from outside. */
 #ifndef ENGINE_H
 #define ENGINE_H
 
@@ -14,7 +14,7 @@
 #include "mpshm.h"
 
 static const int STRATEGIES[] = {MPSHM_FILE_DESCRIPTOR, MPSHM_FILE_SYSTEM};
-/* Is /dev/shm this program's alone, so that names can be counted? */
+/* 1 when only this program uses /dev/shm, so that names can be counted. */
 static int own_dev_shm;
 static char runtime_dir[64] = "/tmp/mpshm-test-XXXXXX";
 
@@ -39,7 +39,7 @@ __attribute__((unused)) static pid_t forked(void)
     return pid;
 }
 
-/* Wait, for at most ten seconds, until the condition holds. */
+/* Wait until the condition holds, for at most ten seconds. */
 #define EVENTUALLY(cond)                                                                           \
     do {                                                                                           \
         int eventually = 0;                                                                        \
@@ -52,7 +52,7 @@ __attribute__((unused)) static pid_t forked(void)
         CHECK(eventually && #cond);                                                                \
     } while (0)
 
-/* The one tree's folder and the number of shared memory names: for looking at what is left. */
+/* Count the entries of a folder that begin with `prefix`. */
 __attribute__((unused)) static int entries_in(const char *path, const char *prefix)
 {
     DIR *dir = opendir(path);
@@ -67,7 +67,8 @@ __attribute__((unused)) static int entries_in(const char *path, const char *pref
     return count;
 }
 
-/* The pid of the manager of this process's tree, from /proc: its argument is the tree's folder. */
+/* The pid of the manager of this process's session, from /proc: its argument is the session's
+ * folder. */
 __attribute__((unused)) static pid_t manager_pid(void)
 {
     DIR *dir = opendir("/proc");
@@ -132,8 +133,8 @@ __attribute__((unused)) static mpshm_block make_block(int strategy, uint64_t nby
     return b;
 }
 
-/* Each strategy in a process of its own, and so in a tree of its own. */
-__attribute__((unused)) static void run_in_a_tree(void (*test)(int))
+/* Run the test for each strategy in a process, and so in a session, of its own. */
+__attribute__((unused)) static void run_in_a_session(void (*test)(int))
 {
     for (int i = 0; i < 2; i++) {
         pid_t pid = fork();
@@ -163,7 +164,7 @@ __attribute__((unused)) static uint64_t bytes_with(pid_t manager)
     return sum;
 }
 
-/* When all processes that shared have gone, nothing is left. The folder goes last. */
+/* When all processes of the session have gone, nothing is left. The folder goes last. */
 __attribute__((unused)) static void tear_down(void)
 {
     EVENTUALLY(entries_in(runtime_dir, "mpshm-") == 0);

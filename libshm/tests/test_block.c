@@ -1,4 +1,4 @@
-/* Blocks in one process: sizes, alignment, zeroes, reuse, handles good and bad. */
+/* Blocks in one process: sizes, alignment, zeroes, reuse, valid and invalid handles. */
 #define _GNU_SOURCE
 #include "engine.h"
 
@@ -33,7 +33,7 @@ static void blocks_of_all_sizes_are_apart_and_keep_their_bytes(int strategy)
     CHECK_EQ(live_bytes(), 0);
 }
 
-static void freed_memory_is_used_again_and_zeroed_when_asked(int strategy)
+static void freed_memory_is_reused_and_zeroed_when_asked(int strategy)
 {
     static const uint64_t SIZES[] = {10, 5000, 100000, 3 << 20};
 
@@ -53,7 +53,7 @@ static void freed_memory_is_used_again_and_zeroed_when_asked(int strategy)
     }
 }
 
-static void the_cache_is_counted_and_can_be_given_back(int strategy)
+static void the_cache_is_counted_and_can_be_emptied(int strategy)
 {
     mpshm_block a = make(strategy, 8 << 20, 0), b = make(strategy, 1000, 0);
 
@@ -75,7 +75,7 @@ static void the_cache_is_counted_and_can_be_given_back(int strategy)
     mpshm_block_release(&b);
 }
 
-static void a_handle_comes_home_to_the_same_memory(int strategy)
+static void a_handle_received_by_its_sender_is_the_same_memory(int strategy)
 {
     unsigned char handle[MPSHM_HANDLE_SIZE];
     mpshm_block a = make(strategy, 1234, 1), b;
@@ -83,7 +83,7 @@ static void a_handle_comes_home_to_the_same_memory(int strategy)
     CHECK_EQ(mpshm_block_others(&a), 0);
     CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
     CHECK_EQ(mpshm_block_others(&a), 1);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &b), 0);
     CHECK(a.data == b.data);
     CHECK_EQ(mpshm_block_others(&a), 0);
     CHECK_EQ(live_bytes(), 1234);
@@ -106,7 +106,7 @@ static void a_message_keeps_its_block_alive(int strategy)
     mpshm_get_stats(&stats);
     CHECK_EQ(stats.in_flight_bytes, 100);
     c = make(strategy, 100, 1);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &b), 0);
     CHECK_EQ(((char *)b.data)[99], 42);
     CHECK(b.data != c.data);
     mpshm_block_release(&b);
@@ -115,24 +115,24 @@ static void a_message_keeps_its_block_alive(int strategy)
     CHECK_EQ(stats.in_flight_bytes, 0);
 }
 
-static void a_handle_is_good_once(int strategy)
+static void a_handle_is_valid_once(int strategy)
 {
     unsigned char first[MPSHM_HANDLE_SIZE], second[MPSHM_HANDLE_SIZE];
     mpshm_block a = make(strategy, 100, 1), b, c;
 
     mpshm_block_send(&a, 0, first);
     mpshm_block_send(&a, 0, second);
-    CHECK_EQ(mpshm_block_claim(first, sizeof(first), 0, &b), 0);
-    CHECK_EQ(mpshm_block_claim(first, sizeof(first), 0, &c), -ESTALE); /* replayed */
-    CHECK_EQ(mpshm_block_claim(second, sizeof(second), 0, &c), 0);
+    CHECK_EQ(mpshm_block_receive(first, sizeof(first), 0, &b), 0);
+    CHECK_EQ(mpshm_block_receive(first, sizeof(first), 0, &c), -ESTALE); /* replayed */
+    CHECK_EQ(mpshm_block_receive(second, sizeof(second), 0, &c), 0);
     mpshm_block_release(&a), mpshm_block_release(&b), mpshm_block_release(&c);
-    CHECK_EQ(mpshm_block_claim(second, sizeof(second), 0, &c), -ESTALE); /* freed */
+    CHECK_EQ(mpshm_block_receive(second, sizeof(second), 0, &c), -ESTALE); /* freed */
     a = make(strategy, 100, 1);
-    CHECK_EQ(mpshm_block_claim(second, sizeof(second), 0, &c), -ESTALE); /* and used again */
+    CHECK_EQ(mpshm_block_receive(second, sizeof(second), 0, &c), -ESTALE); /* and reused */
     mpshm_block_release(&a);
 }
 
-static void more_messages_than_bits_are_all_claimed(int strategy)
+static void more_messages_than_bits_are_all_received(int strategy)
 {
     enum { N = 1000 };
     static unsigned char handles[N][MPSHM_HANDLE_SIZE];
@@ -143,10 +143,10 @@ static void more_messages_than_bits_are_all_claimed(int strategy)
     CHECK_EQ(mpshm_block_others(&a), N);
     mpshm_block_release(&a);
     for (int i = N - 1; i >= 0; i--) {
-        CHECK_EQ(mpshm_block_claim(handles[i], MPSHM_HANDLE_SIZE, 0, &b), 0);
+        CHECK_EQ(mpshm_block_receive(handles[i], MPSHM_HANDLE_SIZE, 0, &b), 0);
         mpshm_block_release(&b);
     }
-    CHECK_EQ(mpshm_block_claim(handles[0], MPSHM_HANDLE_SIZE, 0, &b), -ESTALE);
+    CHECK_EQ(mpshm_block_receive(handles[0], MPSHM_HANDLE_SIZE, 0, &b), -ESTALE);
     CHECK_EQ(live_bytes(), 0);
 }
 
@@ -160,11 +160,11 @@ static void every_damaged_byte_is_noticed(int strategy)
         for (int bit = 0; bit < 8; bit++) {
             memcpy(bad, handle, sizeof(bad));
             bad[i] ^= (unsigned char)(1 << bit);
-            CHECK_EQ(mpshm_block_claim(bad, sizeof(bad), 0, &b), -EBADMSG);
+            CHECK_EQ(mpshm_block_receive(bad, sizeof(bad), 0, &b), -EBADMSG);
         }
     for (size_t len = 0; len < sizeof(handle); len++)
-        CHECK_EQ(mpshm_block_claim(handle, len, 0, &b), -EBADMSG);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
+        CHECK_EQ(mpshm_block_receive(handle, len, 0, &b), -EBADMSG);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &b), 0);
     mpshm_block_release(&a), mpshm_block_release(&b);
 }
 
@@ -188,7 +188,7 @@ static void an_address_leads_to_its_block(int strategy)
     CHECK(found.data == a.data);
     CHECK_EQ(found.nbytes, 1000);
     mpshm_block_release(&a);
-    CHECK_EQ(live_bytes(), 101000); /* the one that was found holds it, too */
+    CHECK_EQ(live_bytes(), 101000); /* the found reference keeps it, too */
     CHECK_EQ(mpshm_block_find((char *)found.data + 1000, MPSHM_NOWAIT, &a), -ENOENT);
     void *was = found.data;
     mpshm_block_release(&found);
@@ -200,7 +200,7 @@ static void an_address_leads_to_its_block(int strategy)
     CHECK_EQ(live_bytes(), 0);
 }
 
-static void what_the_first_and_the_next_block_cost(void)
+static void the_cost_of_the_first_and_of_the_next_block(void)
 {
     mpshm_stats stats;
 
@@ -213,7 +213,7 @@ int main(void)
 {
     set_up();
     pid_t pid = forked();
-    if (pid != 0) { /* who uses no blocks can see what those leave who did */
+    if (pid != 0) { /* this process uses no blocks, and sees what its children leave */
         int status = reap(pid);
         CHECK_EQ(status, 0);
         tear_down();
@@ -222,16 +222,16 @@ int main(void)
     for (int i = 0; i < 2; i++) {
         int s = STRATEGIES[i];
         blocks_of_all_sizes_are_apart_and_keep_their_bytes(s);
-        freed_memory_is_used_again_and_zeroed_when_asked(s);
-        the_cache_is_counted_and_can_be_given_back(s);
-        a_handle_comes_home_to_the_same_memory(s);
+        freed_memory_is_reused_and_zeroed_when_asked(s);
+        the_cache_is_counted_and_can_be_emptied(s);
+        a_handle_received_by_its_sender_is_the_same_memory(s);
         a_message_keeps_its_block_alive(s);
-        a_handle_is_good_once(s);
-        more_messages_than_bits_are_all_claimed(s);
+        a_handle_is_valid_once(s);
+        more_messages_than_bits_are_all_received(s);
         every_damaged_byte_is_noticed(s);
         absurd_sizes_are_refused(s);
         an_address_leads_to_its_block(s);
     }
-    what_the_first_and_the_next_block_cost();
+    the_cost_of_the_first_and_of_the_next_block();
     return 0;
 }

@@ -1,8 +1,8 @@
-/* Everybody at once: processes of several threads allocate, fill, send, claim, verify every byte
- * and release, while some of them are killed, and the manager too.
+/* Processes with several threads allocate, fill, send, receive, verify every byte and release,
+ * while some of them, and the manager, are killed.
  *
  * All share one pipe of messages. A message is shorter than PIPE_BUF, so it is written and read as
- * a whole or not at all, and whoever reads it has it alone. */
+ * a whole or not at all, and only one process reads it. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -25,13 +25,13 @@ struct message {
     uint64_t nbytes;
 };
 
-/* In memory of the plain kind that all of them have from their parent. */
+/* In an ordinary shared mapping that all of them inherit from their parent. */
 static struct {
     _Atomic int stop, manager_is_killed;
     _Atomic long sent, verified, lost;
 } *common;
 
-/* A worker ends by _exit, so what the thread sanitizer has seen must end it before. */
+/* A worker ends by _exit, so errors of the thread sanitizer must end it before. */
 const char *__tsan_default_options(void);
 __attribute__((visibility("default"))) const char *__tsan_default_options(void)
 {
@@ -57,7 +57,7 @@ static uint64_t next(uint64_t *state)
     return *state;
 }
 
-/* ---- bytes that tell where they belong ---- */
+/* ---- bytes that tell which block they belong to ---- */
 
 static void fill(void *data, uint64_t nbytes, uint64_t seed)
 {
@@ -79,9 +79,9 @@ static void verify(const void *data, uint64_t nbytes, uint64_t seed)
     }
 }
 
-/* ---- what a thread does ---- */
+/* ---- threads ---- */
 
-/* Mostly small ones, where reuse is quickest; now and then one that is a segment's worth. */
+/* Mostly small blocks, which are reused fastest; sometimes one of a segment's size. */
 static uint64_t some_size(uint64_t *random)
 {
     static const uint64_t UP_TO[] = {64, 64, 1000, 5000, 40000, 40000, 300000, 2 << 20};
@@ -89,13 +89,14 @@ static uint64_t some_size(uint64_t *random)
     return next(random) % UP_TO[next(random) % 8] + (next(random) % 50 != 0);
 }
 
-/* A manager and an owner that are killed together take messages along that nobody had met. */
+/* When a manager and an owner are killed together, messages whose memory no process had attached
+ * are lost. */
 static int may_be_lost(int rc)
 {
     return atomic_load(&common->manager_is_killed) && (rc == -ESTALE || rc == -ENOENT);
 }
 
-/* Post one claim on the block; 0 when the pipe is full, and then the claim is made here. */
+/* Send the block and post its handle. When the pipe is full, return 0 and receive it here. */
 static int post(const mpshm_block *block, uint64_t seed)
 {
     struct message m = {.seed = seed, .nbytes = block->nbytes};
@@ -107,7 +108,7 @@ static int post(const mpshm_block *block, uint64_t seed)
         return 1;
     }
     CHECK_EQ(errno, EAGAIN);
-    CHECK_EQ(mpshm_block_claim(m.handle, sizeof(m.handle), 0, &got), 0);
+    CHECK_EQ(mpshm_block_receive(m.handle, sizeof(m.handle), 0, &got), 0);
     CHECK(got.data == block->data);
     mpshm_block_release(&got);
     return 0;
@@ -137,7 +138,7 @@ static int consume(uint64_t *random)
     if (n < 0 && errno == EAGAIN)
         return 0;
     CHECK_EQ(n, sizeof(m));
-    int rc = mpshm_block_claim(m.handle, sizeof(m.handle), 0, &block);
+    int rc = mpshm_block_receive(m.handle, sizeof(m.handle), 0, &block);
     if (may_be_lost(rc)) {
         atomic_fetch_add(&common->lost, 1);
         return 1;
@@ -145,9 +146,9 @@ static int consume(uint64_t *random)
     CHECK_EQ(rc, 0);
     CHECK_EQ(block.nbytes, m.nbytes);
     verify(block.data, block.nbytes, m.seed);
-    CHECK_EQ(mpshm_block_claim(m.handle, sizeof(m.handle), 0, &again), -ESTALE);
+    CHECK_EQ(mpshm_block_receive(m.handle, sizeof(m.handle), 0, &again), -ESTALE);
     if (next(random) % 4 == 0)
-        post(&block, m.seed); /* and on to somebody else */
+        post(&block, m.seed); /* and send it to another process */
     mpshm_block_release(&block);
     atomic_fetch_add(&common->verified, 1);
     return 1;
@@ -203,7 +204,7 @@ static void pause_ms(int ms)
     nanosleep(&t, NULL);
 }
 
-/* A worker, or the manager, dies at a moment that nobody has chosen. */
+/* Kill a worker, or the manager, at a random moment. */
 static void kill_one(pid_t *workers, int strategy, uint64_t *random)
 {
     int k = (int)(next(random) % PROCESSES);
@@ -219,7 +220,7 @@ static void kill_one(pid_t *workers, int strategy, uint64_t *random)
     workers[k] = start_worker(strategy, next(random));
 }
 
-/* After a manager was killed, deaths are seen when somebody needs the next one: a fork does. */
+/* After a manager was killed, deaths are noticed when a process needs the next one: a fork does. */
 static int want_a_manager(void)
 {
     pid_t pid = forked();
@@ -230,7 +231,7 @@ static int want_a_manager(void)
     return 0;
 }
 
-static void everybody_at_once(int strategy, int kills_manager)
+static void all_workers_at_once(int strategy, int kills_manager)
 {
     uint64_t random = 88172645463325252u, until;
     pid_t workers[PROCESSES];
@@ -250,7 +251,7 @@ static void everybody_at_once(int strategy, int kills_manager)
     atomic_store(&common->stop, 1);
     for (int i = 0; i < PROCESSES; i++)
         CHECK_EQ(reap(workers[i]), 0);
-    /* What is still in the pipe was sent by processes that are all gone. */
+    /* The senders of all that is still in the pipe are dead. */
     while (consume(&random))
         ;
     verify(inherited.data, INHERITED, 1);
@@ -264,20 +265,20 @@ static void everybody_at_once(int strategy, int kills_manager)
 int main(void)
 {
     set_up();
-    /* For the managers: the leak sanitizer looks from a process of its own, which looks like a
-     * manager, is killed like one, and is waited for without end. */
+    /* For the managers: the leak sanitizer runs in a process of its own, which looks like a
+     * manager, is killed like one, and would be waited for without end. */
     setenv("ASAN_OPTIONS", "detect_leaks=0", 1);
     common = mmap(NULL, sizeof(*common), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(common != MAP_FAILED);
     for (int i = 0; i < 4; i++) {
-        pid_t pid = fork(); /* each round is a tree of its own */
+        pid_t pid = fork(); /* each round is a session of its own */
         CHECK(pid >= 0);
         if (pid == 0) {
-            everybody_at_once(STRATEGIES[i % 2], i / 2);
+            all_workers_at_once(STRATEGIES[i % 2], i / 2);
             _exit(0);
         }
         CHECK_EQ(reap(pid), 0);
-        /* Of those who were killed together with the manager, the last one out cleans up. */
+        /* If all were killed together with the manager, the last one to exit cleans up. */
         EVENTUALLY(entries_in(runtime_dir, "mpshm-") == 0);
         if (own_dev_shm)
             CHECK_EQ(entries_in("/dev/shm", "mpshm-"), 0);

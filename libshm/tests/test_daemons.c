@@ -1,5 +1,5 @@
-/* Processes that close their descriptors, lose their folder or change their user, while others of
- * their tree live. */
+/* Processes that close their descriptors, lose their folder or change their user, while other
+ * processes of their session live. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -21,8 +21,8 @@ static void kill_the_manager(void)
     EVENTUALLY(manager_pid() == 0);
 }
 
-/* The folder that the program was told is a symbolic link, with a slash too many. */
-static void what_a_daemon_holds_is_kept_whatever_it_closes(int strategy)
+/* MPSHM_RUNTIME_DIR is a symbolic link, with one slash too many. */
+static void a_daemon_keeps_its_blocks_whatever_it_closes(int strategy)
 {
     char link[128], path[160];
     int ready[2], back[2];
@@ -46,7 +46,7 @@ static void what_a_daemon_holds_is_kept_whatever_it_closes(int strategy)
         _exit(0);
     }
     get_all(back[0], &byte, 1);
-    kill_the_manager(); /* the next one has nothing but the control file to judge by */
+    kill_the_manager(); /* the next one has only the control file to go by */
     pid_t other = forked();
     if (other == 0) {
         mpshm_block b = make_block(strategy, 1 << 20);
@@ -66,7 +66,7 @@ static void what_a_daemon_holds_is_kept_whatever_it_closes(int strategy)
     unlink(link);
 }
 
-/* The numbers that were the library's are the program's sockets now. */
+/* The library's former descriptor numbers are the program's sockets now. */
 static void a_daemon_goes_on_sharing_and_its_sockets_are_left_alone(int strategy)
 {
     enum { PAIRS = 24 };
@@ -84,18 +84,18 @@ static void a_daemon_goes_on_sharing_and_its_sockets_are_left_alone(int strategy
         pid_t pid = forked();
         if (pid == 0) {
             get_all(p[0], handle, sizeof(handle));
-            CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &b), 0);
+            CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &b), 0);
             CHECK_EQ(((char *)b.data)[99], 5);
             b = make_block(strategy, 3 << 20);
             mpshm_block_release(&b);
-            for (int i = 0; i < PAIRS; i++) /* the child has them all */
+            for (int i = 0; i < PAIRS; i++) /* the child has all of them */
                 CHECK(fcntl(sockets[i][0], F_GETFD) >= 0 && fcntl(sockets[i][1], F_GETFD) >= 0);
             _exit(0);
         }
         CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
         put_all(p[1], handle, sizeof(handle));
         CHECK_EQ(reap(pid), 0);
-        b = make_block(strategy, 64 << 20); /* more than there was: needs new memory */
+        b = make_block(strategy, 64 << 20); /* larger than the free space: needs a new segment */
         memset(b.data, 1, b.nbytes);
         mpshm_block_release(&b);
         mpshm_empty_cache();
@@ -119,7 +119,7 @@ static void a_killed_parents_memory_returns_while_its_child_lives(int strategy)
     pid_t child;
 
     CHECK(pipe(up) == 0 && pipe(hold) == 0);
-    CHECK_EQ(mpshm_enter(), 0);
+    CHECK_EQ(mpshm_attach(), 0);
     pid_t parent = forked();
     if (parent == 0) {
         mpshm_block small = make_block(strategy, 100);
@@ -130,7 +130,7 @@ static void a_killed_parents_memory_returns_while_its_child_lives(int strategy)
             CHECK_EQ(((char *)small.data)[99], 0);
             _exit(0);
         }
-        mpshm_block much = make_block(strategy, MUCH); /* which the child has never seen */
+        mpshm_block much = make_block(strategy, MUCH); /* which the child has never attached */
         memset(much.data, 1, much.nbytes);
         put_all(up[1], &child, sizeof(child));
         pause();
@@ -158,7 +158,7 @@ static void remove_folder(int only_socket)
     CHECK(system(command) >= 0);
 }
 
-/* A child by exec: it knows nothing but what it is given. */
+/* A child by exec, which knows only its arguments. */
 static void receive_as_a_new_process(int sock, int fail)
 {
     unsigned char id[MPSHM_ID_SIZE], handle[MPSHM_HANDLE_SIZE];
@@ -167,10 +167,10 @@ static void receive_as_a_new_process(int sock, int fail)
 
     CHECK_EQ(mpshm_recv_fd(sock, id, sizeof(id), &fds[0]), 0);
     CHECK_EQ(mpshm_recv_fd(sock, handle, sizeof(handle), &fds[1]), 0);
-    if (fail) /* another user, who may open nothing of ours */
+    if (fail) /* another user, which may open none of our files */
         CHECK(setgid(65534) == 0 && setuid(65534) == 0);
-    CHECK_EQ(mpshm_enter_with(id, fds), 0);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(mpshm_attach_with(id, fds), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
     CHECK_EQ(((char *)got.data)[got.nbytes - 1], 9);
     mpshm_block_release(&got);
     got = make_block(MPSHM_FILE_DESCRIPTOR, 1000);
@@ -193,13 +193,13 @@ static void a_new_child_is_given_all_it_needs(int strategy, void (*disturb)(int)
     disturb(how);
     CHECK_EQ(mpshm_open_for_child(fds), 0);
     CHECK(fds[0] >= 0 && fds[1] >= 0);
-    CHECK_EQ(mpshm_home(id), 0);
+    CHECK_EQ(mpshm_own_session(id), 0);
     CHECK_EQ(mpshm_send_fd(s[0], fds[0], id, sizeof(id)), 0);
     CHECK_EQ(mpshm_send_fd(s[0], fds[1], handle, sizeof(handle)), 0);
     close(fds[0]), close(fds[1]), close(s[0]), close(s[1]);
     CHECK_EQ(reap(pid), 0);
     EVENTUALLY(mpshm_block_others(&a) == 0);
-    /* Whoever comes by the path finds the tree again. */
+    /* A new process finds the session by the path again. */
     char socket[200], pattern[200];
     snprintf(pattern, sizeof(pattern), "ls %s/mpshm-*/*/socket >/dev/null 2>&1", runtime_dir);
     (void)socket;
@@ -207,43 +207,43 @@ static void a_new_child_is_given_all_it_needs(int strategy, void (*disturb)(int)
     mpshm_block_release(&a);
 }
 
-static void a_child_arrives_after_the_folder_was_removed(int strategy)
+static void a_child_attaches_after_the_folder_was_removed(int strategy)
 {
     a_new_child_is_given_all_it_needs(strategy, remove_folder, 0, 0);
 }
 
-static void a_child_arrives_after_the_socket_was_removed(int strategy)
+static void a_child_attaches_after_the_socket_was_removed(int strategy)
 {
     a_new_child_is_given_all_it_needs(strategy, remove_folder, 1, 0);
 }
 
-static void leave_in_peace(int how)
+static void leave_alone(int how)
 {
     (void)how;
 }
 
-static void a_child_of_another_user_arrives(int strategy)
+static void a_child_of_another_user_attaches(int strategy)
 {
     if (geteuid() != 0)
-        SKIP("only root can become somebody else");
-    /* Names in /dev/shm are the owner's alone: the manager passes a descriptor. */
-    a_new_child_is_given_all_it_needs(strategy, leave_in_peace, 0, 1);
+        SKIP("only root can change its user");
+    /* Only the owner can open names in /dev/shm, so the manager passes a descriptor. */
+    a_new_child_is_given_all_it_needs(strategy, leave_alone, 0, 1);
 }
 
-/* The manager that lives is the one: nobody starts a second beside it. */
-static void the_folder_is_made_again_by_the_manager(int strategy)
+/* While a manager lives, no process starts a second one. */
+static void the_manager_creates_the_folder_again(int strategy)
 {
     unsigned char handle[MPSHM_HANDLE_SIZE], id[MPSHM_ID_SIZE];
     int s[2];
 
     CHECK_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, s), 0);
     pid_t pid = forked();
-    if (pid == 0) { /* has only the name of the tree */
+    if (pid == 0) { /* has only the id of the session */
         mpshm_block got;
         get_all(s[1], id, sizeof(id));
         get_all(s[1], handle, sizeof(handle));
-        CHECK_EQ(mpshm_set_home(id), 0);
-        CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+        CHECK_EQ(mpshm_set_own_session(id), 0);
+        CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
         CHECK_EQ(((char *)got.data)[0], 3);
         _exit(0);
     }
@@ -251,7 +251,7 @@ static void the_folder_is_made_again_by_the_manager(int strategy)
     memset(a.data, 3, a.nbytes);
     pid_t manager = manager_pid();
     CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
-    CHECK_EQ(mpshm_home(id), 0);
+    CHECK_EQ(mpshm_own_session(id), 0);
     remove_folder(1);
     put_all(s[0], id, sizeof(id));
     put_all(s[0], handle, sizeof(handle));
@@ -261,7 +261,7 @@ static void the_folder_is_made_again_by_the_manager(int strategy)
     close(s[0]), close(s[1]);
 }
 
-/* Neither a folder nor a manager: the next one is given the control file. */
+/* Neither folder nor manager: the next manager gets the control file. */
 static void a_tree_survives_the_loss_of_folder_and_manager(int strategy)
 {
     unsigned char handle[MPSHM_HANDLE_SIZE];
@@ -284,7 +284,7 @@ static void a_tree_survives_the_loss_of_folder_and_manager(int strategy)
     }
     get_all(p[0], handle, sizeof(handle));
     CHECK_EQ(reap(pid), 0);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
     CHECK_EQ(((char *)got.data)[0], 4);
     CHECK_EQ(((char *)a.data)[0], 3);
     mpshm_block_release(&got);
@@ -297,14 +297,14 @@ int main(void)
     if (is_emulated())
         SKIP("valgrind has no locks that belong to an open file");
     set_up();
-    run_in_a_tree(what_a_daemon_holds_is_kept_whatever_it_closes);
-    run_in_a_tree(a_daemon_goes_on_sharing_and_its_sockets_are_left_alone);
-    run_in_a_tree(a_killed_parents_memory_returns_while_its_child_lives);
-    run_in_a_tree(a_child_arrives_after_the_folder_was_removed);
-    run_in_a_tree(a_child_arrives_after_the_socket_was_removed);
-    run_in_a_tree(the_folder_is_made_again_by_the_manager);
-    run_in_a_tree(a_tree_survives_the_loss_of_folder_and_manager);
-    run_in_a_tree(a_child_of_another_user_arrives);
+    run_in_a_session(a_daemon_keeps_its_blocks_whatever_it_closes);
+    run_in_a_session(a_daemon_goes_on_sharing_and_its_sockets_are_left_alone);
+    run_in_a_session(a_killed_parents_memory_returns_while_its_child_lives);
+    run_in_a_session(a_child_attaches_after_the_folder_was_removed);
+    run_in_a_session(a_child_attaches_after_the_socket_was_removed);
+    run_in_a_session(the_manager_creates_the_folder_again);
+    run_in_a_session(a_tree_survives_the_loss_of_folder_and_manager);
+    run_in_a_session(a_child_of_another_user_attaches);
     tear_down();
     return 0;
 }

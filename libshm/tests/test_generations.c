@@ -1,6 +1,7 @@
-/* Generations of workers: each makes a result, hands it to its parent and is gone. Segments,
- * address space and memory are bounded by who lives, and not by who has lived. MP_SOAK=1: 100 000
- * of them. */
+/* Generations of workers: each makes a result, sends it to its parent and ends. The processes that
+ * live bound segments, address space and memory, and not those that have lived.
+ *
+ * MP_SOAK=1: 100 000 of them. */
 #define _GNU_SOURCE
 #include <stdatomic.h>
 #include <sys/mman.h>
@@ -34,8 +35,8 @@ static void verify(const void *data, uint64_t nbytes, uint64_t seed)
         CHECK_EQ(((const uint64_t *)data)[k], seed * 0x9e3779b97f4a7c15u + k);
 }
 
-/* One worker: a result of `nbytes`, some other memory that it uses, and an end of one kind or the
- * other. The result stays where it is. */
+/* A worker: a result of `nbytes`, some other memory that it uses, and an exit or a SIGKILL. The
+ * result stays in its segment. */
 static mpshm_block result_of_a_worker(int strategy, uint64_t nbytes, uint64_t seed)
 {
     unsigned char handle[MPSHM_HANDLE_SIZE];
@@ -61,7 +62,7 @@ static mpshm_block result_of_a_worker(int strategy, uint64_t nbytes, uint64_t se
     }
     get_all(p[0], handle, sizeof(handle));
     close(p[0]), close(p[1]);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
     reap(pid);
     return got;
 }
@@ -79,7 +80,7 @@ static uint64_t now_ns(void)
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static void generations_use_what_their_like_has_left(int strategy)
+static void each_generation_reuses_the_memory_of_the_last(int strategy)
 {
     static mpshm_block kept[KEPT];
     int soak = getenv("MP_SOAK") != NULL, n = soak ? 100000 : 3 * KEPT;
@@ -105,15 +106,15 @@ static void generations_use_what_their_like_has_left(int strategy)
         verify(kept[g % KEPT].data, RESULT, (uint64_t)g);
         mpshm_block_release(&kept[g % KEPT]);
     }
-    EVENTUALLY(segments() == 0); /* while we live */
+    EVENTUALLY(segments() == 0); /* while this process lives */
 }
 
-/* ---- who adopts has no block twice ---- */
+/* ---- an adopter has no block twice ---- */
 
 enum { SLOTS = 64 };
 
-/* The parent releases blocks of a worker that is killed at any moment, and of the one that adopts
- * what it has left. Were a block in two lists, two results would have the same bytes. */
+/* The parent releases blocks of a worker that is killed at any moment, and of the worker that
+ * adopts its segment. If a block were in two lists, two results would have the same bytes. */
 static void blocks_freed_while_their_owner_is_killed_are_used_once(int strategy)
 {
     static const uint64_t SIZES[] = {64, 1000, 40000, 300000};
@@ -148,29 +149,29 @@ static void blocks_freed_while_their_owner_is_killed_are_used_once(int strategy)
         for (int k = 0, n = 1 + g * 37 % 100; k < n; k++) {
             int at = (int)(seed * 7919 % SLOTS);
             get_all(p[0], &message, sizeof(message));
-            if (have[at].block.arena != NULL) {
+            if (have[at].block.segment != NULL) {
                 verify(have[at].block.data, have[at].block.nbytes, have[at].seed);
                 mpshm_block_release(&have[at].block);
             }
-            CHECK_EQ(mpshm_block_claim(message.handle, sizeof(message.handle), 0, &have[at].block),
-                     0);
+            CHECK_EQ(
+                mpshm_block_receive(message.handle, sizeof(message.handle), 0, &have[at].block), 0);
             have[at].seed = message.seed;
             seed++;
         }
-        kill(pid, SIGKILL); /* it is in the middle of the next ones */
+        kill(pid, SIGKILL); /* it is filling the next ones */
         CHECK_EQ(reap(pid), -SIGKILL);
         seed += 1000000;
-        close(p[0]); /* what it had sent beside is lost, as with any queue that is dropped */
+        close(p[0]); /* other messages are lost, as with any queue that is dropped */
     }
     for (int at = 0; at < SLOTS; at++)
-        if (have[at].block.arena != NULL) {
+        if (have[at].block.segment != NULL) {
             verify(have[at].block.data, have[at].block.nbytes, have[at].seed);
             mpshm_block_release(&have[at].block);
         }
     CHECK(segments() <= 8);
 }
 
-/* ---- memory of the dead comes back while others live ---- */
+/* ---- memory of dead processes returns while others live ---- */
 
 static uint64_t shared_kb(void)
 {
@@ -189,13 +190,13 @@ static void the_memory_of_a_dead_worker_is_back_within_two_seconds(int strategy)
     deadline = now_ns() + 20000000000u; /* on a slow machine */
     while (shared_kb() > before + 2048 && now_ns() < deadline)
         usleep(10000);
-    CHECK(shared_kb() <= before + 2048); /* though a block beside it is held */
+    CHECK(shared_kb() <= before + 2048); /* although a block beside it is in use */
     verify(small.data, small.nbytes, 1);
     mpshm_block_release(&small);
     EVENTUALLY(segments() == 0);
 }
 
-static void slabs_of_a_dead_worker_are_given_back_beside_a_block_that_is_held(int strategy)
+static void slabs_of_a_dead_worker_are_purged_beside_a_live_block(int strategy)
 {
     unsigned char handle[MPSHM_HANDLE_SIZE];
     enum { N = 20000 };
@@ -216,9 +217,9 @@ static void slabs_of_a_dead_worker_are_given_back_beside_a_block_that_is_held(in
         _exit(0);
     }
     get_all(p[0], handle, sizeof(handle));
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &held), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &held), 0);
     CHECK_EQ(reap(pid), 0);
-    /* All of it is looked at, from here, so that what stays is seen. */
+    /* Attach everything, so that this process sees what stays. */
     mpshm_info info;
     CHECK_EQ(mpshm_list(&info, 1), 1);
     EVENTUALLY(mpshm_list(&info, 1) == 1 && info.cached_bytes < 1 << 20);
@@ -233,10 +234,10 @@ static void slabs_of_a_dead_worker_are_given_back_beside_a_block_that_is_held(in
 static void run(void (*test)(int))
 {
     for (int i = 0; i < 2; i++) {
-        pid_t pid = fork(); /* each round is a tree of its own */
+        pid_t pid = fork(); /* each round is a session of its own */
         CHECK(pid >= 0);
         if (pid == 0) {
-            CHECK_EQ(mpshm_enter(), 0);
+            CHECK_EQ(mpshm_attach(), 0);
             test(STRATEGIES[i]);
             _exit(0);
         }
@@ -247,10 +248,10 @@ static void run(void (*test)(int))
 int main(void)
 {
     set_up();
-    run(generations_use_what_their_like_has_left);
+    run(each_generation_reuses_the_memory_of_the_last);
     run(blocks_freed_while_their_owner_is_killed_are_used_once);
     run(the_memory_of_a_dead_worker_is_back_within_two_seconds);
-    run(slabs_of_a_dead_worker_are_given_back_beside_a_block_that_is_held);
+    run(slabs_of_a_dead_worker_are_purged_beside_a_live_block);
     tear_down();
     return 0;
 }

@@ -1,11 +1,10 @@
-/* Memory by address: whose it is, freed by anybody, kept apart from what others know, across forks.
- */
+/* Memory by address: ownership, frees by other threads, the thread cache, and forks. */
 #define _GNU_SOURCE
 #include <pthread.h>
 
 #include "engine.h"
 
-static uint64_t at_first; /* live bytes when a test begins */
+static uint64_t at_first; /* live bytes at the beginning of a test */
 
 static const uint64_t SIZES[] = {MPSHM_HEAP_LEAST, 100000, 1 << 20, 3 << 20};
 
@@ -26,7 +25,7 @@ static int all_are(const unsigned char *at, uint64_t nbytes, int value)
     return 1;
 }
 
-static void what_is_not_ours_is_left_alone(int strategy)
+static void foreign_memory_is_left_alone(int strategy)
 {
     unsigned char *ours = take(strategy, 100000, 0);
     void *theirs = malloc(100000);
@@ -45,7 +44,7 @@ static void what_is_not_ours_is_left_alone(int strategy)
     CHECK_EQ(live_bytes(), at_first);
 }
 
-static void freed_memory_comes_again_and_zeroed_when_asked(int strategy)
+static void freed_memory_is_reused_and_zeroed_when_asked(int strategy)
 {
     for (int i = 0; i < 4; i++) {
         unsigned char *at = take(strategy, SIZES[i], 0);
@@ -77,7 +76,7 @@ static void many_of_many_sizes_are_apart(int strategy)
     CHECK_EQ(live_bytes(), at_first);
 }
 
-static void it_grows_where_it_is_within_its_class_only(int strategy)
+static void it_grows_in_place_only_within_its_class(int strategy)
 {
     unsigned char *at = take(strategy, 66000, 0);
     uint64_t before;
@@ -107,14 +106,14 @@ static void a_block_is_found_by_any_of_its_bytes(int strategy)
     CHECK_EQ(mpshm_block_at(next + (5 << 20) - 1, 0, &block), 0);
     CHECK(block.data == next);
     CHECK_EQ(mpshm_heap_free(next), 1);
-    memset(next, 7, 5 << 20); /* the hold keeps it */
+    memset(next, 7, 5 << 20); /* the reference keeps it */
     CHECK(take(strategy, 5 << 20, 0) != next);
     CHECK(all_are(next, 5 << 20, 7));
     mpshm_block_release(&block);
     CHECK_EQ(mpshm_heap_resize(at, 6 << 20, &before), 0);
 }
 
-static void what_was_sent_is_not_used_again_before_its_receiver_is_done(int strategy)
+static void a_sent_block_is_not_reused_before_its_receiver_releases_it(int strategy)
 {
     unsigned char handle[MPSHM_HANDLE_SIZE], *at = take(strategy, 100000, 0), *other;
     mpshm_block block, got;
@@ -128,7 +127,7 @@ static void what_was_sent_is_not_used_again_before_its_receiver_is_done(int stra
     CHECK_EQ(mpshm_heap_free(at), 1);
     other = take(strategy, 100000, MPSHM_ZEROED);
     CHECK(other != at);
-    CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
     CHECK(all_are(got.data, 100000, 5));
     mpshm_block_release(&got);
     CHECK_EQ(mpshm_heap_free(other), 1);
@@ -157,7 +156,7 @@ static void *churn(void *seed)
     return NULL;
 }
 
-static void another_thread_may_free_and_takes_nothing_along_when_it_ends(int strategy)
+static void another_thread_may_free_and_keeps_nothing_when_it_ends(int strategy)
 {
     pthread_t thread;
 
@@ -182,7 +181,7 @@ static void threads_never_get_the_same_memory(int strategy)
 
 /* ---- fork ---- */
 
-static void what_one_side_of_a_fork_frees_the_other_still_has(int strategy)
+static void a_free_on_one_side_of_a_fork_leaves_the_other_its_block(int strategy)
 {
     int pipes[2][2];
     unsigned char *mine = take(strategy, 100000, 0), *theirs = take(strategy, 100000, 0);
@@ -219,7 +218,7 @@ static int begins_with_seven(const void *data, uint64_t nbytes)
     return nbytes >= 8 && *(const unsigned char *)data == 7;
 }
 
-static void what_means_nothing_elsewhere_is_the_childs_own(int strategy)
+static void private_content_is_copied_for_the_child(int strategy)
 {
     unsigned char *own = take(strategy, 100000, 0), *shared = take(strategy, 100000, 0);
 
@@ -251,11 +250,11 @@ static void what_means_nothing_elsewhere_is_the_childs_own(int strategy)
     CHECK_EQ(mpshm_heap_free(shared), 1);
 }
 
-static void what_a_process_keeps_is_not_the_childs_as_well(int strategy)
+static void the_thread_cache_of_a_parent_is_not_used_by_its_child(int strategy)
 {
     unsigned char *at = take(strategy, 100000, 0);
 
-    CHECK_EQ(mpshm_heap_free(at), 1); /* kept */
+    CHECK_EQ(mpshm_heap_free(at), 1); /* in the thread cache */
     pid_t pid = forked();
     if (pid == 0) {
         memset(take(strategy, 100000, 0), 1, 100000);
@@ -270,22 +269,22 @@ static void what_a_process_keeps_is_not_the_childs_as_well(int strategy)
 int main(void)
 {
     static void (*const tests[])(int) = {
-        what_is_not_ours_is_left_alone,
-        freed_memory_comes_again_and_zeroed_when_asked,
+        foreign_memory_is_left_alone,
+        freed_memory_is_reused_and_zeroed_when_asked,
         many_of_many_sizes_are_apart,
-        it_grows_where_it_is_within_its_class_only,
-        what_was_sent_is_not_used_again_before_its_receiver_is_done,
-        another_thread_may_free_and_takes_nothing_along_when_it_ends,
+        it_grows_in_place_only_within_its_class,
+        a_sent_block_is_not_reused_before_its_receiver_releases_it,
+        another_thread_may_free_and_keeps_nothing_when_it_ends,
         threads_never_get_the_same_memory,
         a_block_is_found_by_any_of_its_bytes,
-        what_one_side_of_a_fork_frees_the_other_still_has,
-        what_a_process_keeps_is_not_the_childs_as_well,
-        what_means_nothing_elsewhere_is_the_childs_own,
+        a_free_on_one_side_of_a_fork_leaves_the_other_its_block,
+        the_thread_cache_of_a_parent_is_not_used_by_its_child,
+        private_content_is_copied_for_the_child,
     };
 
     set_up();
     pid_t pid = forked();
-    if (pid != 0) { /* who uses no memory can see what those leave who did */
+    if (pid != 0) { /* this process uses no memory, and sees what its children leave */
         int status = reap(pid);
         CHECK_EQ(status, 0);
         tear_down();

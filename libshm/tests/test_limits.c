@@ -1,5 +1,5 @@
-/* At a limit: many processes, no slot left, no descriptor left, a manager that is stopped or full,
- * signals that come all the time, a first process that waits for all its children. */
+/* At a limit: many processes, no free slot, no free descriptor, a manager that is stopped or
+ * full, a storm of signals, and a first process that waits for all its children. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -9,9 +9,13 @@
 #include <sys/un.h>
 
 #include "engine.h"
-#include "internal.h"
+#include "base/clock.h"
+#include "session/runtime_folder.h"
+#include "session/session.h"
+#include "session/slot.h"
+#include "session/wire.h"
 
-static void three_hundred_children_hold_one_block(int strategy)
+static void three_hundred_children_share_one_block(int strategy)
 {
     enum { MANY = 300 };
     pid_t pids[MANY];
@@ -24,7 +28,7 @@ static void three_hundred_children_hold_one_block(int strategy)
     for (int i = 0; i < MANY; i++)
         if ((pids[i] = forked()) == 0) {
             close(hold[1]);
-            mpshm_block own = make_block(strategy, 64); /* each has memory of its own, too */
+            mpshm_block own = make_block(strategy, 64); /* each has a segment of its own, too */
             put_all(ready[1], "r", 1);
             CHECK_EQ(read(hold[0], &byte, 1), 0);
             CHECK_EQ(((char *)a.data)[99999], 8);
@@ -47,19 +51,19 @@ static void three_hundred_children_hold_one_block(int strategy)
     close(ready[0]), close(ready[1]);
 }
 
-/* Every slot that is left, each through a description of its own, as processes have them. */
+/* Take every free slot, each through a description of its own, as processes have them. */
 static int take_all_slots(int *fds)
 {
     char path[300];
     unsigned char id[MPSHM_ID_SIZE];
     int count = 0;
 
-    CHECK_EQ(mpshm_home(id), 0);
-    mpshm__tree_path(id, "control", path, sizeof(path));
+    CHECK_EQ(mpshm_own_session(id), 0);
+    mpshm__session_path(id, "control", path, sizeof(path));
     for (;; count++) {
         fds[count] = open(path, O_RDWR | O_CLOEXEC);
         CHECK(fds[count] >= 0);
-        int slot = mpshm__take_slot(mpshm__trees[0]->control, fds[count]);
+        int slot = mpshm__take_slot(mpshm__sessions[0]->control, fds[count]);
         if (slot == -EUSERS)
             break;
         CHECK(slot >= 0);
@@ -68,7 +72,7 @@ static int take_all_slots(int *fds)
     return count;
 }
 
-static void without_a_slot_a_copy_arrives_and_a_shared_block_is_refused(int strategy)
+static void without_a_slot_a_copy_is_received_and_a_shared_block_is_refused(int strategy)
 {
     static int fds[MPSHM__SLOTS];
     static unsigned char out[100000];
@@ -78,7 +82,7 @@ static void without_a_slot_a_copy_arrives_and_a_shared_block_is_refused(int stra
     int p[2];
 
     if (setrlimit(RLIMIT_NOFILE, &files) < 0)
-        return; /* so many descriptors may not be had here */
+        return; /* this system does not allow so many descriptors */
     CHECK_EQ(pipe(p), 0);
     pid_t pid = forked(); /* before anything is shared: it has to take a slot later */
     if (pid == 0) {
@@ -87,9 +91,9 @@ static void without_a_slot_a_copy_arrives_and_a_shared_block_is_refused(int stra
         get_all(p[0], id, sizeof(id));
         get_all(p[0], copy, sizeof(copy));
         get_all(p[0], shared, sizeof(shared));
-        CHECK_EQ(mpshm_set_home(id), 0);
-        CHECK_EQ(mpshm_block_claim(shared, sizeof(shared), 0, &got), -EUSERS);
-        CHECK_EQ(mpshm_block_claim(copy, sizeof(copy), 0, &got), -EUSERS);
+        CHECK_EQ(mpshm_set_own_session(id), 0);
+        CHECK_EQ(mpshm_block_receive(shared, sizeof(shared), 0, &got), -EUSERS);
+        CHECK_EQ(mpshm_block_receive(copy, sizeof(copy), 0, &got), -EUSERS);
         CHECK_EQ(mpshm_handle_info(shared, sizeof(shared), &nbytes), 0);
         CHECK_EQ(mpshm_block_read(shared, sizeof(shared), out, nbytes), -EINVAL);
         CHECK_EQ(mpshm_handle_info(copy, sizeof(copy), &nbytes), 1);
@@ -108,7 +112,7 @@ static void without_a_slot_a_copy_arrives_and_a_shared_block_is_refused(int stra
     CHECK_EQ(mpshm_block_send(&b, 0, shared), 0);
     mpshm_block_release(&a); /* only the message keeps it */
     int count = take_all_slots(fds);
-    CHECK_EQ(mpshm_home(id), 0);
+    CHECK_EQ(mpshm_own_session(id), 0);
     put_all(p[1], id, sizeof(id));
     put_all(p[1], copy, sizeof(copy));
     put_all(p[1], shared, sizeof(shared));
@@ -124,14 +128,14 @@ static void without_a_slot_a_copy_arrives_and_a_shared_block_is_refused(int stra
     close(p[0]), close(p[1]);
 }
 
-/* One that has used up its descriptors receives with what was kept in reserve. */
-static void without_a_descriptor_what_was_sent_arrives(int strategy)
+/* A process that has used up its descriptors receives with those in reserve. */
+static void without_a_descriptor_a_message_is_received(int strategy)
 {
     unsigned char handle[MPSHM_HANDLE_SIZE];
     int up[2], down[2];
 
     CHECK(pipe(up) == 0 && pipe(down) == 0);
-    CHECK_EQ(mpshm_enter(), 0);
+    CHECK_EQ(mpshm_attach(), 0);
     pid_t pid = forked();
     if (pid == 0) {
         mpshm_block got, own = make_block(strategy, 100);
@@ -142,7 +146,7 @@ static void without_a_descriptor_what_was_sent_arrives(int strategy)
         CHECK_EQ(errno, EMFILE);
         put_all(up[1], "r", 1);
         get_all(down[0], handle, sizeof(handle));
-        CHECK_EQ(mpshm_block_claim(handle, sizeof(handle), 0, &got), 0);
+        CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
         CHECK_EQ(((char *)got.data)[got.nbytes - 1], 6);
         mpshm_block_release(&got);
         mpshm_block_release(&own);
@@ -150,7 +154,7 @@ static void without_a_descriptor_what_was_sent_arrives(int strategy)
     }
     char byte;
     get_all(up[0], &byte, 1);
-    mpshm_block a = make_block(strategy, 1 << 20); /* memory that the child has never met */
+    mpshm_block a = make_block(strategy, 1 << 20); /* a segment that the child has never attached */
     memset(a.data, 6, a.nbytes);
     CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
     put_all(down[1], handle, sizeof(handle));
@@ -164,7 +168,7 @@ static void on_alarm(int signum)
     (void)signum;
 }
 
-/* A timer that fires faster than anything is waited for must not make the wait endless. */
+/* A timer that fires faster than any answer comes must not make the wait endless. */
 static void a_stopped_manager_delays_no_fork_and_a_question_ten_seconds(int strategy)
 {
     struct sigaction action = {.sa_handler = on_alarm};
@@ -183,7 +187,7 @@ static void a_stopped_manager_delays_no_fork_and_a_question_ten_seconds(int stra
     CHECK(mpshm__now_ns() - begin < 5000000000ull);
     CHECK_EQ(sigaction(SIGALRM, &action, NULL), 0);
     CHECK_EQ(setitimer(ITIMER_REAL, &often, NULL), 0);
-    pid_t pid = forked(); /* has a slot, and no memory of its own: that takes the manager */
+    pid_t pid = forked(); /* has a slot and no segment of its own: that takes the manager */
     if (pid == 0) {
         CHECK_EQ(setitimer(ITIMER_REAL, &often, NULL), 0);
         CHECK_EQ(mpshm_block_allocate(strategy, 1000, 0, &b), -ETIMEDOUT);
@@ -219,7 +223,7 @@ static unsigned long ticks_of(pid_t pid)
     return user + system;
 }
 
-/* Root may have as many descriptors as it wants, so the program becomes somebody else. */
+/* Root may have any number of descriptors, so the program changes its user. */
 static void a_full_manager_refuses_and_rests(int strategy)
 {
     enum { FILES = 40 };
@@ -239,8 +243,8 @@ static void a_full_manager_refuses_and_rests(int strategy)
         CHECK_EQ(setrlimit(RLIMIT_NOFILE, &files), 0);
         mpshm_block a = make_block(strategy, 100);
         files.rlim_cur = files.rlim_max;
-        CHECK_EQ(mpshm_home(id), 0);
-        mpshm__tree_path(id, "socket", address.sun_path, sizeof(address.sun_path));
+        CHECK_EQ(mpshm_own_session(id), 0);
+        mpshm__session_path(id, "socket", address.sun_path, sizeof(address.sun_path));
         pid_t manager = manager_pid();
         /* More connections than it can have; a second process keeps the others open. */
         for (int half = 0; half < 2; half++) {
@@ -268,9 +272,9 @@ static void a_full_manager_refuses_and_rests(int strategy)
                 }
                 for (int i = 0; i < count; i++)
                     if (i % 2)
-                        close(socks[i]); /* the parent has them open still */
+                        close(socks[i]); /* the parent has them open, too */
             } else {
-                close(socks[0]); /* one for looking into /proc */
+                close(socks[0]); /* one for reading /proc */
             }
         }
         CHECK(refused > 0);
@@ -285,8 +289,8 @@ static void a_full_manager_refuses_and_rests(int strategy)
     EVENTUALLY(rmdir(own) == 0);
 }
 
-/* As the first process of a container, or one that asked for orphans, would. */
-static void whoever_waits_for_all_children_sees_the_manager_go(int strategy)
+/* Like the first process of a container, or a subreaper. */
+static void a_process_that_waits_for_all_children_sees_the_manager_go(int strategy)
 {
     int status;
 
@@ -299,7 +303,7 @@ static void whoever_waits_for_all_children_sees_the_manager_go(int strategy)
     while (wait(&status) > 0)
         ;
     CHECK_EQ(errno, ECHILD);
-    /* What it has stays, and when it needs a manager there is one. */
+    /* Its memory stays, and a manager starts when it is needed. */
     ((char *)a.data)[7] = 7;
     pid = forked();
     if (pid == 0) {
@@ -319,21 +323,21 @@ static void another_version_is_refused_and_named(int strategy)
     mpshm_block b;
 
     strcpy(header.version, "7.8.9");
-    CHECK_EQ(mpshm_set_home(id), 0);
-    CHECK_EQ(mpshm__tree_make_folder(id), 0);
-    mpshm__tree_path(id, "control", path, sizeof(path));
+    CHECK_EQ(mpshm_set_own_session(id), 0);
+    CHECK_EQ(mpshm__session_make_folder(id), 0);
+    mpshm__session_path(id, "control", path, sizeof(path));
     int fd = open(path, O_RDWR | O_CREAT, 0600);
     CHECK_EQ(write(fd, &header, offsetof(struct mpshm__control, slots)),
              offsetof(struct mpshm__control, slots));
     CHECK_EQ(mpshm_block_allocate(strategy, 1000, 0, &b), -EPROTO);
     CHECK_EQ(strcmp(mpshm_refused_version(), "7.8.9"), 0);
     close(fd);
-    mpshm__tree_remove(id);
+    mpshm__session_remove(id);
 }
 
-/* A slot is its taker's by the lock alone: whatever the manager knew of it, or did not live to
- * know, it stays. */
-static void managers_that_are_killed_at_any_time_leave_nobody_without_a_slot(int strategy)
+/* The lock alone makes a slot its process's own. Whatever the manager knew of it, or did not
+ * live to learn, the slot stays. */
+static void managers_killed_at_any_time_cost_no_process_its_slot(int strategy)
 {
     enum { CLIENTS = 4, ROUNDS = 60 };
     pid_t pids[CLIENTS];
@@ -347,8 +351,7 @@ static void managers_that_are_killed_at_any_time_leave_nobody_without_a_slot(int
             struct pollfd p = {.fd = stop[0], .events = POLLIN};
             close(stop[1]);
             while (poll(&p, 1, 0) == 0) {
-                pid_t pid =
-                    forked(); /* comes without a connection when the manager has just died */
+                pid_t pid = forked(); /* has no connection if the manager has just died */
                 if (pid == 0) {
                     mpshm_block b;
                     int err = mpshm_block_allocate(strategy, 100, 0, &b);
@@ -370,7 +373,7 @@ static void managers_that_are_killed_at_any_time_leave_nobody_without_a_slot(int
     close(stop[0]), close(stop[1]);
     for (int i = 0; i < CLIENTS; i++)
         CHECK_EQ(reap(pids[i]), 0);
-    pid_t last = forked(); /* there is a manager, and it has seen all of them go */
+    pid_t last = forked(); /* there is a manager, and it has noticed all deaths */
     if (last == 0) {
         mpshm_block b = make_block(strategy, 1000);
         mpshm_block_release(&b);
@@ -386,14 +389,14 @@ int main(void)
     if (is_emulated())
         SKIP("valgrind has no locks that belong to an open file");
     set_up();
-    run_in_a_tree(another_version_is_refused_and_named);
-    run_in_a_tree(three_hundred_children_hold_one_block);
-    run_in_a_tree(without_a_slot_a_copy_arrives_and_a_shared_block_is_refused);
-    run_in_a_tree(without_a_descriptor_what_was_sent_arrives);
-    run_in_a_tree(a_stopped_manager_delays_no_fork_and_a_question_ten_seconds);
-    run_in_a_tree(a_full_manager_refuses_and_rests);
-    run_in_a_tree(whoever_waits_for_all_children_sees_the_manager_go);
-    run_in_a_tree(managers_that_are_killed_at_any_time_leave_nobody_without_a_slot);
+    run_in_a_session(another_version_is_refused_and_named);
+    run_in_a_session(three_hundred_children_share_one_block);
+    run_in_a_session(without_a_slot_a_copy_is_received_and_a_shared_block_is_refused);
+    run_in_a_session(without_a_descriptor_a_message_is_received);
+    run_in_a_session(a_stopped_manager_delays_no_fork_and_a_question_ten_seconds);
+    run_in_a_session(a_full_manager_refuses_and_rests);
+    run_in_a_session(a_process_that_waits_for_all_children_sees_the_manager_go);
+    run_in_a_session(managers_killed_at_any_time_cost_no_process_its_slot);
     tear_down();
     return 0;
 }

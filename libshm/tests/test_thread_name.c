@@ -1,4 +1,4 @@
-/* Thread names: what is set is read back, what is too long is cut between characters. */
+/* Thread names: a set name is read back, and a long one is cut between characters. */
 #include "check.h"
 #include "mpshm.h"
 
@@ -20,7 +20,7 @@ int main(void)
     expect("", "");
     expect("exactly15bytes!", "exactly15bytes!");
     expect("sixteen bytes 16", "sixteen bytes 1");
-    /* The euro sign is three bytes: here its third would be the sixteenth. */
+    /* The euro sign is three bytes, and its third would be the sixteenth here. */
     expect("thirteen byte\xe2\x82\xac", "thirteen byte");
     expect("twelve bytes\xe2\x82\xac", "twelve bytes\xe2\x82\xac");
     return 0;

@@ -82,7 +82,7 @@ class LibshmBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         root = Path(self.root)
         libshm = next(p for p in (root / "libshm", root.parents[1] / "libshm") if p.is_dir())
         if self.target_name == "sdist":
-            for part in ("Makefile", "README.md", "include", "src", "cmd", "tests", "fuzz"):
+            for part in ("Makefile", "README.md", "DESIGN.md", "include", "src", "cmd", "tests", "fuzz"):
                 build_data["force_include"][str(libshm / part)] = f"libshm/{part}"
             return
 

@@ -15,7 +15,7 @@ PROGRAM = """
     import mp_core as mp
     from mp_core._native import lib
     if len(sys.argv) > 1:
-        lib.mpshm_set_home(bytes.fromhex(sys.argv[1]))
+        lib.mpshm_set_own_session(bytes.fromhex(sys.argv[1]))
     try:
         mp.Block(100)
     except (OSError, MemoryError) as error:

@@ -79,7 +79,7 @@ static PyObject *reduce(PyObject *module, PyObject *block, int flags, PyObject *
                         const char *name)
 {
     if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
-        ((Buffer *)block)->block.arena == NULL)
+        ((Buffer *)block)->block.segment == NULL)
         return PyErr_Format(PyExc_ValueError, "a Block was expected, and one that was allocated");
     if (*kept == NULL) /* looked up once: the module lives as long as the process */
         *kept = PyObject_GetAttrString(module, name);
@@ -190,7 +190,7 @@ static PyObject *hollow(void)
 static PyObject *buffer_others(PyObject *op, PyObject *unused)
 {
     (void)unused;
-    if (((Buffer *)op)->block.arena == NULL)
+    if (((Buffer *)op)->block.segment == NULL)
         return hollow();
     return PyLong_FromLong(mpshm_block_others(&((Buffer *)op)->block));
 }
@@ -198,7 +198,7 @@ static PyObject *buffer_others(PyObject *op, PyObject *unused)
 static PyObject *buffer_revoke(PyObject *op, PyObject *unused)
 {
     (void)unused;
-    if (((Buffer *)op)->block.arena == NULL)
+    if (((Buffer *)op)->block.segment == NULL)
         return hollow();
     mpshm_block_revoke(&((Buffer *)op)->block);
     Py_RETURN_NONE;
@@ -219,7 +219,7 @@ static PyObject *buffer_address(PyObject *op, void *closure)
 static PyObject *buffer_strategy(PyObject *op, void *closure)
 {
     (void)closure;
-    if (((Buffer *)op)->block.arena == NULL)
+    if (((Buffer *)op)->block.segment == NULL)
         return hollow();
     return PyLong_FromLong(mpshm_block_strategy(&((Buffer *)op)->block));
 }

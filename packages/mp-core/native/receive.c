@@ -212,10 +212,10 @@ PyObject *mp_receive_block(PyObject *handle, int *rc)
         return NULL;
     *rc = injected != 0 && len == MPSHM_HANDLE_SIZE
               ? injected
-              : mpshm_block_claim((unsigned char *)bytes, (size_t)len, MPSHM_NOWAIT, &block);
+              : mpshm_block_receive((unsigned char *)bytes, (size_t)len, MPSHM_NOWAIT, &block);
     if (*rc == -EAGAIN && injected == 0) {
         Py_BEGIN_ALLOW_THREADS /* the handle is the caller's, so it stays */
-            *rc = mpshm_block_claim((unsigned char *)bytes, (size_t)len, 0, &block);
+            *rc = mpshm_block_receive((unsigned char *)bytes, (size_t)len, 0, &block);
         Py_END_ALLOW_THREADS
     }
     /* What was used before is somebody else's by now, maybe: never to be discarded. */

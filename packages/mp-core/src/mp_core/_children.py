@@ -93,9 +93,9 @@ _many.declare(_reduce_connection, lambda connection: "by claims")
 def _enter() -> bytes:
     """Be in the tree; return its name."""
     # Where that fails, processes still start and talk. It will be said when memory is to be shared.
-    lib.mpshm_enter()
+    lib.mpshm_attach()
     tree = ffi.new("unsigned char[]", lib.MPSHM_ID_SIZE)
-    lib.mpshm_home(tree)
+    lib.mpshm_own_session(tree)
     return bytes(ffi.buffer(tree))
 
 

@@ -63,14 +63,14 @@ def for_child_of(popen: Any) -> Duplicates | None:
 def enter(tree: bytes, duplicates: Duplicates | None) -> None:
     """In the child: be in the tree. One that has begun to share in another stays there; both can talk all the same."""
     if duplicates is None:
-        lib.mpshm_set_home(tree)
-        lib.mpshm_enter()
+        lib.mpshm_set_own_session(tree)
+        lib.mpshm_attach()
         return
     fds = [-1 if duplicate is None else duplicate.detach() for duplicate in duplicates]
     for fd in fds:
         if fd >= 0:
             os.set_inheritable(fd, False)
-    lib.mpshm_enter_with(tree, fds)
+    lib.mpshm_attach_with(tree, fds)
 
 
 def too_many() -> bool:

@@ -27,7 +27,8 @@ def memory_stats() -> dict[str, int]:
         - ``live_bytes``, ``live_blocks``: in blocks that this process holds
         - ``in_flight_bytes``: in blocks made by this process and carried by messages that nobody has claimed yet
         - ``cached_bytes``: free and kept warm for reuse, in memory made by this process
-        - ``tree_cached_bytes``, ``cache_limit``: the same for all processes of the tree together, and its limit
+        - ``session_cached_bytes``, ``cache_limit``: the same for all processes of the session together, and its limit
+          (``tree_cached_bytes`` is the former name of the first)
         - ``copied_bytes``: copied from private into shared memory on sending, since this process began
         - ``segments``: made by this process; ``mappings`` and ``descriptors``: of shared memory, held by it
 
@@ -39,7 +40,8 @@ def memory_stats() -> dict[str, int]:
     raw = ffi.new("mpshm_stats *")
     lib.mpshm_get_stats(raw)
     names = [name for name, _ in ffi.typeof("mpshm_stats").fields]
-    return {"copied_bytes": copied_bytes(0), **{name: int(getattr(raw, name)) for name in names}}
+    stats = {"copied_bytes": copied_bytes(0), **{name: int(getattr(raw, name)) for name in names}}
+    return {**stats, "tree_cached_bytes": stats["session_cached_bytes"]}
 
 
 def empty_cache() -> None:
@@ -126,7 +128,7 @@ def list_segments() -> list[Segment]:
         room = count + 64
     return [
         Segment(
-            bytes(ffi.buffer(row.tree)).hex(),
+            bytes(ffi.buffer(row.session)).hex(),
             row.index,
             strategy.NAMES.get(row.strategy, "?"),
             row.owner_pid,

@@ -1,0 +1,13 @@
+/* Blocks by address, for allocators: see heap.c. */
+#ifndef MPSHM_HEAP_H
+#define MPSHM_HEAP_H
+
+/* Release the blocks that the calling thread caches. */
+void mpshm__thread_cache_flush(void);
+void mpshm__thread_cache_flush_locked(void); /* with the process lock held */
+
+/* The fork hook: see fork_private.c. */
+void mpshm__heap_before_fork(void);
+void mpshm__heap_after_fork(int in_child);
+
+#endif

@@ -1,0 +1,109 @@
+/* The control file of a session, byte by byte: a slot for each process and an entry for each
+ * segment.
+ *
+ * Note [Who may write what]
+ *
+ *   session: all processes that share through one manager
+ *   +-----------------------------------------------------------------------------+
+ *   |  control file: slots (one per process), entries (one per segment)           |
+ *   +-----------------------------------------------------------------------------+
+ *     segment of process 0            segment of process 1           ...
+ *   +--------+-------+---------+    +--------+-------+---------+
+ *   | header | table | data    |    | header | table | data    |
+ *   +--------+-------+---------+    +--------+-------+---------+
+ *
+ *   - A process allocates only in its own segments, so allocation needs no lock between processes.
+ *   - Any process may take or release a reference to any block, with atomic operations on the
+ *     block's descriptor.
+ *   - Shared memory contains no locks, so a process that dies cannot leave one locked. */
+#ifndef MPSHM_CONTROL_FILE_LAYOUT_H
+#define MPSHM_CONTROL_FILE_LAYOUT_H
+
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "mpshm.h"
+
+enum {
+    MPSHM__SLOTS = 1024,    /* processes of a session that use shared memory at one time */
+    MPSHM__SEGMENTS = 8192, /* segments of a session at one time */
+    MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
+    MPSHM__LAYOUT = 2, /* the version of both layouts */
+};
+
+/* Note [Who is alive]
+ *
+ *      process                                 kernel                       control file
+ *     +---------------------------+      +------------------+
+ *     | mapping of the control    |----->| open file        |  lock   +-----+---+---+---+-----+
+ *     | file (and a descriptor,   |      | description,     |-------->| ... |   | 7 |   | ... |
+ *     | unless the program closed |----->| this process's   |         +-----+---+---+---+-----+
+ *     | it)                       |      | alone            |          bytes: one per slot
+ *     +---------------------------+      +------------------+
+ *
+ *   A process locks the byte of the control file whose offset is its slot number. It locks through
+ *   an open file description that no other process has, and it maps the file through the same
+ *   description. The kernel keeps a description while a descriptor *or a mapping* refers to it. So
+ *   the process keeps the lock while it lives, whatever descriptors it closes, and loses it when it
+ *   ends or calls exec: in any pid namespace, without /proc, with or without a manager. A forked
+ *   child gets a description of its own and maps the file again through that one (fork.c);
+ *   otherwise the parent's lock would live on in the child.
+ *
+ *   The lock alone decides:
+ *     FREE  -> TAKEN  by the process that holds the lock of the byte; the slot is then its own
+ *     TAKEN -> FREE   by the manager alone, while it holds the lock itself. It got the lock, so the
+ *                     process is dead, and no process can take the slot before its references are
+ *                     cleared
+ *
+ *   A kernel without such locks (valgrind) falls back on pid and start time: by_pid is set. */
+enum { MPSHM__SLOT_FREE = 0, MPSHM__SLOT_TAKEN = 1 };
+
+struct mpshm__slot {
+    _Atomic uint32_t state;
+    _Atomic int32_t pid;         /* 0 until a forked child has written its own */
+    _Atomic uint64_t start_time; /* of that pid, to tell a recycled pid from this process */
+    uint64_t unused;
+    _Atomic uint64_t making[2]; /* nonce of a named segment that is created and not registered */
+    _Atomic uint32_t by_pid;    /* 1: this process could not lock its byte */
+    unsigned char reserved[20];
+};
+
+struct mpshm__segment_entry {
+    _Atomic uint64_t nonce[2]; /* 128 random bits, also in the name of a named segment; 0: free */
+    _Atomic uint64_t size;
+    _Atomic uint64_t created_ns;
+    _Atomic uint32_t strategy;
+    _Atomic uint32_t owner;    /* slot */
+    _Atomic int32_t owner_pid; /* a new manager finds the descriptor in this process */
+    _Atomic int32_t owner_fd;
+    _Atomic uint32_t handed; /* slot + 1 of an adopter that has not confirmed yet: see orphan.c */
+    unsigned char reserved[12];
+};
+
+/* "mpshmC", a zero and the version of the layout, read and written as one word. */
+#define MPSHM__MAGIC ((uint64_t)0x00436d6873706d | (uint64_t)MPSHM__LAYOUT << 56)
+
+struct mpshm__control {
+    _Atomic uint64_t magic; /* 0 until the rest of this first part is written */
+    unsigned char session[MPSHM_ID_SIZE];
+    _Atomic uint64_t cached_bytes; /* free and dirty, in all segments of the session */
+    _Atomic uint64_t cache_limit;
+    _Atomic uint64_t ready;           /* 1 when a manager has filled this in */
+    _Atomic uint64_t far;             /* 1 when a slot beyond the near ones has ever been taken */
+    char version[24];                 /* of the library that created the file, for error messages */
+    _Atomic uint32_t cache_unwatched; /* 1: the process that caches first wakes the manager; see
+                                         cache_limit.c */
+    unsigned char reserved[128 - 84];
+    struct mpshm__slot slots[MPSHM__SLOTS];
+    struct mpshm__segment_entry segments[MPSHM__SEGMENTS];
+};
+
+/* The byte after those of the slots. The manager locks it, so that a session has only one. */
+enum { MPSHM__MANAGER_BYTE = MPSHM__SLOTS };
+
+_Static_assert(sizeof(struct mpshm__slot) == 64, "a slot is a cache line");
+_Static_assert(sizeof(struct mpshm__segment_entry) == 64, "an entry is a cache line");
+_Static_assert(offsetof(struct mpshm__control, slots) == 128, "slots begin on a cache line");
+
+#endif

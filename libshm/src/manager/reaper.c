@@ -1,0 +1,206 @@
+/* The reaper: the manager's segments and slots, and the memory of dead processes, which it gives
+ * back. */
+#define _GNU_SOURCE
+#include <unistd.h>
+
+#include "allocator/cache.h"
+#include "manager/manager.h"
+#include "reference/reference.h"
+#include "segment/memory_object.h"
+#include "session/slot.h"
+
+/* ---- segments ---- */
+
+void mpshm__reaper_drop_segment(struct manager *m, uint32_t i)
+{
+    struct mpshm__segment *segment = m->session.segments[i];
+    struct mpshm__segment_entry *entry = &m->session.control->segments[i];
+
+    mpshm__cache_take(m->session.control, segment, atomic_load(&segment->header->cached));
+    atomic_store(&entry->nonce[0], 0);
+    atomic_store(&entry->handed, 0);
+    if (segment->strategy == MPSHM_FILE_SYSTEM)
+        mpshm__object_unlink(segment->nonce);
+    mpshm__segment_unmap(segment);
+    m->session.segments[i] = NULL;
+}
+
+void mpshm__reaper_unwatch(struct manager *m, int slot)
+{
+    if (m->watched[slot]) {
+        m->watched[slot] = 0;
+        m->watching--;
+    }
+}
+
+int mpshm__reaper_is_attached(const struct manager *m, int slot)
+{
+    for (int c = FIRST; c < m->top; c++)
+        if (m->slot_of[c] == slot)
+            return 1;
+    return 0;
+}
+
+/* No connection belongs to `slot` any more, so that a later hang-up is not taken for the death
+ * of the slot's next process. */
+void mpshm__reaper_detach(struct manager *m, int slot)
+{
+    for (int c = FIRST; c < m->top; c++)
+        if (m->slot_of[c] == slot)
+            m->slot_of[c] = -1;
+}
+
+static void reap_locked(struct manager *m, int slot)
+{
+    uint64_t gone[MPSHM__HOLDER_WORDS] = {0};
+
+    gone[slot / 64] = (uint64_t)1 << (slot % 64);
+    for (uint32_t i = 0; i < m->session.segment_top; i++) {
+        struct mpshm__segment *segment = m->session.segments[i];
+        if (segment == NULL)
+            continue;
+        if (atomic_load(&m->session.control->segments[i].owner) == (uint32_t)slot)
+            mpshm__orphan_begin(m, i);
+        mpshm__clear_dead_holders(m->session.control, segment, gone);
+    }
+    mpshm__object_unlink_unfinished(m->session.control, &m->session.control->slots[slot]);
+    atomic_store(&m->session.control->slots[slot].pid, 0);
+    atomic_store(&m->session.control->slots[slot].state, MPSHM__SLOT_FREE);
+}
+
+/* The process of `slot` is dead. The manager holds the lock itself while it clears the
+ * references, so no process takes the slot before that is done. If the manager is killed
+ * meanwhile, the slot is taken and not locked, and the next manager does it again. */
+void mpshm__reaper_reap(struct manager *m, int slot)
+{
+    int control = m->session.control_fd.number;
+
+    mpshm__reaper_unwatch(m, slot);
+    if (mpshm__lock_byte(control, slot) < 0) { /* a living process has it after all */
+        mpshm__reaper_watch(m, slot);
+        return;
+    }
+    mpshm__reaper_detach(m, slot);
+    reap_locked(m, slot);
+    mpshm__unlock_byte(control, slot);
+    mpshm__orphans_reclaim(m);
+}
+
+/* See control_file.h, Note [Who is alive]. */
+int mpshm__reaper_is_alive(const struct manager *m, int slot)
+{
+    return mpshm__slot_lives(m->session.control, m->session.control_fd.number, slot);
+}
+
+/* Watch the slots that are taken and have no connection. */
+void mpshm__reaper_discover(struct manager *m)
+{
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (atomic_load(&m->session.control->slots[slot].state) == MPSHM__SLOT_TAKEN &&
+            !mpshm__reaper_is_attached(m, slot))
+            mpshm__reaper_watch(m, slot);
+}
+
+void mpshm__reaper_poll(struct manager *m)
+{
+    for (int slot = 0; slot < MPSHM__SLOTS && m->watching > 0; slot++)
+        if (m->watched[slot] && !mpshm__reaper_is_alive(m, slot))
+            mpshm__reaper_reap(m, slot);
+}
+
+int mpshm__reaper_has_pending(const struct manager *m)
+{
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (m->watched[slot] && mpshm__reaper_is_alive(m, slot))
+            return 1;
+    return 0;
+}
+
+void mpshm__reaper_watch(struct manager *m, int slot)
+{
+    if (!m->watched[slot]) {
+        m->watched[slot] = 1;
+        m->watching++;
+    }
+}
+
+int mpshm__reaper_map_segment(struct manager *m, uint32_t i, int fd)
+{
+    struct mpshm__segment *segment;
+    int err = mpshm__segment_map(fd, i, &m->session.control->segments[i], m->session.id,
+                                 m->session.user, &segment);
+
+    if (err < 0)
+        return err;
+    mpshm__fd_set(&segment->fd, fd);
+    m->session.segments[i] = segment;
+    if (i >= m->session.segment_top)
+        m->session.segment_top = i + 1;
+    return 0;
+}
+
+/* Processes, and maybe the owner, died while this segment was out of reach, and their bits are
+ * still in it. */
+void mpshm__reaper_catch_up(struct manager *m, uint32_t i)
+{
+    struct mpshm__control *control = m->session.control;
+    struct mpshm__segment_entry *entry = &control->segments[i];
+    uint64_t gone[MPSHM__HOLDER_WORDS] = {0};
+    uint32_t owner = atomic_load(&entry->owner);
+
+    if (owner >= MPSHM__SLOTS || atomic_load(&control->slots[owner].state) == MPSHM__SLOT_FREE ||
+        atomic_load(&control->slots[owner].pid) != atomic_load(&entry->owner_pid)) {
+        mpshm__orphan_begin(m, i);
+    }
+    /* A slot stays free while its lock is held here, and a process sets bits only after it has
+     * the lock. */
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++) {
+        if (atomic_load(&control->slots[slot].state) != MPSHM__SLOT_FREE ||
+            mpshm__lock_byte(m->session.control_fd.number, slot) < 0)
+            continue;
+        if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_FREE)
+            gone[slot / 64] |= (uint64_t)1 << (slot % 64);
+        else
+            mpshm__unlock_byte(m->session.control_fd.number, slot);
+    }
+    mpshm__clear_dead_holders(control, m->session.segments[i], gone);
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (gone[slot / 64] >> (slot % 64) & 1)
+            mpshm__unlock_byte(m->session.control_fd.number, slot);
+}
+
+/* After the former manager was killed: find all that the control file lists. */
+void mpshm__reaper_resume(struct manager *m)
+{
+    struct mpshm__control *control = m->session.control;
+
+    for (uint32_t i = 0; i < MPSHM__SEGMENTS; i++) {
+        struct mpshm__segment_entry *entry = &control->segments[i];
+        uint64_t nonce[2] = {atomic_load(&entry->nonce[0]), atomic_load(&entry->nonce[1])};
+        int fd;
+        if (nonce[0] == 0)
+            continue;
+        if (atomic_load(&entry->strategy) == MPSHM_FILE_SYSTEM) {
+            fd = mpshm__object_open_name(nonce);
+        } else {
+            /* The owner has the descriptor open, if it still is that process. If /proc does not
+             * show it, the owner will register the segment again. */
+            uint32_t owner = atomic_load(&entry->owner);
+            if (owner >= MPSHM__SLOTS || !mpshm__reaper_is_alive(m, (int)owner) ||
+                atomic_load(&control->slots[owner].pid) != atomic_load(&entry->owner_pid))
+                continue;
+            fd = mpshm__object_from_owner(entry);
+        }
+        if (fd >= 0 && mpshm__reaper_map_segment(m, i, fd) < 0)
+            close(fd);
+    }
+    for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+        if (atomic_load(&control->slots[slot].state) == MPSHM__SLOT_TAKEN)
+            mpshm__reaper_watch(m, slot);
+    mpshm__reaper_poll(m);
+    for (uint32_t i = 0; i < m->session.segment_top; i++)
+        if (m->session.segments[i] != NULL)
+            mpshm__reaper_catch_up(m, i);
+    mpshm__orphans_resume(m);
+    mpshm__orphans_reclaim(m);
+}

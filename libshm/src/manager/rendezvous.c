@@ -1,0 +1,102 @@
+/* The folder and the socket by which new processes find the manager.
+ *
+ * Note [A folder that others clean]
+ *   Others clean /tmp: by age (systemd-tmpfiles, tmpreaper) and by hand. The processes of the
+ *   session need nothing in the folder, because they have the control file open and mapped, and
+ *   their connections. Only *new* processes need it. So
+ *     - the manager locks both folders, which systemd-tmpfiles respects, and touches the files
+ *       every hour;
+ *     - it watches the folder (inotify), checks it when a client introduces a child, and creates
+ *       the folder and a socket again when its socket has gone;
+ *     - a client that finds no listener at the path while a manager has locked its byte of the
+ *       control file waits for that (manager_start.c).
+ *   The control file itself cannot get its name back. The manager passes descriptors of it to
+ *   clients that ask over the socket. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "manager/manager.h"
+#include "platform/platform.h"
+#include "session/manager_start.h"
+#include "session/runtime_folder.h"
+
+static const char *const LEAVES[] = {"", "socket", "control", "start"};
+
+void mpshm__rendezvous_touch(const struct manager *m)
+{
+    char path[MPSHM__PATH];
+
+    for (size_t i = 0; i < sizeof(LEAVES) / sizeof(LEAVES[0]); i++) {
+        mpshm__session_path(m->session.id, LEAVES[i], path, sizeof(path));
+        utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW);
+    }
+}
+
+/* The lock lasts until the manager ends, or the folder is created again. */
+static void lock_folder(struct manager *m)
+{
+    char path[MPSHM__PATH];
+
+    if (m->folder_fd >= 0)
+        close(m->folder_fd);
+    mpshm__session_path(m->session.id, "", path, sizeof(path));
+    m->folder_fd = (int)MPSHM__RETRY(open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (m->folder_fd >= 0)
+        flock(m->folder_fd, LOCK_SH | LOCK_NB);
+}
+
+void mpshm__rendezvous_watch(struct manager *m)
+{
+    char path[MPSHM__PATH];
+    struct stat st;
+
+    lock_folder(m);
+    if (m->fds[FOLDER].fd < 0)
+        m->fds[FOLDER] =
+            (struct pollfd){.fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK), .events = POLLIN};
+    mpshm__session_path(m->session.id, "", path, sizeof(path));
+    /* If there are no more watches, the change is noticed when a child is introduced. */
+    if (m->fds[FOLDER].fd >= 0)
+        inotify_add_watch(m->fds[FOLDER].fd, path,
+                          IN_DELETE | IN_MOVED_FROM | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR);
+    /* After the watch: this sees a removal before it, and the watch sees later ones. */
+    mpshm__session_path(m->session.id, "socket", path, sizeof(path));
+    m->socket_inode = lstat(path, &st) == 0 ? st.st_ino : 0;
+    m->broken = m->socket_inode == 0; /* tried again at the next tick */
+}
+
+void mpshm__rendezvous_repair(struct manager *m)
+{
+    char path[MPSHM__PATH];
+    struct stat st;
+    int listener;
+
+    mpshm__session_path(m->session.id, "socket", path, sizeof(path));
+    if (lstat(path, &st) == 0 && st.st_ino == m->socket_inode) {
+        m->broken = 0;
+        return;
+    }
+    listener = mpshm__manager_listen(m->session.id);
+    if (listener < 0) {
+        m->broken = 1; /* tried again at the next tick */
+        return;
+    }
+    close(m->fds[LISTENER].fd);
+    m->fds[LISTENER].fd = listener;
+    mpshm__rendezvous_watch(m);
+}
+
+/* Repair at the next tick, so that a process that is removing the folder finds it empty. */
+void mpshm__rendezvous_changed(struct manager *m)
+{
+    char events[4096];
+
+    while (read(m->fds[FOLDER].fd, events, sizeof(events)) > 0)
+        ;
+    m->broken = 1;
+}

@@ -1,0 +1,23 @@
+/* The control groups that limit the memory of a process: see cgroup.c. */
+#ifndef MPSHM_CGROUP_H
+#define MPSHM_CGROUP_H
+
+#include <stdint.h>
+
+enum { MPSHM__GROUP_PATH = 512 };
+
+struct mpshm__group {
+    int version;
+    char folder[MPSHM__GROUP_PATH];
+    uint64_t limit, used; /* set by mpshm__group_read */
+};
+
+/* Append the memory groups of process `pid` ("self" or a number) at every level to the first
+ * `count` of `groups`, each once and up to `room`. Returns the new count. `root` is put before
+ * every path; it is "" except in tests. */
+int mpshm__groups_of(const char *root, const char *pid, struct mpshm__group *groups, int count,
+                     int room);
+/* Read limit and use: 1 when the group has a limit. Page cache does not count as used. */
+int mpshm__group_read(struct mpshm__group *group);
+
+#endif

@@ -1,0 +1,13 @@
+/* Sleep until another process changes a word of shared memory. */
+#ifndef MPSHM_LINUX_FUTEX_H
+#define MPSHM_LINUX_FUTEX_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+
+/* Sleep while `*word` is `value`, until mpshm__futex_wake or a signal. */
+void mpshm__futex_wait(_Atomic uint32_t *word, uint32_t value);
+/* Wake every sleeper. */
+void mpshm__futex_wake(_Atomic uint32_t *word);
+
+#endif

@@ -1,0 +1,30 @@
+/* The functions that each platform implements in a folder of its own. */
+#ifndef MPSHM_PLATFORM_H
+#define MPSHM_PLATFORM_H
+
+#include <errno.h>
+
+/* A slow system call fails with EINTR when a signal handler returns. A caller of the library could
+ * only call again, so the retry happens here. close() is not retried: on Linux the descriptor is
+ * closed even when close() fails with EINTR, and a second close could hit a descriptor that another
+ * thread has just opened. */
+#define MPSHM__RETRY(expr)                                                                         \
+    ({                                                                                             \
+        long mpshm__rc;                                                                            \
+        do                                                                                         \
+            mpshm__rc = (long)(expr);                                                              \
+        while (mpshm__rc == -1 && errno == EINTR);                                                 \
+        mpshm__rc;                                                                                 \
+    })
+
+/* Name the calling thread. `name` has at most 15 bytes. Returns 0 or -errno. */
+int mpshm__name_thread(const char *name);
+
+struct msghdr;
+
+/* sendmsg(2) and recvmsg(2) with more `flags`. They retry EINTR, raise no SIGPIPE and receive
+ * descriptors close-on-exec. They return -1 and set errno. */
+long mpshm__sendmsg(int sock, const struct msghdr *msg, int flags);
+long mpshm__recvmsg(int sock, struct msghdr *msg, int flags);
+
+#endif

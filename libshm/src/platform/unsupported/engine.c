@@ -1,0 +1,171 @@
+/* The engine's functions on platforms without shared memory.
+ *
+ * The engine depends on features that only Linux has: sealed memfds, sockets that keep message
+ * boundaries and carry descriptors, locks that belong to an open file description (F_OFD_SETLK),
+ * holes in shared mappings, /proc. Until another platform has a tested substitute for each of
+ * them, every call fails with -ENOSYS. Calls that release, free or list have nothing to do and
+ * succeed. */
+#include <errno.h>
+#include <string.h>
+
+#include "mpshm.h"
+
+int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *out)
+{
+    (void)strategy, (void)nbytes, (void)flags, (void)out;
+    return -ENOSYS;
+}
+
+int mpshm_block_send(const mpshm_block *block, int flags, unsigned char *handle)
+{
+    (void)block, (void)flags, (void)handle;
+    return -ENOSYS;
+}
+
+int mpshm_handle_info(const unsigned char *handle, size_t len, uint64_t *nbytes)
+{
+    (void)handle, (void)len, (void)nbytes;
+    return -ENOSYS;
+}
+
+int mpshm_handle_alive(const unsigned char *handle, size_t len)
+{
+    (void)handle, (void)len;
+    return 0;
+}
+
+int mpshm_block_read(const unsigned char *handle, size_t len, void *data, uint64_t nbytes)
+{
+    (void)handle, (void)len, (void)data, (void)nbytes;
+    return -ENOSYS;
+}
+
+int mpshm_block_discard(const unsigned char *handle, size_t len)
+{
+    (void)handle, (void)len;
+    return -ENOSYS;
+}
+
+int mpshm_block_receive(const unsigned char *handle, size_t len, int flags, mpshm_block *out)
+{
+    (void)handle, (void)len, (void)flags, (void)out;
+    return -ENOSYS;
+}
+
+void mpshm_block_release(mpshm_block *block)
+{
+    (void)block;
+}
+
+int mpshm_block_strategy(const mpshm_block *block)
+{
+    (void)block;
+    return -ENOSYS;
+}
+
+int mpshm_block_others(const mpshm_block *block)
+{
+    (void)block;
+    return -ENOSYS;
+}
+
+void mpshm_block_revoke(const mpshm_block *block)
+{
+    (void)block;
+}
+
+int mpshm_block_find(const void *address, int flags, mpshm_block *out)
+{
+    (void)address, (void)flags, (void)out;
+    return -ENOENT;
+}
+
+void mpshm_get_stats(mpshm_stats *out)
+{
+    memset(out, 0, sizeof(*out));
+}
+
+void mpshm_empty_cache(void)
+{
+}
+
+int mpshm_heap_allocate(int strategy, uint64_t nbytes, int flags, void **out)
+{
+    (void)strategy, (void)nbytes, (void)flags, (void)out;
+    return -ENOSYS;
+}
+
+int mpshm_heap_free(void *address)
+{
+    (void)address;
+    return 0;
+}
+
+int mpshm_heap_resize(void *address, uint64_t nbytes, uint64_t *before)
+{
+    (void)address, (void)nbytes, (void)before;
+    return -ENOENT;
+}
+
+int mpshm_block_at(const void *address, int flags, mpshm_block *out)
+{
+    (void)address, (void)flags, (void)out;
+    return -ENOENT;
+}
+
+void mpshm_set_fork_private(int (*decide)(const void *data, uint64_t nbytes))
+{
+    (void)decide;
+}
+
+int mpshm_list(mpshm_info *entries, int room)
+{
+    (void)entries, (void)room;
+    return 0;
+}
+
+int mpshm_own_session(unsigned char *id)
+{
+    (void)id;
+    return -ENOSYS;
+}
+
+int mpshm_set_own_session(const unsigned char *id)
+{
+    (void)id;
+    return -ENOSYS;
+}
+
+int mpshm_attach(void)
+{
+    return -ENOSYS;
+}
+
+int mpshm_open_for_child(int fds[2])
+{
+    fds[0] = fds[1] = -1;
+    return -ENOSYS;
+}
+
+int mpshm_attach_with(const unsigned char *id, const int fds[2])
+{
+    (void)id, (void)fds;
+    return -ENOSYS;
+}
+
+int mpshm_set_manager(const char *path)
+{
+    (void)path;
+    return 0;
+}
+
+int mpshm_manager_run(int listener, int control, const char *folder)
+{
+    (void)listener, (void)control, (void)folder;
+    return -ENOSYS;
+}
+
+const char *mpshm_refused_version(void)
+{
+    return "";
+}

@@ -1,0 +1,240 @@
+/* Messages: a sender writes a handle for one receiver, which takes a reference to the block or
+ * copies its bytes. A message in flight is a reference: see segment_file.h, Note [References]. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+
+#include "base/process_lock.h"
+#include "reference/block.h"
+#include "reference/handle.h"
+#include "session/connection.h"
+#include "session/own_session.h"
+
+/* ---- send ---- */
+
+int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
+{
+    struct mpshm__segment *segment = ref->segment;
+    struct mpshm__session *session = segment->session;
+    struct mpshm__block *block = &segment->blocks[ref->index];
+    struct mpshm__handle handle = {
+        .segment_index = segment->index, .block = ref->index, .nbytes = ref->nbytes};
+    uint64_t state, out, bit;
+
+    /* No lock: the caller's reference keeps the block alive, and every change is atomic. */
+    memcpy(handle.session, session->id, MPSHM_ID_SIZE);
+    handle.segment = segment->nonce[0];
+    state = atomic_load(&block->state);
+    handle.generation = MPSHM__GENERATION(state);
+
+    out = atomic_load(&block->in_flight);
+    do {
+        if (out == UINT64_MAX) {
+            atomic_fetch_add(&block->in_flight_overflow, 1);
+            handle.message = MPSHM__NO_BIT;
+            break;
+        }
+        /* The search begins at another bit for each message, so that a handle that was received
+         * once is not valid again for the next message. */
+        unsigned from = (unsigned)(state & 63);
+        uint64_t free = ~out, turned = from ? free >> from | free << (64 - from) : free;
+        handle.message = ((unsigned)__builtin_ctzll(turned) + from) % 64;
+        bit = (uint64_t)1 << handle.message;
+    } while (!atomic_compare_exchange_weak(&block->in_flight, &out, out | bit));
+    atomic_fetch_add(&block->state, 1); /* afterwards: see Note [References] */
+    if (flags & MPSHM_COPY)
+        handle.message |= MPSHM__COPIED;
+    mpshm__handle_write(&handle, bytes);
+    return 0;
+}
+
+int mpshm_handle_info(const unsigned char *bytes, size_t len, uint64_t *nbytes)
+{
+    struct mpshm__handle handle;
+    int err = mpshm__handle_parse(bytes, len, &handle);
+
+    if (err < 0)
+        return err;
+    *nbytes = handle.nbytes;
+    return (handle.message & MPSHM__COPIED) != 0;
+}
+
+/* ---- receive ---- */
+
+/* -ESTALE when the message was received before. */
+static int clear_in_flight(struct mpshm__block *block, uint32_t message)
+{
+    message &= ~(uint32_t)MPSHM__COPIED;
+    if (message < MPSHM__NO_BIT) {
+        uint64_t bit = (uint64_t)1 << message;
+        return atomic_fetch_and(&block->in_flight, ~bit) & bit ? 0 : -ESTALE;
+    }
+    uint32_t n = atomic_load(&block->in_flight_overflow);
+    do {
+        if (n == 0)
+            return -ESTALE;
+    } while (!atomic_compare_exchange_weak(&block->in_flight_overflow, &n, n - 1));
+    return 0;
+}
+
+static int is_live(uint64_t state, uint32_t generation)
+{
+    return (state & MPSHM__LIVE) && MPSHM__GENERATION(state) == (generation & 0xffffffu);
+}
+
+/* Attach the segment of a handle and look up its block. With MPSHM_NOWAIT only a session and a
+ * segment that are attached already will do. `with_slot` takes a slot first. */
+static int find_block(const struct mpshm__handle *handle, int flags, int with_slot,
+                      struct mpshm__session **session, struct mpshm__segment **segment)
+{
+    int err;
+
+    if ((flags & MPSHM_NOWAIT) && !mpshm__session_is_attached(handle->session))
+        return -EAGAIN;
+    err = mpshm__session_attach(handle->session, mpshm__is_own_session(handle->session), session);
+    if (err == 0 && (flags & MPSHM_NOWAIT) &&
+        ((*session)->slot < 0 ||
+         !mpshm__segment_is_attached(*session, handle->segment_index, handle->segment)))
+        err = -EAGAIN;
+    if (err == 0 && with_slot && (*session)->slot < 0)
+        err = mpshm__session_register(*session);
+    if (err == 0)
+        err = mpshm__segment_attach(*session, handle->segment_index, handle->segment, segment);
+    if (err < 0)
+        return err;
+    if (handle->block >= mpshm__used(*segment))
+        return -EBADMSG;
+    return is_live(atomic_load(&(*segment)->blocks[handle->block].state), handle->generation)
+               ? 0
+               : -ESTALE;
+}
+
+/* The tables are in memory that other processes can write to. */
+static int is_inside(const struct mpshm__segment *segment, uint64_t at, uint64_t nbytes)
+{
+    return nbytes <= segment->room && at <= segment->room - nbytes;
+}
+
+static int receive(const struct mpshm__handle *handle, int flags, mpshm_block *out)
+{
+    struct mpshm__session *session;
+    struct mpshm__segment *segment;
+    int err = find_block(handle, flags, 1, &session, &segment);
+
+    if (err < 0)
+        return err;
+    struct mpshm__block *block = &segment->blocks[handle->block];
+    if (segment->local_refs[handle->block] & MPSHM__PRIVATE)
+        return -ESTALE;
+    mpshm__retain(session, segment, handle->block);
+    /* From here on it cannot be freed. The version tells whether it was freed before. */
+    if (!is_live(atomic_fetch_add(&block->state, 1), handle->generation) ||
+        atomic_load(&block->nbytes) != handle->nbytes)
+        err = -ESTALE;
+    else
+        err = clear_in_flight(block, handle->message);
+    if (err == 0) {
+        mpshm__block_fill(out, segment, handle->block);
+        if (is_inside(segment, (uint64_t)((char *)out->data - segment->data), out->nbytes))
+            return 0;
+        err = -EBADMSG;
+    }
+    mpshm__release(session, segment, handle->block);
+    return err;
+}
+
+int mpshm_block_receive(const unsigned char *bytes, size_t len, int flags, mpshm_block *out)
+{
+    struct mpshm__handle handle;
+    int err = mpshm__handle_parse(bytes, len, &handle);
+
+    if (err < 0)
+        return err;
+    if (!mpshm__lock_by_flags(flags))
+        return -EAGAIN;
+    err = receive(&handle, flags, out);
+    mpshm__unlock();
+    return err;
+}
+
+int mpshm_handle_alive(const unsigned char *bytes, size_t len)
+{
+    struct mpshm__handle handle;
+    struct mpshm__session *session;
+    struct mpshm__segment *segment;
+
+    if (mpshm__handle_parse(bytes, len, &handle) < 0 || !mpshm__lock_by_flags(MPSHM_NOWAIT))
+        return 0;
+    int alive = find_block(&handle, MPSHM_NOWAIT, 0, &session, &segment) == 0;
+    mpshm__unlock();
+    return alive;
+}
+
+/* ---- by value ---- */
+
+/* Note [Without a slot]
+ *   A process without a slot has no holder bit. While it copies the bytes out, one more message,
+ *   which will never be received, keeps the block alive. A process that is killed meanwhile leaves
+ *   a leak, as if the message had never been received. */
+static void retain_by_message(struct mpshm__block *block)
+{
+    atomic_fetch_add(&block->in_flight_overflow, 1);
+    atomic_fetch_add(&block->state, 1);
+}
+
+/* Copy the bytes to `data`, unless it is NULL, and receive the message. */
+static int copy_out(const struct mpshm__handle *handle, void *data)
+{
+    struct mpshm__session *session;
+    struct mpshm__segment *segment;
+    int err = find_block(handle, 0, 0, &session, &segment);
+
+    if (err < 0)
+        return err;
+    struct mpshm__block *block = &segment->blocks[handle->block];
+    retain_by_message(block);
+    /* It was freed before that, so another block was retained. To undo it could take away a message
+     * of that block. The price is a leak, after a handle that was used twice. */
+    if (!is_live(atomic_load(&block->state), handle->generation))
+        return -ESTALE;
+    uint64_t at = mpshm__offset(segment, handle->block);
+    if (atomic_load(&block->nbytes) != handle->nbytes)
+        err = -ESTALE;
+    else if (!is_inside(segment, at, handle->nbytes))
+        err = -EBADMSG;
+    if (err == 0 && data != NULL)
+        memcpy(data, segment->data + at, handle->nbytes);
+    if (err == 0)
+        err = clear_in_flight(block, handle->message);
+    clear_in_flight(block, MPSHM__NO_BIT); /* of retain_by_message */
+    mpshm__try_free(session->control, segment, handle->block);
+    return err;
+}
+
+static int copy_out_locked(const struct mpshm__handle *handle, void *data)
+{
+    mpshm__lock();
+    int err = copy_out(handle, data);
+    mpshm__unlock();
+    return err;
+}
+
+int mpshm_block_read(const unsigned char *bytes, size_t len, void *data, uint64_t nbytes)
+{
+    struct mpshm__handle handle;
+    int err = mpshm__handle_parse(bytes, len, &handle);
+
+    if (err < 0)
+        return err;
+    if (!(handle.message & MPSHM__COPIED) || handle.nbytes != nbytes)
+        return -EINVAL;
+    return copy_out_locked(&handle, data);
+}
+
+int mpshm_block_discard(const unsigned char *bytes, size_t len)
+{
+    struct mpshm__handle handle;
+    int err = mpshm__handle_parse(bytes, len, &handle);
+
+    return err < 0 ? err : copy_out_locked(&handle, NULL);
+}

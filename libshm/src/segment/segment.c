@@ -1,0 +1,299 @@
+/* Segments: created, mapped once in each process, and unmapped. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "platform/platform.h"
+#include "segment/address_range.h"
+#include "segment/memory_object.h"
+#include "segment/reserve.h"
+#include "segment/segment.h"
+
+enum {
+    FIRST = 1 << 26, /* data of the first segment of a process */
+    LEAST = 1 << 20, /* no segment has less, unless the caller asks for it */
+    BYTES_PER_ENTRY =
+        1024, /* bytes of data for each entry of the tables, so that small blocks fill both */
+    LEAST_ENTRIES = 1024,
+    DUMP_STEP = 1 << 24,
+};
+
+static const char MAGIC[8] = {'m', 'p', 's', 'h', 'm', 'A', 0, MPSHM__LAYOUT};
+
+/* As large as all former segments together, so that there are few. Tests that need many set
+ * MPSHM_SEGMENT_BYTES. */
+uint64_t mpshm__segment_next_size(uint64_t total)
+{
+    const char *text = getenv("MPSHM_SEGMENT_BYTES");
+    uint64_t size = text ? strtoull(text, NULL, 10) : 0;
+    struct rlimit limit;
+
+    if (size == 0)
+        for (size = FIRST; size < total && size < MPSHM__OFFSETS / 2; size *= 2)
+            ;
+    /* Every process of the session maps it, so a limit on address space must leave room for
+     * others. */
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        while (size > LEAST && size > limit.rlim_cur / 32)
+            size /= 2;
+    return size < MPSHM__OFFSETS ? size : MPSHM__OFFSETS;
+}
+
+uint64_t mpshm__pages(uint64_t nbytes)
+{
+    return (nbytes + MPSHM__PAGE - 1) & ~(uint64_t)(MPSHM__PAGE - 1);
+}
+
+/* Aligned to the largest page of a supported machine, so that holes consist of whole pages. */
+static uint64_t far_begin(uint64_t metadata_at, uint64_t capacity)
+{
+    return metadata_at + mpshm__pages(capacity * sizeof(struct mpshm__metadata));
+}
+
+static uint64_t data_begin(uint64_t far_at, uint64_t capacity)
+{
+    uint64_t end = far_at + capacity * sizeof(struct mpshm__far);
+
+    return (end + 0xffff) & ~(uint64_t)0xffff;
+}
+
+static void *anonymous(uint64_t nbytes)
+{
+    void *at = mmap(NULL, nbytes, PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
+static int map(int fd, uint64_t size, struct mpshm__segment **out)
+{
+    struct mpshm__segment *segment = calloc(1, sizeof(*segment));
+    void *at;
+
+    if (segment == NULL)
+        return -ENOMEM;
+    at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (at == MAP_FAILED) {
+        int err = -errno;
+        free(segment);
+        return err;
+    }
+    /* A core dump touches every page that it includes, so a crash would use as much memory as
+     * there is address space. */
+    madvise(at, size, MADV_DONTDUMP);
+    segment->header = at;
+    segment->size = size;
+    segment->fd = MPSHM__NO_FD;
+    *out = segment;
+    return 0;
+}
+
+static int set_pointers(struct mpshm__segment *segment)
+{
+    struct mpshm__segment_header *h = segment->header;
+    char *base = (char *)h;
+
+    segment->blocks = (void *)(base + h->blocks_at);
+    segment->metadata = (void *)(base + h->metadata_at);
+    segment->far = (void *)(base + h->far_at);
+    segment->data = base + h->data_at;
+    segment->nonce[0] = h->nonce[0];
+    segment->nonce[1] = h->nonce[1];
+    segment->strategy = (int)h->strategy;
+    segment->capacity = h->capacity;
+    segment->room = segment->size - h->data_at;
+    segment->local_refs = anonymous(segment->capacity * sizeof(uint32_t));
+    if (segment->local_refs == NULL)
+        return -ENOMEM;
+    const char *dump = getenv("MPSHM_DUMP");
+    segment->dump = dump != NULL && strcmp(dump, "1") == 0;
+    mpshm__segment_dump(segment);
+    return 0;
+}
+
+/* With MPSHM_DUMP=1 core dumps include the allocated data. The range grows in steps, since each
+ * madvise may split a mapping. */
+void mpshm__segment_dump(struct mpshm__segment *segment)
+{
+    uint64_t bumped, end;
+
+    if (!segment->dump)
+        return;
+    bumped = atomic_load(&segment->header->bumped);
+    if (bumped <= segment->dumped)
+        return;
+    end = (bumped + DUMP_STEP - 1) / DUMP_STEP * DUMP_STEP;
+    if (end > segment->room)
+        end = segment->room;
+    if (madvise(segment->data,
+                mpshm__pages(end) <= segment->room ? mpshm__pages(end) : segment->room,
+                MADV_DODUMP) == 0)
+        segment->dumped = end;
+}
+
+int mpshm__segment_become_owner(struct mpshm__segment *segment)
+{
+    if (segment->next == NULL)
+        segment->next = anonymous(segment->capacity * sizeof(uint32_t));
+    if (segment->committed == NULL)
+        segment->committed = anonymous(segment->capacity * sizeof(uint32_t));
+    if (segment->next == NULL || segment->committed == NULL)
+        return -ENOMEM;
+    memset(segment->free_dirty, 0, sizeof(segment->free_dirty));
+    memset(segment->free_zero, 0, sizeof(segment->free_zero));
+    segment->slabs = 0;
+    segment->own = 1;
+    return 0;
+}
+
+void mpshm__segment_unmap(struct mpshm__segment *segment)
+{
+    if (segment == NULL)
+        return;
+    mpshm__range_unregister(segment);
+    if (segment->local_refs)
+        munmap(segment->local_refs, segment->capacity * sizeof(uint32_t));
+    if (segment->next)
+        munmap(segment->next, segment->capacity * sizeof(uint32_t));
+    if (segment->committed)
+        munmap(segment->committed, segment->capacity * sizeof(uint32_t));
+    free(segment->slab_list);
+    munmap(segment->header, segment->size);
+    mpshm__fd_close(&segment->fd);
+    free(segment);
+}
+
+/* The layout of a segment: its data, and an entry for each block that fits into it. A segment
+ * that is created for one block larger than itself has only that block. */
+static void measure(struct mpshm__segment_header *plan, uint64_t size, uint64_t need)
+{
+    uint64_t least = mpshm__pages(need < MPSHM__SLAB_BYTES ? MPSHM__SLAB_BYTES : need);
+
+    plan->capacity = LEAST_ENTRIES;
+    if (size > least && size / BYTES_PER_ENTRY > LEAST_ENTRIES)
+        plan->capacity = size / BYTES_PER_ENTRY;
+    plan->blocks_at = MPSHM__PAGE;
+    plan->metadata_at =
+        plan->blocks_at + mpshm__pages(plan->capacity * sizeof(struct mpshm__block));
+    plan->far_at = far_begin(plan->metadata_at, plan->capacity);
+    plan->data_at = data_begin(plan->far_at, plan->capacity);
+    plan->size = plan->data_at + mpshm__pages(size > least ? size : least);
+}
+
+int mpshm__segment_create(int strategy, uint64_t size, uint64_t need, const unsigned char *session,
+                          struct mpshm__slot *maker, struct mpshm__segment **out)
+{
+    struct mpshm__segment_header plan = {0};
+    struct mpshm__segment *segment = NULL;
+    int fd = -1, err;
+
+    if (need > MPSHM__LARGEST)
+        return -ENOMEM;
+    memcpy(plan.magic, MAGIC, sizeof(MAGIC));
+    memcpy(plan.session, session, MPSHM_ID_SIZE);
+    if (MPSHM__RETRY(getrandom(plan.nonce, sizeof(plan.nonce), 0)) != sizeof(plan.nonce))
+        return -EIO;
+    plan.nonce[0] |= 1; /* 0 stands for no segment */
+    plan.strategy = (uint32_t)strategy;
+    if (maker != NULL && strategy == MPSHM_FILE_SYSTEM) {
+        /* If this process dies before it registers the segment, the reaper finds the name here. */
+        atomic_store(&maker->making[1], plan.nonce[1]);
+        atomic_store(&maker->making[0], plan.nonce[0]);
+    }
+
+    for (;; size /= 2) {
+        measure(&plan, size, need);
+        err = mpshm__file_size_allowed(plan.size);
+        fd = err < 0 ? err : mpshm__object_create(strategy, plan.nonce, plan.size);
+        if (fd == -EFBIG && size > need && size > LEAST)
+            continue; /* ulimit -f */
+        if (fd < 0)
+            return fd;
+        err = map(fd, plan.size, &segment);
+        if (err == 0)
+            break;
+        close(fd);
+        if (strategy == MPSHM_FILE_SYSTEM)
+            mpshm__object_unlink(plan.nonce);
+        /* Address space may be limited too (ulimit -v), or locked memory (mlockall, with
+         * EAGAIN). A smaller segment may fit. */
+        if ((err != -ENOMEM && err != -EAGAIN) || size <= need || size <= LEAST)
+            return err == -EAGAIN ? -ENOMEM : err;
+    }
+    mpshm__fd_set(&segment->fd, fd);
+    segment->must_reserve = mpshm__object_must_reserve(strategy);
+    if (segment->must_reserve && (err = mpshm__reserve(fd, 0, MPSHM__PAGE)) < 0)
+        goto fail;
+    memcpy(segment->header, &plan, sizeof(plan));
+    err = set_pointers(segment);
+    if (err == 0)
+        err = mpshm__segment_become_owner(segment);
+    if (err < 0)
+        goto fail;
+    *out = segment;
+    return 0;
+
+fail:
+    if (strategy == MPSHM_FILE_SYSTEM)
+        mpshm__object_unlink(plan.nonce);
+    mpshm__segment_unmap(segment);
+    return err;
+}
+
+/* Check once every number that addresses are computed from. */
+static int is_valid(const struct mpshm__segment_header *h, uint64_t size,
+                    const struct mpshm__segment_entry *entry, const unsigned char *session)
+{
+    return memcmp(h->magic, MAGIC, sizeof(MAGIC)) == 0 &&
+           memcmp(h->session, session, MPSHM_ID_SIZE) == 0 &&
+           h->nonce[0] == atomic_load(&entry->nonce[0]) &&
+           h->nonce[1] == atomic_load(&entry->nonce[1]) && h->size == size && h->capacity >= 1 &&
+           h->capacity <= UINT32_MAX && h->blocks_at == MPSHM__PAGE &&
+           h->metadata_at ==
+               h->blocks_at + mpshm__pages(h->capacity * sizeof(struct mpshm__block)) &&
+           h->far_at == far_begin(h->metadata_at, h->capacity) &&
+           h->data_at == data_begin(h->far_at, h->capacity) && h->data_at < size;
+}
+
+int mpshm__segment_map(int fd, uint32_t index, const struct mpshm__segment_entry *entry,
+                       const unsigned char *session, uint32_t user, struct mpshm__segment **out)
+{
+    struct mpshm__segment *segment;
+    struct stat st;
+    int err = mpshm__object_check((int)atomic_load(&entry->strategy), fd, user);
+
+    if (err < 0)
+        return err;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (st.st_size < MPSHM__PAGE)
+        return -EBADMSG;
+    err = map(fd, (uint64_t)st.st_size, &segment);
+    if (err < 0)
+        return err;
+    if (!is_valid(segment->header, (uint64_t)st.st_size, entry, session)) {
+        munmap(segment->header, segment->size);
+        free(segment);
+        return -ESTALE;
+    }
+    err = set_pointers(segment);
+    if (err < 0) {
+        mpshm__segment_unmap(segment);
+        return err;
+    }
+    segment->index = index;
+    *out = segment;
+    return 0;
+}
+
+uint32_t mpshm__used(const struct mpshm__segment *segment)
+{
+    uint32_t used = atomic_load(&segment->header->used);
+
+    return used <= segment->capacity ? used : (uint32_t)segment->capacity;
+}

@@ -1,0 +1,286 @@
+/* The control file of a session: opened, locked and mapped.
+ *
+ * Note [A lock that says who is there]
+ *   Every process of the session has a shared flock on `control`. The kernel releases it when the
+ *   last process with the descriptor has gone, however it ended. So the fact "no process is in this
+ *   session" can be tested: an exclusive lock is granted. The manager waits for that lock before it
+ *   leaves. By the same test a manager recognises the folder of a session whose own manager was
+ *   killed as well. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "platform/linux/process.h"
+#include "platform/platform.h"
+#include "segment/memory_object.h"
+#include "segment/reserve.h"
+#include "session/connection.h"
+#include "session/control_file.h"
+#include "session/runtime_folder.h"
+
+/* 1 when the open file is still the one at the path. Its manager may have removed it meanwhile. */
+static int still_there(int fd, const char *path)
+{
+    struct stat a, b;
+
+    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_ino == b.st_ino &&
+           a.st_dev == b.st_dev;
+}
+
+enum { TRIES = 100, LOCK_WITHIN_S = 5 };
+
+/* Take a shared lock, with a time limit, because the holder of an exclusive lock may be stopped. */
+static int lock_shared(int fd)
+{
+    uint64_t give_up = mpshm__now_ns() + LOCK_WITHIN_S * 1000000000ull;
+
+    while (flock(fd, LOCK_SH | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return -errno;
+        if (mpshm__now_ns() > give_up)
+            return -ETIMEDOUT;
+        mpshm__sleep_ms(1);
+    }
+    return 0;
+}
+
+/* Try once to open and lock the control file. -ENOENT: it was removed meanwhile. */
+static int hold_control(const unsigned char *id, int create)
+{
+    char path[MPSHM__PATH];
+    int err, fd;
+
+    if (create && (err = mpshm__session_make_folder(id)) < 0)
+        return err;
+    mpshm__session_path(id, "control", path, sizeof(path));
+    fd = (int)MPSHM__RETRY(
+        open(path, O_RDWR | (create ? O_CREAT : 0) | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (fd < 0)
+        return -errno;
+    err = lock_shared(fd);
+    if (err == 0 && !still_there(fd, path))
+        err = -ENOENT;
+    if (err == 0)
+        return fd;
+    close(fd);
+    return err;
+}
+
+/* ---- the control file ---- */
+
+static char others_version[sizeof(((struct mpshm__control *)0)->version)];
+
+const char *mpshm_refused_version(void)
+{
+    return others_version;
+}
+
+/* An empty file is new, and any process may be the first to fill it. A file of another version
+ * is neither changed nor read. */
+static int fill_up(int fd)
+{
+    struct mpshm__control begin = {0};
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (pread(fd, &begin, offsetof(struct mpshm__control, slots), 0) < 0)
+        return -errno;
+    uint64_t magic = atomic_load(&begin.magic);
+    if (magic == 0 ? st.st_size > (off_t)sizeof(struct mpshm__control) : magic != MPSHM__MAGIC) {
+        begin.version[sizeof(begin.version) - 1] = 0;
+        strcpy(others_version, magic == 0 ? "" : begin.version);
+        return -EPROTO;
+    }
+    if (st.st_size == sizeof(struct mpshm__control) && st.st_blocks * 512 >= st.st_size)
+        return 0;
+    return mpshm__reserve(fd, 0, sizeof(struct mpshm__control));
+}
+
+/* Write the constant part. Two processes that begin at one time write the same. */
+static int begin_control(struct mpshm__control *control, const unsigned char *id)
+{
+    if (atomic_load(&control->magic) == 0) {
+        memcpy(control->session, id, MPSHM_ID_SIZE);
+        snprintf(control->version, sizeof(control->version), "%s", mpshm_version());
+        atomic_store(&control->magic, MPSHM__MAGIC);
+    }
+    return memcmp(control->session, id, MPSHM_ID_SIZE) == 0 ? 0 : -ESTALE;
+}
+
+/* Map the locked file. An error leaves `fd` to the caller. */
+static int enter_held(struct mpshm__session *session, int fd)
+{
+    struct mpshm__control *at;
+    struct stat st;
+    int err = fill_up(fd);
+
+    if (err < 0)
+        return err;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    at = mmap(NULL, sizeof(*at), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (at == MAP_FAILED)
+        return -errno;
+    /* The file is small, but core dumps leave it out. */
+    madvise(at, sizeof(*at), MADV_DONTDUMP);
+    err = begin_control(at, session->id);
+    if (err < 0) {
+        munmap(at, sizeof(*at));
+        return err;
+    }
+    session->control = at;
+    session->user = st.st_uid;
+    mpshm__fd_set(&session->control_fd, fd);
+    return 0;
+}
+
+int mpshm__session_open_fd(struct mpshm__session *session, int fd)
+{
+    int err = fd < 0 ? -EBADF : lock_shared(fd);
+
+    if (err == 0)
+        err = enter_held(session, fd);
+    if (err < 0 && fd >= 0)
+        close(fd);
+    return err;
+}
+
+/* The path may have gone while the session lives; the manager still has the file. */
+static int enter_by_manager(struct mpshm__session *session)
+{
+    int fd = mpshm__control_from_manager(session);
+
+    return fd < 0 ? fd : mpshm__session_open_fd(session, fd);
+}
+
+int mpshm__session_open(struct mpshm__session *session, int create)
+{
+    int err, fd = -ENOENT;
+
+    if (session->control != NULL)
+        return 0;
+    for (int i = 0; fd == -ENOENT && i < TRIES; i++) {
+        fd = hold_control(session->id, 0);
+        if (fd == -ENOENT && (err = enter_by_manager(session)) != -ENOENT)
+            return err;
+        if (!create)
+            break;
+        if (fd == -ENOENT)
+            fd = hold_control(session->id, 1);
+    }
+    if (fd < 0) {
+        if (create)
+            mpshm__session_remove_if_dead(session->id);
+        return fd == -ENOENT && !create ? -ESTALE : fd;
+    }
+    err = enter_held(session, fd);
+    if (err == 0)
+        return 0;
+    close(fd);
+    if (create && err != -EPROTO) /* remove the new session, unless another process is in it */
+        mpshm__session_remove_if_dead(session->id);
+    return err;
+}
+
+int mpshm__session_reopen(struct mpshm__session *session, int wait)
+{
+    int fd = mpshm__fd_get(&session->control_fd), got = -1, err;
+    char path[MPSHM__PATH];
+
+    if (fd >= 0) /* works after the path was removed, too */
+        do
+            got = mpshm__reopen(fd);
+        while (mpshm__fd_use_reserve(got));
+    if (got < 0) {
+        mpshm__session_path(session->id, "control", path, sizeof(path));
+        got = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    }
+    if (got >= 0 && !mpshm__fd_is(&session->control_fd, got)) {
+        close(got);
+        got = -1;
+    }
+    if (got < 0 && wait)
+        got = mpshm__control_from_manager(session);
+    if (got < 0)
+        return got == -1 ? -ENOENT : got;
+    err = lock_shared(got);
+    if (err == 0)
+        return got;
+    close(got);
+    return err;
+}
+
+int mpshm__session_remap(struct mpshm__session *session, int fd)
+{
+    void *at = mmap(session->control, sizeof(*session->control), PROT_READ | PROT_WRITE,
+                    MAP_SHARED | MAP_FIXED, fd, 0);
+
+    if (at == MAP_FAILED) /* the old mapping is still there */
+        return -errno;
+    madvise(at, sizeof(*session->control), MADV_DONTDUMP);
+    mpshm__fd_close(&session->control_fd);
+    mpshm__fd_set(&session->control_fd, fd);
+    return 0;
+}
+
+int mpshm__session_wait_empty(int control_fd)
+{
+    return MPSHM__RETRY(flock(control_fd, LOCK_EX)) < 0 ? -errno : 0;
+}
+
+/* Remove the names of a session that no process is in. It has no manager that would do it. */
+static void remove_if_dead(const unsigned char *id, void *unused)
+{
+    char path[MPSHM__PATH];
+    struct stat st;
+    int fd;
+    (void)unused;
+
+    mpshm__session_path(id, "control", path, sizeof(path));
+    fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (fd < 0) {
+        /* A process was killed between creating the folder and the file. A process that is
+         * between the two at this moment begins again. */
+        mpshm__session_remove_empty(id);
+        return;
+    }
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 && still_there(fd, path)) {
+        if (fstat(fd, &st) == 0 && st.st_size == (off_t)sizeof(struct mpshm__control)) {
+            struct mpshm__control *control =
+                mmap(NULL, sizeof(*control), PROT_READ, MAP_SHARED, fd, 0);
+            if (control != MAP_FAILED && atomic_load(&control->magic) == MPSHM__MAGIC) {
+                for (int slot = 0; slot < MPSHM__SLOTS; slot++)
+                    mpshm__object_unlink_unfinished(control, &control->slots[slot]);
+                for (int i = 0; i < MPSHM__SEGMENTS; i++) {
+                    uint64_t nonce[2] = {atomic_load(&control->segments[i].nonce[0]),
+                                         atomic_load(&control->segments[i].nonce[1])};
+                    if (nonce[0] &&
+                        atomic_load(&control->segments[i].strategy) == MPSHM_FILE_SYSTEM)
+                        mpshm__object_unlink(nonce);
+                }
+            }
+            if (control != MAP_FAILED)
+                munmap(control, sizeof(*control));
+        }
+        mpshm__session_remove(id);
+    }
+    close(fd);
+}
+
+void mpshm__session_remove_if_dead(const unsigned char *id)
+{
+    remove_if_dead(id, NULL);
+}
+
+void mpshm__remove_dead_sessions(void)
+{
+    mpshm__for_each_session(remove_if_dead, NULL);
+}

@@ -1,0 +1,11 @@
+/* The session in which this process allocates. */
+#ifndef MPSHM_OWN_SESSION_H
+#define MPSHM_OWN_SESSION_H
+
+#include "session/session.h"
+
+int mpshm__is_own_session(const unsigned char *id);
+/* Attach it, if that was not done before. */
+int mpshm__own_session(struct mpshm__session **session);
+
+#endif

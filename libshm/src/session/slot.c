@@ -1,0 +1,116 @@
+/* Slots: the number of a process in its session, and whether it lives. See control_file.h, Note
+ * [Who is alive]. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "layout/segment_file.h"
+#include "platform/linux/process.h"
+#include "platform/platform.h"
+#include "session/slot.h"
+
+static struct flock byte_at(int at)
+{
+    return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
+}
+
+int mpshm__lock_byte(int control_fd, int at)
+{
+    struct flock byte = byte_at(at);
+
+    if (MPSHM__RETRY(fcntl(control_fd, F_OFD_SETLK, &byte)) == 0)
+        return 0;
+    if (errno == EINVAL)
+        return MPSHM__NO_LOCKS;
+    return errno == EACCES ? -EAGAIN : -errno;
+}
+
+void mpshm__unlock_byte(int control_fd, int at)
+{
+    struct flock byte = byte_at(at);
+
+    byte.l_type = F_UNLCK;
+    MPSHM__RETRY(fcntl(control_fd, F_OFD_SETLK, &byte));
+}
+
+int mpshm__byte_is_locked(int control_fd, int at)
+{
+    struct flock byte = byte_at(at);
+
+    /* When fcntl fails, assume a lock; without such locks (EINVAL), there is none. */
+    if (MPSHM__RETRY(fcntl(control_fd, F_OFD_GETLK, &byte)) < 0)
+        return errno != EINVAL;
+    return byte.l_type != F_UNLCK;
+}
+
+/* A process killed after the lock leaves the slot free. Killed after the exchange it leaves the
+ * slot taken and not locked, and the reaper clears it when the connection closes (reaper.c). */
+static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
+{
+    *busy = 0;
+    for (int i = 0; i < MPSHM__SLOTS; i++) {
+        struct mpshm__slot *slot = &control->slots[i];
+        uint32_t is_free = MPSHM__SLOT_FREE;
+        int lock;
+
+        if (atomic_load(&slot->state) != MPSHM__SLOT_FREE)
+            continue;
+        lock = mpshm__lock_byte(control_fd, i);
+        if (lock == -EAGAIN) { /* another process is taking it, or the manager examines it */
+            *busy = 1;
+            continue;
+        }
+        if (lock < 0)
+            return lock;
+        if (!atomic_compare_exchange_strong(&slot->state, &is_free, MPSHM__SLOT_TAKEN)) {
+            if (lock == 0)
+                mpshm__unlock_byte(control_fd, i);
+            continue;
+        }
+        atomic_store(&slot->by_pid, lock == MPSHM__NO_LOCKS);
+        atomic_store(&slot->making[0], 0);
+        mpshm__sign_slot(slot, getpid());
+        /* This comes before any reference of the slot: from now on, processes that look for
+         * references include the far slots. */
+        if (i >= MPSHM__NEAR)
+            atomic_store(&control->far, 1);
+        return i;
+    }
+    return -EUSERS;
+}
+
+/* A new manager locks all free slots while it clears the references of the dead. That takes a
+ * moment, and the limit covers a manager that is stopped in it. */
+int mpshm__take_slot(struct mpshm__control *control, int control_fd)
+{
+    enum { WITHIN_MS = 500 };
+    uint64_t give_up = mpshm__now_ns() + WITHIN_MS * 1000000ull;
+    int busy, slot;
+
+    while ((slot = take_slot(control, control_fd, &busy)) == -EUSERS && busy &&
+           mpshm__now_ns() < give_up)
+        mpshm__sleep_ms(1);
+    return slot;
+}
+
+void mpshm__sign_slot(struct mpshm__slot *slot, int pid)
+{
+    atomic_store(&slot->start_time, mpshm__start_time(pid));
+    atomic_store(&slot->pid, pid);
+}
+
+int mpshm__slot_lives(const struct mpshm__control *control, int control_fd, int i)
+{
+    const struct mpshm__slot *slot = &control->slots[i];
+    uint64_t started;
+
+    if (mpshm__byte_is_locked(control_fd, i))
+        return 1;
+    if (!atomic_load(&slot->by_pid))
+        return 0;
+    started = mpshm__start_time(atomic_load(&slot->pid));
+    return started == MPSHM__UNKNOWN || atomic_load(&slot->start_time) == MPSHM__UNKNOWN ||
+           (started != 0 && started == atomic_load(&slot->start_time));
+}

@@ -1,0 +1,21 @@
+/* The slot of a process: its number in the session, and a lock that exists while it lives. */
+#ifndef MPSHM_SLOT_H
+#define MPSHM_SLOT_H
+
+#include "layout/control_file.h"
+
+/* Lock one byte of the control file through this description: 0, -EAGAIN when another description
+ * has the lock, or MPSHM__NO_LOCKS when the kernel has no such locks (valgrind). */
+enum { MPSHM__NO_LOCKS = 1 };
+int mpshm__lock_byte(int control_fd, int at);
+void mpshm__unlock_byte(int control_fd, int at);
+/* 1 when another description has the lock. */
+int mpshm__byte_is_locked(int control_fd, int at);
+/* Take a free slot and lock its byte: its number, or -EUSERS. */
+int mpshm__take_slot(struct mpshm__control *control, int control_fd);
+/* Write the identity of process `pid` into its slot. */
+void mpshm__sign_slot(struct mpshm__slot *slot, int pid);
+/* 1 when the process of that slot lives. Only other processes may ask. */
+int mpshm__slot_lives(const struct mpshm__control *control, int control_fd, int slot);
+
+#endif

@@ -1,9 +1,0 @@
-/* The version, in one place: a test compares it with every pyproject. */
-#include "mpshm.h"
-
-#define MPSHM_VERSION "0.1.0"
-
-const char *mpshm_version(void)
-{
-    return MPSHM_VERSION;
-}

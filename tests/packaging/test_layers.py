@@ -1,0 +1,78 @@
+"""
+The layers of the code, as its includes show them.
+
+`libshm/src` has a folder for each subject. A subject may include headers of the subjects below it and of no other, so
+the includes of the subjects have no circle.
+"""
+
+from __future__ import annotations
+
+import re
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SRC = ROOT / "libshm" / "src"
+LONGEST = 400
+
+# From the bottom to the top; libshm/DESIGN.md draws the same.
+FLOORS = [
+    "platform",
+    "base",
+    "layout",
+    "segment",
+    "session",
+    "allocator",
+    "reference",
+    "heap",
+    "diagnostics",
+    "manager",
+]
+
+
+def included(path: Path) -> set[str]:
+    """Return the headers of libshm/src that a C file includes, relative to it."""
+    return {name for name in re.findall(r'(?m)^#include "(.+)"', path.read_text()) if (SRC / name).is_file()}
+
+
+def sources() -> list[Path]:
+    """Return every C file below libshm/src."""
+    return sorted(SRC.rglob("*.[ch]"))
+
+
+def test_each_subject_of_libshm_is_a_folder_on_the_list_of_floors() -> None:
+    assert {path.name for path in SRC.iterdir()} == set(FLOORS)
+
+
+def test_each_file_of_libshm_includes_only_its_own_floor_and_those_below() -> None:
+    wrong = [
+        f"{source.relative_to(SRC)} includes {name}"
+        for source in sources()
+        for name in included(source)
+        if FLOORS.index(name.split("/")[0]) > FLOORS.index(source.relative_to(SRC).parts[0])
+    ]
+    assert wrong == []
+
+
+def test_the_headers_of_libshm_include_each_other_without_a_circle() -> None:
+    graph = {str(path.relative_to(SRC)): included(path) for path in sources() if path.suffix == ".h"}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(f"include circle: {' -> '.join(error.args[1])}") from None
+
+
+def test_each_file_of_libshm_includes_every_header_by_its_folder() -> None:
+    plain = [
+        f"{path.relative_to(SRC)}: {name}"
+        for path in sources()
+        for name in re.findall(r'(?m)^#include "(.+)"', path.read_text())
+        if name != "mpshm.h" and not (SRC / name).is_file()
+    ]
+    assert plain == []
+
+
+def test_no_file_has_more_than_400_lines() -> None:
+    files = [*sources(), *ROOT.glob("packages/*/src/**/*.py")]
+    long = {str(f.relative_to(ROOT)): n for f in files if (n := len(f.read_text().splitlines())) > LONGEST}
+    assert long == {}
