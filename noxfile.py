@@ -340,7 +340,7 @@ def format_(session: nox.Session) -> None:
 
 
 def c_files() -> list[str]:
-    return [str(p) for pattern in ("libshm/**/*.[ch]", "packages/*/native/*.c") for p in sorted(ROOT.glob(pattern))]
+    return [str(p) for pattern in ("libshm/**/*.[ch]", "packages/*/native/*.[ch]") for p in sorted(ROOT.glob(pattern))]
 
 
 @nox.session(default=False)

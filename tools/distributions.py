@@ -1,8 +1,9 @@
 """Build the sdists and wheels of all packages for the upload: `nox -s build` puts them into dist/.
 
-Each wheel is made from its sdist. zig compiles mp-core's if ziglang is installed, against glibc 2.28;
-otherwise this machine's compiler does, against this machine's glibc; auditwheel gives it the tag that its symbols
-allow. All files inside have the time of the last commit, so the same sources give the same bytes.
+Each wheel is made from its sdist. Those of mp-core and mp-reductions are compiled, by zig against glibc 2.28 if ziglang
+is installed, otherwise by this machine's compiler against this machine's glibc; auditwheel gives each the tag that its
+symbols allow. The other wheels are pure Python. The time of the last commit is the time of everything inside, so the
+same sources give the same bytes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,10 @@ from tools.exports import exported, is_init_function, search_paths
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-all"]
+COMPILED = {
+    "mp_core": ["mp_core/_libshm.abi3.so", "mp_core/shm-manager"],
+    "mp_reductions": ["mp_reductions/_native.abi3.so"],
+}
 GLIBC = "2.28"  # of RHEL 8 and Debian 10; no maintained distribution is older
 
 
@@ -36,7 +41,7 @@ def run(*command: str, env: dict[str, str] | None = None) -> None:
 
 def compiler() -> str:
     """
-    Return the command that compiles mp-core.
+    Return the command that compiles C.
     """
     if importlib.util.find_spec("ziglang"):
         return f"{sys.executable} -m ziglang cc -target {platform.machine()}-linux-gnu.{GLIBC}"
@@ -71,29 +76,33 @@ def build(package: str, dist: Path, *only: str) -> None:
 
 def repair(dist: Path) -> None:
     """
-    Give mp-core's wheel the tag of the oldest system that it runs on.
+    Give each compiled wheel the tag of the oldest system that it runs on.
     """
-    (plain,) = dist.glob("mp_core-*-linux_*.whl")
-    run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(dist), str(plain), env=build_environment())
-    plain.unlink()
+    for package in COMPILED:
+        (plain,) = dist.glob(f"{package}-*-linux_*.whl")
+        run(sys.executable, "-m", "auditwheel", "repair", "--wheel-dir", str(dist), str(plain), env=build_environment())
+        plain.unlink()
 
 
-def check_native(wheel: Path) -> list[str]:
+def check_native(wheel: Path, compiled: list[str]) -> list[str]:
     """
-    Return the faults of the compiled part of *wheel*.
+    List the faults of the compiled files of *wheel*, which should be those named in *compiled*.
     """
     wrong = []
     with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         wrong += [f"it ships {name}" for name in names if Path(name).name.startswith("libshm")]
         libraries = [name for name in names if name.endswith(".so")]
-        if libraries != ["mp_core/_libshm.abi3.so"]:
+        if libraries != [name for name in compiled if name.endswith(".so")]:
             wrong.append(f"its shared libraries are {libraries}")
-        if "mp_core/shm-manager" not in names:
-            return [*wrong, "shm-manager is missing"]
-        if not archive.getinfo("mp_core/shm-manager").external_attr >> 16 & stat.S_IXUSR:
-            wrong.append("shm-manager is not executable")
-        for name in [*libraries, "mp_core/shm-manager"]:
+        programs = [name for name in compiled if not name.endswith(".so")]
+        missing = [f"{Path(name).name} is missing" for name in programs if name not in names]
+        if missing:
+            return [*wrong, *missing]
+        for name in programs:
+            if not archive.getinfo(name).external_attr >> 16 & stat.S_IXUSR:
+                wrong.append(f"{Path(name).name} is not executable")
+        for name in [*libraries, *programs]:
             path = Path(archive.extract(name, folder))
             wrong += [f"{name} looks for libraries in {where}" for where in search_paths(path)]
             names_shown = {symbol for symbol in exported(path) if not is_init_function(symbol)}
@@ -107,15 +116,22 @@ def check(dist: Path) -> None:
     Check all files in *dist* as PyPI, other systems and other Pythons will; end the program at a fault.
     """
     files = sorted(dist.iterdir())
-    (wheel,) = dist.glob("mp_core-*.whl")
-    wrong = check_native(wheel)
-    if "manylinux" not in wheel.name or "-cp311-abi3-" not in wheel.name:
-        wrong.append("its name has a narrower tag than manylinux and cp311-abi3")
+    wheels = {package: next(dist.glob(f"{package}-*.whl")) for package in COMPILED}
+    wrong = []
+    for package, wheel in wheels.items():
+        wrong += [f"{wheel.name}: {fault}" for fault in check_native(wheel, COMPILED[package])]
+        if "manylinux" not in wheel.name or "-cp311-abi3-" not in wheel.name:
+            wrong.append(f"{wheel.name}: its name promises too little")
+    wrong += [
+        f"{path.name} is not pure Python"
+        for path in dist.glob("*.whl")
+        if path not in wheels.values() and not path.name.endswith("-py3-none-any.whl")
+    ]
     if len(files) != 2 * len(PACKAGES):
         wrong.append(f"there are {len(files)} files in {dist} instead of {2 * len(PACKAGES)}")
     if wrong:
-        raise SystemExit(f"{wheel.name}: " + "; ".join(wrong))
-    run(sys.executable, "-m", "abi3audit", "--strict", str(wheel))
+        raise SystemExit("; ".join(wrong))
+    run(sys.executable, "-m", "abi3audit", "--strict", *map(str, wheels.values()))
     run(sys.executable, "-m", "twine", "check", "--strict", *map(str, files))
     for path in files:
         print(hashlib.sha256(path.read_bytes()).hexdigest()[:16], f"{path.stat().st_size:>8}", path.name)

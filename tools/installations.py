@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.distributions import PACKAGES
+from tools.distributions import COMPILED, PACKAGES
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ["3.11", "3.12", "3.13"]
@@ -136,14 +136,14 @@ def main() -> None:
         from_sdists(args.sdist, dist, work / "venv")
         return
     wanted = cells(args.python or PYTHONS, args.short)
-    (core,) = dist.glob("mp_core-*.whl")
+    compiled = sorted(path.name for package in COMPILED for path in dist.glob(f"{package}-*.whl"))
     for python in sorted({cell.python for cell in wanted}):
         download(python, work, dist, wanted)
     for cell in wanted:
         begun = time.monotonic()
         said = try_cell(cell, dist, work / f"wheels-{cell.python}", work / "venv")
         print(f"ok  {cell} ({time.monotonic() - begun:.0f} s): {said}", flush=True)
-    print(f"{len(wanted)} installations, all with {core.name}")
+    print(f"{len(wanted)} installations, all with {' and '.join(compiled)}")
 
 
 if __name__ == "__main__":

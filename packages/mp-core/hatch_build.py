@@ -1,7 +1,7 @@
 """Carry libshm into the sdist, compile it into the wheel.
 
-`libshm/` stands at the top of the repository, and inside an unpacked sdist. One recipe compiles it, its own Makefile:
-what its C tests tested is what the wheel links.
+`libshm/` is at the top of the repository, and inside an unpacked sdist. Its own Makefile compiles it, so the wheel
+links the code that the C tests have tested.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-# The stable ABI of 3.11 is the first that has the buffer protocol, which a Block needs.
+# The stable ABI of 3.11 is the first with the buffer protocol, which a Block needs.
 LIMITED_API = "0x030b0000"
+# Without a procedure linkage table, each call into the interpreter is one jump less.
+FLAGS = ["-fvisibility=hidden", "-std=gnu11", "-O2", "-Werror=implicit-function-declaration", "-fno-plt"]
 EXTENSION = "_libshm.abi3.so"
 MANAGER = "shm-manager"
 
 
 def header_as_cdef(header: str) -> str:
-    """The header is the cdef: plain C, so only the preprocessor lines have to go."""
+    """Return the header without its preprocessor lines: the rest is C that cffi can read."""
     return re.sub(r"(?m)^#.*$", "", header)
 
 
 def refuse_without_tools() -> None:
-    """Say at once, and before anything is begun, what this machine lacks to compile."""
+    """End the program if this machine cannot compile the library, before anything is begun."""
     if sys.platform != "linux":
         raise SystemExit(
             f"mp-core needs Linux so far, and this is {sys.platform}: libshm compiles here and has no shared memory yet"
@@ -69,7 +71,7 @@ def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
         sources=[str(source) for source in sorted(native.glob("*.c"))],
         include_dirs=[str(libshm / "include")],
         extra_objects=[str(build / "libshm.a")],
-        extra_compile_args=["-fvisibility=hidden", "-std=gnu11", "-O2", "-Werror=implicit-function-declaration"],
+        extra_compile_args=FLAGS,
         define_macros=[("Py_LIMITED_API", LIMITED_API)],
         libraries=["rt", "pthread", "dl"],
         py_limited_api=True,
@@ -93,7 +95,7 @@ class LibshmBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             for made, name in ((extension, EXTENSION), (manager, MANAGER)):
                 replacement = root / "src" / "mp_core" / f"{name}.new"
                 shutil.copy2(made, replacement)
-                replacement.rename(replacement.with_name(name))  # what is running keeps its old file
+                replacement.rename(replacement.with_name(name))  # running processes keep the old file
         else:
             build_data["force_include"][str(extension)] = f"mp_core/{EXTENSION}"
             build_data["force_include"][str(manager)] = f"mp_core/{MANAGER}"

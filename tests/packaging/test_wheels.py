@@ -1,4 +1,4 @@
-"""The compiled part exports no symbols of ours, and a machine that cannot compile it says so."""
+"""The compiled files export only init functions, and a build without a compiler says what is missing."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from mp_core import _libshm
-from tools.distributions import check_native
-from tools.exports import exported, is_init_function, search_paths
+from mp_reductions import _native
+from tools.distributions import COMPILED, check_native
+from tools.exports import exported, search_paths
 
 ROOT = Path(__file__).parents[2]
-CORE = ROOT / "packages" / "mp-core"
 LIBRARY = Path(_libshm.__file__)
 
 needs_binutils = pytest.mark.skipif(shutil.which("nm") is None, reason="nm is missing (binutils)")
@@ -25,9 +25,15 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="a C comp
 
 
 @needs_binutils
-def test_the_extension_exports_its_init_functions_and_nothing_else() -> None:
-    assert "PyInit__libshm" in exported(LIBRARY)
-    assert [name for name in exported(LIBRARY) if not is_init_function(name)] == []
+def test_each_extension_exports_its_init_functions_and_nothing_else() -> None:
+    assert exported(LIBRARY) == {"PyInit__libshm", "PyInit__block"}
+    assert exported(Path(_native.__file__)) == {"PyInit__native"}
+
+
+@needs_binutils
+def test_mp_core_knows_nothing_of_numpy_and_mp_reductions_has_no_engine_of_its_own() -> None:
+    assert b"numpy" not in LIBRARY.read_bytes().lower()
+    assert b"shm_open" not in Path(_native.__file__).read_bytes()
 
 
 def test_libshm_is_inside_the_extension_and_no_library_of_its_own() -> None:
@@ -56,17 +62,20 @@ def test_a_wheel_that_exports_too_much_is_refused(tmp_path: Path) -> None:
     open_library = compiled(tmp_path, "int PyInit__libshm, mpshm_leak;", "-Wl,-rpath,/home/of/a/machine")
     clean = compiled(tmp_path, "int PyInit__libshm;")
     good = {"mp_core/_libshm.abi3.so": clean, "mp_core/shm-manager": clean}
-    assert check_native(a_wheel(tmp_path / "good.whl", good)) == []
-    assert check_native(a_wheel(tmp_path / "open.whl", {**good, "mp_core/_libshm.abi3.so": open_library})) == [
+
+    def faults(name: str, members: dict[str, bytes], mode: int = 0o755) -> list[str]:
+        return check_native(a_wheel(tmp_path / name, members, mode), COMPILED["mp_core"])
+
+    assert faults("good.whl", good) == []
+    assert faults("open.whl", {**good, "mp_core/_libshm.abi3.so": open_library}) == [
         "mp_core/_libshm.abi3.so looks for libraries in /home/of/a/machine",
         "mp_core/_libshm.abi3.so exports ['mpshm_leak']",
     ]
-    assert check_native(a_wheel(tmp_path / "mode.whl", good, mode=0o644)) == ["shm-manager is not executable"]
-    ships = check_native(a_wheel(tmp_path / "ships.whl", {**good, "mp_core/libshm.so": clean}))
-    assert "it ships mp_core/libshm.so" in ships
-    assert check_native(a_wheel(tmp_path / "bare.whl", {"mp_core/_libshm.abi3.so": clean})) == [
-        "shm-manager is missing"
-    ]
+    assert faults("mode.whl", good, mode=0o644) == ["shm-manager is not executable"]
+    assert "it ships mp_core/libshm.so" in faults("ships.whl", {**good, "mp_core/libshm.so": clean})
+    assert faults("bare.whl", {"mp_core/_libshm.abi3.so": clean}) == ["shm-manager is missing"]
+    empty = a_wheel(tmp_path / "empty.whl", {"mp_reductions/__init__.py": b""})
+    assert check_native(empty, COMPILED["mp_reductions"]) == ["its shared libraries are []"]
 
 
 @needs_binutils
@@ -76,32 +85,38 @@ def test_search_paths_are_found(tmp_path: Path) -> None:
     assert search_paths(tmp_path / "a.so") == ["/a/folder"]
 
 
-BUILDS = [name for name in ("hatchling", "cffi", "setuptools") if importlib.util.find_spec(name) is None]
+BUILDS = [name for name in ("hatchling", "cffi", "setuptools", "numpy") if importlib.util.find_spec(name) is None]
 
 
 @pytest.mark.skipif(BUILDS != [], reason=f"{', '.join(BUILDS)} are not installed: nothing can be built here")
 @pytest.mark.parametrize(
-    ("tools", "compiler", "lacks", "remedy"),
+    ("package", "tools", "compiler", "lacks", "remedy"),
     [
-        (["make"], "/nonexistent/cc", "a C compiler ('/nonexistent/cc'; CC names another)", "gcc libc6-dev"),
-        (["make"], None, "a C compiler ('cc'; CC names another)", "gcc libc6-dev"),
-        (["cc"], None, "make", "make"),
-        ([], None, "make, a C compiler ('cc'; CC names another)", "make gcc libc6-dev"),
+        ("mp-core", ["make"], "/nonexistent/cc", "a C compiler ('/nonexistent/cc'; CC names another)", "gcc libc6-dev"),
+        ("mp-core", ["make"], None, "a C compiler ('cc'; CC names another)", "gcc libc6-dev"),
+        ("mp-core", ["cc"], None, "make", "make"),
+        ("mp-core", [], None, "make, a C compiler ('cc'; CC names another)", "make gcc libc6-dev"),
+        ("mp-reductions", [], None, "a C compiler ('cc'; CC names another)", "gcc libc6-dev"),
     ],
 )
 def test_a_build_without_tools_ends_in_one_message(
-    tmp_path: Path, tools: list[str], compiler: str | None, lacks: str, remedy: str
+    tmp_path: Path, package: str, tools: list[str], compiler: str | None, lacks: str, remedy: str
 ) -> None:
     for tool in tools:
         (tmp_path / tool).symlink_to("/bin/true")
     env = {"PATH": str(tmp_path), **({"CC": compiler} if compiler else {})}
     program = "import sys; from hatchling.build import build_wheel; build_wheel(sys.argv[1])"
     done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path)], cwd=CORE, env=env, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", program, str(tmp_path)],
+        cwd=ROOT / "packages" / package,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     assert done.returncode == 1
     assert done.stderr == (
-        f"mp-core is compiled from source here, and this is missing: {lacks}. "
+        f"{package} is compiled from source here, and this is missing: {lacks}. "
         f"On Debian or Ubuntu: apt-get install {remedy}\n"
     )
     assert list(tmp_path.glob("*.whl")) == []

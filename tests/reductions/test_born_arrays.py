@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import pickle
-import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
@@ -25,7 +24,6 @@ from support.waiting import until
 from test_properties import kinds, scalars
 
 import mp_all as mp
-from mp_reductions import numpy_allocator
 
 pytestmark = pytest.mark.usefixtures("strategy")
 
@@ -52,32 +50,26 @@ def sent(a: Any) -> Any:
     return ForkingPickler.loads(ForkingPickler.dumps(a))
 
 
-# ---- NumPy's table ----
+# ---- NumPy's handler ----
 
 
-def test_the_places_in_numpys_table_are_those_of_its_header() -> None:
-    header = (Path(np.get_include()) / "numpy" / "__multiarray_api.h").read_text()
-    places = {
-        name: int(re.search(rf"#define {name} .*?PyArray_API\[(\d+)\]", header, re.DOTALL)[1])  # type: ignore[index]
-        for name in ("PyDataMem_SetHandler", "PyDataMem_GetHandler", "PyDataMem_DefaultHandler")
-    }
-    assert places == {
-        "PyDataMem_SetHandler": numpy_allocator.SET_HANDLER,
-        "PyDataMem_GetHandler": numpy_allocator.GET_HANDLER,
-        "PyDataMem_DefaultHandler": numpy_allocator.DEFAULT_HANDLER,
-    }
-
-
-def test_numpy_is_asked_for_nothing_before_the_allocator_is(tmp_path: Path) -> None:
+def test_the_handler_is_numpys_own_until_the_allocator_is_used(tmp_path: Path) -> None:
     program = """
-        import mp_all as mp
-        from mp_reductions import born, numpy_allocator
         import numpy as np
+        from mp_reductions import _native
 
-        assert numpy_allocator._handlers is None and not born.ever
+        own = _native.get_handler()
+
+        import mp_all as mp
+        from mp_reductions import born
+
+        assert _native.get_handler() is own and not born.ever
         mp.uninstall_shared_allocator()
-        assert numpy_allocator._handlers is None and not born.ever
+        assert _native.get_handler() is own and not born.ever
         assert not mp.is_shared(np.ones(100_000))
+        with mp.shared_allocator():
+            assert _native.get_handler() is _native.shared_handler() is not own
+        assert _native.get_handler() is own
     """
     assert succeeded(run_script(tmp_path, program)) == ""
 

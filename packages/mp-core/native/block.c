@@ -1,14 +1,15 @@
-/* The Python type under mp_core.Block: one hold on a block, offered through the buffer protocol.
+/* The module mp_core._block and the type under mp_core.Block: one reference to a block, with the
+ * buffer protocol.
  *
- * Why this is not cffi: until 3.12 only a C type can offer the buffer protocol, and an ndarray over
- * a Block keeps exactly this object alive. It lives in the same shared library as the cffi binding,
- * as a second module, so that both use one copy of libshm.
+ * The type is not made with cffi: before Python 3.12 only a C type can have the buffer protocol,
+ * and an ndarray over a Block keeps exactly this object alive. The module is in the same shared
+ * library as the cffi binding, so both use one copy of libshm.
  *
- * Note [The interpreter's lock and ours]
- *   libshm has one lock per process. Who waits for the manager holds it, and has let go of the
- *   interpreter's lock. Who holds the interpreter's lock never waits for ours: a call that may not
- *   wait is refused (and made again without the interpreter's lock), and a release that finds our
- *   lock taken is left for the one who has it. */
+ * Note [The GIL and libshm's lock]
+ *   libshm has one lock per process. A thread that waits for the manager holds that lock and has
+ *   released the GIL. A thread that holds the GIL never waits for libshm's lock: a call with
+ *   MPSHM_NOWAIT fails with -EAGAIN and is repeated without the GIL, and a release that finds the
+ *   lock taken is left to the thread that holds it. */
 #include <errno.h>
 
 #include "native.h"
@@ -42,7 +43,7 @@ static PyObject *allocate(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OiKp:allocate", &type, &strategy, &nbytes, &zeroed))
         return NULL;
     int flags = zeroed ? MPSHM_ZEROED : 0;
-    if (nbytes < MP_TAKES_A_WHILE)
+    if (nbytes < MP_RELEASE_GIL_BYTES)
         rc = mpshm_block_allocate(strategy, nbytes, flags | MPSHM_NOWAIT, &block);
     if (rc == -EAGAIN) {
         Py_BEGIN_ALLOW_THREADS rc = mpshm_block_allocate(strategy, nbytes, flags, &block);
@@ -51,9 +52,9 @@ static PyObject *allocate(PyObject *module, PyObject *args)
     return rc < 0 ? PyLong_FromLong(rc) : mp_wrap(type, &block);
 }
 
-/* ---- travelling ---- */
+/* ---- pickling ---- */
 
-/* setup(block_type): the class that claims become */
+/* setup(block_type): the class of received blocks */
 static PyObject *setup(PyObject *module, PyObject *type)
 {
     (void)module;
@@ -63,7 +64,7 @@ static PyObject *setup(PyObject *module, PyObject *type)
     Py_RETURN_NONE;
 }
 
-/* set_strategy(number): for what is moved from now on */
+/* set_strategy(number): the strategy for blocks that C code allocates from now on */
 static PyObject *set_strategy(PyObject *module, PyObject *number)
 {
     (void)module;
@@ -74,16 +75,19 @@ static PyObject *set_strategy(PyObject *module, PyObject *number)
     Py_RETURN_NONE;
 }
 
-/* (what is at `name`, (a handle to the block,)) */
+/* (the module's function `name`, (a handle of the block,)) */
 static PyObject *reduce(PyObject *module, PyObject *block, int flags, PyObject **kept,
                         const char *name)
 {
     if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
         ((Buffer *)block)->block.segment == NULL)
-        return PyErr_Format(PyExc_ValueError, "a Block was expected, and one that was allocated");
-    if (*kept == NULL) /* looked up once: the module lives as long as the process */
+        return PyErr_Format(PyExc_ValueError,
+                            "an allocated mp_core.Block was expected, not %R; make one with "
+                            "mp_core.Block(nbytes)",
+                            block);
+    if (*kept == NULL) /* kept for the process's lifetime, as the module is */
         *kept = PyObject_GetAttrString(module, name);
-    PyObject *handle = *kept ? mp_claim_on(&((Buffer *)block)->block, flags) : NULL;
+    PyObject *handle = *kept ? mp_make_handle(&((Buffer *)block)->block, flags) : NULL;
     return handle ? Py_BuildValue("O(N)", *kept, handle) : NULL;
 }
 
@@ -104,22 +108,23 @@ static PyObject *reduce_copy(PyObject *module, PyObject *block)
 PyDoc_STRVAR(
     rebuild_block_doc,
     "rebuild_block(handle, /)\n--\n\n"
-    "Claim the `Block` that a handle (56 bytes) speaks of.\n\n"
-    "Raises `ValueError` when the handle is damaged, and `ReceiveError` when it was claimed "
-    "before, "
-    "when its memory is gone, or when this process cannot meet the memory (no descriptor left, "
-    "say).");
+    "Receive the `Block` of a handle (56 bytes).\n\n"
+    "Raises `ValueError` if the handle is damaged, and `ReceiveError` if it was received before, "
+    "if its memory is gone, or if this process cannot attach the memory (it may have no "
+    "descriptor left).");
 PyDoc_STRVAR(
     rebuild_copy_doc,
     "rebuild_copy(handle, /)\n--\n\n"
-    "As `rebuild_block` for bytes that were copied for this receiver alone: where they cannot be "
-    "shared, a bytearray with them.");
-PyDoc_STRVAR(reduce_block_doc, "reduce_block(block, /)\n--\n\n"
-                               "The pickle of a `Block`: a claim on it, for one receiver.");
+    "Receive a block whose bytes were copied for this receiver alone.\n\n"
+    "Returns a `Block`, or a bytearray of the same bytes if this process cannot share memory. "
+    "Raises as `rebuild_block` does.");
+PyDoc_STRVAR(reduce_block_doc,
+             "reduce_block(block, /)\n--\n\n"
+             "Reduce a `Block` to a handle with an in-flight reference, for one receiver.");
 PyDoc_STRVAR(
     loads_doc,
     "loads(data, /, **options)\n--\n\n"
-    "`pickle.loads` for a message. One that fails takes the memory of its blocks with it.");
+    "Unpickle a message as `pickle.loads` does; if that fails, free the blocks it carries.");
 
 /* find(type, address) -> object of type, or -errno as an int */
 static PyObject *find(PyObject *module, PyObject *args)
@@ -139,26 +144,37 @@ static PyObject *find(PyObject *module, PyObject *args)
     return rc < 0 ? PyLong_FromLong(rc) : mp_wrap(type, &block);
 }
 
+int mp_heap_block_at(const void *address, mpshm_block *block)
+{
+    int rc = mpshm_block_at(address, MPSHM_NOWAIT, block);
+
+    if (rc == -EAGAIN) {
+        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_at(address, 0, block);
+        Py_END_ALLOW_THREADS
+    }
+    return rc;
+}
+
 static PyMethodDef functions[] = {
     {"allocate", allocate, METH_VARARGS, NULL},
     {"find", find, METH_VARARGS, NULL},
     {"setup", setup, METH_O, NULL},
-    {"setup_receiving", mp_setup_receiving, METH_VARARGS, NULL},
-    {"loads", (PyCFunction)(void (*)(void))mp_loads, METH_FASTCALL | METH_KEYWORDS, loads_doc},
+    {"setup_receiving", mp_py_setup_receiving, METH_VARARGS, NULL},
+    {"loads", (PyCFunction)(void (*)(void))mp_py_loads, METH_FASTCALL | METH_KEYWORDS, loads_doc},
     {"set_strategy", set_strategy, METH_O, NULL},
-    {"rebuild_block", mp_rebuild_block, METH_O, rebuild_block_doc},
-    {"rebuild_copy", mp_rebuild_copy, METH_O, rebuild_copy_doc},
+    {"rebuild_block", mp_py_rebuild_block, METH_O, rebuild_block_doc},
+    {"rebuild_copy", mp_py_rebuild_copy, METH_O, rebuild_copy_doc},
     {"reduce_block", reduce_block, METH_O, reduce_block_doc},
     {"reduce_copy", reduce_copy, METH_O, NULL},
-    {"discard", mp_discard, METH_O, NULL},
-    {"inject", mp_inject, METH_O, NULL},
-    {"peer", mp_peer, METH_O, NULL},
-    {"message_begin", mp_message_begin, METH_O, NULL},
-    {"message_begin_by_value", mp_message_begin_by_value, METH_NOARGS, NULL},
-    {"by_value", mp_goes_by_value, METH_NOARGS, NULL},
-    {"share", mp_share, METH_O, NULL},
-    {"message_end", mp_message_end, METH_O, NULL},
-    {"copied_bytes", mp_copied_bytes, METH_O, NULL},
+    {"discard", mp_py_discard, METH_O, NULL},
+    {"inject", mp_py_inject, METH_O, NULL},
+    {"peer", mp_py_peer, METH_O, NULL},
+    {"message_begin", mp_py_message_begin, METH_O, NULL},
+    {"message_begin_by_value", mp_py_message_begin_by_value, METH_NOARGS, NULL},
+    {"by_value", mp_py_by_value, METH_NOARGS, NULL},
+    {"share", mp_py_share, METH_O, NULL},
+    {"message_end", mp_py_message_end, METH_O, NULL},
+    {"copied_bytes", mp_py_copied_bytes, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -180,8 +196,8 @@ static int buffer_get(PyObject *op, Py_buffer *view, int flags)
     return PyBuffer_FillInfo(view, op, block->data, (Py_ssize_t)block->nbytes, 0, flags);
 }
 
-/* One that was made by object.__new__ and not by allocate or claim. */
-static PyObject *hollow(void)
+/* object.__new__ makes a Block without memory. */
+static PyObject *refuse_empty(void)
 {
     PyErr_SetString(PyExc_ValueError, "this block was never allocated; use mp_core.Block(nbytes)");
     return NULL;
@@ -191,7 +207,7 @@ static PyObject *buffer_others(PyObject *op, PyObject *unused)
 {
     (void)unused;
     if (((Buffer *)op)->block.segment == NULL)
-        return hollow();
+        return refuse_empty();
     return PyLong_FromLong(mpshm_block_others(&((Buffer *)op)->block));
 }
 
@@ -199,7 +215,7 @@ static PyObject *buffer_revoke(PyObject *op, PyObject *unused)
 {
     (void)unused;
     if (((Buffer *)op)->block.segment == NULL)
-        return hollow();
+        return refuse_empty();
     mpshm_block_revoke(&((Buffer *)op)->block);
     Py_RETURN_NONE;
 }
@@ -220,25 +236,26 @@ static PyObject *buffer_strategy(PyObject *op, void *closure)
 {
     (void)closure;
     if (((Buffer *)op)->block.segment == NULL)
-        return hollow();
+        return refuse_empty();
     return PyLong_FromLong(mpshm_block_strategy(&((Buffer *)op)->block));
 }
 
 static PyMethodDef buffer_methods[] = {
-    {"_revoke", buffer_revoke, METH_NOARGS, "Take back every claim that nobody has made yet."},
-    {"_others", buffer_others, METH_NOARGS, "How many others want this block."},
+    {"_revoke", buffer_revoke, METH_NOARGS, "Revoke the block's messages that are in flight."},
+    {"_others", buffer_others, METH_NOARGS,
+     "Count other processes with this block, and messages in flight."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyGetSetDef buffer_getset[] = {
     {"nbytes", buffer_nbytes, NULL, "Usable bytes.", NULL},
-    {"_address", buffer_address, NULL, "Where the first byte lies in this process.", NULL},
+    {"_address", buffer_address, NULL, "The address of the first byte in this process.", NULL},
     {"_strategy", buffer_strategy, NULL, "The strategy's number.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyType_Slot buffer_slots[] = {
-    {Py_tp_doc, "One hold on a block of shared memory, through the buffer protocol."},
+    {Py_tp_doc, "One reference to a block of shared memory, with the buffer protocol."},
     {Py_tp_dealloc, buffer_dealloc},
     {Py_tp_methods, buffer_methods},
     {Py_tp_getset, buffer_getset},
@@ -256,8 +273,13 @@ static PyType_Spec buffer_spec = {
 static int block_exec(PyObject *module)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, &buffer_spec, NULL);
+    PyObject *capsule = mp_api_capsule();
     int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "Buffer", type);
+
+    if (rc == 0)
+        rc = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "c_api", capsule);
     Py_XDECREF(type);
+    Py_XDECREF(capsule);
     return rc;
 }
 

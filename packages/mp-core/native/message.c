@@ -1,21 +1,20 @@
-/* The message that a thread is pickling: what it has claimed so far, and how much it carries
- * itself.
+/* The message that a thread is pickling: its in-flight references so far, and the array bytes that
+ * it carries itself.
  *
  *   begin()            pickle the objects one by one                          end()
- *     |   array 1: a claim --> handle 1    array 2: in the message, 8 KiB       |
+ *     |   array 1: a block --> handle 1    array 2: in the message, 8 KiB       |
  *     |   array 3: cannot be pickled -------------------------------------------+--> [handle 1]
  *
- * Memory waits for whoever makes a claim. When pickling fails nobody ever will, so who began the
- * message makes its claims himself and drops them.
+ * An in-flight reference keeps memory until a process receives it. If pickling fails, no process
+ * will; so the sender asks for the handles of the failed message and discards them.
  *
- * Messages nest, since a reducer may pickle something of its own, and each thread has its own. What
- * ends well is its maker's business alone, unless the one around it was begun to adopt it: who
- * sends a message must know its claims after it was pickled. A claim made outside of any message
- * (an object pickled by a bare ForkingPickler) is nobody's.
+ * Each thread has its own message. Messages nest, because a reducer may pickle objects of its own.
+ * A message that ended well is left to its caller, unless the enclosing message adopts handles: a
+ * send has to know the handles after pickling too. A reference made outside of any message (an
+ * object pickled by a bare ForkingPickler) is not tracked.
  *
- * A message may have to go by value: its receiver cannot share memory, or this process has been
- * told not to. So do the messages inside it. Reducers ask mp_by_value() and leave an array to
- * NumPy. */
+ * A message goes by value if its receiver cannot share memory or this process was told not to. The
+ * messages nested in it do so too. Reducers then leave the array to NumPy. */
 #include <stdatomic.h>
 
 #include "native.h"
@@ -24,14 +23,14 @@ struct message {
     struct message *outer;
     PyObject *handles; /* a list, or NULL before the first */
     size_t carried;
-    int adopts;
+    int adopts; /* the handles of messages nested in it that ended well */
     int by_value;
 };
 
 static _Thread_local struct message *current;
-static int sharing_is_off; /* of this process, as set_sharing() says */
+static int sharing_is_off; /* in this process, by set_sharing() */
 
-int mp_by_value(void)
+int mp_goes_by_value(void)
 {
     return current != NULL ? current->by_value : sharing_is_off;
 }
@@ -43,35 +42,36 @@ static PyObject *begin(int adopts, int by_value)
     if (message == NULL)
         return PyErr_NoMemory();
     message->adopts = adopts;
-    message->by_value = by_value || mp_by_value();
+    message->by_value = by_value || mp_goes_by_value();
     message->outer = current;
     current = message;
     return PyBool_FromLong(message->by_value);
 }
 
-/* message_begin(adopts) -> does it go by value? */
-PyObject *mp_message_begin(PyObject *module, PyObject *adopts)
+/* message_begin(adopts) -> whether the message goes by value */
+PyObject *mp_py_message_begin(PyObject *module, PyObject *adopts)
 {
     (void)module;
     return begin(adopts == Py_True, 0);
 }
 
 /* message_begin_by_value() */
-PyObject *mp_message_begin_by_value(PyObject *module, PyObject *unused)
+PyObject *mp_py_message_begin_by_value(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
     return begin(1, 1);
 }
 
-/* by_value() -> does what this thread is pickling go by value? */
-PyObject *mp_goes_by_value(PyObject *module, PyObject *unused)
+/* by_value() -> whether the message that this thread is pickling goes by value */
+PyObject *mp_py_by_value(PyObject *module, PyObject *unused)
 {
     (void)module, (void)unused;
-    return PyBool_FromLong(mp_by_value());
+    return PyBool_FromLong(mp_goes_by_value());
 }
 
-/* share(on): may messages of this process share memory? Returns whether they might before. */
-PyObject *mp_share(PyObject *module, PyObject *on)
+/* share(on): set whether messages of this process share memory, None to leave it; returns the value
+ * before. */
+PyObject *mp_py_share(PyObject *module, PyObject *on)
 {
     int before = !sharing_is_off;
     (void)module;
@@ -81,8 +81,8 @@ PyObject *mp_share(PyObject *module, PyObject *on)
     return PyBool_FromLong(before);
 }
 
-/* message_end(ended well) -> the handles that its claims are in, or None */
-PyObject *mp_message_end(PyObject *module, PyObject *well)
+/* message_end(ended well) -> a list of its handles, or None */
+PyObject *mp_py_message_end(PyObject *module, PyObject *well)
 {
     struct message *message = current;
     (void)module;
@@ -103,7 +103,7 @@ PyObject *mp_message_end(PyObject *module, PyObject *well)
     Py_RETURN_NONE;
 }
 
-PyObject *mp_claim_on(const mpshm_block *block, int flags)
+PyObject *mp_make_handle(const mpshm_block *block, int flags)
 {
     unsigned char bytes[MPSHM_HANDLE_SIZE];
     PyObject *handle;
@@ -111,9 +111,9 @@ PyObject *mp_claim_on(const mpshm_block *block, int flags)
     if (current != NULL && current->by_value)
         return PyErr_Format(PyExc_TypeError, "this message goes by value, because its receiver "
                                              "cannot share memory or set_sharing(False) was "
-                                             "said, and a Block, a Lease or device memory cannot: "
-                                             "send bytes(block) or an array instead");
-    /* The object comes first: without memory for it there must be no claim. */
+                                             "called, and a Block, a Lease or device memory "
+                                             "cannot: send bytes(block) or an array instead");
+    /* Make the list first: without memory for it there must be no in-flight reference. */
     if (current != NULL && current->handles == NULL && (current->handles = PyList_New(0)) == NULL)
         return NULL;
     mpshm_block_send(block, flags, bytes);
@@ -128,7 +128,7 @@ PyObject *mp_claim_on(const mpshm_block *block, int flags)
 
 int mp_message_has_room(size_t nbytes, size_t limit)
 {
-    /* What is no larger than a few handles gains nothing by a block. */
+    /* An array no larger than a few handles gains nothing from a block. */
     enum { ALWAYS = 256 };
 
     if (nbytes > limit)
@@ -145,17 +145,17 @@ int mp_message_has_room(size_t nbytes, size_t limit)
 
 static atomic_ullong copied;
 
-unsigned long long mp_copied(unsigned long long nbytes)
+unsigned long long mp_count_copied(unsigned long long nbytes)
 {
     return atomic_fetch_add_explicit(&copied, nbytes, memory_order_relaxed) + nbytes;
 }
 
-/* copied_bytes(more) -> the sum with `more` added */
-PyObject *mp_copied_bytes(PyObject *module, PyObject *more)
+/* copied_bytes(more): add `more`; returns the sum */
+PyObject *mp_py_copied_bytes(PyObject *module, PyObject *more)
 {
     (void)module;
     unsigned long long nbytes = PyLong_AsUnsignedLongLong(more);
     if (PyErr_Occurred())
         return NULL;
-    return PyLong_FromUnsignedLongLong(mp_copied(nbytes));
+    return PyLong_FromUnsignedLongLong(mp_count_copied(nbytes));
 }

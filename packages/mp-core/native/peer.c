@@ -1,12 +1,12 @@
-/* Who is at the other end of a descriptor, as far as the kernel tells. */
+/* The process at the other end of a socket, as far as the kernel tells. */
 #define _GNU_SOURCE
 #include <sys/socket.h>
 
 #include "native.h"
 
-/* peer(fd) -> (address family, pid): family -1 when `fd` is no socket, pid 0 when it is not known.
- * No descriptor is made, and the socket stays as it is. */
-PyObject *mp_peer(PyObject *module, PyObject *number)
+/* peer(fd) -> (address family, pid): family -1 if `fd` is not a socket, pid 0 if it is unknown.
+ * No descriptor is made, and the socket does not change. */
+PyObject *mp_py_peer(PyObject *module, PyObject *number)
 {
     struct sockaddr_storage name;
     socklen_t len = sizeof(name);

@@ -1,25 +1,26 @@
-/* Receiving: what a handle becomes, and what becomes of a message that cannot be received.
+/* Receiving: from a handle to a block, and the cleanup after a message that cannot be received.
  *
  * Note [A receive that fails]
- *   A message that cannot be unpickled is lost to its receiver, so the memory of all its handles
- * has to go with it. Some of them have been received before the error; their bits may stand for
- * later messages by now, so those must not be touched. loads() therefore remembers what was
- * received while it ran, and discards the others. pickle writes a handle in one piece, behind the
- * opcode of short bytes and its length; a checksum tells it from other bytes.
+ *   A message that cannot be unpickled is lost to its receiver, so the blocks of all its handles
+ *   have to be freed. Some handles were received before the error, and their bits in the in-flight
+ *   mask may stand for later messages by now; those must not be touched. loads() therefore
+ *   remembers the handles received while it runs, and discards the others. pickle writes a handle
+ *   in one piece, after the opcode for short bytes and a length; a checksum tells a handle from
+ *   other bytes.
  *
- *   Threads have a list of their own. Unpickling may nest, and the list is emptied with the
- * outermost message: to remember too much only means that something is discarded when the tree
- * ends. */
+ *   Each thread has its own list. Unpickling may nest, and the list is emptied with the outermost
+ *   message. A handle that is remembered for too long is only discarded later, when the session
+ *   ends. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <string.h>
 
 #include "native.h"
 
-static PyObject *unpickle; /* pickle.loads, or what has taken its place */
+static PyObject *unpickle; /* pickle.loads, or its replacement */
 static PyObject *on_refusal, *on_private, *on_failure;
 
-/* ---- what this thread has received while it unpickles ---- */
+/* ---- the handles that this thread has received while it unpickles ---- */
 
 enum { FEW = 16 };
 
@@ -27,10 +28,10 @@ static _Thread_local struct {
     unsigned depth;
     size_t count, room;
     uint64_t few[FEW], *more;
-    int lost; /* there was no memory to remember one, so nothing may be discarded */
+    int incomplete; /* no memory to remember one, so nothing may be discarded */
 } received;
 
-/* The last word of a handle is a hash of all the others. */
+/* The last word of a handle is a hash of the others. */
 static uint64_t key_of(const char *handle)
 {
     uint64_t key;
@@ -50,7 +51,7 @@ static void remember(const char *handle)
         size_t room = received.room ? received.room * 2 : 64;
         uint64_t *more = PyMem_Realloc(received.more, room * sizeof(*more));
         if (more == NULL) {
-            received.lost = 1;
+            received.incomplete = 1;
             return;
         }
         received.more = more;
@@ -66,7 +67,7 @@ static int is_remembered(const char *handle)
     for (size_t i = 0; i < received.count; i++)
         if ((i < FEW ? received.few[i] : received.more[i - FEW]) == key)
             return 1;
-    return received.lost;
+    return received.incomplete;
 }
 
 static void leave(void)
@@ -79,7 +80,7 @@ static void leave(void)
         received.more = NULL;
         received.room = 0;
     }
-    received.lost = 0;
+    received.incomplete = 0;
 }
 
 static void discard(const char *handle)
@@ -92,7 +93,7 @@ static void discard(const char *handle)
     Py_END_ALLOW_THREADS
 }
 
-/* Each handle in the message that was not received. */
+/* Discard each handle in the message that was not received. */
 static void discard_rest(PyObject *message)
 {
     static const char opcode[2] = {'C', MPSHM_HANDLE_SIZE}; /* SHORT_BINBYTES, length */
@@ -118,7 +119,8 @@ static void discard_rest(PyObject *message)
     PyBuffer_Release(&view);
 }
 
-/* An exception is set: what takes the message's place, or NULL with what is to be raised. */
+/* Called with an exception set. Returns an object in place of the message, or NULL with the
+ * exception to raise. */
 static PyObject *failed(PyObject *message)
 {
     PyObject *type, *error, *traceback, *instead;
@@ -140,8 +142,8 @@ static PyObject *failed(PyObject *message)
     return instead;
 }
 
-/* loads(data, /, **options), in place of pickle.loads in ForkingPickler */
-PyObject *mp_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+/* loads(data, /, **options): replaces pickle.loads in ForkingPickler */
+PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     PyObject *object = NULL;
     (void)module;
@@ -167,10 +169,11 @@ PyObject *mp_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs, Py
     return object;
 }
 
-/* setup_receiving(unpickle, on_refusal, on_private, on_failure): what messages are unpickled by;
- * what is called with (errno, handle) to raise an error, with (number of bytes, errno) when bytes
- * are taken by value, and with (message, error) when unpickling fails. None leaves one as it is. */
-PyObject *mp_setup_receiving(PyObject *module, PyObject *args)
+/* setup_receiving(unpickle, on_refusal, on_private, on_failure): set the function that unpickles
+ * messages, and the functions called with (errno, handle) to raise an error, with (number of bytes,
+ * errno) after bytes were taken by value, and with (message, error) after unpickling failed. None
+ * leaves one as it is. */
+PyObject *mp_py_setup_receiving(PyObject *module, PyObject *args)
 {
     PyObject *given[4];
     PyObject **kept[4] = {&unpickle, &on_refusal, &on_private, &on_failure};
@@ -189,10 +192,10 @@ PyObject *mp_setup_receiving(PyObject *module, PyObject *args)
 
 /* ---- one handle ---- */
 
-static int injected; /* what receiving a block fails with, for tests */
+static int injected; /* -errno that receiving a block fails with, for tests */
 
-/* inject(errno): let each block be refused with it from now on; 0 ends that. For tests. */
-PyObject *mp_inject(PyObject *module, PyObject *number)
+/* inject(errno): let each receive fail with it from now on; 0 ends that. For tests. */
+PyObject *mp_py_inject(PyObject *module, PyObject *number)
 {
     (void)module;
     injected = -(int)PyLong_AsLong(number);
@@ -214,11 +217,11 @@ PyObject *mp_receive_block(PyObject *handle, int *rc)
               ? injected
               : mpshm_block_receive((unsigned char *)bytes, (size_t)len, MPSHM_NOWAIT, &block);
     if (*rc == -EAGAIN && injected == 0) {
-        Py_BEGIN_ALLOW_THREADS /* the handle is the caller's, so it stays */
+        Py_BEGIN_ALLOW_THREADS /* the caller has a reference to the handle */
             *rc = mpshm_block_receive((unsigned char *)bytes, (size_t)len, 0, &block);
         Py_END_ALLOW_THREADS
     }
-    /* What was used before is somebody else's by now, maybe: never to be discarded. */
+    /* The bit of a stale handle may stand for another message by now: never discard it. */
     if (*rc == 0 || *rc == -ESTALE)
         remember(bytes);
     return *rc == 0 ? mp_wrap(mp_block_type, &block) : NULL;
@@ -261,7 +264,7 @@ PyObject *mp_refuse(PyObject *handle, int rc)
 }
 
 /* rebuild_block(handle) -> Block */
-PyObject *mp_rebuild_block(PyObject *module, PyObject *handle)
+PyObject *mp_py_rebuild_block(PyObject *module, PyObject *handle)
 {
     int rc;
     PyObject *block = mp_receive_block(handle, &rc);
@@ -271,7 +274,7 @@ PyObject *mp_rebuild_block(PyObject *module, PyObject *handle)
 }
 
 /* rebuild_copy(handle) -> Block, or a bytearray with the same bytes */
-PyObject *mp_rebuild_copy(PyObject *module, PyObject *handle)
+PyObject *mp_py_rebuild_copy(PyObject *module, PyObject *handle)
 {
     int rc;
     PyObject *block = mp_receive_block(handle, &rc);
@@ -290,9 +293,9 @@ PyObject *mp_rebuild_copy(PyObject *module, PyObject *handle)
     return mp_refuse(handle, rc);
 }
 
-/* discard(handle): nobody will receive it. One that was received, or is damaged, changes nothing.
- */
-PyObject *mp_discard(PyObject *module, PyObject *handle)
+/* discard(handle): drop its in-flight reference. A handle that was received, or is damaged, changes
+ * nothing. */
+PyObject *mp_py_discard(PyObject *module, PyObject *handle)
 {
     char *bytes;
     Py_ssize_t len;

@@ -1,8 +1,8 @@
-"""The seam: the only module that touches the compiled library.
+"""Load the compiled library: the only module of mp_core that imports it.
 
-`ffi` and `lib` are cffi's view of libshm. What is beyond cffi is written by hand (`native/`) and is in the same file,
-as modules of their own: `_block`, whose functions are these, and what `compiled` finds for others. `check` turns a
-`-errno` into the `OSError` that it stands for.
+`ffi` and `lib` are cffi's view of libshm. The other functions come from the module `_block`, which is written by hand
+(`native/`) and compiled into the same file, so both use one copy of libshm. `c_api` is a capsule with the C functions
+that other compiled packages use (`native/mp_core.h`). `check` raises the `OSError` of a `-errno`.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ __all__ = [
     "Buffer",
     "allocate",
     "by_value",
+    "c_api",
     "check",
-    "compiled",
     "copied_bytes",
     "discard",
     "ffi",
@@ -65,28 +65,24 @@ def _same_version() -> None:
         )
 
 
-def compiled(name: str) -> Any:
-    """
-    The module *name* ("package.module"), which lives in the same file, so that all use one copy of libshm.
-
-    >>> compiled("mp_core._block").Buffer is Buffer
-    True
-    """
-    if name not in sys.modules:
-        loader = ExtensionFileLoader(name, _libshm.__file__)
-        spec = importlib.util.spec_from_file_location(name, _libshm.__file__, loader=loader)
-        assert spec is not None
-        module = importlib.util.module_from_spec(spec)
-        loader.exec_module(module)
-        sys.modules[name] = module  # its functions are pickled by that name
-    return sys.modules[name]
+def _load_block() -> Any:
+    """Load the second module in the file of `_libshm`; the import system finds only the one that the file names."""
+    name = "mp_core._block"
+    loader = ExtensionFileLoader(name, _libshm.__file__)
+    spec = importlib.util.spec_from_file_location(name, _libshm.__file__, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    sys.modules[name] = module  # its functions are pickled by that name
+    return module
 
 
 _same_version()
 _manager = os.path.join(os.path.dirname(_libshm.__file__), "shm-manager")
 check(lib.mpshm_set_manager(os.fsencode(_manager)), "the path of shm-manager")
 
-_block = compiled("mp_core._block")
+_block = _load_block()
+c_api = _block.c_api  # PyCapsule_Import finds it under "mp_core._native.c_api"
 Buffer: type = _block.Buffer
 allocate = _block.allocate
 find = _block.find

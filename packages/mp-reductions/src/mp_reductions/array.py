@@ -12,13 +12,13 @@ Note [The ways of an array]
 A Block is pickled as an object of its own, so two views of one base in one message meet in pickle's memo and
 stand on one Block again when they arrive.
 
-Note [Plain arrays]
--------------------
+Note [The fast path]
+--------------------
 Nearly every array that is sent is C-contiguous, aligned, writable and of one of the dtypes that are a single object
-per process, with a character of its own ('d', 'i', '?'). Such an array is *plain*: a character and a shape say all
-about it, and it takes the same ways by a short cut in C (`_plain`, compiled in mp-core), which is what makes a
-message with a thousand small arrays cheap. A dtype that only equals one of them (it has metadata, say, which NumPy's
-== does not see) is not plain. All others, and what goes wrong, come to `reduce_ndarray` here.
+per process, with a character of its own ('d', 'i', '?'). That character and the shape describe such an array
+completely, and it takes the same ways in C (`native/fast_path.c`), which makes a message with a thousand small arrays
+cheap. A dtype that only equals one of them (it may have metadata, which NumPy's == ignores) does not take the fast
+path. All other arrays, and all errors, come to `reduce_ndarray` here.
 """
 
 from __future__ import annotations
@@ -29,10 +29,11 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _children, _many, _native, _pickling, _reducers
+from mp_core import _children, _many, _pickling, _reducers
+from mp_core._native import by_value
 from mp_core.block import Block, Copied, allocate
 from mp_core.stats import add_copied_bytes
-from mp_reductions import buffers, inline, repeated, tensors
+from mp_reductions import _native, buffers, inline, repeated, tensors
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
 from mp_reductions.running_out import warn_once
@@ -40,8 +41,6 @@ from mp_reductions.sharing import address_of, find_block
 from mp_reductions.subclass import choose_reducer
 
 __all__ = ["init_reductions", "rebuild_ndarray", "reduce_ndarray"]
-
-_plain: Any = _native.compiled("mp_reductions._plain")
 
 
 def init_reductions() -> None:
@@ -54,7 +53,7 @@ def init_reductions() -> None:
     --------
     >>> mp.init_reductions()
     """
-    ForkingPickler.register(np.ndarray, _plain.reduce_plain if _knows_arrays() else reduce_ndarray)
+    ForkingPickler.register(np.ndarray, _native.reduce_array)
     ForkingPickler.register(np.memmap, reduce_memmap)
     _reducers.of_subclasses(np.ndarray, choose_reducer)
     _pickling.take_buffers(buffers.take)
@@ -64,7 +63,7 @@ def init_reductions() -> None:
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
     """The pickle of an array; see Note [The ways of an array]."""
-    if _native.by_value():
+    if by_value():
         return a.__reduce_ex__(inline.AS_NUMPY)
     block = find_block(a)
     if block is not None:
@@ -137,22 +136,15 @@ def rebuild_ndarray(
     return a
 
 
-# ---- the short cut ---------------------------------------------------------------------------------------------------
+# ---- the fast path ---------------------------------------------------------------------------------------------------
 
-_PLAIN: dict[str, np.dtype[Any]] = {
+_BUILT_IN: dict[str, np.dtype[Any]] = {
     char: np.dtype(char)
     for char in np.typecodes["All"]
     if not np.dtype(char).hasobject and np.dtype(char).itemsize and np.dtype(char) is np.dtype(char)
 }
 
-_plain.setup(np.ndarray, _PLAIN, reduce_ndarray, repeated.notice)
-
-
-def _knows_arrays() -> bool:
-    """Are the fields of an ndarray where `_plain` reads them, in this NumPy?"""
-    grid = np.arange(12.0).reshape(3, 4)
-    samples = [grid, grid[1:], grid.T, np.empty(0), np.array(1), np.broadcast_to(np.int8(1), (2, 2, 2))]
-    return all(_plain.knows(a, address_of(a), a.ndim, a.base, a.dtype, a.flags.num) for a in samples)
+_native.setup(_BUILT_IN, reduce_ndarray, repeated.notice, repeated.LARGE)
 
 
 # ---- one pickle for several receivers --------------------------------------------------------------------------------
@@ -166,17 +158,17 @@ def _to_many(a: np.ndarray[Any, Any]) -> _many.Travels:
         return "alone" if _was_born(a) else "by claims"
     if a.nbytes <= inline.get_inline_limit():
         return "by claims"
-    return "by buffer" if _PLAIN.get(a.dtype.char) is a.dtype and a.flags.forc else "alone"
+    return "by buffer" if _BUILT_IN.get(a.dtype.char) is a.dtype and a.flags.forc else "alone"
 
 
 def _was_born(a: np.ndarray[Any, Any]) -> bool:
-    """Is the shared array *a* known by its address alone? Then the short cut makes a claim and no object of it."""
+    """Is the shared array *a* known by its address alone? Then the fast path makes a handle and no Block."""
     base: Any = a.base
     while isinstance(base, np.ndarray):
         base = base.base
     return base is None
 
 
-for _reducer in (_plain.reduce_plain, reduce_ndarray):
+for _reducer in (_native.reduce_array, reduce_ndarray):
     _many.declare(_reducer, _to_many)
 _many.declare(reduce_memmap, lambda a: "by claims")

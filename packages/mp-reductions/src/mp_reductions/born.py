@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from mp_core.block import Block
-from mp_reductions.numpy_allocator import DATA_OFFSET, born, handlers
+from mp_reductions import _native
 
 __all__ = ["block_of", "install_shared_allocator", "shared_allocator", "uninstall_shared_allocator"]
 
@@ -57,11 +57,6 @@ class shared_allocator:
 
     Where shared memory has run out, arrays are made in private memory, and sending them is what it always was.
 
-    Raises
-    ------
-    NotImplementedError
-        NumPy does not look as expected; raised on entering.
-
     See Also
     --------
     install_shared_allocator : the same for a whole process, usable as the initializer of a pool.
@@ -77,9 +72,8 @@ class shared_allocator:
     def __enter__(self) -> shared_allocator:
         global ever
         ever = True
-        api = handlers()
-        _open.set((*_open.get(), _Open(self, api.get())))
-        api.set(api.born)
+        _open.set((*_open.get(), _Open(self, _native.get_handler())))
+        _native.set_handler(_native.shared_handler())
         return self
 
     def __exit__(
@@ -95,7 +89,7 @@ class shared_allocator:
         if i < len(scopes):
             scopes[i] = _Open(scopes[i].scope, outside)
         else:
-            handlers().set(outside)
+            _native.set_handler(outside)
         _open.set(tuple(scopes))
 
     def __call__(self, function: F) -> F:
@@ -179,11 +173,6 @@ def install_shared_allocator() -> None:
     ``MP_SHARED_ALLOCATOR=1`` in the environment calls it on import. Where another allocator was set for a context,
     that one stays. Calling it again does nothing.
 
-    Raises
-    ------
-    NotImplementedError
-        NumPy does not look as expected.
-
     Examples
     --------
     >>> mp.install_shared_allocator()
@@ -193,7 +182,7 @@ def install_shared_allocator() -> None:
     """
     global ever
     ever = True
-    handlers().replace(True)
+    _native.replace_default_handler(True)
 
 
 def uninstall_shared_allocator() -> None:
@@ -209,15 +198,14 @@ def uninstall_shared_allocator() -> None:
     False
     """
     if ever:
-        handlers().replace(False)
+        _native.replace_default_handler(False)
 
 
 def block_of(owner: np.ndarray[Any, Any]) -> Block | None:
     """The block in which an array that owns its memory was born, or None; see `sharing.find_block` for views."""
     if not ever or owner.nbytes == 0:
         return None
-    block: Block | None = born.block_at(owner, DATA_OFFSET)
-    return block
+    return _native.block_at(owner)
 
 
 def _from_environment() -> None:

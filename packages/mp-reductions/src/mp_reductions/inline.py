@@ -16,12 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _native
+from mp_reductions import _native
 from mp_reductions.layout import pack
 
 __all__ = ["get_inline_limit", "has_room", "rebuild_inline", "reduce_inline", "set_inline_limit"]
-
-_plain: Any = _native.compiled("mp_reductions._plain")
 
 DEFAULT_LIMIT = 32 * 1024
 # The protocol in which NumPy pickles an array into any pickle: that of 5 needs a pickler of 5.
@@ -45,8 +43,7 @@ def _validated(nbytes: int) -> int:
     return size
 
 
-_limit = _initial()
-_plain.set_limit(_limit)
+_native.set_inline_limit(_initial())
 
 
 def get_inline_limit() -> int:
@@ -65,7 +62,7 @@ def get_inline_limit() -> int:
     >>> mp.get_inline_limit() >= 0
     True
     """
-    return _limit
+    return _native.get_inline_limit()
 
 
 def set_inline_limit(nbytes: int) -> None:
@@ -94,15 +91,12 @@ def set_inline_limit(nbytes: int) -> None:
     16384
     >>> mp.set_inline_limit(before)
     """
-    global _limit
-    _limit = _validated(nbytes)
-    _plain.set_limit(_limit)
+    _native.set_inline_limit(_validated(nbytes))
 
 
 def has_room(nbytes: int) -> bool:
     """May a private array of *nbytes* bytes travel in the message of this thread? If so, it is counted."""
-    room: bool = _plain.has_room(nbytes)
-    return room
+    return _native.has_room(nbytes)
 
 
 def portable_dtype(dtype: np.dtype[Any]) -> Any:

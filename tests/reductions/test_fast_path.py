@@ -1,11 +1,13 @@
-"""The short cut of plain arrays: it does what the long way does, and only what it understands."""
+"""The fast path gives the same arrays as the path in Python, and takes only the arrays that it can describe."""
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from support.arrays import differences
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_reductions.array import _plain, reduce_ndarray
+from mp_reductions import _native
+from mp_reductions.array import reduce_ndarray
 
 ARRAYS = {
     "empty": np.empty((3, 0)),
@@ -35,10 +38,10 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_both_ways_give_the_same_array(strategy: str, name: str) -> None:
+def test_both_paths_give_the_same_array(strategy: str, name: str) -> None:
     private = ARRAYS[name]
     for a in [private] if private.dtype.hasobject else [private, mp.share_memory(private)]:
-        for reduce in (_plain.reduce_plain, reduce_ndarray):
+        for reduce in (_native.reduce_array, reduce_ndarray):
             rebuild, args, *state = ForkingPickler.loads(ForkingPickler.dumps(reduce(a)))
             got = rebuild(*args)
             for rest in state:
@@ -54,25 +57,26 @@ def test_an_array_over_memory_that_is_nobodys_is_copied(strategy: str) -> None:
     assert bytes(got[:4]) == b"abcd"
 
 
-def test_a_numpy_whose_arrays_lie_otherwise_takes_the_long_way(tmp_path: Path, strategy: str) -> None:
+def test_another_version_of_mp_cores_table_is_refused(tmp_path: Path) -> None:
     program = """
-        import numpy as np
-        import mp_all as mp
-        from multiprocessing.reduction import ForkingPickler
-        from mp_reductions import array
+        import ctypes
+        from mp_core import _native
 
-        real = array._plain.knows
-        array._plain.knows = lambda a, address, *rest: real(a, address + 8, *rest)
-        array.init_reductions()
-        assert ForkingPickler._extra_reducers[np.ndarray] is array.reduce_ndarray
-        sent = [np.arange(10), np.arange(100_000), mp.shared.ones(5)]
-        got = ForkingPickler.loads(ForkingPickler.dumps(sent))
-        assert all((a == b).all() for a, b in zip(sent, got, strict=True))
-        early = array._plain.rebuild_carried(bytes(16), "d", (2,))
-        assert early.sum() == 0 and early.flags.writeable
-        print([mp.is_shared(a) for a in got])
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        real = pointer(_native.c_api, b"mp_core._native.c_api")
+        other = (ctypes.c_int * 64)(ctypes.c_int.from_address(real).value + 1)
+        name = ctypes.create_string_buffer(b"mp_core._native.c_api")
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        _native.c_api = make(ctypes.addressof(other), ctypes.addressof(name), None)
+        try:
+            import mp_reductions
+        except ImportError as error:
+            print(error)
     """
-    assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == "[False, True, True]\n"
+    said = succeeded(run_script(tmp_path, program))
+    assert "two installations are mixed; reinstall mp-core and mp-reductions" in said
 
 
 def test_a_process_that_has_imported_nothing_can_receive(strategy: str) -> None:
@@ -80,6 +84,26 @@ def test_a_process_that_has_imported_nothing_can_receive(strategy: str) -> None:
     program = "import pickle, sys; a, b, c, d = pickle.load(sys.stdin.buffer); print(a[-1], b[-1], c[-1], d.nbytes)"
     done = subprocess.run([sys.executable, "-c", program], input=message, capture_output=True, timeout=60)
     assert (done.stdout, done.stderr) == (b"2 99999 1.0 7\n", b"")
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (1, 1), (2, 3), (3, 0, 2), (1, 5), (5, 1), (2, 1, 3)])
+def test_a_received_array_has_the_flags_and_strides_that_numpy_gives(shape: tuple[int, ...]) -> None:
+    private = _native.rebuild_from_bytes(bytes(8 * math.prod(shape)), "d", shape)
+    block = mp.Block(8 * math.prod(shape))
+    over_block = _native.rebuild_from_block(block, "d", shape)
+    memory: Any = block
+    for a, expected in ((private, np.ndarray(shape, "d")), (over_block, np.ndarray(shape, "d", memory))):
+        assert (str(a.flags), a.strides, a.shape) == (str(expected.flags), expected.strides, expected.shape)
+        assert a.base is expected.base
+
+
+def test_memory_is_exchanged_between_arrays_of_one_shape_only() -> None:
+    a, b = np.arange(3.0), mp.shared.zeros(3)
+    _native.swap_memory(a, b)
+    assert mp.is_shared(a) and not mp.is_shared(b) and b.tolist() == [0, 1, 2]
+    for other in (np.zeros(4), np.zeros((3, 1))):
+        with pytest.raises(ValueError, match="same shape"):
+            _native.swap_memory(a, other)
 
 
 @pytest.mark.parametrize(
@@ -95,19 +119,20 @@ def test_a_process_that_has_imported_nothing_can_receive(strategy: str) -> None:
         ((b"", "d", (1 << 70,)), "its shape is"),
         ((b"", "d", 0), "its shape is"),
         ((b"", "d", ("0",)), "its shape is"),
+        ((b"", "d", (1,) * 65), "its shape is"),
     ],
 )
 def test_a_damaged_message_is_a_value_error_that_says_what_is_wrong(args: tuple, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        _plain.rebuild_carried(*args)
+        _native.rebuild_from_bytes(*args)
     memory = mp.Block(8) if args[0] else mp.Block(0)
     with pytest.raises(ValueError, match="do not fit in a block of 8" if args[0] else said):
-        _plain.rebuild_shared(memory, *args[1:])
+        _native.rebuild_from_block(memory, *args[1:])
 
 
 @pytest.mark.parametrize("memory", [None, "text", 5, bytearray(56)])
 def test_an_array_lies_in_a_block_or_in_what_a_handle_speaks_of(memory: object) -> None:
     with pytest.raises(ValueError, match="no block"):
-        _plain.rebuild_shared(memory, "d", (1,))
+        _native.rebuild_from_block(memory, "d", (1,))
     with pytest.raises(ValueError, match="damaged"):
-        _plain.rebuild_shared(bytes(56), "d", (1,))
+        _native.rebuild_from_block(bytes(56), "d", (1,))

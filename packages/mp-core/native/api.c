@@ -1,0 +1,29 @@
+/* The capsule mp_core._native.c_api: the table of C functions described in mp_core.h. */
+#include "native.h"
+
+static const mp_core_api api = {
+    .version = MP_CORE_API_VERSION,
+    .strategy = &mp_strategy,
+    .block_type = &mp_block_type,
+    .block_allocate = mpshm_block_allocate,
+    .block_release = mpshm_block_release,
+    .heap_allocate = mpshm_heap_allocate,
+    .heap_free = mpshm_heap_free,
+    .heap_resize = mpshm_heap_resize,
+    .set_fork_private = mpshm_set_fork_private,
+    .heap_block_at = mp_heap_block_at,
+    .wrap = mp_wrap,
+    .goes_by_value = mp_goes_by_value,
+    .message_has_room = mp_message_has_room,
+    .make_handle = mp_make_handle,
+    .count_copied = mp_count_copied,
+    .receive_block = mp_receive_block,
+    .size_of_copy = mp_size_of_copy,
+    .read_copy = mp_read_copy,
+    .refuse = mp_refuse,
+};
+
+PyObject *mp_api_capsule(void)
+{
+    return PyCapsule_New((void *)&api, MP_CORE_API, NULL);
+}

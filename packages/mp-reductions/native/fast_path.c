@@ -1,0 +1,372 @@
+/* The fast path: pickle and unpickle contiguous arrays of built-in dtypes.
+ *
+ * Nearly every array that is sent can take it: exactly an ndarray, C-contiguous, aligned, writable,
+ * with a dtype that is a single object per process and has a character of its own ('d', 'i', '?').
+ * That character and the shape describe such an array completely. All other arrays take the slow
+ * path, in Python (array.py). */
+#include <string.h>
+
+#include "native.h"
+
+enum { CHARS = 128 };
+
+static struct {
+    PyObject *dtype, *name;
+    size_t itemsize;
+} known[CHARS]; /* by the character of the dtype */
+
+static PyTypeObject *ndarray_type;
+static PyObject *slow_path;               /* array.reduce_ndarray */
+static PyObject *on_large_copy;           /* called with a large array and the handle of its copy */
+static size_t large_nbytes;               /* from which size on */
+static PyObject *from_bytes, *from_block; /* the module's rebuild functions */
+static size_t inline_limit;
+
+/* ---- arrays ---- */
+
+/* Return the number of bytes of the array, or -1 if it cannot take the fast path. */
+static Py_ssize_t fast_nbytes(PyObject *op)
+{
+    const PyArrayObject *a = (const PyArrayObject *)op;
+
+    if (Py_TYPE(op) != ndarray_type ||
+        (PyArray_FLAGS(a) & (NPY_ARRAY_CARRAY | NPY_ARRAY_WRITEBACKIFCOPY)) != NPY_ARRAY_CARRAY)
+        return -1;
+    const PyArray_Descr *descr = PyArray_DESCR(a);
+    unsigned char c = (unsigned char)descr->type;
+    if (c >= CHARS || known[c].dtype != (const PyObject *)descr)
+        return -1;
+    size_t nbytes = known[c].itemsize;
+    for (int i = 0; i < PyArray_NDIM(a); i++)
+        nbytes *= (size_t)PyArray_DIM(a, i);
+    return (Py_ssize_t)nbytes;
+}
+
+/* Return the shape as a tuple. The arrays of a message often have the same shape, and pickle writes
+ * one object once; so the last tuple is kept for the next array. */
+static PyObject *shape_of(const PyArrayObject *a)
+{
+    enum { KEPT = 4 };
+    static PyObject *kept;
+    static npy_intp kept_dims[KEPT];
+    static int kept_nd;
+    const npy_intp *dims = PyArray_DIMS((PyArrayObject *)a);
+    int nd = PyArray_NDIM(a);
+
+    if (kept != NULL && nd == kept_nd && memcmp(dims, kept_dims, (size_t)nd * sizeof dims[0]) == 0)
+        return Py_NewRef(kept);
+    PyObject *shape = PyTuple_New(nd);
+
+    for (int i = 0; shape != NULL && i < nd; i++) {
+        PyObject *n = PyLong_FromSsize_t(dims[i]);
+        if (n == NULL || PyTuple_SetItem(shape, i, n) < 0)
+            Py_CLEAR(shape);
+    }
+    if (shape != NULL && nd > 0 && nd <= KEPT) {
+        PyObject *before = kept;
+        kept = Py_NewRef(shape);
+        kept_nd = nd;
+        memcpy(kept_dims, dims, (size_t)nd * sizeof dims[0]);
+        Py_XDECREF(before);
+    }
+    return shape;
+}
+
+/* Return (rebuild, (memory, char, shape)). Takes over the reference to `memory`, which may be NULL
+ * with an exception set. */
+static PyObject *reduced(PyObject *rebuild, PyObject *memory, const PyArrayObject *a)
+{
+    PyObject *shape = memory ? shape_of(a) : NULL;
+    PyObject *name = known[(unsigned char)PyArray_DESCR(a)->type].name;
+    PyObject *args = shape ? PyTuple_Pack(3, memory, name, shape) : NULL;
+    PyObject *pickle = args ? PyTuple_Pack(2, rebuild, args) : NULL;
+
+    Py_XDECREF(args);
+    Py_XDECREF(shape);
+    Py_XDECREF(memory);
+    return pickle;
+}
+
+/* ---- sending ---- */
+
+/* Copy the array's bytes into a new block and return a handle of it. On failure returns NULL,
+ * without an exception if the slow path may try. */
+static PyObject *copy_to_block(PyObject *op, size_t nbytes)
+{
+    const void *data = PyArray_DATA((PyArrayObject *)op);
+    PyObject *handle;
+    mpshm_block block;
+    int rc;
+
+    if (nbytes < MP_RELEASE_GIL_BYTES) {
+        rc = mp_core.block_allocate(*mp_core.strategy, nbytes, MPSHM_NOWAIT, &block);
+        if (rc == 0)
+            memcpy(block.data, data, nbytes);
+    } else {
+        int strategy = *mp_core.strategy;
+        Py_BEGIN_ALLOW_THREADS /* the caller's reference keeps the array alive */
+            rc = mp_core.block_allocate(strategy, nbytes, 0, &block);
+        if (rc == 0)
+            memcpy(block.data, data, nbytes);
+        Py_END_ALLOW_THREADS
+    }
+    if (rc < 0)
+        return NULL;
+    mp_core.count_copied(nbytes);
+    handle = mp_core.make_handle(&block, MPSHM_COPY);
+    mp_core.block_release(&block); /* the in-flight reference keeps it */
+    if (handle != NULL && nbytes >= large_nbytes) {
+        PyObject *done = PyObject_CallFunctionObjArgs(on_large_copy, op, handle, NULL);
+        if (done == NULL)
+            Py_CLEAR(handle); /* perhaps KeyboardInterrupt; the failed message discards it */
+        Py_XDECREF(done);
+    }
+    return handle;
+}
+
+static PyObject *reduce_slowly(PyObject *op)
+{
+    return PyObject_CallFunctionObjArgs(slow_path, op, NULL);
+}
+
+/* reduce_array(a) -> its reduction, by the slow path if the array cannot take the fast one */
+PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
+{
+    PyArrayObject *a = (PyArrayObject *)op, *owner = a;
+    Py_ssize_t nbytes = fast_nbytes(op);
+    PyObject *base, *handle;
+    mpshm_block block;
+    (void)module;
+
+    if (nbytes < 0 || mp_core.goes_by_value())
+        return reduce_slowly(op);
+    base = PyArray_BASE(a);
+    if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type) {
+        const mpshm_block *own = &((mp_buffer *)base)->block;
+        if (own->data != PyArray_DATA(a) || own->nbytes != (uint64_t)nbytes)
+            return reduce_slowly(op);
+        return reduced(from_block, Py_NewRef(base), a);
+    }
+    for (; base != NULL; base = PyArray_BASE(owner)) {
+        if (Py_TYPE(base) != ndarray_type)
+            return reduce_slowly(op); /* memory of an unknown object */
+        owner = (PyArrayObject *)base;
+    }
+    if (mp_core.heap_block_at(PyArray_DATA(owner), &block) == 0) {
+        int whole = block.data == PyArray_DATA(a) && block.nbytes == (uint64_t)nbytes;
+        handle = whole ? mp_core.make_handle(&block, 0) : NULL;
+        mp_core.block_release(&block);
+        return whole ? reduced(from_block, handle, a) : reduce_slowly(op);
+    }
+    if (mp_core.message_has_room((size_t)nbytes, inline_limit))
+        return reduced(from_bytes, PyBytes_FromStringAndSize(PyArray_DATA(a), nbytes), a);
+    handle = copy_to_block(op, (size_t)nbytes);
+    if (handle == NULL)
+        return PyErr_Occurred() ? NULL : reduce_slowly(op);
+    return reduced(from_block, handle, a);
+}
+
+/* ---- receiving ---- */
+
+static PyObject *damaged(const char *why)
+{
+    return PyErr_Format(PyExc_ValueError, "the message of an array is damaged: %s", why);
+}
+
+/* The array that a message describes. */
+typedef struct {
+    PyObject *dtype;
+    Py_ssize_t nbytes;
+    int nd;
+    npy_intp dims[NPY_MAXDIMS];
+} layout;
+
+/* Check a dtype's character and a shape. -1 with an exception if they describe no array. */
+static int checked(PyObject *name, PyObject *shape, layout *out)
+{
+    Py_UCS4 ch = PyUnicode_Check(name) && PyUnicode_GetLength(name) == 1
+                     ? PyUnicode_ReadChar(name, 0)
+                     : CHARS;
+    if (ch >= CHARS || known[ch].dtype == NULL) {
+        PyErr_Format(PyExc_ValueError, "the message of an array is damaged: no dtype is called %R",
+                     name);
+        return -1;
+    }
+    Py_ssize_t nd = PyTuple_Check(shape) ? PyTuple_Size(shape) : -1;
+    if (nd < 0 || nd > NPY_MAXDIMS) {
+        PyErr_Format(PyExc_ValueError, "the message of an array is damaged: its shape is %R",
+                     shape);
+        return -1;
+    }
+    out->dtype = known[ch].dtype;
+    out->nbytes = (Py_ssize_t)known[ch].itemsize;
+    out->nd = (int)nd;
+    for (Py_ssize_t i = 0; i < nd; i++) {
+        Py_ssize_t n = PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
+        if (n < 0 || __builtin_mul_overflow(out->nbytes, n, &out->nbytes)) {
+            PyErr_Clear();
+            PyErr_Format(PyExc_ValueError, "the message of an array is damaged: its shape is %R",
+                         shape);
+            return -1;
+        }
+        out->dims[i] = n;
+    }
+    return 0;
+}
+
+/* Make an array over `data`, or with private memory if that is NULL. */
+static PyObject *array_over(const layout *layout, void *data)
+{
+    return PyArray_NewFromDescr(ndarray_type, (PyArray_Descr *)Py_NewRef(layout->dtype), layout->nd,
+                                layout->dims, NULL, data, data ? NPY_ARRAY_CARRAY : 0, NULL);
+}
+
+/* rebuild_from_bytes(data, char, shape) */
+PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
+{
+    PyObject *name, *shape, *a;
+    const char *data;
+    Py_ssize_t len;
+    layout layout;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "y#OO:rebuild_from_bytes", &data, &len, &name, &shape) ||
+        checked(name, shape, &layout) < 0)
+        return NULL;
+    if (layout.nbytes != len)
+        return PyErr_Format(PyExc_ValueError,
+                            "the message of an array is damaged: it has %zd bytes and not %zd", len,
+                            layout.nbytes);
+    a = array_over(&layout, NULL);
+    if (a != NULL)
+        memcpy(PyArray_DATA((PyArrayObject *)a), data, (size_t)len);
+    return a;
+}
+
+/* The block of `handle` cannot be shared: take its bytes if they were copied for this receiver. */
+static PyObject *receive_by_value(PyObject *handle, int rc, PyObject *name, PyObject *shape)
+{
+    layout layout;
+    Py_ssize_t nbytes = mp_core.size_of_copy(handle, rc);
+    PyObject *a = NULL;
+
+    /* copy_to_block() made the block as large as the array. */
+    if (nbytes >= 0 && checked(name, shape, &layout) == 0 && layout.nbytes == nbytes)
+        a = array_over(&layout, NULL);
+    if (a != NULL &&
+        mp_core.read_copy(handle, rc, PyArray_DATA((PyArrayObject *)a), (uint64_t)nbytes) == 0)
+        return a;
+    Py_XDECREF(a);
+    return mp_core.refuse(handle, rc);
+}
+
+/* Make an array over the whole of a Block; takes over the reference to `memory`. */
+static PyObject *array_over_block(PyObject *memory, const layout *layout)
+{
+    const mpshm_block *block = &((mp_buffer *)memory)->block;
+    PyObject *a = NULL;
+
+    if (block->data == NULL)
+        damaged("its block was never allocated");
+    else if ((uint64_t)layout->nbytes > block->nbytes)
+        PyErr_Format(PyExc_ValueError,
+                     "the message of an array is damaged: %zd bytes do not fit in a block of %llu",
+                     layout->nbytes, (unsigned long long)block->nbytes);
+    else
+        a = array_over(layout, block->data);
+    if (a == NULL)
+        Py_DECREF(memory);
+    else if (PyArray_SetBaseObject((PyArrayObject *)a, memory) < 0)
+        Py_CLEAR(a);
+    return a;
+}
+
+/* rebuild_from_block(handle or block, char, shape) */
+PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
+{
+    PyObject *memory, *name, *shape;
+    layout layout;
+    int rc;
+    (void)module;
+
+    if (!PyArg_UnpackTuple(args, "rebuild_from_block", 3, 3, &memory, &name, &shape))
+        return NULL;
+    if (PyBytes_Check(memory)) {
+        PyObject *handle = memory;
+        memory = mp_core.receive_block(handle, &rc);
+        if (memory == NULL)
+            return rc < 0 ? receive_by_value(handle, rc, name, shape) : NULL;
+    } else if (PyObject_TypeCheck(memory, (PyTypeObject *)*mp_core.block_type)) {
+        Py_INCREF(memory);
+    } else {
+        return PyErr_Format(PyExc_ValueError,
+                            "the message of an array is damaged: it lies in %R, which is no block",
+                            memory);
+    }
+    if (checked(name, shape, &layout) == 0)
+        return array_over_block(memory, &layout);
+    Py_DECREF(memory);
+    return NULL;
+}
+
+/* ---- settings ---- */
+
+int mp_init_fast_path(PyObject *module)
+{
+    ndarray_type = &PyArray_Type;
+    from_bytes = PyObject_GetAttrString(module, "rebuild_from_bytes");
+    from_block = PyObject_GetAttrString(module, "rebuild_from_block");
+    return from_bytes == NULL || from_block == NULL ? -1 : 0;
+}
+
+/* setup({char: dtype}, reduce_ndarray, on_large_copy, large_nbytes). The references are kept for
+ * the process's lifetime. */
+PyObject *mp_py_setup(PyObject *module, PyObject *args)
+{
+    PyObject *dtypes, *slow, *notice, *name, *dtype;
+    Py_ssize_t at = 0, large;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "O!OOn:setup", &PyDict_Type, &dtypes, &slow, &notice, &large))
+        return NULL;
+    slow_path = Py_NewRef(slow);
+    on_large_copy = Py_NewRef(notice);
+    large_nbytes = (size_t)large;
+    while (PyDict_Next(dtypes, &at, &name, &dtype)) {
+        Py_UCS4 c = PyUnicode_ReadChar(name, 0);
+        if (c >= CHARS || !PyArray_DescrCheck(dtype))
+            return PyErr_Format(PyExc_ValueError, "%R: %R is no dtype of one ASCII character", name,
+                                dtype);
+        known[c].name = Py_NewRef(name);
+        known[c].dtype = Py_NewRef(dtype);
+        known[c].itemsize = (size_t)PyDataType_ELSIZE((PyArray_Descr *)dtype);
+    }
+    Py_RETURN_NONE;
+}
+
+PyObject *mp_py_set_inline_limit(PyObject *module, PyObject *number)
+{
+    (void)module;
+    size_t nbytes = PyLong_AsSize_t(number);
+    if (PyErr_Occurred())
+        return NULL;
+    inline_limit = nbytes;
+    Py_RETURN_NONE;
+}
+
+PyObject *mp_py_get_inline_limit(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyLong_FromSize_t(inline_limit);
+}
+
+/* has_room(nbytes): if an array of that size may travel in the message that this thread is
+ * pickling, count it and return True. */
+PyObject *mp_py_has_room(PyObject *module, PyObject *number)
+{
+    (void)module;
+    size_t nbytes = PyLong_AsSize_t(number);
+    if (PyErr_Occurred())
+        return NULL;
+    return PyBool_FromLong(mp_core.message_has_room(nbytes, inline_limit));
+}

@@ -1,0 +1,100 @@
+/* The module mp_reductions._native: the compiled half of mp_reductions.
+ *
+ * Note [Two tables]
+ *   The module links neither NumPy nor libshm. Each offers its C functions as a table in a capsule,
+ *   with a version that is checked at import:
+ *
+ *     NumPy    PyArray_API            compiled with its headers for NumPy 1.25, so one build works
+ *                                     with 1.26 and every 2.x
+ *     mp-core  mp_core._native.c_api  exactly the version of mp_core.h
+ */
+#define MP_LOADS_NUMPY
+#include "native.h"
+
+mp_core_api mp_core;
+
+static int load_mp_core(void)
+{
+    const mp_core_api *api = PyCapsule_Import(MP_CORE_API, 0);
+
+    if (api == NULL)
+        return -1;
+    if (api->version != MP_CORE_API_VERSION) {
+        PyErr_Format(PyExc_ImportError,
+                     "mp_reductions was compiled for version %d of mp_core's C functions and found "
+                     "version %d: two installations are mixed; reinstall mp-core and mp-reductions",
+                     (int)MP_CORE_API_VERSION, api->version);
+        return -1;
+    }
+    mp_core = *api;
+    return 0;
+}
+
+static int module_exec(PyObject *module)
+{
+    if (PyArray_ImportNumPyAPI() < 0 || load_mp_core() < 0)
+        return -1;
+    return mp_init_fast_path(module);
+}
+
+PyDoc_STRVAR(reduce_array_doc,
+             "reduce_array(a, /)\n--\n\n"
+             "Reduce an array to a pickle by the fast path, or call `array.reduce_ndarray`.");
+PyDoc_STRVAR(from_bytes_doc,
+             "rebuild_from_bytes(data, char, shape, /)\n--\n\n"
+             "Make an array with private memory from its bytes. Raises `ValueError` if the "
+             "arguments do not fit together.");
+PyDoc_STRVAR(from_block_doc,
+             "rebuild_from_block(memory, char, shape, /)\n--\n\n"
+             "Make an array over a whole `Block`, or over the block of a handle (bytes). Raises "
+             "`ValueError` if the shape needs more bytes than the block has.");
+PyDoc_STRVAR(get_handler_doc, "get_handler()\n--\n\n"
+                              "Return NumPy's memory handler of this context, a capsule.");
+PyDoc_STRVAR(set_handler_doc,
+             "set_handler(handler, /)\n--\n\n"
+             "Set the memory handler for the arrays that this context makes from now on.");
+PyDoc_STRVAR(shared_handler_doc, "shared_handler()\n--\n\n"
+                                 "Return the handler that allocates large arrays in shared "
+                                 "memory, the same capsule each time.");
+PyDoc_STRVAR(replace_doc,
+             "replace_default_handler(on, /)\n--\n\n"
+             "Let NumPy's default handler allocate in shared memory, or no longer. One store does "
+             "it for all threads, also those that run already.");
+PyDoc_STRVAR(block_at_doc,
+             "block_at(a, /)\n--\n\n"
+             "Return the `Block` in which the shared allocator put the array's data, or None.");
+PyDoc_STRVAR(swap_doc, "swap_memory(a, b, /)\n--\n\n"
+                       "Exchange the memory of two arrays of the same shape and dtype, with its "
+                       "owner, strides and flags.");
+
+static PyMethodDef functions[] = {
+    {"setup", mp_py_setup, METH_VARARGS, NULL},
+    {"set_inline_limit", mp_py_set_inline_limit, METH_O, NULL},
+    {"get_inline_limit", mp_py_get_inline_limit, METH_NOARGS, NULL},
+    {"has_room", mp_py_has_room, METH_O, NULL},
+    {"reduce_array", mp_py_reduce_array, METH_O, reduce_array_doc},
+    {"rebuild_from_bytes", mp_py_rebuild_from_bytes, METH_VARARGS, from_bytes_doc},
+    {"rebuild_from_block", mp_py_rebuild_from_block, METH_VARARGS, from_block_doc},
+    {"get_handler", mp_py_get_handler, METH_NOARGS, get_handler_doc},
+    {"set_handler", mp_py_set_handler, METH_O, set_handler_doc},
+    {"shared_handler", mp_py_shared_handler, METH_NOARGS, shared_handler_doc},
+    {"replace_default_handler", mp_py_replace_default_handler, METH_O, replace_doc},
+    {"block_at", mp_py_block_at, METH_O, block_at_doc},
+    {"swap_memory", mp_py_swap_memory, METH_VARARGS, swap_doc},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, module_exec}, {0, NULL}};
+
+static struct PyModuleDef native_module = {
+    PyModuleDef_HEAD_INIT,
+    .m_name = "_native",
+    .m_doc = "The compiled half of mp_reductions: fast path, allocator, exchange of memory.",
+    .m_methods = functions,
+    .m_slots = slots,
+};
+
+PyMODINIT_FUNC PyInit__native(void)
+{
+    return PyModuleDef_Init(&native_module);
+}

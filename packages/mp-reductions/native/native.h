@@ -1,0 +1,44 @@
+/* Shared by the C files of the module mp_reductions._native. */
+#ifndef MP_REDUCTIONS_NATIVE_H
+#define MP_REDUCTIONS_NATIVE_H
+#include "mp_core.h"
+
+/* module.c loads NumPy's C API for all files. */
+#define PY_ARRAY_UNIQUE_SYMBOL mp_reductions_numpy_api
+#ifndef MP_LOADS_NUMPY
+#define NO_IMPORT_ARRAY
+#endif
+#include <numpy/arrayobject.h>
+
+/* mp-core's table, copied when the module is imported: a call through it is one indirect call. */
+extern mp_core_api mp_core;
+
+/* Initialise the fast path, given the module. -1 with an exception on failure. */
+int mp_init_fast_path(PyObject *module);
+
+/* fork_private.c: return 1 if a heap block contains pointers to Python objects, so that a forked
+ * child needs a private copy of it. */
+int mp_holds_objects(const void *data, uint64_t nbytes);
+
+/* The methods of the module, each in the file named above it. */
+
+/* fast_path.c */
+PyObject *mp_py_setup(PyObject *, PyObject *);
+PyObject *mp_py_set_inline_limit(PyObject *, PyObject *);
+PyObject *mp_py_get_inline_limit(PyObject *, PyObject *);
+PyObject *mp_py_has_room(PyObject *, PyObject *);
+PyObject *mp_py_reduce_array(PyObject *, PyObject *);
+PyObject *mp_py_rebuild_from_bytes(PyObject *, PyObject *);
+PyObject *mp_py_rebuild_from_block(PyObject *, PyObject *);
+
+/* allocator.c */
+PyObject *mp_py_get_handler(PyObject *, PyObject *);
+PyObject *mp_py_set_handler(PyObject *, PyObject *);
+PyObject *mp_py_shared_handler(PyObject *, PyObject *);
+PyObject *mp_py_replace_default_handler(PyObject *, PyObject *);
+PyObject *mp_py_block_at(PyObject *, PyObject *);
+
+/* swap_memory.c */
+PyObject *mp_py_swap_memory(PyObject *, PyObject *);
+
+#endif
