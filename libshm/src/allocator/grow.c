@@ -210,10 +210,13 @@ int mpshm__find_room(struct mpshm__session *session, int strategy, uint64_t nbyt
     int zeroed = flags & MPSHM_ZEROED, err;
 
     strategy = mpshm__usable_strategy(strategy);
-    /* After setuid, no other process of the session could open our named object. */
-    if (strategy == MPSHM_FILE_SYSTEM && geteuid() != session->user && !memfd_is_refused)
-        strategy = MPSHM_FILE_DESCRIPTOR;
     err = from_own(session, strategy, nbytes, zeroed, out, i);
+    /* After setuid, no other process of the session could open a named object that we create. */
+    if (err == -EXFULL && strategy == MPSHM_FILE_SYSTEM && !memfd_is_refused &&
+        geteuid() != session->user) {
+        strategy = MPSHM_FILE_DESCRIPTOR;
+        err = from_own(session, strategy, nbytes, zeroed, out, i);
+    }
     if (err != -EXFULL)
         return err;
     if (flags & MPSHM_NOWAIT)
