@@ -8,6 +8,7 @@ of its submodules can be imported under this name too (``mp_core.pool``, ``mp_co
     mp_core.set_sharing_strategy, get_sharing_strategy, get_all_sharing_strategies
     mp_core.set_sharing, get_sharing
     mp_core.ReceiveError, SharedMemoryWarning, RepeatedCopyWarning
+    mp_core.install           let the messages of multiprocessing carry all of this; importing does not
     mp_core.memory_stats, list_segments, empty_cache
     mp_core.set_thread_name, get_thread_name, set_parent_death_signal
 """
@@ -18,6 +19,7 @@ import typing as _typing
 from multiprocessing import *  # noqa: F403
 
 from mp_core import _aliases, _settings  # noqa: F401
+from mp_core._children import install as install
 from mp_core._version import __version__ as __version__
 from mp_core.block import Block as Block
 from mp_core.by_value import get_sharing as get_sharing
@@ -71,6 +73,7 @@ if not _typing.TYPE_CHECKING:
         "get_sharing",
         "get_sharing_strategy",
         "get_thread_name",
+        "install",
         "list_segments",
         "memory_stats",
         "set_parent_death_signal",

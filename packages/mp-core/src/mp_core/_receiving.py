@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from mp_core import _native, _tasks
 from mp_core.errors import ReceiveError, SharedMemoryWarning, warn_user
 
-__all__ = ["install", "refuse"]
+__all__ = ["install", "refuse", "setup"]
 
 _MANAGER = "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it"
 
@@ -93,10 +93,15 @@ def _failed(message: Any, error: BaseException) -> Any:
     return NotImplemented
 
 
+def setup() -> None:
+    """Let a block that cannot be received raise the errors of this module."""
+    _native.setup_receiving(None, refuse, _taken_by_value, None)
+
+
 def install() -> None:
     """Let `ForkingPickler.loads`, by which everything is received, deal with messages that fail."""
     loads: Any = vars(ForkingPickler)["loads"]
     loads = getattr(loads, "__func__", loads)
     if loads is not _native.loads:
-        _native.setup_receiving(loads, refuse, _taken_by_value, _failed)
+        _native.setup_receiving(loads, None, None, _failed)
         ForkingPickler.loads = staticmethod(_native.loads)

@@ -12,7 +12,7 @@ import os
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mp_core import _native, _pickling, _receiving, strategy
+from mp_core import _native, _receiving, strategy
 from mp_core._native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 
 __all__ = ["Block", "Copied", "allocate", "block_at", "rebuild_block", "reduce_block"]
@@ -219,7 +219,6 @@ def _no_room(size: int, name: str) -> str:
 
 
 _native.setup(Block)
+_receiving.setup()
 ForkingPickler.register(Block, reduce_block)
 ForkingPickler.register(Copied, _reduce_copied)
-_pickling.install()
-_receiving.install()

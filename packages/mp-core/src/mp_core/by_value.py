@@ -64,6 +64,8 @@ def set_sharing(enabled: bool, connection: Connection[Any, Any] | None = None) -
         _native.share(bool(enabled))
         return
     channel = _checked(connection, "set_sharing")
+    if not hasattr(Connection, "_mp_shares"):
+        raise RuntimeError("set_sharing for one connection needs mp_core.install(), which importing mp_all calls")
     if enabled and _native.peer(channel.fileno())[0] not in (_NO_SOCKET, socket.AF_UNIX):
         raise ValueError(f"{channel!r} leads over a network, where no memory can be shared; leave it by value")
     channel._mp_shares = bool(enabled)
@@ -97,7 +99,7 @@ def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     if connection is None:
         return everywhere
     channel = _checked(connection, "get_sharing")
-    shares = channel._mp_shares
+    shares = getattr(channel, "_mp_shares", None)
     return everywhere and (find_out(channel) if shares is None else shares)
 
 

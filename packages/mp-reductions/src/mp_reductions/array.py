@@ -59,7 +59,7 @@ def init_reductions() -> None:
     _reducers.of_subclasses(np.ndarray, choose_reducer)
     _pickling.take_buffers(buffers.take)
     _reducers.when_registered("torch", tensors.stand_before)
-    _children.enlist("mp_reductions", about="numpy")
+    _children.register("mp_reductions", about="numpy")
 
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
