@@ -159,7 +159,7 @@ def test_a_memmap_whose_file_has_gone_says_so(tmp_path: Path) -> None:
     np.arange(100).tofile(path)
     message = ForkingPickler.dumps(np.memmap(path, np.int64, "r"))
     path.unlink()
-    with pytest.raises(mp.ReceiveError, match="its file has gone"):
+    with pytest.raises(mp.ReceiveError, match="its file is gone"):
         ForkingPickler.loads(message)
 
 

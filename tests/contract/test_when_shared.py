@@ -125,7 +125,7 @@ def tensor(array: np.ndarray) -> Any:
     return torch.from_numpy(array)
 
 
-def born(make: Callable[[], Any]) -> Any:
+def shared_allocated(make: Callable[[], Any]) -> Any:
     with mp.shared_allocator():
         return make()
 
@@ -182,14 +182,14 @@ ROWS: dict[str, Row] = {
     "`torch.from_numpy` of a shared array": Row(lambda echo, tmp: tensor(shared()), tensor_bytes),
     "any other tensor of torch": Row(lambda echo, tmp: tensor(numbers()), tensor_bytes),
     "an array of more than 32 KiB made inside `with shared_allocator():`, by whatever function": Row(
-        lambda echo, tmp: born(lambda: np.cumsum(numbers()) * 2)
+        lambda echo, tmp: shared_allocated(lambda: np.cumsum(numbers()) * 2)
     ),
     "a slice, a transpose, every second element of one that was born so": Row(
-        lambda echo, tmp: born(numbers).reshape(-1, 2).T[:, ::2]
+        lambda echo, tmp: shared_allocated(numbers).reshape(-1, 2).T[:, ::2]
     ),
-    "a smaller array made there": Row(lambda echo, tmp: born(lambda: np.ones(4096))),
+    "a smaller array made there": Row(lambda echo, tmp: shared_allocated(lambda: np.ones(4096))),
     "a pandas `DataFrame` of columns born shared, its `concat` and arithmetic done there": Row(
-        lambda echo, tmp: born(joined), values
+        lambda echo, tmp: shared_allocated(joined), values
     ),
 }
 

@@ -35,7 +35,7 @@ def test_files_of_another_version_are_refused_and_both_versions_named(tmp_path: 
     before = (folder / "control").read_bytes()
     done = run_script(tmp_path, PROGRAM, tree, MPSHM_RUNTIME_DIR=str(tmp_path), MP_SHARING_STRATEGY=strategy)
     said = succeeded(done)
-    assert "9.8.7" in said and "this one has version" in said
+    assert "9.8.7" in said and "this process has version" in said
     assert (folder / "control").read_bytes() == before
 
 

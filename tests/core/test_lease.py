@@ -35,7 +35,7 @@ def test_a_lease_ends_when_its_receiver_releases_it(ctx: Any, strategy: str, end
     child.start()
     inbox.put(lease)
     assert ready.wait(WAIT_S)
-    assert lease.claims == 1
+    assert lease.references == 1
     assert not ended.is_set()
     go.set()
     assert ended.wait(WAIT_S)
@@ -54,7 +54,7 @@ def test_a_lease_ends_when_its_receiver_is_killed(ctx: Any, strategy: str, ended
     assert ready.wait(WAIT_S)
     os.kill(child.pid, signal.SIGKILL)
     assert ended.wait(WAIT_S)
-    assert lease.claims == 0
+    assert lease.references == 0
     child.join(WAIT_S)
     inbox.close()
 
@@ -62,7 +62,7 @@ def test_a_lease_ends_when_its_receiver_is_killed(ctx: Any, strategy: str, ended
 def test_a_claim_under_way_keeps_a_lease_and_can_be_revoked(ended: threading.Event) -> None:
     lease = mp.Lease(ended.set)
     message = ForkingPickler.dumps(lease)
-    assert lease.claims == 1
+    assert lease.references == 1
     mp.collect_leases()
     assert not ended.is_set()
     lease.revoke()
@@ -76,7 +76,7 @@ def test_a_claim_can_be_sent_on(ended: threading.Event) -> None:
     first = ForkingPickler.loads(ForkingPickler.dumps(lease))
     second = ForkingPickler.dumps(first)
     first.release()
-    assert lease.claims == 1
+    assert lease.references == 1
     claim = ForkingPickler.loads(second)
     with pytest.raises(mp.ReceiveError, match="used before"):
         ForkingPickler.loads(second)
@@ -90,10 +90,10 @@ def test_a_callback_that_raises_is_told_and_other_leases_end_all_the_same(
     told: list[Any] = []
     heard = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda args: (told.append(args.exc_value), heard.set()))
-    mp.claim_lease(mp.Lease(lambda: 1 / 0).offer()).release()
+    mp.receive_lease(mp.Lease(lambda: 1 / 0).offer()).release()
     assert heard.wait(30)
     assert [type(error) for error in told[0].exceptions] == [ZeroDivisionError]
-    mp.claim_lease(mp.Lease(ended.set).offer()).release()
+    mp.receive_lease(mp.Lease(ended.set).offer()).release()
     assert ended.wait(30)
 
 
@@ -110,8 +110,8 @@ def test_where_no_thread_can_be_started_nothing_is_offered_and_the_next_offer_is
         patch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no thread")))
         with pytest.raises(RuntimeError, match="no thread"):
             lease.offer()
-    assert lease.claims == 0
-    mp.claim_lease(lease.offer()).release()
+    assert lease.references == 0
+    mp.receive_lease(lease.offer()).release()
     assert ended.wait(30)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mp_all as mp
-from mp_core import _starting
+from mp_core import _child_descriptors
 
 WAIT_S = 60
 F = mp.reduction.ForkingPickler
@@ -20,8 +20,8 @@ BY_EXEC = pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     calls: list[tuple[int, int]] = []
-    original = _starting.open_for_child
-    monkeypatch.setattr(_starting, "open_for_child", lambda: calls.append(original()) or calls[-1])
+    original = _child_descriptors.open_for_child
+    monkeypatch.setattr(_child_descriptors, "open_for_child", lambda: calls.append(original()) or calls[-1])
     return calls
 
 
@@ -80,7 +80,7 @@ def test_they_are_closed_when_the_child_cannot_be_started(ctx: Any, strategy: st
 def test_a_child_that_cannot_have_them_gets_the_id_alone(
     ctx: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_starting, "open_for_child", lambda: (-1, -1))
+    monkeypatch.setattr(_child_descriptors, "open_for_child", lambda: (-1, -1))
     assert run(ctx, 2) == 1000
 
 
@@ -90,7 +90,7 @@ def test_a_fork_server_that_takes_no_more_descriptors_gets_none_of_ours(
     ctx: Any, strategy: str, opened: list[Any], spare: int
 ) -> None:
     # A pipe's two ends, as often as a fork server takes descriptors for a child.
-    limit = _starting.FORKSERVER_TAKES - spare
+    limit = _child_descriptors.FORKSERVER_TAKES - spare
     pipes = [ctx.Pipe(False) for _ in range((limit + 1) // 2)]
     ends = [end for pipe in pipes for end in pipe][:limit]
     array = mp.shared.ones(100)

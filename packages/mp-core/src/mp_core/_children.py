@@ -15,7 +15,7 @@ The connection also carries the session, so that parent and children share one m
 message is kept while any process is attached to its session, and the parent must be attached before a child can send a
 message and end. A forked child has inherited all of this; a hook before the fork attaches its parent.
 
-The session is identified by its id and, where possible, by descriptors; see `_starting.py`.
+The session is identified by its id and, where possible, by descriptors; see `_child_descriptors.py`.
 
 A launcher that gives its children no connection sends an `Inherited` itself. Its child calls `attach` first, and
 `register_loaded` before it sends: that function leaves out a package whose subject is not imported, so that a child
@@ -34,7 +34,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from mp_core import _many, _native, _pickling, _receiving, _starting, strategy
+from mp_core import _child_descriptors, _fan_out, _native, _pickling, _receiving, strategy
 from mp_core._native import ffi, lib
 
 __all__ = ["Inherited", "attach", "inherited", "install", "rebuild_connection", "register", "register_loaded"]
@@ -71,7 +71,7 @@ def install() -> None:
     _receiving.install()
     ForkingPickler.register(Connection, _reduce_connection)
     for kind in (context.SpawnProcess, context.ForkServerProcess):
-        _starting.close_after_start(kind)
+        _child_descriptors.close_after_start(kind)
 
 
 def register(package: str, about: str = "") -> None:
@@ -106,11 +106,11 @@ def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, 
     state = None
     if popen is not None:
         name, session = strategy.get_sharing_strategy(), _own_session()
-        state = tuple(_State(name, session, _native.share(None), _starting.for_child_of(popen)))
+        state = tuple(_State(name, session, _native.share(None), _child_descriptors.for_child_of(popen)))
     return rebuild_connection, (dict(_packages), state, rebuild, args)
 
 
-_many.declare(_reduce_connection, lambda connection: "by claims")
+_fan_out.declare(_reduce_connection, lambda connection: "by reference")
 
 
 def rebuild_connection(
@@ -160,7 +160,7 @@ def _inherit(state: _State) -> None:
     strategy.set_sharing_strategy(state.strategy)
     if not state.sharing:
         _native.share(False)
-    _starting.enter(state.session, state.descriptors)
+    _child_descriptors.attach(state.session, state.descriptors)
 
 
 def _own_session() -> bytes:

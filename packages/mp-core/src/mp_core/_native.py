@@ -1,8 +1,8 @@
-"""The seam: the only module that touches the compiled library.
+"""Access to the compiled library; no other module loads it.
 
-`ffi` and `lib` are cffi's view of libshm. What is beyond cffi is written by hand (`native/`) and is in the same file,
-as modules of their own: `_block`, whose functions are these, and what `compiled` finds for others. `check` turns a
-`-errno` into the `OSError` that it stands for.
+`ffi` and `lib` are cffi's view of libshm. Code that cffi cannot express is written by hand (`native/`) and compiled
+into the same file, as modules of their own: `_block`, whose functions are listed here, and those that `compiled` loads.
+`check` turns a `-errno` into an `OSError`.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ __all__ = [
 
 def check(rc: int, what: str | None = None) -> int:
     """
-    Return *rc*, or raise the `OSError` that it stands for.
+    Return *rc*, or raise an `OSError` if it is a negative errno.
 
-    The subclass follows from the number, so `FileNotFoundError`, `PermissionError` and the others come by themselves.
+    Python chooses the subclass by the number: `FileNotFoundError`, `PermissionError` and so on.
     """
     if rc >= 0:
         return rc

@@ -1,24 +1,24 @@
-"""The reducer of `np.ndarray`: what becomes of an array that is sent, and of one that arrives.
+"""The reducer of `np.ndarray`: how an array is pickled for a message, and rebuilt from it.
 
-Note [The ways of an array]
+Note [How an array is sent]
 ---------------------------
-    the message goes by value   --> by pickle, as NumPy does it (mp_core/by_value.py)
-    holds Python objects        --> by pickle, as NumPy does it
-    lives in a Block            --> the Block travels; both sides see one memory           0 copies
-    was born in shared memory   --> as above, with the Block that its address lies in      0 copies
-    private, small              --> in the message (inline.py)                            as cheap as the pipe
-    private, larger             --> into a new Block, by the sender                        1 copy
+    the message goes by value     --> by pickle, as NumPy does it (mp_core/by_value.py)
+    contains Python objects       --> by pickle, as NumPy does it
+    lives in a Block              --> the Block is sent; both sides have the same memory     0 copies
+    allocated in shared memory    --> as above, with the Block at its address                0 copies
+    private, small                --> in the message (inline.py)                             as cheap as the pipe
+    private, larger               --> into a new Block, by the sender                        1 copy
 
-A Block is pickled as an object of its own, so two views of one base in one message meet in pickle's memo and
-stand on one Block again when they arrive.
+A Block is pickled as an object of its own, so pickle's memo finds it again for a second view of the same base in one
+message, and both views have one Block when they arrive.
 
-Note [Plain arrays]
--------------------
-Nearly every array that is sent is C-contiguous, aligned, writable and of one of the dtypes that are a single object
-per process, with a character of its own ('d', 'i', '?'). Such an array is *plain*: a character and a shape say all
-about it, and it takes the same ways by a short cut in C (`_plain`, compiled in mp-core), which is what makes a
-message with a thousand small arrays cheap. A dtype that only equals one of them (it has metadata, say, which NumPy's
-== does not see) is not plain. All others, and what goes wrong, come to `reduce_ndarray` here.
+Note [The fast path]
+--------------------
+Nearly every array that is sent is C-contiguous, aligned, writable and of a dtype that is a single object per process,
+with a character of its own ('d', 'i', '?'). A character and a shape describe such an array completely, so C code
+reduces it by the same rules (the fast path), which makes a message with a thousand small arrays cheap. A dtype that
+only equals one of these dtypes (it may have metadata, which NumPy's == ignores) is not on the fast path. All other
+arrays, and all errors, take `reduce_ndarray` here.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _children, _many, _native, _pickling, _reducers
+from mp_core import _children, _fan_out, _native, _pickling, _reducers
 from mp_core.block import Block, Copied, allocate
 from mp_core.stats import add_copied_bytes
-from mp_reductions import buffers, inline, repeated, tensors
+from mp_reductions import buffers, inline, repeated_copy, tensors
+from mp_reductions.exhaustion import warn_once
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
-from mp_reductions.running_out import warn_once
 from mp_reductions.sharing import address_of, find_block
 from mp_reductions.subclass import choose_reducer
 
@@ -46,7 +46,7 @@ _plain: Any = _native.compiled("mp_reductions._plain")
 
 def init_reductions() -> None:
     """
-    Send every `numpy.ndarray` through shared memory from now on, in this process and in children started after.
+    Send every `numpy.ndarray` through shared memory, in this process and in children started from now on.
 
     ``import mp_all`` calls it. Calling it again does nothing.
 
@@ -63,7 +63,7 @@ def init_reductions() -> None:
 
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
-    """The pickle of an array; see Note [The ways of an array]."""
+    """Reduce an array; see Note [How an array is sent]."""
     if _native.by_value():
         return a.__reduce_ex__(inline.AS_NUMPY)
     block = find_block(a)
@@ -78,19 +78,19 @@ def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
 
 
 def _moved(a: np.ndarray[Any, Any]) -> Any:
-    """The pickle of a private array through a new Block."""
+    """Reduce a private array by a copy in a new Block."""
     packed = pack(a)
     try:
         block = allocate(packed.data.nbytes, zeroed=False)
     except (MemoryError, OSError) as error:
-        # Delivered all the same: a message that is late is better than one that is lost.
+        # Deliver it all the same: a slow message is better than a lost one.
         warn_once(a.nbytes, error)
         return inline.reduce_inline(a)
     _frombuffer(block, np.uint8)[:] = packed.data
     add_copied_bytes(packed.data.nbytes)
     copied = Copied(block)
-    if a.nbytes >= repeated.LARGE:
-        repeated.notice(a, copied.handle)
+    if a.nbytes >= repeated_copy.LARGE:
+        repeated_copy.notice(a, copied.handle)
     return _reduced(copied, a, packed.offset, packed.strides)
 
 
@@ -107,7 +107,7 @@ def _reduced(
     )
 
 
-# NumPy takes anything with the buffer protocol; its type hints list a few.
+# NumPy takes any object with the buffer protocol; its type hints list a few.
 _ndarray: Any = np.ndarray
 _frombuffer: Any = np.frombuffer
 
@@ -120,8 +120,8 @@ def rebuild_ndarray(
     strides: tuple[int, ...] | None,
     writeable: bool,
 ) -> np.ndarray[Any, Any]:
-    """An array over *block*. A handle that reaches beyond the block is a `ValueError` or a `TypeError`."""
-    # Bytes in private memory are what became of a copy that this process cannot share.
+    """Rebuild an array over *block*. A handle that reaches beyond the block is a `ValueError` or a `TypeError`."""
+    # A bytearray is a private copy, made because this process cannot share the block.
     if not isinstance(block, Block | bytearray):
         raise ValueError(f"the handle of an array is damaged: a Block was expected, not {type(block).__name__}")
     dtype = np.dtype(dtype)
@@ -137,7 +137,7 @@ def rebuild_ndarray(
     return a
 
 
-# ---- the short cut ---------------------------------------------------------------------------------------------------
+# ---- the fast path ---------------------------------------------------------------------------------------------------
 
 _PLAIN: dict[str, np.dtype[Any]] = {
     char: np.dtype(char)
@@ -145,11 +145,11 @@ _PLAIN: dict[str, np.dtype[Any]] = {
     if not np.dtype(char).hasobject and np.dtype(char).itemsize and np.dtype(char) is np.dtype(char)
 }
 
-_plain.setup(np.ndarray, _PLAIN, reduce_ndarray, repeated.notice)
+_plain.setup(np.ndarray, _PLAIN, reduce_ndarray, repeated_copy.notice)
 
 
 def _knows_arrays() -> bool:
-    """Are the fields of an ndarray where `_plain` reads them, in this NumPy?"""
+    """Return whether the fields of an ndarray of this NumPy are where `_plain` reads them."""
     grid = np.arange(12.0).reshape(3, 4)
     samples = [grid, grid[1:], grid.T, np.empty(0), np.array(1), np.broadcast_to(np.int8(1), (2, 2, 2))]
     return all(_plain.knows(a, address_of(a), a.ndim, a.base, a.dtype, a.flags.num) for a in samples)
@@ -158,19 +158,19 @@ def _knows_arrays() -> bool:
 # ---- one pickle for several receivers --------------------------------------------------------------------------------
 
 
-def _to_many(a: np.ndarray[Any, Any]) -> _many.Travels:
-    """How *a* may be pickled for several receivers, to each of which a private array is its own."""
+def _to_many(a: np.ndarray[Any, Any]) -> _fan_out.FanOut:
+    """Return how *a* may be pickled for several receivers, each of which gets its own copy of a private array."""
     if a.dtype.hasobject:
-        return "by claims"
+        return "by reference"
     if find_block(a) is not None:
-        return "alone" if _was_born(a) else "by claims"
+        return "per receiver" if _has_no_block_object(a) else "by reference"
     if a.nbytes <= inline.get_inline_limit():
-        return "by claims"
-    return "by buffer" if _PLAIN.get(a.dtype.char) is a.dtype and a.flags.forc else "alone"
+        return "by reference"
+    return "out of band" if _PLAIN.get(a.dtype.char) is a.dtype and a.flags.forc else "per receiver"
 
 
-def _was_born(a: np.ndarray[Any, Any]) -> bool:
-    """Is the shared array *a* known by its address alone? Then the short cut makes a claim and no object of it."""
+def _has_no_block_object(a: np.ndarray[Any, Any]) -> bool:
+    """Return whether only its address leads to the Block of *a*. Then the fast path sends a handle without a Block."""
     base: Any = a.base
     while isinstance(base, np.ndarray):
         base = base.base
@@ -178,5 +178,5 @@ def _was_born(a: np.ndarray[Any, Any]) -> bool:
 
 
 for _reducer in (_plain.reduce_plain, reduce_ndarray):
-    _many.declare(_reducer, _to_many)
-_many.declare(reduce_memmap, lambda a: "by claims")
+    _fan_out.declare(_reducer, _to_many)
+_fan_out.declare(reduce_memmap, lambda a: "by reference")

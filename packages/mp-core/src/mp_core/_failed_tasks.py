@@ -1,18 +1,16 @@
-"""A pool's message that cannot be received becomes the failure of its task.
+"""Tasks of a pool whose message cannot be received: the message becomes the failure of its task.
 
-Note [Pools and errors]
------------------------
-Neither `multiprocessing.pool` nor `concurrent.futures.process` expects that receiving a message fails. The pool's
-thread ends and everybody waits for ever; its worker ends and the task is never heard of again; the executor calls
-itself broken. But each message says which task it is about. So it is read once more, with nothing in it but numbers,
-texts and containers: each other object is a `_Blank`, no class is looked up, nothing is received. That is enough to
-give the error to whoever waits for that task:
+Note [Pools and errors] ----------------------- Neither `multiprocessing.pool` nor `concurrent.futures.process` expects
+receiving a message to fail. The pool's thread ends, and every waiter waits for ever; its worker ends, and the task gets
+no result; the executor declares itself broken. But each message contains its task's number. So this module reads the
+message once more and keeps only numbers, texts and containers: each other object becomes a `_Blank`, no class is looked
+up, nothing is received. That is enough to hand the error to the waiter of that task:
 
     pool, result    (job, i, (True, result))         -->  (job, i, (False, error))
     pool, task      (job, i, function, args, kwds)   -->  (job, i, raise it, (error,), {})
     executor        _ResultItem, _CallItem           -->  the same with `exception`, or with a function that raises
 
-It happens only when a message has failed, and only for these receivers: the frames that wait for it tell.
+This runs only for messages that failed, and only for these receivers, which it recognises by the frames that wait.
 """
 
 from __future__ import annotations
@@ -25,24 +23,24 @@ from typing import Any, NoReturn
 
 __all__ = ["failing"]
 
-# Between the receiver and the pool's own code: Connection.recv, SimpleQueue.get, Queue.get.
-_CHANNELS = {"mp_core._receiving", "mp_core._tasks", "multiprocessing.connection", "multiprocessing.queues"}
+# The modules between the receiver and the pool's own code: Connection.recv, SimpleQueue.get, Queue.get.
+_CHANNELS = {"mp_core._receiving", "mp_core._failed_tasks", "multiprocessing.connection", "multiprocessing.queues"}
 
 
 def failing(message: Any, error: Exception) -> Any:
-    """The message that tells a pool of *error* in place of *message*; None when the receiver is no pool."""
+    """Return a message that reports *error* to a pool in place of *message*; None if the receiver is no pool."""
     receiver = _receiver()
     if receiver not in ("multiprocessing.pool", "concurrent.futures.process"):
         return None
     try:
         outline = _Outline(io.BytesIO(message)).load()
     except Exception:
-        return None  # nothing can be said about it but the error
+        return None  # the task is unknown
     return _of_pool(outline, error) if receiver == "multiprocessing.pool" else _of_executor(outline, error)
 
 
 def _receiver() -> str:
-    """The module that called the channel in this thread."""
+    """Return the module that called the channel in this thread."""
     frame: Any = sys._getframe(1)
     while frame is not None and (name := frame.f_globals.get("__name__", "")) in _CHANNELS:
         frame = frame.f_back
@@ -74,7 +72,7 @@ def _raise(error: Exception) -> NoReturn:
 
 
 class _Blank:
-    """Stands for any class, function or object of a message, and does nothing."""
+    """Stand for any class, function or object of a message, and do nothing."""
 
     def __new__(cls, *args: Any, **options: Any) -> _Blank:
         return super().__new__(cls)
@@ -99,10 +97,10 @@ class _Blank:
 
 
 class _Outline(pickle.Unpickler):
-    """Unpickles numbers, texts and containers, the items of executors, and a `_Blank` for everything else."""
+    """Unpickle numbers, texts, containers and the items of executors; everything else becomes a `_Blank`."""
 
     def __init__(self, file: Any) -> None:
-        # A message's own buffers are beside the one in which its pickle is; here as many as are asked for.
+        # The message carries its buffers out of band; empty ones replace them here.
         super().__init__(file, buffers=itertools.repeat(bytearray()))
 
     def find_class(self, module: str, name: str) -> Any:

@@ -1,5 +1,3 @@
-"""For type checkers. At run time `import mp_all.heap` is multiprocessing.heap itself."""
-
 from multiprocessing.heap import *
 from multiprocessing.heap import (
     Arena as Arena,

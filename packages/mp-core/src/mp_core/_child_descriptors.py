@@ -1,12 +1,12 @@
-"""Descriptors by which a child that is started by exec enters its parent's tree.
+"""Descriptors by which a child that is started by exec attaches to its parent's session.
 
-    parent   for_child_of(popen)     opens them and adds them to those that the child inherits, once for each child
+    parent   for_child_of(popen)     opens them and adds them to those that the child inherits, once per child
              Process.start returns   closes them, whether the child was started or not
-    child    enter(tree, ...)        gives them to the library
+    child    attach(session, ...)    gives them to the library
 
-With them a child needs no path: it can share although the folder was removed or its user is another one. Without them
-it looks the folder up by the tree's id. Linux sends at most 253 descriptors in one message, so a fork server takes no
-more for one child; where ours would be too many, the child is pickled again without them.
+With them a child needs no path: it can share even if the folder was removed or the child runs as another user. Without
+them it finds the folder by the session's id. Linux sends at most 253 descriptors in one message, so a fork server takes
+no more for one child; where ours would exceed that, the child is pickled again without them.
 
 If the parent dies in between, the kernel closes them. If another thread forks in between, its child inherits a copy, as
 it does of every descriptor of a process that is being started.
@@ -22,20 +22,20 @@ from typing import Any
 
 from mp_core._native import ffi, lib
 
-__all__ = ["close_after_start", "enter", "for_child_of", "open_for_child", "too_many"]
+__all__ = ["attach", "close_after_start", "for_child_of", "open_for_child", "too_many"]
 
-# SCM_MAX_FD of Linux, without the four of its own that go along.
+# SCM_MAX_FD of Linux, minus the four descriptors that the fork server itself sends.
 FORKSERVER_TAKES = 253 - 4
 
 Duplicates = tuple[Any, Any]
 
 
 class _Start(threading.local):
-    """The child that this thread is starting: what was opened for it."""
+    """The child that this thread is starting, and the descriptors opened for it."""
 
     opened: tuple[int, ...] = ()
     popen: Any = None
-    # Only where somebody closes them: a launcher of its own kind calls open_for_child itself.
+    # True only inside `closing_start`, which closes them.
     room = False
 
 
@@ -43,14 +43,14 @@ _start = _Start()
 
 
 def open_for_child() -> tuple[int, int]:
-    """Two descriptors for `enter`; -1 for one that cannot be had. The caller closes them when the child has them."""
+    """Open two descriptors for `attach`; -1 where one is unavailable. The caller closes them after the start."""
     fds = ffi.new("int[2]", [-1, -1])
     lib.mpshm_open_for_child(fds)
     return fds[0], fds[1]
 
 
 def for_child_of(popen: Any) -> Duplicates | None:
-    """Descriptors on their way to the child that *popen* starts; None when it has them, or they cannot be had."""
+    """Return descriptors for the child that *popen* starts; None if it has them already, or none is available."""
     if _start.popen is popen or not _start.room:
         return None
     _close()
@@ -60,21 +60,21 @@ def for_child_of(popen: Any) -> Duplicates | None:
     return (None if first < 0 else DupFd(first), None if second < 0 else DupFd(second)) if _start.opened else None
 
 
-def enter(tree: bytes, duplicates: Duplicates | None) -> None:
-    """In the child: be in the tree. One that has begun to share in another stays there; both can talk all the same."""
+def attach(session: bytes, duplicates: Duplicates | None) -> None:
+    """Attach this child to *session*. A child that shares in another session already stays there; both can talk."""
     if duplicates is None:
-        lib.mpshm_set_home(tree)
+        lib.mpshm_set_home(session)
         lib.mpshm_enter()
         return
     fds = [-1 if duplicate is None else duplicate.detach() for duplicate in duplicates]
     for fd in fds:
         if fd >= 0:
             os.set_inheritable(fd, False)
-    lib.mpshm_enter_with(tree, fds)
+    lib.mpshm_enter_with(session, fds)
 
 
 def too_many() -> bool:
-    """Would a fork server refuse the descriptors of this thread's child because of ours? Then they are taken back."""
+    """Take our descriptors back if a fork server would refuse this thread's child because of them; return whether."""
     popen = context.get_spawning_popen()
     if not _start.opened or popen is not _start.popen or popen.method != "forkserver":
         return False
@@ -93,13 +93,13 @@ def _close() -> None:
 
 
 def close_after_start(kind: Any) -> None:
-    """Close what was opened for a child of this *kind* of process when it has been started, or could not be."""
+    """Close the descriptors of each child of this *kind* of process after its start, successful or not."""
     start = kind._Popen
     if getattr(start, "_closes", False):
         return
 
     def closing_start(process: Any) -> Any:
-        before = _start.__dict__.copy()  # an argument whose pickling starts a process of its own
+        before = _start.__dict__.copy()  # pickling an argument may start a process of its own
         _start.__dict__.clear()
         _start.room = True
         try:

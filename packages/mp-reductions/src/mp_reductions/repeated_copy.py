@@ -1,7 +1,7 @@
-"""One large private array that is sent again while a copy of it lives: that is said, once.
+"""Repeated copies: a warning, shown once, if a large private array is sent again while an earlier copy lives.
 
-Each message has a copy of its own, since each receiver may write to his. For N workers through N messages that is N
-times the memory, which `share_memory` would save. The launcher knows all receivers at once and copies once by itself.
+Each message has its own copy, since each receiver may write to it. For N workers through N messages that is N times the
+memory, which `share_memory` saves. The launcher knows all receivers in advance and copies once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mp_core.errors import RepeatedCopyWarning, warn_user, was_told
 
 __all__ = ["LARGE", "notice"]
 
-# Bytes; smaller arrays are not looked at. `native.h` has it too.
+# Bytes; smaller arrays are not tracked. `native.h` has the same number.
 LARGE = 32 << 20
 _SUBJECT = "repeated copy"
 
@@ -25,7 +25,7 @@ _sent: dict[int, tuple[weakref.ref[Any], bytes]] = {}
 
 
 def notice(a: np.ndarray[Any, Any], handle: bytes) -> None:
-    """Remember that *a* was copied for a message; warn, once, if the copy before lives still."""
+    """Record that *a* was copied for a message; warn, once, if the copy before is still alive."""
     if was_told(_SUBJECT):
         return
     key = id(a)
@@ -34,7 +34,7 @@ def notice(a: np.ndarray[Any, Any], handle: bytes) -> None:
         _sent.clear()
         warn_user(
             _SUBJECT,
-            f"an array of {a.nbytes} bytes was copied once more for another message, while an earlier copy is in use: "
+            f"an array of {a.nbytes} bytes was copied again for another message while an earlier copy is in use: "
             "after a = mp.share_memory(a) all receivers use one memory, and see each other's writes",
             RepeatedCopyWarning,
         )

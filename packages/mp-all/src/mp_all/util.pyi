@@ -1,5 +1,3 @@
-"""For type checkers. At run time `import mp_all.util` is multiprocessing.util itself."""
-
 from multiprocessing.util import *
 from multiprocessing.util import (
     DEBUG as DEBUG,

@@ -1,5 +1,3 @@
-"""For type checkers. At run time `import mp_all.managers` is multiprocessing.managers itself."""
-
 from multiprocessing.managers import *
 from multiprocessing.managers import (
     BaseListProxy as BaseListProxy,

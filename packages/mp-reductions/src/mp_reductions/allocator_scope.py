@@ -1,15 +1,15 @@
-"""Arrays born shared: what NumPy itself allocates is made in shared memory.
+"""Scopes of the shared allocator, in which NumPy allocates arrays in shared memory.
 
-Note [Where a scope reaches]
-----------------------------
-NumPy keeps its allocator in a context variable. So a scope holds in the thread, or the asyncio task, that entered it,
-in tasks created inside it, and nowhere else. A new thread begins with NumPy's own allocator, which is why
-`install_shared_allocator` exchanges what stands behind that one.
+Note [Where a scope is in force]
+--------------------------------
+NumPy keeps its allocator in a context variable. So a scope is in force in the thread, or the asyncio task, that entered
+it, in tasks created inside it, and nowhere else. A new thread begins with NumPy's own allocator, which is why
+`install_shared_allocator` replaces the functions behind that one.
 
-Scopes need not end in the order in which they began: two generators can be stopped in the middle of one each. So each
-context has a tuple of the scopes that are open in it, with the handler that was in force outside of each. One that
-ends in the middle hands that on to the next. One that ends in another context than it began in (a generator that was
-collected elsewhere) is not found there, and changes nothing.
+Scopes need not end in the order in which they began: two generators can each be suspended inside a scope. So each
+context has a tuple of its open scopes, each with the handler that was in force outside. A scope that ends in the middle
+passes its handler to the next one. A scope that ends in another context (a generator that was collected elsewhere) is
+not found there, and changes nothing.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from mp_core.block import Block
-from mp_reductions.numpy_allocator import DATA_OFFSET, born, handlers
+from mp_reductions.ndarray_fields import DATA_OFFSET
+from mp_reductions.numpy_allocator import born, handlers
 
 __all__ = ["block_of", "install_shared_allocator", "shared_allocator", "uninstall_shared_allocator"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-ever = False
-"""Can there be arrays in this process that were born shared?"""
+used = False
+"""Whether NumPy may have allocated arrays of this process in shared memory."""
 
 
 class _Open(NamedTuple):
@@ -45,26 +46,27 @@ _open: ContextVar[tuple[_Open, ...]] = ContextVar("mp_shared_allocator", default
 
 class shared_allocator:
     """
-    Inside ``with shared_allocator():`` every array of more than 32 KiB that NumPy makes is made in shared memory.
+    Let NumPy allocate every array of more than 32 KiB in shared memory, inside ``with shared_allocator():``.
 
-    That is the result of arithmetic, `numpy.load`, `numpy.concatenate`, the columns of a DataFrame, all of them plain
-    `numpy.ndarray`. Sending one, or a view of one, copies nothing, and both sides see each other's writes. They outlive
-    the scope. Smaller arrays are private and travel in the message; so do arrays of Python objects.
+    That includes results of arithmetic, `numpy.load`, `numpy.concatenate` and the columns of a DataFrame, all of them
+    plain `numpy.ndarray`. Sending such an array, or a view of it, copies nothing, and both sides see each other's
+    writes. The arrays outlive the scope. Smaller arrays are private and travel in the message, as do arrays of Python
+    objects.
 
-    It holds in this thread or asyncio task, and in tasks created inside. As a decorator it works on functions,
-    coroutine functions and generator functions; a decorated generator is inside while it runs and outside while its
-    caller does (a ``with`` around a ``yield`` stays in force in the caller, as every context variable does).
+    It is in force in this thread or asyncio task, and in tasks created inside. As a decorator it works on functions,
+    coroutine functions and generator functions; a decorated generator is inside the scope while it runs and outside
+    while its caller runs (a ``with`` around a ``yield`` stays in force in the caller, as every context variable does).
 
-    Where shared memory has run out, arrays are made in private memory, and sending them is what it always was.
+    If shared memory is exhausted, NumPy allocates in private memory, and sending such arrays copies them.
 
     Raises
     ------
     NotImplementedError
-        NumPy does not look as expected; raised on entering.
+        The layout of NumPy's arrays is unknown; raised on entering.
 
     See Also
     --------
-    install_shared_allocator : the same for a whole process, usable as the initializer of a pool.
+    install_shared_allocator : the same for a whole process; works as the initializer of a pool.
 
     Examples
     --------
@@ -75,11 +77,11 @@ class shared_allocator:
     """
 
     def __enter__(self) -> shared_allocator:
-        global ever
-        ever = True
+        global used
+        used = True
         api = handlers()
         _open.set((*_open.get(), _Open(self, api.get())))
-        api.set(api.born)
+        api.set(api.shared)
         return self
 
     def __exit__(
@@ -90,7 +92,7 @@ class shared_allocator:
             if scopes[i].scope is self:
                 break
         else:
-            return  # it began in another context
+            return  # the scope began in another context
         outside = scopes.pop(i).outside
         if i < len(scopes):
             scopes[i] = _Open(scopes[i].scope, outside)
@@ -99,7 +101,7 @@ class shared_allocator:
         _open.set(tuple(scopes))
 
     def __call__(self, function: F) -> F:
-        # inspect.iscoroutinefunction and its like look at the wrapper, so each kind is wrapped by its kind.
+        # inspect.iscoroutinefunction and its siblings inspect the wrapper, so each kind has a wrapper of its kind.
         wrap = next((w for is_kind, w in _KINDS if is_kind(function)), _wrap_function)
         return cast(F, functools.wraps(function)(wrap(function)))
 
@@ -173,16 +175,16 @@ _KINDS: list[tuple[Callable[[Any], bool], Callable[..., Any]]] = [
 
 def install_shared_allocator() -> None:
     """
-    Make every array of more than 32 KiB in shared memory from now on, in all threads of this process.
+    Let NumPy allocate every array of more than 32 KiB in shared memory from now on, in all threads of this process.
 
-    It takes no arguments, so that it can be the *initializer* of a pool: then results come back without a copy.
-    ``MP_SHARED_ALLOCATOR=1`` in the environment calls it on import. Where another allocator was set for a context,
-    that one stays. Calling it again does nothing.
+    It takes no arguments, so you can pass it as the *initializer* of a pool: then results return without a copy.
+    ``MP_SHARED_ALLOCATOR=1`` in the environment calls it on import. A context with another allocator keeps that one.
+    Calling it again does nothing.
 
     Raises
     ------
     NotImplementedError
-        NumPy does not look as expected.
+        The layout of NumPy's arrays is unknown.
 
     Examples
     --------
@@ -191,16 +193,16 @@ def install_shared_allocator() -> None:
     True
     >>> mp.uninstall_shared_allocator()
     """
-    global ever
-    ever = True
+    global used
+    used = True
     handlers().replace(True)
 
 
 def uninstall_shared_allocator() -> None:
     """
-    Let NumPy allocate as it always has.
+    Let NumPy allocate in private memory again.
 
-    Arrays that were born shared stay so; scopes that are open stay open.
+    Arrays in shared memory stay there; open scopes stay open.
 
     Examples
     --------
@@ -208,13 +210,13 @@ def uninstall_shared_allocator() -> None:
     >>> mp.is_shared(np.ones(10_000))
     False
     """
-    if ever:
+    if used:
         handlers().replace(False)
 
 
 def block_of(owner: np.ndarray[Any, Any]) -> Block | None:
-    """The block in which an array that owns its memory was born, or None; see `sharing.find_block` for views."""
-    if not ever or owner.nbytes == 0:
+    """Return the block that NumPy allocated *owner* in, or None; `sharing.find_block` handles views."""
+    if not used or owner.nbytes == 0:
         return None
     block: Block | None = born.block_at(owner, DATA_OFFSET)
     return block

@@ -1,5 +1,3 @@
-"""For type checkers. At run time `import mp_all.connection` is multiprocessing.connection itself."""
-
 from multiprocessing.connection import *
 from multiprocessing.connection import (
     Connection as Connection,

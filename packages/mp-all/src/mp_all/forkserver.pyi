@@ -1,5 +1,3 @@
-"""For type checkers. At run time `import mp_all.forkserver` is multiprocessing.forkserver itself."""
-
 from multiprocessing.forkserver import *
 from multiprocessing.forkserver import (
     ForkServer as ForkServer,

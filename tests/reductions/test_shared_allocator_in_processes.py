@@ -1,4 +1,4 @@
-"""Arrays born shared, in several processes: results of pools, forks of every kind, owners that are killed (S6, S9)."""
+"""The shared allocator in several processes: results of pools, forks of every kind, killed owners (S6, S9)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def run_forked(tmp_path: Path, program: str) -> str:
     return succeeded(run_script(tmp_path, prelude + program, MP_SHARING_STRATEGY=mp.get_sharing_strategy()))
 
 
-def test_after_fork_what_was_born_shared_is_shared_and_what_was_not_is_not(tmp_path: Path) -> None:
+def test_after_a_fork_shared_allocated_arrays_are_shared_and_private_ones_are_not(tmp_path: Path) -> None:
     program = """
         before = np.zeros(10_000)
         with mp.shared_allocator():
@@ -92,7 +92,7 @@ def test_after_fork_what_was_born_shared_is_shared_and_what_was_not_is_not(tmp_p
     assert run_forked(tmp_path, program) == "[0, 5, 5, 0, 0]\n"
 
 
-def test_what_one_side_of_a_fork_drops_is_not_used_again_under_the_other(tmp_path: Path) -> None:
+def test_memory_that_one_side_of_a_fork_drops_is_not_reused_while_the_other_has_it(tmp_path: Path) -> None:
     program = """
         import threading
         ready, gone = os.pipe(), os.pipe()
@@ -162,7 +162,7 @@ def test_a_forked_child_cannot_ruin_its_parents_arrays_of_objects(tmp_path: Path
     assert run_forked(tmp_path, program) == ""
 
 
-def test_what_a_forked_child_makes_and_sends_arrives(start_method: str) -> None:
+def test_an_array_that_a_forked_child_makes_and_sends_arrives(start_method: str) -> None:
     # The parent has arrays of its own, made before, so that a forked child begins with all of its state.
     with mp.shared_allocator():
         mine = [np.full(10_000, i) for i in range(5)]
@@ -244,7 +244,7 @@ def make_and_wait(connection: Any) -> None:
     connection.recv()
 
 
-def test_an_array_survives_the_death_of_the_process_in_which_it_was_born(tmp_path: Path) -> None:
+def test_an_array_survives_the_death_of_the_process_that_allocated_it(tmp_path: Path) -> None:
     program = """
         import os, signal
         import numpy as np

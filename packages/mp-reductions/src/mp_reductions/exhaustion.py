@@ -1,4 +1,4 @@
-"""When there is no shared memory left, what is private travels in the message, and that is said once."""
+"""Exhaustion of shared memory: private data then travels in the message, and a warning says so once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["warn_once"]
 
 
 def warn_once(nbytes: int, error: Exception) -> None:
-    """Say, the first time, that *nbytes* bytes go through the pipe because of *error*."""
+    """Warn, the first time, that *nbytes* bytes go through the pipe because of *error*."""
     warn_user(
         "sent by value",
         f"shared memory ran out, so an array of {nbytes} bytes (and maybe others) travels through the pipe: {error}",

@@ -1,4 +1,4 @@
-"""Manners of a process: what its threads are called, and what happens when its parent dies."""
+"""Process control: names of threads, and the parent-death signal."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def set_thread_name(name: str) -> None:
     Raises
     ------
     ValueError
-        There is a NUL character in it.
+        The name contains a NUL character.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def set_thread_name(name: str) -> None:
 
 def get_thread_name() -> str:
     """
-    The calling thread's name as the kernel knows it.
+    Return the kernel's name of the calling thread.
 
     Returns
     -------
@@ -61,20 +61,20 @@ def set_parent_death_signal(signum: int, *, parent: int = 0) -> None:
     """
     Ask the kernel to send a signal to this process when its parent dies.
 
-    On Linux the signal comes when the parent *thread*, the one that forked, ends. Elsewhere this does nothing.
+    On Linux the signal comes when the parent *thread*, the thread that forked, ends. Elsewhere this does nothing.
 
     Parameters
     ----------
     signum : int
-        The signal; 0 takes the wish back.
+        The signal; 0 cancels the request.
     parent : int, default 0
-        The pid that is believed to be the parent, when known: if it has already gone, the signal is raised at once, so
-        that no orphan slips through. 0 stands for whoever is the parent now.
+        The expected pid of the parent: if that process has already ended, the signal is raised at once, so that no
+        orphan survives. 0 means the current parent.
 
     Raises
     ------
     ValueError
-        The number is no signal.
+        The number is not a signal.
 
     Examples
     --------
@@ -82,6 +82,6 @@ def set_parent_death_signal(signum: int, *, parent: int = 0) -> None:
     """
     number = operator.index(signum)
     if number != 0 and number not in set(_signal.valid_signals()):
-        raise ValueError(f"{signum!r} is not a signal number; see signal.valid_signals(), or 0 for none")
+        raise ValueError(f"{signum!r} is not a signal number; give one of signal.valid_signals(), or 0 for none")
     if hasattr(lib, "mpshm_set_pdeathsig"):
         check(lib.mpshm_set_pdeathsig(number, parent), "set_parent_death_signal")

@@ -1,5 +1,3 @@
-"""For type checkers. At run time `import mp_all.context` is multiprocessing.context itself."""
-
 from multiprocessing.context import *
 from multiprocessing.context import (
     AuthenticationError as AuthenticationError,

@@ -1,5 +1,3 @@
-"""For type checkers. At run time `import mp_all.pool` is multiprocessing.pool itself."""
-
 from multiprocessing.pool import *
 from multiprocessing.pool import (
     ApplyResult as ApplyResult,

@@ -1,5 +1,3 @@
-"""For type checkers. At run time `import mp_all.dummy` is multiprocessing.dummy itself."""
-
 from multiprocessing.dummy import *
 from multiprocessing.dummy import (
     Array as Array,

@@ -1,4 +1,4 @@
-"""Arrays born shared: plain arrays in every respect, except that sending them copies nothing."""
+"""Shared-allocated arrays are plain arrays in every respect, except that sending them copies nothing."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from mp_reductions import numpy_allocator
 
 pytestmark = pytest.mark.usefixtures("strategy")
 
-LEAST = 32 * 1024 + 1  # the smallest array that is born shared, in bytes
+LEAST = 32 * 1024 + 1  # bytes of the smallest array that is allocated in shared memory
 
 
 @pytest.fixture
-def born() -> Iterator[None]:
+def scope() -> Iterator[None]:
     with mp.shared_allocator():
         yield
 
@@ -71,12 +71,12 @@ def test_the_places_in_numpys_table_are_those_of_its_header() -> None:
 def test_numpy_is_asked_for_nothing_before_the_allocator_is(tmp_path: Path) -> None:
     program = """
         import mp_all as mp
-        from mp_reductions import born, numpy_allocator
+        from mp_reductions import allocator_scope, numpy_allocator
         import numpy as np
 
-        assert numpy_allocator._handlers is None and not born.ever
+        assert numpy_allocator._handlers is None and not allocator_scope.used
         mp.uninstall_shared_allocator()
-        assert numpy_allocator._handlers is None and not born.ever
+        assert numpy_allocator._handlers is None and not allocator_scope.used
         assert not mp.is_shared(np.ones(100_000))
     """
     assert succeeded(run_script(tmp_path, program)) == ""
@@ -85,13 +85,13 @@ def test_numpy_is_asked_for_nothing_before_the_allocator_is(tmp_path: Path) -> N
 # ---- which arrays, and where ----
 
 
-def test_the_limit_is_that_of_inline_messages(born: None) -> None:
+def test_the_limit_is_that_of_inline_messages(scope: None) -> None:
     assert not mp.is_shared(np.empty(LEAST - 1, np.uint8))
     assert mp.is_shared(np.empty(LEAST, np.uint8))
     assert mp.get_inline_limit() == LEAST - 1
 
 
-def test_everything_that_numpy_makes_is_born_shared(born: None, tmp_path: Path) -> None:
+def test_every_array_that_numpy_makes_is_shared(scope: None, tmp_path: Path) -> None:
     a = np.arange(20_000.0)
     np.save(tmp_path / "a.npy", a)
     made = {
@@ -111,13 +111,13 @@ def test_everything_that_numpy_makes_is_born_shared(born: None, tmp_path: Path) 
     assert [name for name, array in made.items() if not mp.is_shared(array)] == []
 
 
-def test_memory_is_aligned_to_pages_and_apart(born: None) -> None:
+def test_memory_is_aligned_to_pages_and_apart(scope: None) -> None:
     arrays = [np.full(LEAST + 1000 * i, i % 256, np.uint8) for i in range(50)]
     assert [address(a) % 4096 for a in arrays] == [0] * 50
     assert all((a == i % 256).all() for i, a in enumerate(arrays))
 
 
-def test_what_is_empty_is_not_shared_and_harms_nothing(born: None) -> None:
+def test_an_empty_array_is_not_shared_and_does_no_harm(scope: None) -> None:
     big = np.ones(10_000)
     for a in np.empty(0), np.empty((2, 0, 2)), np.zeros((0, 10**6)):
         a.resize((3, 0), refcheck=False)
@@ -126,7 +126,7 @@ def test_what_is_empty_is_not_shared_and_harms_nothing(born: None) -> None:
     assert sent(big[10_000:]).shape == (0,)
 
 
-def test_zeros_are_zero_in_memory_that_was_used_before(born: None) -> None:
+def test_zeros_are_zero_in_memory_that_was_used_before(scope: None) -> None:
     for nbytes in LEAST, 100_000, 1 << 20, 5 << 20:
         for _ in range(3):
             a = np.full(nbytes, 0xFF, np.uint8)
@@ -134,7 +134,7 @@ def test_zeros_are_zero_in_memory_that_was_used_before(born: None) -> None:
             assert not np.zeros(nbytes, np.uint8).any()
 
 
-def test_zeros_that_nobody_touches_cost_nothing(born: None, needs_memory: Callable[[int], None]) -> None:
+def test_untouched_zeros_use_no_memory(scope: None, needs_memory: Callable[[int], None]) -> None:
     needs_memory(1 << 28)
     before = resident()
     a = np.zeros(1 << 28, np.uint8)
@@ -166,7 +166,7 @@ def test_resizing_keeps_what_there_was_and_zeroes_the_rest(sizes: list[int], sha
             assert (a == expected).all()
 
 
-def test_a_resized_array_leaves_its_old_memory_to_who_has_it(born: None) -> None:
+def test_a_resized_array_leaves_its_old_memory_to_its_receivers(scope: None) -> None:
     a = np.full(10_000, 3.0)
     other = sent(a)
     a.resize(10_001, refcheck=False)
@@ -195,7 +195,7 @@ def test_without_shared_memory_arrays_are_private_and_travel_all_the_same(tmp_pa
     assert succeeded(done) == "private\n"
 
 
-def test_more_than_there_is_is_a_memory_error(born: None) -> None:
+def test_an_array_larger_than_memory_is_a_memory_error(scope: None) -> None:
     with pytest.raises(MemoryError):
         np.empty(1 << 62, np.uint8)
     with pytest.raises(MemoryError):
@@ -235,7 +235,7 @@ def test_many_threads_make_send_and_drop_arrays_of_each_other() -> None:
     shelf.clear()
 
 
-def test_sent_memory_is_not_used_again_while_its_message_is_under_way(born: None) -> None:
+def test_sent_memory_is_not_reused_while_its_message_is_in_flight(scope: None) -> None:
     message = bytes(ForkingPickler.dumps(np.full(10_000, 5.0)))
     others = [np.zeros(10_000) for _ in range(5)]
     assert (ForkingPickler.loads(message) == 5).all()
@@ -284,7 +284,7 @@ def test_sending_it_or_a_view_of_it_copies_nothing(form: str) -> None:
     assert address(arrived) == address(a)
 
 
-def test_two_views_in_one_message_are_one_memory_on_the_other_side(born: None) -> None:
+def test_two_views_in_one_message_share_memory_after_receipt(scope: None) -> None:
     a = np.zeros(20_000)
     left, right, whole = sent([a[:15_000], a[5_000:], a])
     left[6_000] = 7
@@ -292,7 +292,7 @@ def test_two_views_in_one_message_are_one_memory_on_the_other_side(born: None) -
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_was_born_inside_arrives_as_it_left(form: str) -> None:
+def test_a_shared_allocated_array_arrives_as_it_left(form: str) -> None:
     with mp.shared_allocator():
         a = FORMS[form](np.array)
         b = sent(a)
@@ -319,7 +319,7 @@ def test_arrays_of_objects_travel_by_pickle_element_by_element(echo: Carrier) ->
         mp.share_memory(a)
 
 
-def test_plain_pickles_and_copies_are_plain(born: None) -> None:
+def test_plain_pickles_and_copies_are_plain(scope: None) -> None:
     a = np.arange(10_000.0)
     for other in pickle.loads(pickle.dumps(a)), copy.deepcopy(a), copy.copy(a):
         assert same_values(a, other) and not np.shares_memory(a, other)
@@ -327,7 +327,7 @@ def test_plain_pickles_and_copies_are_plain(born: None) -> None:
 
 
 @st.composite
-def born_arrays(draw: st.DrawFn) -> np.ndarray:
+def shared_allocated_arrays(draw: st.DrawFn) -> np.ndarray:
     """Any bytes, seen as any dtype, in any order, whole or in part."""
     dtype = draw(st.one_of(scalars, hnp.nested_dtypes(scalars, max_leaves=4)))
     if dtype.kind in "USV" and dtype.itemsize == 0:
@@ -344,9 +344,9 @@ def born_arrays(draw: st.DrawFn) -> np.ndarray:
 
 @settings(derandomize=True, deadline=None, database=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.data())
-def test_any_array_born_shared_arrives_as_it_left_without_a_copy(data: st.DataObject) -> None:
+def test_any_shared_allocated_array_arrives_as_it_left_without_a_copy(data: st.DataObject) -> None:
     with mp.shared_allocator():
-        a = data.draw(born_arrays())
+        a = data.draw(shared_allocated_arrays())
     assert mp.is_shared(a) or a.size == 0
     arrived: list[np.ndarray] = []
     assert copied_by(lambda: arrived.append(sent(a))) == 0

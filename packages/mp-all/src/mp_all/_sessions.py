@@ -1,4 +1,4 @@
-"""Who shares memory now: the trees of this user's processes, their managers, and what crashes have left behind."""
+"""The sessions of this user's processes, their managers, and objects that crashes have left behind."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from mp_all._limits import read, runtime_folder
+from mp_all._limits import read
+from mp_core._settings import runtime_folder
 
-__all__ = ["Manager", "Tree", "command_of", "leftover_names", "managers", "trees"]
+__all__ = ["Manager", "Session", "command_of", "leftover_names", "managers", "sessions"]
 
 SHM = Path("/dev/shm")
 STATES = {"T": "stopped", "t": "traced", "D": "waiting for a device", "Z": "dead"}
@@ -22,16 +23,16 @@ class Manager(NamedTuple):
     pid: int
     folder: Path
     state: str
-    """A word for what it should not be, else empty."""
+    """The problem with its state in a word; empty if there is none."""
 
     def remedy(self) -> str:
-        """What to do about it; empty when it is well."""
+        """Return the problem and the command against it; empty if there is none."""
         stopped = self.state in ("stopped", "traced")
         return f"it is {self.state}" + (f": kill -CONT {self.pid}" if stopped else "") if self.state else ""
 
 
-class Tree(NamedTuple):
-    """A folder of a tree of processes, and whether anybody is in it."""
+class Session(NamedTuple):
+    """A session's folder, and whether a process is attached to it."""
 
     name: str
     manager: Manager | None
@@ -39,39 +40,40 @@ class Tree(NamedTuple):
 
 
 def managers() -> Iterator[Manager]:
-    """The managers of this user, whatever runtime folder they serve."""
+    """Yield the managers of this user, in any runtime folder."""
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             words = (entry / "cmdline").read_bytes().split(b"\0")
             ours = entry.stat().st_uid == os.geteuid()
         except OSError:
-            continue  # it has ended meanwhile
+            continue  # it ended meanwhile
         if ours and len(words) > 1 and Path(os.fsdecode(words[0])).name == "shm-manager":
             state = read(entry / "stat").rpartition(")")[2].split()[:1]
             word = STATES.get(state[0], "") if state else "dead"
             yield Manager(int(entry.name), Path(os.fsdecode(words[1])), word)
 
 
-def trees(folder: Path | None = None) -> list[Tree]:
-    """The trees in the runtime folder."""
+def sessions(folder: Path | None = None) -> list[Session]:
+    """Return the sessions in the runtime folder."""
     at = {manager.folder.name: manager for manager in managers()}
     locks = read(Path("/proc/locks")).splitlines()
     locked = {line.split()[5].rpartition(":")[2] for line in locks if " FLOCK " in line}
     found = []
-    for entry in sorted((folder or runtime_folder()).glob("*/control")):
+    for entry in sorted(Path(folder or runtime_folder()).glob("*/control")):
         name = entry.parent.name
         try:
-            # Everybody in a tree holds a lock on this file. Where locks cannot be seen, its manager speaks for them.
+            # Each attached process holds a lock on this file. If /proc shows no locks, a manager means that it is
+            # alive.
             alive = str(entry.stat().st_ino) in locked if locks else name in at
         except OSError:
             continue
-        found.append(Tree(name, at.get(name), alive))
+        found.append(Session(name, at.get(name), alive))
     return found
 
 
 def leftover_names() -> list[str]:
     """
-    Objects of ours in /dev/shm that no manager of this user has: a crash of everything has left them.
+    Return the names of our objects in /dev/shm that no manager of this user has: a crash of all processes left them.
     """
     names = {path.name for path in SHM.glob("mpshm-*") if re.fullmatch(r"mpshm-[0-9a-f]{32}", path.name) and own(path)}
     if names:
@@ -93,7 +95,7 @@ def own(path: Path) -> bool:
 
 def command_of(pid: int) -> str:
     """
-    What was typed to start a process, as far as a line of a table has room.
+    Return the command line of a process, cut to the width of a table.
 
     >>> "python" in command_of(os.getpid())
     True

@@ -1,5 +1,3 @@
-"""For type checkers. At run time `import mp_all.sharedctypes` is multiprocessing.sharedctypes itself."""
-
 from multiprocessing.sharedctypes import *
 from multiprocessing.sharedctypes import (
     Synchronized as Synchronized,

@@ -1,5 +1,3 @@
-"""For type checkers. At run time `import mp_all.reduction` is multiprocessing.reduction itself."""
-
 from multiprocessing.reduction import *
 from multiprocessing.reduction import (
     ACKNOWLEDGE as ACKNOWLEDGE,

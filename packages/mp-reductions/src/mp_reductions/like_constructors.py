@@ -1,4 +1,4 @@
-"""Arrays made in shared memory after the likeness of others; see `shared`, where they are found."""
+"""The `*_like` constructors of shared arrays; `shared` exports them."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ def empty_like(
     device: str | None = None,
 ) -> Array:
     """
-    A new shared array of another's shape, type and memory order, its entries not set.
+    Return a new, uninitialised shared array with the shape, type and memory order of another.
 
     Parameters
     ----------
     prototype : array_like
-        The other.
+        The other array.
     dtype : data type, default that of *prototype*
-        What an element is; without Python objects.
+        The type of an element; without Python objects.
     order : {"K", "A", "C", "F"}, default "K"
-        How it lies in memory; "K" is as *prototype* does.
+        The memory order; "K" is that of *prototype*.
     subok : bool
         For NumPy's signature; the result is never a subclass.
     shape : int or sequence of int, default that of *prototype*
         Another shape.
     device : {None, "cpu"}
-        For the array API; nothing else is possible.
+        For the array API; no other value is possible.
 
     Returns
     -------
@@ -71,12 +71,12 @@ def zeros_like(
     device: str | None = None,
 ) -> Array:
     """
-    A new shared array of zeros with another's shape, type and memory order.
+    Return a new shared array of zeros with the shape, type and memory order of another.
 
     Parameters
     ----------
     a : array_like
-        The other.
+        The other array.
     dtype, order, subok, shape, device
         As for `empty_like`.
 
@@ -108,12 +108,12 @@ def ones_like(
     device: str | None = None,
 ) -> Array:
     """
-    A new shared array of ones with another's shape, type and memory order.
+    Return a new shared array of ones with the shape, type and memory order of another.
 
     Parameters
     ----------
     a : array_like
-        The other.
+        The other array.
     dtype, order, subok, shape, device
         As for `empty_like`.
 
@@ -146,14 +146,14 @@ def full_like(
     device: str | None = None,
 ) -> Array:
     """
-    A new shared array full of one value, with another's shape, type and memory order.
+    Return a new shared array filled with one value, with the shape, type and memory order of another.
 
     Parameters
     ----------
     a : array_like
-        The other.
+        The other array.
     fill_value : scalar or array_like
-        What every entry is; it is broadcast.
+        The value of every element; it is broadcast.
     dtype, order, subok, shape, device
         As for `empty_like`.
 
@@ -176,12 +176,12 @@ def full_like(
 
 
 def filled(a: Array, value: Any) -> Array:
-    """*a*, after it was filled with *value*."""
+    """Fill *a* with *value*, and return it."""
     np.copyto(a, value, casting="unsafe")
     return a
 
 
 def check_device(device: str | None) -> None:
-    """Refuse what the array API allows and shared memory is not: another device than the processor."""
+    """Raise for any device but the CPU; the array API allows others, shared memory does not."""
     if device not in (None, "cpu"):
         raise ValueError(f"shared arrays live on the device 'cpu', not {device!r}")
