@@ -79,7 +79,7 @@ def test_a_docstring_begins_with_one_line_that_says_what_it_is(name: str) -> Non
 
 
 # Made by another name, whose docstring says what goes in.
-NOT_MADE_BY_USERS = {"mp_spawn.ProcessContext", "mp_core.Claim", "mp_cuda.Shared"}
+NOT_MADE_BY_USERS = {"mp_spawn.ProcessContext", "mp_core.LeaseReference", "mp_cuda.Shared"}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NOT_MADE_BY_USERS])

@@ -7,7 +7,7 @@ import weakref
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
-from mp_core import Claim
+from mp_core import LeaseReference
 from mp_cuda import driver, janitor
 from mp_cuda.errors import DriverError, ProducerGoneError, StaleHandleError
 from mp_cuda.export import Export, exports
@@ -23,7 +23,7 @@ BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS = 1, 2, 4
 class _Destroy:
     """Destroy an event, and only then give back the claim on it."""
 
-    def __init__(self, device: int, event: Any, claim: Claim | None) -> None:
+    def __init__(self, device: int, event: Any, claim: LeaseReference | None) -> None:
         self.device, self.event, self.claim = device, event, claim
         # Somebody else's event must not end while a stream here still waits for it.
         self.after_work = claim is not None
@@ -99,7 +99,7 @@ class Event:
                     self._adopt(driver.call("cuEventCreate", self._flags), self.device, None)
         return self._event
 
-    def _adopt(self, event: Any, device: int, claim: Claim | None) -> None:
+    def _adopt(self, event: Any, device: int, claim: LeaseReference | None) -> None:
         self._event, self.device = event, device
         self._chore = _Destroy(device, event, claim)
         janitor.expect()

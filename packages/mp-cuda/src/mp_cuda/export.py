@@ -7,7 +7,7 @@ Note [Who keeps what alive]
                  Lease  (mp-core: a count in shared memory, exact whoever is killed)
                    ^
     message     an offer: a claim under way
-    receiver    Claim <-- Received <-- the array; given back after the memory was closed, never before
+    receiver    LeaseReference <-- Received <-- the array; given back after the memory was closed, never before
 
 When the last claim has gone, by whatever way, mp-core calls the export's `over`, and the sender lets go. A message that
 nobody receives keeps its memory until it is taken back: `ipc_collect(in_flight_older_than=...)`.

@@ -12,7 +12,7 @@ import threading
 import weakref
 from typing import Any
 
-from mp_core import Claim, ReceiveError, claim_lease
+from mp_core import LeaseReference, ReceiveError, receive_lease
 from mp_cuda import driver, janitor, signals, transports
 from mp_cuda.errors import DriverError, MpCudaError, ProducerGoneError, StaleHandleError
 from mp_cuda.process import Process
@@ -64,7 +64,7 @@ class _Leave:
 
     after_work = True
 
-    def __init__(self, mapping: Mapping, claims: list[Claim]) -> None:
+    def __init__(self, mapping: Mapping, claims: list[LeaseReference]) -> None:
         self.device, self.mapping, self.claims = mapping.device, mapping, claims
 
     def finish(self) -> None:
@@ -86,7 +86,9 @@ class Received:
 
     __slots__ = ("__weakref__", "_chore", "claim", "mapping", "memory", "signal")
 
-    def __init__(self, mapping: Mapping, memory: Memory, claims: list[Claim], signal: signals.Opened | None) -> None:
+    def __init__(
+        self, mapping: Mapping, memory: Memory, claims: list[LeaseReference], signal: signals.Opened | None
+    ) -> None:
         # The mapping may have been opened for an earlier message; the claim is on this one's lease.
         self.mapping, self.memory, self.claim, self.signal = mapping, memory, claims[0], signal
         janitor.expect()
@@ -111,12 +113,12 @@ class Received:
             drop(chore)
 
 
-def claim_any(offers: tuple[bytes, ...]) -> Claim:
+def claim_any(offers: tuple[bytes, ...]) -> LeaseReference:
     """One of the claims that a message has; `StaleHandleError` when all are taken, or were taken back."""
     problem: Exception | None = None
     for offer in offers:
         try:
-            return claim_lease(offer)
+            return receive_lease(offer)
         except ReceiveError as error:
             if error.errno != errno.ESTALE:
                 raise

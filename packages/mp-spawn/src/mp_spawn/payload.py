@@ -19,7 +19,7 @@ the memory file; so the bytes are the same for every rank, and are made once. Tw
               so that each can write to its own array and pays for the pages to which it does
 
 One exception: what a reducer from outside multiprocessing has pickled, and nobody has said that it may be sent
-to many (`mp_core._many.declare`). Then each rank has a payload of its own; the decision is in `payloads`.
+to many (`mp_core._fan_out.declare`). Then each rank has a payload of its own; the decision is in `payloads`.
 """
 
 from __future__ import annotations
