@@ -74,9 +74,9 @@ def test_numpy_is_asked_for_nothing_before_the_allocator_is(tmp_path: Path) -> N
         from mp_reductions import allocator_scope, numpy_allocator
         import numpy as np
 
-        assert numpy_allocator._handlers is None and not allocator_scope.used
+        assert numpy_allocator._handlers is None and not allocator_scope.ever
         mp.uninstall_shared_allocator()
-        assert numpy_allocator._handlers is None and not allocator_scope.used
+        assert numpy_allocator._handlers is None and not allocator_scope.ever
         assert not mp.is_shared(np.ones(100_000))
     """
     assert succeeded(run_script(tmp_path, program)) == ""

@@ -25,14 +25,13 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from mp_core.block import Block
-from mp_reductions.ndarray_fields import DATA_OFFSET
-from mp_reductions.numpy_allocator import born, handlers
+from mp_reductions.numpy_allocator import DATA_OFFSET, born, handlers
 
 __all__ = ["block_of", "install_shared_allocator", "shared_allocator", "uninstall_shared_allocator"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-used = False
+ever = False
 """Whether NumPy may have allocated arrays of this process in shared memory."""
 
 
@@ -62,7 +61,7 @@ class shared_allocator:
     Raises
     ------
     NotImplementedError
-        The layout of NumPy's arrays is unknown; raised on entering.
+        NumPy does not look as expected; raised on entering.
 
     See Also
     --------
@@ -77,11 +76,11 @@ class shared_allocator:
     """
 
     def __enter__(self) -> shared_allocator:
-        global used
-        used = True
+        global ever
+        ever = True
         api = handlers()
         _open.set((*_open.get(), _Open(self, api.get())))
-        api.set(api.shared)
+        api.set(api.born)
         return self
 
     def __exit__(
@@ -184,7 +183,7 @@ def install_shared_allocator() -> None:
     Raises
     ------
     NotImplementedError
-        The layout of NumPy's arrays is unknown.
+        NumPy does not look as expected.
 
     Examples
     --------
@@ -193,8 +192,8 @@ def install_shared_allocator() -> None:
     True
     >>> mp.uninstall_shared_allocator()
     """
-    global used
-    used = True
+    global ever
+    ever = True
     handlers().replace(True)
 
 
@@ -210,13 +209,13 @@ def uninstall_shared_allocator() -> None:
     >>> mp.is_shared(np.ones(10_000))
     False
     """
-    if used:
+    if ever:
         handlers().replace(False)
 
 
 def block_of(owner: np.ndarray[Any, Any]) -> Block | None:
     """Return the block that NumPy allocated *owner* in, or None; `sharing.find_block` handles views."""
-    if not used or owner.nbytes == 0:
+    if not ever or owner.nbytes == 0:
         return None
     block: Block | None = born.block_at(owner, DATA_OFFSET)
     return block

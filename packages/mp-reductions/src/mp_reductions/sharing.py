@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import sys
 from typing import Any, Literal
@@ -11,7 +12,6 @@ import numpy as np
 from mp_core.block import Block, allocate, block_at
 from mp_reductions import allocator_scope
 from mp_reductions.layout import span
-from mp_reductions.ndarray_fields import swap_memory
 
 __all__ = [
     "REMEDY",
@@ -22,6 +22,7 @@ __all__ = [
     "share_memory",
     "share_memory_",
     "shared_like",
+    "swap_memory",
 ]
 
 
@@ -45,7 +46,7 @@ def find_block(a: np.ndarray[Any, Any]) -> Block | None:
             return _block_around(a)
     # Arrays of Python objects are pickled, even in shared memory.
     objects = a.dtype.hasobject or owner.dtype.hasobject
-    return allocator_scope.block_of(owner) if allocator_scope.used and not objects else None
+    return allocator_scope.block_of(owner) if allocator_scope.ever and not objects else None
 
 
 def _block_around(a: np.ndarray[Any, Any]) -> Block | None:
@@ -243,3 +244,43 @@ def shared_like(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         )
     like = np.empty_like(a, subok=False)
     return array_over(allocate(like.nbytes, zeroed=False), like.shape, like.dtype, 0, like.strides)
+
+
+def swap_memory(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> None:
+    """
+    Exchange the memory of two arrays of the same shape and dtype, and with it their strides and flags.
+
+    NumPy has no call for it (the setter of ``ndarray.data`` is gone since 2.x). Both arrays stay whole: each keeps a
+    pointer together with what frees it, so the old memory is freed by whichever array has it in the end. The fields
+    are those of `PyArrayObject_fields`, part of NumPy's ABI, and are looked at before they are touched.
+    """
+    head = object.__basicsize__
+    word = ctypes.sizeof(ctypes.c_void_p)
+    # data, nd, dims, strides, base, descr, flags, weakreflist, _buffer_info, mem_handler
+    data, dims, strides, base = head, head + 2 * word, head + 3 * word, head + 4 * word
+    flags, handler = head + 6 * word, head + 9 * word
+
+    def field(array: np.ndarray[Any, Any], offset: int, kind: Any = ctypes.c_size_t) -> Any:
+        return kind.from_address(id(array) + offset)
+
+    for array in (a, b):
+        owner = 0 if array.base is None else id(array.base)
+        if (field(array, data).value, field(array, base).value, field(array, flags, ctypes.c_int).value) != (
+            address_of(array),
+            owner,
+            array.flags.num,
+        ) or a.shape != b.shape:
+            raise NotImplementedError(
+                f"share_memory_ does not know the layout of arrays of NumPy {np.__version__}; use share_memory for a "
+                "copy"
+            )
+    for offset, kind in (
+        (data, ctypes.c_size_t),
+        (dims, ctypes.c_size_t),  # one allocation with the strides, so both or none
+        (strides, ctypes.c_size_t),
+        (base, ctypes.c_size_t),
+        (handler, ctypes.c_size_t),
+        (flags, ctypes.c_int),
+    ):
+        x, y = field(a, offset, kind), field(b, offset, kind)
+        x.value, y.value = y.value, x.value
