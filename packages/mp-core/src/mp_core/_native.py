@@ -37,10 +37,10 @@ __all__ = [
     "rebuild_copy",
     "reduce_block",
     "reduce_copy",
-    "set_strategy",
     "setup",
     "setup_receiving",
     "share",
+    "strategy",
 ]
 
 
@@ -92,7 +92,7 @@ allocate = _block.allocate
 find = _block.find
 setup = _block.setup
 setup_receiving = _block.setup_receiving
-set_strategy = _block.set_strategy
+strategy = _block.strategy
 rebuild_block = _block.rebuild_block
 rebuild_copy = _block.rebuild_copy
 reduce_block = _block.reduce_block

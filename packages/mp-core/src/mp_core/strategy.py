@@ -10,7 +10,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from mp_core._native import lib, set_strategy
+from mp_core import _native
+from mp_core._native import lib
 
 __all__ = [
     "CODES",
@@ -33,8 +34,8 @@ def _validated(name: str, source: str = "sharing strategy") -> str:
     return name
 
 
-_current = _validated(os.environ.get("MP_SHARING_STRATEGY", _ALL[0]), "value of MP_SHARING_STRATEGY,")
-set_strategy(CODES[_current])
+# The C library keeps the current strategy.
+_native.strategy(CODES[_validated(os.environ.get("MP_SHARING_STRATEGY", _ALL[0]), "value of MP_SHARING_STRATEGY,")])
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
@@ -60,11 +61,10 @@ def set_sharing_strategy(new_strategy: str) -> None:
     >>> mp.get_sharing_strategy()
     'file_system'
     """
-    global _current
-    _current = _validated(new_strategy)
-    set_strategy(CODES[_current])
+    name = _validated(new_strategy)
+    _native.strategy(CODES[name])
     for follower in _followers:
-        follower(_current)
+        follower(name)
 
 
 _followers: list[Callable[[str], None]] = []
@@ -74,8 +74,8 @@ def followed_by(follower: Callable[[str], None]) -> None:
     """Call *follower* with the strategy whenever it is set, and now if it is not the platform's default."""
     if follower not in _followers:
         _followers.append(follower)
-    if _current != _ALL[0]:
-        follower(_current)
+    if get_sharing_strategy() != _ALL[0]:
+        follower(get_sharing_strategy())
 
 
 def get_sharing_strategy() -> str:
@@ -92,7 +92,7 @@ def get_sharing_strategy() -> str:
     >>> mp.get_sharing_strategy() in mp.get_all_sharing_strategies()
     True
     """
-    return _current
+    return NAMES[_native.strategy(None)]
 
 
 def get_all_sharing_strategies() -> set[str]:
