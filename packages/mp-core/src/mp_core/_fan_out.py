@@ -10,22 +10,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-__all__ = ["FanOut", "declare", "fan_out"]
+__all__ = ["FanOutMode", "declare", "fan_out_mode"]
 
 #   "by reference"  as its reducer says; each Block, Lease or LeaseReference in the result is an object of its own
 #   "out of band"   the bytes are private to the sender; its pickle (protocol 5) carries them out of band
 #   "per receiver"  it is pickled once for each receiver
-FanOut = Literal["by reference", "out of band", "per receiver"]
+FanOutMode = Literal["by reference", "out of band", "per receiver"]
 
-_ways: dict[Any, Callable[[Any], FanOut]] = {}
+_modes: dict[Any, Callable[[Any], FanOutMode]] = {}
 
 
-def declare(reducer: Any, way: Callable[[Any], FanOut]) -> None:
+def declare(reducer: Any, mode: Callable[[Any], FanOutMode]) -> None:
     """Declare how objects that the registered *reducer* pickles may be pickled for several receivers."""
-    _ways[reducer] = way
+    _modes[reducer] = mode
 
 
-def fan_out(reducer: Any, thing: Any) -> FanOut:
+def fan_out_mode(reducer: Any, thing: Any) -> FanOutMode:
     """Return how *thing*, which *reducer* pickles, may be pickled for several receivers; "per receiver" by default."""
-    way = _ways.get(reducer)
-    return "per receiver" if way is None else way(thing)
+    mode = _modes.get(reducer)
+    return "per receiver" if mode is None else mode(thing)

@@ -158,7 +158,7 @@ def _knows_arrays() -> bool:
 # ---- one pickle for several receivers --------------------------------------------------------------------------------
 
 
-def _to_many(a: np.ndarray[Any, Any]) -> _fan_out.FanOut:
+def _to_many(a: np.ndarray[Any, Any]) -> _fan_out.FanOutMode:
     """Return how *a* may be pickled for several receivers, each of which gets its own copy of a private array."""
     if a.dtype.hasobject:
         return "by reference"
