@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from mp_core._fan_out import fan_out
+from mp_core._fan_out import fan_out_mode
 from mp_core.block import Block
 from mp_core.lease import Lease, LeaseReference
 from mp_spawn.pickling import registered_elsewhere
@@ -47,7 +47,7 @@ class Aside:
         if isinstance(thing, CLAIMS):
             self.claims.append(thing)
             return self._numbered(len(self.claims) - 1)
-        way = fan_out(reducer, thing)
+        way = fan_out_mode(reducer, thing)
         if way == "out of band":
             return thing.__reduce_ex__(5)
         if way == "per receiver":
