@@ -1,4 +1,4 @@
-"""S5: what is received in the process that sent it, directly or by way of others, is the same memory."""
+"""S5: an array that returns to its sender, directly or through other processes, is the same memory."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_private_array_is_still_copied(strategy: str, loop) -> None:
     assert (array == 0).all()
 
 
-def test_what_is_mapped_does_not_grow_with_the_messages(strategy: str) -> None:
+def test_mappings_do_not_grow_with_the_messages(strategy: str) -> None:
     array = mp.shared.zeros(1000)
     mp.empty_cache()
     before = mp.memory_stats()["mappings"]

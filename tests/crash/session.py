@@ -1,6 +1,6 @@
 """A program of three processes that share arrays; a test kills some of them and commands the others.
 
-    python family.py SOCKET SOCKET SOCKET
+    python session.py SOCKET SOCKET SOCKET
 
 Each of parent, producer and consumer listens to its own socket: "work" shares something and needs a
 manager for it, "end" ends the process.

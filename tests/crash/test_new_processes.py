@@ -1,4 +1,4 @@
-"""New processes of a tree that has many, has lost its folder, or has a stopped manager: arrays arrive all the same."""
+"""New processes of a session with many processes, without its folder, or with a stopped manager still get arrays."""
 
 from __future__ import annotations
 
@@ -79,8 +79,8 @@ REMOVED = (
         if how == "folder":
             shutil.rmtree(mine, ignore_errors=True)  # the manager makes it again meanwhile
         elif how == "socket":
-            for tree in os.listdir(mine):
-                os.unlink(mine + "/" + tree + "/socket")
+            for session in os.listdir(mine):
+                os.unlink(mine + "/" + session + "/socket")
         elif how == "user":
             os.setgid(65534)
             os.setuid(65534)

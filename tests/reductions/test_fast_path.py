@@ -1,4 +1,4 @@
-"""The short cut of plain arrays: it does what the long way does, and only what it understands."""
+"""The fast path reduces arrays as `reduce_ndarray` does, and only those that it knows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ARRAYS = {
 
 
 @pytest.mark.parametrize("name", ARRAYS)
-def test_both_ways_give_the_same_array(strategy: str, name: str) -> None:
+def test_the_fast_path_and_reduce_ndarray_give_the_same_array(strategy: str, name: str) -> None:
     private = ARRAYS[name]
     for a in [private] if private.dtype.hasobject else [private, mp.share_memory(private)]:
         for reduce in (_plain.reduce_plain, reduce_ndarray):
@@ -46,7 +46,7 @@ def test_both_ways_give_the_same_array(strategy: str, name: str) -> None:
             assert differences(a, got, mp.is_shared(got)) == []
 
 
-def test_an_array_over_memory_that_is_nobodys_is_copied(strategy: str) -> None:
+def test_an_array_over_foreign_memory_is_copied(strategy: str) -> None:
     owner = bytearray(b"abcd" * 50_000)
     a = np.frombuffer(owner, "u1")
     got = ForkingPickler.loads(ForkingPickler.dumps(a))
@@ -54,7 +54,7 @@ def test_an_array_over_memory_that_is_nobodys_is_copied(strategy: str) -> None:
     assert bytes(got[:4]) == b"abcd"
 
 
-def test_a_numpy_whose_arrays_lie_otherwise_takes_the_long_way(tmp_path: Path, strategy: str) -> None:
+def test_a_numpy_with_another_array_layout_does_not_use_the_fast_path(tmp_path: Path, strategy: str) -> None:
     program = """
         import numpy as np
         import mp_all as mp
@@ -106,7 +106,7 @@ def test_a_damaged_message_is_a_value_error_that_says_what_is_wrong(args: tuple,
 
 
 @pytest.mark.parametrize("memory", [None, "text", 5, bytearray(56)])
-def test_an_array_lies_in_a_block_or_in_what_a_handle_speaks_of(memory: object) -> None:
+def test_an_array_needs_a_block_or_a_handle(memory: object) -> None:
     with pytest.raises(ValueError, match="no block"):
         _plain.rebuild_shared(memory, "d", (1,))
     with pytest.raises(ValueError, match="damaged"):
