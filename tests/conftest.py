@@ -1,4 +1,4 @@
-"""Fixtures of every test: the strategies, the start methods, carriers, and the leak check around it all."""
+"""Fixtures of every test: the strategies, the start methods, carriers, and the leak check."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def needs_memory() -> Callable[[int], None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def everything_that_is_made_once() -> None:
+def resources_made_once() -> None:
     """
-    What a process makes once, and every test collected so far, is not looked at again.
+    Exclude from the leak check the resources that a process makes once, and every test collected so far.
     """
     leaks.warm_up()
     # Hypothesis makes a generator of random numbers at its first test, and warns when it finds no reference to it. From
@@ -134,9 +134,9 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 @pytest.fixture(autouse=True)
-def leak_check(request: pytest.FixtureRequest, everything_that_is_made_once: None) -> Iterator[None]:
+def leak_check(request: pytest.FixtureRequest, resources_made_once: None) -> Iterator[None]:
     """
-    What a test opens, starts or names is gone when it has ended.
+    Check that nothing that a test opens, starts or names is left after it.
     """
     # A carrier's child outlives the test, and so does the fork server: both start before the count.
     if "start_method" in request.fixturenames and request.getfixturevalue("start_method") == "forkserver":

@@ -10,7 +10,7 @@ import mp_all as mp
 
 
 @pytest.fixture(scope="session", autouse=True)
-def what_torch_makes_once(everything_that_is_made_once: None) -> Iterator[None]:
+def what_torch_makes_once(resources_made_once: None) -> Iterator[None]:
     torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
     from multiprocessing.reduction import ForkingPickler
 

@@ -1,4 +1,4 @@
-"""S11: with torch installed, its types travel as torch promises, and tensors on our memory travel as our memory."""
+"""S11: with torch installed, its types are sent as torch promises, and tensors over our memory share it."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def test_memory_returns_when_the_last_tensor_is_dropped(echo: Carrier) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
-def test_what_is_not_plain_memory_goes_torchs_way(strategy: str) -> None:
+def test_tensors_without_plain_memory_are_left_to_torch(strategy: str) -> None:
     sparse = torch.eye(3).to_sparse()
     assert torch.equal(ForkingPickler.loads(ForkingPickler.dumps(sparse)).to_dense(), torch.eye(3))
     ours = torch.from_numpy(mp.shared.array(np.array([1 + 2j, 3 - 4j])))
@@ -181,7 +181,7 @@ def test_torch_may_be_imported_before_or_after(tmp_path: Path, first: str) -> No
     assert succeeded(run_script(tmp_path, IN_ANY_ORDER.format(first=first))) == "good\n"
 
 
-def test_torchs_own_multiprocessing_sees_what_ours_sees(start_method: str, strategy: str) -> None:
+def test_torchs_own_multiprocessing_shares_the_same_tensors(start_method: str, strategy: str) -> None:
     tensor = torch.from_numpy(mp.shared.zeros(3))
     queue = torch.multiprocessing.get_context(start_method).SimpleQueue()
     child = multiprocessing.get_context(start_method).Process(target=add_one, args=(tensor,))

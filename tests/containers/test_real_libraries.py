@@ -1,7 +1,7 @@
 """S4 against the real libraries: their arrays travel through shared memory, with nothing registered.
 
-`MOVED` are things to send, with the arrays that they stand on. Each is sent to a child and back: it comes back equal,
-each of its arrays lies in shared memory, and the message itself is small.
+`MOVED` are objects to send, with the arrays that they consist of. Each is sent to a child and back: it comes back
+equal, each of its arrays lies in shared memory, and the message itself is small.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def test_a_received_frame_can_be_changed_and_the_senders_stays(echo: Carrier) ->
     need("pandas").testing.assert_frame_equal(sent, mixed_frame())
 
 
-def test_a_frame_over_a_shared_array_stands_on_it_on_both_sides(echo: Carrier) -> None:
+def test_a_frame_over_a_shared_array_uses_it_on_both_sides(echo: Carrier) -> None:
     pandas = need("pandas")
     array = mp.shared.zeros((COUNT, 3))
     frame = pandas.DataFrame(array, columns=["a", "b", "c"], copy=False)
@@ -238,7 +238,7 @@ class Experiment:
     runs: dict[str, Any]
 
 
-def test_libraries_inside_of_one_another_are_moved(echo: Carrier) -> None:
+def test_objects_of_one_library_inside_another_are_moved(echo: Carrier) -> None:
     frame, sparse = mixed_frame(), need("scipy.sparse")
     matrix = sparse.random_array((300, 300), density=0.5, format="csr", rng=np.random.default_rng(3))
     sent = Experiment("a", {"frames": [frame, {"deep": (matrix, frame["f"])}]})
@@ -248,7 +248,7 @@ def test_libraries_inside_of_one_another_are_moved(echo: Carrier) -> None:
 
 
 def is_moved(echo: Carrier, sent: Any) -> Any:
-    """What comes back from the child: every large array of it in shared memory, and none in the message."""
+    """Return the object from the child; check that its large arrays are in shared memory, not in the message."""
     before = mp.memory_stats()["copied_bytes"]
     message = ForkingPickler.dumps(sent)
     assert len(message) < MESSAGE, "something large went by pickle"

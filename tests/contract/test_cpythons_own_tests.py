@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).with_name("cpython")))
 from redirect import redirected
 from sides import Side
 
-# What does not depend on time, of every kind: processes, queues, pipes, pools, shared values, managers.
+# Tests of every kind that do not depend on time: processes, queues, pipes, pools, shared values, managers.
 CHOSEN = [
     "processes.MiscTestCase.test__all__",
     "processes.WithProcessesTestProcess.test_args_argument",
@@ -88,7 +88,7 @@ OF_ALL_KINDS = """
 """
 
 
-def test_a_test_that_dies_costs_itself_and_each_status_is_told(tmp_path: Path) -> None:
+def test_a_test_that_dies_costs_itself_and_each_status_is_reported(tmp_path: Path) -> None:
     for name in ("side.py", "redirect.py"):
         shutil.copy(Path(__file__).with_name("cpython") / name, tmp_path)
     (tmp_path / "processes.py").write_text(textwrap.dedent(OF_ALL_KINDS))

@@ -1,4 +1,4 @@
-"""Whole programs, written for multiprocessing, whose only change is the import."""
+"""Programs written for multiprocessing, with only the import changed."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_every_public_attribute_of_multiprocessing_is_here() -> None:
     assert different == set(EXCEPTIONS)
 
 
-def test_the_exceptions_are_what_they_are_said_to_be() -> None:
+def test_the_exceptions_have_the_documented_types() -> None:
     assert callable(mp.spawn)
     assert not isinstance(mp.spawn, ModuleType)
     assert isinstance(importlib.import_module("multiprocessing.spawn"), ModuleType)
@@ -125,12 +125,12 @@ assert shared_memory.SharedMemory is multiprocessing.shared_memory.SharedMemory
 
 
 @pytest.mark.parametrize("name", ["nothing_of_that_name", "pool.nothing", "popen_nothing"])
-def test_a_submodule_that_is_not_there_is_a_clear_error(name: str) -> None:
+def test_a_submodule_that_does_not_exist_is_a_clear_error(name: str) -> None:
     with pytest.raises(ModuleNotFoundError, match=name.split(".")[-1]):
         importlib.import_module(f"mp_all.{name}")
 
 
-def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nothing_of_that_name"):
         mp.nothing_of_that_name  # noqa: B018
 

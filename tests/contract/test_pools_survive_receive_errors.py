@@ -108,7 +108,7 @@ def test_arguments_that_cannot_be_received_fail_their_task(ctx: Any, strategy: s
         assert results.next(WAIT_S) == 3
 
 
-def test_shared_results_that_the_parent_cannot_meet_fail_and_leave_no_memory(ctx: Any, strategy: str) -> None:
+def test_shared_results_that_the_parent_cannot_attach_fail_and_leave_no_memory(ctx: Any, strategy: str) -> None:
     with one_worker(ctx) as pool:
         refuse_blocks(errno.EMFILE)
         try:
@@ -123,13 +123,13 @@ def in_flight() -> int:
     return mp.memory_stats()["in_flight_bytes"]
 
 
-def test_shared_arguments_that_a_worker_cannot_meet_fail_and_leave_no_memory(ctx: Any, strategy: str) -> None:
+def test_shared_arguments_that_a_worker_cannot_attach_fail_and_leave_no_memory(ctx: Any, strategy: str) -> None:
     with one_worker(ctx) as pool:
         pool.apply_async(worker_refuses, (errno.ENFILE,)).get(WAIT_S)
         array = mp.shared.ones(LARGE)
         with pytest.raises(mp.ReceiveError, match="descriptor"):
             pool.apply_async(total, (array,)).get(WAIT_S)
-        # What is private arrives all the same.
+        # Private arrays still arrive.
         assert pool.apply_async(total, (np.ones(LARGE),)).get(WAIT_S) == LARGE
         pool.apply_async(worker_refuses, (0,)).get(WAIT_S)
         assert in_flight() == 0

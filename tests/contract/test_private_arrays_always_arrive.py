@@ -1,4 +1,4 @@
-"""A private array arrives although its receiver can share no memory; what is shared fails there, and says why."""
+"""A private array arrives although its receiver cannot share memory; a shared array fails there with the reason."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Counted(np.ndarray):
 
 
 class Offers:
-    """Offers pickle a buffer beside itself."""
+    """Offers pickle an out-of-band buffer."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
@@ -106,7 +106,7 @@ def test_a_buffer_that_cannot_be_shared_arrives_by_value(strategy: str, refused:
     assert memoryview(back.data).readonly == (kind is bytes)
 
 
-def test_what_is_shared_fails_and_says_why(strategy: str, refused: int) -> None:
+def test_a_shared_array_fails_and_says_why(strategy: str, refused: int) -> None:
     for thing in (mp.shared.zeros(100_000), mp.shared.zeros((300, 300)).T, mp.Block(1000), mp.Lease(int)):
         with pytest.raises(mp.ReceiveError) as caught:
             F.loads(F.dumps(thing))
@@ -137,7 +137,7 @@ def test_a_child_that_cannot_share_receives_private_arrays(echo: Carrier) -> Non
     assert echo.call(received_in_a_child, 0, large()) == (float(large().sum()), True, True)
 
 
-def test_it_is_said_once_at_the_line_that_receives(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_warning_comes_once_at_the_line_that_receives(strategy: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(errors, "_told", set())
     reader, writer = mp.Pipe(False)
     refuse_blocks(errno.EMFILE)
@@ -157,7 +157,7 @@ def test_it_is_said_once_at_the_line_that_receives(strategy: str, monkeypatch: p
     writer.close()
 
 
-def test_a_filter_that_makes_errors_of_warnings_loses_no_message(
+def test_a_filter_that_turns_warnings_into_errors_loses_no_message(
     strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(errors, "_told", set())

@@ -27,14 +27,14 @@ def two_views_of_one_base() -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("count", [1, 1000, 1 << 20])
-def test_the_sender_sees_what_the_receiver_writes(carrier: Carrier, count: int) -> None:
+def test_the_sender_sees_the_writes_of_the_receiver(carrier: Carrier, count: int) -> None:
     array = mp.shared.zeros(count)
     carrier.call(tasks.fill, array, 5)
     assert (array == 5).all()
 
 
 @pytest.mark.parametrize("count", [1, 1000])
-def test_the_receiver_sees_what_the_sender_writes(carrier: Carrier, count: int) -> None:
+def test_the_receiver_sees_the_writes_of_the_sender(carrier: Carrier, count: int) -> None:
     array = mp.shared.zeros(count)
     carrier.call(tasks.keep, array)
     array[...] = 6

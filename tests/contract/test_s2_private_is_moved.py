@@ -1,4 +1,4 @@
-"""S2: a private array is moved by one copy, made by the sender; what arrives is the receiver's own."""
+"""S2: a private array is sent by one copy, made by the sender; the receiver owns the copy that arrives."""
 
 from __future__ import annotations
 

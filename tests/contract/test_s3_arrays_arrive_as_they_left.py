@@ -77,7 +77,7 @@ def test_a_read_only_array_cannot_be_written_by_its_receiver(carrier: Carrier, m
     assert (array == 1).all()
 
 
-def test_a_read_only_view_of_a_shared_array_sees_what_its_owner_writes(carrier: Carrier) -> None:
+def test_a_read_only_view_of_a_shared_array_sees_the_writes_of_its_owner(carrier: Carrier) -> None:
     base = mp.shared.zeros(5)
     view = base[1:4]
     view.flags.writeable = False
@@ -154,16 +154,16 @@ def test_a_memmap_is_opened_again_by_its_path(echo: Carrier, tmp_path: Path, mod
         assert (mapped == 7).all()
 
 
-def test_a_memmap_whose_file_has_gone_says_so(tmp_path: Path) -> None:
+def test_a_memmap_whose_file_is_gone_says_so(tmp_path: Path) -> None:
     path = tmp_path / "numbers"
     np.arange(100).tofile(path)
     message = ForkingPickler.dumps(np.memmap(path, np.int64, "r"))
     path.unlink()
-    with pytest.raises(mp.ReceiveError, match="its file has gone"):
+    with pytest.raises(mp.ReceiveError, match="its file is gone"):
         ForkingPickler.loads(message)
 
 
-def test_what_has_no_file_of_its_own_any_more_travels_as_data(tmp_path: Path) -> None:
+def test_a_memmap_without_a_file_of_its_own_travels_as_data(tmp_path: Path) -> None:
     path = tmp_path / "numbers"
     np.arange(100).tofile(path)
     mapped = np.memmap(path, np.int64, "r")

@@ -1,4 +1,4 @@
-"""S4: what holds arrays moves them too, with nothing registered."""
+"""S4: containers move their arrays too, with nothing registered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch's multiprocessing promises of CPU tensors holds for arrays; docs/coming-from-torch.md is the whole table.
+"""Promises of torch's multiprocessing for CPU tensors hold for arrays; docs/coming-from-torch.md has the whole table.
 
 Only what no other test shows already is here; the table names the others.
 """

@@ -1,4 +1,4 @@
-"""docs/when-shared.md tells the truth: each row of its table is sent to a child, and counted."""
+"""The table of docs/when-shared.md is true: each row is sent to a child, and its copies counted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNT = 1 << 14  # of 8 bytes
 
 
 class Yours(np.ndarray):
-    """A subclass of no use."""
+    """A subclass without methods."""
 
 
 @dataclass
@@ -69,7 +69,7 @@ def tensor_bytes(tensor: Any) -> Any:
 
 
 def write(thing: Any, pick: Callable) -> bool:
-    """Write to what came; whether that was allowed."""
+    """Write to the received array; return whether that was allowed."""
     try:
         pick(thing)[...] = 5
     except ValueError as error:
@@ -125,7 +125,7 @@ def tensor(array: np.ndarray) -> Any:
     return torch.from_numpy(array)
 
 
-def born(make: Callable[[], Any]) -> Any:
+def shared_allocated(make: Callable[[], Any]) -> Any:
     with mp.shared_allocator():
         return make()
 
@@ -144,7 +144,7 @@ class Row(NamedTuple):
 
 
 ROWS: dict[str, Row] = {
-    "an array made by `shared.zeros` and its family": Row(lambda echo, tmp: shared()),
+    "an array made by `shared.zeros` or another `shared` constructor": Row(lambda echo, tmp: shared()),
     "a slice, a transpose, every second element of one": Row(lambda echo, tmp: shared().reshape(-1, 2).T[:, ::2]),
     "an array that was received through shared memory, on or back": Row(lambda echo, tmp: received(echo, numbers())),
     "a read-only view of a shared array": Row(lambda echo, tmp: read_only()),
@@ -177,25 +177,25 @@ ROWS: dict[str, Row] = {
     "a pandas `DataFrame` or `Series` of numbers or dates": Row(lambda echo, tmp: frame(numbers()), values),
     "a pandas `DataFrame` over a shared array (`copy=False`)": Row(lambda echo, tmp: frame(shared()), values),
     # Its data and one or two indices of four bytes each.
-    "a SciPy sparse matrix that stands on arrays": Row(lambda echo, tmp: sparse(), data, nbytes=16 * COUNT),
+    "a SciPy sparse matrix that consists of arrays": Row(lambda echo, tmp: sparse(), data, nbytes=16 * COUNT),
     "an Arrow table": Row(lambda echo, tmp: table(), None),
     "`torch.from_numpy` of a shared array": Row(lambda echo, tmp: tensor(shared()), tensor_bytes),
     "any other tensor of torch": Row(lambda echo, tmp: tensor(numbers()), tensor_bytes),
     "an array of more than 32 KiB made inside `with shared_allocator():`, by whatever function": Row(
-        lambda echo, tmp: born(lambda: np.cumsum(numbers()) * 2)
+        lambda echo, tmp: shared_allocated(lambda: np.cumsum(numbers()) * 2)
     ),
-    "a slice, a transpose, every second element of one that was born so": Row(
-        lambda echo, tmp: born(numbers).reshape(-1, 2).T[:, ::2]
+    "a slice, a transpose, every second element of such an array": Row(
+        lambda echo, tmp: shared_allocated(numbers).reshape(-1, 2).T[:, ::2]
     ),
-    "a smaller array made there": Row(lambda echo, tmp: born(lambda: np.ones(4096))),
-    "a pandas `DataFrame` of columns born shared, its `concat` and arithmetic done there": Row(
-        lambda echo, tmp: born(joined), values
+    "a smaller array made there": Row(lambda echo, tmp: shared_allocated(lambda: np.ones(4096))),
+    "a pandas `DataFrame` of shared-allocated columns, its `concat` and arithmetic done there": Row(
+        lambda echo, tmp: shared_allocated(joined), values
     ),
 }
 
 
 def promises() -> dict[str, tuple[str, str]]:
-    """The table of the page: what is sent, to how often it is copied and who sees writes."""
+    """Return the table of the page: for each object, its number of copies and who sees writes."""
     section = PAGE.read_text().split("## What is copied how often")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", section, re.MULTILINE)
     return {what: (copies, seen) for what, copies, seen in rows if what != "you send"}

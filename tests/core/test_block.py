@@ -1,4 +1,4 @@
-"""Block: an allocation of shared memory that knows how to travel."""
+"""Block: an allocation of shared memory that can be sent to other processes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_block_is_that_many_zeroed_writable_bytes(strategy: str, nbytes: int) 
     assert bytes(block) == b"\xa5" * nbytes
 
 
-def test_a_new_block_is_zeroed_even_where_another_was_written_and_freed(strategy: str) -> None:
+def test_a_new_block_is_zeroed_even_in_memory_that_was_written_and_freed(strategy: str) -> None:
     for _ in range(20):
         block = mp.Block(10_000)
         assert bytes(block) == bytes(10_000)
@@ -92,7 +92,7 @@ def test_an_absurd_size_is_a_memory_error_with_the_number(strategy: str, nbytes:
 
 
 @pytest.mark.parametrize("nbytes", [1.0, "8", b"8", None, [1], 2 + 0j])
-def test_a_size_that_is_no_integer_is_a_type_error(strategy: str, nbytes: object) -> None:
+def test_a_size_that_is_not_an_integer_is_a_type_error(strategy: str, nbytes: object) -> None:
     with pytest.raises(TypeError, match=type(nbytes).__name__):
         mp.Block(nbytes)
 
@@ -104,7 +104,7 @@ def test_a_wrong_number_of_arguments_is_a_type_error(arguments: tuple) -> None:
 
 
 @pytest.mark.parametrize("name", ["nbytes", "is_shared", "strategy"])
-def test_what_a_block_is_cannot_be_changed(name: str) -> None:
+def test_the_attributes_of_a_block_cannot_be_changed(name: str) -> None:
     block = mp.Block(10)
     with pytest.raises(AttributeError):
         setattr(block, name, 20)
@@ -113,7 +113,7 @@ def test_what_a_block_is_cannot_be_changed(name: str) -> None:
 
 
 @pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
-def test_pickling_a_block_for_keeping_is_a_type_error_that_says_so(strategy: str, protocol: int) -> None:
+def test_pickling_a_block_to_store_it_is_a_type_error_that_says_so(strategy: str, protocol: int) -> None:
     with pytest.raises(TypeError, match="Block"):
         pickle.dumps(mp.Block(10), protocol)
 
@@ -133,7 +133,7 @@ def test_a_block_carries_writes_both_ways(carrier: Carrier) -> None:
 
 
 @pytest.mark.parametrize("nbytes", SIZES)
-def test_a_block_of_any_size_travels(echo: Carrier, nbytes: int) -> None:
+def test_a_block_of_any_size_can_be_sent(echo: Carrier, nbytes: int) -> None:
     block = mp.Block(nbytes)
     result = echo.call(tasks.echo, block)
     assert result.nbytes == nbytes
@@ -155,7 +155,7 @@ def test_one_block_twice_in_a_message_is_one_object(echo: Carrier) -> None:
     assert echo.call(write_and_read_the_other, block, block) == (True, b"abc")
 
 
-def test_a_block_met_again_at_home_is_the_same_memory(strategy: str) -> None:
+def test_a_block_received_by_its_sender_is_the_same_memory(strategy: str) -> None:
     block = mp.Block(10)
     again = ForkingPickler.loads(ForkingPickler.dumps(block))
     assert again.nbytes == 10
@@ -165,7 +165,7 @@ def test_a_block_met_again_at_home_is_the_same_memory(strategy: str) -> None:
     assert bytes(again) == b"hi!" + bytes(7)
 
 
-def test_a_block_made_under_one_strategy_travels_under_another(echo: Carrier) -> None:
+def test_a_block_made_under_one_strategy_can_be_sent_under_another(echo: Carrier) -> None:
     here = mp.get_sharing_strategy()
     blocks = {}
     for name in sorted(mp.get_all_sharing_strategies()):
@@ -192,7 +192,7 @@ def test_a_block_can_be_hashed(strategy: str) -> None:
     assert block in {block}
 
 
-def test_the_representation_says_how_large_it_is_and_where(strategy: str) -> None:
+def test_the_representation_has_the_size_and_the_strategy(strategy: str) -> None:
     text = repr(mp.Block(1234))
     assert "1234" in text
     assert strategy in text
@@ -205,7 +205,7 @@ def test_many_blocks_come_and_go_without_a_trace(strategy: str) -> None:
         held = [ForkingPickler.loads(ForkingPickler.dumps(block)) for block in held]
         assert sum(block.nbytes for block in held) == sum(range(0, 200_000, 1001))
         del held
-        before = before or mp.memory_stats()  # the first time there may be a new segment for them
+        before = before or mp.memory_stats()  # the first round may make a new segment
     mp.empty_cache()
     after = mp.memory_stats()
     assert {key: after[key] - before[key] for key in ("live_bytes", "segments", "descriptors", "mappings")} == {
@@ -216,7 +216,7 @@ def test_many_blocks_come_and_go_without_a_trace(strategy: str) -> None:
     }
 
 
-def test_an_address_leads_to_the_block_that_this_process_holds(strategy: str) -> None:
+def test_an_address_leads_to_the_block_that_contains_it(strategy: str) -> None:
     block = mp.Block(1000)
     found = block_at(block._address + 999)
     assert found is not None

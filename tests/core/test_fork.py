@@ -1,4 +1,4 @@
-"""After fork both sides keep what they hold: what one drops stays valid under the other."""
+"""After a fork both sides keep their blocks: memory that one side drops stays valid in the other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ inherited: dict[str, object] = {}
 
 @pytest.fixture
 def child(strategy: str):
-    """A forked child that has inherited what the test put into `inherited` before it asked."""
+    """A forked child that has inherited the objects that the test put into `inherited`."""
     carriers = []
 
     def fork():
@@ -49,7 +49,7 @@ def write(name: str, value: object) -> None:
 
 
 def allocate_and_write(count: int) -> int:
-    """Whatever a freed block may be reused for, it must not be what somebody else still sees."""
+    """Reuse freed memory: it must not be memory that another process still references."""
     for _ in range(count):
         tasks.keep(mp.shared.full(1000, 255.0))
     return count
@@ -63,7 +63,7 @@ def send_back(name: str) -> object:
     return inherited[name]
 
 
-def test_a_forked_child_shares_what_was_shared(child) -> None:
+def test_a_forked_child_shares_the_shared_arrays(child) -> None:
     inherited["a"] = array = mp.shared.zeros(4)
     forked = child()
     forked.call(write, "a", 5)
@@ -72,7 +72,7 @@ def test_a_forked_child_shares_what_was_shared(child) -> None:
     assert forked.call(values, "a") == [6, 5, 5, 5]
 
 
-def test_a_forked_child_keeps_private_what_was_private(child) -> None:
+def test_a_forked_child_keeps_private_arrays_private(child) -> None:
     inherited["a"] = array = np.zeros(4)
     forked = child()
     forked.call(write, "a", 5)
@@ -81,7 +81,7 @@ def test_a_forked_child_keeps_private_what_was_private(child) -> None:
     assert forked.call(values, "a") == [5] * 4
 
 
-def test_what_the_parent_drops_the_child_still_has(child) -> None:
+def test_memory_that_the_parent_drops_stays_with_the_child(child) -> None:
     inherited["a"] = mp.shared.full(1000, 3.0)
     forked = child()
     drop("a")
@@ -90,7 +90,7 @@ def test_what_the_parent_drops_the_child_still_has(child) -> None:
     tasks.forget()
 
 
-def test_what_the_child_drops_the_parent_still_has(child) -> None:
+def test_memory_that_the_child_drops_stays_with_the_parent(child) -> None:
     inherited["a"] = array = mp.shared.full(1000, 3.0)
     forked = child()
     forked.call(drop, "a")
@@ -101,7 +101,7 @@ def test_what_the_child_drops_the_parent_still_has(child) -> None:
     assert again.call(values, "a") == [4] * 1000
 
 
-def test_what_the_child_held_survives_its_end(child) -> None:
+def test_memory_that_the_child_referenced_survives_its_end(child) -> None:
     inherited["a"] = array = mp.shared.full(1000, 3.0)
     forked = child()
     forked.call(write, "a", 5)
@@ -110,7 +110,7 @@ def test_what_the_child_held_survives_its_end(child) -> None:
     assert (array == 5).all()
 
 
-def test_what_parent_and_child_allocate_after_the_fork_is_not_the_same(child) -> None:
+def test_parent_and_child_allocate_different_memory_after_the_fork(child) -> None:
     inherited["a"] = mp.shared.zeros(10)
     forked = child()
     mine = [mp.shared.full(100, -float(i)) for i in range(50)]
@@ -126,7 +126,7 @@ def test_an_inherited_array_sent_back_is_the_same_memory(child) -> None:
     assert np.shares_memory(result, array)
 
 
-def test_siblings_share_what_they_inherited(child) -> None:
+def test_siblings_share_inherited_memory(child) -> None:
     inherited["a"] = mp.shared.zeros(10)
     first, second = child(), child()
     drop("a")
@@ -137,7 +137,7 @@ def test_siblings_share_what_they_inherited(child) -> None:
     assert second.call(values, "a") == [2] * 10
 
 
-def test_a_child_of_a_child_keeps_what_it_inherited(tmp_path: Path, strategy: str) -> None:
+def test_a_child_of_a_child_keeps_inherited_memory(tmp_path: Path, strategy: str) -> None:
     program = """
         import os
         import mp_all as mp
@@ -163,7 +163,7 @@ def test_a_child_of_a_child_keeps_what_it_inherited(tmp_path: Path, strategy: st
     assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == ""
 
 
-def test_a_forked_process_that_ends_by_itself_leaves_no_name(tmp_path: Path, strategy: str) -> None:
+def test_a_forked_process_that_exits_leaves_no_name(tmp_path: Path, strategy: str) -> None:
     before = names()
     program = """
         import os
@@ -177,7 +177,7 @@ def test_a_forked_process_that_ends_by_itself_leaves_no_name(tmp_path: Path, str
         print(mp.get_sharing_strategy())
     """
     assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == f"{strategy}\n"
-    # The leak check around this test would also see it; here it is the point.
+    # The leak check around this test would find it too; this test shows it.
     assert until(lambda: not names() - before - names_in_use())
 
 
@@ -193,7 +193,7 @@ def test_a_program_that_is_started_between_leaves_no_name(tmp_path: Path, strate
     assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == ""
 
 
-def test_forking_while_threads_allocate_never_locks_the_child(tmp_path: Path, strategy: str) -> None:
+def test_a_fork_while_threads_allocate_never_locks_the_child(tmp_path: Path, strategy: str) -> None:
     program = """
         import os, threading, warnings
         import mp_all as mp

@@ -1,4 +1,4 @@
-"""Whose files these are: a version that is another, a folder that is relative, a folder that cleaners leave alone."""
+"""The runtime folder: files of another version, a relative path, and cleaners of old files."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ PROGRAM = """
 """
 
 
-def test_files_of_another_version_are_refused_and_both_versions_named(tmp_path: Path, strategy: str) -> None:
-    tree = uuid.uuid4().hex
-    folder = tmp_path / f"mpshm-{os.geteuid()}" / tree
+def test_files_of_another_version_are_refused_with_both_versions(tmp_path: Path, strategy: str) -> None:
+    session = uuid.uuid4().hex
+    folder = tmp_path / f"mpshm-{os.geteuid()}" / session
     folder.mkdir(parents=True, mode=0o700)
     folder.parent.chmod(0o700)
-    header = b"mpshmC\0" + bytes([99]) + bytes.fromhex(tree) + struct.pack("4Q", 0, 0, 0, 0) + b"9.8.7".ljust(24, b"\0")
+    header = (
+        b"mpshmC\0" + bytes([99]) + bytes.fromhex(session) + struct.pack("4Q", 0, 0, 0, 0) + b"9.8.7".ljust(24, b"\0")
+    )
     (folder / "control").write_bytes(header + bytes(48))
     before = (folder / "control").read_bytes()
-    done = run_script(tmp_path, PROGRAM, tree, MPSHM_RUNTIME_DIR=str(tmp_path), MP_SHARING_STRATEGY=strategy)
+    done = run_script(tmp_path, PROGRAM, session, MPSHM_RUNTIME_DIR=str(tmp_path), MP_SHARING_STRATEGY=strategy)
     said = succeeded(done)
-    assert "9.8.7" in said and "this one has version" in said
+    assert "9.8.7" in said and "this process has version" in said
     assert (folder / "control").read_bytes() == before
 
 

@@ -1,4 +1,4 @@
-"""Leases: the owner hears when the last claim has gone, however it went."""
+"""Leases: the owner learns of the last release, in whatever way the reference ended."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ WAIT_S = 30
 
 
 def hold_until_told(inbox: Any, ready: Any, go: Any) -> None:
-    claim = inbox.get()
+    reference = inbox.get()
     ready.set()
     go.wait(WAIT_S)
-    claim.release()
-    assert claim.released
+    reference.release()
+    assert reference.released
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def test_a_lease_ends_when_its_receiver_releases_it(ctx: Any, strategy: str, end
     child.start()
     inbox.put(lease)
     assert ready.wait(WAIT_S)
-    assert lease.claims == 1
+    assert lease.references == 1
     assert not ended.is_set()
     go.set()
     assert ended.wait(WAIT_S)
@@ -54,15 +54,15 @@ def test_a_lease_ends_when_its_receiver_is_killed(ctx: Any, strategy: str, ended
     assert ready.wait(WAIT_S)
     os.kill(child.pid, signal.SIGKILL)
     assert ended.wait(WAIT_S)
-    assert lease.claims == 0
+    assert lease.references == 0
     child.join(WAIT_S)
     inbox.close()
 
 
-def test_a_claim_under_way_keeps_a_lease_and_can_be_revoked(ended: threading.Event) -> None:
+def test_an_in_flight_reference_keeps_a_lease_and_can_be_revoked(ended: threading.Event) -> None:
     lease = mp.Lease(ended.set)
     message = ForkingPickler.dumps(lease)
-    assert lease.claims == 1
+    assert lease.references == 1
     mp.collect_leases()
     assert not ended.is_set()
     lease.revoke()
@@ -71,36 +71,36 @@ def test_a_claim_under_way_keeps_a_lease_and_can_be_revoked(ended: threading.Eve
         ForkingPickler.loads(message)
 
 
-def test_a_claim_can_be_sent_on(ended: threading.Event) -> None:
+def test_a_lease_reference_can_be_sent_on(ended: threading.Event) -> None:
     lease = mp.Lease(ended.set)
     first = ForkingPickler.loads(ForkingPickler.dumps(lease))
     second = ForkingPickler.dumps(first)
     first.release()
-    assert lease.claims == 1
-    claim = ForkingPickler.loads(second)
+    assert lease.references == 1
+    reference = ForkingPickler.loads(second)
     with pytest.raises(mp.ReceiveError, match="used before"):
         ForkingPickler.loads(second)
-    claim.release()
+    reference.release()
     assert ended.wait(WAIT_S)
 
 
-def test_a_callback_that_raises_is_told_and_other_leases_end_all_the_same(
+def test_a_callback_that_raises_is_reported_and_other_leases_still_end(
     ended: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[Any] = []
     heard = threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda args: (told.append(args.exc_value), heard.set()))
-    mp.claim_lease(mp.Lease(lambda: 1 / 0).offer()).release()
+    mp.receive_lease(mp.Lease(lambda: 1 / 0).offer()).release()
     assert heard.wait(30)
     assert [type(error) for error in told[0].exceptions] == [ZeroDivisionError]
-    mp.claim_lease(mp.Lease(ended.set).offer()).release()
+    mp.receive_lease(mp.Lease(ended.set).offer()).release()
     assert ended.wait(30)
 
 
-def test_where_no_thread_can_be_started_nothing_is_offered_and_the_next_offer_is_watched(
+def test_an_offer_fails_without_a_thread_and_the_next_offer_is_watched(
     ended: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    while mp.collect_leases():  # no watcher is left over from before
+    while mp.collect_leases():  # until no watcher is left
         pass
     for thread in threading.enumerate():
         if thread.name == "lease-watcher":
@@ -110,8 +110,8 @@ def test_where_no_thread_can_be_started_nothing_is_offered_and_the_next_offer_is
         patch.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no thread")))
         with pytest.raises(RuntimeError, match="no thread"):
             lease.offer()
-    assert lease.claims == 0
-    mp.claim_lease(lease.offer()).release()
+    assert lease.references == 0
+    mp.receive_lease(lease.offer()).release()
     assert ended.wait(30)
 
 
@@ -123,7 +123,7 @@ def test_a_lease_that_has_ended_cannot_be_sent(ended: threading.Event) -> None:
         ForkingPickler.dumps(lease)
 
 
-def test_a_message_that_cannot_be_pickled_keeps_no_memory(strategy: str) -> None:
+def test_a_message_that_cannot_be_pickled_leaks_no_memory(strategy: str) -> None:
     block = mp.Block(1000)
     with pytest.raises(Exception, match="lambda"):
         ForkingPickler.dumps((block, lambda: 0))

@@ -1,4 +1,4 @@
-"""A forked child has no claim on what its parent leases, whenever that is sent."""
+"""A forked child has no reference to its parent's leases, whenever they are sent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def forked_child() -> Iterator[None]:
         os.close(told)
         os.read(ready, 1)
         yield
-        # Nothing below would be true because it has ended.
+        # The child must not have ended, or the test would show nothing.
         assert os.waitpid(pid, os.WNOHANG) == (0, 0)
     finally:
         os.close(writer)
@@ -52,21 +52,21 @@ def test_a_lease_made_before_a_fork_and_sent_after_it_ends_while_the_child_lives
 ) -> None:
     lease = mp.Lease(ended.set)
     with forked_child():
-        assert lease.claims == 0
+        assert lease.references == 0
         ForkingPickler.loads(ForkingPickler.dumps(lease)).release()
         assert ended.wait(WAIT_S)
 
 
-def test_one_that_is_under_way_at_the_fork_ends_too(strategy: str, ended: threading.Event) -> None:
+def test_a_lease_in_flight_at_the_fork_ends_too(strategy: str, ended: threading.Event) -> None:
     lease = mp.Lease(ended.set)
     message = ForkingPickler.dumps(lease)
     with forked_child():
-        assert lease.claims == 1
+        assert lease.references == 1
         ForkingPickler.loads(message).release()
         assert ended.wait(WAIT_S)
 
 
-def test_a_fork_while_other_threads_make_leases_takes_none_along(strategy: str) -> None:
+def test_a_fork_while_other_threads_make_leases_inherits_none(strategy: str) -> None:
     stop = threading.Event()
     made: list[mp.Lease] = []
 
@@ -81,11 +81,11 @@ def test_a_fork_while_other_threads_make_leases_takes_none_along(strategy: str) 
         for _ in range(10):
             before = len(made)
             with forked_child():
-                assert [lease.claims for lease in made[:before]] == [0] * before
+                assert [lease.references for lease in made[:before]] == [0] * before
                 while len(made) < before + 3:
                     threading.Event().wait(0.001)
-                # Also those that were in the making.
-                assert [lease.claims for lease in made[before : before + 3]] == [0] * 3
+                # Including those that a thread was making at the fork.
+                assert [lease.references for lease in made[before : before + 3]] == [0] * 3
             del made[:before]
     finally:
         stop.set()
@@ -97,7 +97,7 @@ def test_a_fork_while_other_threads_make_leases_takes_none_along(strategy: str) 
 def test_a_child_can_make_and_send_leases_of_its_own(strategy: str) -> None:
     def child(out: Any) -> None:
         ended = threading.Event()
-        mp.claim_lease(mp.Lease(ended.set).offer()).release()
+        mp.receive_lease(mp.Lease(ended.set).offer()).release()
         out.put(ended.wait(WAIT_S))
 
     ctx = mp.get_context("fork")
@@ -108,4 +108,4 @@ def test_a_child_can_make_and_send_leases_of_its_own(strategy: str) -> None:
     assert out.get() is True
     process.join(WAIT_S)
     out.close()
-    assert kept.claims == 0
+    assert kept.references == 0

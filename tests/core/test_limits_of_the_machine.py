@@ -1,4 +1,4 @@
-"""Limits of a process and its surroundings: small arrays need little, and an error names the limit that was met."""
+"""Limits of a process and its machine: small arrays need little, and an error names the limit that was reached."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ REFUSED = """
 def test_the_size_of_the_cache_has_units(text: str) -> None:
     program = "import mp_core; mp_core.Block(1); print(mp_core.memory_stats()['cache_limit'])"
     limit = int(succeeded(run_python("-c", program, MP_CACHE_BYTES=text)))
-    assert limit <= parse_bytes(text)  # less, where memory is short
+    assert limit <= parse_bytes(text)  # less on a machine with little memory
     assert parse_bytes("1GiB") == 1 << 30
 
 
 @pytest.mark.parametrize("text", ["1 Gigabyte", "-1", "lots", "1e9", "99999999999GiB"])
-def test_a_size_of_the_cache_that_is_none_is_refused_with_the_name_of_the_variable(text: str) -> None:
+def test_an_invalid_size_of_the_cache_is_refused_with_the_name_of_the_variable(text: str) -> None:
     done = run_python("-c", "import mp_core", MP_CACHE_BYTES=text)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
@@ -94,7 +94,7 @@ def test_a_missing_dev_shm_is_named(tmp_path: Path) -> None:
     assert second == "not refused"
 
 
-def test_a_full_runtime_folder_is_named_and_not_memory(tmp_path: Path, strategy: str) -> None:
+def test_a_full_runtime_folder_is_reported_and_not_memory(tmp_path: Path, strategy: str) -> None:
     folder = tmp_path / "full"
     folder.mkdir()
     path = written(tmp_path, REFUSED + "\n    print(why(1000))")
@@ -124,7 +124,7 @@ NO_MEMFD = """
 """
 
 
-def test_where_memfds_are_refused_named_memory_is_used(tmp_path: Path) -> None:
+def test_named_memory_replaces_refused_memfds(tmp_path: Path) -> None:
     program = (
         REFUSED
         + NO_MEMFD

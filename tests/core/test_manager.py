@@ -1,4 +1,4 @@
-"""The manager stays out of the way: it holds nothing of who started it and goes with the last user."""
+"""The manager keeps no descriptor of the process that started it, and exits after the last user."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def send_a_large_array(connection) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_the_end_of_a_child_that_started_the_manager_is_seen_at_once(
+def test_the_parent_sees_at_once_the_end_of_a_child_that_started_the_manager(
     tmp_path: Path, strategy: str, method: str
 ) -> None:
     done = run_script(tmp_path, SENTINEL, method, MP_SHARING_STRATEGY=strategy)
@@ -59,7 +59,7 @@ def test_the_output_of_a_program_ends_with_the_program(strategy: str) -> None:
     assert (done.stdout, done.stderr) == (f"{strategy}\n", "")
 
 
-def test_a_program_takes_its_manager_and_its_folder_along(tmp_path: Path, strategy: str) -> None:
+def test_the_manager_and_the_folder_go_with_the_program(tmp_path: Path, strategy: str) -> None:
     managers = {pid for pid, name in processes().items() if name == "shm-manager"}
     before = folders().keys()
     program = """
@@ -94,7 +94,7 @@ def test_importing_starts_nothing(tmp_path: Path) -> None:
     assert succeeded(run_script(tmp_path, program)) == ""
 
 
-def test_one_tree_has_one_manager(ctx, strategy: str) -> None:
+def test_one_session_has_one_manager(ctx, strategy: str) -> None:
     mp.Block(1)
     before = {pid for pid, name in processes().items() if name == "shm-manager"}
     ours, theirs = ctx.Pipe()

@@ -1,4 +1,4 @@
-"""Memory returns when its last user drops it, however a message ends: read, unread, refused, unsendable."""
+"""Memory is freed when its last user drops it, whether a message is read, unread, refused or unsendable."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Unreceivable:
 
 
 @pytest.mark.parametrize("make", [np.zeros, mp.shared.zeros], ids=["private", "shared"])
-def test_a_received_array_is_given_back_when_it_is_dropped(carrier: Carrier, make) -> None:
+def test_a_received_array_is_freed_when_it_is_dropped(carrier: Carrier, make) -> None:
     before = live()
     result = carrier.call(tasks.echo, make(LARGE))
     assert live() >= before + 8 * LARGE * mp.is_shared(result)
@@ -59,7 +59,7 @@ def test_a_received_array_is_given_back_when_it_is_dropped(carrier: Carrier, mak
 
 
 @pytest.mark.parametrize("make", [np.zeros, mp.shared.zeros], ids=["private", "shared"])
-def test_arguments_are_given_back_while_their_process_still_runs(ctx, strategy: str, make) -> None:
+def test_arguments_are_freed_while_their_process_still_runs(ctx, strategy: str, make) -> None:
     before = live()
     ours, theirs = ctx.Pipe()
     process = ctx.Process(target=read_and_drop, args=(theirs,))
@@ -76,7 +76,7 @@ def test_arguments_are_given_back_while_their_process_still_runs(ctx, strategy: 
 
 
 @pytest.mark.parametrize("make", [np.zeros, mp.shared.zeros], ids=["private", "shared"])
-def test_arguments_of_a_process_are_given_back_though_the_handle_is_kept(ctx, strategy: str, make) -> None:
+def test_arguments_of_a_process_are_freed_though_its_object_is_kept(ctx, strategy: str, make) -> None:
     before = live()
     process = ctx.Process(target=tasks.echo, args=(make(LARGE),))
     process.start()
@@ -87,7 +87,7 @@ def test_arguments_of_a_process_are_given_back_though_the_handle_is_kept(ctx, st
     process.close()
 
 
-def test_results_of_an_executor_are_given_back(ctx, strategy: str) -> None:
+def test_results_of_an_executor_are_freed(ctx, strategy: str) -> None:
     before = live()
     with ProcessPoolExecutor(1, mp_context=ctx) as executor:
         for result in executor.map(make_large, range(3)):
@@ -96,7 +96,7 @@ def test_results_of_an_executor_are_given_back(ctx, strategy: str) -> None:
         assert until(lambda: live() == before)
 
 
-def test_results_of_a_pool_are_given_back(ctx, strategy: str) -> None:
+def test_results_of_a_pool_are_freed(ctx, strategy: str) -> None:
     before = live()
     with ctx.Pool(1) as pool:
         for result in pool.imap_unordered(make_large, range(3)):
@@ -108,7 +108,7 @@ def test_results_of_a_pool_are_given_back(ctx, strategy: str) -> None:
 
 
 @pytest.mark.parametrize("make", [np.zeros, mp.shared.zeros], ids=["private", "shared"])
-def test_a_message_that_cannot_be_pickled_to_its_end_leaves_nothing(strategy: str, make) -> None:
+def test_a_message_that_fails_to_pickle_leaves_no_memory(strategy: str, make) -> None:
     before = live()
     with pytest.raises(RuntimeError, match="cannot be pickled"):
         ForkingPickler.dumps([make(LARGE), Unsendable()])
@@ -116,7 +116,7 @@ def test_a_message_that_cannot_be_pickled_to_its_end_leaves_nothing(strategy: st
 
 
 @pytest.mark.parametrize("make", [np.zeros, mp.shared.zeros], ids=["private", "shared"])
-def test_a_message_that_cannot_be_unpickled_to_its_end_leaves_nothing(strategy: str, make) -> None:
+def test_a_message_that_fails_to_unpickle_leaves_no_memory(strategy: str, make) -> None:
     before = live()
     message = ForkingPickler.dumps([make(LARGE), Unreceivable()])
     with pytest.raises(RuntimeError, match="cannot be unpickled"):
@@ -124,7 +124,7 @@ def test_a_message_that_cannot_be_unpickled_to_its_end_leaves_nothing(strategy: 
     assert live() == before
 
 
-def test_a_message_that_arrives_at_a_closed_pipe_leaves_nothing(tmp_path: Path, strategy: str) -> None:
+def test_a_message_to_a_closed_pipe_leaves_no_memory(tmp_path: Path, strategy: str) -> None:
     program = """
         import numpy as np
         import mp_all as mp
@@ -184,7 +184,7 @@ def test_a_program_that_leaves_messages_unread_leaves_no_memory(tmp_path: Path, 
     assert until(lambda: not names() - before - names_in_use())
 
 
-def test_a_program_that_holds_memory_to_its_end_leaves_none(tmp_path: Path, strategy: str) -> None:
+def test_a_program_that_references_memory_until_it_ends_leaves_none(tmp_path: Path, strategy: str) -> None:
     before = names()
     assert succeeded(run_script(tmp_path, HELD, MP_SHARING_STRATEGY=strategy)) == f"{8 << 18}\n"
     assert until(lambda: not names() - before - names_in_use())

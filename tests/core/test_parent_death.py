@@ -27,7 +27,7 @@ mp_core.set_parent_death_signal(signal.{name})
 print("armed", flush=True)
 signal.pause()
 """
-# A child that is an orphan by the time it asks.
+# A child that is an orphan before it asks.
 ORPHAN = """
 import os, mp_core, signal
 reader, writer = os.pipe()
@@ -75,7 +75,7 @@ def test_a_child_dies_with_its_killed_parent(name: str, how: signal.Signals) -> 
         parent.communicate()
 
 
-def test_a_child_dies_with_a_parent_that_ends_by_itself() -> None:
+def test_a_child_dies_with_a_parent_that_exits() -> None:
     parent, pid, pidfd = start("sys.stdin.read()", CHILD.format(name="SIGTERM"))
     try:
         parent.communicate("")
@@ -87,7 +87,7 @@ def test_a_child_dies_with_a_parent_that_ends_by_itself() -> None:
         os.close(pidfd)
 
 
-def test_zero_takes_it_back() -> None:
+def test_zero_cancels_the_signal() -> None:
     child = CHILD.format(name="SIGKILL").replace('print("armed', 'mp_core.set_parent_death_signal(0); print("armed')
     parent, pid, pidfd = start("sys.stdin.read()", child)
     parent.kill()
@@ -107,23 +107,23 @@ def test_an_orphan_that_names_its_parent_gets_the_signal_at_once() -> None:
     assert done.stderr == ""
 
 
-def test_an_orphan_that_names_nobody_lives_with_whoever_is_its_parent_now() -> None:
+def test_an_orphan_that_names_no_parent_lives_on() -> None:
     program = ORPHAN.format(argument="")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert (done.stdout, done.stderr) == ("alive\n", "")
 
 
 @pytest.mark.parametrize("signum", [-1, 65, 1000, 2**31])
-def test_a_number_that_is_no_signal_is_a_value_error_with_the_number(signum: int) -> None:
+def test_an_invalid_signal_number_is_a_value_error_with_the_number(signum: int) -> None:
     with pytest.raises(ValueError, match=str(signum)):
         mp.set_parent_death_signal(signum)
 
 
-# A debt: int() makes a signal of what was a mistake.
+# int() would turn a mistake into a signal.
 
 
 @pytest.mark.parametrize("signum", [None, "SIGTERM", 1.5])
-def test_what_is_no_number_is_refused(signum: object) -> None:
+def test_a_signal_that_is_not_a_number_is_refused(signum: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         mp.set_parent_death_signal(signum)
 

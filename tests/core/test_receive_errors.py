@@ -1,4 +1,4 @@
-"""What goes wrong on receiving is a ReceiveError, never the end of a pipe, and leaves no memory in flight."""
+"""Errors on receiving are ReceiveErrors, never the end of a pipe, and leave no memory in flight."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def fault(request: pytest.FixtureRequest) -> int:
 @pytest.mark.parametrize(
     "error", [OSError(24, "no descriptor"), EOFError("nothing left"), FileNotFoundError(2, "gone")]
 )
-def test_an_error_of_the_system_while_unpickling_is_no_end_of_the_pipe(kind: str, error: Exception) -> None:
+def test_a_system_error_while_unpickling_does_not_end_the_pipe(kind: str, error: Exception) -> None:
     put, get, things = channel(kind)
     put(Fails(error))
     with pytest.raises(mp.ReceiveError, match=type(error).__name__) as caught:
@@ -61,12 +61,12 @@ def test_an_error_of_the_system_while_unpickling_is_no_end_of_the_pipe(kind: str
     close(things)
 
 
-def test_other_errors_of_unpickling_stay_what_they_are() -> None:
+def test_other_errors_of_unpickling_do_not_change() -> None:
     with pytest.raises(KeyError, match="mine"):
         ForkingPickler.loads(ForkingPickler.dumps(Fails(KeyError("mine"))))
 
 
-def test_the_end_of_a_pipe_stays_the_end_of_a_pipe() -> None:
+def test_the_end_of_a_pipe_is_still_an_eof_error() -> None:
     reader, writer = mp.Pipe(False)
     writer.close()
     with pytest.raises(EOFError):
@@ -88,7 +88,7 @@ def test_options_of_pickle_are_passed_on() -> None:
 
 
 @pytest.mark.parametrize("make", [mp.Block, mp.shared.zeros], ids=["block", "array"])
-def test_what_is_shared_and_cannot_be_met_says_why_and_keeps_no_memory(strategy: str, fault: int, make: Any) -> None:
+def test_shared_memory_that_cannot_be_attached_says_why_and_leaks_nothing(strategy: str, fault: int, make: Any) -> None:
     thing = make(100_000)
     message = ForkingPickler.dumps(thing)
     assert in_flight() >= 100_000
@@ -127,7 +127,7 @@ def test_a_receiver_that_cannot_reach_the_senders_folder_says_so(tmp_path: Path)
     ForkingPickler.loads(message)
 
 
-def test_a_message_that_fails_takes_all_its_memory_with_it(strategy: str) -> None:
+def test_a_message_that_fails_frees_all_its_memory(strategy: str) -> None:
     parts = [mp.shared.zeros(100_000), mp.Block(70_000), np.zeros(200_000), np.zeros((300, 300)).T, np.zeros(9)[::2]]
     for place in range(len(parts) + 1):
         message = ForkingPickler.dumps([*parts[:place], Fails(KeyError("here")), *parts[place:]])
@@ -138,7 +138,7 @@ def test_a_message_that_fails_takes_all_its_memory_with_it(strategy: str) -> Non
 
 
 class Offers:
-    """Offers pickle a buffer beside itself."""
+    """Offers pickle an out-of-band buffer."""
 
     def __init__(self, data: bytes) -> None:
         self.data = bytearray(data)
@@ -147,7 +147,7 @@ class Offers:
         return bytearray, (pickle.PickleBuffer(self.data),)
 
 
-def test_buffers_beside_a_message_that_fails_go_with_it(strategy: str) -> None:
+def test_out_of_band_buffers_of_a_message_that_fails_are_freed(strategy: str) -> None:
     message = ForkingPickler.dumps([Offers(bytes(100_000)), np.zeros(100_000), Fails(KeyError("here"))])
     assert in_flight() > 0
     with pytest.raises(KeyError):
@@ -159,7 +159,7 @@ later: list[bytes] = []
 
 
 class SendsAgain:
-    """While it is received, the block before it in the message is sent once more."""
+    """Sends the block before it in the message once more while it is received."""
 
     def __reduce__(self) -> Any:
         return _send_again, ()
@@ -173,7 +173,7 @@ def _send_again() -> None:
 block: Any = None
 
 
-def test_a_message_that_fails_takes_nothing_from_a_later_one(strategy: str) -> None:
+def test_a_message_that_fails_frees_nothing_of_a_later_one(strategy: str) -> None:
     global block
     block = mp.Block(1000)
     try:

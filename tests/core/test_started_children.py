@@ -1,4 +1,4 @@
-"""What a child started by exec is given: its parent's tree by descriptors, opened once and closed again."""
+"""The descriptors by which a child started by exec attaches to its parent's session: opened once and closed again."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mp_all as mp
-from mp_core import _starting
+from mp_core import _child_descriptors
 
 WAIT_S = 60
 F = mp.reduction.ForkingPickler
@@ -18,10 +18,10 @@ BY_EXEC = pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 
 
 @pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def descriptors(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     calls: list[tuple[int, int]] = []
-    original = _starting.open_for_child
-    monkeypatch.setattr(_starting, "open_for_child", lambda: calls.append(original()) or calls[-1])
+    original = _child_descriptors.open_for_child
+    monkeypatch.setattr(_child_descriptors, "open_for_child", lambda: calls.append(original()) or calls[-1])
     return calls
 
 
@@ -30,7 +30,7 @@ def total(*queues: Any) -> None:
 
 
 def run(ctx: Any, count: int) -> float:
-    """The sum of a shared array, by a child that is given *count* queues, of two connections each."""
+    """Return the sum of a shared array, computed by a child with *count* queues of two connections each."""
     queues = [ctx.SimpleQueue() for _ in range(count)]
     child = ctx.Process(target=total, args=queues)
     child.start()
@@ -46,17 +46,17 @@ def run(ctx: Any, count: int) -> float:
 
 @BY_EXEC
 def test_descriptors_are_opened_once_for_a_child_and_closed_when_it_has_started(
-    ctx: Any, strategy: str, opened: list[Any]
+    ctx: Any, strategy: str, descriptors: list[Any]
 ) -> None:
     mp.Block(1)
     for number in range(1, 4):
         assert run(ctx, 5) == 1000
-        assert len(opened) == number
-        for fd in opened[-1]:
+        assert len(descriptors) == number
+        for fd in descriptors[-1]:
             if fd >= 0:
                 with pytest.raises(OSError, match="descriptor"):
                     os.fstat(fd)
-    assert opened[0][0] >= 0
+    assert descriptors[0][0] >= 0
 
 
 class NotPicklable:
@@ -65,32 +65,32 @@ class NotPicklable:
 
 
 @BY_EXEC
-def test_they_are_closed_when_the_child_cannot_be_started(ctx: Any, strategy: str, opened: list[Any]) -> None:
+def test_they_are_closed_when_the_child_cannot_be_started(ctx: Any, strategy: str, descriptors: list[Any]) -> None:
     reader, writer = ctx.Pipe()
     with pytest.raises(TypeError, match="not this one"):
         ctx.Process(target=total, args=(reader, NotPicklable())).start()
-    assert len(opened) == 1
+    assert len(descriptors) == 1
     with pytest.raises(OSError, match="descriptor"):
-        os.fstat(opened[0][0])
+        os.fstat(descriptors[0][0])
     reader.close()
     writer.close()
 
 
 @BY_EXEC
-def test_a_child_that_cannot_have_them_gets_the_id_alone(
+def test_a_child_without_descriptors_gets_the_id_alone(
     ctx: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_starting, "open_for_child", lambda: (-1, -1))
+    monkeypatch.setattr(_child_descriptors, "open_for_child", lambda: (-1, -1))
     assert run(ctx, 2) == 1000
 
 
 @pytest.mark.parametrize("spare", [0, 1, 2])
 @pytest.mark.parametrize("start_method", ["forkserver"])
-def test_a_fork_server_that_takes_no_more_descriptors_gets_none_of_ours(
-    ctx: Any, strategy: str, opened: list[Any], spare: int
+def test_a_fork_server_at_its_limit_of_descriptors_gets_none_of_ours(
+    ctx: Any, strategy: str, descriptors: list[Any], spare: int
 ) -> None:
     # A pipe's two ends, as often as a fork server takes descriptors for a child.
-    limit = _starting.FORKSERVER_TAKES - spare
+    limit = _child_descriptors.FORKSERVER_TAKES - spare
     pipes = [ctx.Pipe(False) for _ in range((limit + 1) // 2)]
     ends = [end for pipe in pipes for end in pipe][:limit]
     array = mp.shared.ones(100)
@@ -99,8 +99,8 @@ def test_a_fork_server_that_takes_no_more_descriptors_gets_none_of_ours(
     assert pipes[0][0].recv() == (limit, 100.0)
     child.join(WAIT_S)
     assert child.exitcode == 0
-    assert len(opened) == 1
-    # The first try's claims were taken back.
+    assert len(descriptors) == 1
+    # The in-flight references of the first try were discarded.
     assert mp.memory_stats()["in_flight_bytes"] == 0
     for pipe in pipes:
         for end in pipe:
@@ -111,10 +111,10 @@ def answer(ends: list[Any], array: Any) -> None:
     ends[1].send((len(ends), float(array.sum())))
 
 
-def test_a_connection_sent_to_a_running_child_carries_none(opened: list[Any]) -> None:
+def test_a_connection_sent_to_a_running_child_carries_none(descriptors: list[Any]) -> None:
     first, second = mp.Pipe()
     message = F.dumps(first)
-    assert opened == []
+    assert descriptors == []
     again = F.loads(message)
     again.close()
     first.close()

@@ -1,4 +1,4 @@
-"""Sharing strategies: asked for, set, inherited, and never in the way of what is already shared."""
+"""Sharing strategies: queried, set, inherited, and without effect on memory that is already shared."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_set_of_strategies_is_the_callers_own() -> None:
     assert mp.get_all_sharing_strategies()
 
 
-def test_what_is_set_is_what_is_in_force(strategy: str) -> None:
+def test_a_new_setting_is_in_force(strategy: str) -> None:
     assert mp.get_sharing_strategy() == strategy
     assert mp.Block(1).strategy == strategy
 
@@ -46,14 +46,14 @@ def test_an_unknown_strategy_is_a_value_error_that_lists_the_valid_ones(strategy
 
 
 @pytest.mark.parametrize("name", [None, 3, b"file_system", ["file_system"]])
-def test_a_strategy_that_is_no_text_is_refused(strategy: str, name: object) -> None:
+def test_a_strategy_that_is_not_text_is_refused(strategy: str, name: object) -> None:
     with pytest.raises((TypeError, ValueError)):
         mp.set_sharing_strategy(name)
     assert mp.get_sharing_strategy() == strategy
 
 
 @pytest.mark.parametrize("name", ["file_descriptor", "file_system"])
-def test_the_environment_sets_the_first_one(name: str) -> None:
+def test_the_environment_sets_the_initial_value(name: str) -> None:
     program = "import mp_all; print(mp_all.get_sharing_strategy(), mp_all.Block(1).strategy)"
     assert succeeded(run_python("-c", program, MP_SHARING_STRATEGY=name)) == f"{name} {name}\n"
 
@@ -75,7 +75,7 @@ def test_a_wrong_environment_is_an_error_that_names_variable_and_values() -> Non
         assert word in done.stderr
 
 
-def test_a_child_inherits_the_strategy_of_the_moment(ctx, strategy: str) -> None:
+def test_a_child_inherits_the_current_strategy(ctx, strategy: str) -> None:
     ours, theirs = ctx.Pipe()
     process = ctx.Process(target=tell_strategy, args=(theirs,))
     process.start()
@@ -88,7 +88,7 @@ def test_a_child_inherits_the_strategy_of_the_moment(ctx, strategy: str) -> None
     process.close()
 
 
-def test_a_childs_change_is_its_own(echo: Carrier, strategy: str) -> None:
+def test_a_change_in_a_child_does_not_affect_its_parent(echo: Carrier, strategy: str) -> None:
     (other,) = mp.get_all_sharing_strategies() - {strategy}
     echo.call(mp.set_sharing_strategy, other)
     try:
@@ -100,7 +100,7 @@ def test_a_childs_change_is_its_own(echo: Carrier, strategy: str) -> None:
         echo.call(mp.set_sharing_strategy, strategy)
 
 
-def test_what_is_in_flight_survives_a_change(strategy: str) -> None:
+def test_messages_in_flight_survive_a_change(strategy: str) -> None:
     (other,) = mp.get_all_sharing_strategies() - {strategy}
     shared, private = mp.shared.array(np.arange(10)), np.arange(1 << 17)
     message = ForkingPickler.dumps((shared, private))
@@ -110,7 +110,7 @@ def test_what_is_in_flight_survives_a_change(strategy: str) -> None:
     assert np.array_equal(back[1], private)
 
 
-def test_a_process_relays_what_was_made_under_the_other_strategy(ctx, strategy: str) -> None:
+def test_a_process_relays_memory_of_the_other_strategy(ctx, strategy: str) -> None:
     (other,) = mp.get_all_sharing_strategies() - {strategy}
     array = mp.shared.zeros(1000)
     mp.set_sharing_strategy(other)

@@ -1,4 +1,4 @@
-"""Thread names: what the kernel shows, fifteen bytes of it."""
+"""Thread names, as the kernel shows them: up to fifteen bytes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import mp_all as mp
 
 def in_a_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     """
-    Call *function* in a thread of its own, so that the name of pytest's main thread stays what it is.
+    Call *function* in a thread of its own, so that the name of pytest's main thread does not change.
     """
     outcome: list[Any] = []
 
@@ -38,7 +38,7 @@ def set_and_look(name: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("name", ["a", "feeder", "fifteen bytes !", "", "ä", "名前"])
-def test_a_name_is_what_the_kernel_shows(name: str) -> None:
+def test_the_kernel_shows_the_name(name: str) -> None:
     assert in_a_thread(set_and_look, name) == (name, name)
 
 
@@ -64,7 +64,7 @@ def test_a_name_belongs_to_its_thread() -> None:
 
 
 @pytest.mark.parametrize("name", [None, 3, b"bytes"])
-def test_a_name_that_is_no_text_is_a_type_error(name: object) -> None:
+def test_a_name_that_is_not_text_is_a_type_error(name: object) -> None:
     with pytest.raises(TypeError):
         in_a_thread(mp.set_thread_name, name)
 

@@ -1,4 +1,4 @@
-"""A program whose workers hold, check and exchange arrays while another process injects faults at random.
+"""A program whose workers keep, check and exchange arrays while another process injects faults at random.
 
     python churn.py SECONDS SEED MAILBOXES
 

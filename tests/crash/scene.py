@@ -1,4 +1,4 @@
-"""What the crash tests look at from outside: managers, names, the folder of a tree, who is gone."""
+"""Observations of the crash tests from outside: managers, names, the folder of a session, ended processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAME = re.compile(r"/dev/shm/(mpshm-[0-9a-f]+)")
 
 @contextmanager
 def runtime_folder() -> Iterator[Path]:
-    """A runtime folder that nobody else uses; at the end it must be empty again."""
+    """A runtime folder for this test alone; it must be empty again at the end."""
     folder = Path(tempfile.mkdtemp(prefix="mpshm-crash-"))
     try:
         yield folder
@@ -30,14 +30,14 @@ def runtime_folder() -> Iterator[Path]:
 
 
 def left_in(folder: Path) -> list[str]:
-    """What lies in the folder, and who manages it."""
+    """Return the content of the folder, and its managers."""
     # os.walk passes over a folder that is taken away while it is being read; Path.rglob raises.
     found = [os.path.join(at, name) for at, folders, files in os.walk(folder) for name in folders + files]
     return [os.path.relpath(path, folder) for path in found] + [f"manager {p}" for p in managers(folder)]
 
 
 def managers(folder: Path) -> list[int]:
-    """The managers of the trees in *folder*; a zombie has no command line any more."""
+    """Return the managers of the sessions in *folder*; a zombie has no command line."""
     found = []
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -57,7 +57,7 @@ def names_of(pids: Iterable[int]) -> set[str]:
 
 
 def is_gone(pid: int) -> bool:
-    """Has the process ended, be it reaped or not?"""
+    """Return whether the process has ended, reaped or not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
     except (FileNotFoundError, ProcessLookupError):
@@ -86,7 +86,7 @@ def with_dev_shm_of(size: str, *command: str) -> list[str]:
 
 
 def can_unshare() -> bool:
-    """Can a mount namespace be made here, and /dev/shm be mounted in it?"""
+    """Return whether a mount namespace can be made here, with a /dev/shm of its own."""
     if shutil.which("unshare") is None:
         return False
     return subprocess.run(with_dev_shm_of("1m", "true"), capture_output=True).returncode == 0

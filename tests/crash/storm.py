@@ -1,9 +1,9 @@
-"""A program that injects faults, one after the other, and keeps account of every message.
+"""A program that injects one fault after the other, and records the fate of every message.
 
     python storm.py COUNT SEED [FAULT]
 
 Each fault has a producer and a consumer of its own, joined by a pipe. The producer says which messages it has sent,
-the consumer what became of each; whoever is not killed must end in good order, and in time.
+the consumer what became of each; each process that is not killed must exit with 0, and in time.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def produce(fault: str, seed: int, channel: Connection, report: Connection) -> N
 def shared(data: bytes) -> np.ndarray:
     try:
         array = mp.shared.empty(len(data), np.uint8)
-    except (MemoryError, OSError):  # said to the caller, as it should be; then it travels privately
+    except (MemoryError, OSError):  # the caller got the error; the array is sent by value
         return np.frombuffer(data, np.uint8).copy()
     array[:] = np.frombuffer(data, np.uint8)
     return array
@@ -148,7 +148,7 @@ def listen(reports: dict[Connection, str], fault: str, seed: int) -> list[tuple[
 
 
 def settle(fault: str, seed: int, said: list[tuple[str, int, str]]) -> None:
-    """Is each message delivered, or known as not delivered by whoever sent it or was to receive it?"""
+    """Return whether each message was delivered, or its sender or receiver knows that it was not."""
     where = f"{fault} (seed {seed}): {said}"
     by = {what: sorted(k for w, k, _ in said if w == what) for what in ("sent", "raised", "intact", "refused")}
     killed = KILLED.get(fault, ())
@@ -164,7 +164,7 @@ def settle(fault: str, seed: int, said: list[tuple[str, int, str]]) -> None:
         assert by["raised"] == [1, 3, 5], where
     if fault in ("unpicklable", "sender without descriptors"):
         assert not by["refused"], where
-    # A producer that has ended and the manager are the only ones that have a memfd which nobody has met yet.
+    # A producer that has ended and the manager are the only ones with a memfd that no receiver has attached yet.
     if fault == "manager" and mp.get_sharing_strategy() == "file_system":
         assert not by["refused"], where
 

@@ -1,4 +1,4 @@
-"""A million shared arrays live at once with 64 descriptors: few segments, and not an object of the kernel each."""
+"""A million shared arrays live at once with 64 descriptors: few segments, not one kernel object per array."""
 
 from __future__ import annotations
 

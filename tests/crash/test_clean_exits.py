@@ -1,4 +1,4 @@
-"""Programs that end in good order say nothing and leave nothing, again and again."""
+"""Programs that exit normally print nothing and leave nothing, again and again."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.parametrize("what", BODY)
-def test_a_program_that_ends_leaves_nothing_and_says_nothing(what: str, strategy: str) -> None:
+def test_a_program_that_exits_leaves_nothing_and_prints_nothing(what: str, strategy: str) -> None:
     with runtime_folder() as folder:
         environment = os.environ | {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
         for _ in range(EXITS):

@@ -1,4 +1,4 @@
-"""Processes that close their descriptors, or are killed, while others of their tree live: nobody loses anything."""
+"""Processes that close their descriptors, or are killed, while others of their session live: no process loses data."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ DAEMON = """
         print(there.recv(10_000).decode(), (keep == 6).all())
 """
 
-# What the child holds must not be used again, whoever looks after the tree then.
+# Memory of the child must not be reused, whichever manager serves the session then.
 CLOSED_AND_KILLED = """
     N = 500_000
 
@@ -189,7 +189,7 @@ def test_a_daemon_shares_as_before_and_its_own_sockets_are_left_alone(
 
 
 @pytest.mark.parametrize("spelt", ["as it is", "with a slash", "with two slashes", "as a link"])
-def test_what_a_daemon_holds_is_kept_when_the_manager_is_killed(tmp_path: Path, strategy: str, spelt: str) -> None:
+def test_memory_of_a_daemon_is_kept_when_the_manager_is_killed(tmp_path: Path, strategy: str, spelt: str) -> None:
     with runtime_folder() as folder:
         path = {
             "as it is": f"{folder}",

@@ -1,4 +1,4 @@
-"""Producers, consumers and managers are killed: what was sent arrives, what was held comes back, nothing is left."""
+"""Producers, consumers and managers are killed: sent messages arrive, memory of the dead is freed, nothing is left."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ PRODUCER = """
         count, kill, wait = int(sys.argv[1]), sys.argv[2] == "killed", float(sys.argv[3])
         ctx = mp.get_context("spawn")
         reader, writer = ctx.Pipe(False)
-        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)  # room for all handles: nobody reads them yet
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)  # room for all handles: no process reads them yet
         process = ctx.Process(target=produce, args=(writer, count, kill))
         process.start()
         writer.close()
@@ -144,14 +144,14 @@ def run(tmp_path: Path, folder: Path, strategy: str, program: str, *arguments: s
 
 
 @pytest.mark.parametrize("end", ["exits", "killed"])
-def test_what_a_producer_has_sent_outlives_it(tmp_path: Path, folder: Path, strategy: str, end: str) -> None:
+def test_messages_outlive_the_producer_that_sent_them(tmp_path: Path, folder: Path, strategy: str, end: str) -> None:
     # 1000 arrays after a minute, or 100 at once.
     count, wait = ("200", "60") if LONG else ("20", "0")
     assert run(tmp_path, folder, strategy, PRODUCER, count, end, wait) == "intact\n"
 
 
 def test_a_producer_and_the_manager_may_both_be_killed(tmp_path: Path, folder: Path) -> None:
-    # Named objects are met by name, so not even the descriptors of the manager are needed.
+    # Named objects are attached by name, without the descriptors of the manager.
     assert run(tmp_path, folder, "file_system", PRODUCER, "10", "killed", "0", "manager") == "intact\n"
 
 
@@ -159,11 +159,11 @@ def test_a_manager_killed_again_and_again_is_replaced(tmp_path: Path, folder: Pa
     assert run(tmp_path, folder, strategy, MANAGER, "100" if LONG else "10") == "replaced\n"
 
 
-def test_what_a_killed_consumer_held_comes_back(tmp_path: Path, folder: Path, strategy: str) -> None:
+def test_memory_of_a_killed_consumer_is_freed(tmp_path: Path, folder: Path, strategy: str) -> None:
     assert run(tmp_path, folder, strategy, CONSUMER) == "given back\n"
 
 
-def test_what_is_left_when_all_are_killed_goes_with_the_next_program(
+def test_the_next_program_removes_the_leftovers_when_all_are_killed(
     tmp_path: Path, folder: Path, strategy: str
 ) -> None:
     program = """
@@ -176,7 +176,7 @@ def test_what_is_left_when_all_are_killed_goes_with_the_next_program(
     environment = {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
     done = run_script(tmp_path, PRELUDE + program, **environment)
     assert done.returncode < 0
-    assert len(list(folder.rglob("control"))) == 1  # nobody was left to remove it
+    assert len(list(folder.rglob("control"))) == 1  # no process was left to remove it
     assert run(tmp_path, folder, strategy, "    mp.shared.ones(10)\n    print('next')\n") == "next\n"
 
 

@@ -1,4 +1,4 @@
-"""Any of producer, consumer, parent and manager are killed at one moment: the others go on, and nothing is left."""
+"""Any of producer, consumer, parent and manager are killed at once: the others go on, and nothing is left."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from support.waiting import until
 ROLES = ("parent", "producer", "consumer")
 EVERYBODY = (*ROLES, "manager")
 SUBSETS = [s for n in range(1, 5) for s in itertools.combinations(EVERYBODY, n)]
-# The short form: each alone, each with the manager, all the clients, and everybody.
+# The short form: each alone, each with the manager, all the clients, and all processes.
 SHORT = [s for s in SUBSETS if len(s) == 1 or (len(s) == 2 and s[1] == "manager") or len(s) > 3 or s == ROLES]
 AFTER_THE_LAST_USER = 2.0
 
 
-class Family:
-    """`family.py` running, each of its processes at the end of a socket."""
+class Session:
+    """A running `session.py`, with a socket to each of its processes."""
 
     def __init__(self, folder: Path, strategy: str) -> None:
         self.folder = folder
@@ -30,7 +30,7 @@ class Family:
         pairs = [socket.socketpair() for _ in ROLES]
         numbers = [theirs.fileno() for _, theirs in pairs]
         self.program = subprocess.Popen(
-            python(str(Path(__file__).with_name("family.py")), *map(str, numbers)),
+            python(str(Path(__file__).with_name("session.py")), *map(str, numbers)),
             pass_fds=numbers,
             env=self.environment,
             stdin=subprocess.DEVNULL,
@@ -67,30 +67,30 @@ class Family:
 @pytest.mark.parametrize("killed", SUBSETS if LONG else SHORT, ids="+".join)
 def test_the_others_go_on_and_nothing_is_left(strategy: str, killed: tuple[str, ...]) -> None:
     with runtime_folder() as folder:
-        family = Family(folder, strategy)
+        session = Session(folder, strategy)
         try:
-            names = names_of(family.pids.values())
+            names = names_of(session.pids.values())
             assert bool(names) == (strategy == "file_system")
-            family.kill(killed)
+            session.kill(killed)
             survivors = [role for role in ROLES if role not in killed]
             for role in survivors:
-                family.tell(role, "work")
-                assert family.lines[role].readline() == "worked\n", role
+                session.tell(role, "work")
+                assert session.lines[role].readline() == "worked\n", role
             for role in reversed(survivors):  # the parent last
-                family.tell(role, "end")
-                assert role == "parent" or until(lambda role=role: is_gone(family.pids[role]))
+                session.tell(role, "end")
+                assert role == "parent" or until(lambda role=role: is_gone(session.pids[role]))
             if "parent" in survivors:
-                assert family.program.wait(20) == 0
+                assert session.program.wait(20) == 0
             if survivors or "manager" not in killed:
                 assert until(lambda: not left(folder, names), AFTER_THE_LAST_USER), left(folder, names)
             else:
-                # Nobody was left to clean up. It is one tree, and the next program takes it away.
+                # No process was left to clean up. It is one session, and the next program removes it.
                 assert len(list(folder.glob("*/*"))) == 1
                 program = "import mp_all as mp; mp.shared.ones(10)"
-                assert subprocess.run(python("-c", program), env=family.environment, timeout=60).returncode == 0
+                assert subprocess.run(python("-c", program), env=session.environment, timeout=60).returncode == 0
                 assert until(lambda: not left(folder, names), AFTER_THE_LAST_USER), left(folder, names)
         finally:
-            family.close()
+            session.close()
 
 
 def left(folder: Path, names: set[str]) -> list[str]:
@@ -121,7 +121,7 @@ if __name__ == "__main__":
 """
 
 
-def test_the_memory_of_a_dead_peer_comes_back_while_others_live(strategy: str) -> None:
+def test_the_memory_of_a_dead_peer_is_freed_while_others_live(strategy: str) -> None:
     with runtime_folder() as folder:
         environment = os.environ | {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
         with subprocess.Popen(

@@ -94,7 +94,7 @@ NEARLY_FULL = """
 
 
 @pytest.mark.timeout(900 if LONG else 180)
-def test_what_is_mapped_is_bounded_however_many_workers_have_lived(tmp_path: Path, strategy: str) -> None:
+def test_mappings_are_bounded_however_many_workers_have_lived(tmp_path: Path, strategy: str) -> None:
     count = "20000" if LONG else "1000"
     assert run(tmp_path, GENERATIONS, count, timeout=850 if LONG else 170, MP_SHARING_STRATEGY=strategy) == "bounded\n"
 
@@ -113,7 +113,7 @@ def test_a_first_process_that_waits_for_all_its_children_ends(tmp_path: Path, st
     assert (done.returncode, done.stdout, done.stderr) == (0, "ended\n", "")
 
 
-def test_a_cache_gives_way_before_the_group_is_full(tmp_path: Path, strategy: str) -> None:
+def test_a_cache_shrinks_before_the_group_is_full(tmp_path: Path, strategy: str) -> None:
     group = GROUPS / f"mpshm-{uuid.uuid4().hex}"
     try:
         group.mkdir()

@@ -1,4 +1,4 @@
-"""A manager that is stopped delays no fork, and once it goes on nobody has been forgotten."""
+"""A stopped manager delays no fork, and knows all processes after it continues."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ PRIVATE = (
 """
 )
 
-# Nobody but the child knows of the child; it must be missed all the same.
+# Only the child knows of the child; its death must be noticed all the same.
 MISSED = (
     UNANSWERED
     + """
@@ -119,7 +119,7 @@ MISSED = (
 """
 )
 
-# A second one would have an empty control file, and know nobody.
+# A second one would have an empty control file, and know no process.
 ONE_MANAGER = (
     UNANSWERED
     + """
@@ -163,7 +163,7 @@ def test_private_arrays_go_on_and_reach_new_children(tmp_path: Path, strategy: s
     assert run(tmp_path, PRIVATE, start_method, **environment) == "went on\n"
 
 
-def test_a_child_of_a_parent_without_a_connection_is_missed(tmp_path: Path, strategy: str) -> None:
+def test_the_death_of_a_child_of_a_parent_without_a_connection_is_noticed(tmp_path: Path, strategy: str) -> None:
     assert run(tmp_path, MISSED, MP_SHARING_STRATEGY=strategy) == "missed\n"
 
 

@@ -1,4 +1,4 @@
-"""Hundreds of injected faults: every message is delivered intact or somebody is told; nobody hangs."""
+"""Hundreds of injected faults: every message is delivered intact or reported as lost; no process hangs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def run(command: list[str], strategy: str) -> None:
         assert done.stdout.startswith(f"{FAULTS} faults: ")
 
 
-def test_every_message_is_delivered_or_somebody_is_told(strategy: str) -> None:
+def test_every_message_is_delivered_or_reported_as_lost(strategy: str) -> None:
     run(python(STORM, str(FAULTS), "1"), strategy)
 
 
-def test_also_when_dev_shm_is_full_most_of_the_time() -> None:
+def test_every_message_is_delivered_or_reported_with_a_full_dev_shm() -> None:
     if not can_unshare():
         pytest.skip("no mount namespace with a small /dev/shm can be made here (unshare -m)")
     run(with_dev_shm_of("4m", *python(STORM, str(FAULTS), "2")), "file_system")

@@ -15,7 +15,7 @@ import pytest
 from support.scripts import run_python, succeeded
 
 import mp_all as mp
-from mp_all import _limits, _trees
+from mp_all import _limits, _sessions
 from mp_all.__main__ import health, stat
 
 HOLD = """
@@ -31,7 +31,7 @@ HOLD = """
 
 class Program:
     """
-    A program that holds 8 MB of shared memory in its own session and runtime folder.
+    A program that holds 8 MB of shared memory in a session and a runtime folder of its own.
     """
 
     def __init__(self, folder: Path, strategy: str) -> None:
@@ -47,12 +47,12 @@ class Program:
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"ready\n"
 
-    def tree(self) -> _trees.Tree:
-        (tree,) = _trees.trees(Path(self.environment["MPSHM_RUNTIME_DIR"]) / f"mpshm-{os.geteuid()}")
-        return tree
+    def session(self) -> _sessions.Session:
+        (session,) = _sessions.sessions(Path(self.environment["MPSHM_RUNTIME_DIR"]) / f"mpshm-{os.geteuid()}")
+        return session
 
     def manager(self) -> int:
-        manager = self.tree().manager
+        manager = self.session().manager
         assert manager is not None
         return manager.pid
 
@@ -108,7 +108,7 @@ def test_a_report_has_every_version_and_limit_and_confirms_sharing() -> None:
 def test_a_report_names_the_origin_of_a_setting() -> None:
     report = succeeded(run_python("-m", "mp_all", MP_SHARING_STRATEGY="file_system", MP_SHARED_ALLOCATOR="1"))
     assert re.search(r"strategy +file_system \(from MP_SHARING_STRATEGY\)", report)
-    assert re.search(r"shared \(from MP_SHARED_ALLOCATOR\)", report)
+    assert re.search(r"NumPy allocates +in shared memory \(from MP_SHARED_ALLOCATOR\)", report)
 
 
 def test_a_report_has_the_reason_if_sharing_does_not_work(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_an_unknown_command_prints_the_usage() -> None:
 
 def test_stat_without_any_session_says_so(tmp_path: Path) -> None:
     done = run_python("-m", "mp_all", "stat", MPSHM_RUNTIME_DIR=str(tmp_path))
-    assert succeeded(done) == "nobody of this user shares memory now\n"
+    assert succeeded(done) == "no process of this user shares memory now\n"
 
 
 def test_a_program_that_shares_is_listed_with_its_bytes_its_command_and_its_manager(program: Program) -> None:
@@ -132,17 +132,17 @@ def test_a_program_that_shares_is_listed_with_its_bytes_its_command_and_its_mana
     pid = program.process.pid
     assert re.search(rf"file_descriptor +{pid} .* 1 +7.6 MiB +0 bytes +0 bytes +{pid}$", stat, re.MULTILINE)
     assert re.search(rf"^ +{pid}  python\S* /", stat, re.MULTILINE)
-    assert stat.startswith(f"{program.tree().name[:8]}  manager {program.manager()}\n")
-    assert re.search(rf"manager {program.manager()}; 7.6 MiB held, segments: 1, processes: 1", program.report())
+    assert stat.startswith(f"{program.session().name[:8]}  manager {program.manager()}\n")
+    assert re.search(rf"manager {program.manager()}; 7.6 MiB in use, segments: 1, processes: 1", program.report())
 
 
 def test_a_killed_manager_is_reported_missing(program: Program) -> None:
     manager = program.manager()
     os.kill(manager, signal.SIGKILL)
     wait_until(manager, "gone", "Z")
-    tree = program.tree()
-    assert (tree.alive, tree.manager) == (True, None)
-    assert health(tree) == "no manager; the next process that needs one starts it"
+    session = program.session()
+    assert (session.alive, session.manager) == (True, None)
+    assert health(session) == "no manager; the next process that needs one starts it"
     assert "7.6 MiB" in program.stat()
 
 
@@ -157,7 +157,7 @@ def test_a_stopped_manager_is_named_with_the_remedy(
         monkeypatch.setattr(mp, "list_segments", list)  # it would wait ten seconds for the manager, and list nothing
         stat()
         remedy = f"manager {manager} (it is stopped: kill -CONT {manager})"
-        assert capsys.readouterr().out == f"{program.tree().name[:8]}  {remedy}\nno segment could be listed\n"
+        assert capsys.readouterr().out == f"{program.session().name[:8]}  {remedy}\nno segment could be listed\n"
     finally:
         os.kill(manager, signal.SIGCONT)
 
@@ -171,19 +171,19 @@ def test_the_leftovers_of_a_crash_of_all_processes_are_named_until_the_next_prog
     links = [os.readlink(link) for link in Path(f"/proc/{manager}/fd").iterdir()]
     names = {Path(link).name for link in links if link.startswith("/dev/shm/mpshm-")}
     assert len(names) == 1
-    assert names.isdisjoint(_trees.leftover_names())
+    assert names.isdisjoint(_sessions.leftover_names())
     os.kill(manager, signal.SIGSTOP)
     program.end()
     os.kill(manager, signal.SIGKILL)
     wait_until(manager, "gone", "Z")
-    tree = program.tree()
-    assert (tree.alive, tree.manager) == (False, None)
-    assert "left behind" in health(tree)
-    assert names <= set(_trees.leftover_names())
-    # The report shares an array of its own as a test, so it is the next program.
+    session = program.session()
+    assert (session.alive, session.manager) == (False, None)
+    assert "left behind" in health(session)
+    assert names <= set(_sessions.leftover_names())
+    # The report shares an array of its own to see that it works, and so is the next program.
     assert "left behind" not in program.report().partition("shared now")[2].replace("nothing is left behind", "")
-    assert _trees.trees(folder) == []
-    assert names.isdisjoint(_trees.leftover_names())
+    assert _sessions.sessions(folder) == []
+    assert names.isdisjoint(_sessions.leftover_names())
 
 
 def test_the_limits_of_a_container_are_those_of_all_its_groups(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Type checkers see the submodules as they are."""
+"""The stubs of the submodules have the names of the modules, and no others."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 import mp_all
 
 FOLDER = Path(mp_all.__file__).parent
-# The implementation of a start method is not public; `spawn` is the launcher.
-OWN = {Path(name) for name in ("__init__.py", "__main__.py", "_limits.py", "_trees.py")}
+# How a start method starts is nobody's interface; `spawn` is the launcher.
+OWN = {Path(name) for name in ("__init__.py", "__main__.py", "_limits.py", "_sessions.py")}
 UNTYPED = {"spawn", "popen_fork", "popen_forkserver", "popen_spawn_posix", "popen_spawn_win32"}
 MODULES = sorted(
     module.name.removeprefix("multiprocessing.")
@@ -25,7 +25,7 @@ MODULES = sorted(
 
 def file_of(name: str) -> Path:
     path = FOLDER / name.replace(".", "/")
-    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return path / "__init__.pyi" if path.is_dir() else path.with_suffix(".pyi")
 
 
 def test_the_walk_finds_the_main_modules() -> None:
@@ -33,7 +33,7 @@ def test_the_walk_finds_the_main_modules() -> None:
 
 
 @pytest.mark.parametrize("name", [*MODULES, "shared"])
-def test_a_file_for_type_checkers_has_the_names_of_the_module_and_no_others(name: str) -> None:
+def test_a_stub_has_the_names_of_its_module_and_no_others(name: str) -> None:
     module = importlib.import_module(f"mp_all.{name}")
     read = {each: thing for each, thing in runpy.run_path(str(file_of(name))).items() if not each.startswith("__")}
     assert read
@@ -41,9 +41,10 @@ def test_a_file_for_type_checkers_has_the_names_of_the_module_and_no_others(name
     assert set(getattr(module, "__all__", ())) <= set(read)
 
 
-def test_there_are_no_other_files() -> None:
-    files = {path.relative_to(FOLDER) for path in FOLDER.rglob("*.py")} - OWN
-    assert files == {file_of(name).relative_to(FOLDER) for name in [*MODULES, "shared"]}
+def test_there_are_no_files_but_these() -> None:
+    assert {path.relative_to(FOLDER) for path in FOLDER.rglob("*.py")} == OWN
+    stubs = {path.relative_to(FOLDER) for path in FOLDER.rglob("*.pyi")}
+    assert stubs == {file_of(name).relative_to(FOLDER) for name in [*MODULES, "shared"]}
 
 
 def test_shared_is_a_module_to_import_from() -> None:

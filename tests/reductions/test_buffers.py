@@ -1,4 +1,4 @@
-"""What objects offer to pickle as buffers (PickleBuffer) travels through shared memory, and nothing else changes."""
+"""Buffers that objects offer to pickle (PickleBuffer) go through shared memory, and nothing else changes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_small_buffer_and_a_message_without_any_are_plain_pickles(strategy: st
     assert bytes(there_and_back(Text(b"abc")).memory) == b"abc"
 
 
-def test_what_was_received_is_sent_on_without_a_copy(echo: Carrier) -> None:
+def test_a_received_buffer_is_sent_on_without_a_copy(echo: Carrier) -> None:
     received = echo.call(tasks.echo, Text(bytes(LARGE)))
     before = mp.memory_stats()["copied_bytes"]
     again = echo.call(tasks.echo, Text(received.memory[10:-10]))
@@ -112,7 +112,7 @@ def test_buffers_and_arrays_go_in_one_message_each_in_its_place(echo: Carrier) -
     assert np.shares_memory(received[1], shared)
 
 
-def test_a_message_that_fails_after_a_buffer_keeps_no_memory(strategy: str) -> None:
+def test_a_message_that_fails_after_a_buffer_leaks_no_memory(strategy: str) -> None:
     before = mp.memory_stats()
     with pytest.raises(ValueError, match="not this one"):
         ForkingPickler.dumps([Text(bytes(LARGE)), np.ones(LARGE), Unpicklable()])
@@ -120,7 +120,7 @@ def test_a_message_that_fails_after_a_buffer_keeps_no_memory(strategy: str) -> N
     assert (after["in_flight_bytes"], after["live_bytes"]) == (before["in_flight_bytes"], before["live_bytes"])
 
 
-def test_a_protocol_that_is_asked_for_is_kept_and_so_is_pickle_itself(strategy: str) -> None:
+def test_a_named_protocol_is_kept_and_pickle_itself_does_not_change(strategy: str) -> None:
     before = mp.memory_stats()["copied_bytes"]
     thing = Text(bytes(LARGE))
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):

@@ -1,4 +1,4 @@
-"""Where memory cannot be shared everything goes by value, as multiprocessing alone would send it."""
+"""Messages to receivers that cannot share go by value, as multiprocessing alone would send them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Offers:
         return bytearray, (bytes(self.data) if protocol < 5 else pickle.PickleBuffer(self.data),)
 
 
-# What a message may be made of, by means that every receiver with NumPy has.
+# Content of messages that every receiver with NumPy can load.
 MESSAGES: dict[str, Callable[[], Any]] = {
     "no array": lambda: {"a": [1, None, "text"]},
     "a small array": lambda: np.arange(3),
@@ -99,7 +99,7 @@ def test_a_message_over_a_network_is_what_multiprocessing_alone_would_send() -> 
             assert theirs.recv_bytes() == pickle.dumps(thing)
 
 
-def test_over_a_local_socket_of_relatives_arrays_are_shared(strategy: str) -> None:
+def test_arrays_are_shared_over_a_local_socket_of_relatives(strategy: str) -> None:
     with connected("AF_UNIX") as (ours, theirs):
         array = mp.shared.zeros(N)
         ours.send(array)
@@ -109,7 +109,7 @@ def test_over_a_local_socket_of_relatives_arrays_are_shared(strategy: str) -> No
         assert mp.get_sharing(ours) is True
 
 
-def test_a_descriptor_that_is_used_again_is_judged_again(strategy: str) -> None:
+def test_a_reused_descriptor_is_examined_again(strategy: str) -> None:
     with connected("AF_INET") as (ours, _):
         number = ours.fileno()
         first, second = socket.socketpair()
@@ -125,7 +125,7 @@ def test_a_descriptor_that_is_used_again_is_judged_again(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda: mp.Block(100), lambda: mp.Lease(int)], ids=["block", "lease"])
-def test_what_has_no_value_is_refused_with_what_to_do(make: Any) -> None:
+def test_an_object_without_a_value_form_is_refused_with_the_remedy(make: Any) -> None:
     thing = make()
     with connected("AF_INET") as (ours, theirs):
         with pytest.raises(TypeError, match="bytes\\(block\\)"):
@@ -171,7 +171,7 @@ def shares(queue: Any) -> None:
     queue.put(mp.get_sharing())
 
 
-def test_a_child_begins_as_its_parent_is(ctx: Any) -> None:
+def test_a_child_inherits_the_setting_of_its_parent(ctx: Any) -> None:
     queue = ctx.SimpleQueue()
     with not_shared():
         child = ctx.Process(target=shares, args=(queue,))
@@ -182,12 +182,12 @@ def test_a_child_begins_as_its_parent_is(ctx: Any) -> None:
 
 
 @pytest.mark.parametrize("value", ["0", "1", ""])
-def test_the_environment_says_it_for_a_process(value: str) -> None:
+def test_the_environment_sets_it_for_a_process(value: str) -> None:
     done = run_python("-c", "import mp_all as mp; print(mp.get_sharing())", MP_SHARE=value)
     assert succeeded(done) == f"{value != '0'}\n"
 
 
-def test_the_environment_says_nothing_else() -> None:
+def test_an_invalid_environment_is_refused() -> None:
     done = run_python("-c", "import mp_all", MP_SHARE="no")
     assert "MP_SHARE must be 1 to share memory or 0 to send by value, not 'no'" in done.stderr
 
@@ -219,7 +219,7 @@ def test_a_connection_sent_by_value_needs_nothing_of_ours() -> None:
 
 # ---- peers without these packages ------------------------------------------------------------------------------------
 
-STRANGER = """
+FOREIGN = """
 import sys
 for name in ("mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_cuda"):
     sys.modules[name] = None
@@ -228,7 +228,7 @@ from multiprocessing.connection import Client
 address = sys.argv[1] if sys.argv[2] == "AF_UNIX" else ("127.0.0.1", int(sys.argv[1]))
 """
 ECHO = (
-    STRANGER
+    FOREIGN
     + """
 with Client(address) as connection:
     while (thing := connection.recv()) is not None:
@@ -238,13 +238,13 @@ with Client(address) as connection:
 FREE = """
 import os
 if os.fork():
-    os._exit(0)  # the one that remains is nobody's child
+    os._exit(0)  # the remaining process is an orphan
 os.setsid()
 """
 
 
 @pytest.mark.parametrize("family", ["AF_INET", "AF_UNIX"])
-def test_a_stranger_with_numpy_alone_understands(strategy: str, family: str) -> None:
+def test_a_foreign_process_with_numpy_alone_understands(strategy: str, family: str) -> None:
     with Listener(family=family) as listener:
         address = listener.address if family == "AF_UNIX" else str(listener.address[1])
         # Through a shell that ends at once, so that it is no descendant of ours by the time it speaks.
@@ -277,7 +277,7 @@ def test_a_peer_in_another_mount_namespace_gets_values(tmp_path: Path, strategy:
 
 
 class Holder:
-    """What a manager keeps for others."""
+    """The object that a manager keeps for others."""
 
     def __init__(self) -> None:
         self.kept: Any = None

@@ -1,7 +1,6 @@
-"""A handle that is truncated, altered or forged is an exception: never a crash, never another's bytes.
+"""A truncated, altered or forged handle is an exception: never a crash, never another process's bytes.
 
-Every attempt is made in a process of its own, which reports what happened to each; that it is still
-there at the end is the point.
+Another process makes the attempts and reports the result of each; it must still be alive at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from support.scripts import run_script
 
 import mp_all as mp
 
-# What an attack by one wrong byte is made of. The seed makes the values the same on each run.
+# An attack by one wrong byte. The seed makes the values the same on each run.
 ATTEMPTS = """
     import io, pickle, random, resource, sys
     from multiprocessing.reduction import ForkingPickler
@@ -74,7 +73,7 @@ ATTEMPTS = """
             accepted += 1
         except Exception:
             refused += 1
-    # After all that the true one is as good as before.
+    # After all that the true handle is still good.
     back = ForkingPickler.loads(message())
     assert np.asarray(back).tobytes() == np.asarray(thing).tobytes()
     print(refused, accepted, len(first))
@@ -90,7 +89,7 @@ THINGS = {
 
 def reduced(thing: Any) -> tuple[Any, tuple]:
     """
-    The function and the arguments that stand for *thing* in a message.
+    Return the function and the arguments that a message has for *thing*.
     """
     function, arguments = ForkingPickler(io.BytesIO()).dispatch_table[type(thing)](thing)
     return function, arguments
@@ -154,7 +153,7 @@ def test_a_forged_handle_of_a_block_is_refused(strategy: str, nbytes: int) -> No
 
 
 @pytest.mark.parametrize("make", [mp.Block, mp.shared.zeros])
-def test_a_handle_used_again_takes_nothing_away(strategy: str, make: Any) -> None:
+def test_a_handle_used_again_frees_nothing(strategy: str, make: Any) -> None:
     thing = make(100)
     message = bytes(ForkingPickler.dumps(thing))
     for _ in range(5):
@@ -201,7 +200,7 @@ def test_a_forged_handle_of_an_array_never_reaches_beyond_its_block(strategy: st
 
 
 @pytest.mark.parametrize("make", [mp.Block, mp.shared.zeros])
-def test_a_handle_of_memory_that_has_gone_is_refused(strategy: str, make: Any) -> None:
+def test_a_handle_of_freed_memory_is_refused(strategy: str, make: Any) -> None:
     made = make(100)
     message = bytes(ForkingPickler.dumps(made))
     ForkingPickler.loads(message)
@@ -224,7 +223,7 @@ def spoilt(handle: bytes) -> Iterator[bytes]:
     yield from (np.random.default_rng(seed).bytes(len(handle)) for seed in range(100))
 
 
-def test_no_spoilt_handle_is_taken_for_a_true_one(strategy: str) -> None:
+def test_no_altered_handle_passes_for_a_true_one(strategy: str) -> None:
     block = mp.Block(100)
     function, arguments = reduced(block)
     (position,) = (i for i, argument in enumerate(arguments) if isinstance(argument, bytes))

@@ -1,4 +1,4 @@
-"""When memory or descriptors run out: a private array is delivered all the same, an allocation says why."""
+"""Exhaustion of memory or descriptors: a private array is still delivered, an allocation fails with the reason."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ NO_DESCRIPTORS = """
     except OSError:
         pass
 """
-COLD = """
+FIRST_USE = """
     print(delivered())
     print(refused(lambda: mp.Block(123456789)))
     print(refused(lambda: mp.shared.zeros(123456789, "u1")))
 """
-WARM = """
+CACHED = """
     print(delivered())
     print(mp.Block(10_000).nbytes)
 """
@@ -86,13 +86,13 @@ LIMITS = pytest.mark.parametrize("limit", [SHORT_FILES, NO_DESCRIPTORS], ids=["f
 
 
 @LIMITS
-def test_a_process_that_cannot_begin_to_share_delivers_and_says_why_it_cannot_allocate(
+def test_a_process_that_cannot_start_to_share_delivers_and_says_why_it_cannot_allocate(
     tmp_path: Path, strategy: str, limit: str
 ) -> None:
     recovered = RECOVERED if limit is NO_DESCRIPTORS else ""
-    # A folder of its own: a process that cannot even start a manager leaves the folder to the next one's sweep.
+    # A folder of its own: a process that cannot start a manager leaves its session's folder to the next program.
     environment = {"MP_SHARING_STRATEGY": strategy, "MPSHM_RUNTIME_DIR": str(tmp_path)}
-    done = run_script(tmp_path, PRELUDE + limit + COLD + recovered, **environment)
+    done = run_script(tmp_path, PRELUDE + limit + FIRST_USE + recovered, **environment)
     warned, first, second = succeeded(done).splitlines()
     assert warned == "{'SharedMemoryWarning'}"
     assert "123456789" in first
@@ -100,8 +100,8 @@ def test_a_process_that_cannot_begin_to_share_delivers_and_says_why_it_cannot_al
 
 
 @LIMITS
-def test_a_process_that_is_warm_does_not_notice(tmp_path: Path, strategy: str, limit: str) -> None:
-    done = run_script(tmp_path, PRELUDE + "    delivered()\n" + limit + WARM, MP_SHARING_STRATEGY=strategy)
+def test_a_process_with_cached_memory_is_not_affected(tmp_path: Path, strategy: str, limit: str) -> None:
+    done = run_script(tmp_path, PRELUDE + "    delivered()\n" + limit + CACHED, MP_SHARING_STRATEGY=strategy)
     assert succeeded(done).split("\n") == ["set()", "10000", ""]
 
 

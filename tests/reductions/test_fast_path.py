@@ -49,7 +49,7 @@ def test_both_paths_give_the_same_array(strategy: str, name: str) -> None:
             assert differences(a, got, mp.is_shared(got)) == []
 
 
-def test_an_array_over_memory_that_is_nobodys_is_copied(strategy: str) -> None:
+def test_an_array_over_foreign_memory_is_copied(strategy: str) -> None:
     owner = bytearray(b"abcd" * 50_000)
     a = np.frombuffer(owner, "u1")
     got = ForkingPickler.loads(ForkingPickler.dumps(a))
@@ -131,7 +131,7 @@ def test_a_damaged_message_is_a_value_error_that_says_what_is_wrong(args: tuple,
 
 
 @pytest.mark.parametrize("memory", [None, "text", 5, bytearray(56)])
-def test_an_array_lies_in_a_block_or_in_what_a_handle_speaks_of(memory: object) -> None:
+def test_an_array_needs_a_block_or_a_handle(memory: object) -> None:
     with pytest.raises(ValueError, match="no block"):
         _native.rebuild_from_block(memory, "d", (1,))
     with pytest.raises(ValueError, match="damaged"):

@@ -1,4 +1,4 @@
-"""The inline limit: as many bytes of private arrays travel in a message, the others through shared memory."""
+"""The inline limit: that many bytes of private arrays travel in a message, the rest through shared memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_limit_is_some_tens_of_kilobytes(limit: int) -> None:
     assert 4 * 1024 <= limit <= 256 * 1024
 
 
-def test_what_is_set_is_what_is_in_force(limit: int) -> None:
+def test_a_new_setting_is_in_force(limit: int) -> None:
     mp.set_inline_limit(1000)
     assert mp.get_inline_limit() == 1000
 
@@ -53,7 +53,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_limit_is_one_for_the_whole_message(strategy: str, limit: int, kind: str) -> None:
+def test_the_limit_is_for_the_whole_message(strategy: str, limit: int, kind: str) -> None:
     mp.set_inline_limit(10_000)
     sent = [KINDS[kind](1_000) for _ in range(25)]
     for _ in range(2):  # and each message begins anew
@@ -62,7 +62,7 @@ def test_the_limit_is_one_for_the_whole_message(strategy: str, limit: int, kind:
         assert all((a == 7).all() and a.shape == (1_000,) for a in got)
 
 
-def test_a_message_that_is_full_still_takes_what_is_smaller_than_a_handle(strategy: str, limit: int) -> None:
+def test_a_full_message_still_takes_arrays_smaller_than_a_handle(strategy: str, limit: int) -> None:
     mp.set_inline_limit(10_000)
     got = travelled([np.zeros(10_000, "u1"), *(np.full(256, k, "u1") for k in range(200))])
     assert not any(map(mp.is_shared, got))
@@ -104,13 +104,13 @@ def test_a_negative_limit_is_a_value_error_with_the_number(limit: int, nbytes: i
 
 
 @pytest.mark.parametrize("nbytes", [1.5, "1000", None])
-def test_a_limit_that_is_no_integer_is_a_type_error(limit: int, nbytes: object) -> None:
+def test_a_limit_that_is_not_an_integer_is_a_type_error(limit: int, nbytes: object) -> None:
     with pytest.raises(TypeError):
         mp.set_inline_limit(nbytes)
     assert mp.get_inline_limit() == limit
 
 
-def test_the_environment_sets_the_first_one() -> None:
+def test_the_environment_sets_the_initial_value() -> None:
     program = "import mp_all; print(mp_all.get_inline_limit())"
     assert succeeded(run_python("-c", program, MP_INLINE_BYTES="12345")) == "12345\n"
 

@@ -43,7 +43,7 @@ shapes = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6)
 
 @st.composite
 def contiguous(draw: st.DrawFn) -> np.ndarray:
-    """Any bytes at all, seen as any dtype in C or F order."""
+    """Draw random bytes as an array of any dtype in C or F order."""
     dtype, shape = draw(dtypes), draw(shapes)
     count = int(np.prod(shape, dtype=int))
     seed = draw(st.integers(0, 2**32 - 1))
@@ -67,7 +67,7 @@ def kinds(dtype: np.dtype) -> set[str]:
 
 @st.composite
 def way_to_look(draw: st.DrawFn, a: np.ndarray) -> list[tuple[str, Any]]:
-    """Steps from an array to a view of it: slices, a permutation of axes, repetition, no writing."""
+    """Draw steps from an array to a view of it: slices, a permutation of axes, repetition, read-only."""
     steps: list[tuple[str, Any]] = []
     if a.ndim and draw(st.booleans()):
         steps.append(("slice", draw(hnp.basic_indices(a.shape, allow_ellipsis=False, allow_newaxis=True))))
@@ -160,7 +160,7 @@ def test_many_arrays_go_in_one_message(echo: Carrier, drawn: list, shared: bool)
 
 @properties
 @given(arrays_and_views())
-def test_two_views_of_one_base_meet_again(strategy: str, drawn: tuple) -> None:
+def test_two_views_of_one_base_still_share_it_after_receipt(strategy: str, drawn: tuple) -> None:
     base = mp.shared.array(drawn[0])
     view = look(base, drawn[1])
     both = ForkingPickler.loads(ForkingPickler.dumps((base, view)))
@@ -169,7 +169,7 @@ def test_two_views_of_one_base_meet_again(strategy: str, drawn: tuple) -> None:
 
 @properties
 @given(contiguous())
-def test_share_memory_in_place_changes_nothing_that_can_be_seen(strategy: str, drawn: np.ndarray) -> None:
+def test_share_memory_in_place_changes_nothing_visible(strategy: str, drawn: np.ndarray) -> None:
     array = drawn.copy(order="K")
     expected = tasks.describe_with_bytes(array)
     mp.share_memory_(array)

@@ -18,11 +18,11 @@ from support.carriers import Carrier
 
 import mp_all as mp
 
-# A debt: NumPy puts an object of its own between such a view and its base.
+# NumPy puts an object of its own between such a view and its base.
 
 
 class Sub(np.ndarray):
-    """A subclass of no use."""
+    """A subclass without methods."""
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_a_view_of_a_shared_array_is_shared_and_a_copy_is_not(strategy: str, vie
 
 @pytest.mark.parametrize("function", [mp.is_shared, mp.share_memory, mp.share_memory_])
 @pytest.mark.parametrize("thing", [None, 3, [1, 2], b"abc", np.float64(3)], ids=repr)
-def test_what_is_no_array_is_a_type_error_that_names_its_type(function: Callable, thing: object) -> None:
+def test_an_object_that_is_not_an_array_is_a_type_error_with_its_type(function: Callable, thing: object) -> None:
     with pytest.raises(TypeError, match=type(thing).__name__):
         function(thing)
 
@@ -193,7 +193,7 @@ def test_share_memory_in_place_refuses_a_global_array_with_a_second_name(strateg
         lambda: np.broadcast_to(np.arange(3), (2, 3)),
     ],
 )
-def test_share_memory_in_place_refuses_what_does_not_own_its_data(make: Callable) -> None:
+def test_share_memory_in_place_refuses_an_array_that_does_not_own_its_data(make: Callable) -> None:
     array = make()
     with pytest.raises(ValueError, match="own"):
         mp.share_memory_(array)
@@ -218,7 +218,7 @@ def test_the_old_memory_is_freed_and_the_new_one_with_the_array(strategy: str) -
     assert mp.memory_stats()["live_bytes"] == before
 
 
-def test_share_memory_in_place_survives_what_numpy_does_next(strategy: str) -> None:
+def test_share_memory_in_place_leaves_an_array_that_numpy_can_use(strategy: str) -> None:
     for count in (1, 100, 1 << 16):
         array = np.arange(count)
         mp.share_memory_(array)

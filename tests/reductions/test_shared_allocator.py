@@ -20,8 +20,8 @@ import mp_all as mp
 pytestmark = pytest.mark.usefixtures("strategy")
 
 
-def born_here() -> bool:
-    """Is an array that is made now born shared?"""
+def allocates_shared() -> bool:
+    """Return whether NumPy allocates an array in shared memory now."""
     return mp.is_shared(np.ones(10_000))
 
 
@@ -40,11 +40,11 @@ def installed() -> Iterator[None]:
 # ---- scopes ----
 
 
-def test_arrays_are_born_shared_inside_and_private_outside() -> None:
-    assert not born_here()
+def test_arrays_are_shared_inside_and_private_outside() -> None:
+    assert not allocates_shared()
     with mp.shared_allocator():
-        assert born_here()
-    assert not born_here()
+        assert allocates_shared()
+    assert not allocates_shared()
 
 
 def test_an_array_outlives_its_scope() -> None:
@@ -59,15 +59,15 @@ def test_a_scope_inside_a_scope_leaves_the_outer_one_in_force() -> None:
     scope = mp.shared_allocator()
     with scope, mp.shared_allocator():
         with scope:
-            assert born_here()
-        assert born_here()
-    assert not born_here()
+            assert allocates_shared()
+        assert allocates_shared()
+    assert not allocates_shared()
 
 
 def test_an_exception_ends_the_scope() -> None:
     with pytest.raises(ZeroDivisionError), mp.shared_allocator(), mp.shared_allocator():
         _ = 1 / 0
-    assert not born_here()
+    assert not allocates_shared()
 
 
 def test_scopes_may_end_in_any_order() -> None:
@@ -76,18 +76,18 @@ def test_scopes_may_end_in_any_order() -> None:
     second.__enter__()
     third.__enter__()
     first.__exit__(None, None, None)
-    assert born_here()
+    assert allocates_shared()
     third.__exit__(None, None, None)
-    assert born_here()
+    assert allocates_shared()
     second.__exit__(None, None, None)
-    assert not born_here()
+    assert not allocates_shared()
 
 
 def test_a_scope_that_was_never_entered_ends_nothing() -> None:
     with mp.shared_allocator():
         mp.shared_allocator().__exit__(None, None, None)
-        assert born_here()
-    assert not born_here()
+        assert allocates_shared()
+    assert not allocates_shared()
 
 
 # ---- contexts: threads, tasks, generators ----
@@ -95,7 +95,7 @@ def test_a_scope_that_was_never_entered_ends_nothing() -> None:
 
 def test_a_scope_is_not_in_force_in_other_threads() -> None:
     with mp.shared_allocator():
-        assert not in_a_thread(born_here)
+        assert not in_a_thread(allocates_shared)
     entered, leave = threading.Event(), threading.Event()
 
     def elsewhere() -> None:
@@ -106,7 +106,7 @@ def test_a_scope_is_not_in_force_in_other_threads() -> None:
     thread = threading.Thread(target=elsewhere)
     thread.start()
     entered.wait(30)
-    assert not born_here()
+    assert not allocates_shared()
     leave.set()
     thread.join()
 
@@ -117,11 +117,11 @@ def test_a_scope_that_ends_in_another_context_changes_nothing_there() -> None:
     here.run(scope.__enter__)
     with mp.shared_allocator():
         scope.__exit__(None, None, None)
-        assert born_here()
-    assert not born_here()
-    assert here.run(born_here)
+        assert allocates_shared()
+    assert not allocates_shared()
+    assert here.run(allocates_shared)
     here.run(scope.__exit__, None, None, None)
-    assert not here.run(born_here)
+    assert not here.run(allocates_shared)
 
 
 def test_tasks_made_inside_inherit_a_scope_and_others_do_not() -> None:
@@ -130,38 +130,38 @@ def test_tasks_made_inside_inherit_a_scope_and_others_do_not() -> None:
 
         async def ask() -> bool:
             await go.wait()
-            return born_here()
+            return allocates_shared()
 
         async def enter_and_wait() -> bool:
             with mp.shared_allocator():
                 await go.wait()
-                return born_here()
+                return allocates_shared()
 
         before = asyncio.create_task(ask())
         with mp.shared_allocator():
             inside = asyncio.create_task(ask())
-            in_thread = await asyncio.to_thread(born_here)
+            in_thread = await asyncio.to_thread(allocates_shared)
         beside = asyncio.create_task(enter_and_wait())
         after = asyncio.create_task(ask())
         go.set()
-        return [await before, await inside, in_thread, await beside, await after, born_here()]
+        return [await before, await inside, in_thread, await beside, await after, allocates_shared()]
 
     assert asyncio.run(main()) == [False, True, True, True, False, False]
-    assert not born_here()
+    assert not allocates_shared()
 
 
 def test_interleaved_generators_leave_nothing_behind() -> None:
     def generator() -> Iterator[bool]:
         with mp.shared_allocator():
-            yield born_here()
-            yield born_here()
+            yield allocates_shared()
+            yield allocates_shared()
 
     first, second = generator(), generator()
     assert next(first) and next(second)
     first.close()
     assert next(second)
     second.close()
-    assert not born_here()
+    assert not allocates_shared()
 
 
 def test_a_generator_that_is_closed_in_another_thread_changes_nothing_there() -> None:
@@ -176,10 +176,10 @@ def test_a_generator_that_is_closed_in_another_thread_changes_nothing_there() ->
     def close() -> bool:
         with mp.shared_allocator():
             stopped.close()
-            return born_here()
+            return allocates_shared()
 
     assert in_a_thread(close)
-    assert not born_here()
+    assert not allocates_shared()
 
 
 # ---- decorators ----
@@ -193,7 +193,7 @@ def test_a_decorated_function_is_inside() -> None:
 
     assert mp.is_shared(make(100_000))
     assert (make.__name__, make.__doc__) == ("make", "Made here.")
-    assert not born_here()
+    assert not allocates_shared()
 
 
 def test_a_decorated_generator_is_inside_while_it_runs_and_not_while_its_caller_does() -> None:
@@ -202,23 +202,23 @@ def test_a_decorated_generator_is_inside_while_it_runs_and_not_while_its_caller_
     @mp.shared_allocator()
     def generator() -> Iterator[Any]:
         try:
-            log.append((yield born_here()))
+            log.append((yield allocates_shared()))
         except KeyError:
-            log.append(born_here())
+            log.append(allocates_shared())
         try:
-            yield born_here()
+            yield allocates_shared()
         finally:
-            log.append(born_here())
+            log.append(allocates_shared())
 
     assert inspect.isgeneratorfunction(generator)
     g = generator()
-    assert next(g) and not born_here()
-    assert g.throw(KeyError()) and not born_here()
+    assert next(g) and not allocates_shared()
+    assert g.throw(KeyError()) and not allocates_shared()
     g.close()
     assert log == [True, True]
     g = generator()
     next(g)
-    assert g.send("sent") and not born_here()
+    assert g.send("sent") and not allocates_shared()
     with pytest.raises(StopIteration):
         next(g)
     assert log == [True, True, "sent", True]
@@ -230,25 +230,25 @@ def test_decorated_coroutines_and_asynchronous_generators_are_inside() -> None:
     @mp.shared_allocator()
     async def coroutine() -> bool:
         await asyncio.sleep(0)
-        return born_here()
+        return allocates_shared()
 
     @mp.shared_allocator()
     async def generator() -> AsyncIterator[bool]:
         try:
-            yield born_here()
+            yield allocates_shared()
             await asyncio.sleep(0)
-            yield born_here()
+            yield allocates_shared()
         finally:
-            ended.append(born_here())
+            ended.append(allocates_shared())
 
     async def main() -> list[bool]:
-        answers = [await coroutine(), born_here()]
+        answers = [await coroutine(), allocates_shared()]
         async for answer in generator():
-            answers += [answer, born_here()]
+            answers += [answer, allocates_shared()]
         stopped = generator()
         answers.append(await anext(stopped))
         await stopped.aclose()  # type: ignore[attr-defined]
-        return [*answers, born_here()]
+        return [*answers, allocates_shared()]
 
     assert inspect.iscoroutinefunction(coroutine) and inspect.isasyncgenfunction(generator)
     assert asyncio.run(main()) == [True, False, True, False, True, False, True, False]
@@ -263,7 +263,7 @@ def test_installed_it_is_in_force_in_every_thread_old_and_new() -> None:
 
     def wait_and_ask() -> None:
         go.wait(30)
-        answers.append(born_here())
+        answers.append(allocates_shared())
 
     old = threading.Thread(target=wait_and_ask)
     old.start()
@@ -272,31 +272,31 @@ def test_installed_it_is_in_force_in_every_thread_old_and_new() -> None:
         go.set()
         old.join()
         assert answers == [True]
-        assert in_a_thread(born_here)
-        assert born_here()
+        assert in_a_thread(allocates_shared)
+        assert allocates_shared()
     finally:
         mp.uninstall_shared_allocator()
-    assert not born_here()
-    assert not in_a_thread(born_here)
+    assert not allocates_shared()
+    assert not in_a_thread(allocates_shared)
 
 
 def test_installing_and_uninstalling_twice_is_once(installed: None) -> None:
     mp.install_shared_allocator()
-    assert born_here()
+    assert allocates_shared()
     mp.uninstall_shared_allocator()
     mp.uninstall_shared_allocator()
-    assert not born_here()
+    assert not allocates_shared()
 
 
 def test_a_scope_and_an_installation_do_not_end_each_other() -> None:
     with mp.shared_allocator():
         mp.install_shared_allocator()
         mp.uninstall_shared_allocator()
-        assert born_here()
+        assert allocates_shared()
         mp.install_shared_allocator()
-    assert born_here()
+    assert allocates_shared()
     mp.uninstall_shared_allocator()
-    assert not born_here()
+    assert not allocates_shared()
 
 
 def test_arrays_of_both_times_are_freed_and_resized_under_either(installed: None) -> None:

@@ -159,7 +159,7 @@ def test_an_empty_result_has_numpys_form(strategy: str, name: str, arguments: tu
 
 
 @pytest.mark.parametrize(("name", "arguments", "named"), WRONG, ids=label)
-def test_what_numpy_refuses_is_refused_with_the_same_exception(name: str, arguments: tuple, named: dict) -> None:
+def test_arguments_that_numpy_refuses_raise_the_same_exception(name: str, arguments: tuple, named: dict) -> None:
     expected = outcome(getattr(np, name), arguments, named)
     assert expected is not None
     assert outcome(getattr(shared, name), arguments, named) is expected
@@ -185,14 +185,14 @@ def test_an_absurd_shape_is_an_error_and_not_an_allocation(strategy: str, shape:
         shared.zeros(shape)
 
 
-def test_array_copies_even_what_is_shared(strategy: str) -> None:
+def test_array_copies_even_a_shared_array(strategy: str) -> None:
     first = shared.zeros(10)
     second = shared.array(first)
     second[...] = 1
     assert first.tolist() == [0] * 10
 
 
-def test_array_gives_a_plain_array_of_a_subclass() -> None:
+def test_array_returns_an_ndarray_for_a_subclass() -> None:
     assert type(shared.array(np.ma.masked_less(np.arange(4), 2))) is np.ndarray
     assert type(shared.zeros_like(np.rec.fromarrays([[1], [2]]))) is np.ndarray
 
@@ -214,7 +214,7 @@ def test_numpys_own_array_over_a_block_is_shared(echo: Carrier, name: str) -> No
     assert array.tolist() == [2] * 10
 
 
-def test_zeros_of_ten_gigabytes_cost_nothing_until_they_are_touched() -> None:
+def test_zeros_of_ten_gigabytes_use_no_memory_until_they_are_touched() -> None:
     before = mp.get_sharing_strategy()
     mp.set_sharing_strategy("file_descriptor")
     try:

@@ -1,4 +1,4 @@
-"""Subclasses of ndarray travel through shared memory and keep type, attributes and permission, whoever pickles them."""
+"""Subclasses of ndarray go through shared memory and keep type, attributes and permission, whatever pickles them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Summed(np.ndarray):
 
 
 class Negated(np.ndarray):
-    """Does not come back as the bytes that it was pickled as."""
+    """Has other bytes after unpickling than before."""
 
     def __reduce__(self) -> tuple:
         return super().__reduce__()
@@ -119,7 +119,7 @@ def test_a_subclass_of_a_shared_array_is_shared_with_a_child(echo: Carrier, kind
 
 @makes
 @sizes
-def test_a_class_that_changes_its_bytes_is_obeyed(strategy: str, make: Callable, count: int) -> None:
+def test_a_class_may_change_its_bytes(strategy: str, make: Callable, count: int) -> None:
     sent = make(count).view(Negated)
     received = there_and_back(sent)
     assert np.array_equal(np.asarray(received), -np.asarray(sent))
@@ -127,7 +127,7 @@ def test_a_class_that_changes_its_bytes_is_obeyed(strategy: str, make: Callable,
     assert not is_home(sent, received)
 
 
-def test_a_class_that_keeps_a_view_of_itself_goes_on_seeing_itself(strategy: str) -> None:
+def test_a_class_that_keeps_a_view_of_itself_still_sees_its_memory(strategy: str) -> None:
     received = there_and_back(np.arange(float(LARGE)).view(Windowed))
     received[1] = 77
     assert received.window[0] == 77
@@ -148,7 +148,7 @@ def test_an_attribute_may_refer_to_its_array(strategy: str) -> None:
     assert received.owner[0] is received
 
 
-def test_attributes_that_cannot_be_pickled_are_left_behind_as_pickle_leaves_them(strategy: str) -> None:
+def test_attributes_that_cannot_be_pickled_are_dropped_as_pickle_drops_them(strategy: str) -> None:
     before = mp.memory_stats()["in_flight_bytes"]
     sent = np.zeros(LARGE).view(Plain)
     sent.callback, sent.name, sent.more = (lambda: None), "kept", [mp.shared.zeros(5), lambda: None]
@@ -159,7 +159,7 @@ def test_attributes_that_cannot_be_pickled_are_left_behind_as_pickle_leaves_them
 
 @sizes
 @pytest.mark.parametrize("shared", [False, True], ids=["private", "shared"])
-def test_a_masked_array_keeps_all_that_it_is(echo: Carrier, count: int, shared: bool) -> None:
+def test_a_masked_array_keeps_its_mask_and_attributes(echo: Carrier, count: int, shared: bool) -> None:
     data = (mp.shared.array if shared else np.array)(np.arange(float(count)))
     sent = np.ma.array(data, mask=np.arange(count) % 3 == 0, fill_value=-1.5, hard_mask=True, copy=False)
     received = echo.call(tasks.echo, sent)
@@ -194,7 +194,7 @@ def test_records_and_matrices_keep_their_types(echo: Carrier) -> None:
         assert np.asarray(after).tobytes() == np.asarray(before).tobytes()
 
 
-def test_a_subclass_with_objects_and_one_registered_by_its_author_go_their_own_ways(strategy: str) -> None:
+def test_a_subclass_with_objects_and_one_registered_by_its_author_are_left_alone(strategy: str) -> None:
     class Registered(np.ndarray):
         pass
 

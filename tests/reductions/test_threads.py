@@ -74,7 +74,7 @@ def test_a_block_may_die_in_one_thread_while_another_receives_it(strategy: str) 
             del back
 
     all_at_once([lambda which=which: body(which) for which in range(3)])
-    # Each message is a claim of its own: whoever dropped his first took nothing from the others.
+    # Each message has a reference of its own: dropping the first block frees nothing of the others.
     assert outcomes == []
 
 

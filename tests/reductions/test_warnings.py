@@ -1,4 +1,4 @@
-"""What users are warned of: shown by default, once, at their line."""
+"""Warnings for users: shown by default, once, at their line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def large(request: pytest.FixtureRequest) -> np.ndarray:
     return np.zeros(2 * LARGE)[::2] if request.param == "every other" else np.zeros((2, LARGE // 2)).T
 
 
-def test_a_large_array_sent_again_while_its_copy_waits_is_told_once(
+def test_a_large_array_sent_again_while_its_copy_waits_warns_once(
     strategy: str, large: np.ndarray, caught: list[Any]
 ) -> None:
     ours, theirs = mp.Pipe()
@@ -50,7 +50,7 @@ def test_a_large_array_sent_again_while_its_copy_waits_is_told_once(
     theirs.close()
 
 
-def test_one_whose_copy_is_in_use_is_told_too(strategy: str, large: np.ndarray, caught: list[Any]) -> None:
+def test_an_array_whose_copy_is_in_use_warns_too(strategy: str, large: np.ndarray, caught: list[Any]) -> None:
     first = F.loads(F.dumps(large))
     assert caught == []
     F.loads(F.dumps(large))
@@ -58,13 +58,13 @@ def test_one_whose_copy_is_in_use_is_told_too(strategy: str, large: np.ndarray, 
     del first
 
 
-def test_one_whose_copy_has_gone_is_not(strategy: str, large: np.ndarray, caught: list[Any]) -> None:
+def test_an_array_whose_copy_was_freed_does_not_warn(strategy: str, large: np.ndarray, caught: list[Any]) -> None:
     for _ in range(3):
         F.loads(F.dumps(large))
     assert caught == []
 
 
-def test_others_are_not(strategy: str, caught: list[Any]) -> None:
+def test_other_arrays_do_not_warn(strategy: str, caught: list[Any]) -> None:
     kept = []
     for _ in range(2):
         kept += [F.loads(F.dumps(np.zeros(LARGE)))]  # each another object, maybe at the address of the one before
@@ -74,7 +74,7 @@ def test_others_are_not(strategy: str, caught: list[Any]) -> None:
     assert caught == []
 
 
-def test_an_array_that_goes_through_the_pipe_for_want_of_memory_is_told_at_the_line_that_sends(
+def test_an_array_sent_by_value_for_lack_of_memory_warns_at_the_line_that_sends(
     strategy: str, caught: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_room(*args: Any, **options: Any) -> Any:

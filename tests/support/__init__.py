@@ -1,1 +1,1 @@
-"""What several test modules need: carriers, tasks that run in children, fresh interpreters, leaks."""
+"""Support for the tests: carriers, tasks that run in children, fresh interpreters, leaks."""

@@ -1,4 +1,4 @@
-"""Arrays of every form, private or shared, and what "as it left" means for each."""
+"""Arrays of every form, private or shared, and the meaning of "as it left" for each."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ FORMS: dict[str, Callable[[Make], np.ndarray]] = {
 
 def same_values(a: np.ndarray, b: np.ndarray) -> bool:
     """
-    Bit for bit, whatever lies in the padding between fields.
+    Compare bit for bit, except the padding between fields.
     """
     if a.dtype.names:
         return all(same_values(a[name], b[name]) for name in a.dtype.names)
@@ -96,7 +96,7 @@ def same_values(a: np.ndarray, b: np.ndarray) -> bool:
 
 def differences(sent: np.ndarray, received: Any, shared: bool) -> list[str]:
     """
-    What is not as it left; a shared array keeps its strides, a private one its order.
+    Return the differences after a trip; a shared array keeps its strides, a private one its order.
     """
     found = []
 

@@ -1,4 +1,4 @@
-"""Carriers: every way in which objects get into a child and back, behind one method each.
+"""Carriers: every way to send objects to a child and back, each behind one method.
 
 A property is written once and runs through all of them:
 
@@ -40,7 +40,7 @@ def answer(function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bo
 
 def serve(receive: Callable[[], Any], send: Callable[[Any], None]) -> None:
     """
-    The child's loop. It holds nothing between two messages, so that what a task drops is dropped.
+    The child's loop. It keeps nothing between two messages, so that objects that a task drops are freed.
     """
     while (message := receive()) is not None:
         reply = answer(*message)
@@ -69,7 +69,7 @@ class Carrier:
     """
 
     process: Any = None
-    # Bytes that the child had from its birth: a forked one has what its parent held then.
+    # Bytes that the child had from its start: a forked child has those of its parent.
     inherited = 0
 
     def __init__(self, ctx: BaseContext) -> None:
@@ -98,7 +98,7 @@ class Carrier:
         raise NotImplementedError
 
     def rest(self) -> None:
-        """Drop what tasks kept, so that nothing of one test lives into the next."""
+        """Drop the objects that tasks kept, so that nothing of one test lives into the next."""
         if not until(lambda: self.call(tasks.forget) == 0):
             raise AssertionError(f"{type(self).__name__}: the child still uses {self.call(tasks.forget)} bytes")
 
@@ -180,7 +180,7 @@ class PipeCarrier(Carrier):
 
 class ProcessCarrier(PipeCarrier):
     """
-    Arguments travel as the arguments of a new process; its result and later calls use a pipe.
+    Send the arguments as those of a new process; its result and later calls use a pipe.
     """
 
     def open(self) -> None:

@@ -1,8 +1,8 @@
-"""The leak check: what a process and its descendants hold, before a test and after it.
+"""The leak check: the resources of a process and its descendants, before a test and after it.
 
 *Sets* are compared, and never numbers: an open descriptor is known by what it refers to, a process
-by its pid, a thread by its identity, shared memory by its name. What is legitimately made once per
-process is made before the first test (`warm_up`), so that no list of exceptions is needed here.
+by its pid, a thread by its identity, shared memory by its name. Resources that a process makes once
+are made before the first test (`warm_up`), so that no list of exceptions is needed here.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ TOKEN = ("MP_TEST_RUN", os.environ.get("MP_TEST_RUN") or uuid.uuid4().hex)
 PATIENCE = float(os.environ.get("MP_TEST_LEAK_PATIENCE", "5"))
 OUR_NAMES = re.compile(r"mpshm-[0-9a-f]+")
 SHM = Path("/dev/shm")
-# Memory that the engine has met stays mapped, warm for the next block, and has one descriptor. Whether a
-# block in it is in use is what the engine says (`HELD`); whether it has an owner is what `names_in_use` says.
-WARM = re.compile(r"/memfd:mpshm|/dev/shm/mpshm-")
-# What the engine itself says that it holds for this process, beyond its cache.
+# Attached memory stays mapped, cached for the next block, and has one descriptor. The engine counts the blocks
+# in use (`HELD`); `names_in_use` finds whether a process has the memory.
+CACHED = re.compile(r"/memfd:mpshm|/dev/shm/mpshm-")
+# The engine's own counters of resources of this process, beyond its cache.
 HELD = ("live_bytes", "in_flight_bytes")
 
 
 def descriptors() -> Counter[str]:
     """
-    What the open descriptors refer to; a duplicate counts twice.
+    Return the targets of the open descriptors; a duplicate counts twice.
     """
     targets: Counter[str] = Counter()
     for fd in os.listdir("/proc/self/fd"):
@@ -46,14 +46,14 @@ def descriptors() -> Counter[str]:
             target = os.readlink(f"/proc/self/fd/{fd}")
         except FileNotFoundError:
             continue  # the descriptor of the listing itself
-        if not WARM.match(target):
+        if not CACHED.match(target):
             targets[target] += 1
     return targets
 
 
-# Processes that have nothing to do with this run, and how often they were looked at. One look could fall
+# Processes that do not belong to this run, and how often they were examined. The first time could fall
 # between a fork and the exec that gives a process its environment.
-strangers: Counter[str] = Counter()
+foreign: Counter[str] = Counter()
 
 
 def processes() -> dict[int, str]:
@@ -62,11 +62,11 @@ def processes() -> dict[int, str]:
     """
     here, mark = os.getpid(), "=".join(TOKEN).encode()
     everybody = set(filter(str.isdigit, os.listdir("/proc"))) - {str(here)}
-    for pid in strangers.keys() - everybody:
-        del strangers[pid]
+    for pid in foreign.keys() - everybody:
+        del foreign[pid]
     found = {}
     for pid in everybody:
-        if strangers[pid] == 2:
+        if foreign[pid] == 2:
             continue
         try:
             name, fields = Path(f"/proc/{pid}/stat").read_text().split("(", 1)[1].rsplit(")", 1)
@@ -75,20 +75,20 @@ def processes() -> dict[int, str]:
                 continue
         except OSError:
             pass  # it has just ended, or belongs to another user
-        strangers[pid] += 1
+        foreign[pid] += 1
     return found
 
 
 def names() -> set[str]:
     """
-    The names of our shared memory in /dev/shm, whoever made them.
+    Return the names of our shared memory in /dev/shm, made by any process.
     """
     return set(filter(OUR_NAMES.fullmatch, os.listdir(SHM))) if SHM.is_dir() else set()
 
 
 def names_in_use() -> set[str]:
     """
-    Names that a process has mapped or open: one of ours, as warm memory, or one of another run beside this.
+    Return the names that a process has mapped or open: of this run, as cached memory, or of another run.
     """
     found: set[str] = set()
     for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -103,7 +103,7 @@ def names_in_use() -> set[str]:
 
 def folders() -> dict[str, int]:
     """
-    The folders of trees of processes, in which their managers listen, and the inode that tells who is there.
+    Return the folders of sessions, in which their managers listen, and the inode of their control files.
     """
     found = {}
     runtime = Path(os.environ.get("MPSHM_RUNTIME_DIR") or "/tmp", f"mpshm-{os.geteuid()}")
@@ -117,14 +117,14 @@ def folders() -> dict[str, int]:
 
 def locked_inodes() -> set[int]:
     """
-    Files that somebody holds locked; everybody in a tree holds its control file.
+    Return the locked files; each process of a session locks its control file.
     """
     return {int(line.split()[-3].split(":")[-1]) for line in Path("/proc/locks").read_text().splitlines()}
 
 
 class Snapshot:
     """
-    What is held at one moment.
+    The resources at one moment.
     """
 
     def __init__(self) -> None:
@@ -139,7 +139,7 @@ class Snapshot:
 
     def leaked_since(self, before: Snapshot) -> list[str]:
         """
-        A line for each thing held now and not then; names and folders are not looked at here.
+        Return a line for each resource of now that was not there then, except names and folders.
         """
         lines = [f"descriptor of {target} (x{n})" for target, n in (self.descriptors - before.descriptors).items()]
         lines += [f"process {pid} ({self.processes[pid]})" for pid in self.processes.keys() - before.processes]
@@ -150,7 +150,7 @@ class Snapshot:
 
 def snapshot() -> Snapshot:
     """
-    What is held once garbage and cache are given back.
+    Return the resources after garbage and cache were freed.
     """
     gc.collect()
     mp.empty_cache()
@@ -159,7 +159,7 @@ def snapshot() -> Snapshot:
 
 def leaks_since(before: Snapshot) -> list[str]:
     """
-    What is held beyond *before* and does not go in time.
+    Return the resources that were not there *before* and do not go in time.
     """
     remaining: list[str] = []
     # Names and folders are for all to see: a leak is one that each look has found, with nobody behind it.
@@ -190,7 +190,7 @@ def leaks_since(before: Snapshot) -> list[str]:
 
 def warm_up() -> None:
     """
-    Make what a process makes once and keeps to its end.
+    Make the resources that a process makes once and keeps until it ends.
     """
     os.environ.__setitem__(*TOKEN)
     # The standard library's tracker: one process and one pipe, for semaphores and SharedMemory.

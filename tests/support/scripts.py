@@ -50,7 +50,7 @@ def run_python(
 
 def succeeded(done: subprocess.CompletedProcess[str]) -> str:
     """
-    What the program printed; a failure or a word on stderr is an AssertionError with everything it said.
+    Return the output of the program; a failure or a word on stderr is an AssertionError with all its output.
     """
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert done.stderr == "", done.stderr

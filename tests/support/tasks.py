@@ -9,7 +9,7 @@ import numpy as np
 
 import mp_all as mp
 
-# What this process was told to keep from one call to the next.
+# The objects that this process keeps from one call to the next.
 kept: list[Any] = []
 
 
@@ -47,7 +47,7 @@ def keep_and_fill(array: np.ndarray, value: Any) -> None:
 
 
 def make_and_keep(shape: tuple[int, ...], value: Any) -> np.ndarray:
-    """A result that its maker goes on holding."""
+    """Return a result that its maker keeps."""
     array = mp.shared.full(shape, value)
     kept.append(array)
     return array

@@ -25,7 +25,7 @@ def raise_(error: Exception) -> Any:
 
 
 class Revoked:
-    """Holds a block whose message is taken back as soon as it is pickled."""
+    """Has a block whose message is revoked as soon as it is pickled."""
 
     def __reduce__(self) -> Any:
         block = mp.Block(100_000)

@@ -110,10 +110,10 @@ def arrays() -> None:
         assert_type(scope, mp_all.shared_allocator)
 
     @mp_all.shared_allocator()
-    def born(n: int) -> Array:
+    def shared_allocated(n: int) -> Array:
         return np.ones(n)
 
-    assert_type(born(3), Array)
+    assert_type(shared_allocated(3), Array)
 
 
 def memory() -> None:
@@ -126,7 +126,7 @@ def memory() -> None:
         assert_type(segment, mp_all.Segment)
         assert_type(segment.holders, tuple[int, ...])
     lease = mp_all.Lease(lambda: None)
-    assert_type(mp_all.claim_lease(lease.offer()), mp_all.Claim)
+    assert_type(mp_all.receive_lease(lease.offer()), mp_all.LeaseReference)
     assert_type(mp_all.get_thread_name(), str)
     ours, _ = mp_all.Pipe()
     mp_all.set_sharing(False, ours)

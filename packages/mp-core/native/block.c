@@ -64,15 +64,17 @@ static PyObject *setup(PyObject *module, PyObject *type)
     Py_RETURN_NONE;
 }
 
-/* set_strategy(number): the strategy for blocks that C code allocates from now on */
-static PyObject *set_strategy(PyObject *module, PyObject *number)
+/* strategy(number or None) -> the number of the current strategy, after setting it */
+static PyObject *current_strategy(PyObject *module, PyObject *number)
 {
     (void)module;
-    long strategy = PyLong_AsLong(number);
-    if (strategy == -1 && PyErr_Occurred())
-        return NULL;
-    mp_strategy = (int)strategy;
-    Py_RETURN_NONE;
+    if (number != Py_None) {
+        long strategy = PyLong_AsLong(number);
+        if (strategy == -1 && PyErr_Occurred())
+            return NULL;
+        mp_strategy = (int)strategy;
+    }
+    return PyLong_FromLong(mp_strategy);
 }
 
 /* (the module's function `name`, (a handle of the block,)) */
@@ -161,7 +163,7 @@ static PyMethodDef functions[] = {
     {"setup", setup, METH_O, NULL},
     {"setup_receiving", mp_py_setup_receiving, METH_VARARGS, NULL},
     {"loads", (PyCFunction)(void (*)(void))mp_py_loads, METH_FASTCALL | METH_KEYWORDS, loads_doc},
-    {"set_strategy", set_strategy, METH_O, NULL},
+    {"strategy", current_strategy, METH_O, NULL},
     {"rebuild_block", mp_py_rebuild_block, METH_O, rebuild_block_doc},
     {"rebuild_copy", mp_py_rebuild_copy, METH_O, rebuild_copy_doc},
     {"reduce_block", reduce_block, METH_O, reduce_block_doc},

@@ -1,7 +1,7 @@
 """Others' modules with `mp_all` in the place of `multiprocessing`, changed in memory when they are loaded.
 
-Nothing of theirs lies in this tree: it comes from where it is installed. What changes is what a user would change, the
-import lines, in the code and in the programs that it holds as strings.
+Their files are not in this repository; they come from their installation. Only the import lines change, as a user
+would change them, in the code and in the programs that it has as strings.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from types import CodeType, ModuleType
 
 __all__ = ["SUITES", "install", "redirected"]
 
-# What of the interpreter's package `test` is loaded changed.
+# The modules of the interpreter's package `test` that are loaded changed.
 SUITES = ("test._test_multiprocessing", "test.test_concurrent_futures", "test.mp_preload", "test.mp_fork_bomb")
 
 _SUBMODULE = re.compile(r"\bimport multiprocessing\.([\w.]+)(?! *as\b)\b")

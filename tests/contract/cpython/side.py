@@ -28,7 +28,7 @@ if os.environ.get("MP_CONTRACT") == "mp_all":
 
 class Recorder(unittest.TestResult):
     """
-    Writes what begins and how it ended, at once: a crash or a hang must not take the rest with it.
+    Write each beginning and end at once: a crash or a hang must not lose the rest.
     """
 
     def __init__(self, events: TextIO) -> None:

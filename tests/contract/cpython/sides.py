@@ -87,7 +87,7 @@ class Side:
 
     def step(self) -> bool:
         """
-        Hear what is new, for a tenth of a second; False when all of it has ended.
+        Read new events for a tenth of a second; return False when all tests have ended.
         """
         try:
             self.process.wait(0.1)
@@ -142,7 +142,7 @@ def end_group(group: int) -> None:
 
 def run_sides(suite: str, method: str, tests: list[str] | None, patience: float, limit: float) -> dict[str, Side]:
     """
-    Both libraries beside each other, so that both meet the same load. After *limit* seconds what runs is ended.
+    Run both libraries at the same time, so that both have the same load. After *limit* seconds what runs is ended.
     """
     sides = {library: Side(library, suite, method, tests, patience) for library in LIBRARIES}
     deadline = time.monotonic() + limit

@@ -1,14 +1,14 @@
-"""`multiprocessing` with NumPy arrays in shared memory: change the import, and nothing else.
+"""Replace `multiprocessing`, with NumPy arrays in shared memory: change the import, and nothing else.
 
     import mp_all as multiprocessing
 
-Everything of `multiprocessing` is here, being the same objects but for `Pool`, which goes on when a worker is killed.
+It has every name of `multiprocessing`, as the same object except for `Pool`, which survives the death of a worker.
 Arrays that cross a process boundary (queues, pipes, pools, arguments, results, executors) travel through shared memory.
-Beside that: `shared.zeros` and its family, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`, and
+It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`, and
 `ProcessPoolExecutor`.
 """
 
-# What this module needs for itself has an underscore: its other names are public.
+# Private names have an underscore: all other names of this module are public.
 import multiprocessing as _multiprocessing
 import sys as _sys
 import typing as _typing
@@ -31,7 +31,7 @@ if _sys.platform == "linux":
 
 __version__ = _core.__version__
 
-if not _typing.TYPE_CHECKING:  # to a type checker all that the imports above bring is public; see mp_core
+if not _typing.TYPE_CHECKING:  # to a type checker all imported names above are public; see mp_core
     __all__ = ["__version__"]
     __all__ += _core.__all__
     __all__ += _reductions.__all__
@@ -44,18 +44,18 @@ _aliases.install(__name__)
 _sys.modules[f"{__name__}.shared"] = _reductions.shared  # `from mp_all.shared import zeros`
 _reductions.init_reductions()
 if _sys.platform == "linux":
-    # Nothing of CUDA is imported; it waits for a CUDA library to be.
+    # This imports nothing of CUDA; it waits until a CUDA library is imported.
     import mp_cuda as _cuda
 
     _cuda.init_reductions()
     _contexts.install()
 
 
-if not _typing.TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+if not _typing.TYPE_CHECKING:  # a type checker that saw this would accept any name
 
     def __getattr__(name: str) -> _typing.Any:
-        # What `import *` does not bring: the submodules of multiprocessing, and names that a later Python adds.
-        return getattr(_multiprocessing, name)
+        # Old names, submodules, and names that a later Python adds; `import *` does not bring them.
+        return _core.__getattr__(name)
 
 
 def __dir__() -> list[str]:

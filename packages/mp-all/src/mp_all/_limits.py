@@ -1,4 +1,4 @@
-"""What this machine, or this container, allows: each limit beside what is used of it."""
+"""Limits of this machine or container, each with its use."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["cgroup_limits", "limits", "runtime_folder", "size"]
+from mp_core._settings import runtime_folder
+
+__all__ = ["cgroup_limits", "limits", "read", "size"]
 
 OVERCOMMIT = {"0": "heuristic", "1": "always", "2": "strict: file_descriptor reserves too"}
 
 
 def size(nbytes: float) -> str:
-    """*nbytes* as people write it.
+    """Return *nbytes* with a unit, for people.
 
     >>> size(3 * 2**20)
     '3.0 MiB'
@@ -26,18 +28,13 @@ def size(nbytes: float) -> str:
     return f"{nbytes:.1f} TiB"
 
 
-def runtime_folder() -> Path:
-    """Where this user's sockets and control files are, if there are any."""
-    return Path(os.environ.get("MPSHM_RUNTIME_DIR") or "/tmp") / f"mpshm-{os.geteuid()}"
-
-
-NO_LIMIT = 2**60  # version 1 says "none" with a number that no machine has
+NO_LIMIT = 2**60  # version 1 writes "none" as a number larger than any memory
 
 
 def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[str]:
     """
-    The limits of the control groups that this process is in, the nearest first, each with what is used. Version 1 has a
-    hierarchy for each resource, in a folder of its own; version 2 has one for all, alone or in the folder ``unified``.
+    Yield the limits of this process's control groups, the nearest first, each with its use. Version 1 has a hierarchy
+    for each resource, in a folder of its own; version 2 has one for all, alone or in the folder ``unified``.
     """
     for line in read(own).splitlines():
         number, _, rest = line.partition(":")
@@ -52,7 +49,7 @@ def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/s
 
 
 def levels(mount: Path, path: str) -> Iterator[Path]:
-    """The folder of a group and those above it, up to *mount*. In a container only the latter may be there."""
+    """Yield the folder of a group and those above it, up to *mount*. A container may have only the latter."""
     group = mount / path.lstrip("/")
     if ".." in group.parts or not group.is_dir():
         group = mount
@@ -64,7 +61,7 @@ def levels(mount: Path, path: str) -> Iterator[Path]:
 
 def version_2(folder: Path) -> Iterator[str]:
     yield from memory_of(folder, "memory.max", "memory.current", "")
-    yield from memory_of(folder, "memory.high", "memory.current", ", from where on it is slowed down")
+    yield from memory_of(folder, "memory.high", "memory.current", "; above it the kernel slows this process down")
     quota, _, period = read(folder / "cpu.max").partition(" ")
     if quota.isdigit() and period.isdigit():
         yield f"{int(quota) / int(period):g} processors"
@@ -80,17 +77,17 @@ def memory_of(folder: Path, limit: str, use: str, note: str) -> Iterator[str]:
 
 
 def limits() -> Iterator[tuple[str, str]]:
-    """Pairs of a word and what there is to say about it."""
+    """Yield pairs of a limit's name and its text."""
     soft, hard = (unlimited(n) for n in resource.getrlimit(resource.RLIMIT_NOFILE))
     yield "descriptors", f"{len(os.listdir('/proc/self/fd'))} open, limit {soft} (ulimit -n; can be raised to {hard})"
     yield "/dev/shm", f"{free_of(Path('/dev/shm'))} (limits file_system only)"
-    folder = runtime_folder()
+    folder = Path(runtime_folder())
     moved = "MPSHM_RUNTIME_DIR" if os.environ.get("MPSHM_RUNTIME_DIR") else "the default; MPSHM_RUNTIME_DIR moves it"
     yield "runtime folder", f"{folder} ({moved}), {free_of(folder.parent)}"
     fields = dict(line.split(":", 1) for line in read(Path("/proc/meminfo")).splitlines() if ":" in line)
     free, all_of_it = (int(fields.get(name, "0 kB").split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))
     yield "memory", f"{size(free)} free of {size(all_of_it)}"
-    yield "container", ", ".join(cgroup_limits()) or "no limit of a control group"
+    yield "container", ", ".join(cgroup_limits()) or "no limits of control groups"
     yield "processors", f"{len(os.sched_getaffinity(0))} for this process of {os.cpu_count()}"
     space = resource.getrlimit(resource.RLIMIT_AS)[0]
     yield "address space", "unlimited" if space == resource.RLIM_INFINITY else f"{size(space)} (ulimit -v)"
@@ -107,12 +104,12 @@ def free_of(folder: Path) -> str:
     try:
         disk = shutil.disk_usage(folder)
     except OSError as error:
-        return f"cannot be used: {error.strerror}"
+        return f"unusable: {error.strerror}"
     return f"{size(disk.free)} free of {size(disk.total)}"
 
 
 def read(path: Path) -> str:
-    """The content of a small file of the kernel's, "" if it cannot be had."""
+    """Return the content of a small file of the kernel, "" if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

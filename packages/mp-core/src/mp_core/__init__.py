@@ -3,7 +3,8 @@
 Every public name of `multiprocessing` is here and is the same object, so `isinstance` and `except` keep working; each
 of its submodules can be imported under this name too (``mp_core.pool``, ``mp_core.connection``, …).
 
-    mp_core.Block             an allocation of shared memory that travels
+    mp_core.install           patch multiprocessing, so that a failed message frees its memory; importing does not
+    mp_core.Block             an allocation of shared memory that can be sent
     mp_core.Lease             its lifetime without the memory
     mp_core.set_sharing_strategy, get_sharing_strategy, get_all_sharing_strategies
     mp_core.set_sharing, get_sharing
@@ -12,12 +13,13 @@ of its submodules can be imported under this name too (``mp_core.pool``, ``mp_co
     mp_core.set_thread_name, get_thread_name, set_parent_death_signal
 """
 
-# What this module needs for itself has an underscore: its other names are public.
+# Private names have an underscore: all other names of this module are public.
 import multiprocessing as _multiprocessing
 import typing as _typing
 from multiprocessing import *  # noqa: F403
 
-from mp_core import _aliases, _settings  # noqa: F401
+from mp_core import _aliases, _deprecated, _settings  # noqa: F401
+from mp_core._children import install as install
 from mp_core._version import __version__ as __version__
 from mp_core.block import Block as Block
 from mp_core.by_value import get_sharing as get_sharing
@@ -25,13 +27,13 @@ from mp_core.by_value import set_sharing as set_sharing
 from mp_core.errors import ReceiveError as ReceiveError
 from mp_core.errors import RepeatedCopyWarning as RepeatedCopyWarning
 from mp_core.errors import SharedMemoryWarning as SharedMemoryWarning
-from mp_core.lease import Claim as Claim
 from mp_core.lease import Lease as Lease
-from mp_core.lease import claim_lease as claim_lease
+from mp_core.lease import LeaseReference as LeaseReference
 from mp_core.lease import collect_leases as collect_leases
-from mp_core.manners import get_thread_name as get_thread_name
-from mp_core.manners import set_parent_death_signal as set_parent_death_signal
-from mp_core.manners import set_thread_name as set_thread_name
+from mp_core.lease import receive_lease as receive_lease
+from mp_core.process_control import get_thread_name as get_thread_name
+from mp_core.process_control import set_parent_death_signal as set_parent_death_signal
+from mp_core.process_control import set_thread_name as set_thread_name
 from mp_core.stats import Segment as Segment
 from mp_core.stats import empty_cache as empty_cache
 from mp_core.stats import list_segments as list_segments
@@ -41,7 +43,7 @@ from mp_core.strategy import get_sharing_strategy as get_sharing_strategy
 from mp_core.strategy import set_sharing_strategy as set_sharing_strategy
 
 if _typing.TYPE_CHECKING:
-    # After `import multiprocessing` a type checker knows these; here too. At run time: see _aliases.py.
+    # A type checker knows these after `import multiprocessing`, so it must know them here. At run time: _aliases.py.
     from multiprocessing import connection as connection
     from multiprocessing import context as context
     from multiprocessing import managers as managers
@@ -53,26 +55,27 @@ if _typing.TYPE_CHECKING:
     from multiprocessing import sharedctypes as sharedctypes
     from multiprocessing import synchronize as synchronize
 
-# mypy reads `__all__ += other.__all__` as nothing, and would take what it does not find in `__all__` for private. So it
-# is told by the imports: what comes by `*`, or `as` itself, is public.
+# mypy ignores `__all__ += other.__all__`, and would take names outside of `__all__` for private. So the imports tell
+# it: a name imported by `*`, or `as` itself, is public.
 if not _typing.TYPE_CHECKING:
     __all__ = [
         "Block",
-        "Claim",
         "Lease",
+        "LeaseReference",
         "ReceiveError",
         "RepeatedCopyWarning",
         "Segment",
         "SharedMemoryWarning",
-        "claim_lease",
         "collect_leases",
         "empty_cache",
         "get_all_sharing_strategies",
         "get_sharing",
         "get_sharing_strategy",
         "get_thread_name",
+        "install",
         "list_segments",
         "memory_stats",
+        "receive_lease",
         "set_parent_death_signal",
         "set_sharing",
         "set_sharing_strategy",
@@ -80,7 +83,7 @@ if not _typing.TYPE_CHECKING:
     ]
     __all__ += _multiprocessing.__all__
 
-# The names under which users of torch know two of them.
+# Users of torch know three functions by these names.
 _set_thread_name = set_thread_name
 _get_thread_name = get_thread_name
 _prctl_pr_set_pdeathsig = set_parent_death_signal
@@ -88,10 +91,16 @@ _prctl_pr_set_pdeathsig = set_parent_death_signal
 _aliases.install(__name__)
 
 
-if not _typing.TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+if _typing.TYPE_CHECKING:
+    Claim = LeaseReference
+    claim_lease = receive_lease
+else:  # a type checker that saw this would accept any name
 
     def __getattr__(name: str) -> _typing.Any:
-        # What `import *` does not bring: submodules, and names that a later Python adds.
+        if name in _deprecated.RENAMED:
+            _deprecated.warn_renamed(name, _deprecated.RENAMED[name])
+            return globals()[_deprecated.RENAMED[name]]
+        # `import *` does not bring submodules, nor names that a later Python adds.
         return getattr(_multiprocessing, name)
 
 

@@ -1,7 +1,7 @@
-"""Every submodule of multiprocessing under our name, being the same module object.
+"""Aliases: every submodule of multiprocessing under the name of a package of ours, as the same module object.
 
 `import mp_all.pool` finds `multiprocessing.pool` through a finder on `sys.meta_path` that answers for our
-packages only. Nothing is imported before it is asked for.
+packages only. Nothing is imported before a program imports it.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING
 
 __all__ = ["install"]
 
-# `mp_all.spawn` is the launcher function. `import mp_all.spawn` is the standard library's module all the same, and
-# must not put it in the launcher's place. The launcher has the module's functions as attributes, so that a program
-# that calls `multiprocessing.spawn.set_executable(...)` works with the import changed: they set the module's state.
+# `mp_all.spawn` is the launcher function. `import mp_all.spawn` still imports the standard library's module, and must
+# not replace the launcher. The launcher has the module's functions as attributes, so that a program that calls
+# `multiprocessing.spawn.set_executable(...)` works with the import changed: they set the module's state.
 _ECLIPSED = "spawn"
 
 
 if TYPE_CHECKING:
     from importlib.abc import Loader
 else:
-    # Importing importlib.abc takes longer than all the rest of this package; the import system asks for methods only.
+    # Importing importlib.abc takes longer than the rest of this package; the import system needs the methods only.
     Loader = object
 
 
@@ -35,11 +35,11 @@ class _SameModule(Loader):
 
     def create_module(self, spec: ModuleSpec) -> None:
         """
-        None, which asks for a module as usual.
+        Return None, which asks for a module as usual.
         """
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system takes what stands in sys.modules after this call, so the alias *is* the original: its
+        # The import system returns the entry of sys.modules after this call, so the alias *is* the original: its
         # __spec__ and __name__ stay the standard library's, and classes keep their identity.
         assert module.__spec__ is not None
         sys.modules[module.__spec__.name] = importlib.import_module(self.original)
@@ -68,14 +68,14 @@ _finder = _Finder()
 
 
 def install(package: str) -> None:
-    """Let *package* have every submodule of multiprocessing that it does not define itself."""
+    """Give *package* every submodule of multiprocessing that it does not define itself."""
     _finder.packages.add(package)
     if _finder not in sys.meta_path:
-        # First, because what is below an alias (dummy.connection) has a path that others would search.
+        # First, because a submodule of an alias (dummy.connection) has a path that other finders would search.
         sys.meta_path.insert(0, _finder)
     launcher = vars(sys.modules[package]).get(_ECLIPSED)
     if launcher is not None:
-        # What is found in sys.modules is not set as an attribute of its package.
+        # The import system does not set a module that it finds in sys.modules as an attribute of its package.
         eclipsed = importlib.import_module(f"multiprocessing.{_ECLIPSED}")
         sys.modules[f"{package}.{_ECLIPSED}"] = eclipsed
         functions = {name: value for name, value in vars(eclipsed).items() if isinstance(value, FunctionType)}

@@ -1,26 +1,25 @@
-"""Children register what their parent has registered, and begin with its sharing strategy.
+"""Installation: in this process, and in the children that it starts.
 
-Note [How a child learns of it]
+Note [How a child is installed]
 -------------------------------
-A child started by spawn or forkserver begins with a bare interpreter. It imports the parent's main module, which need
-not import us, and unpickles what it was given. But nothing can come into it, and nothing can leave it, except through
-a `Connection` that it was given: a queue is two of them, a pool four. So the pickle of a connection is where the
-registration travels:
+A child started by spawn or forkserver begins as a bare interpreter. It imports the parent's main module, which may not
+import this package, and unpickles its arguments. Data enters and leaves it only through a `Connection` among those
+arguments: a queue has two, a pool four. So the pickle of a connection carries the installation:
 
-    parent: ForkingPickler(Connection) --> (join_family, (packages, strategy, tree), original pickle)
-    child:  join_family imports the packages and calls their init_reductions(), then the connection is rebuilt.
+    parent: ForkingPickler(Connection) --> (rebuild_connection, (packages, inherited, original pickle))
+    child:  rebuild_connection calls install() and the packages' init_reductions(), then rebuilds the connection.
 
-The cost is some eighty bytes per connection and one dictionary look-up when it has happened before.
+This adds about 80 bytes to the pickle of a connection, and one dictionary look-up once the packages are registered.
 
-The tree travels with it, so that parent and children share one manager, and both enter it at once: a message is kept
-while anybody is in its tree, and the parent must be there before a child can send one and end. A forked child has all
-of this already; the hook before the fork makes sure that its parent has entered.
+The connection also carries the session, so that parent and children share one manager, and both attach to it at once: a
+message is kept while any process is attached to its session, and the parent must be attached before a child can send a
+message and end. A forked child has inherited all of this; a hook before the fork attaches its parent.
 
-It is named by its id, and given by descriptors too; see `_starting.py`.
+The session is identified by its id and, where possible, by descriptors; see `_child_descriptors.py`.
 
-A launcher that gives its children no connection sends a `Family` itself. Its child enters the tree with `arrive`, and
-registers when it has something to send: `register_loaded` leaves out a package whose subject nobody has imported, so
-that a child which never sees an array does not wait for NumPy.
+A launcher that gives its children no connection sends an `Inherited` itself. Its child calls `attach` first, and
+`register_loaded` before it sends: that function leaves out a package whose subject is not imported, so that a child
+which has no arrays does not wait for NumPy.
 """
 
 from __future__ import annotations
@@ -35,44 +34,68 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from mp_core import _many, _native, _starting, strategy
+from mp_core import _child_descriptors, _fan_out, _native, _pickling, _receiving, strategy
 from mp_core._native import ffi, lib
 
-__all__ = ["Family", "arrive", "enlist", "family", "join_family", "register_loaded"]
+__all__ = ["Inherited", "attach", "inherited", "install", "rebuild_connection", "register", "register_loaded"]
 
 _original_reducer: Any = vars(_connection)["reduce_connection"]
-# Each package, and the module about whose objects it is.
+_installed = False
+_inherited = False
+# Each registered package, and the module whose objects it sends. Children import these packages.
 _packages: dict[str, str] = {}
-_joined = False
-
-
-class Family(NamedTuple):
-    """What a child has to know about its parent."""
-
-    packages: dict[str, str]
-    strategy: str
-    tree: bytes
-    sharing: bool = True
-
-
+# The parent's packages that `register_loaded` has to register.
 _awaited: dict[str, str] = {}
 
 
-def enlist(package: str, about: str = "") -> None:
-    """Have every child import *package* and call its `init_reductions()`; it sends objects of the module *about*."""
-    _packages[package] = about
+def install() -> None:
+    """
+    Let the messages of ``multiprocessing`` carry shared memory, in this process and in children started after.
+
+    It replaces ``ForkingPickler.dumps`` and ``loads``, ``reduction.dump`` and ``Connection.send``: a message that fails
+    frees the memory of its blocks, an error on receiving is a `ReceiveError`, and `set_sharing` works for one
+    connection. Children inherit the sharing strategy and the session.
+
+    ``import mp_all`` and every ``init_reductions`` call it; importing ``mp_core`` does not. Calling it again does
+    nothing.
+
+    Examples
+    --------
+    >>> mp.install()
+    """
+    global _installed
+    if _installed:
+        return
+    _installed = True
+    _pickling.install()
+    _receiving.install()
     ForkingPickler.register(Connection, _reduce_connection)
     for kind in (context.SpawnProcess, context.ForkServerProcess):
-        _starting.close_after_start(kind)
+        _child_descriptors.close_after_start(kind)
 
 
-class _Inherited(NamedTuple):
-    """What only a child that is being started takes over; a running process keeps its own."""
+def register(package: str, about: str = "") -> None:
+    """Have every child import *package* and call its `init_reductions()`; it sends objects of the module *about*."""
+    install()
+    _packages[package] = about
+
+
+class Inherited(NamedTuple):
+    """The arguments of `attach`."""
+
+    packages: dict[str, str]
+    strategy: str
+    session: bytes
+    sharing: bool
+
+
+class _State(NamedTuple):
+    """The parent's state for a child that is being started; a running process keeps its own."""
 
     strategy: str
+    session: bytes
     sharing: bool
-    tree: bytes
-    descriptors: tuple[Any, Any] | None
+    descriptors: tuple[Any, Any] | None = None
 
 
 def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -80,66 +103,44 @@ def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, 
     rebuild, args = _original_reducer(connection)
     if popen is None and _native.by_value():
         return rebuild, args
-    inherited = None
+    state = None
     if popen is not None:
-        name, tree = strategy.get_sharing_strategy(), _enter()
-        inherited = tuple(_Inherited(name, _native.share(None), tree, _starting.for_child_of(popen)))
-    return join_family, (dict(_packages), inherited, rebuild, args)
+        name, session = strategy.get_sharing_strategy(), _own_session()
+        state = tuple(_State(name, session, _native.share(None), _child_descriptors.for_child_of(popen)))
+    return rebuild_connection, (dict(_packages), state, rebuild, args)
 
 
-_many.declare(_reduce_connection, lambda connection: "by claims")
+_fan_out.declare(_reduce_connection, lambda connection: "by reference")
 
 
-def _enter() -> bytes:
-    """Be in the tree; return its name."""
-    # Where that fails, processes still start and talk. It will be said when memory is to be shared.
-    lib.mpshm_attach()
-    tree = ffi.new("unsigned char[]", lib.MPSHM_ID_SIZE)
-    lib.mpshm_own_session(tree)
-    return bytes(ffi.buffer(tree))
-
-
-def _before_fork() -> None:
-    if _packages:
-        _enter()
-
-
-os.register_at_fork(before=_before_fork)
-
-
-def join_family(
-    packages: dict[str, str], inherited: tuple[Any, ...] | None, rebuild: Callable[..., Any], args: Any
+def rebuild_connection(
+    packages: dict[str, str], state: tuple[Any, ...] | None, rebuild: Callable[..., Any], args: Any
 ) -> Any:
     """Register as the sender has, then rebuild its connection."""
+    install()
     for package, about in packages.items():
         _register(package, about)
-    if inherited is not None:
-        _take_over(_Inherited(*inherited))
+    if state is not None:
+        _inherit(_State(*state))
     return rebuild(*args)
 
 
-def family() -> Family | None:
-    """What a launcher gives to its children for `arrive`; None when nobody has enlisted."""
-    if not _packages:
+def inherited() -> Inherited | None:
+    """The state that a launcher gives to its children for `attach`; None when this process is not installed."""
+    if not _installed:
         return None
-    return Family(dict(_packages), strategy.get_sharing_strategy(), _enter(), _native.share(None))
+    return Inherited(dict(_packages), strategy.get_sharing_strategy(), _own_session(), _native.share(None))
 
 
-def arrive(
-    packages: dict[str, str], name: str, tree: bytes, sharing: bool = True, descriptors: tuple[Any, Any] | None = None
-) -> None:
-    """
-    In a child, before anything else of the launcher's: be in the parent's tree, and remember its packages.
-
-    *descriptors* are what `_starting.open_for_child` opened in the parent, each None or with a `detach` that gives its
-    number here.
-    """
+def attach(packages: dict[str, str], name: str, session: bytes, sharing: bool) -> None:
+    """In a launcher's child, before all else: attach to the parent's session, and remember its packages."""
+    install()
     _awaited.update(packages)
-    _take_over(_Inherited(name, sharing, tree, descriptors))
+    _inherit(_State(name, session, sharing))
 
 
 def register_loaded() -> None:
-    """Before something is sent: register those packages that it may be about."""
+    """Register those packages of the parent whose subject is imported. Call it before something is sent."""
     for package, about in _awaited.items():
         if not about or about in sys.modules:
             _register(package, about)
@@ -148,15 +149,32 @@ def register_loaded() -> None:
 def _register(package: str, about: str) -> None:
     if package not in _packages:
         importlib.import_module(package).init_reductions()
-        enlist(package, about)
+        register(package, about)
 
 
-def _take_over(inherited: _Inherited) -> None:
-    global _joined
-    if _joined:
+def _inherit(state: _State) -> None:
+    global _inherited
+    if _inherited:
         return
-    _joined = True
-    strategy.set_sharing_strategy(inherited.strategy)
-    if not inherited.sharing:
+    _inherited = True
+    strategy.set_sharing_strategy(state.strategy)
+    if not state.sharing:
         _native.share(False)
-    _starting.enter(inherited.tree, inherited.descriptors)
+    _child_descriptors.attach(state.session, state.descriptors)
+
+
+def _own_session() -> bytes:
+    """The id of this process's own session, after attaching to it."""
+    # If attaching fails, processes still start and send messages. Sharing memory will report the error.
+    lib.mpshm_attach()
+    session = ffi.new("unsigned char[]", lib.MPSHM_ID_SIZE)
+    lib.mpshm_own_session(session)
+    return bytes(ffi.buffer(session))
+
+
+def _before_fork() -> None:
+    if _installed:
+        _own_session()
+
+
+os.register_at_fork(before=_before_fork)

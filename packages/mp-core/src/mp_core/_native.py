@@ -37,18 +37,18 @@ __all__ = [
     "rebuild_copy",
     "reduce_block",
     "reduce_copy",
-    "set_strategy",
     "setup",
     "setup_receiving",
     "share",
+    "strategy",
 ]
 
 
 def check(rc: int, what: str | None = None) -> int:
     """
-    Return *rc*, or raise the `OSError` that it stands for.
+    Return *rc*, or raise an `OSError` if it is a negative errno.
 
-    The subclass follows from the number, so `FileNotFoundError`, `PermissionError` and the others come by themselves.
+    Python chooses the subclass by the number: `FileNotFoundError`, `PermissionError` and so on.
     """
     if rc >= 0:
         return rc
@@ -88,7 +88,7 @@ allocate = _block.allocate
 find = _block.find
 setup = _block.setup
 setup_receiving = _block.setup_receiving
-set_strategy = _block.set_strategy
+strategy = _block.strategy
 rebuild_block = _block.rebuild_block
 rebuild_copy = _block.rebuild_copy
 reduce_block = _block.reduce_block

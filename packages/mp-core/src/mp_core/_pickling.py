@@ -1,24 +1,24 @@
-"""What becomes of a message: `ForkingPickler.dumps`, with two things added.
+"""Pickling of messages: `ForkingPickler.dumps`, extended by two features.
 
 Note [A message that fails]
 ---------------------------
-A message that cannot be pickled, or that nobody can receive, takes no memory with it.
+A message that cannot be pickled, or that has no receiver, leaks no memory.
 
-A claim is made when a block is pickled, and memory waits for whoever will claim it. When a later object of the same
-message turns out not to be picklable, or the pipe says that nobody reads it any more, nobody ever will: so the claims
-of that message are discarded. `native/message.c` keeps the list.
+Pickling a block makes an in-flight reference, which keeps the memory until it is received. If a later object of the
+same message cannot be pickled, or the pipe reports that its reader is gone, no process will receive it: so the
+references of that message are discarded. `native/message.c` keeps the list.
 
 Note [Buffers]
 --------------
 Since protocol 5 an object may offer its memory to the pickler (`pickle.PickleBuffer`: Arrow tables, the text columns of
-pandas, whatever holds large memory that is no array). The pickler asks a callback about each; what the callback takes
-stays out of the pickle and has to be handed to the unpickler beside it. Receivers call plain `pickle.loads`, so when
-something was taken, the pickle is put into a second one, whose loading hands it over:
+pandas, other objects with large memory that are not arrays). The pickler calls a callback with each buffer; a buffer
+that the callback takes stays out of the pickle and must be passed to the unpickler separately. Receivers call plain
+`pickle.loads`, so if any buffer was taken, a second pickle wraps the first and passes the buffers on loading:
 
     nothing taken    pickle
     taken            pickle of (load_with, (bytes of the pickle, [Block, Block, ...]))
 
-Only messages and the arguments of processes are pickled so, and only when no protocol is asked for.
+Only messages and the arguments of processes are pickled so, and only if the caller names no protocol.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core import _starting, by_value
+from mp_core import _child_descriptors, by_value
 from mp_core._native import discard, message_begin, message_begin_by_value, message_end
 
 __all__ = ["can_be_pickled", "install", "load_with", "take_buffers"]
 
 
 def install() -> None:
-    """Let `ForkingPickler.dumps` and `Connection.send` undo what a failed message has claimed."""
+    """Let `ForkingPickler.dumps` and `Connection.send` discard the in-flight references of a message that fails."""
     dumps: Any = vars(ForkingPickler)["dumps"].__func__
     if getattr(dumps, "_undoes", False):
         return
@@ -69,8 +69,8 @@ def install() -> None:
         try:
             send(self, obj)
         except (BrokenPipeError, ConnectionResetError):
-            # The kernel has not taken the last of its bytes, so nobody can have read it. Of no other error is that
-            # known: a ctrl-C may come when the message has arrived.
+            # The kernel did not take the last bytes, so no process can have read the message. No other error proves
+            # that: a ctrl-C may come after the message has arrived.
             _drop(message_end(False))
             raise
         except BaseException:
@@ -91,16 +91,16 @@ def _drop(handles: list[bytes] | None) -> None:
 
 
 def _dump_into(obj: Any, file: Any, protocol: int | None = None) -> None:
-    """How multiprocessing pickles what a new process is given: a message like any other."""
+    """Pickle the arguments of a new process, as multiprocessing does, as a message like any other."""
     message_begin(True)
     try:
         message = ForkingPickler.dumps(obj, protocol)
     except BaseException:
         message_end(False)
         raise
-    claims = message_end(True)
-    if _starting.too_many():
-        _drop(claims)
+    handles = message_end(True)
+    if _child_descriptors.too_many():
+        _drop(handles)
         message = ForkingPickler.dumps(obj, protocol)
     file.write(message)
 
@@ -112,9 +112,9 @@ PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
 
 def take_buffers(take: Take) -> None:
     """
-    Offer *take* every buffer of a message; what it returns travels in its stead, None leaves it in the pickle.
+    Offer *take* every buffer of a message.
 
-    It returns (block, offset, nbytes, read-only).
+    It returns (block, offset, nbytes, read-only), which the message carries instead; None leaves it in the pickle.
     """
     global _take
     _take = take
@@ -139,7 +139,7 @@ def _dump(cls: Any, obj: Any, take: Take) -> memoryview:
 
 
 class _Loaded:
-    """Is pickled as what its parts are loaded as."""
+    """Pickle as a call to `load_with(*parts)`."""
 
     def __init__(self, *parts: Any) -> None:
         self.parts = parts
@@ -149,7 +149,7 @@ class _Loaded:
 
 
 def load_with(data: bytes, places: list[Any]) -> Any:
-    """Unpickle *data*, whose buffers are elsewhere: see Note [Buffers]. A place outside its block is a `ValueError`."""
+    """Unpickle *data* with its out-of-band buffers, see Note [Buffers]. A place outside its block is a `ValueError`."""
     buffers = []
     for block, offset, nbytes, readonly in places:
         view = memoryview(block)[offset : offset + nbytes]
@@ -169,9 +169,9 @@ _trial = _Trial()
 
 
 def can_be_pickled(thing: Any) -> bool:
-    """Whether a message may hold *thing*: it is pickled, and what that has claimed is given back."""
+    """Return whether a message may contain *thing*: pickle it, and discard the in-flight references."""
     if _trial.under_way:
-        return True  # that one will tell
+        return True  # the outer trial decides
     _trial.under_way = True
     message_begin(False)
     try:

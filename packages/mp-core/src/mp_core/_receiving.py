@@ -1,12 +1,12 @@
-"""Errors on receiving: their reasons, their type, and their way to the right waiter.
+"""Errors on receiving: their reasons, their type, and how they reach the right waiter.
 
-Note [An error is no end]
--------------------------
+Note [A receive error does not end a pipe]
+------------------------------------------
 `multiprocessing` takes an `OSError` or an `EOFError` from `get()` for the end of a pipe: a pool's thread ends silently,
-and everybody waits. So an error of the system that comes up while a message is unpickled is raised as a `ReceiveError`.
-Errors of the pipe itself stay as they are: they come from reading, before anything is unpickled.
+and every caller waits. So a system error during unpickling is raised as a `ReceiveError`. Errors of the pipe itself
+stay as they are: they come from reading, before unpickling begins.
 
-Pools need more than that, since they do not expect `get()` to fail at all; see `_tasks.py`.
+Pools need more, since they do not expect `get()` to fail at all; see `_failed_tasks.py`.
 
 The memory of such a message is freed: `native/receive.c`, Note [A receive that fails].
 """
@@ -18,29 +18,30 @@ import os
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
-from mp_core import _native, _tasks
+from mp_core import _failed_tasks, _native
+from mp_core._settings import runtime_folder
 from mp_core.errors import ReceiveError, SharedMemoryWarning, warn_user
 
-__all__ = ["install", "refuse"]
+__all__ = ["install", "refuse", "setup"]
 
 _MANAGER = "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it"
 
 _REASONS = {
-    errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close what is not needed",
-    errno.ENFILE: "the system has no descriptor left; close some, or raise fs.file-max",
-    errno.ENOMEM: "this process has no address space left to map it; look at its limits (ulimit -v)",
-    errno.EUSERS: "too many processes of this tree use shared memory already; let some of them end",
-    errno.ENOENT: "the memory that it came in is gone: its sender and the shared memory manager (shm-manager) were "
-    "both killed before this process had met that memory",
+    errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close files",
+    errno.ENFILE: "the system has no descriptor left; close files, or raise fs.file-max",
+    errno.ENOMEM: "this process has no address space left to map it; check its limit (ulimit -v)",
+    errno.EUSERS: "too many processes of this session use shared memory already; let some of them end",
+    errno.ENOENT: "its memory is gone: its sender and the shared memory manager (shm-manager) were both killed before "
+    "this process had attached that memory",
     errno.ETIMEDOUT: _MANAGER,
     errno.EAGAIN: _MANAGER,
-    errno.EACCES: "the files of its tree may not be opened by this user; receive it as the user who sent it",
-    errno.EPERM: "the files of its tree belong to somebody else; receive it as the user who sent it",
+    errno.EACCES: "this user may not open the files of its session; receive it as the user who sent it",
+    errno.EPERM: "the files of its session belong to another user; receive it as the user who sent it",
 }
 
 
 def refuse(number: int, handle: bytes) -> NoReturn:
-    """Say why the block that *handle* speaks of cannot be received."""
+    """Raise the error that says why the block of *handle* cannot be received."""
     if number == errno.EBADMSG:
         raise ValueError(f"the handle of a block of shared memory is damaged ({len(handle)} bytes)")
     raise ReceiveError(f"cannot receive a block of shared memory: {_reason(number, handle)}", number)
@@ -48,17 +49,17 @@ def refuse(number: int, handle: bytes) -> NoReturn:
 
 def _reason(number: int, handle: bytes) -> str:
     if number in (errno.ESTALE, errno.ENOENT, errno.ENOTDIR):
-        tree = handle[: _native.lib.MPSHM_ID_SIZE].hex()
-        user = os.path.join(os.environ.get("MPSHM_RUNTIME_DIR") or "/tmp", f"mpshm-{os.geteuid()}")
-        if not os.path.exists(os.path.join(user, tree)):
+        session = handle[: _native.lib.MPSHM_ID_SIZE].hex()
+        folder = runtime_folder()
+        if not os.path.exists(os.path.join(folder, session)):
             return (
-                f"its sender's processes cannot be reached from here, there is no folder {tree} in {user}. They run on "
-                "another machine, in another container or mount namespace, as another user or with another "
+                f"its sender's processes cannot be reached from here, there is no folder {session} in {folder}. They "
+                "run on another machine, in another container or mount namespace, as another user or with another "
                 "MPSHM_RUNTIME_DIR, or all have ended. Where memory cannot be shared, send with "
                 "set_sharing(False, connection)"
             )
     if number == errno.ESTALE:
-        return "its handle was used before, or its memory is gone because its sender took it back"
+        return "its handle was used before, or its memory is gone because its sender revoked it"
     if number == errno.EPROTO:
         found = _native.ffi.string(_native.lib.mpshm_refused_version()).decode() or "an older one"
         return f"its sender shares through version {found} of libshm; install the same mp-core for both"
@@ -66,18 +67,18 @@ def _reason(number: int, handle: bytes) -> str:
 
 
 def _taken_by_value(nbytes: int, number: int) -> None:
-    """Tell, once, that a private array could not be shared and was copied instead."""
+    """Warn, once, that a private array could not be shared and was copied instead."""
     why = OSError(number, os.strerror(number)).strerror
     warn_user(
         "received by value",
         f"an array of {nbytes} bytes (and maybe others) was received by value, because this process cannot use "
-        f"the memory that it came in: {_REASONS.get(number, why)}",
+        f"its memory: {_REASONS.get(number, why)}",
         SharedMemoryWarning,
     )
 
 
 def _failed(message: Any, error: BaseException) -> Any:
-    """What is received instead of *message*; NotImplemented to let *error* go on as it is."""
+    """Return the message to receive instead of *message*; NotImplemented to raise *error* unchanged."""
     if not isinstance(error, Exception):
         return NotImplemented
     known = error
@@ -85,7 +86,7 @@ def _failed(message: Any, error: BaseException) -> Any:
         number = error.errno if isinstance(error, OSError) else None
         known = ReceiveError(f"a message could not be received: {type(error).__name__}: {error}", number)
         known.__cause__ = error
-    task = _tasks.failing(message, known)
+    task = _failed_tasks.failing(message, known)
     if task is not None:
         return task
     if known is not error:
@@ -93,10 +94,15 @@ def _failed(message: Any, error: BaseException) -> Any:
     return NotImplemented
 
 
+def setup() -> None:
+    """Let a block that cannot be received raise the errors of this module."""
+    _native.setup_receiving(None, refuse, _taken_by_value, None)
+
+
 def install() -> None:
-    """Let `ForkingPickler.loads`, by which everything is received, deal with messages that fail."""
+    """Let `ForkingPickler.loads`, which receives every message, handle messages that fail."""
     loads: Any = vars(ForkingPickler)["loads"]
     loads = getattr(loads, "__func__", loads)
     if loads is not _native.loads:
-        _native.setup_receiving(loads, refuse, _taken_by_value, _failed)
+        _native.setup_receiving(loads, None, None, _failed)
         ForkingPickler.loads = staticmethod(_native.loads)

@@ -1,13 +1,13 @@
-"""The table of reducers of `ForkingPickler`, for classes that nobody can register by name.
+"""The table of reducers of `ForkingPickler`, extended to classes that cannot be registered by name.
 
-Python looks a reducer up by the exact class. Two things need more than that:
+Python looks a reducer up by the exact class. Two cases need more than that:
 
 - the subclasses of a class: `of_subclasses` offers a reducer to those that have none;
-- a library that registers its own classes when it is imported, now or later: `when_registered` sees it and may
-  put another reducer in front.
+- a library that registers its own classes when it is imported, now or later: `when_registered` sees this and may
+  replace the reducer.
 
-So the table becomes one whose *misses* and *insertions* are ours. A hit is looked up as before and costs what it did.
-Each pickler has a table of its own: a copy of copyreg's, into which the registered reducers are put.
+So a subclass of dict that handles *misses* and *insertions* replaces the table. A hit costs the same as before. Each
+pickler has a table of its own: a copy of copyreg's, updated with the registered reducers.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Table(dict[type, Reducer]):
 
 
 class _Copyreg(ChainMap[Any, Any]):
-    """What copyreg knows at any time; its copy, from which a pickler's table is made, is one of ours."""
+    """A live view of copyreg's table; its copy, which becomes a pickler's table, is a `_Table`."""
 
     def copy(self) -> Any:
         return _Table(copyreg.dispatch_table)
@@ -57,16 +57,16 @@ def _install() -> _Table:
 
 
 def of_subclasses(base: type, choose: Callable[[type], Reducer | None]) -> None:
-    """Ask *choose* for the reducer of each subclass of *base* that has none of its own; None leaves it to pickle."""
+    """Ask *choose* for the reducer of each subclass of *base* that has none; None leaves the class to pickle."""
     _install()
     _bases[base] = choose
 
 
 def when_registered(package: str, watch: Callable[[type, Reducer], Reducer]) -> None:
     """
-    Give *watch* each class of *package* with the reducer that is registered for it; what it returns is used instead.
+    Call *watch* with each class of *package* and its registered reducer, and use the reducer that it returns instead.
 
-    It is called at once for those that are registered already. Nothing is imported.
+    It is called at once for classes that are registered already. Nothing is imported.
     """
     table = _install()
     if package in _watchers:

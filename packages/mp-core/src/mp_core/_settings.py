@@ -1,4 +1,4 @@
-"""Settings of the environment that the C library uses: a value it cannot use is an error here, at import."""
+"""Settings in the environment that the C library reads; an invalid value is an error at import."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import os
 
 from mp_core._native import ffi, lib
 
-__all__ = ["check_settings", "parse_bytes"]
+__all__ = ["check_settings", "parse_bytes", "runtime_folder"]
 
 
 def parse_bytes(text: str) -> int:
     """
-    Return the number of bytes that *text* stands for, as the C library reads it.
+    Return the number of bytes that *text* means, as the C library reads it.
 
     Parameters
     ----------
     text : str
-        Digits, and maybe a fraction and a unit: ``K`` and ``KiB`` are 1024, ``kB`` is 1000, and so on up to ``P``.
+        Digits with an optional fraction and unit: ``K`` and ``KiB`` are 1024, ``kB`` is 1000, and so on up to ``P``.
         Upper and lower case are the same.
 
     Returns
@@ -27,7 +27,7 @@ def parse_bytes(text: str) -> int:
     Raises
     ------
     ValueError
-        *text* is no such number.
+        *text* is not a number of bytes.
 
     Examples
     --------
@@ -36,13 +36,18 @@ def parse_bytes(text: str) -> int:
     """
     nbytes = ffi.new("uint64_t *")
     if lib.mpshm_parse_bytes(text.encode("utf-8", "surrogateescape"), nbytes) < 0:
-        raise ValueError(f"{text!r} is not a number of bytes; give one like 1073741824, 512MiB or 2G")
+        raise ValueError(f"{text!r} is not a number of bytes; give a value like 1073741824, 512MiB or 2G")
     return int(nbytes[0])
+
+
+def runtime_folder() -> str:
+    """Return the folder of this user's sockets and control files; the C library makes it when it is needed."""
+    return os.path.join(os.environ.get("MPSHM_RUNTIME_DIR") or "/tmp", f"mpshm-{os.geteuid()}")
 
 
 def check_settings() -> None:
     """
-    Raise ValueError for a variable of the environment that the C library would have to ignore.
+    Raise ValueError for an environment variable whose value the C library would ignore.
     """
     text = os.environ.get("MP_CACHE_BYTES", "")
     if not text:

@@ -1,7 +1,7 @@
-"""Block: an allocation of shared memory that knows how to travel.
+"""Block: an allocation of shared memory that can be sent to other processes.
 
-The engine is C (`libshm/`); this is its face. A block is pickled, for another process only, as a handle of 56 bytes
-that is good for one claim; whoever claims it holds the same memory.
+The engine is C (`libshm/`). A block is pickled, for another process only, as a handle of 56 bytes that is good for one
+receiver, which then has the same memory.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mp_core import _native, _pickling, _receiving, strategy
+from mp_core import _native, _receiving, strategy
 from mp_core._native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 
 __all__ = ["Block", "Copied", "allocate", "block_at", "rebuild_block", "reduce_block"]
@@ -36,11 +36,11 @@ else:
 
 class Block(_Base):
     """
-    Zeroed bytes of shared memory, under the sharing strategy of the moment.
+    Allocate zeroed bytes of shared memory, under the current sharing strategy.
 
-    A block has the buffer protocol (writable, aligned to 64 bytes) and can be put on a queue or a pipe, or given to a
-    process as an argument: the receiver gets the same memory. It is freed when the last holder, in whatever process,
-    has dropped it and no message that carries it is under way.
+    A block has the buffer protocol (writable, aligned to 64 bytes). You can put it on a queue or a pipe, or pass it to
+    a process as an argument: the receiver gets the same memory. It is freed when the last process has released it and
+    no message in flight carries it.
 
     Parameters
     ----------
@@ -50,9 +50,9 @@ class Block(_Base):
     Raises
     ------
     MemoryError
-        There is not so much; the message has the sizes and what to do.
+        Less memory is available; the message has the sizes and what to do.
     TypeError
-        The size is no integer.
+        The size is not an integer.
     ValueError
         The size is negative.
 
@@ -64,7 +64,7 @@ class Block(_Base):
     (1000, True)
     """
 
-    __slots__ = ()  # a million of them are cheap
+    __slots__ = ()  # keeps a million of them cheap
 
     def __new__(cls, nbytes: int) -> Block:
         return allocate(nbytes, zeroed=True)
@@ -84,16 +84,16 @@ class Block(_Base):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(
-            "a Block can travel to another process (on a queue, through a pipe, as an argument) but cannot be "
-            "pickled for keeping; take bytes(block) for a copy"
+            "a Block can be sent to another process (on a queue, through a pipe, as an argument) but cannot be "
+            "pickled to be stored; use bytes(block) for a copy"
         )
 
 
 def allocate(nbytes: int, *, zeroed: bool) -> Block:
     """
-    A block of *nbytes* bytes, whose content is undefined unless *zeroed*. `Block` is the friendlier way to ask.
+    Allocate a block of *nbytes* bytes, whose content is undefined unless *zeroed*. Users call `Block`.
 
-    Errors are those of `Block`.
+    It raises the errors of `Block`.
 
     >>> allocate(1000, zeroed=False).nbytes
     1000
@@ -109,14 +109,14 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
         return block
     if -block in _NO_ROOM:
         raise MemoryError(_no_room(size, name))
-    if -block in _NO_MEANS:
+    if -block in _NO_RESOURCE:
         raise MemoryError(f"cannot allocate {size} bytes of shared memory ({name}): {_reason(-block)}")
     raise OSError(-block, f"cannot allocate {size} bytes of shared memory ({name}): {_reason(-block)}")
 
 
 def block_at(address: int) -> Block | None:
     """
-    The block of this process in which *address* lies, or None; for memory that came back without its Block.
+    Return the block of this process that contains *address*, or None; for memory that is known by its address alone.
 
     >>> block = Block(1000)
     >>> block_at(block._address + 10).nbytes, block_at(1)
@@ -128,9 +128,9 @@ def block_at(address: int) -> Block | None:
 
 class Copied:
     """
-    A claim on a block whose bytes were copied for one receiver, who expects no sharing.
+    An in-flight reference to a block whose bytes were copied for one receiver, which expects no sharing.
 
-    Sent, once, it arrives as a `Block`, or as a `bytearray` of the same bytes where memory cannot be shared.
+    Send it once. It arrives as a `Block`, or as a `bytearray` of the same bytes where memory cannot be shared.
     """
 
     __slots__ = ("handle",)
@@ -143,10 +143,10 @@ def _reduce_copied(copied: Copied) -> Any:
     return rebuild_copy, (copied.handle,)
 
 
-# ---- what to say when it fails ---------------------------------------------------------------------------------------
+# ---- error messages --------------------------------------------------------------------------------------------------
 
 _NO_ROOM = {errno.ENOMEM, errno.ENOSPC}
-_NO_MEANS = {
+_NO_RESOURCE = {
     errno.EMFILE,
     errno.ENFILE,
     errno.EUSERS,
@@ -157,24 +157,24 @@ _NO_MEANS = {
 }
 
 _REASONS = {
-    errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close what is not needed",
-    errno.ENFILE: "the system has no descriptor left; close some, or raise fs.file-max",
-    errno.EUSERS: "1024 processes of this tree share memory already; let some of them end, or send a private array",
-    errno.EFBIG: "this process may not make a file as large as that, and shared memory counts as one; raise the "
+    errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close files",
+    errno.ENFILE: "the system has no descriptor left; close files, or raise fs.file-max",
+    errno.EUSERS: "1024 processes of this session share memory already; let some of them end, or send a private array",
+    errno.EFBIG: "this process may not make a file of that size, and shared memory counts as a file; raise the "
     "limit (ulimit -f)",
-    errno.EDQUOT: "the folder that its small files go into is full; free some of it, or set MPSHM_RUNTIME_DIR to "
-    "another",
+    errno.EDQUOT: "the runtime folder, which has its control files, is full; free some space, or set "
+    "MPSHM_RUNTIME_DIR to another folder",
     errno.ENODEV: "/dev/shm is missing or this user may not write to it; mount a tmpfs there, or use the "
     "file_descriptor strategy, which does not need it",
     errno.EOPNOTSUPP: "this system refuses memfd_create (a sandbox?), and /dev/shm cannot be used in its place; "
     "allow one of the two",
     errno.ETIMEDOUT: "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it",
     errno.EAGAIN: "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it",
-    errno.ENOENT: "the folder that its files go into is missing; set MPSHM_RUNTIME_DIR to one that is there",
-    errno.ENOTDIR: "what its files should go into is no folder; set MPSHM_RUNTIME_DIR to one",
-    errno.EACCES: "its files cannot be written; set MPSHM_RUNTIME_DIR to a folder that this user may write to",
+    errno.ENOENT: "the runtime folder is missing; set MPSHM_RUNTIME_DIR to an existing folder",
+    errno.ENOTDIR: "the path of the runtime folder is not a folder; set MPSHM_RUNTIME_DIR to one",
+    errno.EACCES: "its files cannot be written; set MPSHM_RUNTIME_DIR to a folder that this user can write to",
     errno.EROFS: "its files cannot be written, the disk is read-only; set MPSHM_RUNTIME_DIR to another folder",
-    errno.EPERM: "its folder or its manager belongs to somebody else; set MPSHM_RUNTIME_DIR to another folder",
+    errno.EPERM: "its folder or its manager belongs to another user; set MPSHM_RUNTIME_DIR to another folder",
 }
 
 
@@ -189,7 +189,7 @@ def _reason(number: int) -> str:
 
 def other_version() -> str:
     """
-    Say which other version of the library has made the files of this process's tree.
+    Return a sentence that names the other version of the library that made the files of this process's session.
 
     >>> "version" in other_version()
     True
@@ -197,8 +197,8 @@ def other_version() -> str:
     found = _native.ffi.string(_native.lib.mpshm_refused_version()).decode() or "an older one"
     own = _native.ffi.string(_native.lib.mpshm_version()).decode()
     return (
-        f"its processes share through version {found} of libshm, and this one has version {own}; install the same "
-        "mp-core for all of them"
+        f"its processes share through version {found} of libshm, and this process has version {own}; install the "
+        "same mp-core for all of them"
     )
 
 
@@ -214,12 +214,11 @@ def _no_room(size: int, name: str) -> str:
     pages, page = os.sysconf("SC_AVPHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
     return (
         f"cannot allocate {size} bytes of shared memory: about {pages * page} bytes of memory are free; "
-        "drop arrays, or look at the limits of this process (ulimit -v) and of its container"
+        "drop arrays, or check the limits of this process (ulimit -v) and of its container"
     )
 
 
 _native.setup(Block)
+_receiving.setup()
 ForkingPickler.register(Block, reduce_block)
 ForkingPickler.register(Copied, _reduce_copied)
-_pickling.install()
-_receiving.install()

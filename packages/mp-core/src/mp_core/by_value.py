@@ -1,17 +1,17 @@
-"""Messages that go by value, because the receiver cannot share memory or somebody has said so.
+"""Messages sent by value, because the receiver cannot share memory or the program asked for it.
 
-Note [Who can share]
---------------------
+Note [Which receivers can share]
+--------------------------------
     a pipe, a socketpair                      yes: both ends were made in one process and inherited
     AF_INET, AF_INET6, AF_VSOCK, ...          no: the other end may be another machine
-    AF_UNIX, peer in another mount namespace  no: it cannot see the folder through which processes meet
+    AF_UNIX, peer in another mount namespace  no: it cannot see the runtime folder
     AF_UNIX, peer is no relative of ours and
-      has not loaded this library             no: it has nothing to receive with
+      has not loaded this library             no: it has no library to receive with
     AF_UNIX, nothing is known about the peer  yes; the receiver's error says so if that is wrong
 
 A message by value is the pickle that multiprocessing alone would make: arrays in NumPy's own form, and no name of these
-packages. The connection object keeps the verdict. A descriptor's number could not, since it may be another connection's
-tomorrow. A connection that is sent to another process is judged there anew.
+packages. The answer is stored in the connection object, not under its descriptor's number, which another connection may
+get later. Another process that receives the connection decides again.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["find_out", "get_sharing", "set_sharing"]
 
 def set_sharing(enabled: bool, connection: Connection[Any, Any] | None = None) -> None:
     """
-    Let messages share memory, or have everything go by value.
+    Let messages share memory, or send everything by value.
 
-    By value means as with ``multiprocessing`` alone: arrays are pickled as NumPy does it, also those that live in
-    shared memory, and the receiver needs none of these packages. A `Block`, a `Lease` and device memory have no such
-    form, and sending them is a `TypeError`.
+    By value means as with ``multiprocessing`` alone: NumPy pickles the arrays, including those in shared memory, and
+    the receiver needs none of these packages. A `Block`, a `Lease` and device memory have no value form, and sending
+    them is a `TypeError`.
 
-    Messages over TCP always go by value, and so do those over a local socket whose peer certainly cannot share.
+    Messages over TCP always go by value, as do messages over a local socket whose peer certainly cannot share.
     ``MP_SHARE=0`` in the environment turns sharing off from the start.
 
     Parameters
@@ -42,15 +42,17 @@ def set_sharing(enabled: bool, connection: Connection[Any, Any] | None = None) -
     enabled : bool
         False to send by value, True to share again.
     connection : Connection, optional
-        Only messages sent with the ``send`` of this object. If None, all messages of this process, and of children that
-        it starts from now on.
+        Affects only messages sent with the ``send`` of this object. If None, the setting is for all messages of this
+        process, and of children that it starts from now on.
 
     Raises
     ------
     TypeError
-        *connection* is no connection.
+        *connection* is not a connection.
     ValueError
-        *connection* leads over a network, so it cannot share.
+        *connection* goes over a network, so it cannot share.
+    RuntimeError
+        *connection* is given, and `install` was not called.
 
     Examples
     --------
@@ -64,19 +66,21 @@ def set_sharing(enabled: bool, connection: Connection[Any, Any] | None = None) -
         _native.share(bool(enabled))
         return
     channel = _checked(connection, "set_sharing")
+    if not hasattr(Connection, "_mp_shares"):
+        raise RuntimeError("set_sharing for one connection needs mp_core.install(), which importing mp_all calls")
     if enabled and _native.peer(channel.fileno())[0] not in (_NO_SOCKET, socket.AF_UNIX):
-        raise ValueError(f"{channel!r} leads over a network, where no memory can be shared; leave it by value")
+        raise ValueError(f"{channel!r} goes over a network, where memory cannot be shared; leave it by value")
     channel._mp_shares = bool(enabled)
 
 
 def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     """
-    Whether messages may share memory.
+    Return whether messages may share memory.
 
     Parameters
     ----------
     connection : Connection, optional
-        The connection in question; if None, the setting of this process.
+        A connection; if None, the setting of this process is returned.
 
     Returns
     -------
@@ -86,7 +90,7 @@ def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     Raises
     ------
     TypeError
-        *connection* is no connection.
+        *connection* is not a connection.
 
     Examples
     --------
@@ -97,7 +101,7 @@ def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     if connection is None:
         return everywhere
     channel = _checked(connection, "get_sharing")
-    shares = channel._mp_shares
+    shares = getattr(channel, "_mp_shares", None)
     return everywhere and (find_out(channel) if shares is None else shares)
 
 
@@ -107,15 +111,15 @@ def _checked(connection: Any, who: str) -> Any:
     return connection
 
 
-# ---- who is at the other end -----------------------------------------------------------------------------------------
+# ---- the other end of a connection -----------------------------------------------------------------------------------
 
 _NO_SOCKET = -1
 
 
 def find_out(connection: Any) -> bool:
-    """Whether the receiver at the other end can share memory; remembered by the connection."""
+    """Find out whether the receiver at the other end can share memory, and store the answer in the connection."""
     if connection._handle is None:
-        return True  # closed: sending says so
+        return True  # closed: sending will raise
     family, pid = _native.peer(connection._handle)
     shares = family == _NO_SOCKET or (family == socket.AF_UNIX and _can_share(pid))
     connection._mp_shares = shares
@@ -123,7 +127,7 @@ def find_out(connection: Any) -> bool:
 
 
 def _can_share(pid: int) -> bool:
-    """False when the process certainly cannot; a number that is somebody else's by now makes it slower, not wrong."""
+    """Return False if the process certainly cannot share; a reused pid makes messages slower, never wrong."""
     if pid in (0, os.getpid()):
         return True
     try:
@@ -132,11 +136,11 @@ def _can_share(pid: int) -> bool:
             return False
         if _descends(os.getpid(), pid) or _descends(pid, os.getpid()):
             return True
-        # Whichever installation: its name is the same in all of them.
+        # The library may be another installation's: its name is the same in all of them.
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
             return os.path.basename(_libshm.__file__) in maps.read()
     except OSError:
-        return True  # nothing can be known
+        return True  # nothing is known
 
 
 def _descends(pid: int, ancestor: int) -> bool:

@@ -1,4 +1,4 @@
-"""What goes wrong on receiving, and what users are warned of."""
+"""The error of receiving, and the warnings for users."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import os
 import sys
 import warnings
 
-__all__ = ["ReceiveError", "RepeatedCopyWarning", "SharedMemoryWarning", "warn_user", "was_told"]
+__all__ = ["ReceiveError", "RepeatedCopyWarning", "SharedMemoryWarning", "user_stack_level", "warn_user", "was_told"]
 
 
 class ReceiveError(RuntimeError):
     """
-    A message came that could not be received.
+    Report that a message came but could not be received.
 
-    It is no `OSError` and no `EOFError`, because programs, and ``multiprocessing`` itself, take those for the end of a
-    pipe.
+    It is neither an `OSError` nor an `EOFError`, because programs, and ``multiprocessing`` itself, take those for the
+    end of a pipe.
 
     Parameters
     ----------
     message : str
-        What was wrong, and what to do.
+        The problem, and what to do.
     errno : int, optional
-        The number of the system's error behind it. It is the error's attribute ``errno``, and an `OSError` of that
-        number is its ``__cause__``.
+        The number of the system error that caused it. It becomes the attribute ``errno``, and an `OSError` of that
+        number becomes the ``__cause__``.
 
     Examples
     --------
@@ -43,9 +43,9 @@ class ReceiveError(RuntimeError):
 
 class SharedMemoryWarning(RuntimeWarning):
     """
-    An array was delivered, but not through shared memory, because there was none to be had.
+    Warn that an array was delivered, but not through shared memory, because none was available.
 
-    It is shown once in a process. The program is slower than it could be; its results are the same.
+    It is shown once per process. The program is slower than it could be; its results are the same.
 
     Examples
     --------
@@ -56,9 +56,9 @@ class SharedMemoryWarning(RuntimeWarning):
 
 class RepeatedCopyWarning(UserWarning):
     """
-    One large private array was copied for several messages; `share_memory` would have it copied once.
+    Warn that a large private array was copied for several messages; with `share_memory` it is copied once.
 
-    It is shown once in a process.
+    It is shown once per process.
 
     Examples
     --------
@@ -67,26 +67,31 @@ class RepeatedCopyWarning(UserWarning):
     """
 
 
-# Whose frames lie between a user's line and a warning about it.
+# The packages whose frames lie between a user's line and a warning about it.
 _BETWEEN = {"mp_all", "mp_core", "mp_cuda", "mp_reductions", "mp_spawn", "multiprocessing", "concurrent", "threading"}
 
 _told: set[str] = set()
 
 
 def was_told(once: str) -> bool:
-    """Whether the subject *once* has been warned about."""
+    """Return whether a warning about the subject *once* was shown."""
     return once in _told
 
 
 def warn_user(once: str, message: str, category: type[Warning]) -> None:
-    """Warn about the user's line, once for each subject *once*; never an exception, whatever the filters say."""
+    """Warn about the user's line, once for each subject *once*; never raise, whatever the filters say."""
     if once in _told:
         return
     _told.add(once)
-    level, frame = 1, sys._getframe()
+    try:
+        warnings.warn(message, category, stacklevel=user_stack_level())
+    except category:
+        pass  # a filter that turns warnings into errors must not lose the message
+
+
+def user_stack_level() -> int:
+    """Return the `stacklevel` with which the caller warns about the user's line."""
+    level, frame = 0, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         level, frame = level + 1, frame.f_back
-    try:
-        warnings.warn(message, category, stacklevel=level)
-    except category:
-        pass  # a filter that makes errors of warnings must not make a lost message of a slow one
+    return level

@@ -1,16 +1,16 @@
-"""Lease: a claim counted across processes, with a callback at its owner when the last one goes.
+"""Lease: references counted across processes, with a callback at the owner after the last release.
 
-It is the lifetime of a `Block` without its memory: what lives elsewhere (on a device, say) is kept by its owner for as
-long as any other process has a claim, and a claim goes with its process, however that ends.
+It is the lifetime of a `Block` without its memory: the owner keeps a resource that lives elsewhere (on a device, say)
+as long as another process has a reference. A reference ends with its process, however that ends.
 
-    owner     lease = Lease(on_last_claim=free_it)
-              queue.put(lease)               a claim under way counts
-    receiver  claim = queue.get()            a `Claim`; it may be sent on
-              claim.release()                or drop it, or die
+    owner     lease = Lease(on_last_release=free_it)
+              queue.put(lease)               an in-flight reference counts
+    receiver  reference = queue.get()        a `LeaseReference`; you may send it on
+              reference.release()            or drop it, or die
     owner     free_it() is called
 
 The callback runs in a thread of the owner, `lease-watcher`, which exists while a lease of its process has been sent and
-not ended; or in whatever thread calls `collect_leases`.
+has not ended; or in the thread that calls `collect_leases`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import NoReturn
 
+from mp_core._deprecated import warn_renamed
 from mp_core._native import rebuild_block, reduce_block
 from mp_core.block import Block, allocate
-from mp_core.manners import set_thread_name
+from mp_core.process_control import set_thread_name
 
-__all__ = ["Claim", "Lease", "claim_lease", "collect_leases"]
+__all__ = ["Lease", "LeaseReference", "collect_leases", "receive_lease"]
 
-LOOK_EVERY_S = 0.05
+POLL_EVERY_S = 0.05
 
 _all: weakref.WeakSet[Lease] = weakref.WeakSet()
 _sent: set[Lease] = set()
@@ -36,19 +37,19 @@ _lock = threading.RLock()
 _watcher: threading.Thread | None = None
 
 
-class Claim:
+class LeaseReference:
     """
-    What a receiver of a `Lease` has: a claim, until it is released, dropped, or its process ends.
+    Keep a received `Lease` alive, until you release or drop the reference, or the process ends.
 
-    It is made by receiving a lease, or by `claim_lease`. It can be sent on; then the next receiver has one as well.
+    Receiving a lease makes one, and so does `receive_lease`. You can send it on; then the next receiver has one too.
 
     Examples
     --------
     >>> lease = mp.Lease(lambda: None)
-    >>> claim = mp.claim_lease(lease.offer())
-    >>> claim.released
+    >>> reference = mp.receive_lease(lease.offer())
+    >>> reference.released
     False
-    >>> claim.release()
+    >>> reference.release()
     """
 
     __slots__ = ("__weakref__", "_block")
@@ -58,116 +59,134 @@ class Claim:
 
     @property
     def released(self) -> bool:
-        """Has it been given back?"""
+        """Whether it was released."""
         return self._block is None
 
     def release(self) -> None:
-        """Give the claim back. Doing it again is allowed."""
+        """Release the reference. A second call does nothing."""
         self._block = None
 
     def offer(self) -> bytes:
         """
-        As `Lease.offer`: one more receiver may claim.
+        Make an in-flight reference for one more receiver, as `Lease.offer` does.
 
         Returns
         -------
         bytes
-            56 of them, good for one `claim_lease`.
+            A handle of 56 bytes, good for one `receive_lease`.
 
         Raises
         ------
         ValueError
-            This claim has been released.
+            This reference was released.
         """
         if self._block is None:
-            raise ValueError("this claim has been released and cannot be sent on")
+            raise ValueError("this lease reference was released and cannot be sent on")
         return _offer(self._block)
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Claim can be sent to another process but cannot be pickled for keeping")
+        raise TypeError("a LeaseReference can be sent to another process but cannot be pickled to be stored")
 
 
 class Lease:
     """
-    Something of this process that others may claim, with a callback when the last claim has gone.
+    Let other processes reference a resource of this process, with a callback after the last release.
 
-    Sending it (on a queue, through a pipe, as an argument) makes a claim under way; the receiver gets a `Claim`. A
-    lease that has never been sent does not end. The callback runs in a thread of this process, ``lease-watcher``, or in
-    whatever thread calls `collect_leases`.
+    Sending it (on a queue, through a pipe, as an argument) makes an in-flight reference; the receiver gets a
+    `LeaseReference`. A lease that was never sent does not end. The callback runs in a thread of this process,
+    ``lease-watcher``, or in the thread that calls `collect_leases`.
 
     Parameters
     ----------
-    on_last_claim : callable
+    on_last_release : callable
         Called once, without arguments.
+    on_last_claim : callable, optional
+        The old name of *on_last_release*; deprecated.
 
     Raises
     ------
     MemoryError, OSError
-        What `Block` raises when no shared memory can be had.
+        Shared memory is unavailable; the errors are those of `Block`.
 
     Examples
     --------
-    >>> lease = mp.Lease(lambda: None)  # would free what lives elsewhere
-    >>> handle = lease.offer()  # for one receiver, who calls claim_lease
-    >>> lease.claims, lease.ended
+    >>> lease = mp.Lease(lambda: None)  # would free the resource
+    >>> handle = lease.offer()  # for one receiver, which calls receive_lease
+    >>> lease.references, lease.ended
     (1, False)
     >>> lease.revoke()
-    >>> lease.claims
+    >>> lease.references
     0
     """
 
-    def __init__(self, on_last_claim: Callable[[], object]) -> None:
-        self._callback = on_last_claim
+    def __init__(
+        self,
+        on_last_release: Callable[[], object] | None = None,
+        *,
+        on_last_claim: Callable[[], object] | None = None,
+    ) -> None:
+        if on_last_claim is not None:
+            warn_renamed("Lease(on_last_claim=)", "Lease(on_last_release=)")
+            on_last_release = on_last_claim
+        if on_last_release is None:
+            raise TypeError("a Lease needs on_last_release, the function that it calls after the last release")
+        self._callback = on_last_release
         self._owner = os.getpid()
-        # No fork comes between the two, or a child would hold a lease that it does not know of.
+        # The lock keeps forks out, or a child would have a reference that it does not know of.
         with _lock:
             self._block: Block | None = allocate(0, zeroed=False)
             _all.add(self)
         self.ended = False
-        """Have all claims gone, and has the callback been called?"""
+        """Whether all references were released and the callback was called."""
+
+    @property
+    def references(self) -> int:
+        """The number of references: processes that have one, and messages that are not received yet."""
+        return 0 if self._block is None else self._block._others()
 
     @property
     def claims(self) -> int:
-        """How many claims there are: processes that have one, and messages that nobody has received yet."""
-        return 0 if self._block is None else self._block._others()
+        """The old name of `references`."""
+        warn_renamed("Lease.claims", "Lease.references")
+        return self.references
 
     def revoke(self) -> None:
-        """Take back the claims that are under way: who receives one of those messages later gets a `ReceiveError`."""
+        """Take back all in-flight references: receiving one of those messages later raises a `ReceiveError`."""
         if self._block is not None:
             self._block._revoke()
 
     def offer(self) -> bytes:
         """
-        Make a claim under way. Sending a lease does just this.
+        Make an in-flight reference, as sending the lease does.
 
         Returns
         -------
         bytes
-            56 of them, with which one receiver calls `claim_lease`.
+            A handle of 56 bytes, with which one receiver calls `receive_lease`.
 
         Raises
         ------
         ValueError
-            In another process than the owner's, and when the lease has ended.
+            This process is not the owner, or the lease has ended.
         """
         global _watcher
         if self._block is None or self._owner != os.getpid():
             raise ValueError(f"this lease belongs to process {self._owner}; only its owner can send it")
         with _lock:
             if self.ended:
-                raise ValueError("this lease has ended: its last claim has gone and its callback has been called")
+                raise ValueError("this lease has ended: its last reference was released and its callback was called")
             if _watcher is None:
-                # First, for no claim to be made that nobody watches when no thread can be started.
+                # First: if no thread can be started, there must be no reference without a watcher.
                 watcher = threading.Thread(target=_watch, name="lease-watcher", daemon=True)
                 watcher.start()
                 _watcher = watcher
-            # Made while the watcher may not look yet, or a lease would end on its way out.
+            # The lock keeps the watcher from ending the lease before its reference exists.
             handle = _offer(self._block)
             _sent.add(self)
         return handle
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Lease can be sent to another process but cannot be pickled for keeping")
+        raise TypeError("a Lease can be sent to another process but cannot be pickled to be stored")
 
 
 def _offer(block: Block) -> bytes:
@@ -177,19 +196,19 @@ def _offer(block: Block) -> bytes:
 
 def collect_leases() -> int:
     """
-    Call the callbacks of all leases whose last claim has gone.
+    Call the callbacks of all leases whose last reference was released.
 
-    Nothing needs this: a thread does it every 50 ms while a lease is out.
+    You need not call it: a thread does so every 50 ms while a lease is out.
 
     Returns
     -------
     int
-        How many of the leases that were sent are left.
+        The number of sent leases that have not ended.
 
     Raises
     ------
     ExceptionGroup
-        Of what callbacks have raised; all of them have been called.
+        The exceptions of callbacks; all callbacks have been called.
 
     Examples
     --------
@@ -197,7 +216,7 @@ def collect_leases() -> int:
     True
     """
     with _lock:
-        over = [lease for lease in _sent if lease.claims == 0]
+        over = [lease for lease in _sent if lease.references == 0]
         _sent.difference_update(over)
         left = len(_sent)
         for lease in over:
@@ -221,56 +240,56 @@ def _watch() -> None:
         try:
             collect_leases()
         except ExceptionGroup as errors:
-            # As for any thread, but this one goes on: other leases will end.
+            # Report it as for any thread, but go on: other leases will end.
             threading.excepthook(threading.ExceptHookArgs((type(errors), errors, errors.__traceback__, None)))
         with _lock:
             if not _sent:
                 _watcher = None
                 return
-        pause.wait(LOOK_EVERY_S)
+        pause.wait(POLL_EVERY_S)
 
 
-def claim_lease(handle: bytes) -> Claim:
+def receive_lease(handle: bytes) -> LeaseReference:
     """
-    Claim the lease that a handle was offered for.
+    Receive the lease of a handle.
 
     Parameters
     ----------
     handle : bytes
-        What `Lease.offer` returned, good for one claim.
+        The result of `Lease.offer`, good for one receiver.
 
     Returns
     -------
-    Claim
-        Hold it for as long as what it stands for is used.
+    LeaseReference
+        Keep it as long as you use the resource.
 
     Raises
     ------
     ReceiveError
-        The handle was used before or has been revoked.
+        The handle was used before or was revoked.
     ValueError
         The handle is damaged.
 
     Examples
     --------
     >>> lease = mp.Lease(lambda: None)
-    >>> mp.claim_lease(lease.offer()).released
+    >>> mp.receive_lease(lease.offer()).released
     False
     """
-    return Claim(rebuild_block(handle))
+    return LeaseReference(rebuild_block(handle))
 
 
-def _reduce(lease_or_claim: Lease | Claim) -> tuple[Callable[[bytes], Claim], tuple[bytes]]:
-    return claim_lease, (lease_or_claim.offer(),)
+def _reduce(lease: Lease | LeaseReference) -> tuple[Callable[[bytes], LeaseReference], tuple[bytes]]:
+    return receive_lease, (lease.offer(),)
 
 
 def _forget_in_child() -> None:
-    """A forked child does not own its parent's leases, and has no watcher."""
+    """Reset a forked child: it owns none of its parent's leases, and has no watcher."""
     global _watcher, _lock
     _lock = threading.RLock()
     _watcher = None
     for lease in list(_all):
-        lease._block = None  # or the child would be one more that has a claim, also when it is sent later
+        lease._block = None  # or the child would have one more reference, even to leases sent later
     _all.clear()
     _sent.clear()
 
@@ -284,5 +303,5 @@ def _after_fork() -> None:
 
 
 ForkingPickler.register(Lease, _reduce)
-ForkingPickler.register(Claim, _reduce)
+ForkingPickler.register(LeaseReference, _reduce)
 os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_in_child)

@@ -1,36 +1,46 @@
-"""What the shared memory of this process amounts to, in numbers that a test can assert on."""
+"""Statistics of shared memory, in numbers that a test can assert on."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from mp_core import strategy
+from mp_core._deprecated import warn_renamed
 from mp_core._native import copied_bytes, ffi, lib
 
 __all__ = ["Segment", "add_copied_bytes", "empty_cache", "list_segments", "memory_stats"]
 
 
 def add_copied_bytes(nbytes: int) -> None:
-    """Count *nbytes* that a reducer has copied from private into shared memory. For the reducers' use."""
+    """Count *nbytes* that a reducer has copied from private into shared memory."""
     copied_bytes(nbytes)
+
+
+class _Counters(dict[str, int]):
+    """The counters by name; the old name of one still works."""
+
+    def __missing__(self, name: str) -> int:
+        if name != "tree_cached_bytes":
+            raise KeyError(name)
+        warn_renamed('memory_stats()["tree_cached_bytes"]', "session_cached_bytes")
+        return self["session_cached_bytes"]
 
 
 def memory_stats() -> dict[str, int]:
     """
-    Counters of this process's shared memory.
+    Return counters of this process's shared memory.
 
     Returns
     -------
     dict of str to int
-        Bytes where the name says so.
+        Counts, and bytes where the name says so.
 
-        - ``live_bytes``, ``live_blocks``: in blocks that this process holds
-        - ``in_flight_bytes``: in blocks made by this process and carried by messages that nobody has claimed yet
-        - ``cached_bytes``: free and kept warm for reuse, in memory made by this process
+        - ``live_bytes``, ``live_blocks``: in blocks that this process references
+        - ``in_flight_bytes``: in blocks made by this process, carried by messages that are not received yet
+        - ``cached_bytes``: free and cached for reuse, in memory made by this process
         - ``session_cached_bytes``, ``cache_limit``: the same for all processes of the session together, and its limit
-          (``tree_cached_bytes`` is the former name of the first)
         - ``copied_bytes``: copied from private into shared memory on sending, since this process began
-        - ``segments``: made by this process; ``mappings`` and ``descriptors``: of shared memory, held by it
+        - ``segments``: made by this process; ``mappings`` and ``descriptors``: of shared memory, in this process
 
     Examples
     --------
@@ -39,14 +49,14 @@ def memory_stats() -> dict[str, int]:
     """
     raw = ffi.new("mpshm_stats *")
     lib.mpshm_get_stats(raw)
-    names = [name for name, _ in ffi.typeof("mpshm_stats").fields]
-    stats = {"copied_bytes": copied_bytes(0), **{name: int(getattr(raw, name)) for name in names}}
-    return {**stats, "tree_cached_bytes": stats["session_cached_bytes"]}
+    fields = [name for name, _ in ffi.typeof("mpshm_stats").fields]
+    counters = {name: int(getattr(raw, name)) for name in fields}
+    return _Counters(copied_bytes=copied_bytes(0), **counters)
 
 
 def empty_cache() -> None:
     """
-    Give memory that is free and kept for reuse back to the system.
+    Return free cached memory to the system.
 
     Mappings stay, so nothing becomes invalid.
 
@@ -61,37 +71,37 @@ def empty_cache() -> None:
 
 class Segment(NamedTuple):
     """
-    One segment of shared memory, as `list_segments` sees it.
+    Describe one segment of shared memory; `list_segments` returns them.
 
     Attributes
     ----------
-    tree : str
-        Which tree of processes it belongs to: 32 hexadecimal digits.
-    row : int
-        Its number in the tree.
+    session : str
+        The id of its session: 32 hexadecimal digits.
+    number : int
+        Its number in the session.
     strategy : str
         ``"file_descriptor"`` or ``"file_system"``.
     owner : int
-        The pid that allocates in it, 0 when it has died and others still use what it left.
+        The pid of the process that allocates in it, 0 if that has ended and others still use its blocks.
     age : float
         Seconds since it was made.
     live_blocks, live_bytes : int
-        In use, by whomever.
+        In use by any process.
     in_flight_bytes : int
-        Carried by messages that nobody has claimed yet.
+        Carried by messages that are not received yet.
     cached_bytes : int
-        Free and kept warm.
+        Free and cached for reuse.
     holders : tuple of int
-        The pids that hold something in it.
+        The pids of the processes that reference blocks in it.
 
     Examples
     --------
     >>> mp.Segment._fields[:4]
-    ('tree', 'row', 'strategy', 'owner')
+    ('session', 'number', 'strategy', 'owner')
     """
 
-    tree: str
-    row: int
+    session: str
+    number: int
     strategy: str
     owner: int
     age: float
@@ -101,17 +111,29 @@ class Segment(NamedTuple):
     cached_bytes: int
     holders: tuple[int, ...]
 
+    @property
+    def tree(self) -> str:
+        """The old name of `session`."""
+        warn_renamed("Segment.tree", "Segment.session")
+        return self.session
+
+    @property
+    def row(self) -> int:
+        """The old name of `number`."""
+        warn_renamed("Segment.row", "Segment.number")
+        return self.number
+
 
 def list_segments() -> list[Segment]:
     """
-    The segments of shared memory of every tree of this user's processes.
+    Return the segments of every session of this user's processes.
 
     ``python -m mp_all stat`` prints them.
 
     Returns
     -------
     list of Segment
-        Oldest tree first.
+        The oldest session first.
 
     Examples
     --------
@@ -121,23 +143,23 @@ def list_segments() -> list[Segment]:
     """
     room = 64
     while True:
-        rows = ffi.new("mpshm_info[]", room)
-        count = int(lib.mpshm_list(rows, room))
+        entries = ffi.new("mpshm_info[]", room)
+        count = int(lib.mpshm_list(entries, room))
         if count <= room:
             break
         room = count + 64
     return [
         Segment(
-            bytes(ffi.buffer(row.session)).hex(),
-            row.index,
-            strategy.NAMES.get(row.strategy, "?"),
-            row.owner_pid,
-            row.age_ns / 1e9,
-            row.live_blocks,
-            row.live_bytes,
-            row.in_flight_bytes,
-            row.cached_bytes,
-            tuple(row.holder_pids[0 : row.holders]),
+            bytes(ffi.buffer(entry.session)).hex(),
+            entry.index,
+            strategy.NAMES.get(entry.strategy, "?"),
+            entry.owner_pid,
+            entry.age_ns / 1e9,
+            entry.live_blocks,
+            entry.live_bytes,
+            entry.in_flight_bytes,
+            entry.cached_bytes,
+            tuple(entry.holder_pids[0 : entry.holders]),
         )
-        for row in rows[0:count]
+        for entry in entries[0:count]
     ]

@@ -1,7 +1,7 @@
-"""Sharing strategies: how shared memory is made and how another process meets it.
+"""Sharing strategies: how shared memory is made, and how another process attaches it.
 
-What a strategy does is in libshm, a file each (`object_memfd.c`, `object_named.c`); this module knows which of them the
-platform has and which one is in use.
+libshm implements them, a file each (`memfd_object.c`, `named_object.c`); this module lists those of the platform, and
+sets the current one, which the C library keeps.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import os
 import sys
 from collections.abc import Callable
 
-from mp_core._native import lib, set_strategy
+from mp_core import _native
+from mp_core._native import lib
 
 __all__ = [
     "CODES",
@@ -29,20 +30,20 @@ _ALL: tuple[str, ...] = ("file_descriptor", "file_system") if sys.platform == "l
 
 def _validated(name: str, source: str = "sharing strategy") -> str:
     if name not in _ALL:
-        raise ValueError(f"unknown {source} {name!r}; the valid ones here are {', '.join(map(repr, _ALL))}")
+        raise ValueError(f"unknown {source} {name!r}; this platform has {', '.join(map(repr, _ALL))}")
     return name
 
 
-_current = _validated(os.environ.get("MP_SHARING_STRATEGY", _ALL[0]), "value of MP_SHARING_STRATEGY,")
-set_strategy(CODES[_current])
+# The C library keeps the current strategy.
+_native.strategy(CODES[_validated(os.environ.get("MP_SHARING_STRATEGY", _ALL[0]), "value of MP_SHARING_STRATEGY,")])
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
     """
-    Choose how memory that is shared from now on is made; what is already shared or on its way keeps working.
+    Set how shared memory is made from now on; memory that exists or is in flight keeps working.
 
-    Children started after this inherit it. ``MP_SHARING_STRATEGY`` in the environment sets the initial one. Where torch
-    has been imported, it is set for torch's tensors too.
+    Children started after this inherit it. ``MP_SHARING_STRATEGY`` in the environment sets the initial strategy. If
+    torch is imported, the call sets torch's strategy too.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ def set_sharing_strategy(new_strategy: str) -> None:
     Raises
     ------
     ValueError
-        Another one; the message lists them.
+        There is no such strategy here; the message lists the strategies.
 
     Examples
     --------
@@ -60,27 +61,26 @@ def set_sharing_strategy(new_strategy: str) -> None:
     >>> mp.get_sharing_strategy()
     'file_system'
     """
-    global _current
-    _current = _validated(new_strategy)
-    set_strategy(CODES[_current])
+    name = _validated(new_strategy)
+    _native.strategy(CODES[name])
     for follower in _followers:
-        follower(_current)
+        follower(name)
 
 
 _followers: list[Callable[[str], None]] = []
 
 
 def followed_by(follower: Callable[[str], None]) -> None:
-    """Tell *follower* the strategy whenever it is set, and now if it is not the platform's default."""
+    """Call *follower* with the strategy whenever it is set, and now if it is not the platform's default."""
     if follower not in _followers:
         _followers.append(follower)
-    if _current != _ALL[0]:
-        follower(_current)
+    if get_sharing_strategy() != _ALL[0]:
+        follower(get_sharing_strategy())
 
 
 def get_sharing_strategy() -> str:
     """
-    The strategy by which memory is shared now.
+    Return the current sharing strategy.
 
     Returns
     -------
@@ -92,12 +92,12 @@ def get_sharing_strategy() -> str:
     >>> mp.get_sharing_strategy() in mp.get_all_sharing_strategies()
     True
     """
-    return _current
+    return NAMES[_native.strategy(None)]
 
 
 def get_all_sharing_strategies() -> set[str]:
     """
-    The strategies that this platform has.
+    Return the strategies of this platform.
 
     Returns
     -------

@@ -7,7 +7,7 @@ import weakref
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
-from mp_core import Claim
+from mp_core import LeaseReference
 from mp_cuda import driver, finalizer_queue
 from mp_cuda.errors import DriverError, ProducerGoneError, StaleHandleError
 from mp_cuda.exports import Export, exports
@@ -23,7 +23,7 @@ BLOCKING_SYNC, DISABLE_TIMING, INTERPROCESS = 1, 2, 4
 class _Destroy:
     """Destroy an event, then release the lease reference for it."""
 
-    def __init__(self, device: int, event: Any, reference: Claim | None) -> None:
+    def __init__(self, device: int, event: Any, reference: LeaseReference | None) -> None:
         self.device, self.event, self.reference = device, event, reference
         # An event of another process must outlive the streams here that wait for it.
         self.after_work = reference is not None
@@ -101,7 +101,7 @@ class Event:
                     self._adopt(driver.call("cuEventCreate", self._flags), self.device, None)
         return self._event
 
-    def _adopt(self, event: Any, device: int, reference: Claim | None) -> None:
+    def _adopt(self, event: Any, device: int, reference: LeaseReference | None) -> None:
         self._event, self.device = event, device
         self._task = _Destroy(device, event, reference)
         finalizer_queue.expect()

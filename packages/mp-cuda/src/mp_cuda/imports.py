@@ -12,7 +12,7 @@ import threading
 import weakref
 from typing import Any
 
-from mp_core import Claim, ReceiveError, claim_lease
+from mp_core import LeaseReference, ReceiveError, receive_lease
 from mp_cuda import at_exit, driver, finalizer_queue, ipc_events, transports
 from mp_cuda.errors import DriverError, MpCudaError, ProducerGoneError, StaleHandleError
 from mp_cuda.process import Process
@@ -64,7 +64,7 @@ class _Close:
 
     after_work = True
 
-    def __init__(self, mapping: Mapping, references: list[Claim]) -> None:
+    def __init__(self, mapping: Mapping, references: list[LeaseReference]) -> None:
         self.device, self.mapping, self.references = mapping.device, mapping, references
 
     def run(self) -> None:
@@ -87,7 +87,7 @@ class Received:
     __slots__ = ("__weakref__", "_task", "event", "mapping", "memory", "reference")
 
     def __init__(
-        self, mapping: Mapping, memory: Memory, references: list[Claim], event: ipc_events.ImportedEvent | None
+        self, mapping: Mapping, memory: Memory, references: list[LeaseReference], event: ipc_events.ImportedEvent | None
     ) -> None:
         # The mapping may have been opened for an earlier message; the reference is to this message's lease.
         self.mapping, self.memory, self.reference, self.event = mapping, memory, references[0], event
@@ -113,14 +113,14 @@ class Received:
             put(task)
 
 
-def receive_reference(offers: tuple[bytes, ...]) -> Claim:
+def receive_reference(offers: tuple[bytes, ...]) -> LeaseReference:
     """
     Receive one of a message's lease references. `StaleHandleError` if all were received or revoked.
     """
     problem: Exception | None = None
     for offer in offers:
         try:
-            return claim_lease(offer)
+            return receive_lease(offer)
         except ReceiveError as error:
             if error.errno != errno.ESTALE:
                 raise

@@ -41,7 +41,7 @@ def init_reductions() -> None:
             register(kind)
     if not any(isinstance(finder, _Watch) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Watch())
-    _children.enlist("mp_cuda")
+    _children.register("mp_cuda")
 
 
 def register(*kinds: str) -> tuple[str, ...]:

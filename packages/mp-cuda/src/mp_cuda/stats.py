@@ -35,7 +35,7 @@ def ipc_stats() -> dict[str, int]:
     return {
         "live_sends": len(sent),
         "live_bytes": sum(export.nbytes for export in sent),
-        "claims": sum(export.lease.claims for export in sent),
+        "claims": sum(export.lease.references for export in sent),
         "mappings": len(mappings),
         "imported_events": imported,
         "pool_events": made,

@@ -1,22 +1,22 @@
-"""The reducer of `np.ndarray`: what becomes of an array that is sent, and of one that arrives.
+"""The reducer of `np.ndarray`: how an array is pickled for a message, and rebuilt from it.
 
-Note [The ways of an array]
+Note [How an array is sent]
 ---------------------------
-    the message goes by value   --> by pickle, as NumPy does it (mp_core/by_value.py)
-    holds Python objects        --> by pickle, as NumPy does it
-    lives in a Block            --> the Block travels; both sides see one memory           0 copies
-    was born in shared memory   --> as above, with the Block that its address lies in      0 copies
-    private, small              --> in the message (inline.py)                            as cheap as the pipe
-    private, larger             --> into a new Block, by the sender                        1 copy
+    the message goes by value     --> by pickle, as NumPy does it (mp_core/by_value.py)
+    contains Python objects       --> by pickle, as NumPy does it
+    lives in a Block              --> the Block is sent; both sides have the same memory     0 copies
+    allocated in shared memory    --> as above, with the Block at its address                0 copies
+    private, small                --> in the message (inline.py)                             as cheap as the pipe
+    private, larger               --> into a new Block, by the sender                        1 copy
 
-A Block is pickled as an object of its own, so two views of one base in one message meet in pickle's memo and
-stand on one Block again when they arrive.
+A Block is pickled as an object of its own, so pickle's memo finds it again for a second view of the same base in one
+message, and both views have one Block when they arrive.
 
 Note [The fast path]
 --------------------
 Nearly every array that is sent is C-contiguous, aligned, writable and of one of the dtypes that are a single object
 per process, with a character of its own ('d', 'i', '?'). That character and the shape describe such an array
-completely, and it takes the same ways in C (`native/fast_path.c`), which makes a message with a thousand small arrays
+completely, so C code reduces it by the same rules (`native/fast_path.c`), and a message with a thousand small arrays is
 cheap. A dtype that only equals one of them (it may have metadata, which NumPy's == ignores) does not take the fast
 path. All other arrays, and all errors, come to `reduce_ndarray` here.
 """
@@ -29,14 +29,14 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _children, _many, _pickling, _reducers
+from mp_core import _children, _fan_out, _pickling, _reducers
 from mp_core._native import by_value
 from mp_core.block import Block, Copied, allocate
 from mp_core.stats import add_copied_bytes
-from mp_reductions import _native, buffers, inline, repeated, tensors
+from mp_reductions import _native, buffers, inline, repeated_copy, tensors
+from mp_reductions.exhaustion import warn_once
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
-from mp_reductions.running_out import warn_once
 from mp_reductions.sharing import address_of, find_block
 from mp_reductions.subclass import choose_reducer
 
@@ -45,7 +45,7 @@ __all__ = ["init_reductions", "rebuild_ndarray", "reduce_ndarray"]
 
 def init_reductions() -> None:
     """
-    Send every `numpy.ndarray` through shared memory from now on, in this process and in children started after.
+    Send every `numpy.ndarray` through shared memory, in this process and in children started from now on.
 
     ``import mp_all`` calls it. Calling it again does nothing.
 
@@ -58,11 +58,11 @@ def init_reductions() -> None:
     _reducers.of_subclasses(np.ndarray, choose_reducer)
     _pickling.take_buffers(buffers.take)
     _reducers.when_registered("torch", tensors.stand_before)
-    _children.enlist("mp_reductions", about="numpy")
+    _children.register("mp_reductions", about="numpy")
 
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
-    """The pickle of an array; see Note [The ways of an array]."""
+    """Reduce an array; see Note [How an array is sent]."""
     if by_value():
         return a.__reduce_ex__(inline.AS_NUMPY)
     block = find_block(a)
@@ -77,19 +77,19 @@ def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
 
 
 def _moved(a: np.ndarray[Any, Any]) -> Any:
-    """The pickle of a private array through a new Block."""
+    """Reduce a private array by a copy in a new Block."""
     packed = pack(a)
     try:
         block = allocate(packed.data.nbytes, zeroed=False)
     except (MemoryError, OSError) as error:
-        # Delivered all the same: a message that is late is better than one that is lost.
+        # Deliver it all the same: a slow message is better than a lost one.
         warn_once(a.nbytes, error)
         return inline.reduce_inline(a)
     _frombuffer(block, np.uint8)[:] = packed.data
     add_copied_bytes(packed.data.nbytes)
     copied = Copied(block)
-    if a.nbytes >= repeated.LARGE:
-        repeated.notice(a, copied.handle)
+    if a.nbytes >= repeated_copy.LARGE:
+        repeated_copy.notice(a, copied.handle)
     return _reduced(copied, a, packed.offset, packed.strides)
 
 
@@ -106,7 +106,7 @@ def _reduced(
     )
 
 
-# NumPy takes anything with the buffer protocol; its type hints list a few.
+# NumPy takes any object with the buffer protocol; its type hints list a few.
 _ndarray: Any = np.ndarray
 _frombuffer: Any = np.frombuffer
 
@@ -119,8 +119,8 @@ def rebuild_ndarray(
     strides: tuple[int, ...] | None,
     writeable: bool,
 ) -> np.ndarray[Any, Any]:
-    """An array over *block*. A handle that reaches beyond the block is a `ValueError` or a `TypeError`."""
-    # Bytes in private memory are what became of a copy that this process cannot share.
+    """Rebuild an array over *block*. A handle that reaches beyond the block is a `ValueError` or a `TypeError`."""
+    # A bytearray is a private copy, made because this process cannot share the block.
     if not isinstance(block, Block | bytearray):
         raise ValueError(f"the handle of an array is damaged: a Block was expected, not {type(block).__name__}")
     dtype = np.dtype(dtype)
@@ -144,25 +144,25 @@ _BUILT_IN: dict[str, np.dtype[Any]] = {
     if not np.dtype(char).hasobject and np.dtype(char).itemsize and np.dtype(char) is np.dtype(char)
 }
 
-_native.setup(_BUILT_IN, reduce_ndarray, repeated.notice, repeated.LARGE)
+_native.setup(_BUILT_IN, reduce_ndarray, repeated_copy.notice, repeated_copy.LARGE)
 
 
 # ---- one pickle for several receivers --------------------------------------------------------------------------------
 
 
-def _to_many(a: np.ndarray[Any, Any]) -> _many.Travels:
-    """How *a* may be pickled for several receivers, to each of which a private array is its own."""
+def _to_many(a: np.ndarray[Any, Any]) -> _fan_out.FanOutMode:
+    """Return how *a* may be pickled for several receivers, each of which gets its own copy of a private array."""
     if a.dtype.hasobject:
-        return "by claims"
+        return "by reference"
     if find_block(a) is not None:
-        return "alone" if _was_born(a) else "by claims"
+        return "per receiver" if _has_no_block_object(a) else "by reference"
     if a.nbytes <= inline.get_inline_limit():
-        return "by claims"
-    return "by buffer" if _BUILT_IN.get(a.dtype.char) is a.dtype and a.flags.forc else "alone"
+        return "by reference"
+    return "out of band" if _BUILT_IN.get(a.dtype.char) is a.dtype and a.flags.forc else "per receiver"
 
 
-def _was_born(a: np.ndarray[Any, Any]) -> bool:
-    """Is the shared array *a* known by its address alone? Then the fast path makes a handle and no Block."""
+def _has_no_block_object(a: np.ndarray[Any, Any]) -> bool:
+    """Return whether only its address leads to the Block of *a*. Then the fast path sends a handle without a Block."""
     base: Any = a.base
     while isinstance(base, np.ndarray):
         base = base.base
@@ -170,5 +170,5 @@ def _was_born(a: np.ndarray[Any, Any]) -> bool:
 
 
 for _reducer in (_native.reduce_array, reduce_ndarray):
-    _many.declare(_reducer, _to_many)
-_many.declare(reduce_memmap, lambda a: "by claims")
+    _fan_out.declare(_reducer, _to_many)
+_fan_out.declare(reduce_memmap, lambda a: "by reference")

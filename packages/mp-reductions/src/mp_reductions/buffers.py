@@ -1,7 +1,7 @@
-"""Memory that objects offer to pickle (`PickleBuffer`) travels like arrays do: shared if it is, copied once if not.
+"""Buffers that objects offer to pickle (`PickleBuffer`): sent as arrays are, shared if possible, else copied once.
 
-That is what Arrow tables are made of, the text columns of pandas, and classes whose ``__reduce_ex__(5)`` says so. What
-NumPy offers itself never comes here: arrays have a reducer.
+Arrow tables, the text columns of pandas, and classes whose ``__reduce_ex__(5)`` returns buffers use them. NumPy's own
+buffers never come here: arrays have a reducer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from mp_core.block import Block, Copied, allocate, block_at
 from mp_core.stats import add_copied_bytes
 from mp_reductions import inline
-from mp_reductions.running_out import warn_once
+from mp_reductions.exhaustion import warn_once
 from mp_reductions.sharing import address_of
 
 __all__ = ["take"]
@@ -23,11 +23,11 @@ Place = tuple[Block | Copied, int, int, bool]
 
 
 def take(buffer: PickleBuffer) -> Place | None:
-    """Where the bytes of *buffer* lie in shared memory now, as `mp_core._pickling` wants it; None for a small one."""
+    """Put *buffer* into shared memory and return its place for `mp_core._pickling`; None for a small buffer."""
     try:
         raw = buffer.raw()
     except BufferError:
-        return None  # not contiguous: the pickler says so
+        return None  # not contiguous: the pickler raises
     nbytes = raw.nbytes
     if nbytes == 0:
         return None

@@ -1,10 +1,10 @@
-"""Small private arrays travel in the message itself: there a copy through the pipe costs less than a block.
+"""Inline arrays: small private arrays in the message itself, where a copy through the pipe costs less than a block.
 
-The limit is one for the whole message. A single array of up to 32 KiB is as fast either way, and in the message it
-needs no manager. Many of them are not, because a pipe holds 64 KiB and its two ends wait for each other beyond that.
-So arrays go into the message until it has 32 KiB of them, and those that come after through shared memory.
-`benchmarks/bench_inline.py` measures both; the environment variable ``MP_INLINE_BYTES`` or `set_inline_limit` move
-it.
+The limit is for the whole message. A single array of up to 32 KiB is as fast either way, and inline it needs no
+manager. Many of them are slower inline, because a pipe holds 64 KiB and its two ends wait for each other beyond that.
+So arrays go into the message until it has 32 KiB of them, and later ones through shared memory.
+`benchmarks/bench_inline.py` measures both; the environment variable ``MP_INLINE_BYTES`` and `set_inline_limit` change
+the limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from mp_reductions.layout import pack
 __all__ = ["get_inline_limit", "has_room", "rebuild_inline", "reduce_inline", "set_inline_limit"]
 
 DEFAULT_LIMIT = 32 * 1024
-# The protocol in which NumPy pickles an array into any pickle: that of 5 needs a pickler of 5.
+# The protocol by which NumPy pickles an array into a pickle of any protocol; 5 would need a pickler of protocol 5.
 AS_NUMPY = 4
 
 
@@ -48,14 +48,14 @@ _native.set_inline_limit(_initial())
 
 def get_inline_limit() -> int:
     """
-    How many bytes of private arrays travel in a message itself.
+    Return how many bytes of private arrays travel in a message itself.
 
-    What is larger, or comes after, goes through shared memory. Arrays of up to 256 bytes are too small to be counted.
+    Larger arrays, and those beyond the limit, go through shared memory. Arrays of up to 256 bytes do not count.
 
     Returns
     -------
     int
-        Bytes for each message, 32 KiB if not set.
+        Bytes per message, 32 KiB if not set.
 
     Examples
     --------
@@ -69,19 +69,19 @@ def set_inline_limit(nbytes: int) -> None:
     """
     Set how many bytes of private arrays travel in a message itself, for this process.
 
-    ``MP_INLINE_BYTES`` in the environment sets it for a program that is left unchanged.
+    ``MP_INLINE_BYTES`` in the environment sets it without a change of the program.
 
     Parameters
     ----------
     nbytes : int
-        Bytes for each message; 0 sends every private array through shared memory.
+        Bytes per message; 0 sends every private array through shared memory.
 
     Raises
     ------
     ValueError
-        A negative number.
+        The number is negative.
     TypeError
-        No integer.
+        The number is not an integer.
 
     Examples
     --------
@@ -95,17 +95,17 @@ def set_inline_limit(nbytes: int) -> None:
 
 
 def has_room(nbytes: int) -> bool:
-    """May a private array of *nbytes* bytes travel in the message of this thread? If so, it is counted."""
+    """Return whether a private array of *nbytes* bytes fits in the message of this thread, and count it if so."""
     return _native.has_room(nbytes)
 
 
 def portable_dtype(dtype: np.dtype[Any]) -> Any:
-    """What stands for *dtype* in a pickle: its short string where that says all, otherwise the dtype."""
+    """Return *dtype* for a pickle: its short string if that is complete, otherwise the dtype."""
     return dtype.str if dtype.isbuiltin == 1 else dtype
 
 
 def reduce_inline(a: np.ndarray[Any, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The pickle of an array that is not plain, by value, its strides and its read-only flag included."""
+    """Reduce an array by value, with its strides and its read-only flag; arrays on the fast path do not come here."""
     packed = pack(a)
     return rebuild_inline, (
         packed.data.tobytes(),
@@ -125,7 +125,7 @@ def rebuild_inline(
     strides: tuple[int, ...] | None,
     writeable: bool,
 ) -> np.ndarray[Any, Any]:
-    """The array of a pickle made by `reduce_inline`; its memory is its own."""
+    """Rebuild an array from a pickle of `reduce_inline`; it owns its memory."""
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         raise ValueError("the message of an array is damaged: Python objects do not travel as bytes")

@@ -1,4 +1,4 @@
-"""How an array lies in memory, and how its own bytes are packed without changing what it looks like.
+"""Memory layout of arrays: which bytes belong to an array, and how to pack them without changing its strides.
 
 Note [Which bytes are an array's own]
 -------------------------------------
@@ -7,10 +7,10 @@ Note [Which bytes are an array's own]
     view    base[5:9]                       f g h i: 4 elements over a span of 4
     view    broadcast_to(base[0], (1000,))  a: 1000 elements over a span of 1
 
-The *span* is what lies between the first and the last byte that the array can reach. A span that is no longer than the
-array has bytes goes as it is, strides untouched: that covers every order, negative and zero strides, and overlapping
-windows. A longer one has gaps, which are somebody else's bytes; it is squeezed. Squeezing keeps the order of the axes
-in memory, the sign of each stride, and zero strides.
+The *span* is the memory from the first to the last byte that the array can reach. A span no longer than the array's
+bytes is sent as it is, with the same strides: that covers every order, negative and zero strides, and overlapping
+windows. A longer span has gaps with foreign bytes; it is squeezed. Squeezing keeps the order of the axes in memory, the
+sign of each stride, and zero strides.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ __all__ = ["Packed", "pack", "span"]
 
 
 class Packed(NamedTuple):
-    """An array's own bytes and how to see the array in them."""
+    """An array's own bytes, and the layout of the array in them."""
 
     data: np.ndarray[Any, Any]
-    """One-dimensional and contiguous, `np.uint8`: the bytes that have to travel."""
+    """The bytes to send: one-dimensional and contiguous, `np.uint8`."""
     offset: int
-    """Where element (0, 0, …) begins in `data`."""
+    """The place of element (0, 0, …) in `data`."""
     strides: tuple[int, ...]
 
 
 def span(a: np.ndarray[Any, Any]) -> tuple[int, int]:
-    """The bytes that *a* reaches, as (first, end) relative to its element (0, 0, …)."""
+    """Return the bytes that *a* reaches, as (first, end) relative to its element (0, 0, …)."""
     first, end = 0, a.itemsize
     for length, stride in zip(a.shape, a.strides, strict=True):
         if length == 0:
@@ -46,8 +46,8 @@ def span(a: np.ndarray[Any, Any]) -> tuple[int, int]:
 
 
 def pack(a: np.ndarray[Any, Any]) -> Packed:
-    """The bytes of *a* that have to travel: a view when they lie together, a copy when there are gaps."""
-    if a.flags.c_contiguous:  # the common case; also what has no elements
+    """Return the bytes of *a* to send: a view if they are contiguous, a copy if there are gaps."""
+    if a.flags.c_contiguous:  # the common case, and arrays without elements
         return Packed(a.reshape(-1).view(np.uint8) if a.nbytes else _NOTHING, 0, a.strides)
     first, end = span(a)
     if end - first <= a.nbytes:
@@ -71,7 +71,7 @@ _NOTHING = np.empty(0, np.uint8)
 
 
 class _Bytes:
-    """What `np.asarray` needs to see raw memory: an address and who keeps it alive."""
+    """Raw memory for `np.asarray`: an address and the owner that keeps it alive."""
 
     def __init__(self, address: int, nbytes: int, owner: object) -> None:
         self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (address, True)}

@@ -1,7 +1,7 @@
-"""Memory-mapped files are opened again by their path: nothing is copied, and both sides have the one file.
+"""Memory-mapped files: the receiver opens the file by its path, so nothing is copied and both sides map one file.
 
-What only looks like one travels as the data that it is: the result of arithmetic on a memmap (its memory is private), a
-map of mode "c" (its changes are private), and one whose file has no path.
+Some memmaps are sent as data: the result of arithmetic on a memmap (its memory is private), a map of mode "c" (its
+changes are private), and a map of a file without a path.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ __all__ = ["rebuild_memmap", "reduce_memmap"]
 
 
 def reduce_memmap(a: np.memmap[Any, Any]) -> Any:
-    """The pickle of a memmap: where its bytes lie in which file."""
+    """Reduce a memmap to its file and the place of its bytes there."""
     if _native.by_value():
         return a.__reduce_ex__(AS_NUMPY)
     mapped: mmap.mmap | None = getattr(a, "_mmap", None)
-    # NumPy gives every view the path, mode and offset of the map that it was made from.
+    # NumPy gives every view the path, mode and offset of the original map.
     if mapped is None or a.filename is None or a.mode == "c" or a.size == 0:
         return a.__reduce__()
     in_file = a.offset - a.offset % mmap.ALLOCATIONGRANULARITY
@@ -48,12 +48,12 @@ def rebuild_memmap(
     strides: tuple[int, ...],
     writeable: bool,
 ) -> np.memmap[Any, Any]:
-    """The map of a pickle made by `reduce_memmap`. `FileNotFoundError` when the file has gone."""
+    """Rebuild a memmap from a pickle of `reduce_memmap`; `FileNotFoundError` if the file is gone."""
     try:
         whole = np.memmap(path, np.uint8, mode, offset, (nbytes,))
     except FileNotFoundError:
         raise FileNotFoundError(
-            f"a memory-mapped array came, but its file has gone: {path}; it must stay until the array has been received"
+            f"a memory-mapped array came, but its file is gone: {path}; keep the file until the array is received"
         ) from None
     make: Callable[..., Any] = np.ndarray.__new__
     a: np.memmap[Any, Any] = make(np.memmap, shape, dtype, whole, start, strides)

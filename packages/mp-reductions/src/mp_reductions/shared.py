@@ -1,8 +1,8 @@
-"""Arrays made in shared memory, with NumPy's own signatures.
+"""Constructors of shared arrays, with NumPy's own signatures.
 
-Each function returns a plain `np.ndarray` that lives in shared memory: it can be sent to other processes without a
-copy, and all of them see each other's writes. Each raises `MemoryError`, with the sizes and the remedy, when there is
-no room, and `TypeError` for a dtype that holds Python objects.
+Each function returns an `np.ndarray` in shared memory: you can send it to other processes without a copy, and all of
+them see each other's writes. Each raises `MemoryError`, with the sizes and the remedy, if less memory is available, and
+`TypeError` for a dtype with Python objects.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 
 from mp_core.block import Block, allocate
-from mp_reductions.likes import Array, Shape, check_device, empty_like, filled, full_like, ones_like, zeros_like
+from mp_reductions.like_constructors import (
+    Array,
+    Shape,
+    check_device,
+    empty_like,
+    filled,
+    full_like,
+    ones_like,
+    zeros_like,
+)
 from mp_reductions.sharing import REMEDY, array_over, shared_like
 
 __all__ = [
@@ -38,7 +47,7 @@ def _make(shape: Shape, dtype: Any, order: Literal["C", "F"], device: str | None
     dtype = np.dtype(dtype)
     if dtype.hasobject:
         raise TypeError(
-            f"an array of dtype {dtype} holds references to Python objects, which cannot be shared; {REMEDY}"
+            f"an array of dtype {dtype} contains references to Python objects, which cannot be shared; {REMEDY}"
         )
     dims = (operator.index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(operator.index, shape))
     if any(n < 0 for n in dims):
@@ -52,39 +61,39 @@ def empty(
     shape: Shape, dtype: Any = float, order: Literal["C", "F"] = "C", *, device: str | None = None, like: None = None
 ) -> Array:
     """
-    A new shared array of the given shape and type, its entries not set.
+    Return a new, uninitialised shared array of the given shape and type.
 
     Parameters
     ----------
     shape : int or sequence of int
-        Lengths of the axes; one int for a single axis.
+        The lengths of the axes; an int for a single axis.
     dtype : data type, default float64
-        What an element is; without Python objects.
+        The type of an element; without Python objects.
     order : {"C", "F"}, default "C"
         Row by row, or column by column.
     device : {None, "cpu"}
-        For the array API; nothing else is possible.
+        For the array API; no other value is possible.
     like : None
-        For NumPy's signature; nothing else is possible.
+        For NumPy's signature; no other value is possible.
 
     Returns
     -------
     numpy.ndarray of shape *shape*
-        In shared memory. A process to which it is sent has the same memory, without a copy.
+        In shared memory. A process that receives it has the same memory, without a copy.
 
     Raises
     ------
     MemoryError
-        There is no room; the message has the sizes and what to do.
+        Less memory is available; the message has the sizes and what to do.
     TypeError
-        *dtype* holds Python objects, or *like* is given.
+        *dtype* contains Python objects, or *like* is given.
     ValueError
-        A negative length, or another device.
+        A length is negative, or *device* is another.
 
     See Also
     --------
-    zeros : the same, filled with zeros, which costs nothing until it is touched.
-    numpy.empty : the private one, with the same signature.
+    zeros : the same, filled with zeros, which use no memory until they are touched.
+    numpy.empty : its private counterpart, with the same signature.
 
     Examples
     --------
@@ -98,45 +107,44 @@ def zeros(
     shape: Shape, dtype: Any = float, order: Literal["C", "F"] = "C", *, device: str | None = None, like: None = None
 ) -> Array:
     """
-    A new shared array of the given shape and type, filled with zeros.
+    Return a new shared array of the given shape and type, filled with zeros.
 
-    Under ``file_descriptor`` it is as lazy as `numpy.zeros`: 10 GB cost nothing until they are touched. Under
+    Under ``file_descriptor`` it is as lazy as `numpy.zeros`: 10 GB use no memory until they are touched. Under
     ``file_system`` the bytes are reserved at once.
 
     Parameters
     ----------
     shape : int or sequence of int
-        Lengths of the axes; one int for a single axis.
+        The lengths of the axes; an int for a single axis.
     dtype : data type, default float64
-        What an element is; without Python objects.
+        The type of an element; without Python objects.
     order : {"C", "F"}, default "C"
         Row by row, or column by column.
     device : {None, "cpu"}
-        For the array API; nothing else is possible.
+        For the array API; no other value is possible.
     like : None
-        For NumPy's signature; nothing else is possible.
+        For NumPy's signature; no other value is possible.
 
     Returns
     -------
     numpy.ndarray of shape *shape*
-        A plain array in shared memory. Put it on a queue, or give it to a process: the receiver has the same memory,
-        no byte is copied, and each side sees what the other writes. The memory is given back when the last process has
-        dropped it.
+        In shared memory. Put it on a queue, or pass it to a process: the receiver has the same memory, no byte is
+        copied, and each side sees the other's writes. The memory is freed when the last process has dropped it.
 
     Raises
     ------
     MemoryError
-        There is no room; the message has the sizes and what to do.
+        Less memory is available; the message has the sizes and what to do.
     TypeError
-        *dtype* holds Python objects, or *like* is given.
+        *dtype* contains Python objects, or *like* is given.
     ValueError
-        A negative length, or another device.
+        A length is negative, or *device* is another.
 
     See Also
     --------
-    share_memory : a shared copy of an array that exists.
-    shared_allocator : what NumPy itself makes, made in shared memory.
-    numpy.zeros : the private one, with the same signature.
+    share_memory : a shared copy of an existing array.
+    shared_allocator : arrays that NumPy itself makes, in shared memory.
+    numpy.zeros : its private counterpart, with the same signature.
 
     Examples
     --------
@@ -144,7 +152,7 @@ def zeros(
     >>> mp.is_shared(a)
     True
 
-    Another process writes into it, and it is seen here:
+    This process sees the writes of another:
 
     >>> process = mp.Process(target=np.copyto, args=(a, 7))
     >>> process.start()
@@ -164,14 +172,14 @@ def ones(
     like: None = None,
 ) -> Array:
     """
-    A new shared array of the given shape and type, filled with ones.
+    Return a new shared array of the given shape and type, filled with ones.
 
     Parameters
     ----------
     shape : int or sequence of int
-        Lengths of the axes; one int for a single axis.
+        The lengths of the axes; an int for a single axis.
     dtype : data type, default float64
-        What an element is; without Python objects.
+        The type of an element; without Python objects.
     order, device, like
         As for `zeros`.
 
@@ -203,16 +211,16 @@ def full(
     like: None = None,
 ) -> Array:
     """
-    A new shared array of the given shape, filled with one value.
+    Return a new shared array of the given shape, filled with one value.
 
     Parameters
     ----------
     shape : int or sequence of int
-        Lengths of the axes; one int for a single axis.
+        The lengths of the axes; an int for a single axis.
     fill_value : scalar or array_like
-        What every entry is; it is broadcast to *shape*.
+        The value of every element; it is broadcast to *shape*.
     dtype : data type, default that of *fill_value*
-        What an element is; without Python objects.
+        The type of an element; without Python objects.
     order, device, like
         As for `zeros`.
 
@@ -246,24 +254,24 @@ def array(
     like: None = None,
 ) -> Array:
     """
-    A new shared array with the values of *object*: always a copy, and never a subclass.
+    Return a new shared array with the values of *object*: always a copy, and never a subclass.
 
     Parameters
     ----------
     object : array_like
-        Its values.
+        The values.
     dtype : data type, default that of *object*
-        What an element is; without Python objects.
+        The type of an element; without Python objects.
     copy : True
-        `share_memory` is the one that copies only when it has to.
+        Always a copy; `share_memory` copies only if it has to.
     order : {"K", "A", "C", "F"}, default "K"
-        How the copy lies in memory; "K" is as *object* does.
+        The memory order of the copy; "K" is that of *object*.
     subok : False
-        For NumPy's signature; nothing else is possible.
+        For NumPy's signature; no other value is possible.
     ndmin : int, default 0
-        The least number of axes; axes of length 1 are put in front.
+        The least number of axes; axes of length 1 are inserted in front.
     like : None
-        For NumPy's signature; nothing else is possible.
+        For NumPy's signature; no other value is possible.
 
     Returns
     -------
@@ -273,9 +281,9 @@ def array(
     Raises
     ------
     MemoryError
-        There is no room; the message has the sizes and what to do.
+        Less memory is available; the message has the sizes and what to do.
     TypeError
-        It would hold Python objects, or *subok* or *like* is given.
+        The result would contain Python objects, or *subok* or *like* is given.
     ValueError
         *copy* is False.
 
@@ -285,7 +293,7 @@ def array(
     [1, 2, 3]
     """
     if not copy:
-        raise ValueError("shared.array always makes a copy; mp_reductions.share_memory copies only when it has to")
+        raise ValueError("shared.array always makes a copy; mp_reductions.share_memory copies only if it has to")
     if subok or like is not None:
         raise TypeError("shared arrays are plain np.ndarray: `subok` must be False and `like` None")
     source = np.array(object, dtype, copy=None if _NUMPY2 else False, order=order, ndmin=ndmin)
@@ -296,20 +304,20 @@ def array(
 
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0, *, like: None = None) -> Array:
     """
-    A shared array with one axis, of the items of a buffer.
+    Return a one-dimensional shared array of the items of a buffer.
 
     Parameters
     ----------
     buffer : Block or buffer
-        A `Block` is viewed where it is. Any other buffer is private, so its items are copied into shared memory.
+        A `Block` is viewed in place. Any other buffer is private, so its items are copied into shared memory.
     dtype : data type, default float64
-        What an item is.
+        The type of an item.
     count : int, default -1
-        How many items; -1 is all there are.
+        The number of items; -1 is all of them.
     offset : int, default 0
-        Where the first one begins, in bytes.
+        The place of the first item, in bytes.
     like : None
-        For NumPy's signature; nothing else is possible.
+        For NumPy's signature; no other value is possible.
 
     Returns
     -------
@@ -319,11 +327,11 @@ def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0
     Raises
     ------
     MemoryError
-        There is no room for the copy.
+        Less memory is available than the copy needs.
     TypeError
-        *dtype* holds Python objects, or *like* is given.
+        *dtype* contains Python objects, or *like* is given.
     ValueError
-        The buffer is smaller than asked for, or no whole number of items.
+        The buffer is too small, or not a whole number of items.
 
     Examples
     --------

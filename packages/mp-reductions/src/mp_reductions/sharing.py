@@ -1,4 +1,4 @@
-"""Is an array shared, and make it so: a question, a copy, a move."""
+"""Shared arrays: whether an array is shared, a shared copy, and a move into shared memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mp_core.block import Block, allocate, block_at
-from mp_reductions import _native, born
+from mp_reductions import _native, allocator_scope
 from mp_reductions.layout import span
 
 __all__ = [
@@ -25,7 +25,7 @@ __all__ = [
 
 
 def find_block(a: np.ndarray[Any, Any]) -> Block | None:
-    """The Block that *a* lives in, through however many views and memoryviews, or None."""
+    """Return the Block that contains *a*, behind any number of views and memoryviews, or None."""
     base: Any = a.base
     owner = a
     while base is not None:
@@ -42,24 +42,25 @@ def find_block(a: np.ndarray[Any, Any]) -> Block | None:
             return None
         else:
             return _block_around(a)
-    # What holds Python objects is pickled, wherever it was born.
-    return born.block_of(owner) if born.ever and not (a.dtype.hasobject or owner.dtype.hasobject) else None
+    # Arrays of Python objects are pickled, even in shared memory.
+    objects = a.dtype.hasobject or owner.dtype.hasobject
+    return allocator_scope.block_of(owner) if allocator_scope.ever and not objects else None
 
 
 def _block_around(a: np.ndarray[Any, Any]) -> Block | None:
-    """The Block of an array whose base is somebody else's object over one of ours, as of ``tensor.numpy()``."""
+    """Return the Block of an array whose base is a foreign object over a block, as of ``tensor.numpy()``."""
     first, end = span(a)
     address = address_of(a) + first
     block = block_at(address) if end > first and not a.dtype.hasobject else None
     return block if block is not None and address - first + end <= block._address + block.nbytes else None
 
 
-# What `as_strided` (and so `sliding_window_view`) puts between a view and its base.
+# The type of the object that `as_strided` (and so `sliding_window_view`) puts between a view and its base.
 _STRIDED: type = type(np.lib.stride_tricks.as_strided(np.empty(0)).base)
 
 
 def address_of(memory: np.ndarray[Any, Any] | Block) -> int:
-    """Where the first element of an array, or the first byte of a block, lies in this process."""
+    """Return the address in this process of the first element of an array, or the first byte of a block."""
     if isinstance(memory, Block):
         return memory._address
     address: int = memory.__array_interface__["data"][0]
@@ -74,31 +75,31 @@ def array_over(
     strides: tuple[int, ...] | None = None,
     order: Literal["C", "F"] = "C",
 ) -> np.ndarray[Any, Any]:
-    """An array that sees the bytes of *block*; what reaches beyond them is a `ValueError` or a `TypeError`."""
-    # np.ndarray checks shape, offset and strides. Its stub knows no buffers but the built-in ones.
+    """Return an array over the bytes of *block*; reaching beyond them is a `ValueError` or a `TypeError`."""
+    # np.ndarray checks shape, offset and strides. Its type stub knows the built-in buffers only.
     buffer: Any = block
     return np.ndarray(shape, dtype, buffer, offset, strides, order)
 
 
 def is_shared(a: np.ndarray[Any, Any]) -> bool:
     """
-    Does an array live in shared memory, so that sending it copies nothing and both sides see each other's writes?
+    Return whether an array lives in shared memory, so that sending it copies nothing and both sides see all writes.
 
     Parameters
     ----------
     a : numpy.ndarray
-        The array in question.
+        An array.
 
     Returns
     -------
     bool
-        True for what `shared.zeros` and its family and `share_memory` return, for arrays received through shared
-        memory or born in it (`shared_allocator`), and for views of all these.
+        True for the results of `shared.zeros` and its siblings and of `share_memory`, for arrays received through
+        shared memory or allocated in it (`shared_allocator`), and for views of all these.
 
     Raises
     ------
     TypeError
-        *a* is no array.
+        *a* is not an array.
 
     Examples
     --------
@@ -110,7 +111,7 @@ def is_shared(a: np.ndarray[Any, Any]) -> bool:
 
 def share_memory(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """
-    The array itself when it lives in shared memory already, otherwise a shared copy.
+    Return the array itself if it lives in shared memory already, otherwise a shared copy.
 
     It is to `shared.array` what `numpy.asarray` is to `numpy.array`.
 
@@ -122,14 +123,14 @@ def share_memory(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     Returns
     -------
     numpy.ndarray
-        *a*, or a copy of its shape and dtype that lies in memory in the same order.
+        *a*, or a copy with its shape, dtype and memory order.
 
     Raises
     ------
     MemoryError
-        There is no room for the copy; the message has the sizes and what to do.
+        Less memory is available than the copy needs; the message has the sizes and what to do.
     TypeError
-        *a* is no array, or holds Python objects.
+        *a* is not an array, or contains Python objects.
 
     See Also
     --------
@@ -152,13 +153,13 @@ def share_memory_(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """
     Move the data of an array into shared memory, in place.
 
-    It follows the rules of ``ndarray.resize(refcheck=True)``: *a* owns its data and nothing else refers to it, since a
-    view or a memoryview would be left behind on the old memory. An array that is already shared is left alone.
+    It follows the rules of ``ndarray.resize(refcheck=True)``: *a* owns its data and no other object refers to it, since
+    a view or a memoryview would stay on the old memory. An array that is already shared does not change.
 
     Parameters
     ----------
     a : numpy.ndarray
-        A plain array that one variable refers to.
+        An array, not of a subclass, to which one variable refers.
 
     Returns
     -------
@@ -168,11 +169,11 @@ def share_memory_(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     Raises
     ------
     ValueError
-        It cannot be moved; the message says why. `share_memory` makes a copy instead.
+        The array cannot be moved; the message says why. `share_memory` makes a copy instead.
     MemoryError
-        There is no room; the message has the sizes and what to do.
+        Less memory is available; the message has the sizes and what to do.
     TypeError
-        *a* is no array, or holds Python objects.
+        *a* is not an array, or contains Python objects.
 
     Examples
     --------
@@ -217,10 +218,10 @@ def _count_when_alone() -> int:
     return _count_references(a)
 
 
-# What getrefcount says about an array that one variable of a caller refers to. From CPython 3.14 on, a parameter
-# borrows the reference of a caller's local variable and has a reference of its own to a global one or an attribute. So
-# the parameter is deleted before the count. Measured rather than known, and measured at the least: an array that is
-# passed on from elsewhere counts as referred to, and is refused.
+# The result of getrefcount for an array to which one variable of a caller refers. From CPython 3.14 on, a parameter
+# borrows the reference of a caller's local variable, and has a reference of its own to a global variable or an
+# attribute. So the parameter is deleted before the count. The number is measured, and it is the lowest one: an array
+# that is passed on from another call counts as referred to, and is refused.
 _ALONE = _count_when_alone()
 
 
@@ -234,10 +235,10 @@ REMEDY = "convert it to numbers or to text of a fixed length first, as a.astype(
 
 
 def shared_like(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An uninitialised shared array that lies in memory as a copy of *a* in order "K" would."""
+    """Return an uninitialised shared array with the memory layout of a copy of *a* in order "K"."""
     if a.dtype.hasobject:
         raise TypeError(
-            f"an array of dtype {a.dtype} holds references to Python objects, which cannot be shared; {REMEDY}"
+            f"an array of dtype {a.dtype} contains references to Python objects, which cannot be shared; {REMEDY}"
         )
     like = np.empty_like(a, subok=False)
     return array_over(allocate(like.nbytes, zeroed=False), like.shape, like.dtype, 0, like.strides)

@@ -1,19 +1,19 @@
-"""Subclasses of `np.ndarray` travel like plain arrays, and keep their type and their attributes.
+"""Subclasses of `np.ndarray` are sent as arrays are, and keep their type and their attributes.
 
 Note [Two kinds of subclasses]
 ------------------------------
-Nothing can be registered for classes that do not exist yet, so a class is judged by how it is pickled:
+Reducers cannot be registered for classes that do not exist yet, so a class is judged by how it is pickled:
 
-    as NumPy does it         recarray, matrix, MaskedArray,      data as of a plain array; a view of shared memory
-    (no __reduce__ of its    and most classes of users           is shared, what is private is copied once.
-    own)                                                         What is in its __dict__ goes along
+    as NumPy does it         recarray, matrix, MaskedArray,      data as of an ndarray; a view of shared memory
+    (no __reduce__ of its    and most classes of users           is shared, private data is copied once. The
+    own)                                                         content of its __dict__ is sent too
     by methods of its own    classes that follow NumPy's         they must see the bytes, since they may compute
-    (__reduce__ and/or       documentation                        with them: the receiver rebuilds the object as
+    (__reduce__ and/or       documentation                       with them: the receiver rebuilds the object as
     __setstate__)                                                pickle does, then its memory is exchanged for
-                                                                 the shared one, if both still hold the same
+                                                                 the shared one, if both have the same bytes
 
-Pickle drops the attributes of the first kind (a MaskedArray keeps its mask, but not that it is hard). What cannot be
-pickled is dropped here as well, as a program that runs on multiprocessing has never missed it.
+Pickle drops the attributes of the first kind (a MaskedArray keeps its mask, but not that the mask is hard). Attributes
+that cannot be pickled are dropped here as well: a program that runs on multiprocessing works without them.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ _frombuffer: Any = np.frombuffer
 
 def _as_numpy() -> set[Any]:
     """
-    The methods by which NumPy itself pickles.
+    Return the methods by which NumPy itself pickles.
     """
-    # Not imported here, which would take longer than all the rest of this package: where it is not, nobody has one.
+    # Importing numpy.ma takes longer than the rest of this package: if it is not imported, no masked array exists.
     masked: Any = getattr(sys.modules.get("numpy.ma.core"), "MaskedArray", _ndarray)
     return {method for kind in (_ndarray, masked) for method in (kind.__reduce__, kind.__setstate__)}
 
 
 def choose_reducer(kind: type) -> Callable[[Any], Any] | None:
-    """The reducer of a subclass of `np.ndarray`, see Note [Two kinds of subclasses]; None for pickle's own way."""
+    """Return the reducer of a subclass of `np.ndarray`, see Note [Two kinds of subclasses]; None means pickle's."""
     subclass: Any = kind
     if subclass.__reduce_ex__ is not _ndarray.__reduce_ex__ or issubclass(kind, np.memmap):
         return None
@@ -59,24 +59,24 @@ def choose_reducer(kind: type) -> Callable[[Any], Any] | None:
 
 
 def reduce_view(a: np.ndarray[Any, Any]) -> Any:
-    """The pickle of an array that is its data, its type and its attributes."""
+    """Reduce an array to its data, its type and its attributes."""
     if _native.by_value():
         return a.__reduce_ex__(inline.AS_NUMPY)
     if a.dtype.hasobject:
         return a.__reduce__()
     state = _attributes(a)
-    # A view of this very class would do anything; ndarray's own method makes a plain one.
+    # The class may override `view`; ndarray's own method makes a plain array.
     reduced = rebuild_view, (type(a), np.ndarray.view(a, np.ndarray))
     return reduced if state is None else (*reduced, state, None, None, restore)
 
 
 def rebuild_view(kind: Any, plain: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array of class *kind* on the memory of *plain*."""
+    """Return an array of class *kind* over the memory of *plain*."""
     if not (isinstance(kind, type) and issubclass(kind, np.ndarray) and isinstance(plain, np.ndarray)):
         raise ValueError(f"the handle of an array is damaged: {kind!r} on {type(plain).__name__}")
-    # Made on the buffer itself and not as a view of *plain*, for `__array_finalize__` to get None as from pickle.
+    # Over the buffer itself, not as a view of *plain*: `__array_finalize__` must get None, as from pickle.
     buffer: Any = plain.base
-    if buffer is None:  # a small one, whose memory is its own
+    if buffer is None:  # a small array, which owns its memory
         buffer = plain.reshape(-1).view(np.uint8) if plain.nbytes else bytearray()
     offset = address_of(plain) - address_of(_frombuffer(buffer, np.uint8)) if plain.nbytes else 0
     a: np.ndarray[Any, Any] = _ndarray.__new__(kind, plain.shape, plain.dtype, buffer, offset, plain.strides)
@@ -86,7 +86,7 @@ def rebuild_view(kind: Any, plain: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
 
 
 def restore(a: np.ndarray[Any, Any], state: Any) -> None:
-    """Give *a* the attributes that it had, those in slots as well."""
+    """Restore the attributes of *a*, including those in slots."""
     attributes, slots = state if isinstance(state, tuple) else (state, {})
     if attributes:
         a.__dict__.update(attributes)
@@ -95,7 +95,7 @@ def restore(a: np.ndarray[Any, Any], state: Any) -> None:
 
 
 def _attributes(a: np.ndarray[Any, Any]) -> Any:
-    """What *a* has beside its data, as far as it can be pickled: None, a dict, or two (slots)."""
+    """Return the picklable attributes of *a*: None, a dict, or two dicts (the second for slots)."""
     state = _object.__getstate__(a)
     if isinstance(state, tuple):
         return tuple(_picklable(part or {}) for part in state)
@@ -120,7 +120,7 @@ _SIMPLE = (type(None), bool, int, float, complex, str, bytes)
 def _is_simple(value: Any) -> bool:
     if type(value) is np.ndarray:
         return not value.dtype.hasobject
-    # An empty list, say; and what every MaskedArray has.
+    # An empty list, for example, or the attribute `_baseclass` of every MaskedArray.
     return type(value) in _SIMPLE or value is np.ndarray or (type(value) in (dict, list, tuple) and not value)
 
 
@@ -128,7 +128,7 @@ def _is_simple(value: Any) -> bool:
 
 
 def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
-    """The pickle of an array whose class has methods for it: theirs, with the bytes in shared memory."""
+    """Reduce an array by its class's own methods, with the bytes in shared memory."""
     reduced = a.__reduce__()
     if _native.by_value():
         return reduced
@@ -144,7 +144,7 @@ def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
         case _:
             return reduced
     if block is None:
-        # NumPy's copy of the bytes, and not `a`: the class may have done something to them.
+        # NumPy's copy of the bytes, not `a`: the class may have changed them.
         plain: np.ndarray[Any, Any] = _ndarray(shape, dtype, data, 0, None, order)
     elif np.ndarray.tobytes(a, order) == data:
         plain = np.ndarray.view(a, np.ndarray)
@@ -161,7 +161,7 @@ def rebuild_customised(
     arguments: tuple[Any, ...],
     state: tuple[Any, ...],
 ) -> Any:
-    """The object as pickle makes it, on the memory of *plain* if it has not changed a byte."""
+    """Rebuild the object as pickle does, over the memory of *plain* if no byte changed."""
     order: Any = "F" if state[3] else "C"
     a = reconstruct(*arguments)
     a.__setstate__((*state[:4], plain.tobytes(order), *state[4:]))
@@ -170,8 +170,8 @@ def rebuild_customised(
         find_block(plain) is not None
         and isinstance(a, np.ndarray)
         and (a.shape, a.dtype) == (plain.shape, plain.dtype)
-        and sys.getrefcount(a) == sys.getrefcount(alone)  # no view of it would be left behind
-        # Not those that it was given: NumPy lets it change them in place.
+        and sys.getrefcount(a) == sys.getrefcount(alone)  # no view would stay on the old memory
+        # The bytes of `a`, not those passed to __setstate__: NumPy lets it change them in place.
         and np.ndarray.tobytes(a, order) == plain.tobytes(order)
     ):
         plain.flags.writeable = writeable

@@ -1,11 +1,11 @@
-"""torch side by side: its tensors travel as torch sends them, except those whose memory is one of our arrays.
+"""torch tensors: torch sends them, except those over a Block, which are sent as that Block.
 
 Nothing here imports torch. When torch registers its reducers (at its import, before or after ours), `stand_before` puts
-one in front of torch's own for `Tensor` and `Parameter`. A tensor on the CPU that lies in a Block, because it was made
-by ``torch.from_numpy(shared_array)`` or has come this way, is sent as that Block: no copy, one memory on all sides.
-torch would copy it into a file of its own first. Everything else is torch's, refusals included.
+a reducer in front of torch's for `Tensor` and `Parameter`. A tensor on the CPU that lies in a Block, because it was
+made by ``torch.from_numpy(shared_array)`` or received as such, is sent as that Block: no copy, and the same memory on
+all sides. torch would first copy it into a file of its own. torch handles all other tensors, and raises its own errors.
 
-One sharing strategy for both: setting ours sets torch's, once it is there.
+Both have one sharing strategy: setting ours sets torch's, once torch is imported.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["rebuild_tensor", "stand_before"]
 
 
 def stand_before(kind: type, theirs: Reducer) -> Reducer:
-    """The reducer to use for torch's class *kind*, for which torch has registered *theirs*."""
+    """Return the reducer for torch's class *kind*, for which torch has registered *theirs*."""
     strategy.followed_by(_set_torchs_strategy)
     if kind.__name__ not in ("Tensor", "Parameter") or getattr(theirs, "_stands_before", False):
         return theirs
@@ -37,7 +37,7 @@ def stand_before(kind: type, theirs: Reducer) -> Reducer:
 
 def _set_torchs_strategy(name: str) -> None:
     torch_multiprocessing = sys.modules.get("torch.multiprocessing")
-    # The module may be in the middle of its import, when it registers; its function is there by then.
+    # The module may register in the middle of its import; it has defined the function by then.
     if torch_multiprocessing is not None:
         torch_multiprocessing.set_sharing_strategy(name)
 
@@ -86,14 +86,14 @@ def rebuild_tensor(
     strides: tuple[int, ...],
     requires_grad: bool,
 ) -> Any:
-    """A tensor over *block*. A handle that reaches beyond the block is a `ValueError` or a `RuntimeError`."""
-    import torch  # whoever receives a tensor has it; the sender had
+    """Rebuild a tensor over *block*. A handle that reaches beyond it is a `ValueError` or a `RuntimeError`."""
+    import torch  # a process that receives a tensor has torch; the sender had
 
     memory = memoryview(block)[offset : offset + nbytes]
     if offset < 0 or memory.nbytes != nbytes:
         raise ValueError(f"the handle of a tensor is damaged: {nbytes} bytes at {offset} of {block.nbytes}")
     storage = torch.frombuffer(memory, dtype=torch.uint8).untyped_storage()
-    # torch checks a place only against storage that cannot grow, as this one, which is not its own.
+    # torch checks bounds only for storage that cannot grow, such as this foreign one.
     tensor: Any = torch.empty(0, dtype=dtype).set_(storage, start, shape, strides)
     if kind is torch.nn.Parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)

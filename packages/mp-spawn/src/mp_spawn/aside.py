@@ -9,14 +9,14 @@ import pickle
 from collections.abc import Callable
 from typing import Any
 
-from mp_core._many import travels
+from mp_core._fan_out import fan_out_mode
 from mp_core.block import Block
-from mp_core.lease import Claim, Lease
+from mp_core.lease import Lease, LeaseReference
 from mp_spawn.pickling import registered_elsewhere
 
 __all__ = ["Aside"]
 
-CLAIMS = (Block, Lease, Claim)
+CLAIMS = (Block, Lease, LeaseReference)
 
 
 class Aside:
@@ -47,9 +47,9 @@ class Aside:
         if isinstance(thing, CLAIMS):
             self.claims.append(thing)
             return self._numbered(len(self.claims) - 1)
-        way = travels(reducer, thing)
-        if way == "by buffer":
+        way = fan_out_mode(reducer, thing)
+        if way == "out of band":
             return thing.__reduce_ex__(5)
-        if way == "alone":
+        if way == "per receiver":
             self.many = False
         return NotImplemented

@@ -19,7 +19,7 @@ the memory file; so the bytes are the same for every rank, and are made once. Tw
               so that each can write to its own array and pays for the pages to which it does
 
 One exception: what a reducer from outside multiprocessing has pickled, and nobody has said that it may be sent
-to many (`mp_core._many.declare`). Then each rank has a payload of its own; the decision is in `payloads`.
+to many (`mp_core._fan_out.declare`). Then each rank has a payload of its own; the decision is in `payloads`.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_me
     if start_method == "fork":
         return [Here(fn, args)] * count
     # Late, as every rank imports this module.
-    from mp_core._children import family
+    from mp_core._children import inherited
     from mp_spawn.aside import Aside
 
     kinds = ", ".join(type(arg).__name__ for arg in args)
@@ -213,7 +213,7 @@ def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_me
             for _ in range(count if aside.many else 1):
                 if not made or aside.claims:
                     with _Part.beginning() as claims:
-                        claims.end(plainly((_Greeting(family()), aside.claims)))
+                        claims.end(plainly((_Greeting(inherited()), aside.claims)))
                     on_failure.callback(claims.close)
                 made.append(Payload(call, claims, buffers))
         on_failure.pop_all()
@@ -227,9 +227,9 @@ class _Greeting:
         self._family = family
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from mp_core._children import arrive
+        from mp_core._children import attach
 
-        return (arrive, tuple(self._family)) if self._family is not None else (tuple, ())
+        return (attach, tuple(self._family)) if self._family is not None else (tuple, ())
 
 
 # In a rank, while its payload is unpickled: the descriptors and the claims that the numbers in it stand for.

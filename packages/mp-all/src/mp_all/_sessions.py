@@ -1,0 +1,105 @@
+"""The sessions of this user's processes, their managers, and objects that crashes have left behind."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from mp_all._limits import read
+from mp_core._settings import runtime_folder
+
+__all__ = ["Manager", "Session", "command_of", "leftover_names", "managers", "sessions"]
+
+SHM = Path("/dev/shm")
+STATES = {"T": "stopped", "t": "traced", "D": "waiting for a device", "Z": "dead"}
+
+
+class Manager(NamedTuple):
+    """A running shm-manager of this user."""
+
+    pid: int
+    folder: Path
+    state: str
+    """The problem with its state in a word; empty if there is none."""
+
+    def remedy(self) -> str:
+        """Return the problem and the command against it; empty if there is none."""
+        stopped = self.state in ("stopped", "traced")
+        return f"it is {self.state}" + (f": kill -CONT {self.pid}" if stopped else "") if self.state else ""
+
+
+class Session(NamedTuple):
+    """A session's folder, and whether a process is attached to it."""
+
+    name: str
+    manager: Manager | None
+    alive: bool
+
+
+def managers() -> Iterator[Manager]:
+    """Yield the managers of this user, in any runtime folder."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            ours = entry.stat().st_uid == os.geteuid()
+        except OSError:
+            continue  # it ended meanwhile
+        if ours and len(words) > 1 and Path(os.fsdecode(words[0])).name == "shm-manager":
+            state = read(entry / "stat").rpartition(")")[2].split()[:1]
+            word = STATES.get(state[0], "") if state else "dead"
+            yield Manager(int(entry.name), Path(os.fsdecode(words[1])), word)
+
+
+def sessions(folder: Path | None = None) -> list[Session]:
+    """Return the sessions in the runtime folder."""
+    at = {manager.folder.name: manager for manager in managers()}
+    locks = read(Path("/proc/locks")).splitlines()
+    locked = {line.split()[5].rpartition(":")[2] for line in locks if " FLOCK " in line}
+    found = []
+    for entry in sorted(Path(folder or runtime_folder()).glob("*/control")):
+        name = entry.parent.name
+        try:
+            # Each attached process holds a lock on this file. If /proc shows no locks, a manager means that it is
+            # alive.
+            alive = str(entry.stat().st_ino) in locked if locks else name in at
+        except OSError:
+            continue
+        found.append(Session(name, at.get(name), alive))
+    return found
+
+
+def leftover_names() -> list[str]:
+    """
+    Return the names of our objects in /dev/shm that no manager of this user has: a crash of all processes left them.
+    """
+    names = {path.name for path in SHM.glob("mpshm-*") if re.fullmatch(r"mpshm-[0-9a-f]{32}", path.name) and own(path)}
+    if names:
+        for manager in managers():
+            for link in Path(f"/proc/{manager.pid}/fd").glob("*"):
+                try:
+                    names.discard(Path(os.readlink(link)).name)
+                except OSError:
+                    pass
+    return sorted(names)
+
+
+def own(path: Path) -> bool:
+    try:
+        return path.stat().st_uid == os.geteuid()
+    except OSError:
+        return False
+
+
+def command_of(pid: int) -> str:
+    """
+    Return the command line of a process, cut to the width of a table.
+
+    >>> "python" in command_of(os.getpid())
+    True
+    """
+    program, *words = read(Path(f"/proc/{pid}/cmdline")).rstrip("\0").split("\0")
+    line = " ".join([Path(program).name, *words])
+    return line if len(line) <= 100 else line[:97] + "..."

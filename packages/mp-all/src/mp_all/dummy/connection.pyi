@@ -1,0 +1,5 @@
+from multiprocessing.dummy.connection import *
+from multiprocessing.dummy.connection import (
+    Connection as Connection,
+    families as families,
+)

@@ -1,9 +1,0 @@
-"""For type checkers. At run time `import mp_all.heap` is multiprocessing.heap itself."""
-
-from multiprocessing.heap import *
-from multiprocessing.heap import (
-    Arena as Arena,
-    Heap as Heap,
-    rebuild_arena as rebuild_arena,
-    reduce_arena as reduce_arena,
-)

@@ -1,8 +1,0 @@
-"""For type checkers. At run time `import mp_all.reduction` is multiprocessing.reduction itself."""
-
-from multiprocessing.reduction import *
-from multiprocessing.reduction import (
-    ACKNOWLEDGE as ACKNOWLEDGE,
-    AbstractReducer as AbstractReducer,
-    HAVE_SEND_HANDLE as HAVE_SEND_HANDLE,
-)

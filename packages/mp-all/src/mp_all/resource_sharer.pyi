@@ -1,0 +1,1 @@
+from multiprocessing.resource_sharer import *

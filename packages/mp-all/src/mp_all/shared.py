@@ -1,3 +1,0 @@
-"""For type checkers. At run time `import mp_all.shared` is mp_reductions.shared itself."""
-
-from mp_reductions.shared import *

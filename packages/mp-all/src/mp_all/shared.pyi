@@ -1,0 +1,1 @@
+from mp_reductions.shared import *

@@ -1,0 +1,1 @@
+from multiprocessing.shared_memory import *

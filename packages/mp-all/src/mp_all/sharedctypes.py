@@ -1,9 +1,0 @@
-"""For type checkers. At run time `import mp_all.sharedctypes` is multiprocessing.sharedctypes itself."""
-
-from multiprocessing.sharedctypes import *
-from multiprocessing.sharedctypes import (
-    Synchronized as Synchronized,
-    SynchronizedArray as SynchronizedArray,
-    SynchronizedBase as SynchronizedBase,
-    SynchronizedString as SynchronizedString,
-)

@@ -1,0 +1,5 @@
+from multiprocessing.synchronize import *
+from multiprocessing.synchronize import (
+    Barrier as Barrier,
+    SemLock as SemLock,
+)

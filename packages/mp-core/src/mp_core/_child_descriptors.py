@@ -1,0 +1,113 @@
+"""Descriptors by which a child that is started by exec attaches to its parent's session.
+
+    parent   for_child_of(popen)     opens them and adds them to those that the child inherits, once per child
+             Process.start returns   closes them, whether the child was started or not
+    child    attach(session, ...)    gives them to the library
+
+With them a child needs no path: it can share even if the folder was removed or the child runs as another user. Without
+them it finds the folder by the session's id. Linux sends at most 253 descriptors in one message, so a fork server takes
+no more for one child; where ours would exceed that, the child is pickled again without them.
+
+If the parent dies in between, the kernel closes them. If another thread forks in between, its child inherits a copy, as
+it does of every descriptor of a process that is being started.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from multiprocessing import context
+from multiprocessing.reduction import DupFd
+from typing import Any
+
+from mp_core._native import ffi, lib
+
+__all__ = ["attach", "close_after_start", "for_child_of", "open_for_child", "too_many"]
+
+# SCM_MAX_FD of Linux, minus the four descriptors that the fork server itself sends.
+FORKSERVER_TAKES = 253 - 4
+
+Duplicates = tuple[Any, Any]
+
+
+class _Start(threading.local):
+    """The child that this thread is starting, and the descriptors opened for it."""
+
+    opened: tuple[int, ...] = ()
+    popen: Any = None
+    # True only inside `closing_start`, which closes them.
+    room = False
+
+
+_start = _Start()
+
+
+def open_for_child() -> tuple[int, int]:
+    """Open two descriptors for `attach`; -1 where one is unavailable. The caller closes them after the start."""
+    fds = ffi.new("int[2]", [-1, -1])
+    lib.mpshm_open_for_child(fds)
+    return fds[0], fds[1]
+
+
+def for_child_of(popen: Any) -> Duplicates | None:
+    """Return descriptors for the child that *popen* starts; None if it has them already, or none is available."""
+    if _start.popen is popen or not _start.room:
+        return None
+    _close()
+    _start.popen = popen
+    first, second = open_for_child()
+    _start.opened = tuple(fd for fd in (first, second) if fd >= 0)
+    return (None if first < 0 else DupFd(first), None if second < 0 else DupFd(second)) if _start.opened else None
+
+
+def attach(session: bytes, duplicates: Duplicates | None) -> None:
+    """Attach this child to *session*. A child that shares in another session already stays there; both can talk."""
+    if duplicates is None:
+        lib.mpshm_set_own_session(session)
+        lib.mpshm_attach()
+        return
+    fds = [-1 if duplicate is None else duplicate.detach() for duplicate in duplicates]
+    for fd in fds:
+        if fd >= 0:
+            os.set_inheritable(fd, False)
+    lib.mpshm_attach_with(session, fds)
+
+
+def too_many() -> bool:
+    """Take our descriptors back if a fork server would refuse this thread's child because of them; return whether."""
+    popen = context.get_spawning_popen()
+    if not _start.opened or popen is not _start.popen or popen.method != "forkserver":
+        return False
+    if len(popen._fds) <= FORKSERVER_TAKES:
+        return False
+    _close()
+    popen._fds.clear()
+    _start.room = False
+    return True
+
+
+def _close() -> None:
+    for fd in _start.opened:
+        os.close(fd)
+    _start.opened, _start.popen = (), None
+
+
+def close_after_start(kind: Any) -> None:
+    """Close the descriptors of each child of this *kind* of process after its start, successful or not."""
+    start = kind._Popen
+    if getattr(start, "_closes", False):
+        return
+
+    def closing_start(process: Any) -> Any:
+        before = _start.__dict__.copy()  # pickling an argument may start a process of its own
+        _start.__dict__.clear()
+        _start.room = True
+        try:
+            return start(process)
+        finally:
+            _close()
+            _start.__dict__.clear()
+            _start.__dict__.update(before)
+
+    closing_start._closes = True  # type: ignore[attr-defined]
+    kind._Popen = staticmethod(closing_start)
