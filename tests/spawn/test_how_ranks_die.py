@@ -13,7 +13,7 @@ import pytest
 import rank_functions as ranks
 from support.scripts import run_script
 
-from mp_spawn import ProcessExitedException, ProcessRaisedException, oom, run, start_processes
+from mp_spawn import ProcessExitedException, ProcessRaisedException, diagnostics, run, start_processes
 
 CRASHES = """
     import faulthandler, os, signal, sys, time
@@ -142,13 +142,13 @@ def fake(folder: Path, version: int, own: int, above: int) -> str:
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_kills_of_a_control_group_are_compared_at_every_level(tmp_path: Path, version: int) -> None:
     proc = fake(tmp_path, version, own=3, above=5)
-    before = oom.counters(proc)
+    before = diagnostics.oom_kills(proc)
     assert sorted(before.values()) == [3, 5]
-    assert oom.kills_since(before, proc) == ""
+    assert diagnostics.oom_kills_since(before, proc) == ""
     fake(tmp_path, version, own=3, above=6)
-    assert oom.kills_since(before, proc).startswith("perhaps by the out-of-memory killer: 1 killed in ")
+    assert diagnostics.oom_kills_since(before, proc).startswith("perhaps by the out-of-memory killer: 1 killed in ")
     fake(tmp_path, version, own=4, above=6)
-    said = oom.kills_since(before, proc)
+    said = diagnostics.oom_kills_since(before, proc)
     assert said == f"sent by the out-of-memory killer: 1 killed in {tmp_path}/cgroup/job, whose limit is 64 MiB"
 
 
@@ -157,7 +157,7 @@ def test_a_group_that_is_its_own_root_in_a_container_is_found(tmp_path: Path) ->
     (proc / "cgroup").write_text("4:memory:/docker/abc\n")
     line = (proc / "mountinfo").read_text().replace(" / ", " /docker/abc ")
     (proc / "mountinfo").write_text(line)
-    assert list(oom.counters(str(proc)).values()) == [5]
+    assert list(diagnostics.oom_kills(str(proc)).values()) == [5]
 
 
 def remove(group: Path) -> None:

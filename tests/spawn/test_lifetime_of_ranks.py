@@ -19,7 +19,7 @@ import rank_functions as ranks
 from descendants import Watched, pids_told, program
 
 import mp_all as mp
-from mp_spawn import ProcessContext, ProcessExitedException, context, lifeline, start_processes
+from mp_spawn import ProcessContext, ProcessExitedException, context, death_pipe, start_processes
 
 Pipe = tuple[Connection, Connection]
 
@@ -158,7 +158,7 @@ def test_a_context_that_is_dropped_ends_nobody(start_method: str, pipe: Pipe, ba
     gc.collect()
 
 
-def test_a_lifeline_that_has_gone_already_ends_the_rank_at_once() -> None:
+def test_a_rank_whose_death_pipe_is_closed_already_ends_at_once() -> None:
     read, write = os.pipe()
     os.close(write)
     child = mp.get_context("fork").Process(target=hold_and_sleep, args=(read,))
@@ -172,7 +172,7 @@ def test_a_lifeline_that_has_gone_already_ends_the_rank_at_once() -> None:
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_without_signals_from_descriptors_a_thread_watches(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(fcntl, "F_SETSIG")
-    line = lifeline.Lifeline()
+    line = death_pipe.DeathPipe()
     read = os.dup(line.fd)
     if when == "before":
         line.close()
@@ -186,7 +186,7 @@ def test_without_signals_from_descriptors_a_thread_watches(when: str, monkeypatc
 
 
 def hold_and_sleep(fd: int) -> None:
-    lifeline.hold(fd)
+    death_pipe.arm(fd)
     time.sleep(ranks.LONG)
 
 
@@ -252,14 +252,14 @@ def test_terminate_works_while_another_thread_joins(start_method: str) -> None:
     assert str(caught[0]).endswith("terminated with signal SIGTERM")
 
 
-def test_a_killed_nursery_takes_its_ranks_along_and_is_a_failure(
+def test_ranks_end_with_a_killed_zygote_and_that_is_a_failure(
     pipe: Pipe, watched: Callable[[list[int]], Watched]
 ) -> None:
     job = started(ranks.tell_parent_and_sleep, pipe[1], start_method="spawn")
     told = [pipe[0].recv() for _ in range(2)]
-    nursery = {parent for _, parent in told}
+    zygote = {parent for _, parent in told}
     pair = watched([pid for pid, _ in told])
-    os.kill(nursery.pop(), signal.SIGKILL)
+    os.kill(zygote.pop(), signal.SIGKILL)
     assert pair.wait(2) == []
     with pytest.raises(ProcessExitedException, match="signal SIGKILL"):
         job.join(timeout=60)

@@ -199,7 +199,7 @@ def test_what_every_rank_waits_for_is_not_imported_in_vain() -> None:
     program = f"""
         import sys
         before = set(sys.modules)
-        import mp_spawn.nursery_child
+        import mp_core._children, mp_spawn.zygote_main
         print(sorted((set(sys.modules) - before).intersection({slow})))
     """
     done = interactive(program)

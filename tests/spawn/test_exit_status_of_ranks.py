@@ -17,7 +17,7 @@ import rank_functions as ranks
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_spawn import ProcessExitedException, nursery, start_processes
+from mp_spawn import ProcessExitedException, start_processes, zygote
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_thread_that_comes_between_waiting_and_reading_invents_nothing(
             both.wait(60)
         return ready  # type: ignore[return-value]
 
-    monkeypatch.setattr(nursery, "wait", wait_for_both)
+    monkeypatch.setattr(zygote, "wait", wait_for_both)
     process = context.processes[1]
     wait([process.sentinel], 60)
     codes: list[int | None] = []
