@@ -171,7 +171,7 @@ def _reason(error: BaseException) -> str:
     try:
         lines = [line.strip() for line in str(error).splitlines()]
     except Exception:
-        lines = ["<its text cannot be had>"]
+        lines = ["<its text is unavailable: str() raised an exception>"]
     first = next(filter(None, lines), "")
     return f"{name}: {first[:LONGEST]}" if first else name
 

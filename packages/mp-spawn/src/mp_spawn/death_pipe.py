@@ -17,8 +17,8 @@ process, and not before. So a job has a pipe into which nobody ever writes:
 No thread in the rank has to get hold of the interpreter first, so a rank deep in C code is killed, too.
 The owner of a descriptor belongs to the open file, which forked processes share; each rank therefore opens
 the read end anew. There is no race: after arming its end, a rank checks for a hang-up and kills itself if it
-finds one. A rank that has started ranks of its own holds the write end of *their* death pipe, so that a whole
-process tree ends within a millisecond of its root.
+finds one. A rank that has started ranks of its own holds the write end of *their* death pipe, so that
+every descendant ends within a millisecond of the first process.
 
 Any other holder of a write end would keep the ranks alive: pipes are close-on-exec, and after every fork the
 child closes its copies of our write ends.

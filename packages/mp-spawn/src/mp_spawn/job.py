@@ -185,7 +185,7 @@ def cpus_for(cpu_affinity: Any, nprocs: int) -> Sequence[frozenset[int]] | None:
     if cpu_affinity is None:
         return None
     if not hasattr(os, "sched_setaffinity"):
-        raise ValueError("cpu_affinity cannot be had on this system; leave it at None")
+        raise ValueError("cpu_affinity is not supported on this system; leave it at None")
     if cpu_affinity == "spread":
         # Neighbours share caches: each rank gets a run of processors, as even as the numbers allow.
         mine = sorted(os.sched_getaffinity(0))

@@ -62,7 +62,7 @@ class _Pickler(ForkingPickler):
                 typed_in = isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("<")
                 if self._no_main or typed_in:
                     # It would be pickled as a name that a new process could not look up.
-                    raise pickle.PicklingError(f"{thing!r} stands in no file that a new process could import")
+                    raise pickle.PicklingError(f"{thing!r} is in no file that a new process could import")
             return NotImplemented
         return NotImplemented if self._reducer is None else self._reducer.reduce(thing)
 
@@ -120,7 +120,7 @@ def _dumps(new_reducer: Callable[[], N], thing: Any, what: str, start_method: st
         try:
             return pickled_by(by_value)
         except UNPICKLABLE as again:
-            text = f"{what} cannot be pickled, by cloudpickle neither: {again}"
+            text = f"{what} cannot be pickled, not even by cloudpickle: {again}"
             raise pickle.PicklingError(text) from error
 
 
