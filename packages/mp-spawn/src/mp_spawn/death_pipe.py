@@ -4,7 +4,7 @@ Note [The death pipe]
 ---------------------
 Linux's parent-death signal (PR_SET_PDEATHSIG) comes when the parent *thread* ends, so ranks started from a
 helper thread would die with that thread while their program lives on. The table of open files ends with the
-process, and not before. So a job has a pipe into which nobody ever writes:
+process, and not before. So a job has a pipe that is never written to:
 
       the starting process                      each rank
       +--------------------+                  +--------------------------------------+

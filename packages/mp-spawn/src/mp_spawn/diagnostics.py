@@ -1,7 +1,7 @@
 """Why a rank ended, beyond its exit status: its Python stacks, and kills by the kernel's out-of-memory killer.
 
 `faulthandler` writes the stacks from C, in the signal's own context: also when the rank is deep in C code and never
-releases the interpreter, where a thread of ours would wait for ever. They go to a memory file, which the launcher
+releases the interpreter, where a Python thread would wait for ever. They go to a memory file, which the launcher
 reads: a full pipe would block the crash. Slow ranks are asked for theirs by a signal: `dump_traceback_later` would
 need the timeout, which `join()` knows and the rank does not. The signal is a real-time one, because programs use
 SIGUSR1 and SIGUSR2 themselves.

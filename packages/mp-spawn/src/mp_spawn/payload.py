@@ -25,8 +25,8 @@ are beside them:
     buffers     out-of-band buffers, the bytes of large private arrays: copied once, into a memory file that every
                 rank maps privately, so that each can write to its own array; only pages written to are copied
 
-One exception: a reducer from outside multiprocessing for which nobody has declared how its pickle may be sent to
-several receivers (`mp_core._many.declare`). Then each rank has a payload of its own; `fan_out` decides that.
+One exception: a reducer from outside multiprocessing that is not declared for several receivers
+(`mp_core._many.declare`). Then each rank has a payload of its own; `fan_out` decides that.
 """
 
 from __future__ import annotations
