@@ -17,13 +17,13 @@ from typing import Any
 
 import mp_all as mp
 
-# A hang is a failure; the machine may be slow.
+# In seconds: a test that takes longer hangs. The machine may be slow.
 PATIENCE = 60.0
 KINDS = ("pool", "executor")
 
 
 class Either:
-    """A pool or an executor: `submit` returns a function that waits for the outcome."""
+    """A pool or an executor, whose `submit` returns a function that waits for the outcome."""
 
     def __init__(self, kind: str, ctx: BaseContext, size: int, **options: Any) -> None:
         self.pool: Any
@@ -40,7 +40,7 @@ class Either:
         return lambda: future.result(PATIENCE)
 
     def pids(self) -> set[int]:
-        """The workers that live."""
+        """Return the pids of the live workers."""
         pool = self.pool
         found = pool._pool if isinstance(pool, mp.Pool) else (pool._processes or {}).values()
         return {process.pid for process in found}
@@ -67,7 +67,7 @@ def either(kind: str, ctx: BaseContext, size: int = 2, **options: Any) -> Iterat
 
 
 def outcome(wait: Callable[[], Any]) -> Any:
-    """The result, or the exception."""
+    """Return the result or the exception."""
     try:
         return wait()
     except Exception as error:
@@ -83,7 +83,7 @@ def own_pid(*_: object) -> int:
 
 
 def end(how: str) -> None:
-    """End this process in one of the ways that processes end."""
+    """End this process by `sys.exit`, `os._exit`, a crash or a signal."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     faulthandler.disable()
     if how == "exit":
@@ -107,7 +107,7 @@ def end_on_seven(number: int) -> int:
 
 
 def first_time(flag: str) -> bool:
-    """Whether nobody has called this with the same path before."""
+    """Return True at the first call with this path, by any process."""
     try:
         os.close(os.open(flag, os.O_CREAT | os.O_EXCL))
     except FileExistsError:
@@ -116,14 +116,14 @@ def first_time(flag: str) -> bool:
 
 
 def end_once(flag: str, how: str = "SIGKILL") -> str:
-    """End the first process that gets here."""
+    """End the first process that calls this."""
     if first_time(flag):
         end(how)
     return "done"
 
 
 def wait_for(path: str) -> str:
-    """Return when the file is there."""
+    """Return once the file exists."""
     deadline = time.monotonic() + PATIENCE
     while not Path(path).exists():
         assert time.monotonic() < deadline
@@ -142,15 +142,15 @@ def touch_and_wait(path: str, other: str) -> str:
 
 
 def end_while_sending(flag: str, size: int) -> bytes:
-    """The first process that gets here ends when it has sent a part of its result."""
-    from mp_pool import _worker
+    """End the first process that calls this, after it has sent a part of its result."""
+    from mp_pool import _worker_main
 
     def send_a_part(out: int, number: int, kind: int, data: Any) -> None:
-        os.write(out, _worker.HEADER.pack(number, len(data), kind) + bytes(data)[: len(data) // 2])
+        os.write(out, _worker_main.HEADER.pack(number, len(data), kind) + bytes(data)[: len(data) // 2])
         os.kill(os.getpid(), signal.SIGKILL)
 
     if first_time(flag):
-        _worker._send = send_a_part
+        _worker_main._send = send_a_part
     return bytes(size)
 
 

@@ -1,4 +1,4 @@
-"""Errors of tasks arrive with their traceback, whatever can be pickled; an error of one costs no other."""
+"""The errors of tasks come with their tracebacks, also if they cannot be pickled, and affect no other task."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ both = pytest.mark.parametrize("kind", tasks.KINDS)
 
 
 class NeedsTwo(Exception):
-    """Its pickle cannot be loaded: exceptions are made again from `args`."""
+    """Its pickle cannot be loaded, because unpickling calls it with `args`."""
 
     def __init__(self, first: str, second: str) -> None:
         super().__init__(f"{first} and {second}")
@@ -52,7 +52,7 @@ def make(kind: type, *args: Any) -> Any:
 
 
 @both
-def test_an_exception_arrives_with_the_workers_traceback(kind: str, ctx: BaseContext) -> None:
+def test_an_exception_comes_with_the_workers_traceback(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx) as pool:
         error = tasks.outcome(pool.submit(tasks.fail, ValueError, "wrong"))
     assert type(error) is ValueError and error.args == ("wrong",)
@@ -61,23 +61,25 @@ def test_an_exception_arrives_with_the_workers_traceback(kind: str, ctx: BaseCon
 
 @both
 @pytest.mark.parametrize(("error", "args"), [(NeedsTwo, ("this", "that")), (HasALock, ("this and that",))])
-def test_an_exception_that_cannot_be_sent_arrives_as_text(
+def test_an_exception_that_cannot_be_pickled_comes_as_text(
     kind: str, ctx: BaseContext, error: type[Exception], args: tuple[str, ...]
 ) -> None:
     with tasks.either(kind, ctx) as pool:
         others = [pool.submit(tasks.square, n) for n in range(10)]
-        arrived = tasks.outcome(pool.submit(tasks.fail, error, *args))
+        received = tasks.outcome(pool.submit(tasks.fail, error, *args))
         assert [wait() for wait in others] == [n * n for n in range(10)]
         assert pool.submit(tasks.square, 3)() == 9
-    assert isinstance(arrived, multiprocessing.pool.MaybeEncodingError)
-    assert f"test_errors.{error.__name__}: this and that" in str(arrived)
-    assert "in fail" in str(arrived.__cause__)
+    assert isinstance(received, multiprocessing.pool.MaybeEncodingError)
+    assert f"test_errors.{error.__name__}: this and that" in str(received)
+    assert "in fail" in str(received.__cause__)
 
 
 @both
 @pytest.mark.parametrize("where", ["task", "result"])
 @pytest.mark.parametrize("kind_of", [FailsOnLoading, FailsOnPickling])
-def test_what_cannot_be_pickled_or_loaded_fails_alone(kind: str, ctx: BaseContext, where: str, kind_of: type) -> None:
+def test_an_object_that_cannot_be_pickled_or_loaded_fails_its_task_only(
+    kind: str, ctx: BaseContext, where: str, kind_of: type
+) -> None:
     with tasks.either(kind, ctx) as pool:
         args = (where,) if kind_of is FailsOnLoading else ()
         waits = [pool.submit(tasks.square, n) for n in range(10)]
@@ -90,7 +92,7 @@ def test_what_cannot_be_pickled_or_loaded_fails_alone(kind: str, ctx: BaseContex
 
 
 @both
-def test_an_endless_stream_of_failures_costs_no_worker(kind: str, ctx: BaseContext) -> None:
+def test_many_failures_end_no_worker(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx, 2) as pool:
         [wait() for wait in [pool.submit(tasks.square, n) for n in range(10)]]
         before = pool.pids()
@@ -99,7 +101,7 @@ def test_an_endless_stream_of_failures_costs_no_worker(kind: str, ctx: BaseConte
         assert pool.pids() >= before
 
 
-def test_a_callback_that_raises_is_shown_and_costs_nothing(ctx: BaseContext) -> None:
+def test_an_exception_of_a_callback_is_printed_and_affects_no_result(ctx: BaseContext) -> None:
     shown = []
     before, threading.excepthook = threading.excepthook, shown.append
     try:
@@ -141,7 +143,7 @@ class RaisesInTheMiddle(ShorterThanItSays):
 
 
 @pytest.mark.parametrize(("iterable", "error"), [(ShorterThanItSays, ValueError), (RaisesInTheMiddle, LookupError)])
-def test_a_map_of_an_iterable_that_ends_too_early_ends(ctx: BaseContext, iterable: type, error: type) -> None:
+def test_a_map_of_an_iterable_that_ends_too_early_fails(ctx: BaseContext, iterable: type, error: type) -> None:
     with ctx.Pool(2) as pool:
         with pytest.raises(error):
             pool.map_async(tasks.square, iterable(), chunksize=1).get(tasks.PATIENCE)
@@ -150,7 +152,7 @@ def test_a_map_of_an_iterable_that_ends_too_early_ends(ctx: BaseContext, iterabl
         assert pool.map(tasks.square, [1, 2]) == [1, 4]
 
 
-def test_a_name_in_an_error_is_that_of_the_users_function(ctx: BaseContext) -> None:
+def test_an_error_names_the_users_function(ctx: BaseContext) -> None:
     with ctx.Pool(1) as pool:
         with pytest.raises(mp.WorkerLostError) as lost:
             pool.map(tasks.end_on_seven, range(5, 10), chunksize=2)

@@ -1,4 +1,4 @@
-"""When a worker dies, its task fails and is named; nothing else is lost, doubled or late."""
+"""When a worker dies, its task fails with an error that names it; no other task is lost, repeated or delayed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.parametrize("kind", tasks.KINDS)
     ("how", "exitcode", "name"),
     [("SIGKILL", -9, "SIGKILL"), ("exit", 3, None), ("segfault", -11, "SIGSEGV"), ("SIGABRT", -6, "SIGABRT")],
 )
-def test_a_task_whose_worker_ends_fails_and_says_how_and_the_pool_goes_on(
+def test_a_task_whose_worker_ends_fails_with_the_exit_code_and_the_pool_continues(
     kind: str, ctx: BaseContext, how: str, exitcode: int, name: str | None
 ) -> None:
     with tasks.either(kind, ctx) as pool:
@@ -41,17 +41,17 @@ def test_a_task_whose_worker_ends_fails_and_says_how_and_the_pool_goes_on(
     assert vars(again) == vars(error) and str(again) == str(error)
 
 
-def test_a_worker_that_is_killed_while_idle_costs_no_task(kind: str, ctx: BaseContext) -> None:
+def test_no_task_fails_when_an_idle_worker_is_killed(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx) as pool:
         for _ in range(5):
             for pid in {pool.submit(tasks.own_pid)() for _ in range(4)}:
                 os.kill(pid, signal.SIGKILL)
-                # The pool learns of it before anything is sent there, or takes back what was.
+                # The pool sees the death before it sends a task there, or takes the task back.
             answers = [tasks.outcome(pool.submit(tasks.square, n)) for n in range(20)]
             assert answers == [n * n for n in range(20)]
 
 
-def test_a_worker_that_is_killed_while_it_sends_a_large_result_costs_that_result(
+def test_only_the_task_fails_whose_large_result_a_killed_worker_was_sending(
     kind: str, ctx: BaseContext, tmp_path: Path
 ) -> None:
     with tasks.either(kind, ctx) as pool:
@@ -61,7 +61,9 @@ def test_a_worker_that_is_killed_while_it_sends_a_large_result_costs_that_result
         assert [len(wait()) for wait in others] == [2_000_000] * 6
 
 
-def test_a_result_that_has_left_the_worker_is_delivered(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+def test_a_result_that_was_sent_before_the_worker_died_is_delivered(
+    kind: str, ctx: BaseContext, tmp_path: Path
+) -> None:
     with tasks.either(kind, ctx, 1) as pool:
         sent = [pool.submit(tasks.fill, 1000 + n) for n in range(50)]
         lost = pool.submit(tasks.end, "SIGKILL")
@@ -71,7 +73,9 @@ def test_a_result_that_has_left_the_worker_is_delivered(kind: str, ctx: BaseCont
         assert [len(wait()) for wait in late] == list(range(50))
 
 
-def test_a_long_task_is_whole_and_is_not_lost_with_another(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+def test_a_long_task_arrives_complete_and_survives_the_failure_of_others(
+    kind: str, ctx: BaseContext, tmp_path: Path
+) -> None:
     with tasks.either(kind, ctx) as pool:
         waits = []
         for n in range(8):
@@ -89,21 +93,21 @@ def test_a_worker_that_dies_in_the_initializer_is_replaced(kind: str, ctx: BaseC
         assert os.path.exists(flag)
 
 
-def test_the_pool_has_its_size_again_soon(kind: str, ctx: BaseContext) -> None:
+def test_a_dead_worker_is_replaced_soon(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx, 2) as pool:
         waits = [pool.submit(time.sleep, 0.05) for _ in range(4)]
         [wait() for wait in waits]
         before = pool.pids()
         assert len(before) == 2
-        victim = min(before)
+        killed = min(before)
         start = time.monotonic()
-        os.kill(victim, signal.SIGKILL)
-        assert until(lambda: victim not in (now := pool.pids()) and len(now) == 2, tasks.PATIENCE)
-        # 100 ms on a machine that is not busy; the process of a new worker is started within them.
+        os.kill(killed, signal.SIGKILL)
+        assert until(lambda: killed not in (now := pool.pids()) and len(now) == 2, tasks.PATIENCE)
+        # On an idle machine, the process of the new worker is started within 100 ms.
         assert time.monotonic() - start < 10
 
 
-def test_a_task_that_exits_by_sys_exit_does_not_end_the_program(kind: str, ctx: BaseContext) -> None:
+def test_sys_exit_in_a_task_does_not_end_the_program(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx) as pool:
         lost = pool.submit(tasks.end, "sys.exit")
         if kind == "pool":
@@ -115,10 +119,10 @@ def test_a_task_that_exits_by_sys_exit_does_not_end_the_program(kind: str, ctx: 
         assert pool.submit(tasks.square, 3)() == 9
 
 
-def test_a_task_that_waits_for_a_later_one_is_not_in_its_way(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
-    """Workers have tasks ahead; those of a worker that is busy are taken back for others."""
+def test_a_task_may_wait_for_a_later_one(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+    """Workers have further tasks in their sockets; those of a busy worker are taken back and given to others."""
     with tasks.either(kind, ctx, 2) as pool:
-        [wait() for wait in [pool.submit(tasks.square, n) for n in range(1000)]]  # both are known to be quick
+        [wait() for wait in [pool.submit(tasks.square, n) for n in range(1000)]]  # both workers are measured as fast
         for round_ in range(10):
             path = str(tmp_path / str(round_))
             waits = [pool.submit(tasks.wait_for, path)]
@@ -128,7 +132,9 @@ def test_a_task_that_waits_for_a_later_one_is_not_in_its_way(kind: str, ctx: Bas
             assert answers[0] == path
 
 
-def test_one_worker_takes_what_another_has_not_begun(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+def test_tasks_that_a_killed_worker_has_not_begun_go_to_another_worker(
+    kind: str, ctx: BaseContext, tmp_path: Path
+) -> None:
     with tasks.either(kind, ctx, 2) as pool:
         first, second, end = (str(tmp_path / name) for name in ("first", "second", "end"))
         one = pool.submit(tasks.touch_and_wait, first, end)

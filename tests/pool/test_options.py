@@ -1,4 +1,4 @@
-"""Options: retries, timeouts, workers that are replaced, initializers that fail, iterables that are read as needed."""
+"""Options: retries, timeouts, replaced workers, initializers that fail, and how far ahead iterables are read."""
 
 from __future__ import annotations
 
@@ -23,21 +23,19 @@ both = pytest.mark.parametrize("kind", tasks.KINDS)
 
 
 @both
-def test_a_task_that_may_be_repeated_is_repeated_as_often_as_was_said(
-    kind: str, ctx: BaseContext, tmp_path: Path
-) -> None:
+def test_a_task_is_repeated_as_often_as_retries_allows(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
     with tasks.either(kind, ctx, retries=1) as pool:
         assert pool.submit(tasks.end_once, str(tmp_path / "flag"))() == "done"
         assert isinstance(tasks.outcome(pool.submit(tasks.end, "SIGKILL")), mp.WorkerLostError)
         assert pool.submit(tasks.square, 2)() == 4
 
 
-# A task of no length has to fit in, on a machine that is busy with other things.
+# In seconds: long enough for a trivial task on a busy machine.
 LIMIT = 5.0
 
 
 @both
-def test_a_worker_that_is_stopped_is_ended_after_the_timeout_and_the_others_go_on(kind: str, ctx: BaseContext) -> None:
+def test_a_stopped_worker_is_killed_after_the_timeout_and_the_others_continue(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx, timeout=LIMIT) as pool:
         slow = pool.submit(tasks.end, "SIGSTOP")
         others = [pool.submit(tasks.square, n) for n in range(10)]
@@ -49,7 +47,7 @@ def test_a_worker_that_is_stopped_is_ended_after_the_timeout_and_the_others_go_o
 
 
 @both
-def test_a_task_that_takes_too_long_is_ended(kind: str) -> None:
+def test_a_task_that_takes_too_long_is_killed(kind: str) -> None:
     with tasks.either(kind, mp.get_context("fork"), 1, timeout=LIMIT) as pool:
         error = tasks.outcome(pool.submit(time.sleep, 3600))
         assert isinstance(error, mp.TaskTimeoutError) and error.function == "sleep"
@@ -59,15 +57,15 @@ def test_a_task_that_takes_too_long_is_ended(kind: str) -> None:
 
 
 @both
-def test_a_stopped_worker_keeps_nothing_from_the_others(kind: str, ctx: BaseContext) -> None:
+def test_the_tasks_of_a_stopped_worker_go_to_the_others(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx) as pool:
         [wait() for wait in [pool.submit(tasks.square, n) for n in range(500)]]
-        victim = min(pool.pids())
-        os.kill(victim, signal.SIGSTOP)
+        stopped = min(pool.pids())
+        os.kill(stopped, signal.SIGSTOP)
         answers = [pool.submit(tasks.fill, 20_000) for _ in range(100)]
-        # What the stopped one has begun waits for it; of all the rest it has nothing.
+        # Only the task that the stopped worker has begun waits for it.
         assert until(lambda: sum(done(answer) for answer in answers) >= 99, tasks.PATIENCE)
-        os.kill(victim, signal.SIGCONT)
+        os.kill(stopped, signal.SIGCONT)
         assert [len(wait()) for wait in answers] == [20_000] * 100
 
 
@@ -77,7 +75,7 @@ def done(wait: Any) -> bool:
 
 
 @both
-def test_a_worker_is_replaced_after_so_many_tasks(kind: str, ctx: BaseContext) -> None:
+def test_a_worker_is_replaced_after_its_maximum_of_tasks(kind: str, ctx: BaseContext) -> None:
     name = "maxtasksperchild" if kind == "pool" else "max_tasks_per_child"
     with tasks.either(kind, ctx, 2, **{name: 3}) as pool:
         pids = [wait() for wait in [pool.submit(tasks.own_pid) for _ in range(18)]]
@@ -85,7 +83,7 @@ def test_a_worker_is_replaced_after_so_many_tasks(kind: str, ctx: BaseContext) -
 
 
 @both
-def test_a_worker_is_replaced_when_it_has_too_much_memory(kind: str, ctx: BaseContext) -> None:
+def test_a_worker_with_too_much_memory_is_replaced(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx, 1, max_memory_per_child=400 << 20) as pool:
         small = {pool.submit(tasks.hold_memory, 1000)() for _ in range(3)}
         large = [pool.submit(tasks.hold_memory, 500 << 20)() for _ in range(2)]
@@ -115,7 +113,7 @@ def test_an_initializer_that_fails_three_times_ends_the_pool_with_its_exception(
 def count_and_fail(folder: str) -> None:
     import logging
 
-    logging.disable()  # the executor logs it, as the standard one does
+    logging.disable()  # the executor logs it, as the standard executor does
     Path(folder, str(os.getpid())).touch()
     raise LookupError("no such device")
 
@@ -130,7 +128,7 @@ def test_an_initializer_that_always_dies_ends_the_pool(kind: str, ctx: BaseConte
 
 
 class Counted:
-    """An endless iterable that counts what was taken."""
+    """An endless iterable that counts the items taken."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -143,7 +141,7 @@ class Counted:
 
 @pytest.mark.parametrize("method", ["imap", "imap_unordered"])
 @pytest.mark.parametrize("chunksize", [1, 4])
-def test_an_endless_iterable_is_read_only_so_far_ahead(ctx: BaseContext, method: str, chunksize: int) -> None:
+def test_an_endless_iterable_is_read_buffersize_tasks_ahead(ctx: BaseContext, method: str, chunksize: int) -> None:
     with ctx.Pool(2) as pool:
         numbers = Counted()
         results = getattr(pool, method)(tasks.square, numbers, chunksize, buffersize=5)
@@ -163,7 +161,7 @@ def test_an_endless_iterable_is_read_only_so_far_ahead(ctx: BaseContext, method:
         assert len(rest) <= 6 * chunksize
 
 
-def test_an_executors_map_reads_only_so_far_ahead(ctx: BaseContext) -> None:
+def test_an_executors_map_reads_buffersize_tasks_ahead(ctx: BaseContext) -> None:
     with mp.ProcessPoolExecutor(2, ctx) as executor:
         numbers = Counted()
         results = executor.map(tasks.square, numbers, buffersize=3)
@@ -173,12 +171,12 @@ def test_an_executors_map_reads_only_so_far_ahead(ctx: BaseContext) -> None:
         results.close()
 
 
-def test_an_iterable_that_blocks_holds_up_nothing_else(ctx: BaseContext) -> None:
+def test_an_iterable_that_blocks_delays_no_other_call(ctx: BaseContext) -> None:
     with ctx.Pool(2) as pool:
         answers: list[Any] = []
 
         def feedback() -> Iterator[int]:
-            # Each item needs the result of the one before.
+            # Each item needs the result of the previous one.
             yield 2
             for _ in range(4):
                 assert until(lambda: answers, tasks.PATIENCE)

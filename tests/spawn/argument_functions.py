@@ -1,35 +1,35 @@
-"""Functions and arguments of ranks, for the tests of how arguments travel."""
+"""Functions and arguments of ranks, for the tests of arguments."""
 
 from __future__ import annotations
 
 from multiprocessing.connection import Connection
 from typing import Any
 
-from rank_functions import explode, take_byte
+from rank_functions import raise_value_error, take_byte
 
 
-class MeetsOnArrival:
-    """Tells that it is being unpickled, and waits to be let in."""
+class WaitsWhenUnpickled:
+    """Sends a message when it is unpickled, and waits for a byte."""
 
     def __init__(self, here: Connection, go: Connection) -> None:
         self._pipes = here, go
 
     def __reduce__(self) -> Any:
-        return meet_on_arrival, self._pipes
+        return wait_when_unpickled, self._pipes
 
 
-def meet_on_arrival(here: Connection, go: Connection) -> None:
+def wait_when_unpickled(here: Connection, go: Connection) -> None:
     here.send("here")
     take_byte(go)
 
 
-class ExplodesOnArrival:
-    """A target that is pickled well, and explodes when it is unpickled."""
+class RaisingFunction:
+    """An `fn` that can be pickled, and raises an exception when it is unpickled."""
 
     def __call__(self, rank: int) -> None: ...
 
     def __reduce__(self) -> Any:
-        return explode, ("the target",)
+        return raise_value_error, ("the target",)
 
 
 def sums(rank: int, counted: Any, shared: Any, queue: Any, private: Any, block: Any) -> int:
@@ -43,7 +43,7 @@ def sum_of(rank: int, array: Any) -> int:
 
 
 def description(array: Any) -> tuple[Any, ...]:
-    """All but the strides of an array with gaps, as those are closed on the way."""
+    """Return everything but the strides: gaps between elements are removed by pickling."""
     order = (
         [stride > 0 for stride in array.strides if array.size],
         bool(array.flags.f_contiguous and array.ndim > 1 and array.size),
@@ -63,7 +63,7 @@ def describe_and_change_all(rank: int, arrays: dict[str, Any]) -> dict[str, tupl
     return {name: describe_and_change(rank, array) for name, array in arrays.items()}
 
 
-def write_and_look_again(rank: int, array: Any, here: Connection, go: Connection) -> None:
+def write_and_read_again(rank: int, array: Any, here: Connection, go: Connection) -> None:
     array += rank + 1
     here.send(rank)
     take_byte(go)

@@ -13,7 +13,7 @@ import mp_all as mp
 @pytest.fixture
 def pipe() -> Iterator[tuple[Connection, Connection]]:
     """
-    A pipe from the ranks to the test: (read, write).
+    Make a pipe from the ranks to the test: (read, write).
     """
     read, write = mp.Pipe(duplex=False)
     yield read, write
@@ -24,7 +24,7 @@ def pipe() -> Iterator[tuple[Connection, Connection]]:
 @pytest.fixture
 def back() -> Iterator[tuple[Connection, Connection]]:
     """
-    A pipe from the test to the ranks: (read, write).
+    Make a pipe from the test to the ranks: (read, write).
     """
     read, write = mp.Pipe(duplex=False)
     yield read, write

@@ -1,4 +1,4 @@
-"""Watch processes that are no children of the test: by descriptor, so that a recycled pid fools nobody."""
+"""Watch processes that are not children of the test, by pidfd, because a pid may be reused."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ HERE = Path(__file__).parent
 
 
 class Watched:
-    """Processes by pid, each with a descriptor."""
+    """Processes by pid, each with a pidfd."""
 
     def __init__(self, pids: list[int]) -> None:
         self._fds = {pid: os.pidfd_open(pid) for pid in pids}
 
     def alive(self) -> list[int]:
-        """Those that have not ended."""
+        """Return the pids of those that have not ended."""
         return [pid for pid, fd in self._fds.items() if not select.select([fd], [], [], 0)[0]]
 
     def wait(self, seconds: float, but: int = 0) -> list[int]:
-        """Those that have not ended within *seconds*; no longer than until only *but* of them live."""
+        """Wait up to *seconds* until only *but* of them live; return the pids of those."""
         deadline = time.monotonic() + seconds
         while len(alive := self.alive()) > but and (left := deadline - time.monotonic()) > 0:
             select.select([self._fds[pid] for pid in alive], [], [], left)
         return alive
 
     def close(self) -> None:
-        """Kill what is left."""
+        """Kill those that still run."""
         for fd in self._fds.values():
             try:
                 signal.pidfd_send_signal(fd, signal.SIGKILL)
@@ -47,7 +47,7 @@ class Watched:
 @contextmanager
 def program(folder: Path, text: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """
-    A running program that can import the functions beside this file; killed at the end.
+    Run a program that can import the modules of this folder; kill it at the end.
     """
     path = folder / "program.py"
     path.write_text(textwrap.dedent(text))
@@ -66,9 +66,9 @@ def program(folder: Path, text: str, *arguments: str) -> Iterator[subprocess.Pop
         process.communicate(timeout=30)
 
 
-def pids_told(process: subprocess.Popen[str], count: int) -> list[int]:
+def printed_pids(process: subprocess.Popen[str], count: int) -> list[int]:
     """
-    The next *count* lines of the program, each a pid.
+    Return the next *count* lines of the program as pids.
     """
     assert process.stdout is not None
     lines = [process.stdout.readline() for _ in range(count)]

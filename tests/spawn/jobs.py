@@ -1,4 +1,4 @@
-"""Jobs whose ranks note every signal that they get: started in each way, by the command and by the API."""
+"""Jobs whose ranks log every signal, started by the command or by the API."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ NOTING = """
         os.close(file)
 
     def work(rank, log, seconds):
-        told = []
+        ending = []
 
         def came(signum, frame):
             note(log, rank, signal.Signals(signum).name)
             if signal.Signals(signum).name in ENDING:
                 time.sleep(seconds)  # a checkpoint takes its time
                 note(log, rank, "saved")
-                told.append(signum)
+                ending.append(signum)
 
         for name in ENDING + OTHERS:
             signal.signal(getattr(signal, name), came)
         note(log, rank, "ready", os.getpid())
-        while not told:
+        while not ending:
             time.sleep(0.05)
 
     if __name__ == "__main__":
@@ -67,31 +67,31 @@ class Job:
         self.group = group
 
     def notes(self) -> list[list[str]]:
-        """What each rank has noted since it was ready."""
+        """Return the log of each rank since it was ready."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         words = [line.split() for line in lines]
         return [[w[1] for w in words if w[0] == str(rank) and w[1] != "ready"] for rank in range(2)]
 
     def pids(self) -> list[int]:
-        """The ranks."""
+        """Return the pids of the ranks."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [int(line.split()[2]) for line in lines if " ready " in line]
 
     def wait_until(self, condition: Callable[[], object]) -> None:
-        """Wait for what ranks write to their file."""
+        """Wait until *condition*, which reads the log, is true."""
         deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, (self.notes(), self.process.poll())
             time.sleep(0.01)
 
     def end(self) -> tuple[int, str]:
-        """How it ended, and what it said on standard error."""
+        """Wait for the end; return the exit code and standard error."""
         _, err = self.process.communicate(timeout=60)
         return self.process.returncode, err
 
 
 def take_defaults() -> None:
-    """Start as from a terminal, also where these tests were started with nohup or in the background of a shell."""
+    """Restore the signal handling of a terminal: these tests may run under nohup or in the background of a shell."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGTSTP", "SIGUSR1", "SIGUSR2"):
         signal.signal(getattr(signal, name), signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -109,7 +109,7 @@ def running(
     text: str = NOTING,
 ) -> Iterator[Job]:
     """
-    A job of two ranks that are ready, started by *how*: the command, `start_processes` or `run`.
+    Run a job of two ranks, by *how*: the command, `start_processes` or `run`; yield it when the ranks are ready.
     """
     path = folder / "noting.py"
     path.write_text(textwrap.dedent(text))

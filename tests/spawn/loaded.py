@@ -1,4 +1,4 @@
-"""A rank function in a module that imports nothing."""
+"""A rank function in a module that imports only `sys`."""
 
 import sys
 

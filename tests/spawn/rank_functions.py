@@ -1,4 +1,4 @@
-"""Functions that ranks run: pickled by name, so they stand at top level and import little."""
+"""Functions that ranks run. They are pickled by name, so they are at top level and import little."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import time
 from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
-# Longer than any test: what should be ended does not end by itself.
+# Longer than any test, in seconds: ranks that a test ends do not end by themselves.
 LONG = 300
 
 
 class Odd(Exception):
-    """Can be pickled, with an attribute."""
+    """An exception with an attribute, which can be pickled."""
 
     def __init__(self, text: str, number: int) -> None:
         super().__init__(text, number)
@@ -27,21 +27,21 @@ class CannotBePickled(Exception):
         self.thing = lambda: None
 
 
-class CannotBeMadeAgain(Exception):
+class CannotBeUnpickled(Exception):
     """Its pickle calls it with one argument too few."""
 
     def __init__(self, text: str, number: int) -> None:
         super().__init__(text)
 
 
-class CannotArrive:
-    """Is pickled well, and explodes when it is unpickled."""
+class RaisesWhenUnpickled:
+    """Can be pickled, and raises an exception when it is unpickled."""
 
     def __reduce__(self) -> Any:
-        return explode, ("on arrival",)
+        return raise_value_error, ("while unpickled",)
 
 
-def explode(text: str) -> NoReturn:
+def raise_value_error(text: str) -> NoReturn:
     raise ValueError(text)
 
 
@@ -67,7 +67,7 @@ def tell_and_sleep(rank: int, connection: Connection) -> None:
 
 
 def take_byte(connection: Connection) -> bytes:
-    """One byte, which is for one reader only, where recv() would let two ranks share a message."""
+    """Read one byte, which only one rank gets; with recv(), two ranks could each get a part of a message."""
     return os.read(connection.fileno(), 1)
 
 
@@ -95,7 +95,7 @@ def kill_self(rank: int, bad: int, signum: int) -> None:
 
 def interrupt_self(rank: int) -> None:
     if rank == 1:
-        # A program that was started in the background of a shell ignores it.
+        # A program that was started in the background of a shell ignores SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.kill(os.getpid(), signal.SIGINT)
     time.sleep(LONG)
@@ -127,7 +127,7 @@ def size(rank: int, data: bytes) -> int:
     return len(data)
 
 
-def die_or_complain(rank: int, read: Connection, write: Connection, go: Connection, ready: Connection) -> None:
+def die_or_wait_for_the_dead(rank: int, read: Connection, write: Connection, go: Connection, ready: Connection) -> None:
     if rank == 0:
         go.recv()
         os.kill(os.getpid(), signal.SIGKILL)
@@ -146,12 +146,12 @@ def wait_and_print(rank: int, seconds: float) -> None:
     print("done", flush=True)
 
 
-def grow_tree(rank: int, depth: int, start_method: str) -> None:
+def start_descendants(rank: int, depth: int, start_method: str) -> None:
     print(os.getpid(), flush=True)
     if depth:
         import mp_spawn
 
-        mp_spawn.start_processes(grow_tree, (depth - 1, start_method), 2, start_method=start_method)
+        mp_spawn.start_processes(start_descendants, (depth - 1, start_method), 2, start_method=start_method)
     time.sleep(LONG)
 
 
@@ -179,11 +179,11 @@ def ignore_sigterm_or_fail(rank: int, read: Connection, write: Connection) -> No
         os.write(write.fileno(), b"1")
         time.sleep(LONG)
     take_byte(read)
-    raise Odd("now that rank 0 is deaf", 1)
+    raise Odd("now that rank 0 ignores SIGTERM", 1)
 
 
 def follow_or_fail(rank: int, read: Connection, write: Connection) -> None:
-    """Rank 0 ends a little after rank 1 has failed."""
+    """Fail in rank 1; rank 0 ends 0.3 s later."""
     if rank == 1:
         os.write(write.fileno(), b"1")
         raise Odd("first", 1)
@@ -192,12 +192,12 @@ def follow_or_fail(rank: int, read: Connection, write: Connection) -> None:
 
 
 def leave_a_daemon_behind(rank: int) -> None:
-    """A process that holds everything it has inherited open."""
+    """Leave a process behind that keeps all inherited descriptors open."""
     import subprocess
 
     daemon = subprocess.Popen(["sleep", str(LONG)], start_new_session=True, close_fds=False)
     print(daemon.pid)
-    daemon.returncode = 0  # nobody waits for it
+    daemon.returncode = 0  # it is not waited for
 
 
 def start_ranks(rank: int, start_method: str) -> None:
@@ -242,7 +242,7 @@ class CountsItsPickles:
         return CountsItsPickles, ()
 
 
-def meet(rank: int, data: bytes, here: Connection, go: Connection) -> None:
+def wait_for_all(rank: int, data: bytes, here: Connection, go: Connection) -> None:
     here.send(rank)
     take_byte(go)
 
@@ -288,7 +288,7 @@ def processors(rank: int) -> set[int]:
 
 
 def fail_at_first(rank: int, folder: Any, times: int) -> int:
-    """Rank 1 fails for the first *times* times; each attempt leaves its pid in the rank's file."""
+    """Fail the first *times* times in rank 1; each attempt appends its pid to the rank's file."""
     path = folder / str(rank)
     with path.open("a") as file:
         print(os.getpid(), file=file)
@@ -300,7 +300,7 @@ def fail_at_first(rank: int, folder: Any, times: int) -> int:
 
 
 def fork_and_return(rank: int) -> int:
-    """The forked child runs out of this function as well, by an exception."""
+    """Fork a child that leaves this function, too, by an exception."""
     pid = os.fork()
     if pid == 0:
         raise Odd("in the child", 1)
@@ -309,19 +309,19 @@ def fork_and_return(rank: int) -> int:
 
 
 def raise_and_hang(rank: int, folder: Any) -> int:
-    """The first attempt raises, and leaves a thread that keeps the process."""
+    """Raise at the first attempt, with a thread that keeps the process from ending."""
     import threading
 
     path = folder / str(rank)
     if rank == 1 and not path.exists():
         path.touch()
         threading.Thread(target=time.sleep, args=(LONG,)).start()
-        raise Odd("and does not leave", 1)
+        raise Odd("and does not end", 1)
     return rank
 
 
 def return_and_die(rank: int, code: int) -> int:
-    """Rank 1 ends badly on its way out, when it has returned already."""
+    """Return, then exit with *code* in rank 1 while the process ends."""
     from multiprocessing import util
 
     if rank == 1:

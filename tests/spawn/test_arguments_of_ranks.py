@@ -1,4 +1,4 @@
-"""Arguments are serialised once, however many ranks there are; arrays among them are shared, or each rank's own."""
+"""Arguments are pickled once for all ranks. Shared arrays stay shared; of a private array each rank has its own."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Pipe = tuple[Connection, Connection]
 MB = 1 << 20
 
 
-def test_nobody_waits_for_the_imports_of_another(start_method: str, pipe: Pipe, back: Pipe) -> None:
-    """While it unpickles, each waits for all the others, before an argument that no pipe would hold."""
+def test_no_rank_waits_for_the_imports_of_another(start_method: str, pipe: Pipe, back: Pipe) -> None:
+    """Each rank waits for all others while it unpickles, before an argument larger than a pipe."""
     if start_method == "fork":
         pytest.skip("needs a start method that pickles; fork does not")
-    args = (arguments.MeetsOnArrival(pipe[1], back[0]), b"z" * MB)
+    args = (arguments.WaitsWhenUnpickled(pipe[1], back[0]), b"z" * MB)
     context = start_processes(ranks.nothing, args, 4, join=False, start_method=start_method)
     assert context is not None
     for _ in range(4):
@@ -34,8 +34,8 @@ def test_nobody_waits_for_the_imports_of_another(start_method: str, pipe: Pipe, 
     assert context.join(timeout=60)
 
 
-def test_they_are_pickled_once_whatever_is_among_them(start_method: str, strategy: str) -> None:
-    """A shared array is a claim for one receiver, a queue has descriptors, a private array is copied: once, too."""
+def test_arguments_of_every_kind_are_pickled_once(start_method: str, strategy: str) -> None:
+    """A block has one receiver, a queue has descriptors, and a private array is copied."""
     queue = mp.get_context(start_method).SimpleQueue()
     ranks.CountsItsPickles.pickled = 0
     args = (ranks.CountsItsPickles(), mp.shared.ones(1000), queue, np.ones(100_000), mp.Block(100))
@@ -45,13 +45,13 @@ def test_they_are_pickled_once_whatever_is_among_them(start_method: str, strateg
     queue.close()
 
 
-def test_they_are_pickled_once_beside_a_lambda(start_method: str) -> None:
+def test_arguments_beside_a_lambda_are_pickled_once(start_method: str) -> None:
     if start_method != "fork":
         pytest.importorskip("cloudpickle", reason="needs cloudpickle, which is not installed")
     ranks.CountsItsPickles.pickled = 0
     args = (ranks.CountsItsPickles(), mp.shared.ones(1000))
     assert run(lambda rank, _, a: a.sum() + rank, args, 3, start_method=start_method) == [1000, 1001, 1002]
-    # The attempt without cloudpickle stops at the function, before it sees them.
+    # The attempt without cloudpickle stops at the function, before the arguments.
     assert ranks.CountsItsPickles.pickled == (0 if start_method == "fork" else 1)
 
 
@@ -73,7 +73,7 @@ def test_the_bytes_of_a_private_array_are_copied_once(start_method: str, monkeyp
 ARRAYS = {
     "plain": np.arange(50_000.0),
     "two-dimensional": np.arange(60_000).reshape(200, 300),
-    "in Fortran's order": np.asfortranarray(np.arange(60_000.0).reshape(200, 300)),
+    "in Fortran order": np.asfortranarray(np.arange(60_000.0).reshape(200, 300)),
     "with gaps": np.arange(100_000)[::2],
     "backwards": np.arange(50_000)[::-1],
     "a broadcast": np.broadcast_to(np.float64(3), (300, 300)),
@@ -88,21 +88,21 @@ ARRAYS = {
 }
 
 
-def test_a_private_array_arrives_as_each_ranks_own(start_method: str) -> None:
+def test_each_rank_has_its_own_private_array(start_method: str) -> None:
     before = {name: array.copy() for name, array in ARRAYS.items()}
-    for told in run(arguments.describe_and_change_all, (ARRAYS,), 2, start_method=start_method):
-        for name, (seen, changed) in told.items():
+    for result in run(arguments.describe_and_change_all, (ARRAYS,), 2, start_method=start_method):
+        for name, (seen, changed) in result.items():
             assert seen == arguments.description(ARRAYS[name]), name
             assert changed, name
     for name, array in ARRAYS.items():
         np.testing.assert_array_equal(array, before[name], err_msg=name)
 
 
-def test_ranks_do_not_see_each_others_writes_to_it(start_method: str, pipe: Pipe, back: Pipe) -> None:
-    """Each writes, and looks again when all have written."""
+def test_ranks_do_not_see_each_others_writes_to_a_private_array(start_method: str, pipe: Pipe, back: Pipe) -> None:
+    """Each rank writes, and reads when all have written."""
     array = np.zeros(50_000)
     args = (array, pipe[1], back[0])
-    context = start_processes(arguments.write_and_look_again, args, 3, join=False, start_method=start_method)
+    context = start_processes(arguments.write_and_read_again, args, 3, join=False, start_method=start_method)
     assert context is not None
     assert sorted(pipe[0].recv() for _ in range(3)) == [0, 1, 2]
     os.write(back[1].fileno(), b"123")
@@ -110,19 +110,19 @@ def test_ranks_do_not_see_each_others_writes_to_it(start_method: str, pipe: Pipe
     assert not array.any()
 
 
-def test_what_is_read_only_stays_read_only(start_method: str) -> None:
+def test_a_read_only_array_stays_read_only(start_method: str) -> None:
     array = np.ones(50_000)
     array.flags.writeable = False
     assert run(arguments.is_writable, (array,), 2, start_method=start_method) == [False, False]
 
 
-def test_two_views_of_one_shared_array_are_views_of_one_memory(start_method: str, strategy: str) -> None:
+def test_two_views_of_a_shared_array_share_memory_in_a_rank(start_method: str, strategy: str) -> None:
     shared = mp.shared.zeros(1000)
     assert run(arguments.overlap, (shared[:600], shared[400:]), 2, start_method=start_method) == [True, True]
 
 
 class Counted:
-    """Its reducer is somebody's who has said nothing about many receivers."""
+    """A class whose reducer is not declared for several receivers."""
 
     reduced = 0
 
@@ -132,7 +132,7 @@ def reduce_counted(thing: Counted) -> Any:
     return Counted, ()
 
 
-def test_what_a_stranger_reduces_is_made_for_each_rank() -> None:
+def test_a_foreign_reducer_is_called_for_each_rank() -> None:
     ForkingPickler.register(Counted, reduce_counted)
     try:
         Counted.reduced = 0
@@ -142,7 +142,7 @@ def test_what_a_stranger_reduces_is_made_for_each_rank() -> None:
         del ForkingPickler._extra_reducers[Counted]  # type: ignore[attr-defined]
 
 
-def test_a_rank_that_never_sees_an_array_does_not_load_numpy(start_method: str) -> None:
+def test_a_rank_without_arrays_does_not_load_numpy(start_method: str) -> None:
     if start_method == "fork":
         pytest.skip("needs a start method with a fresh interpreter; a fork has NumPy already")
     import loaded
@@ -150,8 +150,8 @@ def test_a_rank_that_never_sees_an_array_does_not_load_numpy(start_method: str) 
     assert run(loaded.is_loaded, ("numpy",), 2, start_method=start_method) == [False, False]
 
 
-def test_nothing_is_left_when_the_arguments_cannot_be_pickled(strategy: str, start_method: str) -> None:
-    """Neither descriptors nor memory: the leak check looks."""
+def test_nothing_is_left_behind_when_the_arguments_cannot_be_pickled(strategy: str, start_method: str) -> None:
+    """The leak check looks for descriptors and memory."""
     if start_method == "fork":
         pytest.skip("needs a start method that pickles; fork does not")
     args = (mp.shared.zeros(1000), np.zeros(100_000), (x for x in ()))
@@ -159,14 +159,14 @@ def test_nothing_is_left_when_the_arguments_cannot_be_pickled(strategy: str, sta
         run(ranks.nothing, args, 3, start_method=start_method)
 
 
-def test_a_module_that_is_not_there_in_the_rank_is_the_ranks_failure(
+def test_an_fn_that_cannot_be_unpickled_is_the_ranks_failure(
     start_method: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An exception while the target is unpickled, in the child."""
+    """The exception is raised while `fn` is unpickled."""
     if start_method == "fork":
         pytest.skip("needs a start method that pickles; fork does not")
     with pytest.raises(ProcessRaisedException) as caught:
-        start_processes(arguments.ExplodesOnArrival(), (), 2, start_method=start_method)
+        start_processes(arguments.RaisingFunction(), (), 2, start_method=start_method)
     assert type(caught.value.__cause__) is ValueError
     assert "the target" in str(caught.value)
     assert caught.value.failures[0].reason == "ValueError: the target"
@@ -185,13 +185,13 @@ EMPTY = """
         fixed = np.empty((0, 3), "f4")
         fixed.flags.writeable = False
         for arrays in [(np.empty(0),), (np.empty(0), fixed), (np.empty(0), np.ones(2, int), fixed)]:
-            for told in mp_spawn.run(shapes, arrays, 2, start_method=sys.argv[1]):
-                print(told)
+            for result in mp_spawn.run(shapes, arrays, 2, start_method=sys.argv[1]):
+                print(result)
 """
 
 
-def test_empty_arrays_arrive_without_mp_reductions(start_method: str, tmp_path: Path) -> None:
-    """NumPy's own pickle puts their bytes, of which there are none, out of band."""
+def test_empty_arrays_are_received_without_mp_reductions(start_method: str, tmp_path: Path) -> None:
+    """NumPy's own pickle puts their zero bytes out of band."""
     one, two, three = "((0,), '<f8', True)", "((2,), '<i8', True)", "((0, 3), '<f4', False)"
     lines = [[one], [one, three], [one, two, three]]
     said = succeeded(run_script(tmp_path, EMPTY, start_method))

@@ -1,4 +1,4 @@
-"""Bad input is told in one line that says what was given and what to do, before anything is started."""
+"""Bad input raises an error of one line, with the value and what to do, before any rank is started."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ METHODS = ", ".join(map(repr, get_all_start_methods()))
         ({"cpu_affinity": "all"}, ValueError, "cpu_affinity='all' is not for 2 ranks; give 'spread'"),
     ],
 )
-def test_it_is_told_in_one_line(options: dict[str, Any], error: type[Exception], text: str) -> None:
+def test_a_bad_option_is_described_in_one_line(options: dict[str, Any], error: type[Exception], text: str) -> None:
     for launcher in (start_processes, run):
         with pytest.raises(error) as caught:
             launcher(ranks.nothing, **{"nprocs": 2, **options})  # type: ignore[operator]
@@ -51,7 +51,7 @@ def test_fn_must_be_callable() -> None:
         spawn("hello")  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_pickled_is_named_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unpicklable_argument_is_named_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "cloudpickle", None)
@@ -66,13 +66,13 @@ def test_what_cannot_be_pickled_is_named_with_its_remedy(monkeypatch: pytest.Mon
         spawn(ranks.nothing, args=((x for x in ()),))
 
 
-def test_what_even_cloudpickle_cannot_pickle_is_named() -> None:
+def test_an_argument_that_cloudpickle_cannot_pickle_is_named() -> None:
     pytest.importorskip("cloudpickle")
-    with pytest.raises(pickle.PicklingError, match=r"args of \(generator\) cannot be pickled, by"):
+    with pytest.raises(pickle.PicklingError, match=r"args of \(generator\) cannot be pickled, not even by"):
         spawn(ranks.nothing, args=((x for x in ()),))
 
 
-def test_a_program_without_a_main_guard_is_told(tmp_path: Any) -> None:
+def test_a_program_without_a_main_guard_gets_an_error(tmp_path: Any) -> None:
     done = run_script(
         tmp_path,
         """
@@ -85,6 +85,6 @@ def test_a_program_without_a_main_guard_is_told(tmp_path: Any) -> None:
     assert 'if __name__ == "__main__"' in done.stderr.replace("'", '"')
 
 
-def test_a_daemon_cannot_have_ranks_and_is_told(start_method: str) -> None:
+def test_a_daemon_gets_an_error_when_it_starts_ranks(start_method: str) -> None:
     with pytest.raises(Exception, match="daemon"):
         start_processes(ranks.start_ranks, (start_method,), daemon=True, start_method=start_method)

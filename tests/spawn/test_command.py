@@ -1,4 +1,4 @@
-"""The command mp-spawn, as a user runs it."""
+"""The command mp-spawn runs scripts and modules, forwards signals, and exits with the code of the first failure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SCRIPT = """
         print(os.getpid(), flush=True)
         time.sleep(300)
     elif sys.argv[1] in ("tidy", "count"):
-        # sigwait and no handlers: what comes between two of Python's instructions would not end a sleep.
+        # sigwait instead of handlers: a signal between two of Python's instructions would not end a sleep.
         expected = {signal.SIGTERM} if sys.argv[1] == "tidy" else {signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT}
         signal.pthread_sigmask(signal.SIG_BLOCK, expected)
         print(os.getpid(), flush=True)
@@ -88,7 +88,7 @@ def pids_of(process: subprocess.Popen[str], count: int) -> list[int]:
     return [int(process.stdout.readline().split()[-1]) for _ in range(count)]
 
 
-def test_a_rank_finds_its_place_in_its_environment(script: str, start_method: str) -> None:
+def test_a_rank_has_its_rank_and_world_size_in_its_environment(script: str, start_method: str) -> None:
     done = command("-n", "2", "--start-method", start_method, script, "show", "-n", "--x")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -97,7 +97,7 @@ def test_a_rank_finds_its_place_in_its_environment(script: str, start_method: st
     ]
 
 
-def test_what_is_set_is_left_alone_and_options_reach_the_ranks(script: str) -> None:
+def test_variables_that_are_set_are_kept_and_options_reach_the_ranks(script: str) -> None:
     options = ("--threads-per-rank", "3", "--output", "inherit", "--")
     done = command(*options, script, "show", MASTER_ADDR="10.0.0.1", MASTER_PORT="77")
     assert done.stdout == "0 0 1 1 10.0.0.1 3 __main__ ['show'] True\n", done.stderr
@@ -128,7 +128,7 @@ def test_the_exit_code_is_that_of_the_first_failure(script: str, failure: str, c
 
 
 @pytest.mark.parametrize("rich", [True, False])
-def test_a_failure_is_summed_up_rank_by_rank(script: str, rich: bool, tmp_path: Path) -> None:
+def test_a_failure_prints_a_row_for_each_rank(script: str, rich: bool, tmp_path: Path) -> None:
     if rich:
         pytest.importorskip("rich", reason="needs rich, which is not installed")
     else:
@@ -156,7 +156,7 @@ def test_signals_are_forwarded(script: str, signum: signal.Signals, start_method
 def test_ranks_that_live_on_after_a_signal_keep_running(script: str, signum: signal.Signals, start_method: str) -> None:
     with running("-n", "2", "--start-method", start_method, script, "count") as process:
         pids = pids_of(process, 2)
-        for _ in range(2):  # and so it is the second time
+        for _ in range(2):  # the second signal is forwarded, too
             process.send_signal(signum)
             lines = sorted(process.stdout.readline() for _ in pids)
             assert lines == [f"[rank {rank}] {signum:d} came\n" for rank in range(2)]
@@ -166,7 +166,7 @@ def test_ranks_that_live_on_after_a_signal_keep_running(script: str, signum: sig
     assert process.returncode == 128 + signal.SIGTERM
 
 
-def test_ranks_that_deal_with_the_signal_have_the_time_to(script: str, start_method: str) -> None:
+def test_ranks_with_a_signal_handler_have_time_for_it(script: str, start_method: str) -> None:
     with running("-n", "3", "--start-method", start_method, script, "tidy") as process:
         pids_of(process, 3)
         process.send_signal(signal.SIGTERM)
@@ -192,14 +192,14 @@ def test_ranks_end_with_the_command(script: str) -> None:
         ([], "script"),
     ],
 )
-def test_bad_options_are_told_in_a_line(arguments: list[str], text: str) -> None:
+def test_bad_options_are_described_in_one_line(arguments: list[str], text: str) -> None:
     done = command(*arguments)
     assert done.returncode == 2
     assert text in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
 
 
-def test_restarts_can_be_had(script: str, tmp_path: Path) -> None:
+def test_max_restarts_restarts_a_failed_rank(script: str, tmp_path: Path) -> None:
     once = f"os.path.exists({str(tmp_path / 'x')!r}) or (open({str(tmp_path / 'x')!r}, 'w').close(), os._exit(1))"
     Path(script).write_text(Path(script).read_text().replace("else:\n    time.sleep(300)", ""))
     done = command("-n", "2", "--max-restarts", "1", script, once)
@@ -235,7 +235,7 @@ ON_A_TERMINAL = """
 
 def on_a_terminal(*arguments: str, **environment: str) -> tuple[int, str]:
     """
-    The exit code, and what the terminal got.
+    Run the command on a terminal; return the exit code and the output.
     """
     ours, theirs = os.openpty()
     kept = {name: value for name, value in os.environ.items() if name not in ("NO_COLOR", "COLUMNS")}
@@ -254,7 +254,7 @@ def on_a_terminal(*arguments: str, **environment: str) -> tuple[int, str]:
                 while data := terminal.read(1 << 16):
                     said += data
         except OSError:
-            pass  # nobody has the terminal open any more
+            pass  # no process has the terminal open any more
         return process.wait(60), said.decode()
 
 
@@ -265,7 +265,7 @@ def terminal_script(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_on_a_terminal_progress_is_drawn_and_cuts_no_line(terminal_script: str) -> None:
+def test_on_a_terminal_progress_is_drawn_between_whole_lines(terminal_script: str) -> None:
     pytest.importorskip("rich", reason="needs rich, which is not installed")
     code, said = on_a_terminal("-n", "2", terminal_script, "long")
     assert code == 0, said
@@ -273,14 +273,14 @@ def test_on_a_terminal_progress_is_drawn_and_cuts_no_line(terminal_script: str) 
     for number in range(200):
         line = f"<{number} {'x' * 200}>\r\n"
         assert said.count(line) == 2
-    # What stands before a line is its prefix, and before that the end of a line or the progress being wiped away.
+    # A line is preceded by its prefix, and that by the end of a line or the erasure of the progress line.
     starts = re.findall(r"(.*)\[rank \d\] \x1b\[0m<", said.replace("\r\n", "\n").replace("\r", ""))
     assert len(starts) == 400
     assert all(re.fullmatch(r"(.*\x1b\[2K)?(\x1b\[0m)?\x1b\[\d+m", start) for start in starts)
 
 
 @pytest.mark.parametrize("colour", [True, False])
-def test_a_terminal_gets_colour_unless_it_wants_none(terminal_script: str, colour: bool) -> None:
+def test_a_terminal_gets_colour_unless_no_color_is_set(terminal_script: str, colour: bool) -> None:
     pytest.importorskip("rich", reason="needs rich, which is not installed")
     code, said = on_a_terminal("-n", "2", terminal_script, "fail", **({} if colour else {"NO_COLOR": "1"}))
     assert code == 3

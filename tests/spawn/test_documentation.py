@@ -1,4 +1,4 @@
-"""What the documentation shows is true: the examples of the docstrings and of the README."""
+"""The examples of the docstrings and of the README run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ README = Path(__file__).parents[2] / "packages" / "mp-spawn" / "README.md"
 
 
 @pytest.mark.parametrize("name", [name for name in MODULES if not name.endswith("__main__")])
-def test_the_examples_of_a_module_are_true(name: str) -> None:
+def test_the_examples_of_a_module_run(name: str) -> None:
     module = importlib.import_module(name)
     assert doctest.testmod(module, extraglobs={"mp": mp_spawn, "time": time}).failed == 0
 
@@ -31,7 +31,7 @@ def test_the_readme_runs(tmp_path: Path) -> None:
         succeeded(run_script(tmp_path, program))
 
 
-def test_the_public_names_are_all_there() -> None:
+def test_all_public_names_exist() -> None:
     assert set(mp_spawn.__all__) <= set(dir(mp_spawn))
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         mp_spawn.nonsense  # noqa: B018

@@ -1,4 +1,4 @@
-"""No signal goes to a number that could be somebody else's by now, and a start that fails leaves nobody."""
+"""Ranks are signalled by pidfd, never by a pid that may be reused; a failed start leaves no process."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import rank_functions as ranks
 from test_lifetime_of_ranks import started
 
 import mp_all as mp
-from mp_spawn import classic, context, nursery, pidfd
+from mp_spawn import context, context_launcher, process_handle, zygote
 
 Pipe = tuple[Connection, Connection]
 
 
-def test_ranks_are_ended_by_descriptor_and_never_by_number(
+def test_ranks_are_ended_by_pidfd_and_never_by_pid(
     start_method: str, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(pid: int, signum: int) -> None:
-        raise AssertionError(f"signal {signum} to a number, {pid}, that could be somebody else's")
+        raise AssertionError(f"signal {signum} to the pid {pid}, which may be reused")
 
     monkeypatch.setattr(context, "TERM_TO_KILL", 0.2)
     job = started(ranks.ignore_sigterm, pipe[1], start_method=start_method)
@@ -32,22 +32,22 @@ def test_ranks_are_ended_by_descriptor_and_never_by_number(
     assert [process.exitcode for process in job.processes] == [-signal.SIGKILL] * 2
 
 
-def test_a_descriptor_of_a_process_that_was_reaped_reaches_nobody() -> None:
+def test_a_pidfd_of_a_reaped_process_signals_no_other_process() -> None:
     child = mp.get_context("fork").Process(target=ranks.nothing, args=(0,))
     child.start()
-    own = pidfd.PidFd(os.pidfd_open(child.pid or 0))
+    own = process_handle.PidFd(os.pidfd_open(child.pid or 0))
     child.join(30)
     assert own.send(signal.SIGKILL) is False
     own.close()
-    assert pidfd.PidFd.of(child).send(signal.SIGKILL) is False
+    assert process_handle.PidFd.of(child).send(signal.SIGKILL) is False
     child.close()
 
 
-def test_a_start_that_fails_half_way_leaves_nobody(start_method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_start_that_fails_half_way_leaves_no_process(start_method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The leak check looks for processes and descriptors."""
-    place = nursery._Keeper if start_method == "spawn" else classic.Classic
-    name = "birth" if start_method == "spawn" else "_start"
-    original, calls = getattr(place, name), []
+    owner = zygote._Zygote if start_method == "spawn" else context_launcher.ContextLauncher
+    name = "receive_rank" if start_method == "spawn" else "_start"
+    original, calls = getattr(owner, name), []
 
     def fail_the_second_time(*args: Any) -> Any:
         calls.append(args)
@@ -55,7 +55,7 @@ def test_a_start_that_fails_half_way_leaves_nobody(start_method: str, monkeypatc
             raise OSError("no more processes")
         return original(*args)
 
-    monkeypatch.setattr(place, name, fail_the_second_time)
+    monkeypatch.setattr(owner, name, fail_the_second_time)
     with pytest.raises(OSError, match="no more processes"):
         started(ranks.sleep, nprocs=3, start_method=start_method)
     calls.clear()

@@ -1,4 +1,4 @@
-"""Ranks live as long as the process that started them, and not longer; and no thread matters to them."""
+"""Ranks end with the process that started them, not with its threads, and `join` and `terminate` end them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from typing import Any
 
 import pytest
 import rank_functions as ranks
-from descendants import Watched, pids_told, program
+from descendants import Watched, printed_pids, program
 
 import mp_all as mp
-from mp_spawn import ProcessContext, ProcessExitedException, context, lifeline, start_processes
+from mp_spawn import ProcessContext, ProcessExitedException, context, death_pipe, start_processes
 
 Pipe = tuple[Connection, Connection]
 
 
 def started(fn: Any, *args: Any, nprocs: int = 2, **options: Any) -> ProcessContext:
     """
-    A context whose ranks run.
+    Start ranks and return their context.
     """
     context = start_processes(fn, args, nprocs, join=False, **options)
     assert context is not None
@@ -43,26 +43,26 @@ def watched(request: pytest.FixtureRequest) -> Callable[[list[int]], Watched]:
     return watch
 
 
-TREE = """
+GRANDCHILDREN = """
     import sys, time
     import mp_spawn, rank_functions
 
     if __name__ == "__main__":
-        mp_spawn.start_processes(rank_functions.grow_tree, (1, sys.argv[1]), 2, start_method=sys.argv[1])
+        mp_spawn.start_processes(rank_functions.start_descendants, (1, sys.argv[1]), 2, start_method=sys.argv[1])
 """
 
 
 def test_a_killed_parent_leaves_no_descendant(
     tmp_path: Path, start_method: str, watched: Callable[[list[int]], Watched]
 ) -> None:
-    with program(tmp_path, TREE, start_method) as process:
-        tree = watched(pids_told(process, 2 + 2 * 2))
-        assert len(tree.alive()) == 6
+    with program(tmp_path, GRANDCHILDREN, start_method) as process:
+        descendants = watched(printed_pids(process, 2 + 2 * 2))
+        assert len(descendants.alive()) == 6
         process.kill()
-        assert tree.wait(2) == []
+        assert descendants.wait(2) == []
 
 
-IN_C = """
+DEEP_IN_C = """
     import sys
     import mp_spawn, rank_functions
 
@@ -71,11 +71,11 @@ IN_C = """
 """
 
 
-def test_a_rank_that_never_lets_go_of_the_interpreter_ends_with_its_parent(
+def test_a_rank_that_never_releases_the_interpreter_ends_with_its_parent(
     tmp_path: Path, start_method: str, watched: Callable[[list[int]], Watched]
 ) -> None:
-    with program(tmp_path, IN_C, start_method) as process:
-        pair = watched(pids_told(process, 2))
+    with program(tmp_path, DEEP_IN_C, start_method) as process:
+        pair = watched(printed_pids(process, 2))
         process.kill()
         assert pair.wait(2) == []
 
@@ -99,13 +99,13 @@ def test_another_child_of_the_parent_does_not_keep_ranks_alive(
     tmp_path: Path, start_method: str, watched: Callable[[list[int]], Watched]
 ) -> None:
     with program(tmp_path, BYSTANDER, start_method) as process:
-        trio = watched(pids_told(process, 3))
+        trio = watched(printed_pids(process, 3))
         process.kill()
         assert len(trio.wait(2, but=1)) == 1
         trio.close()
 
 
-FORGETFUL = """
+NEVER_JOINS = """
     import sys
     import mp_spawn, rank_functions
 
@@ -122,13 +122,13 @@ FORGETFUL = """
 def test_a_program_that_does_not_join_ends_as_with_multiprocessing(
     tmp_path: Path, start_method: str, kind: str
 ) -> None:
-    with program(tmp_path, FORGETFUL, start_method, kind) as process:
+    with program(tmp_path, NEVER_JOINS, start_method, kind) as process:
         out, _ = process.communicate(timeout=30)
         assert process.returncode == 0
         assert out.splitlines()[-1:] == ([] if kind == "daemon" else ["done"])
 
 
-def test_the_end_of_the_starting_thread_ends_nobody(start_method: str, pipe: Pipe, back: Pipe) -> None:
+def test_ranks_outlive_the_thread_that_started_them(start_method: str, pipe: Pipe, back: Pipe) -> None:
     contexts: list[ProcessContext] = []
 
     def start() -> None:
@@ -144,21 +144,21 @@ def test_the_end_of_the_starting_thread_ends_nobody(start_method: str, pipe: Pip
     assert contexts[0].join(timeout=60) is True
 
 
-def test_a_context_that_is_dropped_ends_nobody(start_method: str, pipe: Pipe, back: Pipe) -> None:
+def test_ranks_outlive_a_context_that_is_dropped(start_method: str, pipe: Pipe, back: Pipe) -> None:
     others = mp.active_children()
     started(ranks.tell_and_wait_for_byte, pipe[1], back[0], start_method=start_method)
     for _ in range(2):
         pipe[0].recv()
     gc.collect()
     os.write(back[1].fileno(), b"12")
-    # They say goodbye, so they have not been killed.
+    # They send goodbye, so they have not been killed.
     assert [pipe[0].recv(), pipe[0].recv()] == ["goodbye", "goodbye"]
     for process in set(mp.active_children()).difference(others):
         process.join(30)
     gc.collect()
 
 
-def test_a_lifeline_that_has_gone_already_ends_the_rank_at_once() -> None:
+def test_a_rank_whose_death_pipe_is_closed_already_ends_at_once() -> None:
     read, write = os.pipe()
     os.close(write)
     child = mp.get_context("fork").Process(target=hold_and_sleep, args=(read,))
@@ -170,9 +170,9 @@ def test_a_lifeline_that_has_gone_already_ends_the_rank_at_once() -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_without_signals_from_descriptors_a_thread_watches(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_watches_the_death_pipe_where_fcntl_has_no_setsig(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(fcntl, "F_SETSIG")
-    line = lifeline.Lifeline()
+    line = death_pipe.DeathPipe()
     read = os.dup(line.fd)
     if when == "before":
         line.close()
@@ -186,7 +186,7 @@ def test_without_signals_from_descriptors_a_thread_watches(when: str, monkeypatc
 
 
 def hold_and_sleep(fd: int) -> None:
-    lifeline.hold(fd)
+    death_pipe.arm(fd)
     time.sleep(ranks.LONG)
 
 
@@ -216,7 +216,7 @@ def test_an_exception_in_a_with_block_ends_the_ranks(start_method: str) -> None:
     assert [process.exitcode for process in job.processes] == [-signal.SIGTERM] * 2
 
 
-def test_the_end_of_a_with_block_waits_and_tells(start_method: str) -> None:
+def test_the_end_of_a_with_block_waits_and_raises(start_method: str) -> None:
     with started(ranks.nothing, start_method=start_method) as job:
         pass
     assert [process.exitcode for process in job.processes] == [0, 0]
@@ -227,7 +227,7 @@ def test_the_end_of_a_with_block_waits_and_tells(start_method: str) -> None:
         pass
 
 
-def test_ranks_that_were_terminated_have_not_ended_well(start_method: str) -> None:
+def test_terminated_ranks_have_failed(start_method: str) -> None:
     job = started(ranks.sleep, start_method=start_method)
     job.terminate()
     with pytest.raises(ProcessExitedException, match="terminated with signal SIGTERM"):
@@ -252,20 +252,20 @@ def test_terminate_works_while_another_thread_joins(start_method: str) -> None:
     assert str(caught[0]).endswith("terminated with signal SIGTERM")
 
 
-def test_a_killed_nursery_takes_its_ranks_along_and_is_a_failure(
+def test_ranks_end_with_a_killed_zygote_and_that_is_a_failure(
     pipe: Pipe, watched: Callable[[list[int]], Watched]
 ) -> None:
     job = started(ranks.tell_parent_and_sleep, pipe[1], start_method="spawn")
-    told = [pipe[0].recv() for _ in range(2)]
-    nursery = {parent for _, parent in told}
-    pair = watched([pid for pid, _ in told])
-    os.kill(nursery.pop(), signal.SIGKILL)
+    received = [pipe[0].recv() for _ in range(2)]
+    zygote = {parent for _, parent in received}
+    pair = watched([pid for pid, _ in received])
+    os.kill(zygote.pop(), signal.SIGKILL)
     assert pair.wait(2) == []
     with pytest.raises(ProcessExitedException, match="signal SIGKILL"):
         job.join(timeout=60)
 
 
-def test_a_rank_that_leaves_a_daemon_behind_does_not_hold_up_join(
+def test_a_daemon_that_a_rank_leaves_behind_does_not_delay_join(
     start_method: str, watched: Callable[[list[int]], Watched]
 ) -> None:
     job = started(ranks.leave_a_daemon_behind, nprocs=1, start_method=start_method, output="capture")
@@ -273,7 +273,7 @@ def test_a_rank_that_leaves_a_daemon_behind_does_not_hold_up_join(
     assert watched([int(job.captured[0].stdout)]).alive()
 
 
-CONTROL_C = """
+CTRL_C = """
     import sys
     import mp_spawn, rank_functions
 
@@ -282,25 +282,25 @@ CONTROL_C = """
 """
 
 
-def test_control_c_ends_all_with_one_traceback(
+def test_ctrl_c_ends_all_ranks_with_one_traceback(
     tmp_path: Path, start_method: str, watched: Callable[[list[int]], Watched]
 ) -> None:
     path = tmp_path / "interrupted.py"
-    path.write_text(textwrap.dedent(CONTROL_C))
+    path.write_text(textwrap.dedent(CTRL_C))
     ours, theirs = os.openpty()
     with program(tmp_path, ON_A_TERMINAL, str(path), start_method, os.ttyname(theirs)) as process:
         with open(ours, "r+b", buffering=0) as terminal:
             said = b""
             while said.count(b"\n") < 3:
                 said += terminal.read(4096)
-            os.close(theirs)  # from here on, the terminal is there as long as the program is
+            os.close(theirs)  # from here on, the terminal exists as long as the program runs
             trio = watched([int(line) for line in said.split()])
             terminal.write(b"\x03")
             try:
                 while data := terminal.read(4096):
                     said += data
             except OSError:
-                pass  # nobody has the terminal open any more
+                pass  # no process has the terminal open any more
         assert process.wait(30) == 130
         assert trio.wait(2) == []
     text = said.decode()
@@ -308,7 +308,7 @@ def test_control_c_ends_all_with_one_traceback(
     assert "KeyboardInterrupt" in text.splitlines()[-1], text
 
 
-# Runs a program with a terminal of its own, and ends as it has ended.
+# Runs a program with a terminal of its own, and exits with its exit code.
 ON_A_TERMINAL = """
     import os, signal, subprocess, sys
 
@@ -327,13 +327,13 @@ ON_A_TERMINAL = """
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Control-C is an exception here, also if these tests were started in the background of a shell."""
+    """Make Ctrl-C raise KeyboardInterrupt, even if these tests were started in the background of a shell."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_second_control_c_while_ending_kills_at_once(
+def test_a_second_ctrl_c_kills_the_ranks_at_once(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch, interruptible: None
 ) -> None:
     job = started(ranks.ignore_sigterm, pipe[1], start_method="fork")
@@ -361,7 +361,7 @@ def test_a_second_control_c_while_ending_kills_at_once(
     assert [process.exitcode for process in job.processes] == [-signal.SIGKILL] * 2
 
 
-def test_the_processes_own_terminate_and_kill_work(start_method: str) -> None:
+def test_terminate_and_kill_of_a_process_object_work(start_method: str) -> None:
     job = started(ranks.sleep, start_method=start_method)
     job.processes[0].terminate()
     job.processes[1].kill()
@@ -372,7 +372,7 @@ def test_the_processes_own_terminate_and_kill_work(start_method: str) -> None:
         job.join()
 
 
-def test_a_rank_that_somebody_else_has_reaped_is_told_all_the_same(start_method: str) -> None:
+def test_a_rank_that_active_children_has_reaped_is_reported(start_method: str) -> None:
     job = started(ranks.leave_hard, 9, nprocs=3, start_method=start_method)
     deadline = time.monotonic() + 30
     while any(process in mp.active_children() for process in job.processes):

@@ -1,4 +1,4 @@
-"""Environment, threads, processors and restarts."""
+"""Ranks have their environment, threads and processors, and are restarted after failures."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def test_threads_per_rank_sets_the_variables(start_method: str) -> None:
         assert result == ["3"]
 
 
-def test_variables_that_an_interpreter_reads_as_it_starts_are_in_force() -> None:
+def test_variables_that_an_interpreter_reads_as_it_starts_take_effect() -> None:
     assert run(ranks.hash_is_random, nprocs=2, env={"PYTHONHASHSEED": "0"}) == [False, False]
     with pytest.raises(ProcessRaisedException, match="boom"):
         start_processes(ranks.raise_odd, (1,), 2, env={"PYTHONHASHSEED": "0"})
 
 
-def test_a_thread_that_python_starts_at_startup_lives_in_every_rank(tmp_path: Path) -> None:
+def test_a_thread_started_by_sitecustomize_runs_in_every_rank(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         textwrap.dedent(
             """
@@ -78,12 +78,12 @@ def test_processors_can_be_given(start_method: str) -> None:
     assert cpus == [{first}, {first}]
 
 
-def test_processors_that_are_not_there_are_the_ranks_failure(start_method: str) -> None:
+def test_processors_that_do_not_exist_are_the_ranks_failure(start_method: str) -> None:
     with pytest.raises(ProcessRaisedException, match="Invalid argument"):
         run(ranks.processors, nprocs=1, start_method=start_method, cpu_affinity=[100_000])
 
 
-def test_a_rank_that_fails_is_started_again_with_a_fresh_pid(
+def test_a_rank_that_fails_is_started_again_with_a_new_pid(
     start_method: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     result = run(ranks.fail_at_first, (tmp_path, 2), 3, start_method=start_method, max_restarts=2)
@@ -97,7 +97,7 @@ def test_a_rank_that_fails_is_started_again_with_a_fresh_pid(
     ]
 
 
-def test_restarts_come_to_an_end(start_method: str, tmp_path: Path) -> None:
+def test_a_rank_is_restarted_at_most_max_restarts_times(start_method: str, tmp_path: Path) -> None:
     job = start_processes(ranks.fail_at_first, (tmp_path, 9), 2, join=False, start_method=start_method, max_restarts=2)
     assert job is not None
     with pytest.raises(ProcessRaisedException) as caught:
@@ -107,7 +107,7 @@ def test_restarts_come_to_an_end(start_method: str, tmp_path: Path) -> None:
     assert job.pids()[1] == caught.value.error_pid == int((tmp_path / "1").read_text().split()[-1])
 
 
-def test_output_goes_on_in_the_same_file_after_a_restart(start_method: str, tmp_path: Path) -> None:
+def test_a_restarted_rank_appends_to_its_output_file(start_method: str, tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     run(ranks.fail_at_first, (tmp_path, 1), 2, start_method=start_method, max_restarts=1, output=folder)
     assert (folder / "rank-1.out").read_text() == "attempt 1\nattempt 2\n"

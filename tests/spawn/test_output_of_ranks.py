@@ -1,4 +1,4 @@
-"""What ranks write arrives whole, where it was asked to go."""
+"""The output of ranks is complete, in whole lines, in the place that `output` names."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINES = """
 
 def said_by(tmp_path: Path, start_method: str, mode: str, **environment: str) -> list[str]:
     """
-    The lines that four ranks write to one pipe.
+    Return the lines that four ranks write to one pipe.
     """
     path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
     done = run_script(tmp_path, LINES, start_method, mode, PYTHONPATH=path, **environment)
@@ -35,7 +35,7 @@ def said_by(tmp_path: Path, start_method: str, mode: str, **environment: str) ->
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("mode", ["inherit", "prefix"])
-def test_no_line_is_cut_by_another(tmp_path: Path, start_method: str, mode: str, unbuffered: str) -> None:
+def test_lines_of_ranks_stay_whole(tmp_path: Path, start_method: str, mode: str, unbuffered: str) -> None:
     lines = said_by(tmp_path, start_method, mode, PYTHONUNBUFFERED=unbuffered)
     for rank in range(4):
         prefix = f"[rank {rank}] " if mode == "prefix" else ""
@@ -43,7 +43,7 @@ def test_no_line_is_cut_by_another(tmp_path: Path, start_method: str, mode: str,
     assert len(lines) == 800
 
 
-def test_prefix_has_both_streams_and_what_other_programs_write(
+def test_prefix_marks_both_streams_and_the_output_of_other_programs(
     start_method: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     start_processes(ranks.write_everywhere, nprocs=2, start_method=start_method, output="prefix")
@@ -70,7 +70,7 @@ def test_the_prefix_is_coloured_on_a_terminal_only(monkeypatch: pytest.MonkeyPat
     assert said[1] == "[rank 1] text\n"
 
 
-def test_captured_output_is_kept_by_rank(start_method: str) -> None:
+def test_captured_output_is_separate_for_each_rank(start_method: str) -> None:
     context = start_processes(ranks.write_everywhere, nprocs=2, join=False, start_method=start_method, output="capture")
     assert context is not None
     assert context.join(timeout=60)
@@ -86,7 +86,7 @@ def test_captured_output_is_on_the_failure(start_method: str) -> None:
     assert (first.stdout, first.stderr) == (f"rank {first.rank} leaves\n", "for good\n")
 
 
-def test_much_output_does_not_block_ranks_that_nobody_waits_for(start_method: str) -> None:
+def test_much_output_does_not_block_ranks_before_join(start_method: str) -> None:
     context = start_processes(
         ranks.write_lines, (100, 10_000), 2, join=False, start_method=start_method, output="capture"
     )
@@ -100,7 +100,7 @@ def test_much_output_does_not_block_ranks_that_nobody_waits_for(start_method: st
 
 def test_a_folder_gets_a_file_per_rank_and_stream(start_method: str, tmp_path: Path) -> None:
     folder = tmp_path / "new" / "folder"
-    for _ in range(2):  # the second job begins anew
+    for _ in range(2):  # the second job overwrites the files
         start_processes(ranks.write_everywhere, nprocs=2, start_method=start_method, output=folder)
     assert sorted(os.listdir(folder)) == ["rank-0.err", "rank-0.out", "rank-1.err", "rank-1.out"]
     assert "printed\n" in (folder / "rank-1.out").read_text()

@@ -1,4 +1,4 @@
-"""Results by rank, and all that may travel to a rank and back."""
+"""`run` returns results by rank; arguments and results of many kinds can be sent."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Pipe = tuple[Connection, Connection]
 CLOUDPICKLE = "needs cloudpickle, which is not installed"
 
 
-def test_results_come_by_rank(start_method: str) -> None:
+def test_results_are_ordered_by_rank(start_method: str) -> None:
     assert run(ranks.give_back, ("a", 2), 4, start_method=start_method) == [(i, "a", 2) for i in range(4)]
 
 
-def test_results_of_any_size_come_through(start_method: str) -> None:
+def test_results_of_any_size_are_received(start_method: str) -> None:
     results = run(ranks.make_bytes, (5_000_000,), 3, start_method=start_method)
     assert [(len(data), data[-1]) for data in results] == [(5_000_000, rank) for rank in range(3)]
 
@@ -36,7 +36,7 @@ def test_a_result_that_cannot_be_pickled_is_the_ranks_failure(start_method: str)
         run(ranks.make_generator, nprocs=2, start_method=start_method)
 
 
-def test_run_ends_what_is_too_slow(start_method: str, pipe: Pipe) -> None:
+def test_run_ends_ranks_that_are_too_slow(start_method: str, pipe: Pipe) -> None:
     with pytest.raises(TimeoutError, match=r"2 of 2 ranks still ran after 0.5 s"):
         run(ranks.tell_and_sleep, (pipe[1],), 2, start_method=start_method, timeout=0.5)
     assert mp.active_children() == []
@@ -47,7 +47,7 @@ def test_a_rank_that_was_killed_before_its_result_is_a_failure(start_method: str
         run(ranks.kill_self, (1, signal.SIGKILL), 2, start_method=start_method)
 
 
-def test_locks_queues_and_counters_travel_as_arguments(start_method: str) -> None:
+def test_locks_queues_and_counters_can_be_arguments(start_method: str) -> None:
     ctx = mp.get_context(start_method)
     lock, queue, counter = ctx.Lock(), ctx.SimpleQueue(), mp.shared.zeros(1, int)
     assert run(ranks.count_up, (lock, queue, counter, 100), 3, start_method=start_method) == [None] * 3
@@ -56,7 +56,7 @@ def test_locks_queues_and_counters_travel_as_arguments(start_method: str) -> Non
     queue.close()
 
 
-def test_shared_arrays_are_one_memory_in_all_ranks(start_method: str, strategy: str) -> None:
+def test_all_ranks_share_the_memory_of_a_shared_array(start_method: str, strategy: str) -> None:
     shared = mp.shared.zeros(1000)
     assert run(ranks.write_share, (shared,), 4, start_method=start_method) == [True] * 4
     assert shared.tolist() == np.repeat(np.arange(4) + 1.0, 250).tolist()
@@ -75,24 +75,24 @@ def test_arguments_are_pickled_once_for_all_ranks(start_method: str) -> None:
 
 
 def test_all_ranks_start_before_one_needs_to_end(start_method: str, pipe: Pipe, back: Pipe) -> None:
-    """Each waits for all the others, with arguments that a pipe would not hold."""
+    """Each rank waits for all others, with arguments larger than a pipe."""
     big = b"z" * 1_000_000
     args = (big, pipe[1], back[0])
-    context = start_processes(ranks.meet, args, 4, join=False, start_method=start_method)
+    context = start_processes(ranks.wait_for_all, args, 4, join=False, start_method=start_method)
     assert context is not None
     assert sorted(pipe[0].recv() for _ in range(4)) == [0, 1, 2, 3]
     os.write(back[1].fileno(), b"1234")
     assert context.join(timeout=60)
 
 
-def test_a_context_of_ones_own_can_start_the_ranks(start_method: str) -> None:
+def test_a_context_of_the_user_can_start_the_ranks(start_method: str) -> None:
     context = mp.get_context(start_method)
     assert run(ranks.give_back, nprocs=2, context=context) == [(0,), (1,)]
     with pytest.raises(ProcessRaisedException, match="boom"):
         start_processes(ranks.raise_odd, (1,), 2, context=context)
 
 
-def test_lambdas_and_closures_travel_with_cloudpickle(start_method: str) -> None:
+def test_cloudpickle_sends_lambdas_and_closures(start_method: str) -> None:
     if start_method != "fork":
         pytest.importorskip("cloudpickle", reason=CLOUDPICKLE)
     factor = 3
@@ -101,7 +101,7 @@ def test_lambdas_and_closures_travel_with_cloudpickle(start_method: str) -> None
     assert [make() for make in made] == ([0, 3] if start_method != "fork" else [])
 
 
-def test_queues_travel_beside_a_lambda(start_method: str) -> None:
+def test_a_queue_can_be_sent_with_a_lambda(start_method: str) -> None:
     if start_method != "fork":
         pytest.importorskip("cloudpickle", reason=CLOUDPICKLE)
     queue = mp.get_context(start_method).SimpleQueue()
@@ -134,7 +134,7 @@ INTERACTIVE = """
 
 def interactive(text: str, *options: str) -> subprocess.CompletedProcess[str]:
     """
-    An interpreter to which *text* is typed.
+    Run an interpreter with *text* as its input.
     """
     return subprocess.run(
         [sys.executable, *options, "-"],
@@ -147,21 +147,21 @@ def interactive(text: str, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("options", [(), ("-i",)])
-def test_functions_of_an_interactive_session_travel(options: tuple[str, ...]) -> None:
+def test_functions_of_an_interactive_session_can_be_sent(options: tuple[str, ...]) -> None:
     pytest.importorskip("cloudpickle", reason=CLOUDPICKLE)
     done = interactive(INTERACTIVE, *options)
     assert done.stdout.splitlines() == ["[5, 6] True", "Trouble('too much') True"], done.stderr
 
 
-def test_without_cloudpickle_an_interactive_session_is_told() -> None:
+def test_without_cloudpickle_an_interactive_session_gets_an_error() -> None:
     done = interactive("import sys; sys.modules['cloudpickle'] = None\n" + textwrap.dedent(INTERACTIVE))
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert "stands in no file that a new process could import" in last
+    assert "is in no file that a new process could import" in last
     assert "pip install 'mp-spawn[cloudpickle]'" in last
 
 
-def test_functions_of_the_main_script_travel(tmp_path: Path, start_method: str) -> None:
+def test_functions_of_the_main_script_can_be_sent(tmp_path: Path, start_method: str) -> None:
     from support.scripts import run_script, succeeded
 
     program = """
@@ -193,13 +193,13 @@ def test_numpy_is_not_needed_and_not_loaded() -> None:
     assert done.stdout == "[False, False] [True]\n", done.stderr
 
 
-def test_what_every_rank_waits_for_is_not_imported_in_vain() -> None:
-    # Each of these takes as long to import as a tenth of all that the ranks' common parent needs.
+def test_the_zygote_imports_no_slow_modules() -> None:
+    # Each of these takes as long to import as a tenth of all that the zygote needs.
     slow = ["importlib.abc", "importlib.resources", "pathlib", "logging", "inspect", "traceback", "ssl", "email"]
     program = f"""
         import sys
         before = set(sys.modules)
-        import mp_spawn.nursery_child
+        import mp_core._children, mp_spawn.zygote_main
         print(sorted((set(sys.modules) - before).intersection({slow})))
     """
     done = interactive(program)
@@ -228,14 +228,14 @@ CELLS = [
     print(mp_spawn.run(lambda rank: rank + made[1].x, nprocs=2, start_method=sys.argv[1]))
     """,
 ]
-# As in a notebook: a main module without a file, and cells in files that are not there.
+# As in a notebook: a main module without a file, and cells in files that do not exist.
 NOTEBOOK = "import sys\ndel __file__\n" + "".join(
     f"exec(compile({textwrap.dedent(cell)!r}, '/tmp/ipykernel_4711/{number}.py', 'exec'))\n"
     for number, cell in enumerate(CELLS)
 )
 
 
-def test_functions_of_a_notebook_travel(tmp_path: Path, start_method: str) -> None:
+def test_functions_of_a_notebook_can_be_sent(tmp_path: Path, start_method: str) -> None:
     if start_method != "fork":
         pytest.importorskip("cloudpickle", reason=CLOUDPICKLE)
     from support.scripts import run_script, succeeded
@@ -244,7 +244,7 @@ def test_functions_of_a_notebook_travel(tmp_path: Path, start_method: str) -> No
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
-def test_functions_of_an_interactive_session_travel_under_other_start_methods(method: str) -> None:
+def test_functions_of_an_interactive_session_can_be_sent_under_other_start_methods(method: str) -> None:
     pytest.importorskip("cloudpickle", reason=CLOUDPICKLE)
     if method not in mp.get_all_start_methods():
         pytest.skip(f"needs the start method {method}")

@@ -1,4 +1,4 @@
-"""Keys of a terminal, and its end: each rank gets the signal once, and a stopped job goes on where it was."""
+"""Each rank gets the signals of a terminal once, at a key and at its end; a stopped job can be continued."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from jobs import NOTING, Job, take_defaults
 
-# A shell with job control and one job. It tells of the job's stop and end, and continues it on each line that it reads.
+# A shell with job control and one job. It prints when the job stops or ends, and continues it at each line of input.
 SHELL = """
     import os, signal, sys
 
@@ -56,8 +56,8 @@ class Terminal:
     def press(self, key: bytes) -> None:
         os.write(self.keys, key)
 
-    def told(self) -> str:
-        """What the shell says next."""
+    def next_line(self) -> str:
+        """Return the next line of the shell."""
         assert self.shell.stdout is not None
         return self.shell.stdout.readline().strip()
 
@@ -104,7 +104,7 @@ def on_a_terminal(folder: Path, how: str, start_method: str, seconds: float = 0.
 
 
 def states(job: Job) -> str:
-    """Of each rank, as in ps."""
+    """Return the state of each rank, as ps prints it."""
     return "".join(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in job.pids())
 
 
@@ -113,14 +113,14 @@ def test_a_job_can_be_stopped_and_continued(tmp_path: Path, how: str, start_meth
     with on_a_terminal(tmp_path, how, start_method) as terminal:
         for times in (1, 2):
             terminal.press(b"\x1a")
-            assert terminal.told() == "stopped"
+            assert terminal.next_line() == "stopped"
             terminal.job.wait_until(lambda: states(terminal.job) == "TT")
             terminal.foreground()
             terminal.job.wait_until(
                 lambda times=times: terminal.job.notes() == [["SIGCONT"] * times] * 2  # type: ignore[misc]
             )
         terminal.press(b"\x1c")
-        assert terminal.told() == ("0" if how == "command" else str(-signal.SIGQUIT))
+        assert terminal.next_line() == ("0" if how == "command" else str(-signal.SIGQUIT))
         assert terminal.job.notes() == [["SIGCONT", "SIGCONT", "SIGQUIT", "saved"]] * 2
 
 
@@ -137,23 +137,23 @@ def test_a_key_reaches_each_rank_once(tmp_path: Path, how: str, key: bytes, name
     with on_a_terminal(tmp_path, how, start_method, seconds=0.3) as terminal:
         terminal.press(key)
         ended = {"SIGINT": -signal.SIGINT, "SIGQUIT": -signal.SIGQUIT}[name]
-        assert terminal.told() == ("0" if how == "command" else str(ended))
+        assert terminal.next_line() == ("0" if how == "command" else str(ended))
         assert terminal.job.notes() == [[name, "saved"]] * 2
 
 
 @pytest.mark.parametrize("how", ["command", "start_processes"])
-def test_the_end_of_the_terminal_reaches_each_rank(tmp_path: Path, how: str, start_method: str) -> None:
+def test_sighup_of_a_closed_terminal_reaches_each_rank(tmp_path: Path, how: str, start_method: str) -> None:
     with on_a_terminal(tmp_path, how, start_method, seconds=1.0) as terminal:
         os.close(terminal.keys)
-        assert terminal.told() == ("0" if how == "command" else str(-signal.SIGHUP))
+        assert terminal.next_line() == ("0" if how == "command" else str(-signal.SIGHUP))
         for words in terminal.job.notes():
-            # The kernel sends SIGHUP to the group as the terminal goes, and the shell may have sent it just before.
+            # The kernel sends SIGHUP to the group when the terminal closes, and the shell may have sent it just before.
             assert [word for word in words if word == "saved"], words
             if how == "command":
                 assert [word for word in words if word != "SIGCONT"] == ["SIGHUP", "saved"]
 
 
-def test_a_stop_of_a_group_that_nobody_could_continue_leaves_no_rank_stopped(tmp_path: Path, start_method: str) -> None:
+def test_a_stop_signal_to_an_orphaned_group_leaves_no_rank_stopped(tmp_path: Path, start_method: str) -> None:
     from jobs import running
 
     with running(tmp_path, "command", start_method) as job:

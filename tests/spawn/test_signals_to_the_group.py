@@ -1,4 +1,4 @@
-"""Signals to a process group, as from timeout, a scheduler or a shell: ranks get each once, the report is true."""
+"""Ranks get each signal to their process group once, as from timeout, a scheduler or a shell, and can handle it."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def ended_once(job: Job, name: str) -> None:
 
 
 def code_of(how: str, signum: int) -> int:
-    """The command tells of its ranks, which end well; a program dies of the signal, as it would without ranks."""
+    """Return the exit code: 0 of the command, whose ranks end well; a program dies of the signal, as without ranks."""
     return 0 if how == "command" else -signum
 
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("signum", ENDING)
-def test_a_signal_to_the_group_reaches_each_rank_once_and_is_dealt_with(
+def test_a_signal_to_the_group_reaches_each_rank_once_and_is_handled(
     tmp_path: Path, how: str, signum: signal.Signals, start_method: str
 ) -> None:
     with running(tmp_path, how, start_method, seconds=1.0) as job:
@@ -48,7 +48,7 @@ def test_a_signal_to_the_starter_alone_reaches_each_rank_once(tmp_path: Path, ho
         assert code == code_of(how, signal.SIGTERM), err
 
 
-def test_without_a_handler_in_a_rank_the_signal_to_the_starter_is_passed_on_under_fork_too(tmp_path: Path) -> None:
+def test_under_fork_a_signal_to_the_starter_is_sent_to_ranks_without_a_handler(tmp_path: Path) -> None:
     text = """
         import os, sys, time
         import mp_spawn
@@ -67,12 +67,12 @@ def test_without_a_handler_in_a_rank_the_signal_to_the_starter_is_passed_on_unde
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_under_timeout_it_is_one_signal_though_timeout_sends_two(tmp_path: Path, how: str, start_method: str) -> None:
+def test_the_two_signals_of_timeout_reach_each_rank_once(tmp_path: Path, how: str, start_method: str) -> None:
     timeout = shutil.which("timeout")
     if timeout is None:
         pytest.skip("needs the program timeout")
     with running(tmp_path, how, start_method, before=(timeout, "300"), seconds=1.0) as job:
-        # What it does when the time has come, it does when it is told to end.
+        # At SIGTERM, timeout does the same as at the end of the time.
         job.process.send_signal(signal.SIGTERM)
         code, err = job.end()
         ended_once_but_for_sigcont(job)
@@ -81,12 +81,12 @@ def test_under_timeout_it_is_one_signal_though_timeout_sends_two(tmp_path: Path,
 
 
 def ended_once_but_for_sigcont(job: Job) -> None:
-    """`timeout` sends SIGCONT, too."""
+    """Check the signals except SIGCONT, which `timeout` sends, too."""
     assert [[word for word in words if word != "SIGCONT"] for words in job.notes()] == [["SIGTERM", "saved"]] * 2
 
 
 @pytest.mark.parametrize("how", ["command", "start_processes"])
-def test_signals_come_in_the_order_in_which_they_were_sent(tmp_path: Path, how: str, start_method: str) -> None:
+def test_signals_reach_ranks_in_the_order_in_which_they_were_sent(tmp_path: Path, how: str, start_method: str) -> None:
     order = ["SIGUSR2", "SIGUSR1", "SIGCONT", "SIGUSR1", "SIGTERM"]
     with running(tmp_path, how, start_method) as job:
         for count, name in enumerate(order, 1):
@@ -97,7 +97,7 @@ def test_signals_come_in_the_order_in_which_they_were_sent(tmp_path: Path, how: 
 
 
 @pytest.mark.parametrize("how", ["command", "start_processes"])
-def test_a_second_signal_does_not_wait_for_ranks_that_take_long(tmp_path: Path, how: str, start_method: str) -> None:
+def test_a_second_signal_ends_a_program_at_once(tmp_path: Path, how: str, start_method: str) -> None:
     if how == "command":
         pytest.skip("needs a program that dies of the signal; the command goes on for its ranks")
     with running(tmp_path, how, start_method, seconds=300) as job:
@@ -111,8 +111,8 @@ def test_a_second_signal_does_not_wait_for_ranks_that_take_long(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("how", ["command", "start_processes"])
-def test_what_the_program_ignores_its_ranks_ignore(tmp_path: Path, how: str, start_method: str) -> None:
-    """As in the background of a shell, and under nohup."""
+def test_ranks_ignore_the_signals_that_the_program_ignores(tmp_path: Path, how: str, start_method: str) -> None:
+    """The background of a shell and nohup have signals ignored."""
     text = """
         import os, signal, sys, time
 
@@ -144,7 +144,7 @@ def test_what_the_program_ignores_its_ranks_ignore(tmp_path: Path, how: str, sta
 
 
 @pytest.mark.parametrize("how", ["command", "start_processes"])
-def test_ranks_begin_with_the_signal_mask_of_the_program(tmp_path: Path, how: str, start_method: str) -> None:
+def test_ranks_start_with_the_signal_mask_of_the_program(tmp_path: Path, how: str, start_method: str) -> None:
     text = """
         import os, signal, sys, time
 
@@ -167,7 +167,7 @@ def test_ranks_begin_with_the_signal_mask_of_the_program(tmp_path: Path, how: st
         assert lines == [[] if how == "command" else ["SIGHUP SIGUSR1"]] * 2
 
 
-def test_a_program_with_a_handler_of_its_own_keeps_it(tmp_path: Path, start_method: str) -> None:
+def test_a_program_keeps_its_own_handler(tmp_path: Path, start_method: str) -> None:
     with running(tmp_path, "start_processes", start_method, "leaves", seconds=0.2) as job:
         os.killpg(job.group, signal.SIGTERM)
         code, _ = job.end()
@@ -241,9 +241,7 @@ KILLED_SERVER = """
 
 
 @pytest.mark.parametrize("leaves", ["-1", "1"])
-def test_ranks_outlive_a_killed_fork_server_and_nothing_is_invented_about_their_end(
-    tmp_path: Path, leaves: str
-) -> None:
+def test_ranks_survive_a_killed_fork_server_and_their_exit_code_is_unknown(tmp_path: Path, leaves: str) -> None:
     from support.scripts import run_script, succeeded
 
     folder = tmp_path / "seen"

@@ -1,4 +1,4 @@
-"""What the launcher promises, often: a few times in the test command, and a thousand times when MP_SOAK=1 is set."""
+"""Repeat the main tests of the launcher: a few times by default, a thousand ranks with MP_SOAK=1."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import rank_functions as ranks
-from descendants import Watched, pids_told, program
+from descendants import Watched, printed_pids, program
 from support.waiting import until
-from test_lifetime_of_ranks import TREE, started
+from test_lifetime_of_ranks import GRANDCHILDREN, started
 
 from mp_spawn import ProcessContext, ProcessException, run, start_processes
 
@@ -25,7 +25,7 @@ TREES = 100 if SOAK else 2
 FAILURES = 250 if SOAK else 6
 
 
-def test_many_ranks_survive_the_end_of_the_thread_that_started_them(start_method: str, pipe: Pipe, back: Pipe) -> None:
+def test_many_ranks_outlive_the_thread_that_started_them(start_method: str, pipe: Pipe, back: Pipe) -> None:
     ended_well = 0
     for _ in range(JOBS):
         contexts: list[ProcessContext] = []
@@ -48,27 +48,27 @@ def test_many_ranks_survive_the_end_of_the_thread_that_started_them(start_method
 
 def test_killed_parents_leave_no_descendant(tmp_path: Path, start_method: str) -> None:
     for _ in range(TREES):
-        with program(tmp_path, TREE, start_method) as process:
-            tree = Watched(pids_told(process, 6))
+        with program(tmp_path, GRANDCHILDREN, start_method) as process:
+            descendants = Watched(printed_pids(process, 6))
             process.kill()
-            assert tree.wait(2) == []
-            tree.close()
+            assert descendants.wait(2) == []
+            descendants.close()
 
 
 def test_a_parent_killed_at_any_moment_leaves_no_descendant(tmp_path: Path, start_method: str) -> None:
-    """Also while ranks are being started: what has got so far as to tell its pid is gone two seconds later."""
+    """Each process that has printed its pid has ended two seconds later, even if ranks were being started."""
     chance = random.Random(4711)
     for _ in range(TREES):
-        with program(tmp_path, TREE, start_method) as process:
+        with program(tmp_path, GRANDCHILDREN, start_method) as process:
             timer = threading.Timer(chance.uniform(0.02, 0.5), process.kill)
             timer.start()
             assert process.stdout is not None
-            lines = process.stdout.read().split()  # to its end: nobody holds the pipe any more
+            lines = process.stdout.read().split()  # to its end: no process holds the pipe any more
             timer.join()
             assert until(lambda pids=lines: not any(os.path.exists(f"/proc/{pid}") for pid in pids), timeout=2)
 
 
-def test_failures_one_after_the_other_are_told_truly(start_method: str) -> None:
+def test_consecutive_failures_are_reported_correctly(start_method: str) -> None:
     chance = random.Random(42)
     for _ in range(FAILURES):
         kind = chance.choice(["raise", "kill", "exit", "well"])
@@ -83,10 +83,10 @@ def test_failures_one_after_the_other_are_told_truly(start_method: str) -> None:
                 start_processes(ranks.leave_hard, (3,), 4, start_method=start_method)
             else:
                 assert run(ranks.give_back, nprocs=4, start_method=start_method) == [(i,) for i in range(4)]
-            told = "well"
+            reported = "well"
         except ProcessException as error:
             assert error.error_index == bad
-            told = {"Odd": "raise"}.get(type(error.__cause__).__name__) or (
+            reported = {"Odd": "raise"}.get(type(error.__cause__).__name__) or (
                 "kill" if "SIGKILL" in str(error) else "exit"
             )
-        assert told == kind
+        assert reported == kind

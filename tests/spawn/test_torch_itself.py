@@ -1,4 +1,4 @@
-"""The same calls to torch's launcher and to ours, side by side: signatures, attributes, texts, pickling."""
+"""torch's launcher and mp-spawn have the same signatures, attributes, texts and pickles."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def torch_spawn() -> Any:
 
 @pytest.fixture(scope="module")
 def theirs(torch_spawn: Any) -> Any:
-    """torch's module, whose name is taken by its function."""
+    """Return torch's module; `torch.multiprocessing.spawn` is the function."""
     import sys
 
     return sys.modules[torch_spawn.__module__]
 
 
 def torchs(signature: inspect.Signature) -> list[tuple[str, Any]]:
-    """What can be given by position."""
+    """Return the names and defaults of the positional parameters."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return [(p.name, p.default) for p in signature.parameters.values() if p.kind in kinds]
 
@@ -60,7 +60,7 @@ def test_signatures_are_the_same(theirs: Any, name: str) -> None:
     assert signatures[0] == signatures[1]
 
 
-def test_all_its_names_are_here(theirs: Any) -> None:
+def test_all_names_of_torch_exist(theirs: Any) -> None:
     own = {
         name
         for name, thing in vars(theirs).items()
@@ -70,7 +70,7 @@ def test_all_its_names_are_here(theirs: Any) -> None:
     assert "ENV_VAR_PARALLEL_START" in vars(theirs)
 
 
-def test_a_context_has_its_attributes(theirs: Any) -> None:
+def test_a_context_has_the_attributes_of_torchs(theirs: Any) -> None:
     contexts = [
         module.start_processes(ranks.nothing, nprocs=2, join=False, start_method="fork")
         for module in (theirs, mp_spawn)
@@ -98,12 +98,12 @@ FAILURES = {
 
 
 def alike(text: str) -> str:
-    """Without the frames of the launcher itself, of which theirs has one more and ours none."""
+    """Remove the frames of the launcher itself: torch's traceback has one, and that of mp-spawn none."""
     return re.sub(r'  File ".*spawn\.py", line \d+, in _wrap\n(    .*\n)+', "", text)
 
 
 @pytest.mark.parametrize("name", FAILURES)
-def test_a_failure_reads_the_same(theirs: Any, name: str) -> None:
+def test_a_failure_has_the_same_text(theirs: Any, name: str) -> None:
     fn, args = FAILURES[name]
     errors = []
     for module in (theirs, mp_spawn):

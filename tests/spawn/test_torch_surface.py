@@ -1,4 +1,4 @@
-"""What people know from torch: names, signatures, texts, pickling."""
+"""Names, signatures, texts and pickles are those of torch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Pipe = tuple[Connection, Connection]
 
 
 @pytest.mark.parametrize("launcher", [spawn, start_processes])
-def test_the_launchers_take_torchs_arguments_in_torchs_order(launcher: Any) -> None:
+def test_the_launchers_have_torchs_parameters_in_torchs_order(launcher: Any) -> None:
     parameters = inspect.signature(launcher).parameters
     positional = [p for p in parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert [p.name for p in positional] == TORCH
@@ -45,7 +45,7 @@ def test_the_launchers_take_torchs_arguments_in_torchs_order(launcher: Any) -> N
         (ProcessExitedException, ["msg", "error_index", "error_pid", "exit_code", "signal_name"]),
     ],
 )
-def test_the_exceptions_take_torchs_arguments(exception: type[ProcessException], names: list[str]) -> None:
+def test_the_exceptions_have_torchs_parameters(exception: type[ProcessException], names: list[str]) -> None:
     assert list(inspect.signature(exception).parameters) == names
 
 
@@ -92,7 +92,7 @@ def test_the_text_of_an_exit_code_is_torchs(start_method: str) -> None:
     assert (caught.value.exit_code, caught.value.signal_name) == (3, None)
 
 
-def test_spawn_returns_none_when_it_joins_and_a_context_when_not(pipe: Pipe) -> None:
+def test_spawn_returns_a_context_only_with_join_false(pipe: Pipe) -> None:
     read, write = pipe
     assert spawn(ranks.tell, (write, "hello"), 2) is None
     said = sorted([read.recv(), read.recv()])
@@ -115,8 +115,8 @@ def test_a_context_has_processes_pids_sentinels_and_error_files(start_method: st
     read, write = pipe
     context = start_processes(ranks.tell_and_sleep, (write,), 2, join=False, start_method=start_method)
     assert context is not None
-    told = dict([read.recv(), read.recv()])
-    assert context.pids() == [told[0], told[1]] == [process.pid for process in context.processes]
+    received = dict([read.recv(), read.recv()])
+    assert context.pids() == [received[0], received[1]] == [process.pid for process in context.processes]
     assert context.sentinels == {process.sentinel: i for i, process in enumerate(context.processes)}
     assert [os.path.exists(path) for path in context.error_files] == [False, False]
     context.terminate()
@@ -142,7 +142,7 @@ def test_join_returns_false_while_ranks_run(start_method: str, pipe: Pipe) -> No
     assert context.join(timeout=60) is True
 
 
-def test_a_context_can_be_made_of_processes_of_ones_own() -> None:
+def test_a_context_can_be_made_of_the_users_processes() -> None:
     import multiprocessing
 
     make = multiprocessing.get_context("fork").Process
@@ -158,25 +158,25 @@ def test_the_old_name_of_the_context_warns() -> None:
         assert isinstance(SpawnContext([], []), ProcessContext)
 
 
-def test_the_switch_for_a_parallel_start_is_a_name() -> None:
+def test_the_variable_for_a_parallel_start_has_a_name() -> None:
     assert mp_spawn.ENV_VAR_PARALLEL_START == "MP_SPAWN_PARALLEL_START"
 
 
-def test_daemon_is_passed_on() -> None:
+def test_daemon_reaches_the_processes() -> None:
     context = start_processes(ranks.nothing, nprocs=1, join=False, daemon=True)
     assert context is not None
     assert [process.daemon for process in context.processes] == [True]
     assert context.join()
 
 
-def test_nothing_warns_in_a_quiet_run() -> None:
+def test_a_run_without_failures_gives_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         spawn(ranks.nothing, nprocs=2)
 
 
 @pytest.mark.parametrize("launcher", [start_processes, run])
-def test_no_start_method_is_the_one_of_multiprocessing(launcher: Any) -> None:
+def test_start_method_none_is_that_of_multiprocessing(launcher: Any) -> None:
     import multiprocessing
 
     context = start_processes(ranks.nothing, nprocs=1, join=False, start_method=None)

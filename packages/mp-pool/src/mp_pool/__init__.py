@@ -1,9 +1,9 @@
-"""Process pools and executors that go on when a worker is killed. No NumPy.
+"""Process pools and executors that survive the death of a worker. No NumPy.
 
 mp_pool.Pool                 multiprocessing.Pool; when a worker dies, only the task that it was running fails
-mp_pool.ProcessPoolExecutor  concurrent.futures.ProcessPoolExecutor, the same
-mp_pool.WorkerLostError      how that task fails
-mp_pool.TaskTimeoutError     how a task fails that took longer than timeout=
+mp_pool.ProcessPoolExecutor  concurrent.futures.ProcessPoolExecutor; likewise
+mp_pool.WorkerLostError      the exception of that task
+mp_pool.TaskTimeoutError     the exception of a task that took longer than timeout=
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from mp_pool.executor import ProcessPoolExecutor
     from mp_pool.pool import Pool
 
-# Where the names are. They are loaded when asked for: a worker imports this package and needs none of them.
-_HOMES = {
+# The module of each name. It is imported at the first use: a worker imports this package and needs none of them.
+_MODULES = {
     "Pool": "pool",
     "ProcessPoolExecutor": "executor",
     "TaskTimeoutError": "errors",
@@ -28,14 +28,14 @@ _HOMES = {
 __all__ = ["Pool", "ProcessPoolExecutor", "TaskTimeoutError", "WorkerLostError"]
 
 
-if not TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+if not TYPE_CHECKING:  # with this, a type checker would accept any name
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":
             return importlib.import_module("mp_core").__version__
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
         return value
 
 

@@ -1,16 +1,16 @@
-"""The parent's side of one worker: a socket with its tasks, a pipe with its results, and its death.
+"""`Worker`: the parent's side of one worker, with a socket for tasks, a pipe for results, and a pidfd.
 
 Note [Tasks that can be taken back]
 -----------------------------------
-Tasks go through a SOCK_SEQPACKET pair: one packet is one task, and the kernel hands out a packet whole, to one reader.
-The parent keeps a descriptor of the worker's end. So it can read a task back that the worker has not read yet: when
-another worker is idle, when the one before it takes long, and when the worker has died. A task that is in the socket
-was not begun; one that is not there and has no result was. Nothing else has to be known, and no lock is shared.
+Tasks go through a SOCK_SEQPACKET pair: one packet is one task, and the kernel gives each packet whole to one reader.
+The parent keeps a descriptor of the worker's end. So it can read back a task that the worker has not read yet: when
+another worker is idle, when the task before it takes long, and when the worker has died. A task in the socket was not
+begun; a task that has left the socket and has no result was begun. This needs no other state and no shared lock.
 
-- The worker dies: the parent empties the socket and the pipe. At most one task is left: the one that it ran.
-- The worker is stopped: its socket fills, and the parent's sends, which never wait, are refused. Tasks are taken back.
-- The parent dies: all descriptors of its end are closed, and the worker reads an end. Other children that were forked
-  meanwhile close theirs (`_close_in_child`).
+- The worker dies: the parent empties the socket and the pipe. At most one task is left, which the worker was running.
+- The worker is stopped: its socket fills, and the parent's sends, which never wait, fail. Tasks are taken back.
+- The parent dies: all descriptors of its end are closed, and the worker reads end-of-file. Other children that were
+  forked meanwhile have closed theirs (`_close_in_child`).
 - No room for a packet, no descriptor for a new worker: the task stays in the queue.
 """
 
@@ -28,14 +28,14 @@ from typing import Any
 
 from mp_pool._task import Task
 from mp_pool._wire import HEADER, PACKET
-from mp_pool._worker import Settings, work
+from mp_pool._worker_main import Settings, work
 
 __all__ = ["Descriptor", "Frame", "Worker"]
 
 _ROOM = PACKET - HEADER.size
 _CHUNK = 1 << 20
 
-# What a forked child must not keep: else the end of this process would not end its workers. By identity.
+# Descriptors that a forked child must close: otherwise the end of this process would not end its workers. By identity.
 _own: dict[int, socket.socket | Descriptor] = {}
 
 Frame = tuple[int, int, Any]  # number of the task, kind, data
@@ -49,11 +49,11 @@ class Descriptor:
         _own[id(self)] = self
 
     def fileno(self) -> int:
-        """The number, -1 when it is closed."""
+        """Return the number, -1 if it is closed."""
         return self.fd
 
     def close(self) -> None:
-        """Close it; again does nothing."""
+        """Close it. Idempotent."""
         _own.pop(id(self), None)
         fd, self.fd = self.fd, -1
         if fd >= 0:
@@ -70,21 +70,21 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Worker:
-    """One worker process as the parent sees it. Not thread-safe: the scheduler's lock is held, except in `read`."""
+    """One worker process. Not thread-safe: the caller holds the scheduler's lock, except in `read`."""
 
     def __init__(self, make: Callable[..., Any], settings: Settings) -> None:
         self.tasks: dict[int, Task] = {}  # sent and not answered, in this order
         self.backlog: deque[memoryview] = deque()  # packets for which there was no room yet
-        self.in_parts = False  # the only task here comes in more than one packet, or comes late
+        self.in_parts = False  # the only task of this worker comes in more than one packet, or late
         self.ready = False
-        self.window = 4  # how many tasks may be here at once
-        self.pace: float | None = None  # seconds a task, by its answers
-        self.recalled = False  # since its last answer
+        self.window = 4  # the limit for the length of `tasks`
+        self.pace: float | None = None  # seconds per task, measured by the answers
+        self.recalled = False  # tasks were taken back since the last answer
         self.left = settings.max_tasks
-        self.since = time.monotonic()  # when the task at the head began, as far as the parent can know
-        self.killed_for: int | None = None  # the task that took too long
+        self.since = time.monotonic()  # the latest start of the oldest task, as far as the parent can know
+        self.killed_for: int | None = None  # the number of the task that took too long
         self.told_to_end = False
-        self.failure: BaseException | None = None  # what its initializer raised
+        self.failure: BaseException | None = None  # the exception of its initializer
         self.hung_up = False
         self._partial = b""
         self._large: tuple[int, int, bytearray] | None = None
@@ -99,15 +99,15 @@ class Worker:
             self.close()
             raise
         self.results = Descriptor(reader)
-        # What the worker gets, and a forked one keeps.
+        # For the worker; a forked one keeps it.
         theirs = Connection(writer, readable=False)
         try:
             with Connection(os.dup(far.fileno()), writable=False) as tasks, theirs:
                 near.setblocking(False)
                 os.set_blocking(reader, False)
                 self.process = make(target=work, args=(tasks, theirs, settings))
-                # A worker that has not come to its own handler yet would end with a traceback at a ctrl-C.
-                # The fork server, which this may start, would hand the mask on to processes of others.
+                # A Ctrl-C before the worker has installed its handler would end it with a traceback.
+                # The fork server, which this may start, would pass the mask on to unrelated processes.
                 inherits = getattr(self.process, "_start_method", None) in ("fork", "spawn")
                 mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if inherits else ())
                 try:
@@ -138,7 +138,7 @@ class Worker:
 
     def send(self, task: Task) -> bool:
         """
-        Hand over *task*, whose payload is made; False when there is no room for it now. Never waits.
+        Send *task*, which is pickled; return False if there is no room for it now. Never waits.
         """
         payload = task.payload
         size = len(payload)
@@ -155,7 +155,7 @@ class Worker:
                 self.backlog.append(memoryview(header + payload))
         else:
             if self.tasks:
-                return False  # a long one has nothing before it and nothing behind it
+                return False  # a long task is sent alone
             self.in_parts = True
             view = memoryview(payload)
             self.backlog.append(memoryview(header + view[:_ROOM]))
@@ -171,7 +171,7 @@ class Worker:
 
     def send_backlog(self) -> None:
         """
-        Send of a long task what there is room for.
+        Send as much of a long task as there is room for.
         """
         try:
             while self.backlog:
@@ -182,12 +182,12 @@ class Worker:
                 raise
 
     def writable_fd(self) -> int:
-        """The descriptor to wait on when there is a backlog."""
+        """Return the descriptor to wait on while there is a backlog."""
         return self._near.fileno()
 
     def tell_to_end(self) -> None:
         """
-        Ask the worker to end after what it has; it has nothing, so there is room.
+        Ask the worker, which has no tasks, to end. Its socket is empty, so there is room.
         """
         self.told_to_end = True
         try:
@@ -197,7 +197,7 @@ class Worker:
 
     def signal(self, number: int) -> None:
         """
-        Send a signal to the worker, and to no other process that has its number by now.
+        Send a signal to the worker, never to another process that has its pid by now.
         """
         try:
             if self.death is not None:
@@ -211,7 +211,7 @@ class Worker:
 
     def take_back(self) -> Task | None:
         """
-        The oldest task that the worker has not read; None when there is none.
+        Read back and return the oldest task that the worker has not read; None if there is none.
         """
         if self.in_parts or not self.tasks:
             return None
@@ -229,10 +229,10 @@ class Worker:
 
     def take_all_back(self) -> list[Task]:
         """
-        Of a dead worker: every task that it has not begun. What remains in `tasks` it had begun.
+        Read back and return every task that a dead worker has not begun; those left in `tasks` it had begun.
         """
         if self.in_parts:
-            # If a part is left, the worker has not begun. The pickle is not whole any more and is made again.
+            # If a part is left, the worker has not begun. The pickle is incomplete now and is made again.
             unread = bool(self.backlog) or self._has_unread()
             self.backlog.clear()
             back = list(self.tasks.values()) if unread else []
@@ -252,17 +252,17 @@ class Worker:
 
     def answered(self, number: int) -> Task | None:
         """
-        The task of a result, which is the worker's no longer.
+        Remove and return the task of a result.
         """
         self.in_parts = False
         return self.tasks.pop(number, None)
 
     def read(self) -> list[Frame]:
         """
-        Whole messages of the worker, as many as there are now. The only method that needs no lock: one thread reads.
+        Return the complete messages of the worker so far. It needs no lock: only one thread reads.
         """
         frames: list[Frame] = []
-        for _ in range(64):  # then others get their turn
+        for _ in range(64):  # a limit, so that the other workers get their turn
             if self._large is not None:
                 if not self._read_large(frames):
                     break
@@ -277,7 +277,7 @@ class Worker:
             short = len(data) < 4096
             self._parse(self._partial + data if self._partial else data, frames)
             if short:
-                break  # most likely there is no more; if there is, poll says so
+                break  # there is probably no more; otherwise poll reports it
         return frames
 
     def _parse(self, data: bytes, frames: list[Frame]) -> None:
@@ -300,7 +300,7 @@ class Worker:
 
     def _read_large(self, frames: list[Frame]) -> bool:
         """
-        Fill the long result that has begun; False when there is nothing to read.
+        Read more of a long result; return False if there is nothing to read.
         """
         assert self._large is not None
         number, kind, whole = self._large

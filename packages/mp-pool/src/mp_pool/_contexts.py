@@ -1,4 +1,4 @@
-"""`Pool` of multiprocessing's contexts: `get_context("spawn").Pool(4)` is a pool of ours."""
+"""`Pool` as a method of multiprocessing's contexts: `get_context("spawn").Pool(4)` is a `mp_pool.Pool`."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ _pool.__name__ = "Pool"
 
 def install() -> None:
     """
-    Let every context make pools of ours. `multiprocessing.Pool` itself stays what it was.
+    Make `Pool` of every context return a `mp_pool.Pool`. `multiprocessing.Pool` itself stays unchanged.
     """
     BaseContext.Pool = _pool  # type: ignore[method-assign]

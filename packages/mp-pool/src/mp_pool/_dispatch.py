@@ -1,11 +1,11 @@
-"""Which worker gets which task.
+"""`Dispatcher`: decides which worker gets which task.
 
 Note [How many tasks a worker has]
 ----------------------------------
-A worker that waits for its next task costs a wake-up of two processes for each. So it has some more in its socket, as
-many as it does in about ten milliseconds. While all of them have many, the scheduler sleeps for a part of that time:
-one wake-up for many results, and no worker ever waits. The tasks in a socket are taken back when another worker is
-idle, or when the one that runs takes longer than `PATIENCE`: a long task holds up no other, as in the standard pool.
+A worker that waits for its next task costs two wake-ups of processes for each task. So it has more tasks in its socket,
+as many as it completes in about ten milliseconds. While all workers have many, the scheduler sleeps for a part of that
+time: one wake-up for many results, and no worker ever waits. The tasks in a socket are taken back when another worker
+is idle, or when the running task takes longer than `LONG_TASK`: a long task delays no other, as in the standard pool.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any
 
 from mp_pool._channel import Worker
 from mp_pool._task import Outcome, Task
-from mp_pool._worker import Settings
+from mp_pool._worker_main import Settings
 
-__all__ = ["PATIENCE", "Dispatcher"]
+__all__ = ["LONG_TASK", "Dispatcher"]
 
-PATIENCE = 0.1  # seconds
+LONG_TASK = 0.1  # seconds
 AHEAD = 0.01  # seconds of work that a worker may have in its socket
 MOST = 128  # tasks in a worker's socket; it has room for some 200 small ones
 NAPS = (0.0001, 0.001)  # seconds
@@ -45,7 +45,7 @@ class Dispatcher:
 
     def start_worker(self) -> None:
         """
-        Start one more worker. Whatever starting a process raises is raised.
+        Start one more worker; raise any exception of starting a process.
         """
         worker = Worker(self._make, self._settings)
         if self.timeout is not None:
@@ -54,7 +54,7 @@ class Dispatcher:
         self.news = self.changed = True
 
     def unfinished(self) -> int:
-        """How many tasks there are, an iterator counted as one."""
+        """Return the number of tasks, counting an iterator as one."""
         return len(self.queue) + sum(len(worker.tasks) for worker in self.workers)
 
     def dispatch(self) -> None:
@@ -75,7 +75,7 @@ class Dispatcher:
 
     def _hand(self, worker: Worker) -> bool:
         """
-        Give *worker* the next task; False when there is none, or no room for it.
+        Give *worker* the next task; return False if there is none, or no room for it.
         """
         task = self._next()
         if task is None:
@@ -124,24 +124,24 @@ class Dispatcher:
 
     def _balance(self) -> None:
         """
-        Give idle workers what others have not begun.
+        Give idle workers tasks that others have not begun.
         """
         idle = [worker for worker in self.free if not worker.tasks]
         for worker in idle:
-            victim = max(self.workers, key=lambda each: len(each.tasks))
-            # Half of it, and at least one: the worker may begin the oldest at any moment.
-            count = len(victim.tasks) // 2
+            busiest = max(self.workers, key=lambda each: len(each.tasks))
+            # Half of its tasks. It may begin the oldest at any moment.
+            count = len(busiest.tasks) // 2
             for _ in range(count):
-                if worker not in self.free or (task := victim.take_back()) is None:
+                if worker not in self.free or (task := busiest.take_back()) is None:
                     break
                 if not self._send(worker, task):
                     return
-            if victim.tasks and worker.tasks:
+            if busiest.tasks and worker.tasks:
                 self.news = True
 
     def recall(self, worker: Worker) -> None:
         """
-        Take back what *worker* has not begun: what it runs takes long.
+        Take back the tasks that *worker* has not begun, because its running task takes long.
         """
         worker.window = 1
         worker.recalled = True
@@ -153,14 +153,14 @@ class Dispatcher:
 
     def take_from(self, worker: Worker) -> None:
         """
-        Take back what a worker that has ended, or is about to, has not begun.
+        Take back the tasks not begun by a worker that has ended or is about to.
         """
         self.free.pop(worker, None)
         self.queue.extendleft(reversed(worker.take_all_back()))
 
     def nap(self) -> float:
         """
-        For how many seconds nobody needs a new task, when many tiny tasks are under way; else 0.
+        Return for how many seconds no worker needs a new task, if many small tasks are running; else 0.
         """
         least = NAPS[1]
         for worker in self.workers:
@@ -171,13 +171,13 @@ class Dispatcher:
 
     def has_answered(self, worker: Worker, count: int, now: float) -> None:
         """
-        Note that *count* tasks were done since the last answer, and how quick the worker is.
+        Record that *worker* did *count* tasks since its last answer, and update its pace.
         """
         pace = (now - worker.since) / count
         worker.pace = pace if worker.pace is None else (3 * worker.pace + pace) / 4
         worker.since = now
         worker.recalled = False
-        if self.timeout is not None or worker.pace > PATIENCE / 2:
+        if self.timeout is not None or worker.pace > LONG_TASK / 2:
             worker.window = 1
         else:
             worker.window = min(MOST, int(AHEAD / worker.pace) + 2)
@@ -185,7 +185,7 @@ class Dispatcher:
 
     def may_be_free(self, worker: Worker) -> None:
         """
-        Put *worker* where `dispatch` looks, if it may get tasks.
+        Add *worker* to `free` if it may get tasks.
         """
         if worker.ready and worker.left != 0 and len(worker.tasks) < worker.window and not worker.in_parts:
             self.free[worker] = None

@@ -1,4 +1,4 @@
-"""Tasks from an iterable of the user's, which may block or raise: read in a thread of its own."""
+"""`Feeder`: a thread that makes tasks from the user's iterable, which may block or raise."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from mp_pool._task import Task
 
 __all__ = ["Feeder", "batches"]
 
-#: How many tasks of one iterable may wait in the queue.
+#: At most so many tasks of one iterable wait in the queue.
 WAITING = 1024
 
 
 class Feeder(threading.Thread):
     """
-    Submit a task for each of *items*, as many as the queue takes, then call *ended* with their number and the error.
+    Submits a task for each of *items*, as many as the queue takes, then calls *ended* with their number and the error.
 
-    *make* makes the task from its index and item. At most *limit* are read.
+    *make* makes the task from its index and item. At most *limit* items are read.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Feeder(threading.Thread):
         scheduler.feeders.add(self)
 
     def run(self) -> None:
-        """Read the iterable to its end, or the pool's."""
+        """Read the iterable until it, or the pool, ends."""
         count = 0
         error = None
         try:
@@ -61,7 +61,7 @@ class Feeder(threading.Thread):
 
 def batches(items: Iterable[Any], size: int) -> Iterator[tuple[Any, ...]]:
     """
-    *items* in tuples of *size*, the last one shorter.
+    Yield *items* in tuples of *size*; the last one may be shorter.
 
     >>> list(batches("abcde", 2))
     [('a', 'b'), ('c', 'd'), ('e',)]

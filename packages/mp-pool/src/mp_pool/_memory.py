@@ -1,4 +1,4 @@
-"""The kernel's counts of processes killed for want of memory, and the memory of this process."""
+"""The kernel's out-of-memory counters, and the private memory of this process."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 class OomCounter:
     """
-    Tells whether the kernel has killed a process for want of memory since the last look.
+    Tells whether the kernel has killed a process for lack of memory since the last call.
 
-    The count is that of this process's control group. Without one it is that of the machine, and then a process of
-    somebody else may have been the one.
+    The count is that of this process's control group. Without a group it is that of the machine, so that the killed
+    process may be an unrelated one.
     """
 
     def __init__(self, root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> None:
@@ -34,7 +34,7 @@ class OomCounter:
         return 0
 
     def increased(self) -> bool:
-        """Whether the count is higher than at the last call."""
+        """Tell whether the count is higher than at the last call."""
         before, self._count = self._count, self._read()
         return self._count > before
 
@@ -57,7 +57,7 @@ def _group_files(root: Path, own: Path) -> list[Path]:
 
 def private_bytes() -> int:
     """
-    How many bytes of memory this process has to itself: resident, without what it shares.
+    Return how many bytes of memory are resident and not shared with other processes.
     """
     try:
         with open("/proc/self/statm", "rb") as file:

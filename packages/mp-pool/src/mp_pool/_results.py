@@ -1,4 +1,4 @@
-"""What the methods of a pool return: the standard classes, which can also be ended from outside."""
+"""The results that the methods of a pool return: the standard classes, and how the pool aborts them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Applied(_Apply):  # type: ignore[misc]
 
 
 class Mapped(_Map):  # type: ignore[misc]
-    """The results of a `map`; with *single* those of a task are one result, not a list of them."""
+    """The results of a `map`; with *single*, each task has one result instead of a list."""
 
     single = False
     _number_left: int
@@ -44,8 +44,8 @@ class Mapped(_Map):  # type: ignore[misc]
             super()._set(0, (False, error))
 
 
-class _CanEnd:
-    """Mixed into the iterators."""
+class _Abortable:
+    """A mixin for the iterators, which adds `_abort`."""
 
     _cond: threading.Condition
     _items: Any
@@ -68,7 +68,7 @@ class _CanEnd:
     def _abort(self, error: BaseException) -> None:
         with self._cond:
             self._aborted = True
-            # What has come out of order is delivered, then the error.
+            # Deliver the results that came out of order, then the error.
             self._items.extend(self._unsorted[i] for i in sorted(self._unsorted))
             self._unsorted.clear()
             self._items.append((False, error))
@@ -78,17 +78,17 @@ class _CanEnd:
             self._pool = None
 
 
-class Imapped(_CanEnd, _IMap):  # type: ignore[misc]
+class Imapped(_Abortable, _IMap):  # type: ignore[misc]
     """The results of an `imap`."""
 
 
-class ImappedUnordered(_CanEnd, _IMapUnordered):  # type: ignore[misc]
+class ImappedUnordered(_Abortable, _IMapUnordered):  # type: ignore[misc]
     """The results of an `imap_unordered`."""
 
 
 class Chunks:
     """
-    The items of the chunks that *source* gives. A chunk that failed raises, and the next call goes on after it.
+    The items of the chunks from *source*. For a chunk that failed, `next` raises; the next call continues after it.
     """
 
     def __init__(self, source: Any) -> None:
@@ -99,7 +99,7 @@ class Chunks:
         return self
 
     def next(self, timeout: float | None = None) -> Any:
-        """The next item; `multiprocessing.TimeoutError` when it does not come in *timeout* seconds."""
+        """Return the next item; raise `multiprocessing.TimeoutError` if it does not come in *timeout* seconds."""
         while not self._chunk:
             self._chunk = list(self._source.next(timeout))
             self._chunk.reverse()
@@ -111,9 +111,9 @@ class Chunks:
 
 class Bounded:
     """
-    The results of an `imap` that is never more than *ahead* tasks before its consumer, who also reads the iterable.
+    The results of an `imap` that is at most *ahead* tasks before its consumer; `next` also reads the iterable.
 
-    *submit* takes the index of a task and its item, and raises when the pool is closed.
+    *submit* takes the index of a task and its item, and raises an exception if the pool is closed.
     """
 
     def __init__(self, results: Any, items: Iterator[Any], submit: Callable[[int, Any], None], ahead: int) -> None:
@@ -141,18 +141,18 @@ class Bounded:
         return self
 
     def next(self, timeout: float | None = None) -> Any:
-        """The next result; `multiprocessing.TimeoutError` when it does not come in *timeout* seconds."""
+        """Return the next result; raise `multiprocessing.TimeoutError` if it does not come in *timeout* seconds."""
         try:
             value = self._results.next(timeout)
         except StopIteration:
             if self._refused is not None:
-                # What the iterable raised, after the results of all that it gave.
+                # The exception of the iterable comes after the results of all its items.
                 error, self._refused = self._refused, None
                 raise error from None
             raise
         except BaseException as error:
             if type(error) is not TimeoutError or error.__cause__ is not None:
-                self._feed()  # it is a task's
+                self._feed()  # the exception is that of a task
             raise
         self._feed()
         return value

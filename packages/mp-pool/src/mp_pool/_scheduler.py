@@ -1,10 +1,10 @@
-"""The scheduler: a thread that waits for results and deaths of all workers at once.
+"""`Scheduler`: a thread that waits for results and deaths of all workers at once.
 
-Note [Who does what]
---------------------
-Whoever holds the lock may change anything. A thread that submits a task hands it out itself when the lock is free, and
-otherwise leaves the task in the queue and wakes the scheduler. So a call from a callback, from `__reduce__` or from a
-signal handler cannot deadlock. Results are unpickled, and given to their owners, without the lock.
+Note [Threads and the lock]
+---------------------------
+The thread that holds the lock may change any state. A thread that submits a task sends it to a worker itself if the
+lock is free; otherwise it leaves the task in the queue and wakes the scheduler. So a call from a callback, from
+`__reduce__` or from a signal handler cannot deadlock. Results are unpickled and delivered without the lock.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Any
 
 from mp_pool import _wire
 from mp_pool._channel import Descriptor, Frame, Worker
-from mp_pool._crew import DEATH, RESULTS, Crew, end_workers
 from mp_pool._task import Outcome, Task
-from mp_pool._worker import Settings
+from mp_pool._worker_main import Settings
+from mp_pool._workers import DEATH, RESULTS, Workers, end_workers
 
 __all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "Scheduler", "report"]
 
@@ -32,13 +32,13 @@ RUNNING, CLOSED, TERMINATED, ENDED = range(4)
 TERMINATE_TEXT = "the pool was terminated before this task was done"
 
 
-class Scheduler(Crew):
+class Scheduler(Workers):
     """
-    Workers, a queue of tasks, and the thread that brings them together.
+    Workers, a queue of tasks, and the thread that sends the tasks to the workers.
 
-    *make* makes a process, *size* is how many there are to be; with *lazily* they start when there is work for them.
-    *cause* makes the `__cause__` of a worker's exception from its traceback, and *broken* the exception of all tasks
-    from what has ended the pool, None for `terminate`.
+    *make* makes a process and *size* is the number of workers; with *lazily*, they start when there is work for them.
+    *cause* makes the `__cause__` of a worker's exception from its traceback. *broken* makes the exception of all tasks
+    from the error that has ended the pool, None for `terminate`.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Scheduler(Crew):
     ) -> None:
         super().__init__(make, size, settings, timeout, lazily)
         self.state = RUNNING
-        #: Results of the owner's that wait for tasks; ended with `_abort` when the pool ends.
+        #: The unfinished results of the pool; `_abort` of each is called when the pool ends.
         self.sinks: dict[int, Any] = {}
         self.feeders: set[Any] = set()  # threads that read an iterable
         self._cause, self._broken = cause, broken
@@ -69,7 +69,7 @@ class Scheduler(Crew):
 
     def start(self) -> None:
         """
-        Start the workers that are wanted, and the thread.
+        Start `wanted` workers, and the thread.
         """
         if self.state != RUNNING:
             raise ValueError("the pool has ended")
@@ -88,18 +88,18 @@ class Scheduler(Crew):
 
     def submit(self, work: Task | Iterator[Task]) -> None:
         """
-        Queue a task, or an iterator of tasks that never blocks, and hand out what can be handed out.
+        Queue a task, or an iterator of tasks that never blocks, and send as many tasks as the workers take.
         """
         if not self.is_own():
             raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
         self.dispatcher.queue.append(work)
         self.attend()
         if self.state == ENDED:
-            self._abort()  # nobody else will
+            self._abort()  # the thread has ended
 
     def attend(self) -> None:
         """
-        Hand out tasks now if nobody else is at it, and else have the scheduler's thread do it.
+        Send tasks to workers now if the lock is free; otherwise have the scheduler's thread do it.
         """
         if not self._enter(False):
             self.wake()
@@ -117,12 +117,12 @@ class Scheduler(Crew):
             self.wake()
 
     def is_own(self) -> bool:
-        """Whether this process has made it, and no parent that was forked."""
+        """Tell whether this process made it, rather than a parent that forked."""
         return self._pid == os.getpid()
 
     def close(self) -> None:
         """
-        Take no more tasks; end when all are done.
+        Accept no more tasks; end when all are done.
         """
         if self.state == RUNNING:
             self.state = CLOSED
@@ -130,7 +130,7 @@ class Scheduler(Crew):
 
     def terminate(self, at_once: bool = False) -> None:
         """
-        End the workers now, by SIGTERM first unless *at_once*, and wait until all has ended.
+        End the workers now, by SIGTERM first unless *at_once*, and wait for the end of the thread.
         """
         if self.state == ENDED or not self.is_own():
             return
@@ -139,14 +139,14 @@ class Scheduler(Crew):
         self.wake()
         try:
             self.join()
-        except BaseException:  # a second ctrl-C
+        except BaseException:  # a second Ctrl-C
             self._at_once = True
             self.wake()
             raise
 
     def discard(self) -> None:
         """
-        End what has never been started.
+        End a scheduler that has never been started.
         """
         if self.thread.ident is None and self.state != ENDED:
             self.state = TERMINATED
@@ -154,14 +154,14 @@ class Scheduler(Crew):
 
     def join(self) -> None:
         """
-        Wait until all workers have ended; at once from a callback.
+        Wait until all workers have ended; from a callback, return at once.
         """
         if self.thread.ident is not None and self.thread is not threading.current_thread():
             self.thread.join()
 
     def wake(self) -> None:
         """
-        Let the scheduler's thread look at everything.
+        Have the scheduler's thread check the whole state.
         """
         self._attention = True
         if self._asleep:
@@ -169,7 +169,7 @@ class Scheduler(Crew):
             try:
                 os.write(self._waker[1].fileno(), b"\0")
             except OSError:
-                pass  # it is full, so it wakes; or closed, so all has ended
+                pass  # the pipe is full, so the thread wakes; or it is closed, so the thread has ended
 
     def _enter(self, wait: bool) -> bool:
         me = threading.get_ident()
@@ -189,7 +189,7 @@ class Scheduler(Crew):
             while self._step():
                 pass
         except BaseException as error:
-            # A fault of ours must not become a hang of theirs.
+            # A bug in the scheduler must not let the program hang.
             self.reason = error
             report(error)
         finally:
@@ -197,7 +197,7 @@ class Scheduler(Crew):
 
     def _step(self) -> bool:
         """
-        Wait for something to happen, and do what it asks for; False when the end has come.
+        Wait for events and handle them; return False at the end of the pool.
         """
         delay = self._delay()
         nap = self.dispatcher.nap()
@@ -244,13 +244,13 @@ class Scheduler(Crew):
                 elif kind != _wire.READY:
                     outcome = False, _wire.load_error(data, self._cause)
             except Exception as error:
-                outcome = False, error  # of this task alone
+                outcome = False, error  # only this task fails
             loaded.append((number, kind, outcome))
         return loaded
 
     def _take_in(self, answers: list[Any], dead: list[Worker]) -> list[tuple[Task, Outcome]]:
         """
-        Note results and deaths; what has to be told to owners is returned.
+        Record results and deaths; return the outcomes to deliver.
         """
         self._attention = self.dispatcher.news = False
         outcomes, self.dispatcher.failed = self.dispatcher.failed, []
@@ -281,7 +281,7 @@ class Scheduler(Crew):
 
     def _go_on(self) -> bool:
         """
-        Start and end workers, hand out tasks; False when the end has come.
+        Start and end workers, and send tasks; return False at the end of the pool.
         """
         dispatcher = self.dispatcher
         if self.state == TERMINATED or self.reason is not None:
@@ -298,13 +298,13 @@ class Scheduler(Crew):
             return bool(dispatcher.workers or self._leaving)
         self._fill()
         self._watch()
-        # What a failed task's owner does is not known yet: look again when it has been told.
+        # The callback of a failed task may submit another one: check again after it has run.
         self._attention = self._attention or bool(dispatcher.failed)
         return self.reason is None
 
     def _end(self) -> None:
         """
-        End all workers, give back what nobody will receive, and tell the owners.
+        End all workers, release the resources of undelivered messages, and fail the unfinished tasks.
         """
         workers = [*self.dispatcher.workers, *self._leaving]
         end_workers(workers, lambda: self._at_once)
@@ -335,7 +335,7 @@ class Scheduler(Crew):
 
     def _abort(self) -> None:
         """
-        Fail everything that is left.
+        Fail all unfinished tasks.
         """
         error = self._broken(self.reason)
         queue = self.dispatcher.queue
@@ -343,7 +343,7 @@ class Scheduler(Crew):
             try:
                 item = queue.popleft()
             except IndexError:
-                break  # two threads are at it
+                break  # another thread has taken the last one
             if isinstance(item, Task):
                 item.drop()
                 _deliver(item, (False, error))
@@ -355,14 +355,14 @@ def _deliver(task: Task, outcome: Outcome) -> None:
     try:
         task.sink._set(task.index, outcome)
     except KeyError:
-        pass  # nobody waits for it any more
+        pass  # the result was dropped
     except Exception as error:
         report(error)
 
 
 def report(error: BaseException) -> None:
     """
-    Show what a callback raised, as it is shown of a thread.
+    Print an exception of a callback, as `threading` prints that of a thread.
     """
     threading.excepthook(
         threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))

@@ -1,4 +1,4 @@
-"""A task: a call that one worker makes, and where its outcome goes."""
+"""`Task`: a call for one worker, and the sink for its outcome."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Sink(Protocol):
 
 
 class Task:
-    """A call, and its place in the pool."""
+    """A call, and its state in the pool."""
 
     __slots__ = (
         "args",
@@ -51,19 +51,19 @@ class Task:
         self.function = function
         self.args = args
         self.kwds = kwds
-        #: For errors: what the user would call the task's place in the iterable.
+        #: The position in the user's iterable, for errors.
         self.position = index if position is None else position
         self.retries = retries
         self.number = 0
         self.kind = 0
-        #: The pickle, from when it is made until it is sent; a task that is taken back from a worker has it again.
+        #: The pickle, until it is sent; a task that is taken back from a worker has it again.
         self.payload: Any = None
-        #: Who waits for room in the queue.
+        #: The thread that waits for room in the queue.
         self.feeder: Any = None
 
     def begin(self) -> bool:
         """
-        Called once before the task is first sent; False when nobody wants it any more.
+        Prepare to send the task for the first time; return False if it was cancelled.
         """
         if self.feeder is not None:
             self.feeder.room.release()
@@ -72,14 +72,14 @@ class Task:
 
     def pickle(self) -> None:
         """
-        Make the payload. Whatever pickling raises is raised.
+        Make the payload; raise any exception of pickling.
         """
         if self.payload is None:
             self.kind, self.payload = _wire.dump(self.function, self.args, self.kwds)
 
     def drop(self) -> None:
         """
-        Give back what the payload holds.
+        Release the resources of the payload.
         """
         payload, self.payload = self.payload, None
         if payload is not None:
@@ -88,7 +88,7 @@ class Task:
 
 def name_of(task: Task) -> str:
     """
-    The name of the function that the user has given.
+    Return the name of the user's function.
     """
     function: Any = task.function
     if _wire.is_mapper(function):

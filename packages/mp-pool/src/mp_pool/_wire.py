@@ -1,4 +1,4 @@
-"""Tasks and results as bytes: a header and a pickle, without multiprocessing's reducers where nothing needs them."""
+"""Tasks and results as bytes: a header and a pickle, made without multiprocessing's reducers if none is needed."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ HEADER = struct.Struct("<QQB")
 #: A packet of tasks is never longer. The kernel's limit is about 200 KiB; a worker reads a packet in one call.
 PACKET = 100 * 1024
 
-# Kinds of messages. PLAIN pickles were made without reducers, and hold nothing that has to be given back.
+# Kinds of messages. PLAIN pickles were made without reducers, and hold no resource that has to be released.
 PLAIN, RICH = 0, 1
 DONE, FAILED, READY, INIT_FAILED = 0, 2, 4, 6  # PLAIN or RICH is added
 
 _PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
-# Of exactly these types every pickler makes the same.
+# Every pickler makes the same pickle of objects of exactly these types.
 _ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None)})
 _FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 
@@ -47,7 +47,7 @@ def _is_plain(thing: Any) -> bool:
         return True
     if kind is tuple or kind is list:
         return _ATOMS.issuperset(map(type, thing))
-    # A function goes by its name, unless a library has registered another way.
+    # A function is pickled by its name, unless a library has registered a reducer.
     if kind in _FUNCTIONS:
         return kind not in ForkingPickler._extra_reducers  # type: ignore[attr-defined]
     return False
@@ -55,14 +55,14 @@ def _is_plain(thing: Any) -> bool:
 
 def is_mapper(function: Any) -> bool:
     """
-    Whether *function* calls another for each item of a chunk; its one argument is (the other, the chunk).
+    Tell whether *function* calls another for each item of a chunk; its one argument is (the other, the chunk).
     """
     return function is mapstar or function is starmapstar
 
 
 def dump(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any] | None) -> tuple[int, Any]:
     """
-    Pickle a task: whether reducers were needed, and the bytes.
+    Pickle a task; return whether reducers were needed, and the bytes.
     """
     if not kwds and _is_plain(function):
         for thing in args[0] if is_mapper(function) else args:
@@ -75,7 +75,7 @@ def dump(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, An
 
 def dump_result(value: Any) -> tuple[int, Any]:
     """
-    Pickle what a task returned.
+    Pickle the result of a task.
     """
     if _is_plain(value):
         return PLAIN, pickle.dumps(value, _PROTOCOL)
@@ -84,7 +84,7 @@ def dump_result(value: Any) -> tuple[int, Any]:
 
 def drop(kind: int, data: Any) -> None:
     """
-    Give back what a message holds that nobody will receive: shared memory, descriptors.
+    Release the shared memory and descriptors of a message that will not be received.
     """
     if kind & RICH:
         try:
@@ -100,7 +100,7 @@ def _described(error: BaseException) -> str:
 
 def dump_error(error: BaseException) -> bytes:
     """
-    Pickle an exception with its traceback as text, so that it arrives even if the exception itself cannot.
+    Pickle an exception with its traceback as text, which can be sent even if the exception cannot.
     """
     text = "".join(traceback.format_exception(error))
     inner: bytes | None = None
@@ -118,9 +118,9 @@ def dump_error(error: BaseException) -> bytes:
 
 def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseException:
     """
-    The exception of a worker, with its traceback there as `__cause__`, made by *cause*.
+    Return the exception of a worker; its `__cause__`, made by *cause*, has the traceback in the worker.
 
-    One that cannot be unpickled is a `MaybeEncodingError` that names its type.
+    An exception that cannot be unpickled becomes a `MaybeEncodingError` that names its type.
     """
     name, text, inner, reason = pickle.loads(data)
     error: Any = None

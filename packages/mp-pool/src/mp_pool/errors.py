@@ -1,4 +1,4 @@
-"""Exceptions of a pool that has lost a worker."""
+"""Exceptions of tasks whose worker died or took too long."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ class WorkerLostError(ProcessError):
     """
     A worker process ended while it ran this task.
 
-    Only the task that the worker was running fails, in a `map` the chunk. All other tasks go on.
+    Only the task that the worker was running fails, in a `map` the chunk. All other tasks continue.
 
     Parameters
     ----------
     pid : int
         Process id of the worker.
     exitcode : int or None
-        Exit code of the worker; ``-n`` when signal *n* ended it.
+        Exit code of the worker; ``-n`` if signal *n* ended it.
     function : str
         Name of the task's function.
     index : int
         Position of the task among the tasks of its call: of the item in a `map` or ``imap`` (of the first item of the
         chunk), 0 for ``apply`` and ``submit``.
     out_of_memory : bool
-        Whether the kernel reports that it killed a process for want of memory since the pool last looked.
+        Whether the kernel's out-of-memory counter has increased since the pool last read it.
 
     Attributes
     ----------
@@ -111,7 +111,7 @@ class TaskTimeoutError(ResultTimeoutError, TimeoutError):
 
 def signal_name(exitcode: int | None) -> str | None:
     """
-    The name of the signal that an exit code stands for, None for an exit by itself.
+    Return the name of the signal in a negative exit code, None for any other exit code.
 
     >>> signal_name(-9)
     'SIGKILL'
@@ -126,7 +126,7 @@ def signal_name(exitcode: int | None) -> str | None:
 
 def how_it_ended(exitcode: int | None) -> str:
     """
-    What is said of a worker that ended so.
+    Describe the end of a worker with this exit code.
 
     >>> how_it_ended(3)
     'ended with exit code 3'

@@ -20,7 +20,7 @@ from typing import Any
 from mp_pool._feeder import batches
 from mp_pool._scheduler import Scheduler
 from mp_pool._task import Outcome, Task
-from mp_pool._worker import Settings
+from mp_pool._worker_main import Settings
 from mp_pool.pool import check_options
 
 __all__ = ["ProcessPoolExecutor"]
@@ -30,29 +30,26 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
     """
     An executor whose worker processes may die.
 
-    Methods and parameters are those of ``concurrent.futures.ProcessPoolExecutor``, of which this is a subclass. When a
-    worker ends while it runs a task, that task fails with `WorkerLostError`, another worker takes its place, and all
-    other tasks go on: the executor is not broken.
+    It is a subclass of ``concurrent.futures.ProcessPoolExecutor``, with the same methods and parameters. When a worker
+    ends while it runs a task, that task fails with `WorkerLostError`, another worker takes its place, and all other
+    tasks continue: the executor is not broken.
 
     Parameters
     ----------
     max_workers : int, optional
         Number of workers; by default one for each processor.
     mp_context : multiprocessing.context.BaseContext, optional
-        Where processes come from; by default the default start method, with *max_tasks_per_child* ``spawn``.
+        The context that starts the processes; by default that of the default start method, with *max_tasks_per_child*
+        ``spawn``.
     initializer : callable, optional
         Called with *initargs* when a worker starts. If it fails, or ends the worker, three times in a row, all tasks
-        fail with ``BrokenProcessPool``, whose ``__cause__`` is what it raised.
+        fail with ``BrokenProcessPool``, whose ``__cause__`` is its exception.
     initargs : tuple, optional
         Arguments of *initializer*.
     max_tasks_per_child : int, optional
         Number of tasks after which a worker is replaced by a new one.
-    retries : int, optional
-        How many times a task is repeated whose worker has died. For tasks that are safe to repeat.
-    timeout : float, optional
-        Seconds that a task may run. Then its worker is killed, and the task fails with `TaskTimeoutError`.
-    max_memory_per_child : int, optional
-        Bytes of private memory; a worker that has more after a task is replaced by a new one.
+    retries, timeout, max_memory_per_child : optional
+        As for `Pool`.
 
     Raises
     ------
@@ -107,7 +104,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         self._shutdown_lock = threading.Lock()
         self._started = False
         settings = Settings(initializer, self._initargs, max_tasks_per_child, max_memory_per_child, executor=True)
-        # As in the standard executor: forked all at once, before there is a thread; others when there is work.
+        # As in the standard executor: forked workers start all at once, before the thread; others when there is work.
         lazily = context.get_start_method(allow_none=False) != "fork"
         self._scheduler = Scheduler(
             context.Process,
@@ -118,7 +115,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             cause=_RemoteTraceback,  # type: ignore[arg-type]
             broken=_broken,
         )
-        # Dropped, it finishes what it has, and then ends.
+        # An executor that is dropped finishes its tasks, then ends.
         weakref.finalize(self, self._scheduler.close).atexit = False
 
     @property
@@ -176,12 +173,12 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         *iterables : iterable
             The items.
         timeout : float, optional
-            Seconds, from the call on, in which all results must have come.
+            Time limit for all results, in seconds from the call on.
         chunksize : int, optional
             Number of items for one task.
         buffersize : int, optional
-            At most this many tasks are submitted whose results have not been taken; the rest of the iterables is read
-            as results are taken.
+            At most so many tasks are submitted whose results have not been taken; the rest of the iterables is read as
+            results are taken.
 
         Returns
         -------
@@ -216,14 +213,14 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """
-        Take no more tasks; the workers end when all are done.
+        Accept no more tasks; the workers end when all are done.
 
         Parameters
         ----------
         wait : bool, optional
-            Whether to return only then.
+            Whether to wait for that.
         cancel_futures : bool, optional
-            Whether tasks are cancelled that have not begun.
+            Whether to cancel the tasks that have not begun.
         """
         with self._shutdown_lock:
             self._shutdown_thread = True
@@ -241,13 +238,13 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
 
     def terminate_workers(self) -> None:
         """
-        End the workers by SIGTERM, cancel what has not begun, and shut down. Tasks that ran fail.
+        End the workers by SIGTERM, cancel the tasks that have not begun, and shut down. Running tasks fail.
         """
         self._force(False)
 
     def kill_workers(self) -> None:
         """
-        As `terminate_workers`, by SIGKILL.
+        Do as `terminate_workers`, by SIGKILL.
         """
         self._force(True)
 
@@ -258,7 +255,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
 
 
 class _Call(Task):
-    """A task with a future; the future's sink is the task itself."""
+    """A task with a future; the task is its own sink."""
 
     __slots__ = ("future",)
 
@@ -275,13 +272,13 @@ class _Call(Task):
         self.future = future
 
     def begin(self) -> bool:
-        """False when the future has been cancelled."""
+        """Return False if the future has been cancelled."""
         return self.future.set_running_or_notify_cancel()
 
     def _set(self, i: int, obj: Outcome) -> None:
         future = self.future
-        # The task and its sink are one object: what it holds must not wait for the garbage collector.
-        self.sink = _NOBODY
+        # The task refers to itself: drop its arguments now, not when the garbage collector runs.
+        self.sink = _NO_SINK
         self.function, self.args, self.kwds = starmapstar, (), None
         if future.cancelled():
             future.set_running_or_notify_cancel()
@@ -291,12 +288,12 @@ class _Call(Task):
             future.set_exception(obj[1])
 
 
-class _Nobody:
+class _NoSink:
     def _set(self, i: int, obj: Outcome) -> None:
         pass
 
 
-_NOBODY = _Nobody()
+_NO_SINK = _NoSink()
 
 
 def _results(
@@ -306,7 +303,7 @@ def _results(
         while futures:
             if next_future is not None and (future := next_future()) is not None:
                 futures.append(future)
-            # Nothing here may keep a result that has been handed out.
+            # No local variable may keep a result that has been yielded.
             yield _result(futures, deadline)
     finally:
         for future in futures:
@@ -351,5 +348,5 @@ def _at_exit() -> None:
         scheduler.join()
 
 
-# Before the interpreter waits for its threads; the futures that a program leaves behind are finished, as always.
+# It runs before the interpreter waits for its threads, and finishes all futures, as the standard library does.
 getattr(threading, "_register_atexit", atexit.register)(_at_exit)

@@ -14,7 +14,7 @@ from mp_pool._feeder import Feeder, batches
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
 from mp_pool._scheduler import Scheduler, report
 from mp_pool._task import Task
-from mp_pool._worker import Settings
+from mp_pool._worker_main import Settings
 
 __all__ = ["Pool"]
 
@@ -23,10 +23,10 @@ Callback = Callable[[Any], object] | None
 
 class Pool(multiprocessing.pool.Pool):
     """
-    A pool of worker processes that goes on when a worker dies.
+    A pool of worker processes that survives the death of a worker.
 
-    Methods and parameters are those of `multiprocessing.Pool`, of which this is a subclass. When a worker ends while it
-    runs a task, that task fails with `WorkerLostError`, another worker takes its place, and all other tasks go on.
+    It is a subclass of `multiprocessing.Pool`, with the same methods and parameters. When a worker ends while it runs a
+    task, that task fails with `WorkerLostError`, another worker takes its place, and all other tasks continue.
 
     Parameters
     ----------
@@ -34,20 +34,20 @@ class Pool(multiprocessing.pool.Pool):
         Number of workers; by default one for each processor.
     initializer : callable, optional
         Called with *initargs* when a worker starts. If it fails, or ends the worker, three times in a row, all tasks of
-        the pool fail with what it raised.
+        the pool fail with its exception.
     initargs : tuple, optional
         Arguments of *initializer*.
     maxtasksperchild : int, optional
         Number of tasks after which a worker is replaced by a new one.
     context : multiprocessing.context.BaseContext, optional
-        Where processes come from; by default the default start method.
+        The context that starts the processes; by default that of the default start method.
     retries : int, optional
-        How many times a task is repeated whose worker has died. For tasks that are safe to repeat.
+        How many times a task is repeated after its worker has died. For tasks that are safe to repeat.
     timeout : float, optional
-        Seconds that a task (in a `map` with chunks: a chunk) may run. Then its worker is killed, and the task fails
-        with `TaskTimeoutError`, a `TimeoutError`.
+        Time limit of a task (in a `map` with chunks: of a chunk) in seconds. After it, the worker is killed, and the
+        task fails with `TaskTimeoutError`, a `TimeoutError`.
     max_memory_per_child : int, optional
-        Bytes of private memory; a worker that has more after a task is replaced by a new one.
+        Bytes of private memory; a worker with more after a task is replaced by a new one.
 
     Raises
     ------
@@ -75,7 +75,7 @@ class Pool(multiprocessing.pool.Pool):
         timeout: float | None = None,
         max_memory_per_child: int | None = None,
     ) -> None:
-        # Looked at by __del__ of the standard class.
+        # Read by __del__ of the standard class.
         self._state = "INIT"
         self._change_notifier: Any = None
         if processes is None:
@@ -106,7 +106,7 @@ class Pool(multiprocessing.pool.Pool):
         return [] if scheduler is None else [worker.process for worker in list(scheduler.dispatcher.workers)]
 
     def _repopulate_pool(self) -> None:
-        self._scheduler.wake()  # it always does
+        self._scheduler.wake()  # it restarts workers by itself
 
     def apply_async(
         self,
@@ -136,7 +136,7 @@ class Pool(multiprocessing.pool.Pool):
     ) -> Any:
         self._check_running()  # type: ignore[attr-defined]
         if type(iterable) is list or not hasattr(iterable, "__len__"):
-            iterable = list(iterable)  # a list may be changed meanwhile
+            iterable = list(iterable)  # the caller may change the list meanwhile
         length = len(iterable)
         if chunksize is None:
             chunksize, extra = divmod(length, self._processes * 4)
@@ -172,7 +172,7 @@ class Pool(multiprocessing.pool.Pool):
         self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
     ) -> Any:
         """
-        Like `map`, as an iterator; results in the order of *iterable*.
+        Like `map`, but return an iterator; results in the order of *iterable*.
 
         Parameters
         ----------
@@ -183,13 +183,13 @@ class Pool(multiprocessing.pool.Pool):
         chunksize : int, optional
             Number of items for one task.
         buffersize : int, optional
-            At most this many tasks are begun whose results have not been taken; the caller of ``next`` reads the
-            iterable. So an endless generator fills no memory.
+            At most so many tasks are submitted whose results have not been taken; ``next`` reads the iterable. So an
+            endless generator does not fill memory.
 
         Returns
         -------
         iterator
-            A chunk whose worker has died raises `WorkerLostError`, and the next ``next`` goes on after it.
+            For a chunk whose worker has died, ``next`` raises `WorkerLostError`; the next call continues after it.
         """
         return self._imap(Imapped(self), func, iterable, chunksize, buffersize)
 
@@ -197,7 +197,7 @@ class Pool(multiprocessing.pool.Pool):
         self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
     ) -> Any:
         """
-        Like `imap`; results as they come.
+        Like `imap`, but with results in the order in which they come.
         """
         return self._imap(ImappedUnordered(self), func, iterable, chunksize, buffersize)
 
@@ -222,7 +222,7 @@ class Pool(multiprocessing.pool.Pool):
 
         known = type(iterable) in (list, tuple, range)
         if type(iterable) is list:
-            iterable = list(iterable)  # it may be changed meanwhile
+            iterable = list(iterable)  # the caller may change it meanwhile
         items: Iterable[Any] = iterable if chunksize == 1 else batches(iterable, chunksize)
         source: Any = result
         if buffersize is not None:
@@ -251,7 +251,7 @@ class Pool(multiprocessing.pool.Pool):
 
     def close(self) -> None:
         """
-        Take no more tasks; the workers end when all tasks are done.
+        Accept no more tasks; the workers end when all tasks are done.
         """
         if self._state == RUN:
             self._state = CLOSE
@@ -259,7 +259,7 @@ class Pool(multiprocessing.pool.Pool):
 
     def terminate(self) -> None:
         """
-        End the workers at once. Results that are waited for fail.
+        End the workers at once. All unfinished results fail.
         """
         self._state = TERMINATE
         self._terminate()
@@ -302,7 +302,7 @@ def _tasks(make: Callable[[int, Any], Task], items: Iterable[Any]) -> Iterator[T
 
 def _guarded(callback: Callback) -> Callback:
     """
-    The callback; what it raises is shown, and costs nobody a result.
+    Wrap the callback: its exceptions are printed and affect no result.
     """
     if callback is None:
         return None

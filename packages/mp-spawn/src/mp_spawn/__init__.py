@@ -1,15 +1,15 @@
-"""A process launcher that tells the truth about its ranks.
+"""A process launcher that reports exactly how its ranks end.
 
-    mp_spawn.spawn(fn, args, nprocs)             fn(rank, *args) in nprocs new processes, as torch has it
-    mp_spawn.start_processes(fn, args, nprocs)   the same, by fork, forkserver or spawn, with more to choose
+    mp_spawn.spawn(fn, args, nprocs)             fn(rank, *args) in nprocs new processes, as in torch
+    mp_spawn.start_processes(fn, args, nprocs)   the same, by fork, forkserver or spawn, with more options
     mp_spawn.run(fn, args, nprocs)               the same, and returns the results
     mp-spawn -n 4 script.py                      the command
 
-A rank that fails is an exception here, with the rank, its pid and the reason. Ranks live as long as this
-process does, and not longer.
+A rank that fails raises an exception here, with the rank, its pid and the reason. No rank outlives this
+process.
 """
 
-# What this module needs for itself has an underscore: its other names are public.
+# Imports that are not public have an underscore.
 import importlib as _importlib
 import typing as _typing
 
@@ -17,18 +17,17 @@ if _typing.TYPE_CHECKING:
     from mp_core import __version__ as __version__
     from mp_spawn.context import ProcessContext
     from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
-    from mp_spawn.launch import ENV_VAR_PARALLEL_START, run, spawn, start_processes
-    from mp_spawn.spawn_context import SpawnContext
+    from mp_spawn.launch import ENV_VAR_PARALLEL_START, SpawnContext, run, spawn, start_processes
 
-# Where the names are. They are loaded when asked for: every rank imports this package and needs none of them.
-_HOMES = {
+# The module of each name. It is imported at the first use: every rank imports this package and needs none of them.
+_MODULES = {
     "ENV_VAR_PARALLEL_START": "launch",
     "Failure": "errors",
     "ProcessContext": "context",
     "ProcessException": "errors",
     "ProcessExitedException": "errors",
     "ProcessRaisedException": "errors",
-    "SpawnContext": "spawn_context",
+    "SpawnContext": "launch",
     "run": "launch",
     "spawn": "launch",
     "start_processes": "launch",
@@ -48,14 +47,14 @@ __all__ = [
 ]
 
 
-if not _typing.TYPE_CHECKING:  # a type checker that saw this would take any name for granted
+if not _typing.TYPE_CHECKING:  # with this, a type checker would accept any name
 
     def __getattr__(name: str) -> _typing.Any:
         if name == "__version__":
             return _importlib.import_module("mp_core").__version__
-        if name not in _HOMES:
+        if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
         return value
 
 

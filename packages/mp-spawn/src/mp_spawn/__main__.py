@@ -1,4 +1,4 @@
-"""`python -m mp_spawn` is the command `mp-spawn`."""
+"""Run the command `mp-spawn` as `python -m mp_spawn`."""
 
 from __future__ import annotations
 

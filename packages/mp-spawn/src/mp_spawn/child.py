@@ -1,68 +1,131 @@
-"""Inside a rank: call `fn`, and tell the parent how it ended."""
+"""Inside a rank: set the process up, call `fn`, and report to the parent how that ended."""
 
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
 from multiprocessing import util
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, cast
 
-from mp_spawn.payload import Source
+from mp_spawn import death_pipe
+from mp_spawn.payload import InheritedFd
 from mp_spawn.pickling import dumps
-from mp_spawn.place import Place
+from mp_spawn.rank_spec import RankSpec
 from mp_spawn.report import Kind, Reporter
 
-__all__ = ["Orders", "reporting", "work"]
+__all__ = ["call", "reporting", "run_module", "run_script", "set_up", "set_up_and_call"]
 
-# Of a reason, in characters.
+# The longest reason, in characters.
 LONGEST = 1000
 _HERE = os.path.dirname(__file__)
 
 
-class Orders(NamedTuple):
-    """What a rank is told; its process gets this as the one argument of `work`."""
-
-    rank: int
-    report: int
-    payload: Source
-    #: None where the rank has taken its place before its process object was unpickled.
-    place: Place | None
-    wants_result: bool
+def set_up_and_call(spec: RankSpec, close_others: Callable[[], None] | None = None) -> None:
+    """
+    Run a rank: the target of its process. *close_others* closes the descriptors that a forked rank must not keep.
+    """
+    with reporting(spec):
+        set_up(spec, close_others)
+        call(spec)
 
 
-def work(orders: Orders) -> None:
-    """The target of every rank's process."""
-    fd = orders.report if orders.place is None else orders.place.report.fd
-    with reporting(fd) as reporter:
-        if orders.place is not None:
-            orders.place.take()
-        fn, args = orders.payload.load()
-        result = fn(orders.rank, *args)
+def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None) -> None:
+    """
+    Set up the process of a rank, before any of the user's modules is imported; called once.
+    """
+    death_pipe.arm(spec.death_pipe.fd)
+    if close_others is not None:
+        close_others()
+    if spec.own_group:
+        os.setpgid(0, 0)
+    if spec.output is not None:
+        _redirect(spec.output)
+    _buffer_whole_lines()
+    os.environ.update(spec.env)
+    if spec.cpus is not None:
+        os.sched_setaffinity(0, spec.cpus)
+    if spec.stacks is not None:
+        from mp_spawn.diagnostics import write_stacks_to
+
+        write_stacks_to(spec.stacks)
+    if spec.mask is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, spec.mask)
+
+
+def _redirect(output: tuple[InheritedFd, InheritedFd]) -> None:
+    for number, name, inherited in zip((1, 2), ("stdout", "stderr"), output, strict=True):
+        os.dup2(inherited.fd, number)
+        # Under fork, the parent's stream may write elsewhere than to the descriptor, as in a notebook or a test.
+        file = os.fdopen(number, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+        setattr(sys, name, file)
+    for fd in {inherited.fd for inherited in output} - {1, 2}:
+        os.close(fd)
+
+
+def _buffer_whole_lines() -> None:
+    """
+    Have the streams written line by line, so that ranks that share one do not cut each other's lines in two.
+
+    Under PYTHONUNBUFFERED, print() would write a text and the end of its line separately.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            cast(Any, stream).reconfigure(line_buffering=True, write_through=False)
+
+
+def call(spec: RankSpec) -> None:
+    """
+    Call `fn` and report how that ended, in a process that is set up: the target of the zygote's ranks.
+    """
+    with reporting(spec) as reporter:
+        fn, args = spec.payload.load()
+        result = fn(spec.rank, *args)
         blob = b""
-        if orders.wants_result:
-            blob = _ready_to_send()(result, f"the result of rank {orders.rank}, {type(result).__name__},")
+        if spec.wants_result:
+            _register_reducers()
+            what = f"the result of rank {spec.rank}, {type(result).__name__},"
+            blob = dumps(result, what, same_main=spec.payload.forked)
         reporter.send(Kind.RETURNED, blob=blob)
 
 
+def run_script(rank: int, path: str, arguments: list[str]) -> None:
+    """Run a script, as ``python path arguments`` does: the `fn` of the command."""
+    import runpy
+
+    sys.argv[:] = [path, *arguments]
+    sys.path[0] = os.path.dirname(os.path.abspath(path))
+    runpy.run_path(path, run_name="__main__")
+
+
+def run_module(rank: int, name: str, arguments: list[str]) -> None:
+    """Run a module, as ``python -m name arguments`` does."""
+    import runpy
+
+    sys.argv[:] = [name, *arguments]
+    sys.path[0] = os.getcwd()
+    runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
 @contextlib.contextmanager
-def reporting(fd: int) -> Iterator[Reporter]:
+def reporting(spec: RankSpec) -> Iterator[Reporter]:
     """
-    Report what is raised inside, and leave with an exit code that says the same.
+    Report an exception raised in the block, and leave with an exit code that fits it.
     """
-    reporter = Reporter(fd)
+    reporter = Reporter(spec.report.fd)
     try:
         yield reporter
     except SystemExit as leaving:
         _leave(reporter, leaving)
     except KeyboardInterrupt:
-        # The parent gets the same control-C and says so; a traceback from each rank would only bury that.
+        # The parent gets the same Ctrl-C and reports it; a traceback from each rank would only hide that.
         _die_of(signal.SIGINT)
     except BaseException as error:
-        reporter.send(Kind.RAISED, _text(error), _pickled(error))
+        reporter.send(Kind.RAISED, _text(error), _pickled(error, spec.payload.forked))
         sys.exit(1)
 
 
@@ -79,7 +142,7 @@ def _leave(reporter: Reporter, leaving: SystemExit) -> None:
 
 def _die_of(signum: signal.Signals) -> None:
     """
-    End as the signal would have ended this process, but with its own children and queues looked after.
+    Die of the signal as this process would by default, but first clean up its own children and queues.
     """
     util._exit_function()  # type: ignore[attr-defined]
     util._flush_std_streams()  # type: ignore[attr-defined]
@@ -89,7 +152,7 @@ def _die_of(signum: signal.Signals) -> None:
 
 def _text(error: BaseException) -> str:
     """
-    The error in one line, and below it the traceback.
+    Return the error in one line, and below it the traceback.
     """
     import traceback  # only a rank that fails needs it
 
@@ -99,7 +162,7 @@ def _text(error: BaseException) -> str:
 
 def _reason(error: BaseException) -> str:
     """
-    The type, and the first line of the message in which there is something.
+    Return the type, and the first line of the message that is not blank.
     """
     kind = type(error)
     name = (
@@ -108,14 +171,14 @@ def _reason(error: BaseException) -> str:
     try:
         lines = [line.strip() for line in str(error).splitlines()]
     except Exception:
-        lines = ["<its text cannot be had>"]
+        lines = ["<its text is unavailable: str() raised an exception>"]
     first = next(filter(None, lines), "")
     return f"{name}: {first[:LONGEST]}" if first else name
 
 
 def _without_us(trace: TracebackType | None) -> TracebackType | None:
     """
-    The traceback from the first frame that is not of this package; all of it when there is none.
+    Return the traceback from the first frame outside this package; all of it if there is no such frame.
     """
     rest = trace
     while rest is not None:
@@ -126,18 +189,18 @@ def _without_us(trace: TracebackType | None) -> TracebackType | None:
     return rest or trace
 
 
-def _ready_to_send() -> Callable[[Any, str], bytes]:
+def _register_reducers() -> None:
     """
-    The function that pickles, once what the parent has registered is registered here, too.
+    Register the reducers here that the parent has registered.
     """
-    # Not loaded: then the parent has nothing registered, and importing it would take time.
+    # If mp-core is not loaded, the parent has registered none, and importing it would take time.
     if (children := sys.modules.get("mp_core._children")) is not None:
         children.register_loaded()
-    return dumps
 
 
-def _pickled(error: BaseException) -> bytes:
+def _pickled(error: BaseException, same_main: bool) -> bytes:
     try:
-        return _ready_to_send()(error, "the exception")
+        _register_reducers()
+        return dumps(error, "the exception", same_main=same_main)
     except Exception:
-        return b""  # its text travels
+        return b""  # the report has its text

@@ -1,4 +1,4 @@
-"""The command `mp-spawn`: a script or a module in N ranks, with an exit code that tells how it went."""
+"""The command `mp-spawn`: run a script or a module in N ranks, and exit with the code of the first failure."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ import time
 from contextlib import nullcontext, suppress
 from multiprocessing import get_all_start_methods
 
+from mp_spawn.child import run_module, run_script
 from mp_spawn.context import ProcessContext
 from mp_spawn.errors import ProcessException, ProcessExitedException
-from mp_spawn.forwarding import Forwarding
 from mp_spawn.launch import prepare
-from mp_spawn.progress import shown
-from mp_spawn.script import run_module, run_script
-from mp_spawn.table import Row, show
+from mp_spawn.signals import Forwarding
+from mp_spawn.terminal import Row, progress, show_table
 
 __all__ = ["main"]
 
 EPILOG = """
-Each rank finds RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in its environment, and MASTER_ADDR and
-MASTER_PORT as they are set, or 127.0.0.1 and a free port. The first rank that fails ends the others. The exit
+The environment of each rank has RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE, and MASTER_ADDR and
+MASTER_PORT, by default 127.0.0.1 and a free port. When a rank fails, the command ends the others. Its exit
 code is that of the first failure: the rank's own, 1 for an exception, 128 + n for signal n.
 """
 
 
 def parser() -> argparse.ArgumentParser:
     """
-    The options of the command.
+    Return the parser of the command's options.
     """
     parser = argparse.ArgumentParser(
         prog="mp-spawn", description="Run a Python script or module in N processes.", epilog=EPILOG
     )
-    parser.add_argument("-n", "--nprocs", type=int, default=1, metavar="N", help="how many ranks (default 1)")
+    parser.add_argument("-n", "--nprocs", type=int, default=1, metavar="N", help="number of ranks (default 1)")
     parser.add_argument("--start-method", default="spawn", choices=get_all_start_methods())
     parser.add_argument(
         "--output",
@@ -42,17 +41,19 @@ def parser() -> argparse.ArgumentParser:
         help="prefix: the rank before each line (the default); inherit; "
         "capture: rank after rank, at the end; or a folder, for a file per rank and stream",
     )
-    parser.add_argument("--threads-per-rank", type=int, metavar="K", help="set OMP_NUM_THREADS and its like")
-    parser.add_argument("--max-restarts", type=int, default=0, metavar="R", help="how often each may fail before")
+    parser.add_argument("--threads-per-rank", type=int, metavar="K", help="set OMP_NUM_THREADS and the like")
+    parser.add_argument(
+        "--max-restarts", type=int, default=0, metavar="R", help="start a failed rank up to R times again"
+    )
     parser.add_argument(
         "--no-faulthandler",
         dest="faulthandler",
         action="store_false",
-        help="do not have the Python stack of a rank that crashes",
+        help="do not record the Python stacks of a rank that crashes",
     )
     parser.add_argument("-m", "--module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("script", help="the script, or with -m the module")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     return parser
 
 
@@ -79,19 +80,17 @@ def main(arguments: list[str] | None = None) -> int:
             output=chosen.output,
             max_restarts=chosen.max_restarts,
             faulthandler=chosen.faulthandler,
+            # The terminal's Ctrl-C is sent to this process only, which forwards every signal once.
+            own_group=True,
+            needs_main=False,
         )
     except (TypeError, ValueError) as refusal:
         print(f"mp-spawn: {refusal}", file=sys.stderr)
         return 2
-    job.needs_main = False
-    # The terminal's control-C comes here only, and is passed on once, as are all signals.
-    job.own_group = True
-    with Forwarding() as forwarding:
-        context = ProcessContext._of(job)
-        forwarding.send = context._pass_on
-        context._signals = forwarding
-        # Ranks that have the terminal for themselves would write across it.
-        with shown(chosen.nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
+    with Forwarding() as signals:
+        context = ProcessContext._of(job, signals)
+        # Ranks that write to the terminal themselves would overwrite the progress.
+        with progress(chosen.nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
             error = outcome(context)
     if chosen.output == "capture":
         for captured in context.captured:
@@ -99,8 +98,8 @@ def main(arguments: list[str] | None = None) -> int:
             sys.stderr.write(captured.stderr)
     if error is None:
         return 0
-    with suppress(OSError):  # nobody reads it any more; the exit code tells all the same
-        tell(context, error)
+    with suppress(OSError):  # the reader has gone; the exit code still says it
+        print_failure(context, error)
     if not isinstance(error, ProcessExitedException):
         return 1
     return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code
@@ -108,7 +107,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def outcome(context: ProcessContext) -> ProcessException | None:
     """
-    How it went.
+    Wait for the ranks and return the exception, if there is one.
     """
     try:
         context.join()
@@ -119,7 +118,7 @@ def outcome(context: ProcessContext) -> ProcessException | None:
 
 def environment(nprocs: int) -> dict[str, str]:
     """
-    What every rank finds.
+    Return the variables that are the same for every rank.
     """
     world = {"WORLD_SIZE": str(nprocs), "LOCAL_WORLD_SIZE": str(nprocs)}
     if "MASTER_ADDR" not in os.environ:
@@ -131,9 +130,9 @@ def environment(nprocs: int) -> dict[str, str]:
     return world
 
 
-def tell(context: ProcessContext, error: ProcessException) -> None:
+def print_failure(context: ProcessContext, error: ProcessException) -> None:
     """
-    Say on standard error what happened.
+    Print the first failure and the table of all ranks on standard error.
     """
     first = error.failures[0]
     failed = {failure.rank: failure for failure in error.failures}
@@ -148,4 +147,4 @@ def tell(context: ProcessContext, error: ProcessException) -> None:
         failure = failed.get(rank.index)
         ended = failure.reason if failure else "ended well" if rank.process.exitcode == 0 else "ended by mp-spawn"
         rows.append(Row(rank.index, rank.pid, ended, (rank.ended_at or now) - rank.started_at, bool(failure)))
-    show(rows)
+    show_table(rows)

@@ -1,4 +1,4 @@
-"""The ranks of one job, from their start to the truth about their end."""
+"""`ProcessContext`: the ranks of one job, from their start to the exception for their end."""
 
 from __future__ import annotations
 
@@ -12,28 +12,26 @@ from types import TracebackType
 from typing import Self
 
 from mp_spawn.errors import Failure, ProcessException, exception_of
-from mp_spawn.events import Events
-from mp_spawn.forwarding import ENDING, Deferral, Ended, Forwarding
 from mp_spawn.job import Job
 from mp_spawn.output import Captured
-from mp_spawn.pidfd import PidFd
-from mp_spawn.rank import Rank, all_ended
+from mp_spawn.process_handle import PidFd
+from mp_spawn.rank import Events, Rank, all_ended
 from mp_spawn.report import Kind
-from mp_spawn.signals import group_was_sent
+from mp_spawn.signals import ENDING, Deferral, Ended, Forwarding, group_was_sent
 
 __all__ = ["ProcessContext"]
 
-# How long the others may go on after the first failure, when join() was not told: long enough to hear of what
-# failed at the same time.
+# All times are in seconds. From the first failure to SIGTERM for the others, by default: long enough to see which
+# other ranks fail at the same time.
 GRACE = 0.1
-# From SIGTERM to SIGKILL, and from SIGKILL until we give up on a process that the kernel does not let go.
+# From SIGTERM to SIGKILL, and from SIGKILL until the launcher stops waiting for the kernel to end the process.
 TERM_TO_KILL = 5.0
 KILL_TO_DEAD = 5.0
-# After a control-C, which the terminal sends to the ranks, too: until SIGTERM.
+# From a Ctrl-C, which the terminal sends to the ranks, too, to SIGTERM.
 INTERRUPTED = 1.0
-# The ranks have been sent a signal that ends them: what they do about it is theirs for so long.
+# From a signal that ends the ranks, which may have handlers for it, to SIGTERM.
 AFTER_A_SIGNAL = 30.0
-# After a signal to this process: until its group has been sent it too, if it has.
+# From a signal to this process to the same signal to its group, if there is one.
 TO_THE_GROUP = 0.5
 
 logger = logging.getLogger("mp_spawn")
@@ -41,9 +39,9 @@ logger = logging.getLogger("mp_spawn")
 
 class ProcessContext:
     """
-    The ranks of a job: what `start_processes` returns with ``join=False``.
+    The ranks of a job, as `start_processes` returns them with ``join=False``.
 
-    A context manager, too: the end of the block waits for the ranks, and an exception in it ends them.
+    It is also a context manager: the end of the block waits for the ranks, and an exception in the block ends them.
 
     Attributes
     ----------
@@ -52,7 +50,7 @@ class ProcessContext:
     sentinels : dict of int to int
         The sentinel of each process that has not ended, and its rank.
     error_files : list of str
-        torch's files of errors. Here errors travel through pipes, and there are none.
+        Empty strings: torch reports errors in files, mp-spawn through pipes.
 
     Examples
     --------
@@ -64,49 +62,48 @@ class ProcessContext:
     """
 
     def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:
-        self._begin([Rank(index, process, None, PidFd.of(process)) for index, process in enumerate(processes)], None)
+        self._begin([Rank(index, process, PidFd.of(process)) for index, process in enumerate(processes)], None, None)
         self.error_files = error_files
 
     @classmethod
-    def _of(cls, job: Job) -> Self:
+    def _of(cls, job: Job, signals: Forwarding | Deferral | None = None) -> Self:
         """
-        Start a job.
+        Start a job. *signals* are the signals to this process to handle while the ranks run.
         """
         self = cls.__new__(cls)
         try:
             ranks = job.start(dict.fromkeys(range(job.nprocs), 0))
         except BaseException:
             job.output.finish()
-            job.lifeline.close()
+            job.death_pipe.close()
             raise
-        self._begin(ranks, job)
+        self._begin(ranks, job, signals)
         self.error_files = [""] * len(ranks)
         return self
 
-    def _begin(self, ranks: list[Rank], job: Job | None) -> None:
+    def _begin(self, ranks: list[Rank], job: Job | None, signals: Forwarding | Deferral | None) -> None:
         self._job = job
         self._ranks = ranks
         self.processes: list[BaseProcess] = [rank.process for rank in ranks]
         self.sentinels = {rank.process.sentinel: rank.index for rank in ranks}
-        self._past: list[Failure] = []  # failures that were made good by a restart
+        self._past: list[Failure] = []  # failures after which the rank was started again
         self._settled = False
         self._error: ProcessException | None = None
-        self._looked_at = 0.0
-        self._patience = GRACE
-        #: Signals to this process, while somebody wants to hear of them; see `forwarding`.
-        self._signals: Forwarding | Deferral | None = None
+        self._polled_at = 0.0
+        self._grace_period = GRACE
+        self._signals = signals
         self._lock = threading.RLock()
 
     def pids(self) -> list[int]:
         """
-        The processes, by rank.
+        Return the pids, by rank.
         """
         return [rank.pid for rank in self._ranks]
 
     @property
     def captured(self) -> list[Captured]:
         """
-        What each rank has written so far, under ``output="capture"``.
+        The output of each rank so far, under ``output="capture"``.
         """
         return [Captured(self._text(i, "stdout"), self._text(i, "stderr")) for i in range(len(self._ranks))]
 
@@ -114,8 +111,8 @@ class ProcessContext:
         """
         Wait for the ranks.
 
-        When a rank fails, the others have *grace_period* seconds to end by themselves; then they get SIGTERM, and
-        SIGKILL 5 seconds later.
+        When a rank fails, the others have *grace_period* seconds to end by themselves; then the launcher sends them
+        SIGTERM, and SIGKILL 5 seconds later.
 
         Parameters
         ----------
@@ -127,12 +124,12 @@ class ProcessContext:
         Returns
         -------
         bool
-            True when all have ended well, False when some are still running after *timeout* seconds.
+            True if all have ended well, False if some are still running after *timeout* seconds.
 
         Raises
         ------
         ProcessRaisedException, ProcessExitedException
-            For the rank that failed first, with all that failed in its ``failures``; the same when called again.
+            For the rank that failed first; ``failures`` has all that failed. Another call raises the same object.
 
         Examples
         --------
@@ -147,7 +144,7 @@ class ProcessContext:
     @classmethod
     def _run(cls, job: Job, timeout: float | None = None, grace_period: float | None = None) -> tuple[Self, bool]:
         """
-        Start a job and join it, with nothing in between where a signal would end this process at once.
+        Start a job and join it; at no moment in between does a signal end this process at once.
         """
         with Deferral() as signals:
             self = cls._of(job)
@@ -164,9 +161,9 @@ class ProcessContext:
             self._signals = None
 
     def _join(self, timeout: float | None, grace_period: float | None) -> bool:
-        patience = None if timeout is None else max(0.0, timeout)
-        deadline = None if patience is None else time.monotonic() + patience
-        if not self._lock.acquire(timeout=-1 if patience is None else patience):
+        left = None if timeout is None else max(0.0, timeout)
+        deadline = None if left is None else time.monotonic() + left
+        if not self._lock.acquire(timeout=-1 if left is None else left):
             return False
         try:
             if not self._settled:
@@ -180,7 +177,7 @@ class ProcessContext:
         except (Exception, Ended):
             raise
         except BaseException:
-            # Control-C, or a signal handler that leaves the program: not without its ranks.
+            # Ctrl-C, or a signal handler that leaves the program: end its ranks, too.
             self._end(INTERRUPTED)
             raise
         finally:
@@ -188,19 +185,19 @@ class ProcessContext:
 
     def _outlive(self, signum: int) -> None:
         """
-        A signal is to end this process. First the ranks, which may have been sent it as well, deal with it.
+        Let the ranks, which may have been sent it as well, handle a signal that is to end this process.
         """
         with self._lock:
             try:
-                # `timeout` signals its child first, then the group; and who has the default action dies meanwhile.
+                # `timeout` signals its child first, then the group; ranks with the default action die meanwhile.
                 self._pass_time(TO_THE_GROUP)
-                witness = 0 if self._job is None else self._job.starter.witness
+                witness = 0 if self._job is None else self._job.launcher.witness
                 if not group_was_sent(signum, [rank.pid for rank in self._ranks if not rank.ended], witness):
                     self._signal(signum)
                 self._pass_time(AFTER_A_SIGNAL)
                 self._end(0.0)
             except Ended:
-                # Once more: somebody does not want to wait.
+                # A second signal: do not wait for the ranks.
                 self._signals = None
                 self._signal(signal.SIGKILL)
                 self._pass_time(KILL_TO_DEAD)
@@ -208,10 +205,10 @@ class ProcessContext:
 
     def terminate(self, grace_period: float = 0.0) -> None:
         """
-        End the ranks: those still there get SIGTERM, and SIGKILL 5 seconds later.
+        End the ranks: send those still running SIGTERM, and SIGKILL 5 seconds later.
 
-        It raises nothing for how they end; `join` does, if asked. A second control-C while this waits kills at once.
-        May be called while another thread is in `join`.
+        Unlike `join`, it raises no exception for how they end. A second Ctrl-C while it waits kills them at once. It
+        may be called while another thread is in `join`.
 
         Parameters
         ----------
@@ -231,16 +228,19 @@ class ProcessContext:
             finally:
                 self._lock.release()
             return
-        # Somebody is in join(), and takes note of what we do.
+        # Another thread is in join(), and sees the ranks end.
         for signum, seconds in ((signal.SIGTERM, TERM_TO_KILL), (signal.SIGKILL, KILL_TO_DEAD)):
             self._signal(signum)
             if self._lock.acquire(timeout=seconds):
                 self._lock.release()
                 return
 
-    def _pass_on(self, signum: int) -> None:
+    def _forward(self, signum: int) -> None:
+        """
+        Send on to the ranks a signal that the command was sent.
+        """
         if signal.Signals(signum).name in ENDING:
-            self._patience = AFTER_A_SIGNAL
+            self._grace_period = AFTER_A_SIGNAL
         self._signal(signum)
 
     def _count_ended(self) -> int:
@@ -248,21 +248,21 @@ class ProcessContext:
 
     def _wait(self, deadline: float | None) -> bool:
         """
-        Wait until all have ended, or one has failed for good (True); False at the deadline.
+        Wait until all have ended or one has failed for good; return False at the deadline.
         """
         with self._events() as events:
-            changed = self._look(events, 0.0, late=True) or self._ranks
+            changed = self._poll(events, 0.0, late=True) or self._ranks
             while True:
                 if self._failed_for_good(events, changed) or all_ended(self._ranks):
                     return True
                 left = None if deadline is None else deadline - time.monotonic()
-                changed = self._look(events, left)
+                changed = self._poll(events, left)
                 if not changed and left is not None and left <= 0:
                     return False
 
     def _failed_for_good(self, events: Events, changed: list[Rank]) -> bool:
         """
-        Whether one of *changed* has failed and may not be started again; those that may, are.
+        Start those of *changed* again that have failed and may be; return True if one may not.
         """
         for rank in changed:
             failure = self._failure(rank)
@@ -270,17 +270,17 @@ class ProcessContext:
                 continue
             if self._job is None or rank.restarts >= self._job.max_restarts:
                 return True
-            self._see_out(events, rank)
+            self._await_end(events, rank)
             self._restart(rank, failure, self._job)
             events.add(self._ranks[rank.index])
         return False
 
-    def _see_out(self, events: Events, rank: Rank) -> None:
+    def _await_end(self, events: Events, rank: Rank) -> None:
         """
-        A rank that has raised is on its way out; if it does not get there, it is killed.
+        Wait for the end of a rank that has raised, and kill it if it does not end.
         """
         if not rank.ended:
-            events.drop(rank)
+            events.remove(rank)
             rank.process.join(TERM_TO_KILL)
             rank.signal(signal.SIGKILL)
             rank.reap(time.monotonic())
@@ -289,7 +289,7 @@ class ProcessContext:
         again = old.restarts + 1
         logger.warning("%s; it is started again (%d of %d)", failure.describe(), again, job.max_restarts)
         self._past.append(failure)
-        job.output.add(failure.rank, failure.written_down())
+        job.output.add(failure.rank, failure.for_file())
         try:
             new = job.start({old.index: again})[0]
         except BaseException:
@@ -304,17 +304,17 @@ class ProcessContext:
 
     def _settle(self, grace_period: float | None) -> ProcessException | None:
         """
-        After the wait: the exception, once the others have been ended; None when all went well.
+        End the ranks that still run, and return the exception; None if none has failed.
         """
         if not all_ended(self._ranks):
-            self._end(self._patience if grace_period is None else grace_period, casualties=True)
+            self._end(self._grace_period if grace_period is None else grace_period, casualties=True)
         self._finish()
         failures = [failure for rank in self._ranks if (failure := self._failure(rank)) is not None]
         if not failures:
             return None
         if self._job is not None:
             for failure in failures:
-                self._job.output.add(failure.rank, failure.written_down())
+                self._job.output.add(failure.rank, failure.for_file())
         with_output = [
             dataclasses.replace(
                 failure, stdout=self._text(failure.rank, "stdout"), stderr=self._text(failure.rank, "stderr")
@@ -325,7 +325,7 @@ class ProcessContext:
 
     def _end(self, grace_period: float, casualties: bool = False) -> None:
         """
-        End the ranks; as *casualties* of a failure, how they end is not their own.
+        End the ranks. The ends of *casualties* of another failure are no failures of their own.
         """
         try:
             self._pass_time(grace_period)
@@ -345,39 +345,39 @@ class ProcessContext:
 
     def _pass_time(self, seconds: float) -> None:
         """
-        Wait until all have ended, at most *seconds*, listening to what they report.
+        Wait until all have ended, at most *seconds*, and read their reports.
         """
         deadline = time.monotonic() + seconds
         with self._events() as events:
-            self._look(events, 0.0)
+            self._poll(events, 0.0)
             while not all_ended(self._ranks) and (left := deadline - time.monotonic()) > 0:
-                self._look(events, left)
+                self._poll(events, left)
 
     def _events(self) -> Events:
         signals = self._signals if threading.current_thread() is threading.main_thread() else None
-        return Events(self._ranks, self.sentinels, signals)
+        return Events(self._ranks, self.sentinels, signals, self._forward)
 
-    def _look(self, events: Events, timeout: float | None, late: bool = False) -> list[Rank]:
+    def _poll(self, events: Events, timeout: float | None, late: bool = False) -> list[Rank]:
         """
-        Take in what has happened; *late* says that nobody has looked for a while.
+        Handle the events so far; *late* says that the last poll was not just now.
         """
-        changed = events.look(timeout, self._looked_at if late else None)
-        self._looked_at = events.looked_at
+        changed = events.poll(timeout, self._polled_at if late else None)
+        self._polled_at = events.polled_at
         return changed
 
     def _finish(self) -> None:
         """
-        Close what was open for the job.
+        Close the descriptors of the job.
         """
         for rank in self._ranks:
             rank.close()
         if self._job is not None and all_ended(self._ranks):
             self._job.output.finish()
-            self._job.lifeline.close()
+            self._job.death_pipe.close()
 
     def _reports(self) -> list[bytes]:
         """
-        What each rank returned, as bytes, after join() has returned True.
+        Return the pickled result of each rank, after join() has returned True.
         """
         blobs = []
         for rank in self._ranks:

@@ -1,4 +1,4 @@
-"""What is raised when a rank fails, and what is known about each failure."""
+"""The exceptions for ranks that fail, and `Failure`, the record of each failure."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ __all__ = ["Failure", "ProcessException", "ProcessExitedException", "ProcessRais
 @dataclasses.dataclass(frozen=True)
 class Failure:
     """
-    One rank that failed, as found in the ``failures`` of a `ProcessException`.
+    Describes one rank that failed; the ``failures`` of a `ProcessException` are objects of this class.
 
     Attributes
     ----------
     rank, pid : int
-        Which one.
+        The rank and its process.
     reason : str
         One line: ``ValueError: boom``, ``signal SIGKILL``, ``exit code 3``.
     exit_code : int or None
-        As `multiprocessing.Process.exitcode`: negative for a signal, None when it had not ended by itself.
+        As `multiprocessing.Process.exitcode`: negative for a signal, None if the rank had not ended by itself.
     signal_name : str or None
-        ``"SIGKILL"`` and its like.
+        ``"SIGKILL"`` and the like.
     traceback : str
-        As text; empty when the rank did not raise.
+        As text; empty if the rank did not raise.
     stack : str
-        The Python stack of each thread when a signal such as SIGSEGV came; empty when that is not known.
+        The Python stack of each thread at a signal such as SIGSEGV; empty if it is not known.
     exception : BaseException or None
-        What the rank raised; None when it did not raise, or raised what cannot be pickled.
+        The exception of the rank; None if it did not raise, or if the exception cannot be pickled.
     at : float
-        When, in seconds on the clock of `time.monotonic`.
+        The time of the failure, in seconds on the clock of `time.monotonic`.
     restarts : int
         How often this rank had been started before.
     stdout, stderr : str
-        What it had written, under ``output="capture"``.
+        Its output, under ``output="capture"``.
 
     Examples
     --------
@@ -57,24 +57,24 @@ class Failure:
     stderr: str = ""
 
     def describe(self) -> str:
-        """The failure in one line."""
+        """Return the failure in one line."""
         return f"rank {self.rank} (pid {self.pid}): {self.reason}"
 
-    def written_down(self) -> str:
-        """The failure for a file: what is known of the stack, and the failure in one line."""
+    def for_file(self) -> str:
+        """Return the failure as text for a file: the traceback or stack, if known, and one line."""
         return f"{self.traceback or self.stack}{self.describe()}\n"
 
 
 class ProcessException(Exception):
     """
-    A rank failed; the base of `ProcessRaisedException` and `ProcessExitedException`.
+    The base of `ProcessRaisedException` and `ProcessExitedException`: a rank failed.
 
-    It can be pickled; the exceptions inside ``failures`` then stay behind, their texts travel.
+    It can be pickled; the pickle has the texts of the exceptions in ``failures``, not the exceptions.
 
     Parameters
     ----------
     msg : str
-        What happened.
+        The text.
     error_index : int
         The rank that failed first.
     error_pid : int
@@ -83,7 +83,7 @@ class ProcessException(Exception):
     Attributes
     ----------
     failures : tuple of Failure
-        Every rank that failed by itself before the others were ended, the first by time on top.
+        Every rank that failed by itself before the others were ended, in order of time.
 
     Examples
     --------
@@ -119,7 +119,7 @@ class ProcessRaisedException(ProcessException):
     """
     A rank raised an exception.
 
-    Its traceback is in the message, and the exception itself is ``__cause__``, unless it could not be pickled.
+    The message has its traceback, and ``__cause__`` is the exception itself, unless it could not be pickled.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ class ProcessExitedException(ProcessException):
     exit_code : int
         Negative for a signal.
     signal_name : str or None
-        ``"SIGKILL"`` and its like.
+        ``"SIGKILL"`` and the like.
 
     Examples
     --------
@@ -168,7 +168,7 @@ class ProcessExitedException(ProcessException):
 
 def name_of_signal(number: int) -> str:
     """
-    The name of a signal; its number where it has none (most real-time signals).
+    Return the name of a signal; its number if it has none (most real-time signals).
 
     >>> name_of_signal(9), name_of_signal(42)
     ('SIGKILL', '42')
@@ -181,8 +181,8 @@ def name_of_signal(number: int) -> str:
 
 def exception_of(failures: list[Failure], past: list[Failure]) -> ProcessException:
     """
-    The exception for *failures*, the first by time on top, with a note for each of the others and for those
-    of the *past*, that a restart made good.
+    Return the exception for the first of *failures* by time, with a note for each of the others, and for each of the
+    *past*, after which the rank was started again.
     """
     failures = sorted(failures, key=lambda failure: failure.at)
     first = failures[0]

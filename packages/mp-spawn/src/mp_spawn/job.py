@@ -1,58 +1,55 @@
-"""A job: one call of the launcher, with all that it takes to start a rank, the first time or again."""
+"""A job: the checked options of one call of the launcher, with which each rank is started, once or again."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import operator
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from multiprocessing import current_process, get_all_start_methods
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from mp_spawn import oom
-from mp_spawn.child import Orders
-from mp_spawn.lifeline import Lifeline
+from mp_spawn.death_pipe import DeathPipe
+from mp_spawn.diagnostics import Stacks, oom_kills
 from mp_spawn.output import Inherit, Output
-from mp_spawn.payload import Handed, Source, payloads
-from mp_spawn.place import Place
+from mp_spawn.payload import ForkedPayload, InheritedFd, Payload
+from mp_spawn.process_handle import PidFd
 from mp_spawn.rank import Rank
+from mp_spawn.rank_spec import RankSpec
 from mp_spawn.report import Inbox
-from mp_spawn.stacks import Stacks
 
-__all__ = ["Job", "Starter", "Ticket"]
+__all__ = ["Env", "Job", "Launcher", "Started", "check_call", "check_options", "check_start_method", "cpus_for"]
 
+OUTPUTS = ("inherit", "prefix", "capture")
 # The libraries that would otherwise start a thread per core in every rank.
 THREADS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "NUMBA", "RAYON")
 
 Env = Mapping[str, str] | Callable[[int], Mapping[str, str]] | None
+#: A rank that has been started.
+Started = tuple[BaseProcess, PidFd]
 
 
-class Starter(Protocol):
+class Launcher(Protocol):
     """A way to start ranks."""
 
     start_method: str
-    #: A process in this one's group in which signals stay pending; 0 where there is none.
+    #: A process in this one's group in which signals stay pending; 0 if there is none.
     witness: int
 
-    def start(self, job: Job, tickets: list[Ticket]) -> list[Rank]: ...
-
-
-@dataclasses.dataclass
-class Ticket:
-    """A rank that is about to start."""
-
-    rank: int
-    restarts: int
-    payload: Source
-    place: Place
-    inbox: Inbox
-    stacks: Stacks | None
+    def start(self, job: Job, specs: list[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]: ...
 
 
 @dataclasses.dataclass
 class Job:
+    """One call of the launcher."""
+
     fn: Callable[..., Any]
     args: tuple[Any, ...]
     nprocs: int
-    starter: Starter
+    launcher: Launcher
     daemon: bool = False
     env: Env = None
     threads_per_rank: int | None = None
@@ -62,51 +59,157 @@ class Job:
     wants_result: bool = False
     own_group: bool = False
     faulthandler: bool = True
-    #: False when no rank needs the `__main__` of this process.
+    #: False if no rank needs the `__main__` of this process.
     needs_main: bool = True
-    lifeline: Lifeline = dataclasses.field(default_factory=Lifeline)
+    death_pipe: DeathPipe = dataclasses.field(default_factory=DeathPipe)
 
     def start(self, ranks: Mapping[int, int]) -> list[Rank]:
         """
-        Start *ranks*, a rank number to how often it has been started before.
+        Start *ranks*, which maps the number of a rank to how often it has been started before.
         """
-        sources = payloads(self.fn, self.args, len(ranks), self.starter.start_method)
-        tickets: list[Ticket] = []
+        payloads = self._payloads(len(ranks))
+        specs: list[RankSpec] = []
+        inboxes: list[Inbox] = []
+        stacks: list[Stacks | None] = []
+
+        def own_fds() -> set[int]:
+            return {*(inbox.fd for inbox in inboxes), *self.output.own_fds()}
+
         reports: list[int] = []
         try:
-            for (rank, restarts), source in zip(ranks.items(), sources, strict=True):
+            for (rank, restarts), payload in zip(ranks.items(), payloads, strict=True):
                 read, write = os.pipe()
                 reports.append(write)
-                stacks = Stacks() if self.faulthandler else None
-                place = self._place(rank, restarts, write, stacks)
-                tickets.append(Ticket(rank, restarts, source, place, Inbox(read), stacks))
-            kills = oom.counters()
-            started = self.starter.start(self, tickets)
-            for each, ticket in zip(started, tickets, strict=True):
-                each.stacks, each.kills_before = ticket.stacks, kills
-            return started
+                inboxes.append(Inbox(read))
+                stacks.append(Stacks() if self.faulthandler else None)
+                specs.append(self._spec(rank, restarts, payload, write, stacks[-1]))
+            kills = oom_kills()
+            started = self.launcher.start(self, specs, own_fds)
+        except BaseException:
+            for inbox in inboxes:
+                inbox.close()
+            for file in filter(None, stacks):
+                file.close()
+            raise
         finally:
             for fd in reports:
                 os.close(fd)
-            for source in sources:
-                source.close()
+            for payload in payloads:
+                payload.close()
             self.output.started()
+        return [
+            Rank(rank, process, pidfd, inbox, file, restarts, kills)
+            for (rank, restarts), (process, pidfd), inbox, file in zip(
+                ranks.items(), started, inboxes, stacks, strict=True
+            )
+        ]
 
-    def _place(self, rank: int, restarts: int, report: int, stacks: Stacks | None) -> Place:
+    def _payloads(self, count: int) -> list[Payload]:
+        if self.launcher.start_method == "fork":
+            return [ForkedPayload(self.fn, self.args)] * count
+        # Not at the top: it imports mp-core, which a fork does not need.
+        from mp_spawn.fan_out import payloads
+
+        return payloads(self.fn, self.args, count, self.launcher.start_method)
+
+    def _spec(self, rank: int, restarts: int, payload: Payload, report: int, stacks: Stacks | None) -> RankSpec:
         env: dict[str, str] = {}
         if self.threads_per_rank is not None:
             env = dict.fromkeys((f"{name}_NUM_THREADS" for name in THREADS), str(self.threads_per_rank))
         env |= self.env(rank) if callable(self.env) else self.env or {}
-        return Place(
+        return RankSpec(
             rank,
-            Handed(report),
-            Handed(self.lifeline.fd),
+            payload,
+            InheritedFd(report),
+            InheritedFd(self.death_pipe.fd),
             self.output.ends_for(rank, restarts),
-            Handed(stacks.fd) if stacks else None,
-            env,
-            self.cpus[rank] if self.cpus else None,
-            self.own_group,
+            InheritedFd(stacks.fd) if stacks else None,
+            env=env,
+            cpus=self.cpus[rank] if self.cpus else None,
+            own_group=self.own_group,
+            wants_result=self.wants_result,
         )
 
-    def orders(self, ticket: Ticket, place: Place | None) -> Orders:
-        return Orders(ticket.rank, ticket.place.report.fd, ticket.payload, place, self.wants_result)
+
+def check_call(fn: Any, args: Any, nprocs: Any) -> None:
+    """
+    Raise `TypeError`, `ValueError` or `RuntimeError` unless ``fn(rank, *args)`` can be called in *nprocs* ranks.
+
+    >>> check_call(print, [1], 2)
+    Traceback (most recent call last):
+    TypeError: args is a list, [1]; it must be a tuple, as in args=(x,) or args=tuple(args)
+    """
+    if not callable(fn):
+        raise TypeError(f"fn is {fn!r}, which cannot be called; give a function of (rank, *args)")
+    if current_process().daemon:
+        raise RuntimeError("this is a daemonic process, which cannot have children; start it with daemon=False")
+    if not isinstance(args, tuple):
+        raise TypeError(
+            f"args is a {type(args).__name__}, {_short(args)}; it must be a tuple, as in args=(x,) or args=tuple(args)"
+        )
+    _at_least("nprocs", nprocs, 1, "the number of ranks")
+
+
+def check_start_method(start_method: Any, context: Any) -> None:
+    """
+    Raise `ValueError` for an unknown start method, `TypeError` if *context* is no context.
+    """
+    if context is not None:
+        if not isinstance(context, BaseContext):
+            raise TypeError(f"context is {context!r}; give multiprocessing.get_context(...), or None")
+    elif start_method not in get_all_start_methods():
+        known = ", ".join(map(repr, get_all_start_methods()))
+        raise ValueError(f"start_method={start_method!r} is unknown here; give one of {known}")
+
+
+def check_options(threads_per_rank: Any, max_restarts: Any, output: Any) -> None:
+    """
+    Raise `TypeError` or `ValueError` for an option out of its range.
+    """
+    if threads_per_rank is not None:
+        _at_least("threads_per_rank", threads_per_rank, 1, "the threads of each rank, or None to leave them")
+    _at_least("max_restarts", max_restarts, 0, "how often a rank may be started again")
+    is_word = isinstance(output, str) and os.sep not in output and not os.path.isdir(output)
+    if (is_word and output not in OUTPUTS) or not isinstance(output, str | os.PathLike):
+        known = ", ".join(map(repr, OUTPUTS))
+        raise ValueError(f"output={output!r} is none of {known}, nor a folder; write a new one as './{output}'")
+
+
+def cpus_for(cpu_affinity: Any, nprocs: int) -> Sequence[frozenset[int]] | None:
+    """
+    Return the processors of each rank.
+
+    >>> cpus_for([0, {1, 2}], 2)
+    [frozenset({0}), frozenset({1, 2})]
+    """
+    if cpu_affinity is None:
+        return None
+    if not hasattr(os, "sched_setaffinity"):
+        raise ValueError("cpu_affinity is not supported on this system; leave it at None")
+    if cpu_affinity == "spread":
+        # Neighbours share caches: each rank gets a run of processors, as even as the numbers allow.
+        mine = sorted(os.sched_getaffinity(0))
+        if nprocs >= len(mine):
+            return [frozenset({mine[rank * len(mine) // nprocs]}) for rank in range(nprocs)]
+        cuts = [rank * len(mine) // nprocs for rank in range(nprocs + 1)]
+        return [frozenset(mine[a:b]) for a, b in itertools.pairwise(cuts)]
+    if isinstance(cpu_affinity, str) or not isinstance(cpu_affinity, Sequence) or len(cpu_affinity) != nprocs:
+        raise ValueError(
+            f"cpu_affinity={_short(cpu_affinity)} is not for {nprocs} ranks; "
+            "give 'spread', or a sequence with a processor, or a set of them, for each rank"
+        )
+    return [frozenset(each) if isinstance(each, Iterable) else frozenset({each}) for each in cpu_affinity]
+
+
+def _at_least(name: str, value: Any, least: int, what: str) -> None:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name}={value!r} is a {type(value).__name__}; give an integer, {what}") from None
+    if number < least:
+        raise ValueError(f"{name}={number} is too small; give {least} or more, {what}")
+
+
+def _short(thing: Any) -> str:
+    text = repr(thing)
+    return text if len(text) <= 60 else text[:57] + "..."

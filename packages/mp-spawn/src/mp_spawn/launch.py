@@ -1,4 +1,4 @@
-"""The launcher: `spawn` and `start_processes` as torch has them, and `run`, which returns results."""
+"""The launcher: `spawn` and `start_processes` with torch's signatures, and `run`, which returns results."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from multiprocessing import get_context, get_start_method
 from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
 from typing import Any, Literal, TypedDict, Unpack, overload
 
-from mp_spawn.checks import check_call, check_options, check_start_method, cpus_for
-from mp_spawn.classic import Classic
 from mp_spawn.context import ProcessContext
-from mp_spawn.job import Env, Job, Starter
-from mp_spawn.nursery import Nursery
+from mp_spawn.context_launcher import ContextLauncher
+from mp_spawn.job import Env, Job, Launcher, check_call, check_options, check_start_method, cpus_for
 from mp_spawn.output import output_for
-from mp_spawn.pidfd import has_pidfds
+from mp_spawn.process_handle import has_pidfds
 from mp_spawn.rank import stacks_of
+from mp_spawn.zygote import ZygoteLauncher
 
-__all__ = ["ENV_VAR_PARALLEL_START", "run", "spawn", "start_processes"]
+__all__ = ["ENV_VAR_PARALLEL_START", "SpawnContext", "run", "spawn", "start_processes"]
 
-#: torch starts ranks in parallel, under forkserver, when its variable of this kind is "1". Here they always
-#: start in parallel, so that the variable may be set and changes nothing.
+#: torch starts ranks in parallel, under forkserver, if its variable of this kind is "1". Here they always start in
+#: parallel, so that the variable changes nothing.
 ENV_VAR_PARALLEL_START = "MP_SPAWN_PARALLEL_START"
 
 Cpus = Literal["spread"] | Sequence[int | Iterable[int]] | None
@@ -32,7 +32,7 @@ Args = tuple[Any, ...]
 
 
 class Options(TypedDict, total=False):
-    """What `start_processes` has beyond torch's, for type checkers."""
+    """The parameters of `start_processes` that torch's has not, for type checkers."""
 
     context: BaseContext | None
     env: Env
@@ -43,15 +43,15 @@ class Options(TypedDict, total=False):
     faulthandler: bool
 
 
-def starter_for(start_method: str, context: BaseContext | None) -> Starter:
+def launcher_for(start_method: str, context: BaseContext | None) -> Launcher:
     """
-    The way to start ranks by that method, or by a context that somebody brought.
+    Return the launcher for that method, or for the user's context.
     """
     if context is None:
         if start_method == "spawn" and has_pidfds() and not getattr(sys, "frozen", False):
-            return Nursery()
+            return ZygoteLauncher()
         context = get_context(start_method)
-    return Classic(context)
+    return ContextLauncher(context)
 
 
 def prepare(
@@ -68,9 +68,12 @@ def prepare(
     output: str | os.PathLike[str] = "inherit",
     max_restarts: int = 0,
     faulthandler: bool = True,
+    wants_result: bool = False,
+    own_group: bool = False,
+    needs_main: bool = True,
 ) -> Job:
     """
-    A job that can be started, or one clear line about what is wrong with it.
+    Return a job that can be started, or raise an error that names the wrong option in one line.
     """
     check_call(fn, args, nprocs)
     if start_method is None and context is None:
@@ -81,18 +84,21 @@ def prepare(
         fn,
         args,
         nprocs,
-        starter_for(start_method or "", context),
+        launcher_for(start_method or "", context),
         daemon,
         env,
         threads_per_rank,
         cpus_for(cpu_affinity, nprocs),
         output_for(output),
         max_restarts,
-        faulthandler=faulthandler,
+        wants_result,
+        own_group,
+        faulthandler,
+        needs_main,
     )
 
 
-# With `join` it returns None, without a context: a type checker is told which.
+# Overloads for type checkers: with `join` it returns None, else a context.
 @overload
 def start_processes(
     fn: Fn,
@@ -143,7 +149,7 @@ def start_processes(
     """
     Call ``fn(rank, *args)`` in *nprocs* processes, all started before any of them is waited for.
 
-    The thread that calls this may end, its ranks live on; with this process they die, even if it is killed.
+    The ranks outlive the thread that calls this. They die with this process, even if it is killed.
 
     Parameters
     ----------
@@ -151,32 +157,32 @@ def start_processes(
         Called in each process with its rank, 0 to *nprocs* - 1, and *args*. With cloudpickle installed it may be a
         lambda, or live in a notebook.
     args : tuple
-        What it is given after the rank. Arrays in shared memory are shared with every rank.
+        Its arguments after the rank. Arrays in shared memory are shared with every rank.
     nprocs : int
-        How many ranks.
+        The number of ranks.
     join : bool
-        Wait for the ranks. Otherwise a `ProcessContext` is returned at once.
+        Wait for the ranks. Otherwise return a `ProcessContext` at once.
     daemon : bool
         As in `multiprocessing.Process`.
     start_method : {"spawn", "fork", "forkserver"}
         As in `multiprocessing.get_context`; None for `multiprocessing.get_start_method`.
     context : multiprocessing context
-        What to start them with, instead of *start_method*.
+        The context that starts them, instead of *start_method*.
     env : mapping, or callable that takes a rank and returns one
         Variables for the ranks' environment.
     threads_per_rank : int
-        Sets ``OMP_NUM_THREADS`` and its like, without which each rank starts a thread per core. Under fork, libraries
-        that are loaded already keep theirs.
+        Sets ``OMP_NUM_THREADS`` and the like, without which each rank starts a thread per core. Under fork, libraries
+        that are loaded already keep their threads.
     cpu_affinity : {"spread"} or sequence
         Spread the ranks over the processors; or for each rank a processor's number or a set of them.
     output : {"inherit", "prefix", "capture"} or path
         ``"prefix"``: each line with its rank in front. ``"capture"``: see `ProcessContext.captured`. A folder gets
         ``rank-0.out``, ``rank-0.err``, ….
     max_restarts : int
-        How often each rank may be started again when it has failed; `ProcessContext.join` does it.
+        How often each rank may be started again after a failure; `ProcessContext.join` does it.
     faulthandler : bool
-        Have the Python stacks of a rank that ends by SIGSEGV and its like, in ``Failure.stack``, and of one that is too
-        slow. A program that has enabled ``faulthandler`` itself keeps its own.
+        Record the Python stacks of a rank that ends by SIGSEGV and the like, in ``Failure.stack``, and of one that is
+        too slow. A program that has enabled ``faulthandler`` itself keeps its own.
 
     Returns
     -------
@@ -186,13 +192,13 @@ def start_processes(
     Raises
     ------
     TypeError, ValueError, pickle.PicklingError
-        What was asked for cannot be done. Nothing has been started.
+        An option is wrong, or `fn` and *args* cannot be pickled. Nothing has been started.
     ProcessRaisedException, ProcessExitedException
         With *join*: a rank failed. See `ProcessContext.join`.
 
     See Also
     --------
-    run : the same, and returns what the ranks returned.
+    run : the same, and returns the results.
 
     Examples
     --------
@@ -251,7 +257,7 @@ def spawn(
     fn, args, nprocs, join, daemon
         As for `start_processes`.
     start_method : "spawn"
-        Another one gets a `FutureWarning`, and spawn.
+        For another one, this warns with `FutureWarning` and uses spawn.
 
     Returns
     -------
@@ -295,7 +301,7 @@ def run(
     faulthandler: bool = True,
 ) -> list[Any]:
     """
-    Call ``fn(rank, *args)`` in *nprocs* processes and return what they returned.
+    Call ``fn(rank, *args)`` in *nprocs* processes and return the results.
 
     Parameters
     ----------
@@ -304,9 +310,9 @@ def run(
     start_method : {"spawn", "fork", "forkserver"}
         As in `multiprocessing.get_context`; None for `multiprocessing.get_start_method`.
     timeout : float
-        Seconds that the ranks may take, without limit if None.
+        Time limit for the ranks in seconds; no limit if None.
     grace_period : float
-        Seconds that the others have after the first failure; see `ProcessContext.join`.
+        Seconds for the other ranks after the first failure; see `ProcessContext.join`.
     daemon, context, env, threads_per_rank, cpu_affinity, output, max_restarts, faulthandler
         As for `start_processes`.
 
@@ -318,11 +324,11 @@ def run(
     Raises
     ------
     TypeError, ValueError, pickle.PicklingError
-        What was asked for cannot be done. Nothing has been started.
+        An option is wrong, or `fn` and *args* cannot be pickled. Nothing has been started.
     ProcessRaisedException, ProcessExitedException
         A rank failed, or ended without a result.
     TimeoutError
-        They had not ended in *timeout* seconds, and have been ended.
+        The ranks still ran after *timeout* seconds, and have been ended.
 
     Examples
     --------
@@ -342,8 +348,8 @@ def run(
         output=output,
         max_restarts=max_restarts,
         faulthandler=faulthandler,
+        wants_result=True,
     )
-    job.wants_result = True
     started, ended = ProcessContext._run(job, timeout, grace_period)
     if not ended:
         slow = len(started.sentinels)
@@ -363,3 +369,23 @@ def _result(rank: int, blob: bytes) -> Any:
     except Exception as error:
         error.add_note(f"while unpickling the result of rank {rank}")
         raise
+
+
+class SpawnContext(ProcessContext):
+    """
+    The old name of `ProcessContext`, which torch has, too; it warns.
+
+    Parameters
+    ----------
+    processes, error_files
+        As its attributes.
+
+    Examples
+    --------
+    >>> issubclass(mp.SpawnContext, mp.ProcessContext)
+    True
+    """
+
+    def __init__(self, processes: list[BaseProcess], error_files: list[str]) -> None:
+        warnings.warn("SpawnContext is an old name; use ProcessContext", DeprecationWarning, stacklevel=2)
+        super().__init__(processes, error_files)

@@ -1,4 +1,4 @@
-"""What the ranks write: left alone, prefixed line by line, captured, or one file per rank and stream."""
+"""The output of the ranks: inherited, prefixed line by line, captured, or one file per rank and stream."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple, Protocol, TextIO
 
-from mp_spawn.payload import Handed
+from mp_spawn.payload import InheritedFd
 
 __all__ = ["Captured", "Output", "output_for"]
 
 STREAMS = ("stdout", "stderr")
-# A line longer than this is passed on in parts, so that a rank cannot fill the parent's memory.
+# A line of more characters than this is written in parts, so that a rank cannot fill the parent's memory.
 LONGEST = 1 << 20
 COLOURS = (36, 33, 35, 32, 34, 31)
 
-Pair = tuple[Handed, Handed]
+Pair = tuple[InheritedFd, InheritedFd]
 
 
 class Output(Protocol):
-    """What becomes of the ranks' standard output and error."""
+    """Handles the ranks' standard output and standard error."""
 
     def ends_for(self, rank: int, restarts: int) -> Pair | None:
-        """The descriptors for a rank that is about to start; None leaves it what it inherits."""
+        """Return the two descriptors for a rank that is about to start; None leaves it those of this process."""
 
     def started(self) -> None:
-        """The ranks have the descriptors; ours are to be closed."""
+        """Close our copies of the descriptors, which the ranks have inherited."""
 
     def own_fds(self) -> list[int]:
-        """What a forked rank must not keep."""
+        """Return the descriptors that a forked rank must not keep."""
 
     def text(self, rank: int, stream: str) -> str:
-        """What a rank has written, as far as it was kept."""
+        """Return the output of a rank, if it is kept."""
 
     def add(self, rank: int, text: str) -> None:
-        """What the launcher knows about a failure, for where a rank's standard error is kept by itself."""
+        """Append the launcher's text about a failure to the standard error of a rank, if that is a file."""
 
     def finish(self) -> None:
-        """All ranks have ended: pass on what is left, and stop."""
+        """Write the rest and stop, once all ranks have ended."""
 
 
-class _Kept:
-    """The child's ends between their making and the start."""
+class _WriteEnds:
+    """Owns the descriptors for the ranks until the ranks have started."""
 
     def __init__(self) -> None:
         self._ends: list[int] = []
@@ -71,15 +71,15 @@ class _Kept:
         self._close_ends()
 
 
-class Inherit(_Kept):
+class Inherit(_WriteEnds):
     """``"inherit"``: the ranks write where this process writes."""
 
     def ends_for(self, rank: int, restarts: int) -> Pair | None:
         return None
 
 
-class Files(_Kept):
-    """A folder: ``rank-0.out``, ``rank-0.err``, …; a restart appends."""
+class Files(_WriteEnds):
+    """A folder with ``rank-0.out``, ``rank-0.err``, …; a restarted rank appends."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         super().__init__()
@@ -90,19 +90,19 @@ class Files(_Kept):
         mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if restarts else os.O_TRUNC)
         out, err = (os.open(self._folder / f"rank-{rank}.{end}", mode, 0o666) for end in ("out", "err"))
         self._ends += [out, err]
-        return Handed(out), Handed(err)
+        return InheritedFd(out), InheritedFd(err)
 
     def add(self, rank: int, text: str) -> None:
         try:
             with (self._folder / f"rank-{rank}.err").open("a", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
         except OSError:
-            pass  # the failure itself is told all the same
+            pass  # the exception has the failure, too
 
 
-class _Piped(_Kept):
+class _Piped(_WriteEnds):
     """
-    A pipe per rank and stream, emptied by one thread: nobody writes in the middle of another's line.
+    A pipe per rank and stream, read by one thread, which never writes in the middle of another rank's line.
 
     The thread ends with the last pipe, or when the job has ended: a daemon that a rank has left behind may
     hold its pipes open for ever.
@@ -115,7 +115,7 @@ class _Piped(_Kept):
         self._stop = False
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        # While the thread runs: what wakes it.
+        # The wake-up pipe of the thread, while it runs.
         self._wake: tuple[int, int] | None = None
 
     def ends_for(self, rank: int, restarts: int) -> Pair | None:
@@ -126,7 +126,7 @@ class _Piped(_Kept):
             with self._lock:
                 self._new[read] = (rank, stream)
             self._ends.append(write)
-            ends.append(Handed(write))
+            ends.append(InheritedFd(write))
         return ends[0], ends[1]
 
     def own_fds(self) -> list[int]:
@@ -152,7 +152,7 @@ class _Piped(_Kept):
                 os.write(self._wake[1], b".")
         if self._thread is not None:
             self._thread.join()
-        for fd in self._new:  # of ranks that never came to start
+        for fd in self._new:  # of ranks that were not started
             os.close(fd)
         self._new.clear()
 
@@ -177,10 +177,10 @@ class _Piped(_Kept):
 
     def _end(self, wake: tuple[int, int]) -> None:
         """
-        Empty what is left, without waiting; called with the lock held.
+        Read the rest of the pipes without waiting; called with the lock held.
         """
         for fd in list(self._pipes):
-            # Not for ever: whoever still holds the pipe may still write.
+            # At most 1 MiB: a process that still holds the pipe may write without end.
             for _ in range(LONGEST >> 16):
                 if not self._read(fd, only_once=True):
                     break
@@ -191,7 +191,7 @@ class _Piped(_Kept):
 
     def _read(self, fd: int, only_once: bool = False) -> bool:
         """
-        Pass on a piece; False at the end of the file (or, *only_once*, when there is nothing more just now).
+        Read a piece and handle it; return False at the end of the file or, with *only_once*, if the pipe is empty.
         """
         try:
             data = os.read(fd, 1 << 16)
@@ -212,7 +212,7 @@ class _Piped(_Kept):
 
 
 class Capture(_Piped):
-    """``"capture"``: kept, for `ProcessContext.captured` and for `Failure.stdout` and `Failure.stderr`."""
+    """``"capture"``: kept for `ProcessContext.captured`, `Failure.stdout` and `Failure.stderr`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -226,7 +226,7 @@ class Capture(_Piped):
 
 
 class Prefix(_Piped):
-    """``"prefix"``: to the same stream of this process, each line with its rank in front."""
+    """``"prefix"``: written to the same stream of this process, with the rank before each line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -250,21 +250,21 @@ class Prefix(_Piped):
             self._write(rank, stream, [rest])
 
     def _write(self, rank: int, stream: str, lines: list[str]) -> None:
-        # Looked up each time: a test runner or a notebook may have put another one there.
+        # Looked up each time: a test runner or a notebook may have replaced it.
         target: TextIO = getattr(sys, stream)
         prefix = f"[rank {rank}] "
         if target.isatty() and not os.environ.get("NO_COLOR"):
             prefix = f"\x1b[{COLOURS[rank % len(COLOURS)]}m{prefix}\x1b[0m"
         try:
-            # One call for all of it: another thread's print comes before or after.
+            # In one call, so that the output of another thread's print is before or after it.
             target.write("".join(f"{prefix}{line}\n" for line in lines))
             target.flush()
         except (OSError, ValueError):
-            pass  # nobody reads it any more; the ranks are not to stop for that
+            pass  # the reader has gone, which must not stop the ranks
 
 
 class Captured(NamedTuple):
-    """What a rank has written under ``output="capture"``."""
+    """The output of a rank under ``output="capture"``."""
 
     stdout: str
     stderr: str
@@ -272,7 +272,7 @@ class Captured(NamedTuple):
 
 def output_for(kind: str | os.PathLike[str]) -> Output:
     """
-    The output of that kind; everything that is no word is a folder.
+    Return the output of that kind; any other value than the three words is a folder.
     """
     for word, output in (("inherit", Inherit), ("prefix", Prefix), ("capture", Capture)):
         if kind == word:

@@ -1,290 +1,316 @@
 """The payload: `fn` and its arguments, as bytes in a memory file that every rank reads for itself.
 
-Note [Handing over without waiting]
------------------------------------
+Note [Starting ranks in parallel]
+---------------------------------
 The standard library writes a child's pickle into a pipe, which blocks at 64 KiB until the child has imported
-its modules: large arguments start the children one after the other. Here the bytes lie in an anonymous file
-in memory, and what goes through the pipe is its descriptor:
+its modules: large arguments start the children one after the other. Here the bytes are in an anonymous file
+in memory, and only its descriptor goes through the pipe:
 
-    parent:  fn, args --pickle--> memfd        Process(args=(orders,)) --pickle--> about 200 bytes
-                                    |                                                  |
-    rank:    fn, args <--unpickle-- mmap  <----------- descriptor ---------------------+
+    parent:  fn, args --pickle--> memfd        Process(args=(spec,)) --pickle--> about 200 bytes
+                                    |                                                |
+    rank:    fn, args <--unpickle-- file  <---------- descriptor --------------------+
 
-Descriptors inside the arguments (a queue has two) are numbered by their place in a list that travels beside
-the memory file; so the bytes are the same for every rank, and are made once. Two things are beside them:
+Note [Inherited descriptors]
+----------------------------
+A rank inherits descriptors in one way: as an `InheritedFd` of its `RankSpec`. An `InheritedFd` is pickled by
+`multiprocessing.reduction.DupFd`, so that the process being started decides how the descriptor gets there:
+with the same number (spawn, the zygote) or over a socket (the fork server).
 
-    claims    what a single receiver may unpickle (a block of shared memory, which is counted): a number in the
-              bytes, and pickled once for each rank
-    buffers   the bytes of large private arrays: copied once, into a memory file that every rank maps privately,
-              so that each can write to its own array and pays for the pages to which it does
+Descriptors inside the arguments (a queue has two) are collected in a list beside the memory file, and the
+pickle refers to them by index. So the bytes are the same for every rank, and are made once. Two more things
+are beside them:
 
-One exception: what a reducer from outside multiprocessing has pickled, and nobody has said that it may be sent
-to many (`mp_core._fan_out.declare`). Then each rank has a payload of its own; the decision is in `payloads`.
+    per rank    objects that one receiver may unpickle (a block of shared memory, whose receivers are counted):
+                an index in the bytes, and pickled once for each rank
+    buffers     out-of-band buffers, the bytes of large private arrays: copied once, into a memory file that every
+                rank maps privately, so that each can write to its own array; only pages written to are copied
+
+One exception: a reducer from outside multiprocessing that is not declared for several receivers
+(`mp_core._fan_out.declare`). Then each rank has a payload of its own; `fan_out` decides that.
 """
 
 from __future__ import annotations
 
+import io
 import mmap
 import os
 import pickle
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import context
 from multiprocessing.reduction import DupFd
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from mp_spawn import pickling
-from mp_spawn.pickling import pickled, plainly
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
-__all__ = ["Buffers", "Handed", "Here", "Payload", "Source", "memory_file", "on_its_way", "payloads"]
+__all__ = [
+    "Buffers",
+    "Call",
+    "ForkedPayload",
+    "InheritedFd",
+    "Payload",
+    "PickleFile",
+    "PickledPayload",
+    "collected_fds",
+    "memory_file",
+    "per_rank_object",
+    "spawning",
+]
 
-# Of arrays in a memory file: a cache line.
+# Alignment of an array in a memory file, in bytes: a cache line.
 ALIGNMENT = 64
 
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-class Source(Protocol):
+class InheritedFd:
+    """A descriptor that a process inherits when it is started."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def detach(self) -> int:
+        """Return the descriptor, as the objects do that `multiprocessing.reduction.DupFd` makes."""
+        return self.fd
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _inherit, (DupFd(self.fd),)
+
+
+def _inherit(duplicate: Any) -> InheritedFd:
+    return InheritedFd(duplicate.detach())
+
+
+class Payload(Protocol):
     """Where a rank finds `fn` and its arguments."""
 
+    #: Whether the rank is a fork of this process.
+    forked: bool
+
+    @property
+    def fds(self) -> list[InheritedFd]: ...
     def load(self) -> Call: ...
     def close(self) -> None: ...
 
 
-class Here:
-    """Under fork: they are here already."""
+class ForkedPayload:
+    """`fn` and its arguments for a forked rank, which has them in its memory."""
+
+    forked = True
 
     def __init__(self, fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self._call = fn, args
 
+    @property
+    def fds(self) -> list[InheritedFd]:
+        """None."""
+        return []
+
     def load(self) -> Call:
-        pickling.forked = True
+        """Return them."""
         return self._call
 
     def close(self) -> None: ...
 
 
-class Handed:
-    """A descriptor that travels with a process that is being started."""
+class PickleFile:
+    """A pickle in a memory file, and the descriptors to which it refers."""
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    def __init__(self, data: bytes, fds: list[int]) -> None:
+        self.fds = [InheritedFd(fd) for fd in (memory_file(data), *fds)]
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrive, (DupFd(self.fd),)
-
-
-def _arrive(duplicate: Any) -> Handed:
-    return Handed(duplicate.detach())
-
-
-class _Part:
-    """A pickle in a memory file, with the descriptors in it."""
-
-    fds: list[int]
-
-    @classmethod
-    @contextmanager
-    def beginning(cls) -> Iterator[_Part]:
-        """Collects the descriptors of what is pickled inside."""
-        part = cls()
-        part.fds = []
-        try:
-            with on_its_way(_Collector(part.fds)):
-                yield part
-        except BaseException:
-            part.close()
-            raise
-
-    def end(self, data: bytes) -> None:
-        """That was the pickle."""
-        self.fds.insert(0, memory_file(data))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _adopt, ([Handed(fd) for fd in self.fds],)
-
-    def load(self, buffers: list[memoryview] | None = None) -> Any:
-        """In the rank: take it out. Works once."""
-        global _arrived
-        file, *_arrived = self.fds
+    def load(self, buffers: list[memoryview] | None = None, per_rank: Sequence[Any] = ()) -> Any:
+        """Unpickle it, in the rank; works once. *buffers* and *per_rank* are beside it, see the Notes above."""
+        file, *fds = self.fds
         self.fds = []
         try:
-            # Mapped and not read: ranks share an offset, and large arguments need no second copy.
-            with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as data:
-                os.close(file)
-                return pickle.loads(data, buffers=buffers)
+            with io.BufferedReader(_AtOwnOffset(file.fd)) as reader:
+                return _Unpickler(reader, buffers, fds, per_rank).load()
         finally:
-            _arrived = []
+            os.close(file.fd)
 
     def close(self) -> None:
-        """In the parent, when the ranks have been started; twice is fine."""
+        """Close the descriptors, in the parent, once the ranks have been started. Idempotent."""
         fds, self.fds = self.fds, []
-        for fd in fds:
-            os.close(fd)
+        for each in fds:
+            os.close(each.fd)
 
 
-def _adopt(handed: list[Handed]) -> _Part:
-    part = _Part()
-    part.fds = [each.fd for each in handed]
-    return part
+class _AtOwnOffset(io.RawIOBase):
+    """Reads the file *fd* from its beginning. The descriptor has an offset, too, but all ranks share that."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._offset = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        size = os.preadv(self._fd, [buffer], self._offset)
+        self._offset += size
+        return size
+
+
+class _Unpickler(pickle.Unpickler):
+    """Resolves `inherited_fd` and `per_rank_object` in a pickle to what is beside it."""
+
+    def __init__(self, file: Any, buffers: Any, fds: Sequence[InheritedFd], per_rank: Sequence[Any]) -> None:
+        super().__init__(file, buffers=buffers)
+        self._resolved = {inherited_fd.__name__: fds.__getitem__, per_rank_object.__name__: per_rank.__getitem__}
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == __name__ and name in self._resolved:
+            return self._resolved[name]
+        return super().find_class(module, name)
+
+
+def inherited_fd(index: int) -> NoReturn:
+    """
+    Stand in a pickle for the descriptor *index* beside it.
+    """
+    raise pickle.UnpicklingError(f"descriptor {index} of a payload cannot be unpickled outside the payload")
+
+
+def per_rank_object(index: int) -> NoReturn:
+    """
+    Stand in a pickle for the object *index* beside it, of which each rank gets one of its own.
+    """
+    raise pickle.UnpicklingError(f"object {index} of a payload cannot be unpickled outside the payload")
 
 
 class Buffers:
     """The bytes of large private arrays, in a memory file that each rank maps for itself."""
 
     def __init__(self, buffers: list[pickle.PickleBuffer]) -> None:
-        #: Where each begins, its bytes, and whether it may be written to.
-        self.places: list[tuple[int, int, bool]] = []
-        self.file: Handed | None = None
+        #: The offset of each, its size in bytes, and whether it is read-only.
+        self._spans: list[tuple[int, int, bool]] = []
+        self._file: InheritedFd | None = None
         if not buffers:
             return
         views = [buffer.raw() for buffer in buffers]
         parts: list[bytes | memoryview] = []
         end = 0
         for view in views:
-            self.places.append((end, view.nbytes, view.readonly))
+            self._spans.append((end, view.nbytes, view.readonly))
             padding = -view.nbytes % ALIGNMENT
             parts += [view, bytes(padding)]
             end += view.nbytes + padding
         # An empty file cannot be mapped.
         if end:
-            self.file = Handed(memory_file(*parts))
+            self._file = InheritedFd(memory_file(*parts))
+
+    @property
+    def fds(self) -> list[InheritedFd]:
+        """The memory file, if there is one."""
+        return [] if self._file is None else [self._file]
 
     def load(self) -> list[memoryview]:
-        """In the rank. What it writes to them is its own; a page is copied when it is written to."""
-        # Lives as long as somebody looks at it.
-        memory = memoryview(bytearray() if self.file is None else mmap.mmap(self.file.fd, 0, access=mmap.ACCESS_COPY))
+        """Map them, in the rank. The mapping is private: a page is copied when the rank writes to it."""
+        file = self._file
+        # Each array that is made of it keeps the mapping open.
+        memory = memoryview(bytearray() if file is None else mmap.mmap(file.fd, 0, access=mmap.ACCESS_COPY))
         self.close()
-        views = [(memory[start : start + nbytes], readonly) for start, nbytes, readonly in self.places]
+        views = [(memory[start : start + nbytes], readonly) for start, nbytes, readonly in self._spans]
         return [view.toreadonly() if readonly else view for view, readonly in views]
 
     def close(self) -> None:
-        """Twice is fine."""
-        file, self.file = self.file, None
+        """Close the file. Idempotent."""
+        file, self._file = self._file, None
         if file is not None:
             os.close(file.fd)
 
 
-class Payload:
-    """`fn` and its arguments for one rank: *call* and *buffers*, which others have, too, and *claims*, its own."""
+class PickledPayload:
+    """
+    `fn` and its arguments for one rank.
 
-    def __init__(self, call: _Part, claims: _Part, buffers: Buffers) -> None:
+    All ranks have the same *call* and *buffers*; *per_rank* is this rank's own.
+    """
+
+    forked = False
+
+    def __init__(self, call: PickleFile, per_rank: PickleFile, buffers: Buffers) -> None:
         self._call = call
-        self._claims = claims
+        self._per_rank = per_rank
         self._buffers = buffers
 
+    @property
+    def fds(self) -> list[InheritedFd]:
+        """All descriptors of it."""
+        return [*self._call.fds, *self._per_rank.fds, *self._buffers.fds]
+
     def load(self) -> Call:
-        """In the rank: take everything out. Works once."""
-        global _claimed
-        _, _claimed = self._claims.load()
-        try:
-            fn, args = self._call.load(self._buffers.load())
-        finally:
-            _claimed = []
+        """Unpickle `fn` and its arguments, in the rank. Works once."""
+        _, per_rank = self._per_rank.load()
+        fn, args = self._call.load(self._buffers.load(), per_rank)
         return fn, args
 
     def close(self) -> None:
-        """In the parent, when the ranks have been started; twice is fine."""
-        for part in (self._call, self._claims, self._buffers):
+        """Close the descriptors, in the parent, once the ranks have been started. Idempotent."""
+        for part in (self._call, self._per_rank, self._buffers):
             part.close()
 
 
-def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_method: str) -> list[Source]:
-    """
-    A payload for each of *count* ranks. `fn` and *args* are pickled once where that may be unpickled more than once.
-    """
-    if start_method == "fork":
-        return [Here(fn, args)] * count
-    # Late, as every rank imports this module.
-    from mp_core._children import inherited
-    from mp_spawn.aside import Aside
-
-    kinds = ", ".join(type(arg).__name__ for arg in args)
-    what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
-    made: list[Source] = []
-    with ExitStack() as on_failure:
-        while len(made) < count:
-            with _Part.beginning() as call:
-                data, aside = pickled((fn, args), what, start_method, lambda: Aside(_numbered))
-                call.end(data)
-            on_failure.callback(call.close)
-            buffers = Buffers(aside.buffers)
-            on_failure.callback(buffers.close)
-            for _ in range(count if aside.many else 1):
-                if not made or aside.claims:
-                    with _Part.beginning() as claims:
-                        claims.end(plainly((_Greeting(inherited()), aside.claims)))
-                    on_failure.callback(claims.close)
-                made.append(Payload(call, claims, buffers))
-        on_failure.pop_all()
-    return made
-
-
-class _Greeting:
-    """First of what a rank unpickles: it comes into the parent's family, whose memory it will meet."""
-
-    def __init__(self, family: Any) -> None:
-        self._family = family
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from mp_core._children import attach
-
-        return (attach, tuple(self._family)) if self._family is not None else (tuple, ())
-
-
-# In a rank, while its payload is unpickled: the descriptors and the claims that the numbers in it stand for.
-_arrived: list[int] = []
-_claimed: list[Any] = []
-
-
-def _numbered(index: int) -> tuple[Any, ...]:
-    return _claim, (index,)
-
-
-def _claim(index: int) -> Any:
-    return _claimed[index]
-
-
-class _Number:
-    """A descriptor inside a payload: its place in the list beside it."""
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-
-    def detach(self) -> int:
-        return _arrived[self._index]
-
-
 @contextmanager
-def on_its_way(process: Any) -> Iterator[None]:
+def spawning(popen: Any) -> Iterator[None]:
     """
-    What is pickled inside goes to *process*, which is being started: locks and queues insist on that.
+    Pickle for the process *popen*, which is being started: locks and queues refuse to be pickled otherwise.
     """
     before = context.get_spawning_popen()
-    context.set_spawning_popen(process)
+    context.set_spawning_popen(popen)
     try:
         yield
     finally:
         context.set_spawning_popen(before)
 
 
-class _Collector:
-    """Stands where multiprocessing expects the process that is being started, and collects descriptors."""
+@contextmanager
+def collected_fds() -> Iterator[list[int]]:
+    """
+    Collect the descriptors of everything pickled in the block; the pickle refers to them by index.
 
-    DupFd = _Number
+    The list owns them; they are closed when the block raises.
+    """
+    fds: list[int] = []
+    try:
+        with spawning(_Collector(fds)):
+            yield fds
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+
+
+class _Collector:
+    """Stands in for the `Popen` of a process that multiprocessing is starting."""
 
     def __init__(self, fds: list[int]) -> None:
         self._fds = fds
 
     def duplicate_for_child(self, fd: int) -> int:
-        # A duplicate for each use, so that each of those who take it owns a descriptor.
+        # A duplicate for each use: each object that is unpickled owns its descriptor.
         self._fds.append(os.dup(fd))
         return len(self._fds) - 1
+
+    def DupFd(self, index: int) -> _FdIndex:
+        return _FdIndex(index)
+
+
+class _FdIndex:
+    """A descriptor in a pickle."""
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return inherited_fd, (self._index,)
 
 
 def memory_file(*parts: bytes | memoryview) -> int:
     """
-    A file without a name that holds *parts*.
+    Make a file without a name that holds *parts*, and return its descriptor.
     """
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("mp-spawn")

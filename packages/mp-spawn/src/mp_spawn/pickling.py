@@ -1,10 +1,9 @@
-"""From objects to bytes: multiprocessing's pickler first, cloudpickle where that cannot reach.
+"""Pickle objects for other processes: multiprocessing's pickler first, cloudpickle if that fails.
 
-`multiprocessing.reduction.ForkingPickler` knows queues, locks, connections and whatever else has been
+`multiprocessing.reduction.ForkingPickler` knows queues, locks, connections and everything that has been
 registered with it (arrays, with mp-reductions). It pickles functions by name. A lambda, a closure, a function
 of a notebook or of an interactive session has no name that a new process could look up: with cloudpickle
-installed those go by value, and everything else in the same pickle still as multiprocessing would have sent
-it.
+installed, these are pickled by value, and everything else in the same pickle as multiprocessing does it.
 """
 
 from __future__ import annotations
@@ -20,48 +19,57 @@ from multiprocessing.reduction import ForkingPickler
 from types import FunctionType
 from typing import IO, Any, ClassVar, Protocol, TypeVar
 
-__all__ = ["Looker", "dumps", "main_can_be_imported", "main_left_out", "pickled", "plainly", "registered_elsewhere"]
+__all__ = [
+    "Reducer",
+    "dumps",
+    "dumps_plainly",
+    "dumps_with",
+    "foreign_reducer",
+    "main_can_be_imported",
+    "main_left_out",
+]
 
 EXTRA = "pip install 'mp-spawn[cloudpickle]'"
-#: Set in a rank that was forked.
-forked = False
 
 UNPICKLABLE = (pickle.PicklingError, AttributeError, TypeError)
 
 
-class Looker(Protocol):
-    """Looks at what is pickled, and has a say in how."""
+class Reducer(Protocol):
+    """Decides how objects are pickled, and takes their out-of-band buffers."""
 
     buffers: list[pickle.PickleBuffer]
 
     def reduce(self, thing: Any) -> Any: ...
 
 
-class _Pickler(ForkingPickler):
-    """multiprocessing's; it refuses what a new process could not find."""
+R = TypeVar("R", bound="Reducer")
+N = TypeVar("N", bound="Reducer | None")
 
-    def __init__(self, file: IO[bytes], looker: Looker | None) -> None:
-        # ForkingPickler passes on what it gets, but no keywords.
-        super().__init__(file, *(() if looker is None else (5, True, looker.buffers.append)))
-        self._looker = looker
+
+class _Pickler(ForkingPickler):
+    """multiprocessing's pickler, which also refuses functions that a new process could not find."""
+
+    def __init__(self, file: IO[bytes], reducer: Reducer | None, same_main: bool) -> None:
+        # ForkingPickler passes positional arguments on, but no keyword arguments.
+        super().__init__(file, *(() if reducer is None else (5, True, reducer.buffers.append)))
+        self._reducer = reducer
+        self._same_main = same_main
         self._no_main = not main_can_be_imported()
-        # A forked rank sends to the process that has the very same main module.
-        self._same_main = forked and looker is None
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, type | FunctionType):
             if thing.__module__ == "__main__" and not self._same_main:
                 typed_in = isinstance(thing, FunctionType) and thing.__code__.co_filename.startswith("<")
                 if self._no_main or typed_in:
-                    # It would go as a name that a new process could not look up.
-                    raise pickle.PicklingError(f"{thing!r} stands in no file that a new process could import")
+                    # It would be pickled as a name that a new process could not look up.
+                    raise pickle.PicklingError(f"{thing!r} is in no file that a new process could import")
             return NotImplemented
-        return NotImplemented if self._looker is None else self._looker.reduce(thing)
+        return NotImplemented if self._reducer is None else self._reducer.reduce(thing)
 
 
-def plainly(thing: Any) -> bytes:
+def dumps_plainly(thing: Any) -> bytes:
     """
-    Pickle *thing*, of which it is known that it can be, as multiprocessing does.
+    Pickle *thing*, which is known to be picklable, as multiprocessing does.
     """
     # Bytes, where ForkingPickler.dumps() gives a view: a cycle with a view in it may be collected in a bad order.
     file = io.BytesIO()
@@ -69,27 +77,38 @@ def plainly(thing: Any) -> bytes:
     return file.getvalue()
 
 
-def dumps(thing: Any, what: str, start_method: str = "spawn") -> bytes:
+def dumps(thing: Any, what: str, start_method: str = "spawn", same_main: bool = False) -> bytes:
     """
     Pickle *thing* for another process; *what* names it in the error.
 
-    Raises `pickle.PicklingError` with the reason and what to do about it.
+    *same_main* says that the receiver has the very same main module, as the parent of a forked rank has. Raises
+    `pickle.PicklingError` with the reason and the remedy.
 
     >>> pickle.loads(dumps((1, "a"), "the arguments"))
     (1, 'a')
     """
-    return pickled(thing, what, start_method, _nobody)[0]
+    return _dumps(_no_reducer, thing, what, start_method, same_main)[0]
 
 
-L = TypeVar("L", bound="Looker | None")
-
-
-def pickled(thing: Any, what: str, start_method: str, new_looker: Callable[[], L]) -> tuple[bytes, L]:
+def dumps_with(new_reducer: Callable[[], R], thing: Any, what: str, start_method: str) -> tuple[bytes, R]:
     """
-    As `dumps`, and who has looked at it: each attempt has a new one.
+    Pickle *thing* as `dumps` does, and return the reducer, too: each attempt has a new one.
     """
+    return _dumps(new_reducer, thing, what, start_method, False)
+
+
+def _no_reducer() -> None:
+    return None
+
+
+def _dumps(new_reducer: Callable[[], N], thing: Any, what: str, start_method: str, same_main: bool) -> tuple[bytes, N]:
+    def pickled_by(pickler: Callable[..., Any]) -> tuple[bytes, N]:
+        file, reducer = io.BytesIO(), new_reducer()
+        pickler(file, reducer, same_main).dump(thing)
+        return file.getvalue(), reducer
+
     try:
-        return _dump(thing, _Pickler, new_looker())
+        return pickled_by(_Pickler)
     except UNPICKLABLE as error:
         by_value = _by_value()
         if by_value is None:
@@ -99,25 +118,15 @@ def pickled(thing: Any, what: str, start_method: str, new_looker: Callable[[], L
                 "start_method='fork'"
             ) from error
         try:
-            return _dump(thing, by_value, new_looker())
+            return pickled_by(by_value)
         except UNPICKLABLE as again:
-            text = f"{what} cannot be pickled, by cloudpickle neither: {again}"
+            text = f"{what} cannot be pickled, not even by cloudpickle: {again}"
             raise pickle.PicklingError(text) from error
-
-
-def _nobody() -> None:
-    return None
-
-
-def _dump(thing: Any, pickler: Callable[..., Any], looker: L) -> tuple[bytes, L]:
-    file = io.BytesIO()
-    pickler(file, looker).dump(thing)
-    return file.getvalue(), looker
 
 
 def _by_value() -> Callable[..., Any] | None:
     """
-    A pickler that pickles functions by value; None when cloudpickle is not installed.
+    Return a pickler that pickles functions by value; None without cloudpickle.
     """
     try:
         import cloudpickle  # type: ignore[import-untyped, unused-ignore]
@@ -125,15 +134,15 @@ def _by_value() -> Callable[..., Any] | None:
         return None
 
     class ByValue(cloudpickle.CloudPickler):  # type: ignore[misc, unused-ignore]
-        # Of the class, as the table is looked up while an instance is made.
+        # An attribute of the class: the table is looked up while an instance is made.
         dispatch_table: ClassVar[Any] = ChainMap(_registered(), cloudpickle.CloudPickler.dispatch_table)
 
-        def __init__(self, file: IO[bytes], looker: Looker | None) -> None:
-            super().__init__(file, 5, None if looker is None else looker.buffers.append)
-            self._looker = looker
+        def __init__(self, file: IO[bytes], reducer: Reducer | None, same_main: bool) -> None:
+            super().__init__(file, 5, None if reducer is None else reducer.buffers.append)
+            self._reducer = reducer
 
         def reducer_override(self, thing: Any) -> Any:
-            found = NotImplemented if self._looker is None else self._looker.reduce(thing)
+            found = NotImplemented if self._reducer is None else self._reducer.reduce(thing)
             return super().reducer_override(thing) if found is NotImplemented else found
 
     return ByValue
@@ -144,9 +153,9 @@ def _registered() -> dict[type, Callable[..., Any]]:
     return reducers
 
 
-def registered_elsewhere(kind: type) -> Callable[..., Any] | None:
+def foreign_reducer(kind: type) -> Callable[..., Any] | None:
     """
-    How objects of *kind* are sent, when somebody else than multiprocessing itself has registered that.
+    Return the reducer of *kind* if a package other than multiprocessing has registered it, else None.
     """
     reduce = _registered().get(kind)
     return None if reduce is None or reduce.__module__.partition(".")[0] == "multiprocessing" else reduce
@@ -154,12 +163,12 @@ def registered_elsewhere(kind: type) -> Callable[..., Any] | None:
 
 def main_can_be_imported() -> bool:
     """
-    Whether a new process can have what is in this process's `__main__` by importing it again.
+    Tell whether a new process can have the contents of this process's `__main__` by importing it again.
     """
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None:
-        # A package's __main__.py is not imported again by multiprocessing.
+        # multiprocessing does not import a package's __main__.py again.
         return not spec.name.endswith("__main__")
     path = getattr(main, "__file__", None)
     return path is not None and os.path.exists(path)
@@ -168,9 +177,9 @@ def main_can_be_imported() -> bool:
 @contextmanager
 def main_left_out(always: bool = False) -> Iterator[None]:
     """
-    Start processes without the main module, where that cannot be imported again, or *always*.
+    Start processes without the main module if it cannot be imported again, or *always*.
 
-    multiprocessing tries all the same when it has a ``__file__``, as that of ``python - <program`` has.
+    Otherwise multiprocessing tries to import any main module with a ``__file__``, as ``python - <program`` has.
     """
     main = vars(sys.modules["__main__"])
     if "__file__" not in main or (main_can_be_imported() and not always):

@@ -1,31 +1,34 @@
-"""A rank as the parent sees it: a process, a descriptor of it, and an inbox."""
+"""A rank as the parent sees it: its process, its report, how it failed, and how to wait for several."""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
 import pickle
+import selectors
 import signal
 import time
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess
+from types import TracebackType
+from typing import Self
 
-from mp_spawn import oom
+from mp_spawn.diagnostics import DUMP, Stacks, oom_kills_since
 from mp_spawn.errors import Failure, name_of_signal
-from mp_spawn.pidfd import PidFd
+from mp_spawn.process_handle import PidFd
 from mp_spawn.report import Inbox, Kind, Report
-from mp_spawn.stacks import DUMP, Stacks
+from mp_spawn.signals import Deferral, Forwarding
 
-__all__ = ["Rank", "all_ended", "stacks_of"]
+__all__ = ["Events", "Rank", "all_ended", "stacks_of"]
 
 logger = logging.getLogger("mp_spawn")
 
-# A death is seen when the kernel has closed the dead process's files, and by then its peers may have
-# complained of broken connections. In the order of failures, a death therefore counts as having come this
-# much earlier.
+# A death is seen when the kernel has closed the process's files, and by then its peers may have failed with broken
+# connections. In the order of failures, a death therefore counts as so many seconds earlier.
 HEAD_START = 0.05
-# Until ranks have told what they are doing, all together.
+# Seconds in which ranks must write their stacks, all together.
 FOR_STACKS = 2.0
-# After these, faulthandler has written.
+# The signals for which faulthandler writes stacks.
 CRASHES = frozenset(
     {signal.SIGSEGV, signal.SIGABRT, signal.SIGFPE, signal.SIGILL, getattr(signal, "SIGBUS", signal.SIGSEGV)}
 )
@@ -34,20 +37,28 @@ KILLED_SERVER = "exit code unknown, since the fork server was killed"
 
 
 class Rank:
-    """One life of one rank; a restart makes a new one."""
+    """One process of one rank; a restart makes a new object."""
 
-    def __init__(self, index: int, process: BaseProcess, inbox: Inbox | None, pidfd: PidFd, restarts: int = 0) -> None:
+    def __init__(
+        self,
+        index: int,
+        process: BaseProcess,
+        pidfd: PidFd,
+        inbox: Inbox | None = None,
+        stacks: Stacks | None = None,
+        restarts: int = 0,
+        kills_before: dict[str, int] | None = None,
+    ) -> None:
         self.index = index
         self.process = process
         self.restarts = restarts
+        self.stacks = stacks
         self.started_at = time.monotonic()
         self.ended_at: float | None = None
-        self._inbox = inbox
         self._pidfd = pidfd
+        self._inbox = inbox
+        self._kills_before = kills_before
         self._casualty_at: float | None = None
-        #: Set by the job that has started it.
-        self.stacks: Stacks | None = None
-        self.kills_before: dict[str, int] = {}
         self._killed_by = ""
         self._stack = ""
 
@@ -61,14 +72,14 @@ class Rank:
 
     @property
     def end_fd(self) -> int:
-        """What becomes readable when the process has ended."""
-        # The sentinel of a process of the fork server tells of the server's end, too.
+        """The descriptor that becomes readable when the process has ended."""
+        # The sentinel of a process of the fork server becomes readable at the server's end, too.
         under_server = getattr(getattr(self.process, "_popen", None), "method", "") == "forkserver"
         return self._pidfd.fd if under_server and self._pidfd.fd >= 0 else self.process.sentinel
 
     @property
     def inbox_fd(self) -> int:
-        """The pipe to wait on for the report; -1 when there is nothing more to wait for."""
+        """The pipe to wait on for the report; -1 if nothing more will come."""
         return -1 if self._inbox is None else self._inbox.fd
 
     @property
@@ -76,29 +87,29 @@ class Rank:
         return None if self._inbox is None else self._inbox.report
 
     def read(self) -> None:
-        """Take what there is of the report."""
+        """Read what is there of the report."""
         if self._inbox is not None:
             self._inbox.read()
 
     def reap(self, at: float) -> None:
-        """The process has ended: take its exit code and the last of its report."""
+        """Take the exit code and the rest of the report of a process that has ended."""
         self.process.join()
         self.ended_at = getattr(self.process, "ended_at", None) or at
         self.read()
         code = self.process.exitcode
-        if code == -signal.SIGKILL and self.kills_before:
-            self._killed_by = oom.kills_since(self.kills_before)
+        if code == -signal.SIGKILL and self._kills_before:
+            self._killed_by = oom_kills_since(self._kills_before)
         elif code is not None and -code in CRASHES and self.stacks is not None:
             self._stack = self.stacks.text()
         self.close()
 
     def ask_for_stacks(self) -> None:
-        """Have the rank write what its threads are doing."""
+        """Have the rank write the stacks of its threads."""
         if self.stacks is not None and DUMP and not self.ended:
             self._pidfd.send(DUMP)
 
     def signal(self, signum: int, casualty: bool = False) -> None:
-        """Send a signal, if the process is still there; how a *casualty* ends from now on is not its own."""
+        """Send a signal, if the process still runs. The end of a *casualty* is from now on no failure of its own."""
         if self.ended:
             return
         if casualty and self._casualty_at is None:
@@ -106,20 +117,14 @@ class Rank:
             logger.warning("Terminating process %s via signal %s", self.pid, name_of_signal(signum))
         self._pidfd.send(signum)
 
-    def kill(self) -> None:
-        """End it at once, and wait until it is gone."""
-        self.signal(signal.SIGKILL)
-        self.process.join()
-        self.close()
-
     def failure(self, needs_result: bool) -> Failure | None:
-        """How this rank failed by itself; None when it has not."""
+        """Judge the end of this rank: return its failure, or None if it has not failed by itself."""
         report = self.report
         base = Failure(self.index, self.pid, "", restarts=self.restarts)
-        fate = self._casualty_at or float("inf")
+        casualty_at = self._casualty_at or float("inf")
         exit_code = self.process.exitcode if self.ended else None
         if report is not None and report.kind is Kind.RAISED:
-            if report.at > fate:
+            if report.at > casualty_at:
                 return None
             reason, _, text = report.text.partition("\n")
             return dataclasses.replace(
@@ -130,7 +135,7 @@ class Rank:
                 exception=_unpickled(report.blob),
                 at=report.at,
             )
-        if self.ended_at is None or self.ended_at > fate:
+        if self.ended_at is None or self.ended_at > casualty_at:
             return None
         at = self.ended_at - HEAD_START
         lost = getattr(getattr(self.process, "_popen", None), "lost", False)
@@ -154,7 +159,7 @@ class Rank:
         return dataclasses.replace(base, reason=reason, exit_code=exit_code, at=at)
 
     def close(self) -> None:
-        """Close what was open for it; what was reported stays."""
+        """Close the descriptors; the report and the failure stay."""
         if self._inbox is not None:
             self._inbox.close()
         if self.stacks is not None:
@@ -166,13 +171,13 @@ def _unpickled(blob: bytes) -> BaseException | None:
     try:
         error = pickle.loads(blob)
     except Exception:
-        return None  # nothing was sent, or it cannot be made again here; the text is enough
+        return None  # there is none, or it cannot be unpickled here; the text is enough
     return error if isinstance(error, BaseException) else None
 
 
 def stacks_of(ranks: list[Rank]) -> dict[int, str]:
     """
-    What each of them that still runs is doing, by rank; without those that were not to be asked.
+    Return the stacks of those *ranks* that still run, by rank; without ranks that have no file for stacks.
     """
     slow = [(rank, rank.stacks) for rank in ranks if not rank.ended and rank.stacks is not None]
     for rank, _ in slow:
@@ -187,6 +192,86 @@ def stacks_of(ranks: list[Rank]) -> dict[int, str]:
 
 def all_ended(ranks: list[Rank]) -> bool:
     """
-    Whether all of them have ended.
+    Tell whether all of them have ended.
     """
     return all(rank.ended for rank in ranks)
+
+
+class Events:
+    """
+    Waits for the ends and reports of *ranks*, and for *signals* to this process, which may send some on by *forward*.
+
+    A rank that has ended is removed from *sentinels*.
+    """
+
+    def __init__(
+        self,
+        ranks: list[Rank],
+        sentinels: dict[int, int],
+        signals: Forwarding | Deferral | None,
+        forward: Callable[[int], None],
+    ) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._sentinels = sentinels
+        self._signals = signals if signals is not None and signals.fd >= 0 else None
+        self._forward = forward
+        self.polled_at = 0.0
+        for rank in ranks:
+            self.add(rank)
+        if self._signals is not None:
+            self._selector.register(self._signals.fd, selectors.EVENT_READ)
+
+    def add(self, rank: Rank) -> None:
+        """Wait for this rank, too, unless it has ended."""
+        if not rank.ended:
+            self._selector.register(rank.end_fd, selectors.EVENT_READ, (rank, True))
+            if rank.inbox_fd >= 0:
+                self._selector.register(rank.inbox_fd, selectors.EVENT_READ, (rank, False))
+
+    def _unregister(self, *fds: int) -> None:
+        for fd in fds:
+            if fd >= 0 and fd in self._selector.get_map():
+                self._selector.unregister(fd)
+
+    def remove(self, rank: Rank) -> None:
+        """Wait for this rank no longer."""
+        self._unregister(rank.end_fd, rank.inbox_fd)
+        self._sentinels.pop(rank.process.sentinel, None)
+
+    def poll(self, timeout: float | None, since: float | None = None) -> list[Rank]:
+        """
+        Wait up to *timeout* seconds for events and handle them; return the ranks concerned, each once.
+
+        *since* is the time of the last poll if that was not just now: a death found now is dated back to the time at
+        which the rank was last known to be alive.
+        """
+        events = [key for key, _ in self._selector.select(timeout)]
+        now = self.polled_at = time.monotonic()
+        if self._signals is not None and any(key.data is None for key in events):
+            self._signals.handle(self._forward)
+        changed: dict[Rank, None] = {}
+        for key in events:
+            if key.data is None:
+                continue
+            rank, has_ended = key.data
+            changed[rank] = None
+            if rank.ended:
+                self._unregister(key.fd)
+                continue
+            inbox = rank.inbox_fd
+            if has_ended:
+                self.remove(rank)
+                rank.reap(now if since is None else max(rank.started_at, since))
+            else:
+                rank.read()
+            if rank.inbox_fd < 0:
+                self._unregister(inbox)
+        return list(changed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._selector.close()

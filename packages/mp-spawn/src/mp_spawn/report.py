@@ -1,12 +1,12 @@
-"""A rank's one report to its parent: how `fn` ended, through an inherited pipe.
+"""The report of a rank to its parent, one for each rank: how `fn` ended, through an inherited pipe.
 
     +------+------+------+-------------+--------------+------ - - ------+------ - - ------+
     | mpsp | kind | time | text length | blob length  | text (UTF-8)    | blob (a pickle) |
     +------+------+------+-------------+--------------+------ - - ------+------ - - ------+
 
-The parent drains the pipe while it waits, so a report of any size gets through; a rank that is killed
-half-way leaves a short one, which is none. There is no end-of-file to wait for: children of the rank may hold
-the pipe, too.
+The parent drains the pipe while it waits, so a report of any size gets through. A rank that is killed
+half-way leaves an incomplete report, which is ignored. The parent cannot wait for end-of-file: children of the
+rank may hold the pipe, too.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class Kind(enum.IntEnum):
 
     RETURNED = 1
     RAISED = 2
-    LEFT = 3  # sys.exit with something that is not a plain exit code
+    LEFT = 3  # by sys.exit with another value than a plain exit code
 
 
 class Report(NamedTuple):
-    """What a rank said."""
+    """The report of a rank."""
 
     kind: Kind
     at: float
@@ -50,8 +50,10 @@ class Reporter:
 
     def send(self, kind: Kind, text: str = "", blob: bytes = b"") -> None:
         """
-        Write the report. A parent that no longer listens is no error; a child that `fn` has forked, and that has run
-        out of `fn`, has no report to make.
+        Write the report.
+
+        A parent that has closed its end is no error. A child that `fn` has forked, and that has returned from `fn`,
+        sends nothing.
 
         >>> r, w = os.pipe()
         >>> Reporter(w).send(Kind.RETURNED, blob=b"42")
@@ -73,18 +75,19 @@ class Reporter:
 
 
 class Inbox:
-    """The parent's end of the pipe; it owns *fd* and never blocks."""
+    """The parent's end of the pipe. It owns *fd* and never blocks."""
 
     def __init__(self, fd: int) -> None:
         os.set_blocking(fd, False)
         self.fd = fd
         self.report: Report | None = None
+        self._process = os.getpid()
         self._buffer = bytearray()
         self._size = _HEADER.size
 
     def read(self) -> Report | None:
         """
-        Take what is in the pipe; the report when it is complete, else None.
+        Read what is in the pipe; return the report once it is complete, else None.
         """
         while self.fd >= 0 and self.report is None:
             try:
@@ -98,7 +101,7 @@ class Inbox:
 
     def _parse(self) -> bool:
         """
-        Take the buffer apart; False when there is nothing more to wait for.
+        Parse the buffer; return False if there is nothing more to wait for.
         """
         magic, kind, at, text_size, blob_size = _HEADER.unpack_from(self._buffer)
         if magic != _MAGIC or kind not in set(Kind):
@@ -113,10 +116,12 @@ class Inbox:
         return False
 
     def close(self) -> None:
-        """Close the pipe; twice is fine."""
+        """Close the pipe. Idempotent."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
     def __del__(self) -> None:
-        self.close()
+        # A forked rank has closed the number itself, and may use it for another file.
+        if os.getpid() == self._process:
+            self.close()

@@ -1,41 +1,60 @@
-"""Signals that come from outside: who holds them back, and who was sent one.
+"""Signals from outside while ranks run: which process blocks, forwards or defers them.
 
 Note [Signals and groups]
 -------------------------
-A terminal, `timeout` and most schedulers signal a whole process group. Every process of a job gets what it needs once:
+A terminal, `timeout` and most schedulers signal a whole process group. Every process of a job gets each signal once:
 
     process             its group                   signals from outside
-    the starter         as it was started           API: its own handlers. Where it has none, join() gives the ranks
-                                                    time before it dies. Command: forwards each to the ranks
-    nursery, fork       the starter's               all blocked, so that they outlive their ranks and report how those
+    the starter         as it was started           API: its own handlers. Without one, join() gives the ranks time
+                                                    before the starter dies. Command: forwards each to the ranks
+    zygote, fork        the starter's               all blocked, so that they outlive their ranks and report how those
     server                                          ended; the starter's death ends them
     ranks (API)         the starter's               the program's own dispositions and mask: the kernel delivers
     ranks (command)     one each                    the same: the command delivers
 
-Dispositions are never changed on the way, only the mask: a signal that the program ignores (nohup, a job in the
-background of a shell) is ignored by its ranks. Each rank restores the mask before anything of the user's runs.
+Only the mask is changed on the way, never a disposition: a signal that the program ignores (nohup, a job in the
+background of a shell) is ignored by its ranks. Each rank restores the mask before any of the user's code runs.
 
 The starter cannot see whether a signal was sent to it alone or to the group. A process in the group that blocks the
-signal can: there it stays pending, and /proc tells.
+signal, the witness, can: there it stays pending, and /proc shows it.
+
+Note [Wake-up pipe]
+-------------------
+A signal just before the system call that waits for the ranks does not interrupt that call, and Python's handlers run
+after it only, in the order of the signals' numbers and once for several. So the handlers here do nothing, and each
+signal is a byte in a wake-up pipe (`signal.set_wakeup_fd`), on which the call waits as well: every signal is handled,
+in the order in which they came.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
-from collections.abc import Iterable, Iterator
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
+from typing import Any, Self
 
-__all__ = ["FROM_OUTSIDE", "group_was_sent", "held_back"]
+__all__ = ["ENDING", "FROM_OUTSIDE", "Deferral", "Ended", "Forwarding", "WakeUpPipe", "blocked", "group_was_sent"]
 
-# Not those that an instruction of the process itself raises, nor the one that tells of its children.
+# Without those that an instruction of the process itself raises, and the one for its children.
 _OWN = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGCHLD", "SIGKILL", "SIGSTOP")
 FROM_OUTSIDE = frozenset(signal.valid_signals()) - {getattr(signal, name, None) for name in _OWN}
+ENDING = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT")
+FORWARDED = (*ENDING, "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGTSTP")
+# `timeout` signals its child and then its group, and so does a closing terminal: a second ending signal within so many
+# seconds counts as the same one.
+REPEAT = 0.5
 
 
 @contextlib.contextmanager
-def held_back(signals: Iterable[int] = FROM_OUTSIDE) -> Iterator[frozenset[int]]:
+def blocked(signals: Iterable[int] = FROM_OUTSIDE) -> Iterator[frozenset[int]]:
     """
-    Start processes with *signals* blocked, so that one finds them ready for it; yields the mask from before.
+    Block *signals* while processes are started, until they can deal with them; yields the mask from before.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
@@ -45,12 +64,166 @@ def held_back(signals: Iterable[int] = FROM_OUTSIDE) -> Iterator[frozenset[int]]
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+class WakeUpPipe:
+    """
+    While this is entered, each of the signals *names* makes the pipe *fd* readable; ignored signals stay ignored.
+
+    With *for_default*, only signals that have their default action. A forked child, such as a rank, has inherited the
+    handlers, and restores the earlier ones. See Note [Wake-up pipe].
+    """
+
+    def __init__(self, names: tuple[str, ...], for_default: bool = False) -> None:
+        self.fd = -1
+        self._before: dict[int, Any] = {}
+        self._wakeup_before = self._write = -1
+        self._signals: set[int] = set()
+        for signum in (getattr(signal, name) for name in names if hasattr(signal, name)):
+            handler = signal.getsignal(signum)
+            # None: a handler that was not installed from Python, which could not be restored.
+            if handler is signal.SIG_DFL or not (for_default or handler in (signal.SIG_IGN, None)):
+                self._signals.add(signum)
+
+    def __enter__(self) -> Self:
+        if not self._signals or threading.current_thread() is not threading.main_thread():
+            return self
+        self.fd, self._write = os.pipe()
+        for end in (self.fd, self._write):
+            os.set_blocking(end, False)
+        self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._before = {signum: signal.signal(signum, _do_nothing) for signum in self._signals}
+        _entered.add(self)
+        return self
+
+    def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
+        if self.fd < 0:
+            return
+        _entered.discard(self)
+        for signum, handler in self._before.items():
+            signal.signal(signum, handler)
+        signal.set_wakeup_fd(self._wakeup_before)
+        for end in (self.fd, self._write):
+            os.close(end)
+        self.fd = -1
+
+    def read(self) -> list[int]:
+        """
+        Return the signals that have come, in order. Other signals are written to the earlier wake-up descriptor.
+        """
+        try:
+            data = os.read(self.fd, 4096)
+        except BlockingIOError:
+            return []
+        others = bytes(signum for signum in data if signum not in self._signals)
+        if others and self._wakeup_before >= 0:
+            try:
+                os.write(self._wakeup_before, others)
+            except OSError:
+                pass  # it is full or closed: the C handler ignores that, too
+        return [signum for signum in data if signum in self._signals]
+
+
+_entered: weakref.WeakSet[WakeUpPipe] = weakref.WeakSet()
+
+
+def _restore_handlers() -> None:
+    for pipe in list(_entered):
+        WakeUpPipe.__exit__(pipe)
+
+
+os.register_at_fork(after_in_child=_restore_handlers)
+
+
+def _do_nothing(signum: int, frame: FrameType | None) -> None: ...
+
+
+class _Repeats:
+    """Recognises the repetition of a signal that ends a process."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, float] = {}
+
+    def is_repeated(self, signum: int) -> bool:
+        """Tell whether the signal came less than `REPEAT` seconds ago, too."""
+        now = time.monotonic()
+        last, self._last[signum] = self._last.get(signum), now
+        return last is not None and now - last < REPEAT
+
+
+class Forwarding(WakeUpPipe):
+    """While this is entered, signals wait in the pipe for `handle`, which sends them to the ranks."""
+
+    def __init__(self) -> None:
+        super().__init__(FORWARDED)
+        self._repeats = _Repeats()
+
+    def handle(self, forward: Callable[[int], None]) -> None:
+        """Call *forward* for each signal that has come."""
+        for signum in self.read():
+            self._handle(signum, forward)
+
+    def _handle(self, signum: int, forward: Callable[[int], None]) -> None:
+        name = signal.Signals(signum).name
+        if name in ENDING and self._repeats.is_repeated(signum):
+            return
+        forward(signum)
+        if name == "SIGTSTP":
+            self._stop(signum, forward)
+
+    def _stop(self, signum: int, forward: Callable[[int], None]) -> None:
+        """
+        Stop this process by the signal's default action: a shell waits for that.
+        """
+        signal.signal(signum, signal.SIG_DFL)
+        # To this thread, so that it is stopped here and not some instructions later.
+        signal.pthread_kill(threading.get_ident(), signum)
+        signal.signal(signum, _do_nothing)
+        came = self.read()
+        # The kernel does not stop an orphaned process group, which no shell could continue.
+        for other in came if signal.SIGCONT in came else [signal.SIGCONT, *came]:
+            self._handle(other, forward)
+
+
+class Ended(BaseException):
+    """The signal *signum* is to end this process once its ranks have ended."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum
+
+
+class Deferral(WakeUpPipe):
+    """
+    While this is entered, a signal that would end this process at once, and its ranks with it, makes `handle` raise
+    `Ended` instead. Only in the main thread, and only signals that have their default action.
+    """
+
+    def __init__(self) -> None:
+        # Without SIGINT, which raises KeyboardInterrupt.
+        super().__init__(ENDING[1:], for_default=True)
+        self._repeats = _Repeats()
+
+    def handle(self, forward: Callable[[int], None]) -> None:
+        """Raise `Ended` for a signal that has come; *forward* is not called."""
+        for signum in self.read():
+            if not self._repeats.is_repeated(signum):
+                raise Ended(signum)
+
+    def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
+        came = [error.signum] if isinstance(error, Ended) else self.read() if self.fd >= 0 else []
+        super().__exit__()
+        if came:
+            # The end that the signal would have had without the deferral.
+            signal.raise_signal(came[0])
+            # The signal does not end process 1 of a container.
+            sys.exit(128 + came[0])
+
+
 def group_was_sent(signum: int, pids: list[int], witness: int = 0) -> bool:
     """
-    Whether the processes *pids*, of this one's group, have been sent the signal that this one has been sent.
+    Tell whether the processes *pids*, of this one's group, have been sent the signal that this one has been sent.
 
-    *witness* is a process of the group that blocks it. Without one, where each of *pids* has a handler, the answer is
-    not known: then it is True, since no signal is better than two.
+    *witness* is a process of the group that blocks it. Without a witness, and if each of *pids* has a handler, the
+    answer is unknown; the function then returns True, since no signal is better than two.
 
     >>> import os
     >>> group_was_sent(signal.SIGTERM, [os.getpid()])
@@ -63,7 +236,7 @@ def group_was_sent(signum: int, pids: list[int], witness: int = 0) -> bool:
 
 def was_sent(pid: int, signum: int) -> bool:
     """
-    Whether a process that blocks the signal has been sent it; one that did not, and has gone, has been, too.
+    Tell whether a process that blocks the signal has been sent it. A process that has ended counts as sent.
 
     >>> import os
     >>> was_sent(os.getpid(), signal.SIGTERM)
@@ -74,7 +247,7 @@ def was_sent(pid: int, signum: int) -> bool:
 
 def would_have_died(pid: int, signum: int) -> bool:
     """
-    Whether the process lives and neither blocks nor ignores nor catches the signal: it has not been sent it, then.
+    Tell whether the process lives and neither blocks nor ignores nor catches the signal: then it was not sent it.
 
     >>> import os
     >>> would_have_died(os.getpid(), signal.SIGTERM)
@@ -85,7 +258,7 @@ def would_have_died(pid: int, signum: int) -> bool:
 
 def _sets(pid: int, *names: str) -> int:
     """
-    The union of these sets of signals; all signals for a process that has gone.
+    Return the union of these sets of signals; all signals for a process that has ended.
     """
     try:
         with open(f"/proc/{pid}/status") as file:

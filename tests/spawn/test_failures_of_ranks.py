@@ -1,4 +1,4 @@
-"""However a rank fails, the failure has the right rank, the right process and the right reason."""
+"""Each failure of a rank has the right rank, pid and reason."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def failing(
     **options: Any,
 ) -> ProcessException:
     """
-    The exception of a job that fails; *meanwhile* is called when it has started.
+    Return the exception of a job that fails; call *meanwhile* when it has started.
     """
     context = start_processes(fn, args, nprocs, join=False, start_method=start_method, **options)
     assert context is not None
@@ -58,8 +58,8 @@ def test_the_exception_itself_is_the_cause(start_method: str) -> None:
     assert error.failures[0].reason == "rank_functions.Odd: ('boom', 42)"
 
 
-@pytest.mark.parametrize("kind", [ranks.CannotBePickled, ranks.CannotBeMadeAgain])
-def test_an_exception_that_cannot_travel_leaves_its_text(start_method: str, kind: type[Exception]) -> None:
+@pytest.mark.parametrize("kind", [ranks.CannotBePickled, ranks.CannotBeUnpickled])
+def test_an_exception_that_cannot_be_sent_leaves_its_text(start_method: str, kind: type[Exception]) -> None:
     arguments = () if kind is ranks.CannotBePickled else ("needs two", 2)
     error = failing(ranks.raise_, kind, *arguments, start_method=start_method)
     assert type(error) is ProcessRaisedException
@@ -83,13 +83,13 @@ def test_sys_exit_with_a_text_is_exit_code_1_and_the_text(start_method: str) -> 
     assert error.failures[0].stderr == "no more disk\n"
 
 
-def test_an_exit_code_that_the_system_would_cut_to_zero_is_a_failure(start_method: str) -> None:
+def test_an_exit_code_that_is_zero_modulo_256_is_a_failure(start_method: str) -> None:
     error = failing(ranks.leave, 256, start_method=start_method)
     assert error.failures[0].reason == "exit code 1, sys.exit(256)"
 
 
 @pytest.mark.parametrize("code", [0, None])
-def test_leaving_with_zero_is_success(start_method: str, code: int | None) -> None:
+def test_sys_exit_with_zero_is_success(start_method: str, code: int | None) -> None:
     start_processes(ranks.leave, (code,), 2, start_method=start_method)
 
 
@@ -99,7 +99,7 @@ def test_os_exit_with_a_number_is_that_exit_code(start_method: str) -> None:
     assert error.exit_code == 7
 
 
-def test_leaving_without_a_result_is_a_failure_of_run(start_method: str) -> None:
+def test_exiting_without_a_result_is_a_failure_of_run(start_method: str) -> None:
     with pytest.raises(ProcessExitedException) as caught:
         run(ranks.leave_hard, (0,), 2, start_method=start_method)
     assert str(caught.value) == "process 1 terminated with exit code 0"
@@ -125,13 +125,13 @@ def test_a_rank_that_is_interrupted_has_failed(start_method: str) -> None:
     assert error.failures[0].stderr == ""
 
 
-def test_arguments_that_explode_on_arrival_are_reported(start_method: str) -> None:
+def test_an_exception_while_arguments_are_unpickled_is_reported(start_method: str) -> None:
     if start_method == "fork":
         pytest.skip("needs a start method that pickles; fork does not")
-    error = failing(ranks.nothing, ranks.CannotArrive(), start_method=start_method, nprocs=1)
+    error = failing(ranks.nothing, ranks.RaisesWhenUnpickled(), start_method=start_method, nprocs=1)
     assert type(error) is ProcessRaisedException
     assert type(error.__cause__) is ValueError
-    assert "on arrival" in str(error)
+    assert "while unpickled" in str(error)
 
 
 def test_a_main_module_that_fails_in_a_rank_is_a_failure_with_its_traceback(start_method: str, tmp_path: Path) -> None:
@@ -151,20 +151,20 @@ def test_a_main_module_that_fails_in_a_rank_is_a_failure_with_its_traceback(star
             try:
                 mp_spawn.start_processes(work, nprocs=2, start_method=sys.argv[1])
             except mp_spawn.ProcessException as error:
-                told = [type(error).__name__, type(error.__cause__).__name__, error.failures[0].pid == error.pid]
-                print(*told, "not here" in str(error), error.exit_code if hasattr(error, "exit_code") else "-")
+                printed = [type(error).__name__, type(error.__cause__).__name__, error.failures[0].pid == error.pid]
+                print(*printed, "not here" in str(error), error.exit_code if hasattr(error, "exit_code") else "-")
     """
     done = run_script(tmp_path, program, start_method)
     assert done.returncode == 0, done.stderr
     if start_method == "spawn":
         assert done.stdout == "ProcessRaisedException LookupError True True -\n", done.stderr
     else:
-        # multiprocessing imports it before anything of ours is there to report, and prints the traceback.
+        # multiprocessing imports it before mp-spawn can report, and prints the traceback.
         assert done.stdout == "ProcessExitedException NoneType True False 1\n", done.stderr
         assert "LookupError: not here" in done.stderr
 
 
-def test_all_that_failed_are_on_the_exception_the_first_on_top(start_method: str, pipe: Pipe, back: Pipe) -> None:
+def test_the_exception_has_all_failures_in_order_of_time(start_method: str, pipe: Pipe, back: Pipe) -> None:
     def go() -> None:
         for _ in range(2):
             pipe[0].recv()
@@ -179,12 +179,12 @@ def test_all_that_failed_are_on_the_exception_the_first_on_top(start_method: str
     assert any(note.startswith(other.describe()) for note in error.__notes__)
 
 
-def test_who_is_ended_because_of_another_is_no_failure(start_method: str) -> None:
+def test_a_rank_ended_after_the_failure_of_another_has_not_failed(start_method: str) -> None:
     error = failing(ranks.raise_odd, 1, start_method=start_method, nprocs=3)
     assert [failure.rank for failure in error.failures] == [1]
 
 
-def test_a_report_of_any_size_gets_through(start_method: str) -> None:
+def test_a_report_of_any_size_is_received(start_method: str) -> None:
     error = failing(ranks.raise_, ValueError, "x" * 3_000_000, start_method=start_method)
     assert error.__cause__ is not None
     assert error.__cause__.args == ("x" * 3_000_000,)
@@ -195,7 +195,7 @@ def test_large_arguments_do_not_block_the_start(start_method: str) -> None:
     assert run(ranks.size, (big,), 2, start_method=start_method) == [10_000_000, 10_000_000]
 
 
-def test_a_death_comes_before_the_complaints_of_its_peers(start_method: str, pipe: Pipe, back: Pipe) -> None:
+def test_a_death_comes_before_the_failures_that_it_causes(start_method: str, pipe: Pipe, back: Pipe) -> None:
     read, write = mp.Pipe(duplex=False)
 
     def go() -> None:
@@ -203,21 +203,23 @@ def test_a_death_comes_before_the_complaints_of_its_peers(start_method: str, pip
         write.close()  # now only rank 0 holds the pipe on which rank 1 waits
         back[1].send("die")
 
-    error = failing(ranks.die_or_complain, read, write, back[0], pipe[1], start_method=start_method, meanwhile=go)
+    error = failing(
+        ranks.die_or_wait_for_the_dead, read, write, back[0], pipe[1], start_method=start_method, meanwhile=go
+    )
     read.close()
     assert [failure.rank for failure in error.failures] == [0, 1]
     assert error.failures[0].signal_name == "SIGKILL"
     assert error.failures[1].reason == "EOFError"
 
 
-def test_a_child_that_runs_out_of_fn_reports_nothing(start_method: str) -> None:
+def test_a_forked_child_that_leaves_fn_reports_nothing(start_method: str) -> None:
     assert run(ranks.fork_and_return, nprocs=2, start_method=start_method, output="capture") == [0, 1]
 
 
-def test_a_rank_that_is_killed_in_the_middle_of_its_report_has_not_reported(start_method: str) -> None:
+def test_the_incomplete_report_of_a_killed_rank_is_ignored(start_method: str) -> None:
     context = start_processes(ranks.raise_, (ValueError, "x" * 3_000_000), 2, join=False, start_method=start_method)
     assert context is not None
-    # It has begun, and cannot end as long as nobody reads.
+    # The report has begun, and cannot end until it is read.
     assert select.select([context._ranks[1].inbox_fd], [], [], 60)[0]
     os.kill(context.pids()[1], signal.SIGKILL)
     with pytest.raises(ProcessExitedException) as caught:
@@ -226,7 +228,7 @@ def test_a_rank_that_is_killed_in_the_middle_of_its_report_has_not_reported(star
     assert caught.value.__cause__ is None
 
 
-def test_a_rank_that_is_killed_as_soon_as_it_is_there_is_a_failure(start_method: str) -> None:
+def test_a_rank_that_is_killed_right_after_its_start_has_failed(start_method: str) -> None:
     error = failing_when_killed(start_method)
     assert (error.error_index, error.failures[0].reason) == (1, "signal SIGKILL")
 
@@ -241,24 +243,24 @@ def failing_when_killed(start_method: str) -> ProcessException:
     return caught.value
 
 
-def test_a_rank_that_has_returned_and_then_ends_badly_has_failed(start_method: str) -> None:
+def test_a_rank_that_exits_with_an_error_after_it_returned_has_failed(start_method: str) -> None:
     with pytest.raises(ProcessExitedException, match="process 1 terminated with exit code 5"):
         run(ranks.return_and_die, (5,), 2, start_method=start_method)
 
 
-TELLS_WHAT_IS_WRITTEN = """
+PRINTS_OPENED_FILES = """
     import multiprocessing, os, sys, tempfile
 
     tempfile.gettempdir()  # tries a file; the fork server has its socket in there
     multiprocessing.get_all_start_methods()  # so does this, from CPython 3.14 on
 
-    def tell(event, args):
+    def log(event, args):
         if event == "open" and isinstance(args[0], str) and args[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
             os.write(2, f"written to: {args[0]}\\n".encode())
         elif event in ("tempfile.mkstemp", "tempfile.mkdtemp") and "forkserver" not in sys.argv:
             os.write(2, f"made: {args[0]}\\n".encode())
 
-    sys.addaudithook(tell)
+    sys.addaudithook(log)
 """
 
 FAILS = """
@@ -267,17 +269,17 @@ FAILS = """
 
     if __name__ == "__main__":
         try:
-            mp_spawn.run(rank_functions.raise_, (ValueError, "told"), 2, start_method=sys.argv[1])
+            mp_spawn.run(rank_functions.raise_, (ValueError, "boom"), 2, start_method=sys.argv[1])
         except mp_spawn.ProcessRaisedException as error:
             print(repr(error.__cause__))
 """
 
 
-def test_a_report_is_in_no_file(start_method: str, tmp_path: Path) -> None:
+def test_a_report_is_written_to_no_file(start_method: str, tmp_path: Path) -> None:
     """An audit hook sees every file that parent and ranks open for writing."""
-    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(TELLS_WHAT_IS_WRITTEN))
+    (tmp_path / "sitecustomize.py").write_text(textwrap.dedent(PRINTS_OPENED_FILES))
     path = os.pathsep.join([str(tmp_path), os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
     done = run_script(tmp_path, FAILS, start_method, PYTHONPATH=path, PYTHONDONTWRITEBYTECODE="1")
-    assert done.stdout == "ValueError('told')\n", done.stderr
-    told = [line for line in done.stderr.splitlines() if line != f"written to: {os.devnull}"]
-    assert told == []
+    assert done.stdout == "ValueError('boom')\n", done.stderr
+    opened = [line for line in done.stderr.splitlines() if line != f"written to: {os.devnull}"]
+    assert opened == []

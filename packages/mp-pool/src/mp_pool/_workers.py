@@ -1,4 +1,4 @@
-"""The workers of a pool as a whole: started, watched, timed, replaced when they die, ended."""
+"""`Workers`: starts, polls, times, replaces and ends the workers of a pool."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from multiprocessing import connection
 from typing import Any
 
 from mp_pool._channel import Worker
-from mp_pool._dispatch import PATIENCE, Dispatcher
+from mp_pool._dispatch import LONG_TASK, Dispatcher
 from mp_pool._memory import OomCounter
 from mp_pool._task import Outcome, Task, name_of
-from mp_pool._worker import Settings
+from mp_pool._worker_main import Settings
 from mp_pool.errors import TaskTimeoutError, WorkerLostError
 
-__all__ = ["DEATH", "RESULTS", "Crew", "end_workers"]
+__all__ = ["DEATH", "RESULTS", "Workers", "end_workers"]
 
 ATTEMPTS = 3  # starts of workers, in a row, none of which became ready
-KILLED = 10  # the same, when the last was killed from outside: that is no fault of the initializer
+KILLED = 10  # the same, if the last was killed from outside, which is no fault of the initializer
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-HANG_UP = 1.0  # seconds between the end of a worker's pipe and its own
-RETRY = 0.2  # seconds after a process could not be started
+HANG_UP = 1.0  # seconds between the end of a worker's pipe and the end of the worker
+RETRY = 0.2  # seconds from a failed start of a process to the next attempt
 
 RESULTS, DEATH, ROOM = range(3)
 
 
-class Crew:
+class Workers:
     """
     The workers. The caller holds the scheduler's lock.
 
-    *make* makes a process, *size* is how many there are to be; with *lazily* they start when there is work for them.
+    *make* makes a process and *size* is the number of workers; with *lazily*, they start when there is work for them.
     """
 
     def __init__(
         self, make: Callable[..., Any], size: int, settings: Settings, timeout: float | None, lazily: bool
     ) -> None:
-        self.reason: BaseException | None = None  # what has ended the pool by itself
+        self.reason: BaseException | None = None  # the error that has ended the pool
         self.dispatcher = Dispatcher(make, settings, timeout)
         self.size = size
         self.wanted = 0 if lazily else size
         self._lazily, self._timeout = lazily, timeout
-        self._leaving: list[Worker] = []  # they take no more tasks, and have not ended yet
+        self._leaving: list[Worker] = []  # workers that take no more tasks, and have not ended yet
         self._failures = 0
         self._retry_at: float | None = None
         self._oom = OomCounter()
@@ -51,7 +51,7 @@ class Crew:
 
     def _fill(self) -> None:
         """
-        Start workers until there are as many as wanted.
+        Start workers until there are `wanted`.
         """
         now = time.monotonic()
         if self._retry_at is not None and now < self._retry_at:
@@ -61,7 +61,7 @@ class Crew:
             try:
                 self.dispatcher.start_worker()
             except Exception as error:
-                # No memory, descriptors or processes now. Those that live go on.
+                # Memory, descriptors or processes are short now. The running workers go on.
                 self._failures += 1
                 if self._failures >= ATTEMPTS and not self.dispatcher.workers:
                     self.reason = error
@@ -71,7 +71,7 @@ class Crew:
 
     def _watch(self) -> None:
         """
-        Have poll look at every worker, new ones included.
+        Register every worker with poll, including new ones.
         """
         if not self.dispatcher.changed:
             return
@@ -93,12 +93,12 @@ class Crew:
 
     def _delay(self) -> float | None:
         """
-        How many milliseconds to wait at most, None for ever.
+        Return for how many milliseconds to wait at most; None for no limit.
         """
         times = [] if self._retry_at is None else [self._retry_at]
         for worker in self.dispatcher.workers:
             if len(worker.tasks) > 1 and not worker.recalled:
-                times.append(worker.since + PATIENCE)
+                times.append(worker.since + LONG_TASK)
             if worker.tasks and self._timeout is not None and worker.killed_for is None:
                 times.append(worker.since + self._timeout)
             if worker.hung_up:
@@ -111,17 +111,17 @@ class Crew:
                 worker.signal(signal.SIGKILL)  # a task has closed its pipe, so no result will come
             if not worker.tasks:
                 continue
-            if len(worker.tasks) > 1 and now > worker.since + PATIENCE and not worker.recalled:
+            if len(worker.tasks) > 1 and now > worker.since + LONG_TASK and not worker.recalled:
                 self.dispatcher.recall(worker)
             if self._timeout is not None and now > worker.since + self._timeout and worker.killed_for is None:
                 worker.killed_for = next(iter(worker.tasks))
                 worker.signal(signal.SIGKILL)
 
-    # Workers that end.
+    # Ends of workers.
 
     def _hung_up(self, worker: Worker, now: float) -> None:
         """
-        The worker's pipe has ended: it is about to end itself, or can answer no more.
+        Handle the end of a worker's pipe: the worker is about to end, or cannot answer any more.
         """
         self.dispatcher.changed = True
         if worker not in self.dispatcher.workers:
@@ -129,7 +129,7 @@ class Crew:
         self.dispatcher.take_from(worker)
         worker.since = now
         if worker.ready and not worker.tasks:
-            # It may take its time to end, or never do it. Another takes its place, in a lazy pool when there is work.
+            # It may take long to end, or never end. Another takes its place, in a lazy pool when there is work.
             self.dispatcher.workers.remove(worker)
             self._leaving.append(worker)
             self.wanted -= self._lazily
@@ -156,11 +156,13 @@ class Crew:
                     self.dispatcher.queue.appendleft(task)
                     continue
                 else:
-                    error = WorkerLostError(worker.pid, exitcode, name_of(task), task.position, self._starved(exitcode))
+                    error = WorkerLostError(
+                        worker.pid, exitcode, name_of(task), task.position, self._out_of_memory(exitcode)
+                    )
                 outcomes.append((task, (False, error)))
             self._count_failure(worker, exitcode)
             if self._lazily and exitcode == 0 and not worker.tasks:
-                self.wanted -= 1  # as it was asked to; there is another when there is work
+                self.wanted -= 1  # it was asked to end; another starts when there is work
         for fd in [fd for fd, (each, _) in self._in_poll.items() if each is worker]:
             self._poll.unregister(fd)
             del self._in_poll[fd]
@@ -174,16 +176,16 @@ class Crew:
         killed = worker.failure is None and exitcode in (-signal.SIGKILL, -signal.SIGTERM)
         if self._failures >= (KILLED if killed else ATTEMPTS):
             self.reason = worker.failure or WorkerLostError(
-                worker.pid, exitcode, "its initializer", 0, self._starved(exitcode)
+                worker.pid, exitcode, "its initializer", 0, self._out_of_memory(exitcode)
             )
 
-    def _starved(self, exitcode: int | None) -> bool:
+    def _out_of_memory(self, exitcode: int | None) -> bool:
         return exitcode == -9 and self._oom.increased()
 
 
 def _exitcode(worker: Worker) -> int | None:
     """
-    The exit code of a worker of which it is known that it has ended.
+    Return the exit code of a worker that is known to have ended.
     """
     code: int | None = None
     for _ in range(100):
@@ -191,11 +193,14 @@ def _exitcode(worker: Worker) -> int | None:
         code = worker.process.exitcode
         if code is not None:
             break
-        time.sleep(0.001)  # another thread has asked the kernel, and is about to note it
+        time.sleep(0.001)  # another thread has got it from the kernel, and is about to store it
     return code
 
 
 def end_workers(workers: list[Worker], at_once: Callable[[], bool]) -> None:
+    """
+    End *workers* by SIGTERM, and by SIGKILL after `GRACE` seconds or once *at_once* returns True; wait for their ends.
+    """
     for worker in workers:
         if not at_once():
             worker.signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The end of a rank is read once, and everybody who asks for it gets the same answer."""
+"""The exit status of a rank is read once, and every thread gets the same."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ import rank_functions as ranks
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_spawn import ProcessExitedException, nursery, start_processes
+from mp_spawn import ProcessExitedException, start_processes, zygote
 
 
 @pytest.fixture
 def hasty() -> Iterator[None]:
-    """Threads take turns as often as possible."""
+    """Switch threads as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -30,12 +30,12 @@ def hasty() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("code", [0, 7])
-def test_threads_that_poll_at_once_all_get_the_same_exit_code(start_method: str, code: int, hasty: None) -> None:
+def test_threads_that_poll_at_the_same_time_get_the_same_exit_code(start_method: str, code: int, hasty: None) -> None:
     for _ in range(5):
         context = start_processes(ranks.leave_hard, (code,), 2, join=False, start_method=start_method)
         assert context is not None
         process = context.processes[1]
-        # Not as wait() does: that may be what the launcher uses, too.
+        # By select and not by wait(), which the launcher may use, too.
         select.select([process.sentinel], [], [], 60)
         ready = threading.Barrier(8)
         codes: list[int | None] = []
@@ -59,10 +59,10 @@ def poll(process: BaseProcess, ready: threading.Barrier, codes: list[int | None]
     codes.append(code)
 
 
-def test_a_thread_that_comes_between_waiting_and_reading_invents_nothing(
+def test_two_threads_between_waiting_and_reading_get_the_same_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Both threads know that the rank has ended before one of them reads how."""
+    """Both threads know that the rank has ended before one of them reads the status."""
     context = start_processes(ranks.leave_hard, (7,), 2, join=False, start_method="spawn")
     assert context is not None
     both = threading.Barrier(2)
@@ -73,7 +73,7 @@ def test_a_thread_that_comes_between_waiting_and_reading_invents_nothing(
             both.wait(60)
         return ready  # type: ignore[return-value]
 
-    monkeypatch.setattr(nursery, "wait", wait_for_both)
+    monkeypatch.setattr(zygote, "wait", wait_for_both)
     process = context.processes[1]
     wait([process.sentinel], 60)
     codes: list[int | None] = []
@@ -94,7 +94,7 @@ def test_a_thread_that_comes_between_waiting_and_reading_invents_nothing(
         context.join(timeout=60)
 
 
-def test_what_a_rank_leaves_behind_does_not_hold_up_who_joins_its_process(start_method: str) -> None:
+def test_a_daemon_that_a_rank_leaves_behind_does_not_delay_join_of_its_process(start_method: str) -> None:
     context = start_processes(ranks.leave_a_daemon_behind, (), join=False, start_method=start_method, output="capture")
     assert context is not None
     context.processes[0].join()
@@ -127,8 +127,11 @@ REAPER = """
 
 
 @pytest.mark.parametrize(
-    ("function", "told"), [("leave_hard", "exit code unknown, which another call of wait() took"), ("nothing", "True")]
+    ("function", "printed"),
+    [("leave_hard", "exit code unknown, which another call of wait() took"), ("nothing", "True")],
 )
-def test_an_exit_code_that_the_program_has_taken_is_no_success(function: str, told: str, tmp_path: Path) -> None:
+def test_an_exit_code_read_by_the_program_itself_is_reported_as_unknown(
+    function: str, printed: str, tmp_path: Path
+) -> None:
     path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
-    assert told in succeeded(run_script(tmp_path, REAPER, function, PYTHONPATH=path))
+    assert printed in succeeded(run_script(tmp_path, REAPER, function, PYTHONPATH=path))

@@ -1,4 +1,4 @@
-"""A rank that dies tells what it was doing, and who killed it; so does one that is too slow."""
+"""A failure has the stacks of a rank that crashed or was too slow, and says whether the kernel killed it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 import rank_functions as ranks
 from support.scripts import run_script
 
-from mp_spawn import ProcessExitedException, ProcessRaisedException, oom, run, start_processes
+from mp_spawn import ProcessExitedException, ProcessRaisedException, diagnostics, run, start_processes
 
 CRASHES = """
     import faulthandler, os, signal, sys, time
@@ -31,7 +31,7 @@ CRASHES = """
         time.sleep(60)
 
     if __name__ == "__main__":
-        faulthandler.disable()  # what these tests are started with
+        faulthandler.disable()  # these tests are started with it
         name, how, method = sys.argv[1:]
         try:
             mp_spawn.start_processes(
@@ -53,7 +53,7 @@ def bare(tmp_path: Path, start_method: str, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def unflagged(folder: Path) -> str:
-    """The interpreter, less the option `-X faulthandler`, which ranks would be given, too."""
+    """Return an interpreter without the option `-X faulthandler`, which ranks would inherit."""
     import sys
 
     path = folder / "python"
@@ -63,7 +63,7 @@ def unflagged(folder: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["SIGSEGV", "SIGABRT", "SIGBUS", "SIGFPE", "SIGILL"])
-def test_a_crash_comes_with_the_python_stack(bare: Path, start_method: str, name: str) -> None:
+def test_a_crash_has_the_python_stack(bare: Path, start_method: str, name: str) -> None:
     done = run_script(bare, CRASHES, name, "on", start_method)
     number = getattr(signal, name)
     expected = f"process 1 terminated with signal {name} {-number} 1 True\nTrue\n"
@@ -72,7 +72,9 @@ def test_a_crash_comes_with_the_python_stack(bare: Path, start_method: str, name
 
 
 @pytest.mark.parametrize("how", ["off", "own"])
-def test_it_can_be_switched_off_and_a_program_keeps_its_own(bare: Path, start_method: str, how: str) -> None:
+def test_stacks_can_be_switched_off_and_a_program_keeps_its_own_faulthandler(
+    bare: Path, start_method: str, how: str
+) -> None:
     done = run_script(bare, CRASHES, "SIGSEGV", how, start_method)
     assert done.stdout.endswith(" 1 False\nFalse\n"), done.stderr
     assert how == "off" or "in in_here" in (bare / "own").read_text()
@@ -113,7 +115,7 @@ def test_a_folder_of_output_holds_the_tracebacks(start_method: str, tmp_path: Pa
     assert (tmp_path / "rank-0.err").read_text() == ""
 
 
-def test_the_end_of_the_others_is_logged(start_method: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_ending_the_other_ranks_is_logged(start_method: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "mp_spawn"), pytest.raises(ProcessRaisedException):
         context = start_processes(ranks.raise_odd, (1,), 2, join=False, start_method=start_method)
         assert context is not None
@@ -123,7 +125,7 @@ def test_the_end_of_the_others_is_logged(start_method: str, caplog: pytest.LogCa
 
 
 def fake(folder: Path, version: int, own: int, above: int) -> str:
-    """What /proc and the mounts of control groups look like."""
+    """Make files like those in /proc and in the mounts of control groups."""
     mount = folder / "cgroup"
     for name, kills in (("", above), ("job", own)):
         (mount / name).mkdir(parents=True, exist_ok=True)
@@ -142,26 +144,26 @@ def fake(folder: Path, version: int, own: int, above: int) -> str:
 @pytest.mark.parametrize("version", [1, 2])
 def test_the_kills_of_a_control_group_are_compared_at_every_level(tmp_path: Path, version: int) -> None:
     proc = fake(tmp_path, version, own=3, above=5)
-    before = oom.counters(proc)
+    before = diagnostics.oom_kills(proc)
     assert sorted(before.values()) == [3, 5]
-    assert oom.kills_since(before, proc) == ""
+    assert diagnostics.oom_kills_since(before, proc) == ""
     fake(tmp_path, version, own=3, above=6)
-    assert oom.kills_since(before, proc).startswith("perhaps by the out-of-memory killer: 1 killed in ")
+    assert diagnostics.oom_kills_since(before, proc).startswith("perhaps by the out-of-memory killer: 1 killed in ")
     fake(tmp_path, version, own=4, above=6)
-    said = oom.kills_since(before, proc)
+    said = diagnostics.oom_kills_since(before, proc)
     assert said == f"sent by the out-of-memory killer: 1 killed in {tmp_path}/cgroup/job, whose limit is 64 MiB"
 
 
-def test_a_group_that_is_its_own_root_in_a_container_is_found(tmp_path: Path) -> None:
+def test_the_group_of_a_container_is_found_at_its_mount_point(tmp_path: Path) -> None:
     proc = Path(fake(tmp_path, 1, own=3, above=5))
     (proc / "cgroup").write_text("4:memory:/docker/abc\n")
     line = (proc / "mountinfo").read_text().replace(" / ", " /docker/abc ")
     (proc / "mountinfo").write_text(line)
-    assert list(oom.counters(str(proc)).values()) == [5]
+    assert list(diagnostics.oom_kills(str(proc)).values()) == [5]
 
 
 def remove(group: Path) -> None:
-    """Once its last process has gone: helpers of multiprocessing leave a moment after the program."""
+    """Remove the group once its last process has ended: helpers of multiprocessing end shortly after the program."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -172,7 +174,7 @@ def remove(group: Path) -> None:
             time.sleep(0.05)
 
 
-def test_a_rank_killed_by_the_out_of_memory_killer_says_so(tmp_path: Path, start_method: str) -> None:
+def test_a_kill_by_the_out_of_memory_killer_is_in_the_reason(tmp_path: Path, start_method: str) -> None:
     group = Path(f"/sys/fs/cgroup/memory/mp-spawn-test-{os.getpid()}")
     try:
         group.mkdir()
@@ -202,7 +204,7 @@ def test_a_rank_killed_by_the_out_of_memory_killer_says_so(tmp_path: Path, start
         remove(group)
 
 
-def test_a_rank_that_somebody_killed_is_not_said_to_be_out_of_memory(start_method: str) -> None:
+def test_another_sigkill_is_not_reported_as_out_of_memory(start_method: str) -> None:
     with pytest.raises(ProcessExitedException) as caught:
         start_processes(ranks.kill_self, (1, signal.SIGKILL), 2, start_method=start_method)
     assert caught.value.failures[0].reason == "signal SIGKILL"

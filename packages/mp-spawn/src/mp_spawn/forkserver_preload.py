@@ -1,7 +1,7 @@
-"""Imported by the fork server as it starts: it outlives signals to its group; see Note [Signals and groups].
+"""Make the fork server survive signals to its group: it imports this as it starts; see Note [Signals and groups].
 
-Without this, SIGTERM to the group ends the server, which then tells of no rank how it ended. The processes that it
-forks get the mask that the server had: also those that somebody else starts with the same server.
+Without this, SIGTERM to the group ends the server, which then cannot tell how any rank ended. Processes that the
+server forks get the mask that it had before, including those of other users of the same server.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _in_server = any(word.startswith("from multiprocessing.forkserver import main") 
 
 def _restore() -> None:
     global _in_server
-    # Once: what a forked process blocks is its own, and goes to its children.
+    # Once: a mask that a forked process sets itself is inherited by its children.
     if _in_server:
         _in_server = False
         signal.pthread_sigmask(signal.SIG_SETMASK, _before)

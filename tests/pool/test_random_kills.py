@@ -1,4 +1,4 @@
-"""Workers killed at random moments: no hang, nothing lost without a name, nothing done twice or answered twice."""
+"""When workers are killed at random moments, no call hangs, each failed task is named, and no task runs twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TASK = 400  # bytes of a result, in most cases
 
 
 def note(folder: str, number: int, size: int, seconds: float) -> tuple[int, bytes]:
-    """Do something that would show if it were done twice: append a byte to the task's own file."""
+    """Append a byte to the task's own file, so that a second run would show."""
     fd = os.open(f"{folder}/{number}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(fd, b"x")
     os.close(fd)
@@ -32,7 +32,7 @@ def note(folder: str, number: int, size: int, seconds: float) -> tuple[int, byte
 
 
 class Killer(threading.Thread):
-    """Kills a worker at a time until *kills* have died."""
+    """Kills one worker after another, *kills* in all."""
 
     def __init__(self, pool: tasks.Either, kills: int, chance: random.Random) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Killer(threading.Thread):
 
     def run(self) -> None:
         while self.done < self.kills and not self.stop.is_set():
-            # Only workers that run: three that die one after the other before they begin are the end of a pool.
+            # Only workers that are ready: a pool ends when three die one after the other before they are.
             workers = [worker for worker in list(self.pool.pool._scheduler.dispatcher.workers) if worker.ready]
             if workers:
                 try:
@@ -55,7 +55,7 @@ class Killer(threading.Thread):
 
 @pytest.mark.parametrize("kind", tasks.KINDS)
 @pytest.mark.timeout(3600 if SOAK else 300)
-def test_each_task_is_answered_once_and_done_at_most_once(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+def test_each_task_has_one_outcome_and_runs_at_most_once(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
     chance = random.Random(seed)
@@ -101,7 +101,7 @@ def test_each_task_is_answered_once_and_done_at_most_once(kind: str, ctx: BaseCo
 
 
 @pytest.mark.timeout(300)
-def test_a_map_fails_by_the_chunk_and_the_others_are_done(ctx: BaseContext, tmp_path: Path) -> None:
+def test_only_the_chunk_of_a_map_fails_whose_worker_died(ctx: BaseContext, tmp_path: Path) -> None:
     with ctx.Pool(2) as pool:
         results = pool.imap(tasks.end_on_seven, range(100), chunksize=5)
         got, lost = [], []

@@ -1,10 +1,10 @@
-"""The lifeline: when the process that started the ranks is gone, however it went, the kernel kills them.
+"""The death pipe: the kernel kills the ranks when the process that started them ends, however it ends.
 
-Note [The lifeline]
--------------------
+Note [The death pipe]
+---------------------
 Linux's parent-death signal (PR_SET_PDEATHSIG) comes when the parent *thread* ends, so ranks started from a
-helper thread would die with that thread while their program lives on. What ends with the process, and with
-nothing less, is its table of open files. So a job has a pipe into which nobody ever writes:
+helper thread would die with that thread while their program lives on. The table of open files ends with the
+process, and not before. So a job has a pipe that is never written to:
 
       the starting process                      each rank
       +--------------------+                  +--------------------------------------+
@@ -14,14 +14,14 @@ nothing less, is its table of open files. So a job has a pipe into which nobody 
                 |  exit, SIGKILL, exec: the kernel closes it
                 +----------> hang-up at each read end ----------> SIGKILL to its owner
 
-There is no thread in the rank that would have to get hold of the interpreter first, so a rank deep in C code
-goes, too. The owner of a descriptor belongs to the open file, which forked processes share; each rank
-therefore opens the read end anew. No race: a rank that finds the pipe hung up after it has armed ends itself.
-A rank that has started ranks of its own holds the write end of *their* lifeline, so that a whole tree falls
-from the root within a millisecond.
+No thread in the rank has to get hold of the interpreter first, so a rank deep in C code is killed, too.
+The owner of a descriptor belongs to the open file, which forked processes share; each rank therefore opens
+the read end anew. There is no race: after arming its end, a rank checks for a hang-up and kills itself if it
+finds one. A rank that has started ranks of its own holds the write end of *their* death pipe, so that
+every descendant ends within a millisecond of the first process.
 
-Whoever else held a write end would keep the ranks alive: pipes are close-on-exec, and every fork closes our
-write ends in the child.
+Any other holder of a write end would keep the ranks alive: pipes are close-on-exec, and after every fork the
+child closes its copies of our write ends.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ import signal
 import threading
 import weakref
 
-__all__ = ["Lifeline", "hold"]
+__all__ = ["DeathPipe", "arm"]
 
-_open: weakref.WeakSet[Lifeline] = weakref.WeakSet()
+_open: weakref.WeakSet[DeathPipe] = weakref.WeakSet()
 _hooked = False
 
 
-class Lifeline:
+class DeathPipe:
     """
-    The pipe of one job, at the side of the process that starts the ranks.
+    The death pipe of one job, in the process that starts the ranks.
 
-    >>> line = Lifeline()
-    >>> line.fd > 2
+    >>> pipe = DeathPipe()
+    >>> pipe.fd > 2
     True
-    >>> line.close()
+    >>> pipe.close()
     """
 
     def __init__(self) -> None:
@@ -59,11 +59,11 @@ class Lifeline:
 
     @property
     def fd(self) -> int:
-        """The read end, which is for the ranks."""
+        """The read end, which the ranks inherit."""
         return self._ends[0]
 
     def close(self) -> None:
-        """Let go: whoever still holds on to the read end is killed. Closing twice is fine."""
+        """Close both ends, which kills every rank that has armed the read end. Idempotent."""
         ends, self._ends = self._ends, (-1, -1)
         for fd in ends:
             if fd >= 0:
@@ -74,16 +74,16 @@ class Lifeline:
 
 
 def _close_write_ends() -> None:
-    for line in _open:
-        read, write = line._ends
+    for pipe in _open:
+        read, write = pipe._ends
         if write >= 0:
             os.close(write)
-            line._ends = (read, -1)
+            pipe._ends = (read, -1)
 
 
-def hold(fd: int) -> None:
+def arm(fd: int) -> None:
     """
-    In a rank: be killed when the other end of *fd* is gone, or at once when it has gone already.
+    Have the kernel kill this process when the other end of *fd* is closed; at once if it is closed already.
     """
     try:
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
@@ -91,8 +91,8 @@ def hold(fd: int) -> None:
         fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
     except (OSError, AttributeError):
-        # No /proc, or not Linux: a thread does its best.
-        threading.Thread(target=_watch, args=(fd,), name="mp-spawn lifeline", daemon=True).start()
+        # Without /proc, or on another system than Linux, a thread watches the pipe.
+        threading.Thread(target=_watch, args=(fd,), name="mp-spawn death pipe", daemon=True).start()
         return
     if _hung_up(own, timeout=0):
         os.kill(os.getpid(), signal.SIGKILL)

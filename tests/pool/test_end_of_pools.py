@@ -1,4 +1,4 @@
-"""How pools end: in order, early, by ctrl-C, by the garbage collector, with the program; nothing is left."""
+"""Pools end in order, early, by Ctrl-C, by the garbage collector and with the program, and leave nothing behind."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_pool_that_is_left_early_ends_its_workers_and_its_results_fail(ctx: BaseContext) -> None:
+def test_leaving_a_pool_early_ends_its_workers_and_fails_its_results(ctx: BaseContext) -> None:
     with ctx.Pool(2) as pool:
         pids = [process.pid for process in pool._pool]
         results = [pool.apply_async(time.sleep, (3600,)) for _ in range(5)]
@@ -47,7 +47,7 @@ def test_a_pool_that_is_left_early_ends_its_workers_and_its_results_fail(ctx: Ba
         stream.next(tasks.PATIENCE)
 
 
-def test_a_pool_that_is_left_early_gives_arrays_back(ctx: BaseContext, tmp_path: Path) -> None:
+def test_leaving_a_pool_early_frees_arrays(ctx: BaseContext, tmp_path: Path) -> None:
     def in_use() -> int:
         gc.collect()
         stats = mp.memory_stats()
@@ -57,7 +57,8 @@ def test_a_pool_that_is_left_early_gives_arrays_back(ctx: BaseContext, tmp_path:
     arrays = [np.ones(100_000) for _ in range(20)]
     with ctx.Pool(2) as pool:
         path = str(tmp_path / "never")
-        # Both workers are busy before any array is sent: what a killed one has just taken out goes with the tree.
+        # Both workers are busy before any array is sent: memory that a killed worker has just received stays in use
+        # until the session ends.
         begun = [tmp_path / "first", tmp_path / "second"]
         waiting = [pool.apply_async(tasks.touch_and_wait, (str(flag), path)) for flag in begun]
         assert until(lambda: all(flag.exists() for flag in begun), tasks.PATIENCE)
@@ -67,7 +68,7 @@ def test_a_pool_that_is_left_early_gives_arrays_back(ctx: BaseContext, tmp_path:
     assert until(lambda: in_use() <= before, tasks.PATIENCE), mp.memory_stats()
 
 
-def test_results_that_were_consumed_are_freed(ctx: BaseContext) -> None:
+def test_consumed_results_are_freed(ctx: BaseContext) -> None:
     with ctx.Pool(2) as pool:
         largest = 0
         for array in pool.imap(np.ones, [200_000] * 40, buffersize=4):
@@ -78,7 +79,7 @@ def test_results_that_were_consumed_are_freed(ctx: BaseContext) -> None:
 
 
 @both
-def test_close_finishes_everything_that_was_submitted(kind: str, ctx: BaseContext) -> None:
+def test_close_finishes_all_submitted_tasks(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx) as pool:
         waits = [pool.submit(tasks.square, n) for n in range(300)]
         pool.close()
@@ -87,7 +88,7 @@ def test_close_finishes_everything_that_was_submitted(kind: str, ctx: BaseContex
             pool.submit(tasks.square, 1)
 
 
-def test_close_replaces_workers_while_tasks_are_left(ctx: BaseContext) -> None:
+def test_close_replaces_dead_workers_while_tasks_are_left(ctx: BaseContext) -> None:
     pool = ctx.Pool(1)
     results = [pool.apply_async(tasks.end_on, (n, 3, 6)) for n in range(10)]
     pool.close()
@@ -96,7 +97,7 @@ def test_close_replaces_workers_while_tasks_are_left(ctx: BaseContext) -> None:
     assert lost == [3, 6]
 
 
-def test_an_empty_iterable_does_not_keep_a_pool_from_ending(ctx: BaseContext) -> None:
+def test_a_pool_ends_after_an_empty_iterable(ctx: BaseContext) -> None:
     pool = ctx.Pool(1)
     assert list(pool.imap(tasks.square, [])) == list(pool.imap_unordered(tasks.square, iter(()))) == []
     assert pool.map(tasks.square, []) == []
@@ -105,7 +106,7 @@ def test_an_empty_iterable_does_not_keep_a_pool_from_ending(ctx: BaseContext) ->
 
 
 @both
-def test_a_pool_that_is_dropped_leaves_nothing(kind: str, ctx: BaseContext) -> None:
+def test_a_dropped_pool_leaves_nothing_behind(kind: str, ctx: BaseContext) -> None:
     pool = tasks.Either(kind, ctx, 2)
     assert pool.submit(tasks.square, 3)() == 9
     pids = pool.pids()
@@ -117,20 +118,20 @@ def test_a_pool_that_is_dropped_leaves_nothing(kind: str, ctx: BaseContext) -> N
     assert not any(map(alive, pids))
 
 
-def test_an_executor_that_was_never_used_leaves_nothing(ctx: BaseContext) -> None:
+def test_an_unused_executor_leaves_nothing_behind(ctx: BaseContext) -> None:
     mp.ProcessPoolExecutor(2, ctx)
     with mp.ProcessPoolExecutor(2, ctx):
         pass
 
 
-def test_a_stopped_worker_does_not_keep_a_pool_from_ending(ctx: BaseContext) -> None:
+def test_a_pool_with_a_stopped_worker_ends(ctx: BaseContext) -> None:
     with ctx.Pool(2) as pool:
         pool.map(tasks.square, range(10))
         os.kill(pool._pool[0].pid, signal.SIGSTOP)
 
 
 @both
-def test_what_is_cancelled_or_ended_by_force_says_so(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+def test_cancelled_and_terminated_tasks_fail(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
     if kind == "pool":
         pool = ctx.Pool(1)
         result = pool.apply_async(time.sleep, (3600,))
@@ -155,7 +156,7 @@ def test_what_is_cancelled_or_ended_by_force_says_so(kind: str, ctx: BaseContext
             executor.submit(tasks.square, 1)
 
 
-def test_shutdown_cancels_what_has_not_begun(ctx: BaseContext, tmp_path: Path) -> None:
+def test_shutdown_cancels_tasks_that_have_not_begun(ctx: BaseContext, tmp_path: Path) -> None:
     executor = mp.ProcessPoolExecutor(1, ctx)
     begun, end = str(tmp_path / "begun"), str(tmp_path / "end")
     running = executor.submit(tasks.touch_and_wait, begun, end)
@@ -204,7 +205,7 @@ def program(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("to_all", [True, False])
-def test_ctrl_c_ends_a_program_in_order(start_method: str, tmp_path: Path, to_all: bool) -> None:
+def test_ctrl_c_ends_a_program_with_one_traceback(start_method: str, tmp_path: Path, to_all: bool) -> None:
     flag = tmp_path / "flag"
     process = subprocess.Popen(
         [sys.executable, str(program(tmp_path)), "pool", start_method, str(flag)],
@@ -213,14 +214,14 @@ def test_ctrl_c_ends_a_program_in_order(start_method: str, tmp_path: Path, to_al
         text=True,
         start_new_session=True,
         env=os.environ | {"MPSHM_RUNTIME_DIR": str(tmp_path)},
-        # A shell without job control starts what it starts with SIGINT ignored.
+        # A shell without job control starts background programs with SIGINT ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
     try:
         assert process.stdout is not None
         pids = [int(pid) for pid in process.stdout.readline().split()]
         assert until(lambda: all(flag.with_name(f"flag{n}").exists() for n in (1, 2)), tasks.PATIENCE)
-        # A terminal sends it to all processes, `kill -INT` to one.
+        # A terminal sends SIGINT to all processes, `kill -INT` to one.
         (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=tasks.PATIENCE)
     finally:
@@ -233,12 +234,14 @@ def test_ctrl_c_ends_a_program_in_order(start_method: str, tmp_path: Path, to_al
     assert until(lambda: not any(map(alive, pids)), tasks.PATIENCE)
 
 
-def test_a_program_that_forgets_its_pool_ends(start_method: str, tmp_path: Path) -> None:
+def test_a_program_that_does_not_close_its_pool_ends(start_method: str, tmp_path: Path) -> None:
     done = run_script(tmp_path, PROGRAM, "unclosed", start_method, "-")
     assert done.returncode == 0 and done.stdout == "end of the program\n", done.stderr
 
 
-def test_a_program_that_forgets_its_executor_finishes_what_was_submitted(start_method: str, tmp_path: Path) -> None:
+def test_a_program_that_does_not_shut_its_executor_down_finishes_the_submitted_tasks(
+    start_method: str, tmp_path: Path
+) -> None:
     assert succeeded(run_script(tmp_path, PROGRAM, "executor", start_method, "-")) == "printed by a worker\n"
 
 
@@ -253,14 +256,14 @@ def test_workers_end_when_their_parent_is_killed(start_method: str, tmp_path: Pa
         print(*[process.pid for pool in (first, second) for process in pool._pool], flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     """
-    # Of a program that was killed, the folder of its session stays until the next one of this user starts.
+    # The session folder of a killed program stays until the next session of this user starts.
     done = run_script(tmp_path, text, start_method, MPSHM_RUNTIME_DIR=str(tmp_path))
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 4
     assert until(lambda: not any(map(alive, pids)), tasks.PATIENCE)
 
 
-def test_a_forked_child_is_told_to_make_a_pool_of_its_own() -> None:
+def test_a_forked_child_gets_an_error_from_its_parents_pool() -> None:
     with mp.Pool(1) as pool:
         code = os.fork()
         if code == 0:

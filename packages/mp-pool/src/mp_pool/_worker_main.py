@@ -1,4 +1,4 @@
-"""A worker process: it reads tasks one at a time, and sends each result before it begins the next task."""
+"""Inside a worker process: read tasks one at a time, and send each result before beginning the next task."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ NAP = 50e-6  # seconds
 
 
 class Settings(NamedTuple):
-    """What a worker is told when it starts."""
+    """The settings that a worker is given when it starts."""
 
     initializer: Callable[..., object] | None = None
     initargs: tuple[Any, ...] = ()
     max_tasks: int | None = None
     max_memory: int | None = None
-    #: As concurrent.futures does it: SystemExit and the like are results, errors of the initializer are logged.
+    #: As in concurrent.futures, SystemExit and the like are results, and errors of the initializer are logged.
     executor: bool = False
 
 
 def _ignored(number: int, frame: object) -> None:
-    """Ctrl-C goes to every process of a terminal. The parent ends the workers, if that is what it does then."""
+    """Ignore Ctrl-C, which the terminal sends to every process: the parent decides whether to end the workers."""
 
 
 def work(tasks: Connection, results: Connection, settings: Settings) -> None:
     """
     Run tasks until the parent asks for the end or has ended itself.
     """
-    # A handler, not SIG_IGN, which programs that a task starts would inherit.
+    # A handler instead of SIG_IGN, which programs started by a task would inherit.
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
         signal.signal(signal.SIGINT, _ignored)
         signal.set_wakeup_fd(-1)  # a forked worker must not wake the parent's event loop
@@ -58,7 +58,7 @@ def work(tasks: Connection, results: Connection, settings: Settings) -> None:
     except BrokenPipeError:
         util.debug("worker: the pool's process has ended")
     finally:
-        # However long this process takes to end, the parent knows that it takes no more tasks.
+        # Tells the parent that this process takes no more tasks, even if it takes long to end.
         results.close()
         tasks.close()
 
@@ -112,23 +112,23 @@ def _loop(source: int, out: int, settings: Settings) -> None:
                 kind, data = dump_result(value)
             except Exception as error:
                 kind, data = _wire.FAILED, _wire.dump_error(error if settings.executor else _unsent(error, value))
-        # What a task leaves behind must not live until the next one comes.
+        # These objects must not live until the next task comes.
         function = args = kwds = value = payload = None
         _send(out, number, kind, data)
         del data
         done += 1
         if done == max_tasks or (max_memory is not None and private_bytes() > max_memory):
-            # Whatever the parent has sent in the meantime lies in the socket, and it takes it back.
+            # The parent takes back the tasks that it has sent meanwhile: they are in the socket.
             util.debug("worker: ends after %d tasks", done)
             return
 
 
 def _read(source: int, buffer: bytearray, run: int) -> int:
     """
-    Read a packet; 0 at the end, -1 when there was none and the caller is to ask again.
+    Read a packet and return its size; 0 at the end, -1 if the caller is to call again.
     """
     if run >= RUN:
-        # Tasks come one upon the other, and this process is quicker than the parent sends. If it slept in a read, each
+        # Tasks follow each other closely, and this process is faster than the parent sends. If it slept in a read, each
         # send would have to wake it.
         try:
             return os.readv(source, [buffer])
@@ -139,7 +139,7 @@ def _read(source: int, buffer: bytearray, run: int) -> int:
         try:
             return os.readv(source, [buffer])
         except BlockingIOError:
-            waiting = select.poll()  # which knows descriptors from 1024 on, unlike select
+            waiting = select.poll()  # unlike select, it takes descriptors from 1024 on
             waiting.register(source, select.POLLIN)
             waiting.poll()
 
@@ -153,7 +153,7 @@ def _unsent(error: Exception, value: Any) -> MaybeEncodingError:
 
 def _rest(source: int, begun: memoryview, length: int) -> bytearray:
     """
-    A task that is longer than a packet comes in several, with nothing in between.
+    Read the rest of a task that is longer than a packet: it comes in several, with nothing in between.
     """
     whole = bytearray(length)
     view = memoryview(whole)

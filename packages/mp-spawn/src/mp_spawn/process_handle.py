@@ -1,0 +1,202 @@
+"""A process by its descriptor instead of its number, and its exit status, which is read once.
+
+A signal by descriptor (pidfd) never reaches another process with the same pid.
+
+Note [One reader]
+-----------------
+The exit status of a process can be read once. `multiprocessing` polls every child from any thread that calls
+`active_children()` or starts another process, without a lock, and a thread that comes second finds nothing: it
+concludes that the fork server is dead (exit code 255), or that the process is running. So waiting and reading
+are two steps:
+
+    wait     without a lock, for an event that stays: a pipe at its end, a child that waitid() leaves in place
+    read     under the lock, without blocking; the status is kept for every later caller
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import select
+import signal
+import threading
+from multiprocessing import forkserver
+from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+__all__ = ["LockedPopen", "PidFd", "has_pidfds", "readable"]
+
+
+@functools.cache
+def has_pidfds() -> bool:
+    """
+    Tell whether this system has pidfds: Linux has since 5.3, unless a sandbox forbids them.
+    """
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
+def readable(fd: int, timeout: float | None) -> bool:
+    """
+    Wait up to *timeout* seconds, for ever if None, until *fd* is readable. Any number: select stops at 1024.
+
+    >>> read, write = os.pipe()
+    >>> readable(read, 0), os.write(write, b"x"), readable(read, 0)
+    (False, 1, True)
+    >>> os.close(read), os.close(write)
+    (None, None)
+    """
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+
+class PidFd:
+    """
+    Owns *fd*, as from `os.pidfd_open`; -1 stands for a process that has ended.
+
+    >>> own = PidFd(os.pidfd_open(os.getpid()))
+    >>> own.send(0)
+    True
+    >>> own.close()
+    >>> own.send(0)
+    False
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        # Otherwise one thread could send to a number that another has just closed.
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of(cls, process: BaseProcess) -> PidFd:
+        """Open the descriptor of a child of this process."""
+        if process.pid is None:
+            return cls(-1)
+        if not has_pidfds():
+            return _Pid(process)
+        try:
+            fd = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            return cls(-1)
+        found = cls(fd)
+        if process.exitcode is not None:
+            # It ended before the descriptor was opened, so that the pid may be another process's by now.
+            found.close()
+        return found
+
+    def send(self, signum: int) -> bool:
+        """Send a signal; return False if the process has ended."""
+        with self._lock:
+            if self._fd < 0:
+                return False
+            try:
+                signal.pidfd_send_signal(self._fd, signum)
+            except ProcessLookupError:
+                return False
+            return True
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, which becomes readable when the process ends; -1 if it is closed."""
+        return self._fd
+
+    def ended(self) -> bool:
+        """Tell whether the process has ended, as far as is known."""
+        with self._lock:
+            return self._fd < 0 or readable(self._fd, 0)
+
+    def close(self) -> None:
+        """Close the descriptor. Idempotent."""
+        with self._lock:
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Pid(PidFd):
+    """Stands in for a descriptor on systems without them."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        super().__init__(-1)
+        self._process = process
+
+    def send(self, signum: int) -> bool:
+        if self._process.pid is None or not self._process.is_alive():
+            return False
+        os.kill(self._process.pid, signum)
+        return True
+
+
+class LockedPopen:
+    """
+    Stands in for *popen*, the `Popen` of a `multiprocessing` process, whose exit status several threads may want.
+
+    >>> import multiprocessing
+    >>> child = multiprocessing.get_context("fork").Process(target=int)
+    >>> child.start()
+    >>> child._popen = LockedPopen(child._popen)
+    >>> child.join()
+    >>> child.exitcode
+    0
+    """
+
+    def __init__(self, popen: Any, pidfd: PidFd | None = None) -> None:
+        #: Whether the fork server was killed before it could send the exit status; the exit code is then 255.
+        self.lost = False
+        self._popen = popen
+        self._pidfd = pidfd or PidFd(-1)
+        self._lock = threading.Lock()
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # looked up before __init__ has run
+            raise AttributeError(name)
+        return getattr(self._popen, name)
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        """Return the exit code; None while the process runs, unless *flag* is 0, which waits."""
+        return self._read() if flag == os.WNOHANG else self.wait()
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the exit code; return None if the process still runs after *timeout* seconds."""
+        code = self._read()
+        if code is not None:
+            return code
+        forked = self._popen.method != "forkserver"
+        # A process that a forked one has left behind may hold its pipe open: only a timeout needs the pipe.
+        if not (forked and timeout is None) and not wait([self._popen.sentinel], timeout):
+            return None
+        if forked:
+            try:
+                os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
+            except ChildProcessError:
+                pass  # another thread has read it; or code outside multiprocessing has, and then it is lost
+        elif self._read() is None and self._pidfd.fd >= 0:
+            readable(self._pidfd.fd, timeout)
+        return self._read()
+
+    def _read(self) -> int | None:
+        with self._lock:
+            if self._popen.returncode is None and self._popen.method == "forkserver":
+                self._popen.returncode = self._from_server()
+                return self._popen.returncode  # type: ignore[no-any-return]
+            code: int | None = self._popen.poll()
+            return code
+
+    def _from_server(self) -> int | None:
+        """
+        Read the exit code that the fork server has sent. If the server was killed, the process may still run.
+        """
+        if not self.lost and wait([self._popen.sentinel], 0):
+            try:
+                return forkserver.read_signed(self._popen.sentinel)  # type: ignore[no-any-return]
+            except (OSError, EOFError):
+                self.lost = True
+        return 255 if self.lost and self._pidfd.ended() else None

@@ -1,0 +1,44 @@
+"""`RankSpec`: everything that one rank is given, under every start method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mp_spawn.payload import InheritedFd, Payload
+
+__all__ = ["RankSpec"]
+
+
+class RankSpec(NamedTuple):
+    """
+    The description of one rank: plain data, and the descriptors that it inherits.
+
+    (It is no dataclass: importing `dataclasses` takes as long as starting Python, in every rank.)
+    """
+
+    rank: int
+    payload: Payload
+    #: The pipe for the report, and the read end of the death pipe.
+    report: InheritedFd
+    death_pipe: InheritedFd
+    #: Where standard output and standard error go; None leaves them.
+    output: tuple[InheritedFd, InheritedFd] | None = None
+    #: The file for the Python stacks of a crash; None for no stacks.
+    stacks: InheritedFd | None = None
+    #: The pipe into which the zygote writes how the rank ended; None without a zygote.
+    status: InheritedFd | None = None
+    env: Mapping[str, str] = {}
+    cpus: frozenset[int] | None = None
+    #: Whether the rank gets a process group of its own.
+    own_group: bool = False
+    wants_result: bool = False
+    #: The program's signal mask, which the rank restores once it can deal with signals. None leaves the mask.
+    mask: frozenset[int] | None = None
+
+    @property
+    def fds(self) -> set[int]:
+        """The descriptors that the rank inherits."""
+        optional = (*(self.output or ()), self.stacks, self.status)
+        each = (self.report, self.death_pipe, *filter(None, optional), *self.payload.fds)
+        return {inherited.fd for inherited in each}

@@ -1,0 +1,110 @@
+"""The command's output for people: progress on a terminal while ranks run, and a table of the ranks at a failure.
+
+rich draws both if it is installed. Without it, there is no progress, and the table is a line per rank. The ranks' own
+lines are written by the same console, above the progress line, so that neither cuts the other.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+__all__ = ["Row", "progress", "show_table"]
+
+
+class Row(NamedTuple):
+    """A rank in the table."""
+
+    rank: int
+    pid: int
+    ended: str
+    seconds: float
+    failed: bool
+
+
+def show_table(rows: list[Row]) -> None:
+    """
+    Write *rows* to standard error, in colour if that is a terminal.
+    """
+    if importlib.util.find_spec("rich") is None:
+        for row in rows:
+            print(f"rank {row.rank}  pid {row.pid}  {row.seconds:.2f} s  {row.ended}", file=sys.stderr)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table("rank", "pid", "seconds", "ended", box=box.SIMPLE)
+    for row in rows:
+        # As Text, because rich would read brackets in a reason as markup.
+        style = "bold red" if row.failed else ""
+        table.add_row(str(row.rank), str(row.pid), f"{row.seconds:.2f}", Text(row.ended), style=style)
+    Console(stderr=True).print(table)
+
+
+@contextmanager
+def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
+    """
+    Show how many of *total* ranks have *ended*, if standard error is a terminal, until the block ends.
+    """
+    if not sys.stderr.isatty() or importlib.util.find_spec("rich") is None:
+        yield
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    class Ranks(Progress):
+        def get_renderables(self) -> Iterator[RenderableType]:
+            # Called for each redraw, so that no rank has to notify it.
+            for task in self.tasks:
+                task.completed = ended()
+            yield from super().get_renderables()
+
+    # This stream object, because sys.stderr is replaced below.
+    console = Console(file=sys.stderr)
+    columns = (TextColumn("ranks ended"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Ranks(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    bar.add_task("", total=total)
+    before = sys.stdout, sys.stderr
+    bar.start()
+    try:
+        # A stream that is no terminal needs no redirection.
+        for name, stream in zip(("stdout", "stderr"), before, strict=True):
+            if stream.isatty():
+                setattr(sys, name, _Above(console))
+        yield
+    finally:
+        sys.stdout, sys.stderr = before
+        with suppress(OSError):  # the terminal has gone
+            bar.stop()
+
+
+class _Above(io.TextIOBase):
+    """A stream whose lines appear above the progress line of the console."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._rest = ""
+
+    def write(self, text: str) -> int:
+        from rich.text import Text
+
+        lines, end, self._rest = (self._rest + text).rpartition("\n")
+        if end:
+            self._console.print(Text.from_ansi(lines), soft_wrap=True)
+        return len(text)
+
+    def isatty(self) -> bool:
+        return True
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._console.encoding
