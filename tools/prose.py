@@ -1,4 +1,4 @@
-"""Check the English of documents, docstrings and comments: `python -m tools.prose [--everything | PATH ...]`.
+"""Check the English of documents, docstrings and comments: `python -m tools.prose [PATH ...]`.
 
 It reports sentences whose subject is a clause ("What is small is copied") instead of a noun, and the words of
 `retired_words.toml`. vale would do both, but its package downloads a program from GitHub when it first runs; proselint
@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tokenize
 import tomllib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -27,15 +26,6 @@ C = {".c", ".h"}
 OTHER = {".py", ".pyi", ".toml", ".yml", ".yaml", ".svg", ""}
 # Files with examples of both.
 OURS = ["tools/prose.py", "tools/retired_words.toml", "tests/packaging/test_prose.py"]
-# Paths that still have complaints, with everything below them.
-NOT_YET = """
-benchmarks/cuda.py docs/cuda.md libshm
-packages/mp-all/src packages/mp-core/hatch_build.py packages/mp-core/native packages/mp-core/src packages/mp-cuda/src
-packages/mp-pool/src packages/mp-reductions/pyproject.toml packages/mp-reductions/src packages/mp-spawn/src
-tests/beside_torch tests/conftest.py tests/containers tests/contract tests/core tests/crash tests/cuda tests/pool
-tests/reductions tests/spawn tests/support tests/test_leak_check.py tests/typing
-""".split()  # noqa: SIM905
-
 # A sentence begins a text, a table cell or a list item, or follows the end of another sentence.
 CLAUSE = re.compile(
     r"(?:\A|\n\s*\n|[.!?][\"'”)*]*\s|^\s*(?:[-*>|#]+|\d+\.)\s|\|\s)\s*(?:\*\*|[\"“*_])?"
@@ -153,33 +143,27 @@ def check(path: str, text: str) -> list[Found]:
     return sorted(found, key=lambda each: each.line)
 
 
-def files(everything: bool, only: list[str]) -> list[str]:
+def files(only: list[str]) -> list[str]:
     """Return the tracked files to read, relative to the repository."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *only]
     listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
-    left_out = OURS if everything or only else [*OURS, *NOT_YET]
     return [
         name
         for name in sorted(set(listed))
         if Path(name).suffix in PROSE | C | OTHER
         and "/corpus/" not in name
         and (ROOT / name).is_file()
-        and not any(name == each or name.startswith(f"{each}/") for each in left_out)
+        and name not in OURS
     ]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.prose", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("paths", nargs="*", help="read these; by default every tracked file but NOT_YET")
-    parser.add_argument("--everything", action="store_true", help="read NOT_YET too, and count by folder")
+    parser.add_argument("paths", nargs="*", help="read these; by default every tracked file")
     options = parser.parse_args()
-    names = files(options.everything, options.paths)
+    names = files(options.paths)
     found = [each for name in names for each in check(name, (ROOT / name).read_text())]
-    if options.everything:
-        for folder, count in sorted(Counter("/".join(each.path.split("/")[:2]) for each in found).items()):
-            print(f"{count:5} {folder}")
-    else:
-        print(*found, sep="\n", end="\n" if found else "")
+    print(*found, sep="\n", end="\n" if found else "")
     return 1 if found else 0
 
 

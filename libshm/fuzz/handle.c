@@ -1,4 +1,4 @@
-/* Fuzz target: the parser of handles. Whatever the bytes, a receive fails or returns one of our
+/* Fuzz target: the parser of handles. A receive of any bytes fails or returns one of our
  * blocks.
  *
  * An input is a sequence of handles: each is a valid one that was distorted, with or without a

@@ -1,5 +1,5 @@
-/* Fuzz target: the manager. Whatever comes over its socket, and whatever is written into segments
- * that were registered with it, it lives, and an honest client beside it notices nothing.
+/* Fuzz target: the manager. It survives any bytes that come over its socket or are written into
+ * segments that were registered with it, and an honest client beside it notices nothing.
  *
  * An input is a sequence of steps: connect, close, send a valid frame that was distorted, of any
  * length, with any descriptors, send bytes, read answers, write into registered memory. The

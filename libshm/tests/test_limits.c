@@ -335,8 +335,8 @@ static void another_version_is_refused_and_named(int strategy)
     mpshm__session_remove(id);
 }
 
-/* The lock alone makes a slot its process's own. Whatever the manager knew of it, or did not
- * live to learn, the slot stays. */
+/* The lock alone makes a slot its process's own. It keeps the slot no matter what
+ * the manager knew of it, or did not live to learn. */
 static void managers_killed_at_any_time_cost_no_process_its_slot(int strategy)
 {
     enum { CLIENTS = 4, ROUNDS = 60 };

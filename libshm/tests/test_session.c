@@ -132,7 +132,7 @@ static void a_killed_manager_is_replaced(int strategy)
     mpshm_block_release(&a);
 }
 
-static void a_stranger_who_gets_a_handle_joins_the_tree(int strategy)
+static void a_foreign_process_that_gets_a_handle_attaches_to_the_session(int strategy)
 {
     int there[2], back[2];
     unsigned char handle[MPSHM_HANDLE_SIZE];
@@ -182,7 +182,7 @@ static void run(void (*test)(int))
 int main(void)
 {
     set_up();
-    run(a_stranger_who_gets_a_handle_joins_the_tree);
+    run(a_foreign_process_that_gets_a_handle_attaches_to_the_session);
     run(a_forked_child_and_its_parent_see_one_memory);
     run(a_block_that_the_parent_frees_stays_valid_in_the_child);
     run(a_message_outlives_a_killed_sender);

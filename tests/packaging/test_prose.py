@@ -76,7 +76,3 @@ def test_a_retired_word_in_a_path_is_reported() -> None:
     assert [each.message for each in prose.check("src/janitor.toml", "")] == [
         "the path: 'janitor' is retired: finalizer queue"
     ]
-
-
-def test_paths_that_are_left_out_exist() -> None:
-    assert [path for path in prose.NOT_YET if not (prose.ROOT / path).exists()] == []

@@ -61,7 +61,7 @@ def test_the_handler_is_numpys_own_until_the_allocator_is_used(tmp_path: Path) -
         own = _native.get_handler()
 
         import mp_all as mp
-        from mp_reductions import born
+        from mp_reductions import allocator_scope
 
         assert _native.get_handler() is own and not allocator_scope.ever
         mp.uninstall_shared_allocator()

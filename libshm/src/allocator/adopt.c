@@ -1,6 +1,6 @@
 /* Rebuild the owner's private state in a segment whose owner is dead.
  *
- * Note [What an adopter believes]
+ * Note [Adopting a segment]
  *
  *   The table tells which blocks are free. Only the dead owner's private memory told in which of
  *   its lists a free block was. A block that is not live may be in one of these places:

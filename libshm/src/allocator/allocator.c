@@ -63,7 +63,7 @@ void mpshm__list_block(struct mpshm__segment *segment, uint32_t i)
     *list = i + 1;
 }
 
-/* Walk the list twice: see adopt.c, Note [What an adopter believes]. The number of steps is
+/* Walk the list twice: see adopt.c, Note [Adopting a segment]. The number of steps is
  * limited, because other processes can write to the links. */
 void mpshm__drain_remote_free(struct mpshm__segment *segment)
 {

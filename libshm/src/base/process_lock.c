@@ -1,6 +1,6 @@
 /* The lock of this process. It is held for a moment, and finalizers never wait for it.
  *
- * Note [Who may wait for the lock]
+ * Note [Waiting for the process lock]
  *   A thread that asks the manager something holds the lock meanwhile, and that may take seconds
  *   when the manager is stopped. An allocation or a receive with MPSHM_NOWAIT fails instead of
  *   waiting. A release cannot fail, so when the lock is taken it is appended to a list, and each

@@ -1,7 +1,7 @@
 /* The control file of a session, byte by byte: a slot for each process and an entry for each
  * segment.
  *
- * Note [Who may write what]
+ * Note [Writers of shared memory]
  *
  *   session: all processes that share through one manager
  *   +-----------------------------------------------------------------------------+
@@ -32,7 +32,7 @@ enum {
     MPSHM__LAYOUT = 2, /* the version of both layouts */
 };
 
-/* Note [Who is alive]
+/* Note [Liveness]
  *
  *      process                                 kernel                       control file
  *     +---------------------------+      +------------------+

@@ -1,6 +1,6 @@
 /* The limit of the cache, which the manager adapts to the free memory.
  *
- * Note [When the manager looks]
+ * Note [When the manager polls]
  *   Cached memory counts in the control group of the process that touched it first, and a group
  *   that is full is killed. So while anything is cached the manager reads the limits and the use
  *   of every group of every process of the session: once a second, and more often the less memory

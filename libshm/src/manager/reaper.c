@@ -86,7 +86,7 @@ void mpshm__reaper_reap(struct manager *m, int slot)
     mpshm__orphans_reclaim(m);
 }
 
-/* See control_file.h, Note [Who is alive]. */
+/* See control_file.h, Note [Liveness]. */
 int mpshm__reaper_is_alive(const struct manager *m, int slot)
 {
     return mpshm__slot_lives(m->session.control, m->session.control_fd.number, slot);

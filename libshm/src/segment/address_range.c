@@ -1,6 +1,6 @@
 /* From an address to its segment and its block, without a lock.
  *
- * Note [Whose address is it]
+ * Note [Addresses of the heap]
  *   free() must tell our memory from malloc's without a lock. The address ranges of the segments
  *   that the heap uses are in a table. A range is emptied before its segment is unmapped, which
  *   happens only when this process has no reference to any of its blocks. It may then be filled
