@@ -12,7 +12,7 @@ from support.scripts import run_script, succeeded
 TESTS = Path(__file__).parents[1]
 
 PRELUDE = """
-    import os, shutil, signal, socket, sys, time, traceback
+    import os, shutil, signal, socket, sys, time, traceback, warnings
     import numpy as np
     import mp_all as mp
     from scene import managers, memory_of
@@ -172,6 +172,40 @@ KILLED_OWNER = """
 """
 
 
+# Closed descriptors, no manager and no folder: nothing leads to the session, and the error says so.
+CUT_OFF = """
+    if __name__ == "__main__":
+        array = mp.shared.full(50_000, 7.0)
+        warnings.simplefilter("ignore", mp.SharedMemoryWarning)
+        reader, writer = os.pipe()
+        if os.fork() == 0:
+            os.dup2(writer, 1)
+            os.closerange(3, 4096)
+            kill_the_manager()
+            shutil.rmtree(FOLDER + "/mpshm-%d" % os.geteuid())
+            for _ in range(2):
+                since = time.monotonic()
+                try:
+                    mp.shared.ones(1 << 24)
+                except OSError as error:
+                    assert "nothing leads to the session" in str(error), error
+                    took = time.monotonic() - since
+            assert took < 1, took  # the second error comes at once
+            queue = mp.get_context("fork").SimpleQueue()
+            child = mp.get_context("fork").Process(target=queue.put, args=(np.full(50_000, 3.0),))
+            child.start()
+            assert (queue.get() == 3).all() and (array == 7).all()
+            child.join()
+            os.write(1, b"private arrays arrive")
+            os._exit(0)
+        os.close(writer)
+        print(os.read(reader, 1000).decode())
+        os.wait()
+        # This process still has the control file, so it can start a manager, which cleans up in the end.
+        assert mp.shared.ones(1 << 24).all()
+"""
+
+
 def run(tmp_path: Path, program: str, *arguments: str, timeout: float = 170, **environment: str) -> str:
     with runtime_folder() as folder:
         environment = {
@@ -200,6 +234,10 @@ def test_memory_of_a_daemon_is_kept_when_the_manager_is_killed(tmp_path: Path, s
             (tmp_path / "link").symlink_to(folder)
         name = path.get(spelt, str(tmp_path / "link"))
         assert run(tmp_path, CLOSED_AND_KILLED, MPSHM_RUNTIME_DIR=name, MP_SHARING_STRATEGY=strategy) == "0\n"
+
+
+def test_a_daemon_that_has_lost_every_way_to_its_session_gets_a_clear_error(tmp_path: Path, strategy: str) -> None:
+    assert run(tmp_path, CUT_OFF, MP_SHARING_STRATEGY=strategy) == "private arrays arrive\n"
 
 
 def test_a_killed_owners_memory_returns_while_its_forked_child_lives(tmp_path: Path, strategy: str) -> None:

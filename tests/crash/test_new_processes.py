@@ -78,6 +78,8 @@ REMOVED = (
         mine = FOLDER + "/mpshm-%d" % os.geteuid()
         if how == "folder":
             shutil.rmtree(mine, ignore_errors=True)  # the manager makes it again meanwhile
+        elif how == "folder renamed":
+            os.rename(mine, mine + "-of-yesterday")
         elif how == "socket":
             for session in os.listdir(mine):
                 os.unlink(mine + "/" + session + "/socket")
@@ -108,6 +110,7 @@ REMOVED = (
             child.join(WAIT)
             assert child.exitcode == 0, child
             assert shared[0] == 4 + round
+        shutil.rmtree(FOLDER + "/mpshm-%d-of-yesterday" % os.geteuid(), ignore_errors=True)
         print("arrived")
 """
 )
@@ -124,7 +127,7 @@ def test_a_pool_of_270_workers_gives_all_results(tmp_path: Path, strategy: str) 
     assert run(tmp_path, MANY_WORKERS, "270", MP_SHARING_STRATEGY=strategy) == "arrived\n"
 
 
-@pytest.mark.parametrize("what", ["folder", "socket"])
+@pytest.mark.parametrize("what", ["folder", "folder renamed", "socket"])
 def test_new_children_share_when_it_was_removed(tmp_path: Path, strategy: str, start_method: str, what: str) -> None:
     assert run(tmp_path, REMOVED, start_method, what, MP_SHARING_STRATEGY=strategy) == "arrived\n"
 

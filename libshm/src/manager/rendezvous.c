@@ -64,6 +64,10 @@ void mpshm__rendezvous_watch(struct manager *m)
     if (m->fds[FOLDER].fd >= 0)
         inotify_add_watch(m->fds[FOLDER].fd, path,
                           IN_DELETE | IN_MOVED_FROM | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR);
+    /* A path leads elsewhere also when the folder of the user was renamed. */
+    mpshm__session_path(m->session.id, "..", path, sizeof(path));
+    if (m->fds[FOLDER].fd >= 0)
+        inotify_add_watch(m->fds[FOLDER].fd, path, IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR);
     /* After the watch: this sees a removal before it, and the watch sees later ones. */
     mpshm__session_path(m->session.id, "socket", path, sizeof(path));
     m->socket_inode = lstat(path, &st) == 0 ? st.st_ino : 0;

@@ -64,12 +64,21 @@ int mpshm__worth_another(int err, int attempt)
     return 1;
 }
 
-/* A stopped manager costs one wait, and not one for each array. */
-static int is_stuck(struct mpshm__session *session)
+/* A manager that is stopped, or that no path leads to, costs one wait, and not one for each array.
+ * Returns 0, or the error of that wait until it is time to try again. */
+static int stuck(struct mpshm__session *session)
 {
     if (session->stuck_until != 0 && mpshm__now_ns() >= session->stuck_until)
         session->stuck_until = 0;
-    return session->stuck_until != 0;
+    return session->stuck_until != 0 ? session->stuck_error : 0;
+}
+
+static void note_if_stuck(struct mpshm__session *session, int err)
+{
+    if (err != -ETIMEDOUT && err != -ENOLINK)
+        return;
+    session->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
+    session->stuck_error = err;
 }
 
 static int ensure_connected(struct mpshm__session *session)
@@ -80,8 +89,7 @@ static int ensure_connected(struct mpshm__session *session)
         return 0;
     session->introduced = 0; /* the program has closed it */
     err = mpshm__manager_connect(session, 1);
-    if (err == -ETIMEDOUT)
-        session->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
+    note_if_stuck(session, err);
     if (err < 0)
         return err;
     mpshm__fd_set(&session->sock, err);
@@ -93,10 +101,9 @@ static int ask_connected(struct mpshm__session *session, struct mpshm__frame *fr
 {
     int err = exchange(mpshm__fd_get(&session->sock), frame, fd, fd_out);
 
-    if (err == -ETIMEDOUT) {
-        session->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
+    note_if_stuck(session, err);
+    if (err == -ETIMEDOUT)
         mpshm__disconnect(session);
-    }
     return err;
 }
 
@@ -198,12 +205,12 @@ static int introduce(struct mpshm__session *session)
 
 int mpshm__session_register(struct mpshm__session *session)
 {
-    int err = 0;
+    int err;
 
     if (session->introduced && session->slot >= 0 && mpshm__fd_get(&session->sock) >= 0)
         return 0;
-    if (is_stuck(session))
-        return -ETIMEDOUT;
+    if ((err = stuck(session)) < 0)
+        return err;
     for (int attempt = 0; attempt < MPSHM__ATTEMPTS; attempt++) {
         err = ensure_connected(session);
         if (err == 0)
@@ -238,10 +245,10 @@ void mpshm__manager_replace(struct mpshm__session *session, int control_fd)
 int mpshm__ask(struct mpshm__session *session, struct mpshm__frame *frame, int *fd_out)
 {
     struct mpshm__frame question = *frame;
-    int err = 0;
+    int err = stuck(session);
 
-    if (is_stuck(session))
-        return -ETIMEDOUT;
+    if (err < 0)
+        return err;
     for (int attempt = 0; attempt < MPSHM__ATTEMPTS; attempt++) {
         err = ensure_connected(session);
         /* A process with a slot introduces itself first, because some questions need a slot. */

@@ -202,15 +202,17 @@ int mpshm__session_reopen(struct mpshm__session *session, int wait)
     if (got < 0) {
         mpshm__session_path(session->id, "control", path, sizeof(path));
         got = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+        if (got < 0)
+            got = -errno;
     }
     if (got >= 0 && !mpshm__fd_is(&session->control_fd, got)) {
         close(got);
-        got = -1;
+        got = -ENOENT; /* the path leads to another session's file, or to a copy */
     }
     if (got < 0 && wait)
         got = mpshm__control_from_manager(session);
     if (got < 0)
-        return got == -1 ? -ENOENT : got;
+        return got;
     err = lock_shared(got);
     if (err == 0)
         return got;

@@ -214,6 +214,11 @@ static int start_manager(const struct mpshm__session *session, int control)
     return err;
 }
 
+static int is_exhausted(int err)
+{
+    return err == -EMFILE || err == -ENFILE;
+}
+
 /* A session has one manager, which has locked its byte. If it lives and does not listen at the
  * path, its socket or its folder was removed; the manager notices and creates them again. A
  * daemon that has closed the control file cannot start a manager when the path no longer leads
@@ -240,13 +245,15 @@ static int start(struct mpshm__session *session)
             break;
         }
         if (mpshm__now_ns() > until) {
-            err = -ETIMEDOUT;
+            err = control >= 0 ? -ETIMEDOUT : is_exhausted(control) ? control : -ENOLINK;
             break;
         }
         mpshm__sleep_ms(2);
     }
     if (control >= 0)
         close(control);
+    else if (err == -ENOLINK)
+        mpshm__session_remove_start(session->id); /* there is no manager to remove it later */
     close(lock);
     return err;
 }

@@ -78,6 +78,15 @@ void mpshm__session_remove(const unsigned char *id)
     mpshm__session_remove_empty(id);
 }
 
+void mpshm__session_remove_start(const unsigned char *id)
+{
+    char path[MPSHM__PATH];
+
+    mpshm__session_path(id, "start", path, sizeof(path));
+    unlink(path);
+    mpshm__session_remove_empty(id);
+}
+
 void mpshm__session_remove_empty(const unsigned char *id)
 {
     char path[MPSHM__PATH];

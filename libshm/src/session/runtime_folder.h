@@ -12,6 +12,8 @@ void mpshm__session_path(const unsigned char *id, const char *leaf, char *path, 
 int mpshm__session_make_folder(const unsigned char *id);
 /* Remove the folder and the files in it. */
 void mpshm__session_remove(const unsigned char *id);
+/* Remove the lock of those who start a manager, and then the folder if it is empty. */
+void mpshm__session_remove_start(const unsigned char *id);
 /* Remove the folder if it is empty. */
 void mpshm__session_remove_empty(const unsigned char *id);
 /* Call `act` for each session of this user that has a folder. */

@@ -22,7 +22,8 @@ struct mpshm__session {
     uint32_t segment_top;       /* all entries from here on are NULL */
     struct mpshm__segment *own; /* the list of own segments, the one with space first */
     int foreign_fds;            /* open descriptors of foreign segments */
-    uint64_t stuck_until;       /* the manager did not answer: ask again at this time */
+    uint64_t stuck_until;       /* no manager was reached: try again at this time */
+    int stuck_error;            /* why: -ETIMEDOUT or -ENOLINK */
 };
 
 enum { MPSHM__SESSIONS = 16 };

@@ -20,11 +20,9 @@ from typing import Any, NoReturn
 
 from mp_core import _failed_tasks, _native
 from mp_core._settings import runtime_folder
-from mp_core.errors import ReceiveError, SharedMemoryWarning, warn_user
+from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
 
 __all__ = ["install", "refuse", "setup"]
-
-_MANAGER = "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it"
 
 _REASONS = {
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close files",
@@ -33,8 +31,7 @@ _REASONS = {
     errno.EUSERS: "too many processes of this session use shared memory already; let some of them end",
     errno.ENOENT: "its memory is gone: its sender and the shared memory manager (shm-manager) were both killed before "
     "this process had attached that memory",
-    errno.ETIMEDOUT: _MANAGER,
-    errno.EAGAIN: _MANAGER,
+    **NO_MANAGER,
     errno.EACCES: "this user may not open the files of its session; receive it as the user who sent it",
     errno.EPERM: "the files of its session belong to another user; receive it as the user who sent it",
 }

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mp_core import _native, _receiving, strategy
 from mp_core._native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
+from mp_core.errors import NO_MANAGER
 
 __all__ = ["Block", "Copied", "allocate", "block_at", "rebuild_block", "reduce_block"]
 
@@ -168,8 +169,7 @@ _REASONS = {
     "file_descriptor strategy, which does not need it",
     errno.EOPNOTSUPP: "this system refuses memfd_create (a sandbox?), and /dev/shm cannot be used in its place; "
     "allow one of the two",
-    errno.ETIMEDOUT: "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it",
-    errno.EAGAIN: "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it",
+    **NO_MANAGER,
     errno.ENOENT: "the runtime folder is missing; set MPSHM_RUNTIME_DIR to an existing folder",
     errno.ENOTDIR: "the path of the runtime folder is not a folder; set MPSHM_RUNTIME_DIR to one",
     errno.EACCES: "its files cannot be written; set MPSHM_RUNTIME_DIR to a folder that this user can write to",

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
+import errno as number
 import os
 import sys
 import warnings
 
-__all__ = ["ReceiveError", "RepeatedCopyWarning", "SharedMemoryWarning", "user_stack_level", "warn_user", "was_told"]
+__all__ = [
+    "NO_MANAGER",
+    "ReceiveError",
+    "RepeatedCopyWarning",
+    "SharedMemoryWarning",
+    "user_stack_level",
+    "warn_user",
+    "was_told",
+]
+
+
+_SILENT = "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it"
+#: The texts for errors of a session whose manager cannot be reached, by errno.
+NO_MANAGER = {
+    number.ETIMEDOUT: _SILENT,
+    number.EAGAIN: _SILENT,
+    number.ENOLINK: "this process has closed its descriptors, the folder of its session is gone, and no manager makes "
+    "it again, so nothing leads to the session any more; start the process again, or kill -CONT a stopped shm-manager",
+}
 
 
 class ReceiveError(RuntimeError):
