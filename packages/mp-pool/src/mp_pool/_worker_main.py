@@ -135,6 +135,10 @@ def _read(source: int, buffer: bytearray, run: int) -> int:
         except BlockingIOError:
             time.sleep(NAP)
             return -1
+    return _wait_and_read(source, buffer)
+
+
+def _wait_and_read(source: int, buffer: bytearray | memoryview) -> int:
     while True:
         try:
             return os.readv(source, [buffer])
@@ -160,7 +164,7 @@ def _rest(source: int, begun: memoryview, length: int) -> bytearray:
     at = len(begun)
     view[:at] = begun
     while at < length:
-        size = os.readv(source, [view[at:]])
+        size = _wait_and_read(source, view[at:])  # the parent may send more slowly than this reads
         if size == 0:
             raise BrokenPipeError  # the parent died while it sent
         at += size
