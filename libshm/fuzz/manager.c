@@ -17,7 +17,7 @@
 #include "segment/segment.h"
 #include "session/runtime_folder.h"
 #include "session/session.h"
-#include "session/slot.h"
+#include "session/process_slot.h"
 #include "session/wire.h"
 #include "neighbour.h"
 

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "session/runtime_folder.h"
 #include "session/session.h"
-#include "session/slot.h"
+#include "session/process_slot.h"
 #include "session/wire.h"
 
 static void three_hundred_children_share_one_block(int strategy)

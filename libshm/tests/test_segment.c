@@ -6,6 +6,7 @@
 
 #include "engine.h"
 #include "allocator/allocator.h"
+#include "allocator/grow.h"
 #include "allocator/purge.h"
 #include "allocator/size_class.h"
 #include "reference/reference.h"
@@ -68,9 +69,9 @@ static void segments_double(void)
     int count = 0;
 
     for (; total < (uint64_t)1 << 36; count++)
-        total += mpshm__segment_next_size(total);
+        total += mpshm__next_segment_size(total);
     CHECK(count <= 12);
-    CHECK_EQ(mpshm__segment_next_size(0), 64 << 20);
+    CHECK_EQ(mpshm__next_segment_size(0), 64 << 20);
 }
 
 /* This takes address space and no memory, so it runs on any machine. */

@@ -1,7 +1,7 @@
 /* Allocation in an own segment: a free block of the class with its pages, one without, or fresh
  * space at the end of the segment.
  *
- * All state is private to the owner and guarded by its process lock, except the remote-free list.
+ * All state is private to the owner and guarded by its engine's lock, except the remote-free list.
  * Every process pushes to that list, and the owner empties it with one exchange. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -20,7 +20,7 @@ enum {
         << 20, /* zeroed blocks of at least this size are purged instead of overwritten */
 };
 
-/* Put a block into a private list. A later adopter goes by the flag: see adopt.c. */
+/* Put a block into a private list. A later adopter goes by the flag: see adopt_segment.c. */
 static void push(struct mpshm__segment *segment, uint32_t *list, uint32_t i, uint8_t pages)
 {
     atomic_store(&segment->metadata[i].page_state, (uint8_t)(pages | MPSHM__LISTED));
@@ -63,7 +63,7 @@ void mpshm__list_block(struct mpshm__segment *segment, uint32_t i)
     *list = i + 1;
 }
 
-/* Walk the list twice: see adopt.c, Note [Adopting a segment]. The number of steps is
+/* Walk the list twice: see adopt_segment.c, Note [Adopting a segment]. The number of steps is
  * limited, because other processes can write to the links. */
 void mpshm__drain_remote_free(struct mpshm__segment *segment)
 {

@@ -21,7 +21,7 @@ void mpshm__list_block(struct mpshm__segment *segment, uint32_t i);
 void mpshm__drain_remote_free(struct mpshm__segment *segment);
 /* Purge the free blocks of an own segment. */
 void mpshm__trim(struct mpshm__control *control, struct mpshm__segment *segment);
-/* Rebuild the owner's private state in a segment whose owner is dead: see adopt.c. */
+/* Rebuild the owner's private state in a segment whose owner is dead: see adopt_segment.c. */
 int mpshm__segment_adopt(struct mpshm__control *control, struct mpshm__segment *segment);
 
 #endif

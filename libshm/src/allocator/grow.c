@@ -8,6 +8,8 @@
  *   processes that live, and not by those that have lived. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "allocator/allocator.h"
@@ -16,11 +18,32 @@
 #include "segment/memory_object.h"
 #include "session/connection.h"
 
-static int memfd_is_refused; /* guarded by the process lock */
+enum { FIRST_SEGMENT = 1 << 26 }; /* bytes of data */
+
+static int memfd_is_refused; /* guarded by the engine's lock */
 
 int mpshm__usable_strategy(int strategy)
 {
     return strategy == MPSHM_FILE_DESCRIPTOR && memfd_is_refused ? MPSHM_FILE_SYSTEM : strategy;
+}
+
+/* As large as all former segments together, so that there are few. Tests that need many set
+ * MPSHM_SEGMENT_BYTES. */
+uint64_t mpshm__next_segment_size(uint64_t total)
+{
+    const char *text = getenv("MPSHM_SEGMENT_BYTES");
+    uint64_t size = text ? strtoull(text, NULL, 10) : 0;
+    struct rlimit limit;
+
+    if (size == 0)
+        for (size = FIRST_SEGMENT; size < total && size < MPSHM__OFFSETS / 2; size *= 2)
+            ;
+    /* Every process of the session maps it, so a limit on address space must leave room for
+     * others. */
+    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        while (size > MPSHM__SEGMENT_LEAST && size > limit.rlim_cur / 32)
+            size /= 2;
+    return size < MPSHM__OFFSETS ? size : MPSHM__OFFSETS;
 }
 
 static void add_own(struct mpshm__session *session, struct mpshm__segment *segment)
@@ -192,14 +215,14 @@ static int grow(struct mpshm__session *session, int strategy, uint64_t nbytes)
     for (struct mpshm__segment *segment = session->own; segment != NULL;
          segment = segment->next_own)
         total += segment->room;
-    size = mpshm__segment_next_size(total);
+    size = mpshm__next_segment_size(total);
     if (an_orphan_exists(session, strategy)) {
         if (adopt(session, strategy, size / 2, nbytes, &left) == 0)
             return 0;
         /* If much is left behind and in use, there are many generations of processes. Grow with
          * them, or each generation leaves one more segment. */
         if (size < left)
-            size = mpshm__segment_next_size(left);
+            size = mpshm__next_segment_size(left);
     }
     return create(session, strategy, size, nbytes);
 }

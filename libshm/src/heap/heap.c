@@ -4,9 +4,9 @@
  *   To take a block and to free it costs some twenty atomic operations, most of which tell other
  *   processes about it. A block that no other process has ever known of needs none of them. Such a
  *   block has version 0, because a send, a receive and a fork all change the version. So each
- * thread caches the last few such blocks that it freed and returns them from its next allocations.
- * The process keeps its references to cached blocks, no other thread touches them, and the thread
- *   releases them when it ends, forks or asks for statistics.
+ *   thread caches the last few such blocks that it freed and returns them from its next
+ *   allocations. The process keeps its references to cached blocks, no other thread touches them,
+ *   and the thread releases them when it ends, forks or asks for statistics.
  *
  *   - The process is killed: the reaper frees them with all that the process had.
  *   - The process forks: the thread that forks has released its own before. The blocks of other

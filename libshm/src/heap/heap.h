@@ -4,7 +4,7 @@
 
 /* Release the blocks that the calling thread caches. */
 void mpshm__thread_cache_flush(void);
-void mpshm__thread_cache_flush_locked(void); /* with the process lock held */
+void mpshm__thread_cache_flush_locked(void); /* with the engine's lock held */
 
 /* The fork hook: see fork_private.c. */
 void mpshm__heap_before_fork(void);

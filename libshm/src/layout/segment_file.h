@@ -69,7 +69,7 @@ enum {
     MPSHM__IN_USE = 3,  /* not free, or freed a moment ago and not yet counted */
     MPSHM__PURGING = 4, /* the manager is giving it back; no process may use it meanwhile */
     /* A flag beside these: the block is in a private list of its owner, or will be when the owner
-     * drains the remote-free list. An adopter goes by this flag alone: see adopt.c. */
+     * drains the remote-free list. An adopter goes by this flag alone: see adopt_segment.c. */
     MPSHM__LISTED = 0x80,
 };
 #define MPSHM__PAGE_STATE(byte) ((byte) & ~(unsigned)MPSHM__LISTED)

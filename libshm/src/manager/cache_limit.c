@@ -30,7 +30,7 @@
 #include "manager/manager.h"
 #include "platform/linux/cgroup.h"
 #include "platform/linux/futex.h"
-#include "platform/linux/memory.h"
+#include "platform/linux/memory_size.h"
 #include "segment/segment.h"
 
 enum {

@@ -22,7 +22,7 @@
 #include "segment/memory_object.h"
 #include "session/control_file.h"
 #include "session/runtime_folder.h"
-#include "session/slot.h"
+#include "session/process_slot.h"
 
 static int sooner(int a, int b)
 {

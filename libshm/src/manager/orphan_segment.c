@@ -16,7 +16,7 @@
  *                  owner_pid, owner = slot   2
  *                  answers                   3
  *        adopter   handed: slot + 1 -> 0     4   by compare and exchange, before any change
- *                  adopts                        see adopt.c
+ *                  adopts                        see adopt_segment.c
  *
  *   - The manager dies after 1: there is no owner, so its successor clears `handed`.
  *   - After 2 or 3: the adopter asks the successor, which gives the same answer.

@@ -7,7 +7,7 @@
 #include "manager/manager.h"
 #include "reference/reference.h"
 #include "segment/memory_object.h"
-#include "session/slot.h"
+#include "session/process_slot.h"
 
 /* ---- segments ---- */
 

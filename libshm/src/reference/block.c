@@ -4,11 +4,11 @@
 
 #include "allocator/allocator.h"
 #include "allocator/grow.h"
-#include "base/process_lock.h"
-#include "platform/linux/memory.h"
+#include "base/engine_lock.h"
+#include "platform/linux/memory_size.h"
 #include "reference/block.h"
 #include "segment/address_range.h"
-#include "segment/holder.h"
+#include "segment/holder_bits.h"
 #include "session/connection.h"
 #include "session/own_session.h"
 

@@ -4,7 +4,7 @@
 #include "allocator/purge.h"
 #include "allocator/size_class.h"
 #include "reference/reference.h"
-#include "segment/holder.h"
+#include "segment/holder_bits.h"
 
 static int has_references(const struct mpshm__control *control,
                           const struct mpshm__segment *segment, uint32_t i)
@@ -17,7 +17,7 @@ static int has_references(const struct mpshm__control *control,
     for (int w = 0; w < MPSHM__NEAR_WORDS; w++)
         if (atomic_load(&block->holders[w]) != 0)
             return 1;
-    /* Set before the first process with a far slot has a reference: see slot.c. */
+    /* Set before the first process with a far slot has a reference: see process_slot.c. */
     if (atomic_load(&control->far) == 0)
         return 0;
     for (int w = 0; w < MPSHM__FAR_WORDS; w++)

@@ -2,7 +2,7 @@
 #ifndef MPSHM_REFERENCE_H
 #define MPSHM_REFERENCE_H
 
-#include "segment/holder.h"
+#include "segment/holder_bits.h"
 #include "session/session.h"
 
 /* Free block `i` if it has no references. Exactly one process frees a block. */
@@ -11,8 +11,8 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__segment *segm
 void mpshm__clear_dead_holders(struct mpshm__control *control, struct mpshm__segment *segment,
                                const uint64_t gone[MPSHM__HOLDER_WORDS]);
 
-/* The references of this process. The first sets its bit, the last clears it. With the process lock
- * held. */
+/* The references of this process. The first sets its bit, the last clears it. With the engine's
+ * lock held. */
 static inline void mpshm__retain(struct mpshm__session *session, struct mpshm__segment *segment,
                                  uint32_t i)
 {

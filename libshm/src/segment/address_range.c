@@ -4,7 +4,7 @@
  *   free() must tell our memory from malloc's without a lock. The address ranges of the segments
  *   that the heap uses are in a table. A range is emptied before its segment is unmapped, which
  *   happens only when this process has no reference to any of its blocks. It may then be filled
- * with another segment. A lookup may miss a range that is being changed, because no valid address
+ *   with another segment. A lookup may miss a range that is being changed, because no valid address
  * lies in it. The version of the range is odd during a change, and different after it, so a lookup
  *   notices. In each registered segment `index_at_page` has, for each page, the block that begins
  *   there while it is in use. */

@@ -1,5 +1,5 @@
 /* The holder bits of a block, near and far. */
-#include "segment/holder.h"
+#include "segment/holder_bits.h"
 
 void mpshm__clear_holders(const struct mpshm__control *control,
                           const struct mpshm__segment *segment, uint32_t i)

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "base/descriptor.h"
-#include "platform/linux/memory.h"
+#include "platform/linux/memory_size.h"
 #include "platform/platform.h"
 #include "segment/memory_object.h"
 

@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -16,8 +15,6 @@
 #include "segment/segment.h"
 
 enum {
-    FIRST = 1 << 26, /* data of the first segment of a process */
-    LEAST = 1 << 20, /* no segment has less, unless the caller asks for it */
     BYTES_PER_ENTRY =
         1024, /* bytes of data for each entry of the tables, so that small blocks fill both */
     LEAST_ENTRIES = 1024,
@@ -25,25 +22,6 @@ enum {
 };
 
 static const char MAGIC[8] = {'m', 'p', 's', 'h', 'm', 'A', 0, MPSHM__LAYOUT};
-
-/* As large as all former segments together, so that there are few. Tests that need many set
- * MPSHM_SEGMENT_BYTES. */
-uint64_t mpshm__segment_next_size(uint64_t total)
-{
-    const char *text = getenv("MPSHM_SEGMENT_BYTES");
-    uint64_t size = text ? strtoull(text, NULL, 10) : 0;
-    struct rlimit limit;
-
-    if (size == 0)
-        for (size = FIRST; size < total && size < MPSHM__OFFSETS / 2; size *= 2)
-            ;
-    /* Every process of the session maps it, so a limit on address space must leave room for
-     * others. */
-    if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
-        while (size > LEAST && size > limit.rlim_cur / 32)
-            size /= 2;
-    return size < MPSHM__OFFSETS ? size : MPSHM__OFFSETS;
-}
 
 uint64_t mpshm__pages(uint64_t nbytes)
 {
@@ -210,7 +188,7 @@ int mpshm__segment_create(int strategy, uint64_t size, uint64_t need, const unsi
         measure(&plan, size, need);
         err = mpshm__file_size_allowed(plan.size);
         fd = err < 0 ? err : mpshm__object_create(strategy, plan.nonce, plan.size);
-        if (fd == -EFBIG && size > need && size > LEAST)
+        if (fd == -EFBIG && size > need && size > MPSHM__SEGMENT_LEAST)
             continue; /* ulimit -f */
         if (fd < 0)
             return fd;
@@ -222,7 +200,7 @@ int mpshm__segment_create(int strategy, uint64_t size, uint64_t need, const unsi
             mpshm__object_unlink(plan.nonce);
         /* Address space may be limited too (ulimit -v), or locked memory (mlockall, with
          * EAGAIN). A smaller segment may fit. */
-        if ((err != -ENOMEM && err != -EAGAIN) || size <= need || size <= LEAST)
+        if ((err != -ENOMEM && err != -EAGAIN) || size <= need || size <= MPSHM__SEGMENT_LEAST)
             return err == -EAGAIN ? -ENOMEM : err;
     }
     mpshm__fd_set(&segment->fd, fd);

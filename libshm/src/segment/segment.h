@@ -50,8 +50,7 @@ struct mpshm__segment {
 
 uint64_t mpshm__pages(uint64_t nbytes); /* rounded up to whole pages */
 
-/* The bytes of data for the next segment of a process that has `total` bytes already. */
-uint64_t mpshm__segment_next_size(uint64_t total);
+enum { MPSHM__SEGMENT_LEAST = 1 << 20 }; /* bytes of data, unless the caller asks for less */
 /* Create a segment with about `size` bytes of data, and at least `need`. No other process knows it
  * yet. */
 int mpshm__segment_create(int strategy, uint64_t size, uint64_t need, const unsigned char *session,

@@ -10,7 +10,7 @@
 #include "session/connection.h"
 #include "session/control_file.h"
 #include "session/manager_start.h"
-#include "session/slot.h"
+#include "session/process_slot.h"
 
 enum { ANSWER_WITHIN_S = 10, GIVE_IT_A_REST_S = 10 };
 

@@ -32,12 +32,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/process_lock.h"
-#include "segment/holder.h"
+#include "base/engine_lock.h"
+#include "segment/holder_bits.h"
 #include "session/connection.h"
 #include "session/control_file.h"
 #include "session/fork.h"
-#include "session/slot.h"
+#include "session/process_slot.h"
 
 static struct mpshm__fork_hook hook;
 

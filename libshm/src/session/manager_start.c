@@ -23,7 +23,7 @@
 #include "session/control_file.h"
 #include "session/manager_start.h"
 #include "session/runtime_folder.h"
-#include "session/slot.h"
+#include "session/process_slot.h"
 
 enum { ANSWER_WITHIN_S = 10, HEALED_WITHIN_S = 2, BACKLOG = 256 };
 

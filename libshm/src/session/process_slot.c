@@ -1,5 +1,5 @@
 /* Slots: the number of a process in its session, and whether it lives. See control_file.h, Note
- * [Who is alive]. */
+ * [Liveness]. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -9,7 +9,7 @@
 #include "layout/segment_file.h"
 #include "platform/linux/process.h"
 #include "platform/platform.h"
-#include "session/slot.h"
+#include "session/process_slot.h"
 
 static struct flock byte_at(int at)
 {

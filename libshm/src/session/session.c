@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "base/process_lock.h"
+#include "base/engine_lock.h"
 #include "platform/linux/process.h"
 #include "segment/segment.h"
 #include "session/connection.h"

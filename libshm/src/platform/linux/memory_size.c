@@ -7,7 +7,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-#include "platform/linux/memory.h"
+#include "platform/linux/memory_size.h"
 #include "platform/platform.h"
 
 uint64_t mpshm__memory_bytes(void)
