@@ -52,7 +52,7 @@ numpydoc_show_class_members = False
 numpydoc_validation_checks = {"GL06", "GL07", "GL08", "SS01", "SS02", "SS06", "PR01", "PR02", "PR03", "RT01", "EX01"}
 numpydoc_validation_exclude = {
     r"\.[A-Z]\w*\.",  # methods say in a sentence what they take and return
-    r"\.(Claim|ProcessContext|Shared)$",  # made by a function, which describes the parameters
+    r"\.(LeaseReference|ProcessContext|Shared)$",  # made by a function, which describes the parameters
     r"\.(DType|Failure|Segment)$",  # tuples, whose fields are attributes
 }
 toc_object_entries_show_parents = "hide"

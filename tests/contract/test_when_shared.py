@@ -196,7 +196,7 @@ ROWS: dict[str, Row] = {
 
 def promises() -> dict[str, tuple[str, str]]:
     """Return the table of the page: for each object, its number of copies and who sees writes."""
-    section = PAGE.read_text().split("## What is copied how often")[1].split("\n## ")[0]
+    section = PAGE.read_text().split("## Number of copies")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| (.+?) \| (.+?) \|$", section, re.MULTILINE)
     return {what: (copies, seen) for what, copies, seen in rows if what != "you send"}
 

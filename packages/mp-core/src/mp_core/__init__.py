@@ -19,7 +19,7 @@ import typing as _typing
 from multiprocessing import *  # noqa: F403
 
 from mp_core import _aliases, _deprecated, _settings  # noqa: F401
-from mp_core._children import install as install
+from mp_core._install import install as install
 from mp_core._version import __version__ as __version__
 from mp_core.block import Block as Block
 from mp_core.by_value import get_sharing as get_sharing

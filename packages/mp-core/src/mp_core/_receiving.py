@@ -6,7 +6,7 @@ Note [A receive error does not end a pipe]
 and every caller waits. So a system error during unpickling is raised as a `ReceiveError`. Errors of the pipe itself
 stay as they are: they come from reading, before unpickling begins.
 
-Pools need more, since they do not expect `get()` to fail at all; see `_failed_tasks.py`.
+Pools need more, since they do not expect `get()` to fail at all; see `_standard_pools.py`.
 
 The memory of such a message is freed: `native/receive.c`, Note [A receive that fails].
 """
@@ -18,7 +18,7 @@ import os
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
-from mp_core import _failed_tasks, _native
+from mp_core import _native, _standard_pools
 from mp_core._settings import runtime_folder
 from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
 
@@ -83,7 +83,7 @@ def _failed(message: Any, error: BaseException) -> Any:
         number = error.errno if isinstance(error, OSError) else None
         known = ReceiveError(f"a message could not be received: {type(error).__name__}: {error}", number)
         known.__cause__ = error
-    task = _failed_tasks.failing(message, known)
+    task = _standard_pools.failing(message, known)
     if task is not None:
         return task
     if known is not error:

@@ -18,7 +18,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import ModuleType
 from typing import Any
 
-from mp_core import _children
+from mp_core import _install
 
 __all__ = ["init_reductions", "register", "unregister"]
 
@@ -41,7 +41,7 @@ def init_reductions() -> None:
             register(kind)
     if not any(isinstance(finder, _Watch) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Watch())
-    _children.register("mp_cuda")
+    _install.register("mp_cuda")
 
 
 def register(*kinds: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from multiprocessing.pool import starmapstar  # type: ignore[attr-defined]
 from typing import Any
 
 from mp_pool._feeder import batches
-from mp_pool._scheduler import Scheduler
+from mp_pool._pool_thread import PoolThread
 from mp_pool._task import Outcome, Task
 from mp_pool._worker_main import Settings
 from mp_pool.pool import check_options
@@ -106,7 +106,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         settings = Settings(initializer, self._initargs, max_tasks_per_child, max_memory_per_child, executor=True)
         # As in the standard executor: forked workers start all at once, before the thread; others when there is work.
         lazily = context.get_start_method(allow_none=False) != "fork"
-        self._scheduler = Scheduler(
+        self._scheduler = PoolThread(
             context.Process,
             max_workers,
             settings,
@@ -334,7 +334,7 @@ def _broken(reason: BaseException | None) -> BaseException:
     return error
 
 
-_running: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+_running: weakref.WeakSet[PoolThread] = weakref.WeakSet()
 _exiting = False
 
 

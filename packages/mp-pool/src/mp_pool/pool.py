@@ -11,8 +11,8 @@ from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar  # type: ignore[
 from typing import Any
 
 from mp_pool._feeder import Feeder, batches
+from mp_pool._pool_thread import PoolThread, report
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
-from mp_pool._scheduler import Scheduler, report
 from mp_pool._task import Task
 from mp_pool._worker_main import Settings
 
@@ -93,7 +93,7 @@ class Pool(multiprocessing.pool.Pool):
         self._retries = retries
         settings = Settings(initializer, tuple(initargs), maxtasksperchild, max_memory_per_child)
         make = _maker(type(self).Process, self._ctx)
-        self._scheduler = Scheduler(make, processes, settings, timeout=timeout)
+        self._scheduler = PoolThread(make, processes, settings, timeout=timeout)
         self._cache = self._scheduler.sinks
         self._scheduler.start()
         # Not the pool's own method, which would keep the pool alive.

@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _children, _fan_out, _pickling, _reducers
+from mp_core import _install, _pickling, _reducers, _several_receivers
 from mp_core._native import by_value
 from mp_core.block import Block, Copied, allocate
 from mp_core.stats import add_copied_bytes
@@ -58,7 +58,7 @@ def init_reductions() -> None:
     _reducers.of_subclasses(np.ndarray, choose_reducer)
     _pickling.take_buffers(buffers.take)
     _reducers.when_registered("torch", tensors.stand_before)
-    _children.register("mp_reductions", about="numpy")
+    _install.register("mp_reductions", about="numpy")
 
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
@@ -150,7 +150,7 @@ _native.setup(_BUILT_IN, reduce_ndarray, repeated_copy.notice, repeated_copy.LAR
 # ---- one pickle for several receivers --------------------------------------------------------------------------------
 
 
-def _to_many(a: np.ndarray[Any, Any]) -> _fan_out.FanOutMode:
+def _to_many(a: np.ndarray[Any, Any]) -> _several_receivers.FanOutMode:
     """Return how *a* may be pickled for several receivers, each of which gets its own copy of a private array."""
     if a.dtype.hasobject:
         return "by reference"
@@ -170,5 +170,5 @@ def _has_no_block_object(a: np.ndarray[Any, Any]) -> bool:
 
 
 for _reducer in (_native.reduce_array, reduce_ndarray):
-    _fan_out.declare(_reducer, _to_many)
-_fan_out.declare(reduce_memmap, lambda a: "by reference")
+    _several_receivers.declare(_reducer, _to_many)
+_several_receivers.declare(reduce_memmap, lambda a: "by reference")

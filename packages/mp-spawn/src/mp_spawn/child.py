@@ -16,7 +16,7 @@ from mp_spawn import death_pipe
 from mp_spawn.payload import InheritedFd
 from mp_spawn.pickling import dumps
 from mp_spawn.rank_spec import RankSpec
-from mp_spawn.report import Kind, Reporter
+from mp_spawn.report_pipe import Kind, Reporter
 
 __all__ = ["call", "reporting", "run_module", "run_script", "set_up", "set_up_and_call"]
 
@@ -194,7 +194,7 @@ def _register_reducers() -> None:
     Register the reducers here that the parent has registered.
     """
     # If mp-core is not loaded, the parent has registered none, and importing it would take time.
-    if (children := sys.modules.get("mp_core._children")) is not None:
+    if (children := sys.modules.get("mp_core._install")) is not None:
         children.register_loaded()
 
 

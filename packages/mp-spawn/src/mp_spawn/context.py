@@ -16,7 +16,7 @@ from mp_spawn.job import Job
 from mp_spawn.output import Captured
 from mp_spawn.process_handle import PidFd
 from mp_spawn.rank import Events, Rank, all_ended
-from mp_spawn.report import Kind
+from mp_spawn.report_pipe import Kind
 from mp_spawn.signals import ENDING, Deferral, Ended, Forwarding, group_was_sent
 
 __all__ = ["ProcessContext"]

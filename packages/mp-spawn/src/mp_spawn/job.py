@@ -19,7 +19,7 @@ from mp_spawn.payload import ForkedPayload, InheritedFd, Payload
 from mp_spawn.process_handle import PidFd
 from mp_spawn.rank import Rank
 from mp_spawn.rank_spec import RankSpec
-from mp_spawn.report import Inbox
+from mp_spawn.report_pipe import Inbox
 
 __all__ = ["Env", "Job", "Launcher", "Started", "check_call", "check_options", "check_start_method", "cpus_for"]
 
@@ -108,7 +108,7 @@ class Job:
         if self.launcher.start_method == "fork":
             return [ForkedPayload(self.fn, self.args)] * count
         # Not at the top: it imports mp-core, which a fork does not need.
-        from mp_spawn.fan_out import payloads
+        from mp_spawn.payloads import payloads
 
         return payloads(self.fn, self.args, count, self.launcher.start_method)
 

@@ -192,7 +192,7 @@ def start_processes(
     Raises
     ------
     TypeError, ValueError, pickle.PicklingError
-        An option is wrong, or `fn` and *args* cannot be pickled. Nothing has been started.
+        An option is wrong, or *fn* and *args* cannot be pickled. Nothing has been started.
     ProcessRaisedException, ProcessExitedException
         With *join*: a rank failed. See `ProcessContext.join`.
 
@@ -324,7 +324,7 @@ def run(
     Raises
     ------
     TypeError, ValueError, pickle.PicklingError
-        An option is wrong, or `fn` and *args* cannot be pickled. Nothing has been started.
+        An option is wrong, or *fn* and *args* cannot be pickled. Nothing has been started.
     ProcessRaisedException, ProcessExitedException
         A rank failed, or ended without a result.
     TimeoutError

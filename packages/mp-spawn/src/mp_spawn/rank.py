@@ -16,7 +16,7 @@ from typing import Self
 from mp_spawn.diagnostics import DUMP, Stacks, oom_kills_since
 from mp_spawn.errors import Failure, name_of_signal
 from mp_spawn.process_handle import PidFd
-from mp_spawn.report import Inbox, Kind, Report
+from mp_spawn.report_pipe import Inbox, Kind, Report
 from mp_spawn.signals import Deferral, Forwarding
 
 __all__ = ["Events", "Rank", "all_ended", "stacks_of"]

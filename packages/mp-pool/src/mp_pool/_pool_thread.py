@@ -1,4 +1,4 @@
-"""`Scheduler`: a thread that waits for results and deaths of all workers at once.
+"""`PoolThread`: a thread that waits for results and deaths of all workers at once.
 
 Note [Threads and the lock]
 ---------------------------
@@ -25,14 +25,14 @@ from mp_pool._task import Outcome, Task
 from mp_pool._worker_main import Settings
 from mp_pool._workers import DEATH, RESULTS, Workers, end_workers
 
-__all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "Scheduler", "report"]
+__all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "PoolThread", "report"]
 
 RUNNING, CLOSED, TERMINATED, ENDED = range(4)
 
 TERMINATE_TEXT = "the pool was terminated before this task was done"
 
 
-class Scheduler(Workers):
+class PoolThread(Workers):
     """
     Workers, a queue of tasks, and the thread that sends the tasks to the workers.
 

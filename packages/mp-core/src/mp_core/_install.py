@@ -1,5 +1,17 @@
 """Installation: in this process, and in the children that it starts.
 
+Note [Replaced attributes]
+--------------------------
+    install()                    ForkingPickler.dumps, reduction.dump, Connection.send    _pickling.py
+                                 ForkingPickler.loads                                     _receiving.py
+                                 the reducer of Connection; a hook before each fork       this module
+                                 _Popen of SpawnProcess and ForkServerProcess             _child_descriptors.py
+    import mp_core               entries for Block and Lease in ForkingPickler's table    block.py, lease.py
+    init_reductions()            that table itself, which then serves subclasses          _reducers.py
+    import mp_all                a finder for mp_all.queues and the like                  _aliases.py
+                                 BaseContext.Pool                                         mp_pool/_contexts.py
+                                 a finder that registers mp_cuda with a CUDA library      mp_cuda/libraries.py
+
 Note [How a child is installed]
 -------------------------------
 A child started by spawn or forkserver begins as a bare interpreter. It imports the parent's main module, which may not
@@ -34,7 +46,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from mp_core import _child_descriptors, _fan_out, _native, _pickling, _receiving, strategy
+from mp_core import _child_descriptors, _native, _pickling, _receiving, _several_receivers, strategy
 from mp_core._native import ffi, lib
 
 __all__ = ["Inherited", "attach", "inherited", "install", "rebuild_connection", "register", "register_loaded"]
@@ -110,7 +122,7 @@ def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, 
     return rebuild_connection, (dict(_packages), state, rebuild, args)
 
 
-_fan_out.declare(_reduce_connection, lambda connection: "by reference")
+_several_receivers.declare(_reduce_connection, lambda connection: "by reference")
 
 
 def rebuild_connection(

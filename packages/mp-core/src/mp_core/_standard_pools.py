@@ -1,10 +1,14 @@
-"""Tasks of a pool whose message cannot be received: the message becomes the failure of its task.
+"""Tasks of the standard library's pools whose message cannot be received: the message becomes the failure of its task.
 
-Note [Pools and errors] ----------------------- Neither `multiprocessing.pool` nor `concurrent.futures.process` expects
-receiving a message to fail. The pool's thread ends, and every waiter waits for ever; its worker ends, and the task gets
-no result; the executor declares itself broken. But each message contains its task's number. So this module reads the
-message once more and keeps only numbers, texts and containers: each other object becomes a `_Blank`, no class is looked
-up, nothing is received. That is enough to hand the error to the waiter of that task:
+mp_pool needs nothing of this: it expects a message to fail, and does the same itself.
+
+Note [Pools and errors]
+-----------------------
+Neither `multiprocessing.pool` nor `concurrent.futures.process` expects receiving a message to fail. The pool's thread
+ends, and every waiter waits for ever; its worker ends, and the task gets no result; the executor declares itself
+broken. But each message contains its task's number. So this module reads the message once more and keeps only numbers,
+texts and containers: each other object becomes a `_Blank`, no class is looked up, nothing is received. That is enough
+to hand the error to the waiter of that task:
 
     pool, result    (job, i, (True, result))         -->  (job, i, (False, error))
     pool, task      (job, i, function, args, kwds)   -->  (job, i, raise it, (error,), {})
@@ -24,7 +28,7 @@ from typing import Any, NoReturn
 __all__ = ["failing"]
 
 # The modules between the receiver and the pool's own code: Connection.recv, SimpleQueue.get, Queue.get.
-_CHANNELS = {"mp_core._receiving", "mp_core._failed_tasks", "multiprocessing.connection", "multiprocessing.queues"}
+_CHANNELS = {"mp_core._receiving", "mp_core._standard_pools", "multiprocessing.connection", "multiprocessing.queues"}
 
 
 def failing(message: Any, error: Exception) -> Any:
