@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-import shlex
 import shutil
-import subprocess
 import sys
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -20,7 +15,6 @@ WHEELS = [f"./packages/{name}" for name in PACKAGES]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 STRATEGIES = [nox.param(s, id=s) for s in ("file_descriptor", "file_system")]
-HALF = ["tests/core", "tests/crash", "tests/reductions"]
 SANITIZERS = {
     "plain": [],
     "asan": ["SAN=address,undefined"],
@@ -67,29 +61,6 @@ def install_all(session: nox.Session, *groups: str) -> None:
     session.install(*WHEELS)
 
 
-def pytest_in_lanes(session: nox.Session, lanes: list[list[list[str]]], env: dict[str, str]) -> None:
-    """Run the lanes at once, since tests mostly wait; a lane is a list of pytest's arguments, run one by one."""
-    python = str(Path(session.bin) / "python")
-    env = {**os.environ, "PATH": os.pathsep.join([session.bin, os.environ["PATH"]]), **env}
-
-    def run(lane: list[list[str]]) -> list[int]:
-        codes = []
-        for arguments in lane:
-            # The first lane shows its progress, the others their whole output when they have ended.
-            with tempfile.TemporaryFile("w+") as output:
-                to = None if lane is lanes[0] else output
-                command = [python, "-m", "pytest", *arguments]
-                codes.append(subprocess.call(command, env=env, stdout=to, stderr=subprocess.STDOUT if to else None))
-                output.seek(0)
-                print(shlex.join(["pytest", *arguments]), output.read(), sep="\n", flush=True)
-        return codes
-
-    with ThreadPoolExecutor(len(lanes)) as executor:
-        codes = [code for lane in executor.map(run, lanes) for code in lane]
-    if any(codes):
-        session.error(f"pytest failed, exit codes {codes}")
-
-
 # Tagged "ci": .github/workflows/ci.yml makes a job of each, and holds no list of its own.
 @nox.session(python=PYTHONS, tags=["ci"])
 @nox.parametrize("strategy", STRATEGIES)
@@ -100,16 +71,16 @@ def tests(session: nox.Session, strategy: str) -> None:
     if session.posargs:
         session.run("pytest", *session.posargs, env=env)
         return
-    if strategy == "file_descriptor":
-        # On a stub driver, not a GPU; in a separate process, since the stub becomes the process's CUDA driver.
-        separate = [["tests/packaging", "tests/bench", "tests/pool"], ["tests/spawn"], ["tests/cuda"]]
-        ignored = ["tests/contract/programs", *itertools.chain(*separate)]
-        lanes = [[["tests", *(f"--ignore={path}" for path in ignored)]], separate]
-    else:
-        # Tests that do not depend on the strategy have run under the other.
-        only = ["--only-strategy-tests"]
-        lanes = [[["tests/contract", "--ignore=tests/contract/programs", *only]], [[*HALF, *only]]]
-    pytest_in_lanes(session, lanes, env)
+    # Tests that do not depend on the strategy run once, and the launcher's run in a process without other children.
+    if strategy == "file_system":
+        only = ["tests/core", "tests/crash", "tests/reductions", "tests/contract", "--ignore=tests/contract/programs"]
+        session.run("pytest", *only, "--only-strategy-tests", env=env)
+        return
+    ignored = ["tests/spawn", "tests/cuda", "tests/contract/programs"]
+    session.run("pytest", "tests", *(f"--ignore={path}" for path in ignored), env=env)
+    session.run("pytest", "tests/spawn", env=env)
+    # On a stub driver, not a GPU; in a separate process, since the stub becomes the process's CUDA driver.
+    session.run("pytest", "tests/cuda", env=env)
 
 
 @nox.session(name="tests-debian", python=False, default=False)
