@@ -13,22 +13,16 @@ from support.scripts import run_script, succeeded
 from support.waiting import until
 
 LONG = os.environ.get("MP_SOAK") == "1"
+TO_IMPORT = {"PYTHONPATH": str(Path(__file__).parents[1])}  # the programs use tests/support
 
 PRELUDE = """
     import fcntl, os, signal, sys, time
     from pathlib import Path
     import numpy as np
     import mp_all as mp
+    from support.processes import ended
 
     FOLDER = os.environ["MPSHM_RUNTIME_DIR"]
-
-    def ended(pid):
-        # Its command line goes first. Its connections go with its last thread, which may outlive the first.
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            return state in "ZX" and len(os.listdir(f"/proc/{pid}/task")) == 1
-        except (FileNotFoundError, ProcessLookupError):
-            return True
 
     def managers():
         found = []
@@ -135,7 +129,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def run(tmp_path: Path, folder: Path, strategy: str, program: str, *arguments: str) -> str:
-    environment = {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
+    environment = {**TO_IMPORT, "MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
     timeout = 300 if LONG else 60
     said = succeeded(run_script(tmp_path, PRELUDE + program, *arguments, timeout=timeout, **environment))
     # The manager leaves after the last user, and takes the folder along.
@@ -173,7 +167,7 @@ def test_the_next_program_removes_the_leftovers_when_all_are_killed(
         for pid in everybody:
             os.kill(pid, signal.SIGKILL)
     """
-    environment = {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
+    environment = {**TO_IMPORT, "MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
     done = run_script(tmp_path, PRELUDE + program, **environment)
     assert done.returncode < 0
     assert len(list(folder.rglob("control"))) == 1  # no process was left to remove it

@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.processes import ended
 from support.scripts import run_python, succeeded
+from support.waiting import until
 
 import mp_all as mp
 from mp_all import _limits, _sessions
@@ -79,9 +81,7 @@ def program(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Program]
 
 def state_of(pid: int) -> str:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        # The first thread may be a zombie before the last one, with which the process loses its locks, has ended.
-        return "ending" if state == "Z" and len(os.listdir(f"/proc/{pid}/task")) > 1 else state
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return "gone"
 
@@ -141,7 +141,7 @@ def test_a_program_that_shares_is_listed_with_its_bytes_its_command_and_its_mana
 def test_a_killed_manager_is_reported_missing(program: Program) -> None:
     manager = program.manager()
     os.kill(manager, signal.SIGKILL)
-    wait_until(manager, "gone", "Z")
+    assert until(lambda: ended(manager), 20)
     session = program.session()
     assert (session.alive, session.manager) == (True, None)
     assert health(session) == "no manager; the next process that needs one starts it"
@@ -177,7 +177,7 @@ def test_the_leftovers_of_a_crash_of_all_processes_are_named_until_the_next_prog
     os.kill(manager, signal.SIGSTOP)
     program.end()
     os.kill(manager, signal.SIGKILL)
-    wait_until(manager, "gone", "Z")
+    assert until(lambda: ended(manager), 20)
     session = program.session()
     assert (session.alive, session.manager) == (False, None)
     assert "left behind" in health(session)

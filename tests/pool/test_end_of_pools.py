@@ -15,19 +15,13 @@ from pathlib import Path
 import numpy as np
 import pool_tasks as tasks
 import pytest
+from support.processes import ended
 from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_leaving_a_pool_early_ends_its_workers_and_fails_its_results(ctx: BaseContext) -> None:
@@ -37,7 +31,7 @@ def test_leaving_a_pool_early_ends_its_workers_and_fails_its_results(ctx: BaseCo
         results.append(pool.map_async(time.sleep, [3600] * 100))
         results.append(pool.map_async(time.sleep, [3600] * 100, chunksize=1))
         stream = pool.imap(time.sleep, [3600] * 100)
-    assert not any(map(alive, pids))
+    assert all(map(ended, pids))
     for result in results:
         with pytest.raises(mp.ProcessError, match="terminated"):
             result.get(tasks.PATIENCE)
@@ -115,7 +109,7 @@ def test_a_dropped_pool_leaves_nothing_behind(kind: str, ctx: BaseContext) -> No
         del pool
         gc.collect()
     thread.join(tasks.PATIENCE)
-    assert not any(map(alive, pids))
+    assert all(map(ended, pids))
 
 
 def test_an_unused_executor_leaves_nothing_behind(ctx: BaseContext) -> None:
@@ -231,7 +225,7 @@ def test_ctrl_c_ends_a_program_with_one_traceback(start_method: str, tmp_path: P
             pass
         process.wait()
     assert err.count("Traceback") == 1 and err.rstrip().endswith("KeyboardInterrupt"), err
-    assert until(lambda: not any(map(alive, pids)), tasks.PATIENCE)
+    assert until(lambda: all(map(ended, pids)), tasks.PATIENCE)
 
 
 def test_a_program_that_does_not_close_its_pool_ends(start_method: str, tmp_path: Path) -> None:
@@ -260,7 +254,7 @@ def test_workers_end_when_their_parent_is_killed(start_method: str, tmp_path: Pa
     done = run_script(tmp_path, text, start_method, MPSHM_RUNTIME_DIR=str(tmp_path))
     pids = [int(pid) for pid in done.stdout.split()]
     assert len(pids) == 4
-    assert until(lambda: not any(map(alive, pids)), tasks.PATIENCE)
+    assert until(lambda: all(map(ended, pids)), tasks.PATIENCE)
 
 
 def test_a_forked_child_gets_an_error_from_its_parents_pool() -> None:

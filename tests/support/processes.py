@@ -1,0 +1,19 @@
+"""The end of a process, as others see it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def ended(pid: int) -> bool:
+    """
+    Return whether the process has ended: it has closed its files and lost its locks, and may still be a zombie.
+
+    Its first thread may be a zombie before the last one has ended, and only with that one go files and locks.
+    """
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return state in "ZX" and len(os.listdir(f"/proc/{pid}/task")) == 1
+    except (FileNotFoundError, ProcessLookupError):
+        return True
