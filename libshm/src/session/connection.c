@@ -12,7 +12,7 @@
 #include "session/manager_start.h"
 #include "session/process_slot.h"
 
-enum { ANSWER_WITHIN_S = 10, GIVE_IT_A_REST_S = 10 };
+enum { ANSWER_WITHIN_S = 10, RETRY_AFTER_S = 10 };
 
 void mpshm__disconnect(struct mpshm__session *session)
 {
@@ -77,7 +77,7 @@ static void note_if_stuck(struct mpshm__session *session, int err)
 {
     if (err != -ETIMEDOUT && err != -ENOLINK)
         return;
-    session->stuck_until = mpshm__now_ns() + GIVE_IT_A_REST_S * 1000000000ull;
+    session->stuck_until = mpshm__now_ns() + RETRY_AFTER_S * 1000000000ull;
     session->stuck_error = err;
 }
 
