@@ -57,17 +57,22 @@ def main(count: int) -> None:
 
     import mp_all as mp
 
-    # An ndarray object that owns nothing, and its place in a list: "beyond the ndarray" counts from here.
+    # "Beyond the ndarray" counts from an ndarray object that owns nothing. Both lists have their full length
+    # before the first reading: a list that grows is copied, and malloc may or may not give the old one back.
     room = bytearray(NBYTES)
-    plain = [np.ndarray(NBYTES, np.uint8, room)]
+    plain = np.full(count, None)
+    plain[0] = np.ndarray(NBYTES, np.uint8, room)
     before = resident()
-    plain += [np.ndarray(NBYTES, np.uint8, room) for _ in range(count)]
+    for i in range(count):
+        plain[i] = np.ndarray(NBYTES, np.uint8, room)
     object_itself = (resident() - before) / count
 
-    shared = [mp.shared.zeros(NBYTES, np.uint8)]
+    shared = np.full(count, None)
+    shared[0] = mp.shared.zeros(NBYTES, np.uint8)
     descriptors, mappings, before = open_descriptors(), mapped(), resident()
     start = time.perf_counter()
-    shared += [mp.shared.zeros(NBYTES, np.uint8) for _ in range(count)]
+    for i in range(count):
+        shared[i] = mp.shared.zeros(NBYTES, np.uint8)
     seconds = time.perf_counter() - start
     each = (resident() - before) / count
     for x in shared:  # the pages exist, and are not only promised
