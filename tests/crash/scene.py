@@ -56,14 +56,6 @@ def names_of(pids: Iterable[int]) -> set[str]:
     return {name for pid in pids for name in NAME.findall(Path(f"/proc/{pid}/maps").read_text())}
 
 
-def is_gone(pid: int) -> bool:
-    """Return whether the process has ended, reaped or not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-
-
 def memory_of(*pids: int) -> int:
     """Bytes in use in all segments that these processes have open."""
     segments = {}

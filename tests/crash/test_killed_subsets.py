@@ -10,7 +10,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from scene import LONG, is_gone, left_in, managers, memory_of, names_of, python, runtime_folder
+from scene import LONG, left_in, managers, memory_of, names_of, python, runtime_folder
+from support.processes import ended
 from support.waiting import until
 
 ROLES = ("parent", "producer", "consumer")
@@ -49,7 +50,7 @@ class Session:
         for role in roles:
             os.kill(self.pids[role], signal.SIGKILL)
         for role in roles:
-            assert until(lambda role=role: is_gone(self.pids[role]))
+            assert until(lambda role=role: ended(self.pids[role]))
 
     def tell(self, role: str, command: str) -> None:
         self.lines[role].write(command + "\n")
@@ -59,7 +60,7 @@ class Session:
         for lines in self.lines.values():
             lines.close()
         for pid in self.pids.values():
-            if not is_gone(pid):
+            if not ended(pid):
                 os.kill(pid, signal.SIGKILL)
         self.program.wait(20)
 
@@ -78,7 +79,7 @@ def test_the_others_go_on_and_nothing_is_left(strategy: str, killed: tuple[str, 
                 assert session.lines[role].readline() == "worked\n", role
             for role in reversed(survivors):  # the parent last
                 session.tell(role, "end")
-                assert role == "parent" or until(lambda role=role: is_gone(session.pids[role]))
+                assert role == "parent" or until(lambda role=role: ended(session.pids[role]))
             if "parent" in survivors:
                 assert session.program.wait(20) == 0
             if survivors or "manager" not in killed:
