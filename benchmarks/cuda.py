@@ -51,7 +51,7 @@ def device_name() -> str:
     """Return the name of the device. Exit if there is none, or only the stub driver of the tests."""
     if not mp_cuda.is_available():
         sys.exit("benchmarks.cuda needs a GPU, and there is no CUDA device here")
-    name = dict(mp_cuda.situation())["device 0"]
+    name = dict(mp_cuda.device_report())["device 0"]
     if "STUB" in name:
         sys.exit("benchmarks.cuda needs a GPU; the stub driver of the tests measures nothing")
     return name
@@ -59,7 +59,7 @@ def device_name() -> str:
 
 def main() -> None:
     print(device_name())
-    print(*(f"{key}: {value}" for key, value in mp_cuda.situation()), sep=" · ")
+    print(*(f"{key}: {value}" for key, value in mp_cuda.device_report()), sep=" · ")
     try:
         import torch
         import torch.multiprocessing as torch_mp

@@ -9,6 +9,7 @@ import pytest
 
 import mp_all
 import mp_core
+import mp_cuda
 
 
 def segment() -> mp_core.Segment:
@@ -21,6 +22,7 @@ def segment() -> mp_core.Segment:
         (lambda: mp_core.Claim, mp_core.LeaseReference),
         (lambda: mp_all.Claim, mp_core.LeaseReference),
         (lambda: mp_all.claim_lease, mp_core.receive_lease),
+        (lambda: mp_cuda.situation, mp_cuda.device_report),
         (lambda: segment().tree, "ab"),
         (lambda: segment().row, 3),
         (lambda: mp_core.Lease(lambda: None).claims, 0),

@@ -328,7 +328,7 @@ def test_devices_are_identified_by_uuid_and_not_by_number(
 def test_without_a_device_or_a_driver_importing_works_and_errors_have_names(tmp_path: Path) -> None:
     text = """
         import mp_cuda
-        print(mp_cuda.is_available(), dict(mp_cuda.situation())["devices"])
+        print(mp_cuda.is_available(), dict(mp_cuda.device_report())["devices"])
         try:
             mp_cuda.empty(3)
         except mp_cuda.MpCudaError as error:

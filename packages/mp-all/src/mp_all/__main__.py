@@ -95,7 +95,7 @@ def devices() -> Iterator[tuple[str, str]]:
         return
     import mp_cuda
 
-    yield from mp_cuda.situation()
+    yield from mp_cuda.device_report()
 
 
 def stat() -> None:

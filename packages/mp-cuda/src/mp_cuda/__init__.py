@@ -19,7 +19,7 @@ from mp_core._version import __version__ as __version__
 if _typing.TYPE_CHECKING:
     from mp_cuda.array import DeviceArray, empty, from_host
     from mp_cuda.conversion import as_device_array
-    from mp_cuda.diagnostics import situation
+    from mp_cuda.diagnostics import device_report
     from mp_cuda.driver import device_count, is_available
     from mp_cuda.dtype import DType
     from mp_cuda.errors import (
@@ -56,6 +56,7 @@ __all__ = [
     "Stream",
     "as_device_array",
     "device_count",
+    "device_report",
     "empty",
     "from_host",
     "init_reductions",
@@ -65,7 +66,6 @@ __all__ = [
     "register",
     "set_policy",
     "share",
-    "situation",
     "unregister",
     "wait_released",
 ]
@@ -73,7 +73,7 @@ __all__ = [
 _NAMES = {
     "array": "DeviceArray empty from_host",
     "conversion": "as_device_array",
-    "diagnostics": "situation",
+    "diagnostics": "device_report",
     "driver": "device_count is_available",
     "dtype": "DType",
     "errors": "DeviceMemoryError DeviceNotVisibleError DriverError ForkError MpCudaError NotShareableError "
@@ -86,12 +86,18 @@ _NAMES = {
     "stats": "ipc_stats",
     "stream": "Stream",
 }
+_RENAMED = {"situation": "device_report"}
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 if not _typing.TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> _typing.Any:
+        if name in _RENAMED:
+            from mp_core._deprecated import warn_renamed
+
+            warn_renamed(f"mp_cuda.{name}", f"mp_cuda.{_RENAMED[name]}")
+            return __getattr__(_RENAMED[name])
         module = _MODULES.get(name)
         if module is None:
             raise AttributeError(f"module 'mp_cuda' has no attribute {name!r}")

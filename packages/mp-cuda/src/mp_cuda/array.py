@@ -72,6 +72,14 @@ class DeviceArray:
         self._owner = owner
         self._stream = stream
 
+    def _replace(self, **fields: Any) -> DeviceArray:
+        """
+        Return the same array with other *fields*, which are named as the constructor's parameters.
+        """
+        same = {"ptr": self.ptr, "shape": self.shape, "dtype": self.dtype, "device": self.device}
+        same |= {"strides": self.strides, "readonly": self.readonly, "owner": self._owner, "stream": self._stream}
+        return DeviceArray(**(same | fields))
+
     @property
     def nbytes(self) -> int:
         """The size of all elements in bytes."""

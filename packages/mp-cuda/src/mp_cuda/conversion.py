@@ -54,13 +54,4 @@ def as_device_array(obj: Any, *, stream: Any = None) -> DeviceArray:
         )
     if stream is None:
         return array
-    return DeviceArray(
-        array.ptr,
-        array.shape,
-        array.dtype,
-        array.device,
-        strides=array.strides,
-        readonly=array.readonly,
-        owner=array._owner,
-        stream=stream_number(stream),
-    )
+    return array._replace(stream=stream_number(stream))

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from mp_cuda import driver
 
-__all__ = ["situation"]
+__all__ = ["device_report"]
 
 IPC_EVENTS, POOLS = 125, 115
 
 
-def situation() -> Iterator[tuple[str, str]]:
+def device_report() -> Iterator[tuple[str, str]]:
     """
     Describe bindings, driver and devices for a bug report, and name what is known not to work here.
 
@@ -24,7 +24,7 @@ def situation() -> Iterator[tuple[str, str]]:
 
     Examples
     --------
-    >>> dict(mp_cuda.situation())["bindings"] != ""
+    >>> dict(mp_cuda.device_report())["bindings"] != ""
     True
     """
     try:

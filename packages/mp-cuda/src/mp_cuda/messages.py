@@ -114,13 +114,4 @@ def _copied(array: DeviceArray, low: int, high: int) -> DeviceArray:
         driver.call("cuMemcpyAsync", block.ptr, array.ptr + low, high - low, stream)
         # The original may be freed, and its memory reused, before the receiver reads.
         driver.call("cuStreamSynchronize", stream)
-    return DeviceArray(
-        block.ptr - low,
-        array.shape,
-        array.dtype,
-        array.device,
-        strides=array.strides,
-        readonly=array.readonly,
-        owner=block._owner,
-        stream=array._stream,
-    )
+    return array._replace(ptr=block.ptr - low, owner=block._owner)
