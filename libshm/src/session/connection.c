@@ -12,7 +12,7 @@
 #include "session/manager_start.h"
 #include "session/process_slot.h"
 
-enum { ANSWER_WITHIN_S = 10, RETRY_AFTER_S = 10 };
+enum { RETRY_AFTER_S = 10 };
 
 void mpshm__disconnect(struct mpshm__session *session)
 {
@@ -25,7 +25,7 @@ void mpshm__disconnect(struct mpshm__session *session)
  * next question. */
 static int exchange(int sock, struct mpshm__frame *frame, int fd, int *fd_out)
 {
-    uint64_t until = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;
+    uint64_t until = mpshm__now_ns() + MPSHM__ANSWER_WITHIN_S * 1000000000ull;
     int got = -1;
     int err = mpshm__send_frame(sock, frame, fd, until);
 

@@ -24,8 +24,9 @@
 #include "session/manager_start.h"
 #include "session/runtime_folder.h"
 #include "session/process_slot.h"
+#include "session/wire.h"
 
-enum { ANSWER_WITHIN_S = 10, HEALED_WITHIN_S = 2, BACKLOG = 256 };
+enum { HEALED_WITHIN_S = 2, BACKLOG = 256 };
 
 static char manager_path[4096];
 
@@ -95,7 +96,7 @@ static int nobody_listens(int err)
 /* A stopped manager accepts no connection, so the wait has a limit. */
 static int connect_within(const struct mpshm__session *session)
 {
-    uint64_t until = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;
+    uint64_t until = mpshm__now_ns() + MPSHM__ANSWER_WITHIN_S * 1000000000ull;
 
     for (;;) {
         int sock = mpshm__manager_try(session);
@@ -164,7 +165,7 @@ static int lock_start(const struct mpshm__session *session)
     fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (fd < 0)
         return -errno;
-    for (uint64_t give_up = mpshm__now_ns() + ANSWER_WITHIN_S * 1000000000ull;;) {
+    for (uint64_t give_up = mpshm__now_ns() + MPSHM__ANSWER_WITHIN_S * 1000000000ull;;) {
         if (flock(fd, LOCK_EX | LOCK_NB) == 0)
             return fd;
         if (errno != EWOULDBLOCK || mpshm__now_ns() > give_up) {
@@ -232,7 +233,7 @@ static int start(struct mpshm__session *session)
     if (lock < 0)
         return lock;
     control = mpshm__session_reopen(session, 0);
-    uint64_t wait_s = control < 0 ? HEALED_WITHIN_S : ANSWER_WITHIN_S;
+    uint64_t wait_s = control < 0 ? HEALED_WITHIN_S : MPSHM__ANSWER_WITHIN_S;
     uint64_t until = mpshm__now_ns() + wait_s * 1000000000ull;
     for (;;) {
         err = mpshm__manager_try(session); /* another process may have been faster */

@@ -18,6 +18,8 @@ enum mpshm__op {
                          in all such segments */
 };
 enum { MPSHM__NO_SLOT = 0xffffffffu, MPSHM__WIRE = 0x6d707302 };
+/* A client takes a manager that is silent for so long for stopped. */
+enum { MPSHM__ANSWER_WITHIN_S = 10 };
 
 struct mpshm__frame {
     uint32_t magic;
