@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-al
 WHEELS = [f"./packages/{name}" for name in PACKAGES]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
+PROGRAMS = "tests/contract/programs"
 STRATEGIES = [nox.param(s, id=s) for s in ("file_descriptor", "file_system")]
 SANITIZERS = {
     "plain": [],
@@ -73,14 +75,19 @@ def tests(session: nox.Session, strategy: str) -> None:
         return
     # Tests that do not depend on the strategy run once, and the launcher's run in a process without other children.
     if strategy == "file_system":
-        only = ["tests/core", "tests/crash", "tests/reductions", "tests/contract", "--ignore=tests/contract/programs"]
-        session.run("pytest", *only, "--only-strategy-tests", env=env)
-        return
-    ignored = ["tests/spawn", "tests/cuda", "tests/contract/programs"]
-    session.run("pytest", "tests", *(f"--ignore={path}" for path in ignored), env=env)
-    session.run("pytest", "tests/spawn", env=env)
-    # On a stub driver, not a GPU; in a separate process, since the stub becomes the process's CUDA driver.
-    session.run("pytest", "tests/cuda", env=env)
+        half = ["tests/core", "tests/crash"], ["tests/reductions", "tests/contract", f"--ignore={PROGRAMS}"]
+        lanes = [[["--only-strategy-tests", *paths]] for paths in half]
+    else:
+        # On a stub driver, not a GPU; in a separate process, since the stub becomes the process's CUDA driver.
+        separate = [["tests/packaging", "tests/bench", "tests/pool"], ["tests/spawn"], ["tests/cuda"]]
+        lanes = [[["tests", *(f"--ignore={path}" for paths in (*separate, [PROGRAMS]) for path in paths)]], separate]
+    in_lanes(session, lanes, env)
+
+
+def in_lanes(session: nox.Session, lanes: list[list[list[str]]], env: dict[str, str]) -> None:
+    """Run pytest with each list of arguments: those of a lane in order, the lanes at once."""
+    texts = [" ; ".join(shlex.join(["pytest", *arguments]) for arguments in lane) for lane in lanes]
+    session.run("python", "-m", "tools.lanes", *texts, env=env)
 
 
 @nox.session(name="tests-debian", python=False, default=False)
