@@ -54,6 +54,11 @@ if _platform.system() == "linux":
 if not _typing.TYPE_CHECKING:  # a type checker that saw this would accept any name
 
     def __getattr__(name: str) -> _typing.Any:
+        if name in ("ProcessPoolExecutor", "TaskTimeoutError", "WorkerLostError"):  # on Linux they are here already
+            raise AttributeError(
+                f"mp_all.{name} is in mp-pool, which needs Linux, and this is {_platform.name()}; "
+                "use concurrent.futures.ProcessPoolExecutor or multiprocessing.Pool"
+            )
         # Old names, submodules, and names that a later Python adds; `import *` does not bring them.
         return _core.__getattr__(name)
 

@@ -150,11 +150,12 @@ def by_value() -> bool:
 
 
 def share(on: bool | None) -> bool:
-    """Set whether messages may share, None to leave it; return the value before, which is False here."""
+    """Set whether messages may share, None to leave it; return the value before. By value means NumPy's own pickles."""
     global _shares
+    before = _shares
     if on is not None:
         _shares = on
-    return False
+    return before
 
 
 _unpickle: Callable[..., Any] = pickle.loads

@@ -85,7 +85,7 @@ def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     Returns
     -------
     bool
-        False if they go by value.
+        False if they go by value, as they all do on a platform without shared memory.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     >>> mp.get_sharing()
     True
     """
-    everywhere: bool = _native.share(None)
+    everywhere: bool = _native.ENGINE and _native.share(None)
     if connection is None:
         return everywhere
     channel = _checked(connection, "get_sharing")

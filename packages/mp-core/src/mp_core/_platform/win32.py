@@ -28,7 +28,8 @@ def get_thread_name() -> bytes:
     """Return the name of the calling thread."""
     library = _kernel32()
     text = ctypes.c_wchar_p()
-    _check(library.GetThreadDescription(ctypes.c_void_p(library.GetCurrentThread()), ctypes.byref(text)), "get_thread_name")
+    thread = ctypes.c_void_p(library.GetCurrentThread())
+    _check(library.GetThreadDescription(thread, ctypes.byref(text)), "get_thread_name")
     try:
         return (text.value or "").encode()
     finally:
@@ -41,5 +42,5 @@ def _check(result: int, what: str) -> None:
 
 
 def peer(fd: int) -> tuple[int, int]:
-    """Return the address family of a `Connection`: on Windows it is a socket of a network, and a pipe is another class."""
+    """Return the address family of a `Connection`: a socket of a network. A pipe is of another class on Windows."""
     return socket.AF_INET, 0
