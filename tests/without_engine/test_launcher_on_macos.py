@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,9 @@ def test_the_command_starts_ranks(run: Run, tmp_path: Path) -> None:
     text = """
         import sys
         from mp_spawn.command import main
-        sys.exit(main(["-n", "2", "ranks.py"]))
+
+        if __name__ == "__main__":
+            sys.exit(main(["-n", "2", "ranks.py"]))
     """
     lines = succeeded(run(text)).splitlines()
     assert sorted(line.split("] ")[-1].split("| ")[-1].strip() for line in lines) == ["0 of 2", "1 of 2"], lines
@@ -103,8 +106,6 @@ PARENT = """
 
 @METHODS
 def test_no_rank_outlives_a_killed_parent(platform: str, tmp_path: Path, method: str) -> None:
-    import textwrap
-
     (tmp_path / "program.py").write_text(textwrap.dedent(PARENT))
     parent = subprocess.Popen(
         [sys.executable, "program.py", method],

@@ -38,7 +38,24 @@ def test_the_substitute_has_the_functions_of_the_engine() -> None:
     assert _without_engine.library_name() == _engine.library_name()
 
 
-SIZES = ["", "0", "12", " 7 kB ", "1.5G", "1.5 GiB", ".5k", "5.", ".", "1 b", "3 bytes", "K", "1ki", "1kib", "1kb", "1kbb"]
+SIZES = [
+    "",
+    "0",
+    "12",
+    " 7 kB ",
+    "1.5G",
+    "1.5 GiB",
+    ".5k",
+    "5.",
+    ".",
+    "1 b",
+    "3 bytes",
+    "K",
+    "1ki",
+    "1kib",
+    "1kb",
+    "1kbb",
+]
 SIZES += ["-1", "1e3", "18446744073709551615", "18446744073709551616", "16777216T", "1\n", "\n1", "1.0000001G", "٣"]
 
 

@@ -74,6 +74,7 @@ ENGINE = True
 #: The strategies, the default first, with the number of each.
 STRATEGIES: dict[str, int] = {"file_descriptor": lib.MPSHM_FILE_DESCRIPTOR, "file_system": lib.MPSHM_FILE_SYSTEM}
 
+
 def check(rc: int, what: str | None = None) -> int:
     """
     Return *rc*, or raise an `OSError` if it is a negative errno.

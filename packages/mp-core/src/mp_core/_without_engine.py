@@ -12,7 +12,6 @@ import pickle
 import re
 import threading
 from collections.abc import Callable
-from fractions import Fraction
 from typing import Any, NoReturn
 
 from mp_core import _platform
@@ -216,7 +215,10 @@ def library_name() -> str:
     return "_libshm.abi3.so"
 
 
-_NUMBER = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(?:([kmgtp])(i?b?)|b|bytes)?\s*", re.IGNORECASE | re.ASCII)
+_NUMBER = re.compile(
+    r"[ \t]*(?=\.?\d)(\d*)\.?(\d*)[ \t]*(?:([kmgtp])(i?b?)|b|bytes)?[ \t\n]*", re.IGNORECASE | re.ASCII
+)
+_DIGITS = 6  # of a fraction
 
 
 def parse_bytes(text: str) -> int | None:
@@ -224,11 +226,11 @@ def parse_bytes(text: str) -> int | None:
     found = _NUMBER.fullmatch(text)
     if found is None:
         return None
-    number, letter, rest = found.groups()
+    whole, fraction, letter, rest = found.groups()
     unit = 1
     if letter:
         unit = (1000 if rest.lower() == "b" else 1024) ** ("kmgtp".index(letter.lower()) + 1)
-    nbytes = int(Fraction(number) * unit)
+    nbytes = int(whole or 0) * unit + unit * int(f"{fraction:0<{_DIGITS}}"[:_DIGITS]) // 10**_DIGITS
     return nbytes if nbytes < 2**64 else None
 
 
