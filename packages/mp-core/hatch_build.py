@@ -38,7 +38,7 @@ def without_engine() -> bool:
 
 
 def platform_tag() -> str:
-    """Return the platform of the wheel. A wheel without the engine has one too: no Linux must prefer it to the sdist."""
+    """Return the platform of the wheel. Without the engine it has one, too: no Linux must prefer it to the sdist."""
     return re.sub(r"[-.]", "_", sysconfig.get_platform())
 
 

@@ -1,7 +1,7 @@
-"""Compile the extension module into the wheel (nothing on macOS and Windows), carry the headers of mp-core and libshm into the sdist.
+"""Compile the extension module into the wheel, carry the headers of mp-core and libshm into the sdist.
 
 The module links nothing of mp-core, so the build needs two headers and no mp-core: in the repository they are mp-core's
-and libshm's own, in an unpacked sdist they are copies in `include/`.
+and libshm's own, in an unpacked sdist they are copies in `include/`. On macOS and Windows nothing is compiled.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def without_engine() -> bool:
 
 
 def platform_tag() -> str:
-    """Return the platform of the wheel. A wheel without the engine has one too: no Linux must prefer it to the sdist."""
+    """Return the platform of the wheel. Without the engine it has one, too: no Linux must prefer it to the sdist."""
     return re.sub(r"[-.]", "_", sysconfig.get_platform())
 
 

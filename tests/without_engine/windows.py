@@ -24,7 +24,7 @@ connection.reduce_pipe_connection = lambda pipe: (str, ("a pipe of Windows",))
 HIDDEN = {
     context: "ForkProcess ForkServerProcess ForkContext ForkServerContext",
     reduction: "DupFd",
-    os: "fork forkpty register_at_fork geteuid getuid sysconf waitid pidfd_open get_blocking set_blocking sched_getaffinity",
+    os: "fork forkpty register_at_fork geteuid sysconf waitid pidfd_open get_blocking set_blocking sched_getaffinity",
     signal: "SIGKILL SIGHUP SIGQUIT SIGUSR1 SIGUSR2 SIGCONT SIGTSTP pthread_sigmask pthread_kill",
 }
 for module, names in HIDDEN.items():

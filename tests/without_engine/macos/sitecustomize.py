@@ -20,7 +20,7 @@ for name in ("epoll", *filter(lambda name: name.startswith("EPOLL"), dir(select)
 import socket  # noqa: E402  after that, because it imports selectors, which chooses a selector
 
 HIDDEN = {
-    os: "pidfd_open memfd_create eventfd eventfd_read eventfd_write sched_getaffinity sched_setaffinity P_PIDFD pipe2 splice",
+    os: "pidfd_open memfd_create eventfd sched_getaffinity sched_setaffinity P_PIDFD pipe2 splice",
     signal: "pidfd_send_signal sigtimedwait sigwaitinfo SIGPWR SIGPOLL SIGSTKFLT SIGRTMIN SIGRTMAX SIGCLD",
     fcntl: "F_SETSIG F_GETSIG F_SETPIPE_SZ F_GETPIPE_SZ F_ADD_SEALS F_GET_SEALS F_OFD_SETLK F_OFD_SETLKW F_OFD_GETLK",
     socket: "SO_PEERCRED SO_PASSCRED SCM_CREDENTIALS SO_DOMAIN SO_PROTOCOL SOCK_CLOEXEC SOCK_NONBLOCK",

@@ -119,26 +119,26 @@ _manager = os.path.join(os.path.dirname(_libshm.__file__), "shm-manager")
 check(lib.mpshm_set_manager(os.fsencode(_manager)), "the path of shm-manager")
 
 _block = _load_block()
-c_api = _block.c_api  # PyCapsule_Import finds it under "mp_core._native.c_api"
+c_api: Any = _block.c_api  # PyCapsule_Import finds it under "mp_core._native.c_api"
 Buffer: type = _block.Buffer
-allocate = _block.allocate
-find = _block.find
-setup = _block.setup
-setup_receiving = _block.setup_receiving
-strategy = _block.strategy
-rebuild_block = _block.rebuild_block
-rebuild_copy = _block.rebuild_copy
-reduce_block = _block.reduce_block
-reduce_copy = _block.reduce_copy
-discard = _block.discard
-loads = _block.loads
-message_begin = _block.message_begin
-message_begin_by_value = _block.message_begin_by_value
-message_end = _block.message_end
-by_value = _block.by_value
-share = _block.share
-peer = _block.peer
-copied_bytes = _block.copied_bytes
+allocate: Any = _block.allocate
+find: Any = _block.find
+setup: Any = _block.setup
+setup_receiving: Any = _block.setup_receiving
+strategy: Any = _block.strategy
+rebuild_block: Any = _block.rebuild_block
+rebuild_copy: Any = _block.rebuild_copy
+reduce_block: Any = _block.reduce_block
+reduce_copy: Any = _block.reduce_copy
+discard: Any = _block.discard
+loads: Any = _block.loads
+message_begin: Any = _block.message_begin
+message_begin_by_value: Any = _block.message_begin_by_value
+message_end: Any = _block.message_end
+by_value: Any = _block.by_value
+share: Any = _block.share
+peer: Any = _block.peer
+copied_bytes: Any = _block.copied_bytes
 
 # ---- libshm, for Python ----------------------------------------------------------------------------------------------
 

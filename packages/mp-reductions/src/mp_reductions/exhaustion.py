@@ -14,8 +14,8 @@ def warn_once(nbytes: int, error: Exception) -> None:
     """Warn, the first time, that *nbytes* bytes go through the pipe because of *error*."""
     if isinstance(error, OSError) and error.errno == errno.ENOSYS:
         message = (
-            f"mp-core has no shared memory on {_platform.name()}, so an array of {nbytes} bytes (and all others) travels "
-            "by pickle, as with multiprocessing"
+            f"mp-core has no shared memory on {_platform.name()}, so an array of {nbytes} bytes (and all others) "
+            "travels by pickle, as with multiprocessing"
         )
     else:
         message = (

@@ -12,8 +12,8 @@ ENV_VAR_PARALLEL_START = "MP_SPAWN_PARALLEL_START"
 
 def _refuse(name: str) -> NoReturn:
     raise NotImplementedError(
-        f"{name} does not start ranks on {sys.platform}: it needs the signals and the pipes of POSIX, as Linux and macOS "
-        "have them; use multiprocessing.Process or multiprocessing.Pool"
+        f"{name} does not start ranks on {sys.platform}: it needs the signals and the pipes of POSIX, which Linux and "
+        "macOS have; use multiprocessing.Process or multiprocessing.Pool"
     )
 
 
