@@ -31,6 +31,16 @@ BINDINGS = {
     "newest": "cuda-bindings<14",
 }
 
+# Tests of behaviour that does not depend on shared memory run without the engine, too.
+WITHOUT_ENGINE = [
+    "tests/without_engine",
+    "tests/contract/test_public_names.py",
+    "tests/core/test_thread_names.py",
+    "tests/pool/test_errors.py",
+    "tests/spawn/test_exit_status_of_ranks.py",
+    "tests/spawn/test_torch_surface.py",
+]
+
 GROUPS = nox.project.load_toml("pyproject.toml")["dependency-groups"]
 
 # Interpreters of pyenv, if installed: nox looks for python3.12 and so on on PATH.
@@ -51,6 +61,7 @@ nox.options.sessions = [
     *(f"tests-{HERE}({s})" for s in ("file_descriptor", "file_system")),
     "alone(mp-spawn)",
     "alone(mp-pool)",
+    "tests-without-engine",
 ]
 
 
@@ -88,6 +99,19 @@ def in_lanes(session: nox.Session, lanes: list[list[list[str]]], env: dict[str, 
     """Run pytest with each list of arguments: those of a lane in order, the lanes at once."""
     texts = [" ; ".join(shlex.join(["pytest", *arguments]) for arguments in lane) for lane in lanes]
     session.run("python", "-m", "tools.lanes", *texts, env=env)
+
+
+@nox.session(name="tests-without-engine", tags=["ci"])
+def tests_without_engine(session: nox.Session) -> None:
+    """Test without shared memory, as on macOS and Windows: nothing is compiled, arrays travel by pickle."""
+    env = {"MP_WITHOUT_ENGINE": "1"}
+    session.install(*GROUPS["test"], *GROUPS["build"])
+    session.install("--no-cache-dir", "--force-reinstall", "--no-deps", *WHEELS, env=env)
+    session.install(*WHEELS, env=env)
+    compiled = [str(path) for path in Path(session.virtualenv.location).glob("lib/*/site-packages/mp_*/*.so")]
+    if compiled:
+        session.error(f"the engine was compiled: {compiled}")
+    session.run("pytest", *(session.posargs or WITHOUT_ENGINE), env=env)
 
 
 @nox.session(name="tests-debian", python=False, default=False)

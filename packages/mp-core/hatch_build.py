@@ -1,4 +1,4 @@
-"""Carry libshm into the sdist, compile it into the wheel.
+"""Carry libshm into the sdist, compile it into the wheel; on macOS and Windows compile nothing.
 
 `libshm/` is at the top of the repository, and inside an unpacked sdist. Its own Makefile compiles it, so the wheel
 links the code that the C tests have tested.
@@ -32,12 +32,18 @@ def header_as_cdef(header: str) -> str:
     return re.sub(r"(?m)^#.*$", "", header)
 
 
+def without_engine() -> bool:
+    """Return whether to build without the engine: off Linux, or if ``MP_WITHOUT_ENGINE=1`` asks for it."""
+    return sys.platform != "linux" or os.environ.get("MP_WITHOUT_ENGINE") == "1"
+
+
+def platform_tag() -> str:
+    """Return the platform of the wheel. Without the engine it has one, too: no Linux must prefer it to the sdist."""
+    return re.sub(r"[-.]", "_", sysconfig.get_platform())
+
+
 def refuse_without_tools() -> None:
     """End the program if this machine cannot compile the library, before anything is begun."""
-    if sys.platform != "linux":
-        raise SystemExit(
-            f"mp-core needs Linux so far, and this is {sys.platform}: libshm compiles here and has no shared memory yet"
-        )
     compiler = shlex.split(os.environ.get("CC", "cc"))[0]
     header = Path(sysconfig.get_path("include")) / "Python.h"
     lacks = {
@@ -59,7 +65,7 @@ def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise SystemExit(
             "mp-core is built for CPython's stable ABI, which a free-threaded build does not have: "
-            "use the ordinary build of this Python"
+            "use the ordinary build of this Python, or set MP_WITHOUT_ENGINE=1 to work without shared memory"
         )
     refuse_without_tools()
     subprocess.run(["make", "-C", str(libshm), f"BUILD={build}"], check=True)
@@ -88,6 +94,10 @@ class LibshmBuildHook(BuildHookInterface):  # type: ignore[type-arg]
                 build_data["force_include"][str(libshm / part)] = f"libshm/{part}"
             return
 
+        build_data["pure_python"] = False
+        if without_engine():
+            build_data["tag"] = f"py3-none-{platform_tag()}"
+            return
         self.build = tempfile.TemporaryDirectory(prefix="mp-core-build-")
         extension = compile_extension(libshm, root / "native", Path(self.build.name))
         manager = Path(self.build.name) / MANAGER
@@ -99,9 +109,7 @@ class LibshmBuildHook(BuildHookInterface):  # type: ignore[type-arg]
         else:
             build_data["force_include"][str(extension)] = f"mp_core/{EXTENSION}"
             build_data["force_include"][str(manager)] = f"mp_core/{MANAGER}"
-        platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
-        build_data["tag"] = f"cp311-abi3-{platform}"
-        build_data["pure_python"] = False
+        build_data["tag"] = f"cp311-abi3-{platform_tag()}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if hasattr(self, "build"):

@@ -1,7 +1,7 @@
 """Compile the extension module into the wheel, carry the headers of mp-core and libshm into the sdist.
 
 The module links nothing of mp-core, so the build needs two headers and no mp-core: in the repository they are mp-core's
-and libshm's own, in an unpacked sdist they are copies in `include/`.
+and libshm's own, in an unpacked sdist they are copies in `include/`. On macOS and Windows nothing is compiled.
 """
 
 from __future__ import annotations
@@ -36,16 +36,24 @@ def headers(root: Path) -> list[Path]:
     return carried if carried[0].is_file() else [root.parents[1] / name for name in HEADERS]
 
 
+def without_engine() -> bool:
+    """Return whether to build without the engine: off Linux, or if ``MP_WITHOUT_ENGINE=1`` asks for it."""
+    return sys.platform != "linux" or os.environ.get("MP_WITHOUT_ENGINE") == "1"
+
+
+def platform_tag() -> str:
+    """Return the platform of the wheel. Without the engine it has one, too: no Linux must prefer it to the sdist."""
+    return re.sub(r"[-.]", "_", sysconfig.get_platform())
+
+
 def refuse_without_tools() -> None:
     """
     End the program if this machine cannot compile the module, before anything is begun.
     """
-    if sys.platform != "linux":
-        raise SystemExit(f"mp-reductions needs Linux so far, as mp-core does, and this is {sys.platform}")
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise SystemExit(
             "mp-reductions is built for CPython's stable ABI, which a free-threaded build does not have: "
-            "use the ordinary build of this Python"
+            "use the ordinary build of this Python, or set MP_WITHOUT_ENGINE=1 to work without shared memory"
         )
     compiler = shlex.split(os.environ.get("CC", "cc"))[0]
     header = Path(sysconfig.get_path("include")) / "Python.h"
@@ -98,6 +106,10 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
                 build_data["force_include"][str(header)] = f"include/{header.name}"
             return
 
+        build_data["pure_python"] = False
+        if without_engine():
+            build_data["tag"] = f"py3-none-{platform_tag()}"
+            return
         self.build = tempfile.TemporaryDirectory(prefix="mp-reductions-build-")
         extension = compile_extension(root, Path(self.build.name))
         if version == "editable":
@@ -106,9 +118,7 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             replacement.rename(replacement.with_name(EXTENSION))  # running processes keep the old file
         else:
             build_data["force_include"][str(extension)] = f"mp_reductions/{EXTENSION}"
-        platform = re.sub(r"[-.]", "_", sysconfig.get_platform())
-        build_data["tag"] = f"cp311-abi3-{platform}"
-        build_data["pure_python"] = False
+        build_data["tag"] = f"cp311-abi3-{platform_tag()}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         if hasattr(self, "build"):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import mp_all as mp
+from mp_core import _platform
 
 from .waiting import until
 
@@ -200,6 +201,8 @@ def warm_up() -> None:
     ends += [ForkingPickler.loads(ForkingPickler.dumps(end)) for end in ends]
     for end in ends:
         end.close()
+    if not _platform.has_engine():
+        return
     # Ours: what the first block of each strategy starts (the manager and the connection to it).
     strategy = mp.get_sharing_strategy()
     for name in sorted(mp.get_all_sharing_strategies()):

@@ -7,7 +7,8 @@ import os
 from typing import Any
 
 import mp_all as mp
-from mp_core._native import _block, reduce_block
+from mp_core._engine import _block
+from mp_core._native import reduce_block
 
 
 class Fails:

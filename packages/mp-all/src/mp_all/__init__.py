@@ -17,14 +17,14 @@ import mp_core as _core
 import mp_reductions as _reductions
 import mp_spawn as _spawn
 from mp_core import *  # noqa: F403
-from mp_core import _aliases
+from mp_core import _aliases, _platform
 from mp_core import _get_thread_name as _get_thread_name
 from mp_core import _prctl_pr_set_pdeathsig as _prctl_pr_set_pdeathsig
 from mp_core import _set_thread_name as _set_thread_name
 from mp_reductions import *  # noqa: F403
 from mp_spawn import *  # noqa: F403
 
-if _sys.platform == "linux":
+if _platform.system() == "linux":
     import mp_pool as _pool
     from mp_pool import *  # noqa: F403
     from mp_pool import _contexts
@@ -36,14 +36,14 @@ if not _typing.TYPE_CHECKING:  # to a type checker all imported names above are 
     __all__ += _core.__all__
     __all__ += _reductions.__all__
     __all__ += _spawn.__all__
-    if _sys.platform == "linux":
+    if _platform.system() == "linux":
         __all__ += [name for name in _pool.__all__ if name not in __all__]  # Pool is in both
     __all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
 
 _aliases.install(__name__)
 _sys.modules[f"{__name__}.shared"] = _reductions.shared  # `from mp_all.shared import zeros`
 _reductions.init_reductions()
-if _sys.platform == "linux":
+if _platform.system() == "linux":
     # This imports nothing of CUDA; it waits until a CUDA library is imported.
     import mp_cuda as _cuda
 
@@ -54,6 +54,11 @@ if _sys.platform == "linux":
 if not _typing.TYPE_CHECKING:  # a type checker that saw this would accept any name
 
     def __getattr__(name: str) -> _typing.Any:
+        if name in ("ProcessPoolExecutor", "TaskTimeoutError", "WorkerLostError"):  # on Linux they are here already
+            raise AttributeError(
+                f"mp_all.{name} is in mp-pool, which needs Linux, and this is {_platform.name()}; "
+                "use concurrent.futures.ProcessPoolExecutor or multiprocessing.Pool"
+            )
         # Old names, submodules, and names that a later Python adds; `import *` does not bring them.
         return _core.__getattr__(name)
 

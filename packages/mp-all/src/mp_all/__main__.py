@@ -12,6 +12,7 @@ from importlib import metadata
 import mp_all
 from mp_all import _sessions
 from mp_all._limits import limits, size
+from mp_core import _platform
 
 __all__ = ["main"]
 
@@ -90,7 +91,7 @@ def health(session: _sessions.Session) -> str:
 
 
 def devices() -> Iterator[tuple[str, str]]:
-    if sys.platform != "linux":
+    if _platform.system() != "linux":
         yield "devices", "mp-cuda is for Linux"
         return
     import mp_cuda
@@ -100,6 +101,9 @@ def devices() -> Iterator[tuple[str, str]]:
 
 def stat() -> None:
     """Print each session of this user, a line for each of their segments, and the processes that hold them."""
+    if not _platform.has_engine():
+        print(f"mp-core has no shared memory on {_platform.name()}")
+        return
     own = os.getpid()
     sessions = _sessions.sessions()
     for session in sessions:
@@ -127,13 +131,10 @@ def main() -> None:
         return
     if sys.argv[1:]:
         sys.exit("usage: python -m mp_all [stat]")
-    for title, rows in (
-        ("versions", versions),
-        ("sharing", sharing),
-        ("limits", limits),
-        ("shared now", now),
-        ("CUDA", devices),
-    ):
+    facts = [("versions", versions), ("sharing", sharing), ("limits", limits), ("shared now", now), ("CUDA", devices)]
+    if not _platform.has_engine():
+        facts = [fact for fact in facts if fact[1] not in (limits, now)]  # of shared memory, from files of Linux
+    for title, rows in facts:
         print(title)
         for name, value in rows():
             print(f"  {name:<22}{value}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +77,8 @@ def memory_of(folder: Path, limit: str, use: str, note: str) -> Iterator[str]:
 
 def limits() -> Iterator[tuple[str, str]]:
     """Yield pairs of a limit's name and its text."""
+    import resource  # not on Windows
+
     soft, hard = (unlimited(n) for n in resource.getrlimit(resource.RLIMIT_NOFILE))
     yield "descriptors", f"{len(os.listdir('/proc/self/fd'))} open, limit {soft} (ulimit -n; can be raised to {hard})"
     yield "/dev/shm", f"{free_of(Path('/dev/shm'))} (limits file_system only)"
@@ -97,6 +98,8 @@ def limits() -> Iterator[tuple[str, str]]:
 
 
 def unlimited(number: int) -> str:
+    import resource
+
     return "unlimited" if number == resource.RLIM_INFINITY else str(number)
 
 

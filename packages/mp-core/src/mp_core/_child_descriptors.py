@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import os
 import threading
-from multiprocessing import context
-from multiprocessing.reduction import DupFd
+from multiprocessing import context, reduction
 from typing import Any
 
-from mp_core._native import ffi, lib
+from mp_core import _native
 
 __all__ = ["attach", "close_after_start", "for_child_of", "open_for_child", "too_many"]
 
@@ -44,9 +43,7 @@ _start = _Start()
 
 def open_for_child() -> tuple[int, int]:
     """Open two descriptors for `attach`; -1 where one is unavailable. The caller closes them after the start."""
-    fds = ffi.new("int[2]", [-1, -1])
-    lib.mpshm_open_for_child(fds)
-    return fds[0], fds[1]
+    return _native.open_for_child()
 
 
 def for_child_of(popen: Any) -> Duplicates | None:
@@ -57,20 +54,22 @@ def for_child_of(popen: Any) -> Duplicates | None:
     _start.popen = popen
     first, second = open_for_child()
     _start.opened = tuple(fd for fd in (first, second) if fd >= 0)
-    return (None if first < 0 else DupFd(first), None if second < 0 else DupFd(second)) if _start.opened else None
+    duplicate: Any = vars(reduction).get("DupFd")  # not on Windows, where there is no descriptor to duplicate
+    return (
+        (None if first < 0 else duplicate(first), None if second < 0 else duplicate(second)) if _start.opened else None
+    )
 
 
 def attach(session: bytes, duplicates: Duplicates | None) -> None:
     """Attach this child to *session*. A child that shares in another session already stays there; both can talk."""
     if duplicates is None:
-        lib.mpshm_set_own_session(session)
-        lib.mpshm_attach()
+        _native.attach_to(session)
         return
     fds = [-1 if duplicate is None else duplicate.detach() for duplicate in duplicates]
     for fd in fds:
         if fd >= 0:
             os.set_inheritable(fd, False)
-    lib.mpshm_attach_with(session, fds)
+    _native.attach_with(session, fds)
 
 
 def too_many() -> bool:

@@ -5,6 +5,7 @@ Note [Replaced attributes]
     install()                    ForkingPickler.dumps, reduction.dump, Connection.send    _pickling.py
                                  ForkingPickler.loads                                     _receiving.py
                                  the reducer of Connection; a hook before each fork       this module
+    on macOS, the finalizer of the resource tracker          _resource_tracker.py
                                  _Popen of SpawnProcess and ForkServerProcess             _child_descriptors.py
     import mp_core               entries for Block and Lease in ForkingPickler's table    block.py, lease.py
     init_reductions()            that table itself, which then serves subclasses          _reducers.py
@@ -37,21 +38,32 @@ which has no arrays does not wait for NumPy.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from multiprocessing import connection as _connection
 from multiprocessing import context
-from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from mp_core import _child_descriptors, _native, _pickling, _receiving, _several_receivers, strategy
-from mp_core._native import ffi, lib
+from mp_core import (
+    _child_descriptors,
+    _native,
+    _pickling,
+    _platform,
+    _receiving,
+    _resource_tracker,
+    _several_receivers,
+    strategy,
+)
 
 __all__ = ["Inherited", "attach", "inherited", "install", "rebuild_connection", "register", "register_loaded"]
 
-_original_reducer: Any = vars(_connection)["reduce_connection"]
+# The reducer of each class of connections; Windows has a class for pipes too.
+_original_reducers: dict[type, Any] = {
+    getattr(_connection, kind): vars(_connection)[reducer]
+    for kind, reducer in (("Connection", "reduce_connection"), ("PipeConnection", "reduce_pipe_connection"))
+    if hasattr(_connection, kind)
+}
 _installed = False
 _inherited = False
 # Each registered package, and the module whose objects it sends. Children import these packages.
@@ -81,9 +93,12 @@ def install() -> None:
     _installed = True
     _pickling.install()
     _receiving.install()
-    ForkingPickler.register(Connection, _reduce_connection)
-    for kind in (context.SpawnProcess, context.ForkServerProcess):
-        _child_descriptors.close_after_start(kind)
+    _resource_tracker.install()
+    for kind in _original_reducers:
+        ForkingPickler.register(kind, _reduce_connection)
+    for method in ("SpawnProcess", "ForkServerProcess"):  # Windows has the first only
+        if hasattr(context, method):
+            _child_descriptors.close_after_start(getattr(context, method))
 
 
 def register(package: str, about: str = "") -> None:
@@ -112,7 +127,7 @@ class _State(NamedTuple):
 
 def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     popen = context.get_spawning_popen()
-    rebuild, args = _original_reducer(connection)
+    rebuild, args = _original_reducers[type(connection)](connection)
     if popen is None and _native.by_value():
         return rebuild, args
     state = None
@@ -177,11 +192,7 @@ def _inherit(state: _State) -> None:
 
 def _own_session() -> bytes:
     """The id of this process's own session, after attaching to it."""
-    # If attaching fails, processes still start and send messages. Sharing memory will report the error.
-    lib.mpshm_attach()
-    session = ffi.new("unsigned char[]", lib.MPSHM_ID_SIZE)
-    lib.mpshm_own_session(session)
-    return bytes(ffi.buffer(session))
+    return _native.own_session()
 
 
 def _before_fork() -> None:
@@ -189,4 +200,4 @@ def _before_fork() -> None:
         _own_session()
 
 
-os.register_at_fork(before=_before_fork)
+_platform.register_at_fork(before=_before_fork)

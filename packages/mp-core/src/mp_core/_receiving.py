@@ -18,7 +18,7 @@ import os
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
-from mp_core import _native, _standard_pools
+from mp_core import _native, _platform, _standard_pools
 from mp_core._settings import runtime_folder
 from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
 
@@ -32,6 +32,7 @@ _REASONS = {
     errno.ENOENT: "its memory is gone: its sender and the shared memory manager (shm-manager) were both killed before "
     "this process had attached that memory",
     **NO_MANAGER,
+    errno.ENOSYS: f"mp-core has no shared memory on {_platform.name()}; send it with set_sharing(False, connection)",
     errno.EACCES: "this user may not open the files of its session; receive it as the user who sent it",
     errno.EPERM: "the files of its session belong to another user; receive it as the user who sent it",
 }
@@ -46,7 +47,7 @@ def refuse(number: int, handle: bytes) -> NoReturn:
 
 def _reason(number: int, handle: bytes) -> str:
     if number in (errno.ESTALE, errno.ENOENT, errno.ENOTDIR):
-        session = handle[: _native.lib.MPSHM_ID_SIZE].hex()
+        session = _native.session_of(handle).hex()
         folder = runtime_folder()
         if not os.path.exists(os.path.join(folder, session)):
             return (
@@ -58,7 +59,7 @@ def _reason(number: int, handle: bytes) -> str:
     if number == errno.ESTALE:
         return "its handle was used before, or its memory is gone because its sender revoked it"
     if number == errno.EPROTO:
-        found = _native.ffi.string(_native.lib.mpshm_refused_version()).decode() or "an older one"
+        found = _native.refused_version() or "an older one"
         return f"its sender shares through version {found} of libshm; install the same mp-core for both"
     return _REASONS.get(number, os.strerror(number))
 

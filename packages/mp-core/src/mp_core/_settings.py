@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from mp_core._native import ffi, lib
+from mp_core import _native
 
 __all__ = ["check_settings", "parse_bytes", "runtime_folder"]
 
@@ -34,10 +34,10 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("512 MiB"), parse_bytes("1.5k"), parse_bytes("100kB")
     (536870912, 1536, 100000)
     """
-    nbytes = ffi.new("uint64_t *")
-    if lib.mpshm_parse_bytes(text.encode("utf-8", "surrogateescape"), nbytes) < 0:
+    nbytes = _native.parse_bytes(text)
+    if nbytes is None:
         raise ValueError(f"{text!r} is not a number of bytes; give a value like 1073741824, 512MiB or 2G")
-    return int(nbytes[0])
+    return nbytes
 
 
 def runtime_folder() -> str:

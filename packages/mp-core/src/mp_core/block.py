@@ -12,7 +12,7 @@ import os
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mp_core import _native, _receiving, strategy
+from mp_core import _native, _platform, _receiving, strategy
 from mp_core._native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 from mp_core.errors import NO_MANAGER
 
@@ -103,7 +103,7 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
     name = strategy.get_sharing_strategy()
     if size < 0:
         raise ValueError(f"a block cannot have {size} bytes; give 0 or more")
-    if size >= 2**63:
+    if size >= 2**63 and _native.ENGINE:
         raise MemoryError(_no_room(size, name))
     block = _native.allocate(Block, strategy.CODES[name], size, zeroed)
     if isinstance(block, Block):
@@ -170,6 +170,7 @@ _REASONS = {
     errno.EOPNOTSUPP: "this system refuses memfd_create (a sandbox?), and /dev/shm cannot be used in its place; "
     "allow one of the two",
     **NO_MANAGER,
+    errno.ENOSYS: f"mp-core has no shared memory on {_platform.name()}; send private arrays, which travel by pickle",
     errno.ENOENT: "the runtime folder is missing; set MPSHM_RUNTIME_DIR to an existing folder",
     errno.ENOTDIR: "the path of the runtime folder is not a folder; set MPSHM_RUNTIME_DIR to one",
     errno.EACCES: "its files cannot be written; set MPSHM_RUNTIME_DIR to a folder that this user can write to",
@@ -194,8 +195,7 @@ def other_version() -> str:
     >>> "version" in other_version()
     True
     """
-    found = _native.ffi.string(_native.lib.mpshm_refused_version()).decode() or "an older one"
-    own = _native.ffi.string(_native.lib.mpshm_version()).decode()
+    found, own = _native.refused_version() or "an older one", _native.compiled_version()
     return (
         f"its processes share through version {found} of libshm, and this process has version {own}; install the "
         "same mp-core for all of them"

@@ -21,7 +21,7 @@ import socket
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mp_core import _libshm, _native
+from mp_core import _native
 
 __all__ = ["find_out", "get_sharing", "set_sharing"]
 
@@ -85,7 +85,7 @@ def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     Returns
     -------
     bool
-        False if they go by value.
+        False if they go by value, as they all do on a platform without shared memory.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     >>> mp.get_sharing()
     True
     """
-    everywhere: bool = _native.share(None)
+    everywhere: bool = _native.ENGINE and _native.share(None)
     if connection is None:
         return everywhere
     channel = _checked(connection, "get_sharing")
@@ -130,6 +130,8 @@ def _can_share(pid: int) -> bool:
     """Return False if the process certainly cannot share; a reused pid makes messages slower, never wrong."""
     if pid in (0, os.getpid()):
         return True
+    if pid < 0:
+        return False  # any process: nothing tells whether it has the packages
     try:
         ours, theirs = os.stat("/proc/self/ns/mnt"), os.stat(f"/proc/{pid}/ns/mnt")
         if (ours.st_dev, ours.st_ino) != (theirs.st_dev, theirs.st_ino):
@@ -138,7 +140,7 @@ def _can_share(pid: int) -> bool:
             return True
         # The library may be another installation's: its name is the same in all of them.
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
-            return os.path.basename(_libshm.__file__) in maps.read()
+            return _native.library_name() in maps.read()
     except OSError:
         return True  # nothing is known
 

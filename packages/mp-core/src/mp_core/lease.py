@@ -22,6 +22,7 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import NoReturn
 
+from mp_core import _platform
 from mp_core._deprecated import warn_renamed
 from mp_core._native import rebuild_block, reduce_block
 from mp_core.block import Block, allocate
@@ -304,4 +305,4 @@ def _after_fork() -> None:
 
 ForkingPickler.register(Lease, _reduce)
 ForkingPickler.register(LeaseReference, _reduce)
-os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_in_child)
+_platform.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_in_child)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mp_core import strategy
+from mp_core import _native, strategy
 from mp_core._deprecated import warn_renamed
-from mp_core._native import copied_bytes, ffi, lib
+from mp_core._native import copied_bytes
 
 __all__ = ["Segment", "add_copied_bytes", "empty_cache", "list_segments", "memory_stats"]
 
@@ -47,11 +47,7 @@ def memory_stats() -> dict[str, int]:
     >>> mp.memory_stats()["live_bytes"] >= 0
     True
     """
-    raw = ffi.new("mpshm_stats *")
-    lib.mpshm_get_stats(raw)
-    fields = [name for name, _ in ffi.typeof("mpshm_stats").fields]
-    counters = {name: int(getattr(raw, name)) for name in fields}
-    return _Counters(copied_bytes=copied_bytes(0), **counters)
+    return _Counters(copied_bytes=copied_bytes(0), **_native.counters())
 
 
 def empty_cache() -> None:
@@ -66,7 +62,7 @@ def empty_cache() -> None:
     >>> mp.memory_stats()["cached_bytes"]
     0
     """
-    lib.mpshm_empty_cache()
+    _native.empty_cache()
 
 
 class Segment(NamedTuple):
@@ -141,25 +137,7 @@ def list_segments() -> list[Segment]:
     >>> any(os.getpid() in segment.holders for segment in mp.list_segments())
     True
     """
-    room = 64
-    while True:
-        entries = ffi.new("mpshm_info[]", room)
-        count = int(lib.mpshm_list(entries, room))
-        if count <= room:
-            break
-        room = count + 64
     return [
-        Segment(
-            bytes(ffi.buffer(entry.session)).hex(),
-            entry.index,
-            strategy.NAMES.get(entry.strategy, "?"),
-            entry.owner_pid,
-            entry.age_ns / 1e9,
-            entry.live_blocks,
-            entry.live_bytes,
-            entry.in_flight_bytes,
-            entry.cached_bytes,
-            tuple(entry.holder_pids[0 : entry.holders]),
-        )
-        for entry in entries[0:count]
+        Segment(session, number, strategy.NAMES.get(code, "?"), *rest)
+        for session, number, code, *rest in _native.segments()
     ]

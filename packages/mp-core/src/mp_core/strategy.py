@@ -7,11 +7,9 @@ sets the current one, which the C library keeps.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 
 from mp_core import _native
-from mp_core._native import lib
 
 __all__ = [
     "CODES",
@@ -22,10 +20,10 @@ __all__ = [
     "set_sharing_strategy",
 ]
 
-CODES: dict[str, int] = {"file_descriptor": lib.MPSHM_FILE_DESCRIPTOR, "file_system": lib.MPSHM_FILE_SYSTEM}
+CODES: dict[str, int] = _native.STRATEGIES
 NAMES: dict[int, str] = {code: name for name, code in CODES.items()}
 
-_ALL: tuple[str, ...] = ("file_descriptor", "file_system") if sys.platform == "linux" else ("file_system",)
+_ALL: tuple[str, ...] = tuple(CODES)
 
 
 def _validated(name: str, source: str = "sharing strategy") -> str:

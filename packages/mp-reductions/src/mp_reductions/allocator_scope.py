@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import numpy as np
 
 from mp_core.block import Block
-from mp_reductions import _native
+from mp_reductions import _functions
 
 __all__ = ["block_of", "install_shared_allocator", "shared_allocator", "uninstall_shared_allocator"]
 
@@ -73,8 +73,8 @@ class shared_allocator:
     def __enter__(self) -> shared_allocator:
         global ever
         ever = True
-        _open.set((*_open.get(), _Open(self, _native.get_handler())))
-        _native.set_handler(_native.shared_handler())
+        _open.set((*_open.get(), _Open(self, _functions.get_handler())))
+        _functions.set_handler(_functions.shared_handler())
         return self
 
     def __exit__(
@@ -90,7 +90,7 @@ class shared_allocator:
         if i < len(scopes):
             scopes[i] = _Open(scopes[i].scope, outside)
         else:
-            _native.set_handler(outside)
+            _functions.set_handler(outside)
         _open.set(tuple(scopes))
 
     def __call__(self, function: F) -> F:
@@ -183,7 +183,7 @@ def install_shared_allocator() -> None:
     """
     global ever
     ever = True
-    _native.replace_default_handler(True)
+    _functions.replace_default_handler(True)
 
 
 def uninstall_shared_allocator() -> None:
@@ -199,14 +199,14 @@ def uninstall_shared_allocator() -> None:
     False
     """
     if ever:
-        _native.replace_default_handler(False)
+        _functions.replace_default_handler(False)
 
 
 def block_of(owner: np.ndarray[Any, Any]) -> Block | None:
     """Return the block that NumPy allocated *owner* in, or None; `sharing.find_block` handles views."""
     if not ever or owner.nbytes == 0:
         return None
-    return _native.block_at(owner)
+    return _functions.block_at(owner)
 
 
 def _from_environment() -> None:

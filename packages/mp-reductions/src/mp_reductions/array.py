@@ -33,7 +33,7 @@ from mp_core import _install, _pickling, _reducers, _several_receivers
 from mp_core._native import by_value
 from mp_core.block import Block, Copied, allocate
 from mp_core.stats import add_copied_bytes
-from mp_reductions import _native, buffers, inline, repeated_copy, tensors
+from mp_reductions import _functions, buffers, inline, repeated_copy, tensors
 from mp_reductions.exhaustion import warn_once
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
@@ -53,7 +53,7 @@ def init_reductions() -> None:
     --------
     >>> mp.init_reductions()
     """
-    ForkingPickler.register(np.ndarray, _native.reduce_array)
+    ForkingPickler.register(np.ndarray, _functions.reduce_array)
     ForkingPickler.register(np.memmap, reduce_memmap)
     _reducers.of_subclasses(np.ndarray, choose_reducer)
     _pickling.take_buffers(buffers.take)
@@ -144,7 +144,7 @@ _BUILT_IN: dict[str, np.dtype[Any]] = {
     if not np.dtype(char).hasobject and np.dtype(char).itemsize and np.dtype(char) is np.dtype(char)
 }
 
-_native.setup(_BUILT_IN, reduce_ndarray, repeated_copy.notice, repeated_copy.LARGE)
+_functions.setup(_BUILT_IN, reduce_ndarray, repeated_copy.notice, repeated_copy.LARGE)
 
 
 # ---- one pickle for several receivers --------------------------------------------------------------------------------
@@ -169,6 +169,6 @@ def _has_no_block_object(a: np.ndarray[Any, Any]) -> bool:
     return base is None
 
 
-for _reducer in (_native.reduce_array, reduce_ndarray):
+for _reducer in (_functions.reduce_array, reduce_ndarray):
     _several_receivers.declare(_reducer, _to_many)
 _several_receivers.declare(reduce_memmap, lambda a: "by reference")

@@ -1,7 +1,10 @@
-"""Exhaustion of shared memory: private data then travels in the message, and a warning says so once."""
+"""Private data that cannot go through shared memory: it travels in the message, and a warning says so once."""
 
 from __future__ import annotations
 
+import errno
+
+from mp_core import _platform
 from mp_core.errors import SharedMemoryWarning, warn_user
 
 __all__ = ["warn_once"]
@@ -9,8 +12,13 @@ __all__ = ["warn_once"]
 
 def warn_once(nbytes: int, error: Exception) -> None:
     """Warn, the first time, that *nbytes* bytes go through the pipe because of *error*."""
-    warn_user(
-        "sent by value",
-        f"shared memory ran out, so an array of {nbytes} bytes (and maybe others) travels through the pipe: {error}",
-        SharedMemoryWarning,
-    )
+    if isinstance(error, OSError) and error.errno == errno.ENOSYS:
+        message = (
+            f"mp-core has no shared memory on {_platform.name()}, so an array of {nbytes} bytes (and all others) "
+            "travels by pickle, as with multiprocessing"
+        )
+    else:
+        message = (
+            f"shared memory ran out, so an array of {nbytes} bytes (and maybe others) travels through the pipe: {error}"
+        )
+    warn_user("sent by value", message, SharedMemoryWarning)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_reductions import _native
+from mp_reductions import _functions
 from mp_reductions.layout import pack
 
 __all__ = ["get_inline_limit", "has_room", "rebuild_inline", "reduce_inline", "set_inline_limit"]
@@ -43,7 +43,7 @@ def _validated(nbytes: int) -> int:
     return size
 
 
-_native.set_inline_limit(_initial())
+_functions.set_inline_limit(_initial())
 
 
 def get_inline_limit() -> int:
@@ -62,7 +62,7 @@ def get_inline_limit() -> int:
     >>> mp.get_inline_limit() >= 0
     True
     """
-    return _native.get_inline_limit()
+    return _functions.get_inline_limit()
 
 
 def set_inline_limit(nbytes: int) -> None:
@@ -91,12 +91,12 @@ def set_inline_limit(nbytes: int) -> None:
     16384
     >>> mp.set_inline_limit(before)
     """
-    _native.set_inline_limit(_validated(nbytes))
+    _functions.set_inline_limit(_validated(nbytes))
 
 
 def has_room(nbytes: int) -> bool:
     """Return whether a private array of *nbytes* bytes fits in the message of this thread, and count it if so."""
-    return _native.has_room(nbytes)
+    return _functions.has_room(nbytes)
 
 
 def portable_dtype(dtype: np.dtype[Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_core._native import lib
+from mp_core._native import handle_alive
 from mp_core.errors import RepeatedCopyWarning, warn_user, was_told
 
 __all__ = ["LARGE", "notice"]
@@ -30,7 +30,7 @@ def notice(a: np.ndarray[Any, Any], handle: bytes) -> None:
         return
     key = id(a)
     before = _sent.get(key)
-    if before is not None and before[0]() is a and lib.mpshm_handle_alive(before[1], len(before[1])):
+    if before is not None and before[0]() is a and handle_alive(before[1]):
         _sent.clear()
         warn_user(
             _SUBJECT,

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mp_core.block import Block, allocate, block_at
-from mp_reductions import _native, allocator_scope
+from mp_reductions import _functions, allocator_scope
 from mp_reductions.layout import span
 
 __all__ = [
@@ -203,7 +203,7 @@ def share_memory_(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     donor[...] = a
     if not a.flags.writeable:
         donor.flags.writeable = False
-    _native.swap_memory(a, donor)
+    _functions.swap_memory(a, donor)
     return a
 
 

@@ -26,7 +26,7 @@ import numpy as np
 
 from mp_core import _native, _pickling
 from mp_reductions import inline
-from mp_reductions._native import swap_memory
+from mp_reductions._functions import swap_memory
 from mp_reductions.sharing import address_of, find_block
 
 __all__ = ["choose_reducer", "rebuild_customised", "rebuild_view", "restore"]

@@ -11,6 +11,7 @@ process.
 
 # Imports that are not public have an underscore.
 import importlib as _importlib
+import os as _os
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
@@ -54,7 +55,9 @@ if not _typing.TYPE_CHECKING:  # with this, a type checker would accept any name
             return _importlib.import_module("mp_core").__version__
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        # Windows cannot fork, and has neither the signals nor the pipes that ranks need.
+        module = _MODULES[name] if _MODULES[name] == "errors" or hasattr(_os, "fork") else "without_posix"
+        value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{module}"), name)
         return value
 
 

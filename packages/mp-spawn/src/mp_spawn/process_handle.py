@@ -20,12 +20,15 @@ import os
 import select
 import signal
 import threading
+import time
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 __all__ = ["LockedPopen", "PidFd", "has_pidfds", "readable"]
+
+POLL_EVERY_S = 0.02
 
 
 @functools.cache
@@ -174,13 +177,20 @@ class LockedPopen:
         if not (forked and timeout is None) and not wait([self._popen.sentinel], timeout):
             return None
         if forked:
-            try:
-                os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
-            except ChildProcessError:
-                pass  # another thread has read it; or code outside multiprocessing has, and then it is lost
+            self._wait_for_end()
         elif self._read() is None and self._pidfd.fd >= 0:
             readable(self._pidfd.fd, timeout)
         return self._read()
+
+    def _wait_for_end(self) -> None:
+        if not hasattr(os, "waitid"):  # macOS before Python 3.13
+            while self._read() is None:
+                time.sleep(POLL_EVERY_S)
+            return
+        try:
+            os.waitid(os.P_PID, self._popen.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:
+            pass  # another thread has read it; or code outside multiprocessing has, and then it is lost
 
     def _read(self) -> int | None:
         with self._lock:

@@ -1,0 +1,255 @@
+"""The engine: load the compiled library. No other module of mp_core imports it.
+
+`ffi` and `lib` are cffi's view of libshm; the functions below call it. The other functions come from the module
+`_block`, which is written by hand (`native/`) and compiled into the same file, so both use one copy of libshm. `c_api`
+is a capsule with the C functions that other compiled packages use (`native/mp_core.h`). `_without_engine.py` has the
+same functions for platforms without shared memory.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from importlib.machinery import ExtensionFileLoader
+from typing import Any
+
+from mp_core._version import __version__
+
+try:
+    from mp_core import _libshm
+except ModuleNotFoundError as error:
+    raise ImportError(
+        "this mp-core has no engine (mp_core._libshm): it was built with MP_WITHOUT_ENGINE=1. Install mp-core again "
+        "without that variable, or set it here too, to work without shared memory"
+    ) from error
+from mp_core._libshm import ffi, lib
+
+__all__ = [
+    "ENGINE",
+    "STRATEGIES",
+    "Buffer",
+    "allocate",
+    "attach_to",
+    "attach_with",
+    "by_value",
+    "c_api",
+    "check",
+    "compiled_version",
+    "copied_bytes",
+    "counters",
+    "discard",
+    "empty_cache",
+    "ffi",
+    "find",
+    "get_thread_name",
+    "handle_alive",
+    "lib",
+    "library_name",
+    "loads",
+    "message_begin",
+    "message_begin_by_value",
+    "message_end",
+    "open_for_child",
+    "own_session",
+    "parse_bytes",
+    "peer",
+    "rebuild_block",
+    "rebuild_copy",
+    "reduce_block",
+    "reduce_copy",
+    "refused_version",
+    "segments",
+    "session_of",
+    "set_parent_death_signal",
+    "set_thread_name",
+    "setup",
+    "setup_receiving",
+    "share",
+    "strategy",
+]
+
+#: Whether there is shared memory.
+ENGINE = True
+#: The strategies, the default first, with the number of each.
+STRATEGIES: dict[str, int] = {"file_descriptor": lib.MPSHM_FILE_DESCRIPTOR, "file_system": lib.MPSHM_FILE_SYSTEM}
+
+
+def check(rc: int, what: str | None = None) -> int:
+    """
+    Return *rc*, or raise an `OSError` if it is a negative errno.
+
+    Python chooses the subclass by the number: `FileNotFoundError`, `PermissionError` and so on.
+    """
+    if rc >= 0:
+        return rc
+    message = os.strerror(-rc) if what is None else f"{what}: {os.strerror(-rc)}"
+    raise OSError(-rc, message)
+
+
+def compiled_version() -> str:
+    """Return the version of the compiled library."""
+    text: str = ffi.string(lib.mpshm_version()).decode()
+    return text
+
+
+def _same_version() -> None:
+    compiled = compiled_version()
+    if compiled != __version__:
+        raise ImportError(
+            f"mp_core {__version__} found a compiled library of version {compiled} at {_libshm.__file__}: "
+            "two installations are mixed; reinstall mp-core"
+        )
+
+
+def _load_block() -> Any:
+    """Load the second module in the file of `_libshm`; the import system finds only the one that the file names."""
+    name = "mp_core._block"
+    loader = ExtensionFileLoader(name, _libshm.__file__)
+    spec = importlib.util.spec_from_file_location(name, _libshm.__file__, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    sys.modules[name] = module  # its functions are pickled by that name
+    return module
+
+
+_same_version()
+_manager = os.path.join(os.path.dirname(_libshm.__file__), "shm-manager")
+check(lib.mpshm_set_manager(os.fsencode(_manager)), "the path of shm-manager")
+
+_block = _load_block()
+c_api: Any = _block.c_api  # PyCapsule_Import finds it under "mp_core._native.c_api"
+Buffer: type = _block.Buffer
+allocate: Any = _block.allocate
+find: Any = _block.find
+setup: Any = _block.setup
+setup_receiving: Any = _block.setup_receiving
+strategy: Any = _block.strategy
+rebuild_block: Any = _block.rebuild_block
+rebuild_copy: Any = _block.rebuild_copy
+reduce_block: Any = _block.reduce_block
+reduce_copy: Any = _block.reduce_copy
+discard: Any = _block.discard
+loads: Any = _block.loads
+message_begin: Any = _block.message_begin
+message_begin_by_value: Any = _block.message_begin_by_value
+message_end: Any = _block.message_end
+by_value: Any = _block.by_value
+share: Any = _block.share
+peer: Any = _block.peer
+copied_bytes: Any = _block.copied_bytes
+
+# ---- libshm, for Python ----------------------------------------------------------------------------------------------
+
+
+def library_name() -> str:
+    """Return the file name of the library, by which another process's mappings show that it has loaded it."""
+    return os.path.basename(_libshm.__file__)
+
+
+def refused_version() -> str:
+    """Return the version of the library that made the files which this process refused last; empty if it is unknown."""
+    text: str = ffi.string(lib.mpshm_refused_version()).decode()
+    return text
+
+
+def parse_bytes(text: str) -> int | None:
+    """Return the number of bytes that *text* means, None if it means none."""
+    nbytes = ffi.new("uint64_t *")
+    if lib.mpshm_parse_bytes(text.encode("utf-8", "surrogateescape"), nbytes) < 0:
+        return None
+    return int(nbytes[0])
+
+
+def counters() -> dict[str, int]:
+    """Return the statistics of this process by name."""
+    raw = ffi.new("mpshm_stats *")
+    lib.mpshm_get_stats(raw)
+    return {name: int(getattr(raw, name)) for name, _ in ffi.typeof("mpshm_stats").fields}
+
+
+def empty_cache() -> None:
+    """Give free memory back to the system."""
+    lib.mpshm_empty_cache()
+
+
+def segments() -> list[tuple[Any, ...]]:
+    """Return the fields of each `Segment` of this user, with the number of its strategy in place of the name."""
+    room = 64
+    while True:
+        entries = ffi.new("mpshm_info[]", room)
+        count = int(lib.mpshm_list(entries, room))
+        if count <= room:
+            break
+        room = count + 64
+    return [
+        (
+            bytes(ffi.buffer(entry.session)).hex(),
+            entry.index,
+            entry.strategy,
+            entry.owner_pid,
+            entry.age_ns / 1e9,
+            entry.live_blocks,
+            entry.live_bytes,
+            entry.in_flight_bytes,
+            entry.cached_bytes,
+            tuple(entry.holder_pids[0 : entry.holders]),
+        )
+        for entry in entries[0:count]
+    ]
+
+
+def own_session() -> bytes:
+    """Return the id of this process's own session, after attaching to it."""
+    # If attaching fails, processes still start and send messages. Sharing memory will report the error.
+    lib.mpshm_attach()
+    session = ffi.new("unsigned char[]", lib.MPSHM_ID_SIZE)
+    lib.mpshm_own_session(session)
+    return bytes(ffi.buffer(session))
+
+
+def session_of(handle: bytes) -> bytes:
+    """Return the id of the session of a handle."""
+    return handle[: lib.MPSHM_ID_SIZE]
+
+
+def attach_to(session: bytes) -> None:
+    """Attach this child to its parent's session by its id."""
+    lib.mpshm_set_own_session(session)
+    lib.mpshm_attach()
+
+
+def attach_with(session: bytes, fds: list[int]) -> None:
+    """Attach this child to its parent's session by descriptors, which the library takes over."""
+    lib.mpshm_attach_with(session, fds)
+
+
+def open_for_child() -> tuple[int, int]:
+    """Open two descriptors for `attach_with`; -1 where one is unavailable."""
+    fds = ffi.new("int[2]", [-1, -1])
+    lib.mpshm_open_for_child(fds)
+    return fds[0], fds[1]
+
+
+def handle_alive(handle: bytes) -> bool:
+    """Return whether the block of a handle lives, as far as this process knows without waiting."""
+    return bool(lib.mpshm_handle_alive(handle, len(handle)))
+
+
+def set_thread_name(name: bytes) -> None:
+    """Name the calling thread."""
+    check(lib.mpshm_set_thread_name(name), "set_thread_name")
+
+
+def get_thread_name() -> bytes:
+    """Return the name of the calling thread."""
+    name = ffi.new("char[]", lib.MPSHM_THREAD_NAME_SIZE)
+    check(lib.mpshm_get_thread_name(name), "get_thread_name")
+    text: bytes = ffi.string(name)
+    return text
+
+
+def set_parent_death_signal(number: int, parent: int) -> None:
+    """Ask the kernel for a signal when the parent dies."""
+    check(lib.mpshm_set_pdeathsig(number, parent), "set_parent_death_signal")

@@ -1,0 +1,300 @@
+"""The substitute for the engine on a platform without shared memory: every allocation fails with ENOSYS.
+
+It has the functions of `_engine.py`, in Python, so nothing has to be compiled. Arrays then travel as they do when
+shared memory is exhausted: their bytes go into the message. No handle of a block exists here; one that comes from
+another machine is refused.
+"""
+
+from __future__ import annotations
+
+import errno
+import pickle
+import re
+import threading
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from mp_core import _platform
+from mp_core._version import __version__
+
+__all__ = [
+    "ENGINE",
+    "STRATEGIES",
+    "Buffer",
+    "allocate",
+    "attach_to",
+    "attach_with",
+    "by_value",
+    "c_api",
+    "compiled_version",
+    "copied_bytes",
+    "counters",
+    "discard",
+    "empty_cache",
+    "find",
+    "get_thread_name",
+    "handle_alive",
+    "library_name",
+    "loads",
+    "message_begin",
+    "message_begin_by_value",
+    "message_end",
+    "open_for_child",
+    "own_session",
+    "parse_bytes",
+    "peer",
+    "rebuild_block",
+    "rebuild_copy",
+    "reduce_block",
+    "reduce_copy",
+    "refused_version",
+    "segments",
+    "session_of",
+    "set_parent_death_signal",
+    "set_thread_name",
+    "setup",
+    "setup_receiving",
+    "share",
+    "strategy",
+]
+
+ENGINE = False
+#: As torch has it on macOS and Windows.
+STRATEGIES: dict[str, int] = {"file_system": 1}
+#: There is no table of C functions.
+c_api = None
+
+# ---- blocks ----------------------------------------------------------------------------------------------------------
+
+
+class Buffer:
+    """The base of `Block`, of which there are no instances here."""
+
+    __slots__ = ()
+
+
+def allocate(kind: type, code: int, nbytes: int, zeroed: bool) -> int:
+    """Return -ENOSYS: there is no shared memory."""
+    return -errno.ENOSYS
+
+
+def find(kind: type, address: int) -> int:
+    """Return -ENOENT: no address is in a block."""
+    return -errno.ENOENT
+
+
+def setup(block_type: type) -> None:
+    """Do nothing; the engine makes its blocks with that class."""
+
+
+def rebuild_block(handle: bytes) -> NoReturn:
+    """Raise a `ReceiveError`, since the handle is of another machine, or of a process that has the engine."""
+    raise _on_refusal(errno.ENOSYS, handle)
+
+
+rebuild_copy = rebuild_block
+
+
+def reduce_block(block: Any) -> NoReturn:
+    """Raise a ValueError: no block was allocated."""
+    raise ValueError(f"an allocated mp_core.Block was expected, not {block!r}; make one with mp_core.Block(nbytes)")
+
+
+reduce_copy = reduce_block
+
+
+def discard(handle: bytes) -> None:
+    """Do nothing: no message carries a reference."""
+
+
+def handle_alive(handle: bytes) -> bool:
+    """Return False: there is no block."""
+    return False
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+class _Messages(threading.local):
+    """Whether each message that this thread is pickling goes by value, the innermost last."""
+
+    def __init__(self) -> None:
+        self.by_value: list[bool] = []
+
+
+_messages = _Messages()
+_shares = True
+
+
+def message_begin(adopts: bool) -> bool:
+    """Begin a message; return whether it goes by value."""
+    _messages.by_value.append(by_value())
+    return _messages.by_value[-1]
+
+
+def message_begin_by_value() -> bool:
+    """Begin a message that goes by value."""
+    _messages.by_value.append(True)
+    return True
+
+
+def message_end(well: bool) -> None:
+    """End the message that was begun last."""
+    _messages.by_value.pop()
+
+
+def by_value() -> bool:
+    """Return whether the message that this thread is pickling goes by value."""
+    return _messages.by_value[-1] if _messages.by_value else not _shares
+
+
+def share(on: bool | None) -> bool:
+    """Set whether messages may share, None to leave it; return the value before. By value means NumPy's own pickles."""
+    global _shares
+    before = _shares
+    if on is not None:
+        _shares = on
+    return before
+
+
+_unpickle: Callable[..., Any] = pickle.loads
+_on_refusal: Callable[[int, bytes], Any] = OSError
+_on_failure: Callable[[Any, BaseException], Any] | None = None
+
+
+def setup_receiving(unpickle: Any, on_refusal: Any, on_private: Any, on_failure: Any) -> None:
+    """Set the function that unpickles messages, and those for failures; None leaves one as it is."""
+    global _unpickle, _on_refusal, _on_failure
+    _unpickle = unpickle or _unpickle
+    _on_refusal = on_refusal or _on_refusal
+    _on_failure = on_failure or _on_failure
+
+
+def loads(data: Any, /, **options: Any) -> Any:
+    """Unpickle a message as `pickle.loads` does; if that fails, return what `setup_receiving` has set for it."""
+    try:
+        return _unpickle(data, **options)
+    except BaseException as error:
+        instead = NotImplemented if _on_failure is None else _on_failure(data, error)
+        if instead is NotImplemented:
+            raise
+        return instead
+
+
+def peer(fd: int) -> tuple[int, int]:
+    """Return the address family of a connection and the pid of its peer, see `posix.peer`."""
+    family, pid = _platform.functions().peer(fd)
+    return int(family), int(pid)
+
+
+# ---- settings and statistics -----------------------------------------------------------------------------------------
+
+_code = STRATEGIES["file_system"]
+
+
+def strategy(code: int | None) -> int:
+    """Return the number of the current strategy, after setting it."""
+    global _code
+    if code is not None:
+        _code = code
+    return _code
+
+
+def compiled_version() -> str:
+    """Return the version of these packages."""
+    return __version__
+
+
+def refused_version() -> str:
+    """Return an empty text: no files were refused."""
+    return ""
+
+
+def library_name() -> str:
+    """Return the name of the engine's library, which no process here has loaded."""
+    return "_libshm.abi3.so"
+
+
+_NUMBER = re.compile(
+    r"[ \t]*(?=\.?\d)(\d*)\.?(\d*)[ \t]*(?:([kmgtp])(i?b?)|b|bytes)?[ \t\n]*", re.IGNORECASE | re.ASCII
+)
+_DIGITS = 6  # of a fraction
+
+
+def parse_bytes(text: str) -> int | None:
+    """Return the number of bytes that *text* means, None if it means none. The engine reads it likewise."""
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        return None
+    whole, fraction, letter, rest = found.groups()
+    unit = 1
+    if letter:
+        unit = (1000 if rest.lower() == "b" else 1024) ** ("kmgtp".index(letter.lower()) + 1)
+    nbytes = int(whole or 0) * unit + unit * int(f"{fraction:0<{_DIGITS}}"[:_DIGITS]) // 10**_DIGITS
+    return nbytes if nbytes < 2**64 else None
+
+
+def counters() -> dict[str, int]:
+    """Return the statistics of this process: zeros."""
+    names = "live_bytes live_blocks in_flight_bytes cached_bytes session_cached_bytes cache_limit"
+    return dict.fromkeys([*names.split(), "segments", "mappings", "descriptors"], 0)
+
+
+def copied_bytes(more: int) -> int:
+    """Return 0: no byte is copied into shared memory."""
+    return 0
+
+
+def segments() -> list[tuple[Any, ...]]:
+    """Return an empty list."""
+    return []
+
+
+def empty_cache() -> None:
+    """Do nothing: there is no cache."""
+
+
+# ---- sessions --------------------------------------------------------------------------------------------------------
+
+
+def own_session() -> bytes:
+    """Return an empty id: there is no session."""
+    return b""
+
+
+def session_of(handle: bytes) -> bytes:
+    """Return the id of the session of a handle, its first 16 bytes."""
+    return handle[:16]
+
+
+def attach_to(session: bytes) -> None:
+    """Do nothing: there is no session."""
+
+
+def attach_with(session: bytes, fds: list[int]) -> None:
+    """Do nothing: there is no session."""
+
+
+def open_for_child() -> tuple[int, int]:
+    """Return no descriptors."""
+    return -1, -1
+
+
+# ---- threads and processes -------------------------------------------------------------------------------------------
+
+_NAME_BYTES = 15
+
+
+def set_thread_name(name: bytes) -> None:
+    """Name the calling thread, cut to as many bytes as on Linux."""
+    _platform.functions().set_thread_name(name[:_NAME_BYTES].decode(errors="ignore").encode())
+
+
+def get_thread_name() -> bytes:
+    """Return the name of the calling thread."""
+    name: bytes = _platform.functions().get_thread_name()
+    return name
+
+
+def set_parent_death_signal(number: int, parent: int) -> None:
+    """Do nothing: only the engine asks the kernel for it."""

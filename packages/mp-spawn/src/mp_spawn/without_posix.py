@@ -1,0 +1,43 @@
+"""The launcher's names on a system without POSIX's processes, such as Windows: each use is an error that says so."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+__all__ = ["ENV_VAR_PARALLEL_START", "ProcessContext", "SpawnContext", "run", "spawn", "start_processes"]
+
+ENV_VAR_PARALLEL_START = "MP_SPAWN_PARALLEL_START"
+
+
+def _refuse(name: str) -> NoReturn:
+    raise NotImplementedError(
+        f"{name} does not start ranks on {sys.platform}: it needs the signals and the pipes of POSIX, which Linux and "
+        "macOS have; use multiprocessing.Process or multiprocessing.Pool"
+    )
+
+
+def spawn(*args: Any, **options: Any) -> NoReturn:
+    """Raise a NotImplementedError."""
+    _refuse("mp_spawn.spawn")
+
+
+def start_processes(*args: Any, **options: Any) -> NoReturn:
+    """Raise a NotImplementedError."""
+    _refuse("mp_spawn.start_processes")
+
+
+def run(*args: Any, **options: Any) -> NoReturn:
+    """Raise a NotImplementedError."""
+    _refuse("mp_spawn.run")
+
+
+class ProcessContext:
+    """Raise a NotImplementedError when one is made."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        _refuse(f"mp_spawn.{type(self).__name__}")
+
+
+class SpawnContext(ProcessContext):
+    """Raise a NotImplementedError when one is made."""

@@ -1,0 +1,173 @@
+"""Programs for multiprocessing run without shared memory: the same results, and one warning for each process."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import Run, warnings_in
+
+METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+
+PROGRAM = """
+    import sys
+    import numpy as np
+    import mp_all as multiprocessing
+
+    def work(job, results):
+        while (item := job.get()) is not None:
+            results.put(item + 1)
+
+    def square(a):
+        return a * a
+
+    if __name__ == "__main__":
+        multiprocessing.set_start_method(sys.argv[1])
+        job, results = multiprocessing.Queue(), multiprocessing.Queue()
+        process = multiprocessing.Process(target=work, args=(job, results))
+        process.start()
+        mine = np.zeros(100_000)
+        job.put(mine)
+        job.put(mine)
+        job.put(mine[:3])
+        job.put(None)
+        print(results.get(timeout=30).sum(), results.get(timeout=30).sum(), results.get(timeout=30), mine.sum())
+        process.join(30)
+        with multiprocessing.Pool(2) as pool:
+            print([float(a.sum()) for a in pool.map(square, [np.full(5, k) for k in range(4)])])
+            try:
+                pool.apply(divmod, (1, 0))
+            except ZeroDivisionError as error:
+                print(error)
+            pool.close()
+            pool.join()
+        with multiprocessing.Manager() as manager:
+            shared = manager.dict(a=np.arange(3))
+            shared["b"] = np.ones(50_000)
+            print(shared["a"] + 1, shared["b"].sum())
+        print(process.exitcode, multiprocessing.active_children())
+"""
+EXPECTED = """\
+100000.0 100000.0 [1. 1. 1.] 0.0
+[0.0, 5.0, 20.0, 45.0]
+integer division or modulo by zero
+[1 2 3] 50000.0
+0 []
+"""
+
+
+@METHODS
+def test_a_program_runs_with_one_warning_for_each_process_that_sends_a_large_array(
+    run: Run, platform: str, method: str
+) -> None:
+    done = run(PROGRAM, method)
+    assert (done.returncode, done.stdout.replace("by zero by zero", "by zero")) == (0, EXPECTED), done.stderr
+    warnings = warnings_in(done)
+    assert len(warnings) == 2, done.stderr  # this process and the worker behind the queue
+    assert all(f"SharedMemoryWarning: mp-core has no shared memory on {platform}" in line for line in warnings)
+
+
+ARRAYS = """
+    import numpy as np
+    import mp_all as mp
+
+    class Temperatures(np.ndarray):
+        pass
+
+    def child(pipe):
+        while (a := pipe.recv()) is not None:
+            kept = (type(a).__name__, a.dtype.str, a.shape, a.strides, a.flags.writeable, getattr(a, "unit", ""))
+            pipe.send((kept, mp.is_shared(a), a))
+
+    if __name__ == "__main__":
+        here, there = mp.Pipe()
+        process = mp.get_context("spawn").Process(target=child, args=(there,))
+        process.start()
+        big = np.arange(60_000.0).reshape(200, 300)
+        frozen = big.copy()
+        frozen.flags.writeable = False
+        warm = big.view(Temperatures)
+        warm.unit = "K"
+        mapped = np.memmap("file", np.float64, "w+", shape=(200, 300))
+        mapped[...] = big
+        for a in [big, big.T, np.asfortranarray(big), big[::-1], big.astype(">f4"), frozen, warm, mapped,
+                  np.ma.masked_greater(big, 7), np.array([1, "x", None], object), np.empty((0, 3)), big > 5]:
+            here.send(a)
+            kept, shared, back = here.recv()
+            own = (type(a).__name__, a.dtype.str, a.shape, a.strides, a.flags.writeable, getattr(a, "unit", ""))
+            assert kept == own, (kept, own)
+            assert not shared and not mp.is_shared(back) and not mp.is_shared(a)
+            assert (back == a).all() or a.size == 0
+        here.send(mapped)
+        back = here.recv()[2]
+        back[0, 0] = 99.0
+        assert mapped[0, 0] == 99.0  # the receiver has opened the same file
+        here.send(None)
+        process.join(30)
+        print(process.exitcode)
+"""
+
+
+def test_arrays_keep_type_dtype_order_flags_and_attributes(run: Run) -> None:
+    done = run(ARRAYS)
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+    assert len(warnings_in(done)) == 2
+
+
+LOST = """
+    import os
+    import mp_all as mp
+
+    class Unloadable:
+        def __reduce__(self):
+            return os.rmdir, ("/no/such/folder",)
+
+    def lost():
+        return Unloadable()
+
+    if __name__ == "__main__":
+        with mp.Pool(1) as pool:
+            for job in (lost, int):
+                try:
+                    print(pool.apply_async(job).get(timeout=30))
+                except mp.ReceiveError as error:
+                    print(type(error.__cause__).__name__)
+        queue = mp.SimpleQueue()
+        queue.put(Unloadable())
+        try:
+            queue.get()
+        except mp.ReceiveError as error:
+            print(error.errno)
+"""
+
+
+def test_a_message_that_cannot_be_received_fails_its_task_and_no_other(run: Run) -> None:
+    done = run(LOST)
+    assert (done.returncode, done.stdout) == (0, "FileNotFoundError\n0\n2\n"), done.stderr
+
+
+LISTENER = """
+    import sys
+    import threading
+    import numpy as np
+    import mp_all as mp
+    from mp_all.connection import Client, Listener
+
+    with Listener(("localhost", 0) if sys.argv[1] == "TCP" else "socket") as listener:
+        client = Client(listener.address)
+        server = listener.accept()
+        sent = np.asfortranarray(np.arange(60_000.0).reshape(200, 300))
+        thread = threading.Thread(target=client.send, args=(sent,))
+        thread.start()
+        message = server.recv_bytes()
+        thread.join()
+        assert b"mp_" not in message and b"numpy" in message
+        assert mp.get_sharing(client) is False
+        client.close()
+        server.close()
+"""
+
+
+@pytest.mark.parametrize("kind", ["TCP", "local"])
+def test_a_peer_without_these_packages_can_read_the_message(run: Run, kind: str) -> None:
+    done = run(LISTENER, kind)
+    assert (done.returncode, done.stderr) == (0, "")

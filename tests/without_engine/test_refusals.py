@@ -1,0 +1,170 @@
+"""Calls that need shared memory raise errors with the platform's name; questions about it have an answer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support.scripts import run_script, succeeded
+
+from .conftest import HERE, Run
+
+ALLOCATIONS = """
+    import pickle
+    import sys
+    import numpy as np
+    import mp_all as mp
+
+    like = np.ones(3)
+    calls = {
+        "empty": ((3,),), "zeros": ((3,),), "ones": ((3,),), "full": ((3,), 1.0), "array": ([1.0],),
+        "frombuffer": (like,), "empty_like": (like,), "zeros_like": (like,), "ones_like": (like,),
+        "full_like": (like, 1.0),
+    }
+    assert set(calls) == set(mp.shared.__all__)
+    refused = [lambda name=name: getattr(mp.shared, name)(*calls[name]) for name in calls]
+    refused += [lambda: mp.share_memory(like), lambda: mp.share_memory_(np.ones(3)), lambda: mp.Block(8)]
+    refused += [lambda: mp.Block(2**70), lambda: mp.Lease(print)]
+    for call in refused:
+        try:
+            call()
+        except OSError as error:
+            assert f"no shared memory on {sys.argv[1]}; send private arrays" in str(error), error
+        else:
+            raise AssertionError("nothing was raised")
+    try:
+        mp.receive_lease(bytes(56))
+    except mp.ReceiveError as error:
+        assert sys.argv[1] in str(error)
+    else:
+        raise AssertionError("nothing was raised")
+"""
+
+
+def test_every_allocation_is_an_error_that_names_the_platform(run: Run, platform: str) -> None:
+    succeeded(run(ALLOCATIONS, platform))
+
+
+QUESTIONS = """
+    import numpy as np
+    import mp_all as mp
+
+    assert mp.get_all_sharing_strategies() == {"file_system"}  # as torch has it on macOS and Windows
+    mp.set_sharing_strategy("file_system")
+    assert mp.get_sharing_strategy() == "file_system"
+    try:
+        mp.set_sharing_strategy("file_descriptor")
+    except ValueError as error:
+        assert "'file_system'" in str(error)
+    else:
+        raise AssertionError("nothing was raised")
+    assert not mp.is_shared(np.ones(3)) and mp.get_sharing() is False
+    assert set(mp.memory_stats().values()) == {0} and mp.list_segments() == []
+    mp.empty_cache()
+    with mp.shared_allocator():
+        assert not mp.is_shared(np.ones(10_000))
+    mp.install_shared_allocator()
+    assert not mp.is_shared(np.ones(10_000))
+    mp.uninstall_shared_allocator()
+    mp.set_thread_name("a name of more than fifteen bytes")
+    assert mp.get_thread_name() == "a name of more ", mp.get_thread_name()
+    mp.set_parent_death_signal(0)
+    assert mp.collect_leases() == 0
+"""
+
+
+def test_questions_have_an_answer(run: Run) -> None:
+    succeeded(run(QUESTIONS))
+
+
+def test_a_bug_report_says_that_there_is_no_shared_memory(run: Run, platform: str) -> None:
+    report = succeeded(run("import runpy; runpy.run_module('mp_all', run_name='__main__')"))
+    assert f"mp-core has no shared memory on {platform}" in report
+    listed = succeeded(run("import runpy; runpy.run_module('mp_all', run_name='__main__')", "stat"))
+    assert listed == f"mp-core has no shared memory on {platform}\n"
+
+
+WINDOWS = """
+    import windows
+    import warnings
+    import numpy as np
+    import mp_all as mp
+    from multiprocessing.reduction import ForkingPickler
+
+    sent = np.asfortranarray(np.ones((200, 300)))
+    with warnings.catch_warnings(record=True) as caught:
+        received = ForkingPickler.loads(ForkingPickler.dumps([sent, sent[0]]))[0]
+    assert [str(each.message).partition(",")[0] for each in caught] == ["mp-core has no shared memory on Windows"]
+    assert received.strides == sent.strides and received.sum() == 60_000
+
+    def refusal(call):
+        try:
+            call()
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+
+    assert "shared memory on Windows" in refusal(lambda: mp.shared.zeros(3))
+    for launch in (mp.spawn, mp.start_processes, mp.run, mp.ProcessContext):
+        assert refusal(lambda: launch(print)).startswith("NotImplementedError: mp_spawn.")
+    assert "AttributeError: mp_all.ProcessPoolExecutor is in mp-pool" in refusal(lambda: mp.ProcessPoolExecutor)
+    assert mp.get_all_sharing_strategies() == {"file_system"} and issubclass(mp.ProcessRaisedException, Exception)
+    pipe = object.__new__(windows.PipeConnection)
+    pipe._handle = None
+    assert ForkingPickler.loads(ForkingPickler.dumps(pipe)) == "a pipe of Windows"
+"""
+
+
+def test_the_packages_can_be_imported_and_used_on_windows(tmp_path: Path) -> None:
+    path = os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")]))
+    succeeded(run_script(tmp_path, WINDOWS, PYTHONPATH=path))
+
+
+def test_an_invalid_switch_is_an_error(tmp_path: Path) -> None:
+    done = run_script(tmp_path, "import mp_core", MP_WITHOUT_ENGINE="yes")
+    assert done.returncode == 1
+    assert "MP_WITHOUT_ENGINE must be 1 to work without shared memory, or 0, not 'yes'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("system", "python", "left_alone"),
+    [
+        ("darwin", (3, 12, 1), False),
+        ("darwin", (3, 12, 2), True),
+        ("darwin", (3, 15, 0), True),
+        ("linux", (3, 13, 0), False),
+        ("win32", (3, 13, 0), False),
+    ],
+)
+def test_the_resource_tracker_is_left_alone_on_macos_alone(
+    monkeypatch: pytest.MonkeyPatch, system: str, python: tuple[int, ...], left_alone: bool
+) -> None:
+    from mp_core import _platform, _resource_tracker
+
+    monkeypatch.setattr(_platform, "system", lambda: system)
+    monkeypatch.setattr(_platform, "python_version", lambda: python)
+    assert _resource_tracker.is_left_alone() is left_alone
+
+
+TRACKER = """
+    import atexit
+    import sys
+    from multiprocessing import resource_tracker
+    import mp_core
+    from mp_core import _platform
+
+    _platform.python_version = lambda: (3, 12, 2)
+    waited = lambda tracker: print("waits for the tracker", flush=True)
+    resource_tracker.ResourceTracker.__del__ = waited
+    resource_tracker.ensure_running()
+    atexit.register(lambda: print("has a finalizer:", hasattr(resource_tracker.ResourceTracker, "__del__")))
+    if sys.argv[1] == "installed":
+        mp_core.install()
+    atexit.register(lambda: print("exits"))
+"""
+
+
+@pytest.mark.parametrize("platform", ["macOS"], indirect=True)
+def test_an_exit_on_macos_does_not_wait_for_the_tracker(run: Run) -> None:
+    assert run(TRACKER, "").stdout.startswith("exits\nhas a finalizer: True\n")
+    assert succeeded(run(TRACKER, "installed")) == "exits\nhas a finalizer: False\n"

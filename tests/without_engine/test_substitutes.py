@@ -1,0 +1,113 @@
+"""The substitutes for the compiled modules have their functions; a wheel without the engine has nothing compiled."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies
+
+from mp_core import _platform, _without_engine
+from mp_reductions import _without_engine as arrays_without_engine
+
+from .conftest import HERE
+
+ROOT = Path(__file__).parents[2]
+needs_engine = pytest.mark.skipif(
+    not _platform.has_engine() or importlib.util.find_spec("mp_core._libshm") is None,
+    reason="compares with the engine, which is switched off",
+)
+CFFI = {"check", "ffi", "lib"}
+
+
+@needs_engine
+def test_the_substitute_has_the_functions_of_the_engine() -> None:
+    from mp_core import _engine
+    from mp_reductions import _native
+
+    assert set(_without_engine.__all__) == set(_engine.__all__) - CFFI
+    here = {name for name in vars(_native) if not name.startswith("_")}
+    assert here - set(arrays_without_engine.__all__) == {"rebuild_from_block", "rebuild_from_bytes"}  # of its pickles
+    assert set(arrays_without_engine.__all__) <= here
+    assert _without_engine.counters().keys() == _engine.counters().keys()
+    assert _without_engine.library_name() == _engine.library_name()
+
+
+SIZES = [
+    "",
+    "0",
+    "12",
+    " 7 kB ",
+    "1.5G",
+    "1.5 GiB",
+    ".5k",
+    "5.",
+    ".",
+    "1 b",
+    "3 bytes",
+    "K",
+    "1ki",
+    "1kib",
+    "1kb",
+    "1kbb",
+]
+SIZES += ["-1", "1e3", "18446744073709551615", "18446744073709551616", "16777216T", "1\n", "\n1", "1.0000001G", "٣"]
+
+
+@needs_engine
+@pytest.mark.parametrize("text", SIZES)
+def test_both_read_a_number_of_bytes_alike(text: str) -> None:
+    from mp_core import _engine
+
+    assert _without_engine.parse_bytes(text) == _engine.parse_bytes(text)
+
+
+@needs_engine
+@given(strategies.from_regex(r"[ \t]*\d{0,6}(\.\d{0,5})?[ \t]*[kKmMgGtTpP]?[iI]?[bB]?[ \t\n]*", fullmatch=True))
+def test_both_read_any_number_of_bytes_alike(text: str) -> None:
+    from mp_core import _engine
+
+    assert _without_engine.parse_bytes(text) == _engine.parse_bytes(text)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="needs hatchling, in the group build")
+@pytest.mark.parametrize("platform", ["linux", "macos"])
+@pytest.mark.parametrize("package", ["mp-core", "mp-reductions"])
+def test_a_wheel_without_the_engine_is_built_without_a_compiler(package: str, platform: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "CC": "/no/such/compiler", "PATH": "/no/such/folder"}
+    if platform == "linux":
+        environment["MP_WITHOUT_ENGINE"] = "1"
+    else:
+        environment["PYTHONPATH"] = str(HERE / "macos")
+        # The names of the standard library's files of settings have the platform in them.
+        environment["_PYTHON_SYSCONFIGDATA_NAME"] = sysconfigdata()
+    build = "import sys; from hatchling.cli import hatchling; sys.argv[0] = 'hatchling'; sys.exit(hatchling())"
+    done = subprocess.run(
+        [sys.executable, "-c", build, "build", "-t", "wheel", "-d", str(tmp_path)],
+        cwd=ROOT / "packages" / package,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    (wheel,) = tmp_path.glob("*.whl")
+    assert "-py3-none-" in wheel.name and not wheel.name.endswith("-any.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert not [name for name in names if name.endswith((".so", "shm-manager", ".c"))]
+    assert f"{package.replace('-', '_')}/_without_engine.py" in names
+
+
+def sysconfigdata() -> str:
+    import sysconfig
+
+    name: str = sysconfig._get_sysconfigdata_name()  # type: ignore[attr-defined]
+    return name
