@@ -3,6 +3,7 @@
 Note [Replaced attributes]
 --------------------------
     install()                    ForkingPickler.dumps, reduction.dump, Connection.send    _pickling.py
+                                 with MP_TRACE=1: ForkingPickler.dumps, Queue.put         _trace.py
                                  ForkingPickler.loads                                     _receiving.py
                                  the reducer of Connection; a hook before each fork       this module
                                  _Popen of SpawnProcess and ForkServerProcess             _child_descriptors.py
@@ -81,6 +82,10 @@ def install() -> None:
     _installed = True
     _pickling.install()
     _receiving.install()
+    if os.environ.get("MP_TRACE", "") == "1":
+        from mp_core import _trace
+
+        _trace.install()
     ForkingPickler.register(Connection, _reduce_connection)
     for kind in (context.SpawnProcess, context.ForkServerProcess):
         _child_descriptors.close_after_start(kind)
