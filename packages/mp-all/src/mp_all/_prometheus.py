@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
-import mp_all
+from mp_all._report import report_of_others
 
 __all__ = ["Collector", "serve"]
 
@@ -37,7 +37,7 @@ class Collector:
 
     def collect(self) -> Iterator[Any]:
         """Yield a gauge for each number, with the session and the pid as labels."""
-        report = mp_all.memory_report()
+        report = report_of_others()
         for name, text in OF_SESSIONS.items():
             gauge = self.gauge(f"mp_all_session_{name}", text, labels=["session"])
             for session in report["sessions"]:

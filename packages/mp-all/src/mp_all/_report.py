@@ -10,7 +10,7 @@ from typing import Any
 
 from mp_core import _process_list
 
-__all__ = ["memory_report"]
+__all__ = ["memory_report", "report_of_others"]
 
 
 def memory_report() -> dict[str, Any]:
@@ -44,6 +44,11 @@ def memory_report() -> dict[str, Any]:
     >>> own[0]["held_bytes"] >= a.nbytes
     True
     """
+    return report_of_others() | {"queues": _queues()}
+
+
+def report_of_others() -> dict[str, Any]:
+    """Return the report without the queues of this process, which a command does not have."""
     from mp_all import _sessions
 
     listed, processes = _process_list.list_processes()
@@ -53,7 +58,6 @@ def memory_report() -> dict[str, Any]:
         "time": time.time(),
         "sessions": [_session(name, about.get(name), found.get(name)) for name in sorted({*about, *found})],
         "processes": [_process(entry, _sessions.command_of) for entry in processes],
-        "queues": _queues(),
     }
 
 

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-import mp_all
 from mp_all._limits import size
+from mp_all._report import report_of_others
 
 __all__ = ["Change", "heading", "main", "oldest_message", "plain", "rows"]
 
@@ -113,7 +113,7 @@ def reports(count: int, interval: float) -> Iterable[dict[str, Any]]:
     """Yield a report each *interval* seconds, *count* of them; 0 for no end."""
     done = 0
     while True:
-        yield mp_all.memory_report()
+        yield report_of_others()
         done += 1
         if done == count:
             return
@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m mp_all top", description="Show live who holds shared memory; Ctrl-C ends it."
     )
-    parser.add_argument("--interval", type=float, default=1.0, metavar="SECONDS", help="time between views (default 1)")
+    parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="time between views (default 2)")
     parser.add_argument("--count", type=int, default=0, metavar="N", help="end after N views")
     parser.add_argument("--plain", action="store_true", help="plain text, even if rich is installed")
     options = parser.parse_args(arguments)
