@@ -9,13 +9,14 @@ Without MP_TRACE=1 nothing is replaced.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 import threading
 from collections import deque
 from multiprocessing import process, queues
 from multiprocessing.reduction import ForkingPickler
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from mp_core._native import ffi, lib
@@ -132,7 +133,12 @@ def _is_library(frame: FrameType) -> bool:
 
 def describe(frame: FrameType) -> str:
     """Return ``function (file:line)`` of a frame, with the end of a path that is too long."""
-    at = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-    name = frame.f_code.co_qualname[-50:]
+    return _describe(frame.f_code, frame.f_lineno)
+
+
+@functools.lru_cache(1000)
+def _describe(code: CodeType, line: int) -> str:
+    at = f"{code.co_filename}:{line}"
+    name = code.co_qualname[-50:]
     room = int(lib.MPSHM_SITE_SIZE) - 1 - len(name) - 3
     return f"{name} ({at if len(at) <= room else '...' + at[-(room - 3) :]})"
