@@ -1,8 +1,9 @@
 """Measure what `python -m mp_all top` costs four busy processes: `python -m benchmarks.cost_of_top [--rounds N]`.
 
 Two pairs of processes exchange new arrays of 1 MiB. Windows of a second take turns: in one `top` looks 20 times as
-often as by default, in the next it is stopped. Each window gives the processor time of the four processes and their manager
-for each message: on a machine that others use too it says more than a rate. A twentieth of the difference is the cost.
+often as by default, in the next it is stopped. Each window gives the processor time of the four processes and their
+manager for each message: on a machine that others use too it says more than a rate. A twentieth of the difference is
+the cost.
 """
 
 from __future__ import annotations
