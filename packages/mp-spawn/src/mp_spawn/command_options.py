@@ -112,22 +112,27 @@ def variables_of(pairs: list[str]) -> dict[str, str]:
 
 
 def bound_to(text: str | None, nprocs: int) -> Any:
-    """
-    Return the processors of ``--bind``, as ``cpu_affinity`` takes them.
-
-    >>> bound_to("0-2:4,6", 2)
-    [{0, 1, 2}, {4, 6}]
-    """
+    """Return the processors of ``--bind``, as ``cpu_affinity`` takes them."""
     if text is None or text == "spread":
         return text
-    if not re.fullmatch(r"\d+(-\d+)?([,:]\d+(-\d+)?)*", text):
-        raise ValueError(f"--bind {text} is neither spread nor a set of processors for each rank, as in 0-3:4-7")
-    sets = [set[int]().union(*(_range(part) for part in each.split(","))) for each in text.split(":")]
+    sets = sets_of(text)
     if len(sets) != nprocs:
         raise ValueError(f"--bind {text} has {len(sets)} sets for {nprocs} ranks; give one for each, or spread")
     if missing := sorted(set[int]().union(*sets) - os.sched_getaffinity(0)):
         raise ValueError(f"--bind {text} names processor {missing[0]}, which this process may not use")
     return sets
+
+
+def sets_of(text: str) -> list[set[int]]:
+    """
+    Return the sets of processors in *text*.
+
+    >>> sets_of("0-2:4,6")
+    [{0, 1, 2}, {4, 6}]
+    """
+    if not re.fullmatch(r"\d+(-\d+)?([,:]\d+(-\d+)?)*", text):
+        raise ValueError(f"--bind {text} is neither spread nor a set of processors for each rank, as in 0-3:4-7")
+    return [set[int]().union(*(_range(part) for part in each.split(","))) for each in text.split(":")]
 
 
 def _range(text: str) -> range:
