@@ -322,7 +322,7 @@ def lint(session: nox.Session) -> None:
     session.run("python", "-m", "tools.prose")
 
 
-@nox.session(name="typing", default=False)
+@nox.session(name="typing", default=False, tags=["ci"])
 def typing_(session: nox.Session) -> None:
     """Check a user's program with mypy --strict and pyright, against the installed packages."""
     install_all(session, "typing")

@@ -43,6 +43,13 @@ STYLES: dict[str, tuple[str, str, Any, str]] = {
 }
 
 
+# Where there is little room: names, and the sizes at the axis.
+SHORTER = {"by hand": "by hand", "torch fd": "torch", "Ray": "Ray"}
+LEVEL: dict[str, Any] = {"rotation": 0, "ha": "center"}
+SLANTED: dict[str, Any] = {"rotation": 30, "ha": "right"}
+LABELLED = (200, 1 << 16, 1 << 20, 1 << 27)
+
+
 @dataclass(frozen=True)
 class Plot:
     """One plot: the lines of some rows over the size of their arrays."""
@@ -56,6 +63,10 @@ class Plot:
     tick: Callable[[float], str]
     floor: str
     """The label of the floor in this plot."""
+    only: tuple[str, ...] = ()
+    """The peers to show; all of them by default."""
+    size: tuple[float, float] = (8.6, 5.4)
+    font: float = 10
 
 
 def microseconds(value: float, unit: str, nbytes: int) -> float:
@@ -84,6 +95,19 @@ def rate_in_words(rate: float) -> str:
 
 
 PLOTS = [
+    # The first screen: five lines and large letters, because a telephone shows it 390 pixels wide.
+    Plot(
+        "hero",
+        "Send a new array, get a number back",
+        ("P1", "P2"),
+        microseconds,
+        "time (less is better)",
+        time_in_words,
+        "",
+        only=("ours", "stdlib", "by hand", "torch fd", "Ray"),
+        size=(6.4, 4.6),
+        font=13.5,
+    ),
     Plot(
         "latency",
         "Round trip of a fresh array: there, and a number back",
@@ -120,7 +144,7 @@ def series(found: Record, plot: Plot) -> dict[str, list[Point]]:
             for name, figure in entry.figures.items():
                 heights = (plot.of(y, figure.unit, entry.nbytes) for y in (figure.median, figure.low, figure.high))
                 points.setdefault(name, []).append(Point(entry.nbytes, *heights))
-    return {name: sorted(points[name]) for name in STYLES if name in points}
+    return {name: sorted(points[name]) for name in STYLES if name in points and name in (plot.only or STYLES)}
 
 
 def apart(wanted: Sequence[float], gap: float) -> list[float]:
@@ -149,19 +173,21 @@ def apart(wanted: Sequence[float], gap: float) -> list[float]:
 def one(found: Record, plot: Plot, path: Path) -> None:
     """Draw *plot* into *path*; the suffix determines the format."""
     lines = series(found, plot)
-    pyplot.rcParams.update({"font.size": 10, "svg.hashsalt": "mp-all", "svg.fonttype": "path"})
-    figure, axes = pyplot.subplots(figsize=(8.6, 5.4), layout="constrained")
+    pyplot.rcParams.update({"font.size": plot.font, "svg.hashsalt": "mp-all", "svg.fonttype": "path"})
+    figure, axes = pyplot.subplots(figsize=plot.size, layout="constrained")
     axes.set(xscale="log", yscale="log", ylabel=plot.axis, xlabel="size of the array")
-    axes.set_title(plot.title, loc="left", fontsize=11)
+    axes.set_title(plot.title, loc="left", fontsize=plot.font + 1)
     for name, points in lines.items():
         _, marker, dash, colour = STYLES[name]
-        thick = {"ours": 2.8, "floor": 1.6}.get(name, 1.1)
+        thick = {"ours": 2.8, "floor": 1.6}.get(name, 1.1) * plot.font / 10
         x, y, low, high = zip(*points, strict=True)
         if name == "ours":
             axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.plot(x, y, marker=marker, linestyle=dash, color=colour, linewidth=thick, markersize=5 + (name == "ours"))
     sizes = sorted({point.x for points in lines.values() for point in points})
-    axes.set_xticks(sizes, [size_in_words(size) for size in sizes], rotation=30, ha="right")
+    if plot.only:
+        sizes = [size for size in sizes if size in LABELLED]
+    axes.set_xticks(sizes, [size_in_words(size) for size in sizes], **LEVEL if plot.only else SLANTED)
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(LogLocator(10))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: plot.tick(value)))
@@ -180,17 +206,17 @@ def label(axes: Any, lines: dict[str, list[Point]], plot: Plot) -> None:
     right = axes.transAxes.transform((1, 0))[0]
     names = list(lines)
     ends = [there(lines[name][-1][:2]) for name in names]
-    line_height = axes.figure.dpi / 72 * 12.5
+    line_height = axes.figure.dpi / 72 * 1.25 * plot.font
     for name, end, y in zip(names, ends, apart([end[1] for end in ends], line_height), strict=True):
         text, _, _, colour = STYLES[name]
         leader = [back(point) for point in ((end[0] + 6, end[1]), (right + 24, y))]
         axes.plot(*zip(*leader, strict=True), color=colour, linewidth=0.5, clip_on=False, scalex=False, scaley=False)
         axes.annotate(
-            plot.floor if name == "floor" else text,
+            plot.floor if name == "floor" else SHORTER.get(name, text) if plot.only else text,
             xy=back((right + 27, y)),
             va="center",
             color=colour,
-            fontsize=9,
+            fontsize=plot.font - 1,
             fontweight="bold" if name == "ours" else "normal",
             annotation_clip=False,
         )

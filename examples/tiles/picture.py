@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 from grid import Grid
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 from skimage import data
 
 GAP = 8  # white pixels between "before" and "after"
+LABEL = 32  # the height of their labels, above them
 
 
 def padded_sky(grid: Grid) -> npt.NDArray[np.uint8]:
@@ -38,14 +39,25 @@ def save_pictures(mosaic: npt.NDArray[np.float32], grid: Grid, folder: Path) -> 
     left = grid.columns // 2 * grid.size - grid.size // 2
     middle = np.s_[top : top + grid.size, left : left + grid.size]
     before = padded_sky(grid)[grid.halo : -grid.halo, grid.halo : -grid.halo][middle]
-    gap = np.full((grid.size, GAP, 3), 255, np.uint8)
     detail = folder / "before_after.png"
-    Image.fromarray(np.hstack([before, gap, _to_bytes(mosaic[middle])])).save(detail)
+    side_by_side({"before": before, "sharpened": _to_bytes(mosaic[middle])}).save(detail)
 
     overview = folder / "sky.jpg"
     # `reduce` takes the mean of 4 × 4 pixels, so that faint stars are dimmed instead of dropped.
     Image.fromarray(_to_bytes(mosaic)).reduce(4).save(overview, quality=90)
     return [overview, detail]
+
+
+def side_by_side(pictures: dict[str, npt.NDArray[np.uint8]]) -> Image.Image:
+    """Return pictures of one size beside each other, each below its label."""
+    height, width, _ = next(iter(pictures.values())).shape
+    sheet = Image.new("RGB", (len(pictures) * (width + GAP) - GAP, height + LABEL), "white")
+    draw = ImageDraw.Draw(sheet)
+    for k, (label, pixels) in enumerate(pictures.items()):
+        left = k * (width + GAP)
+        sheet.paste(Image.fromarray(pixels), (left, LABEL))
+        draw.text((left + width // 2, LABEL // 2), label, "black", ImageFont.load_default(LABEL * 0.7), anchor="mm")
+    return sheet
 
 
 def _to_bytes(pixels: npt.NDArray[np.float32]) -> npt.NDArray[np.uint8]:

@@ -18,7 +18,7 @@ from support.waiting import until
 
 import mp_all as mp
 from mp_all import _limits, _sessions
-from mp_all.__main__ import health, stat
+from mp_all._stat import health, stat
 
 HOLD = """
     import sys
@@ -121,7 +121,7 @@ def test_a_report_has_the_reason_if_sharing_does_not_work(tmp_path: Path) -> Non
 def test_an_unknown_command_prints_the_usage() -> None:
     done = run_python("-m", "mp_all", "stats")
     assert done.returncode != 0
-    assert done.stderr == "usage: python -m mp_all [stat]\n"
+    assert done.stderr == "usage: python -m mp_all [stat | top]\n"
 
 
 def test_stat_without_any_session_says_so(tmp_path: Path) -> None:

@@ -12,7 +12,18 @@ import pytest
 from support.scripts import run_python
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["tutorial", "who-shares", "shared-allocator", "strategies", "launcher", "pool", "coming-from-shared-memory"]
+PAGES = [
+    "tutorial",
+    "who-shares",
+    "shared-allocator",
+    "strategies",
+    "launcher",
+    "pool",
+    "jupyter",
+    "finding-leaks",
+    "troubleshooting",
+    "coming-from-shared-memory",
+]
 FENCE = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"# ([\w/-]+\.py)\n")
 
@@ -26,7 +37,9 @@ def typed(commands: str, folder: Path) -> str:
     Return the output of the commands in a shell in *folder* that finds this interpreter first.
     """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = run_python("-c", SHELL, commands, cwd=folder, PATH=path, PYTHONFAULTHANDLER="1")
+    # A page that lists every program must not show those of other tests.
+    own = {"PATH": path, "PYTHONFAULTHANDLER": "1", "MPSHM_RUNTIME_DIR": str(folder)}
+    done = run_python("-c", SHELL, commands, cwd=folder, **own)
     assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
     # The launcher logs the processes that it ends; a page cannot know their pids.
     return done.stdout + re.sub(r"(?m)^Terminating process \d+ via signal SIG\w+\n", "", done.stderr)

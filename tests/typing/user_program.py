@@ -125,6 +125,7 @@ def memory() -> None:
     for segment in mp_all.list_segments():
         assert_type(segment, mp_all.Segment)
         assert_type(segment.holders, tuple[int, ...])
+    assert_type(mp_all.memory_report(), dict[str, Any])
     lease = mp_all.Lease(lambda: None)
     assert_type(mp_all.receive_lease(lease.offer()), mp_all.LeaseReference)
     assert_type(mp_all.get_thread_name(), str)
@@ -139,6 +140,8 @@ def memory() -> None:
 
 def ranks() -> None:
     assert_type(mp_all.run(divmod, (2,), nprocs=4, output="capture"), list[Any])
+    with mp_all.logging_to_parent(level=20) as receiver:
+        assert_type(receiver, mp_all.LoggingToParent)
     context = mp_spawn.start_processes(divmod, (2,), 4, join=False)
     assert_type(context, mp_spawn.ProcessContext)
     assert_type(context.pids(), list[int])

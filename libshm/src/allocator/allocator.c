@@ -105,6 +105,9 @@ static int reserve_entries(struct mpshm__segment *segment, uint32_t entries)
     if (err == 0) /* processes with a far slot write here, and cannot reserve it */
         err = mpshm__segment_reserve(segment, h->far_at + from * sizeof(struct mpshm__far),
                                      (to - from) * sizeof(struct mpshm__far));
+    if (err == 0) /* so do all that send */
+        err = mpshm__segment_reserve(segment, h->sent_at + from * sizeof(struct mpshm__sent),
+                                     (to - from) * sizeof(struct mpshm__sent));
     if (err == 0)
         segment->reserved_entries = to;
     return err;

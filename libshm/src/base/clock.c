@@ -4,12 +4,22 @@
 
 #include "base/clock.h"
 
-uint64_t mpshm__now_ns(void)
+static uint64_t read_clock(clockid_t clock)
 {
     struct timespec t;
 
-    clock_gettime(CLOCK_MONOTONIC, &t);
+    clock_gettime(clock, &t);
     return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+uint64_t mpshm__now_ns(void)
+{
+    return read_clock(CLOCK_MONOTONIC);
+}
+
+uint64_t mpshm__coarse_ns(void)
+{
+    return read_clock(CLOCK_MONOTONIC_COARSE);
 }
 
 void mpshm__sleep_ms(long ms)

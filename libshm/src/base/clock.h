@@ -6,6 +6,9 @@
 
 /* Nanoseconds on the monotonic clock. */
 uint64_t mpshm__now_ns(void);
+/* The same clock to the last tick of the kernel, a few milliseconds ago at most. It never needs a
+ * system call. */
+uint64_t mpshm__coarse_ns(void);
 /* Sleep, at most until a signal arrives. */
 void mpshm__sleep_ms(long ms);
 

@@ -29,7 +29,8 @@ enum {
     MPSHM__SLOTS = 1024,    /* processes of a session that use shared memory at one time */
     MPSHM__SEGMENTS = 8192, /* segments of a session at one time */
     MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
-    MPSHM__LAYOUT = 2, /* the version of both layouts */
+    MPSHM__SITES = 256, /* source lines that send, if senders give them */
+    MPSHM__LAYOUT = 3,  /* the version of both layouts */
 };
 
 /* Note [Liveness]
@@ -82,6 +83,15 @@ struct mpshm__segment_entry {
     unsigned char reserved[12];
 };
 
+/* A source line that sends, once for all processes of the session: see sent.c. A process that is
+ * killed while it writes one leaves an entry that stays unfinished until the session ends. */
+enum { MPSHM__SITE_FREE = 0, MPSHM__SITE_BEGUN = 1, MPSHM__SITE_WRITTEN = 2 };
+
+struct mpshm__site {
+    _Atomic uint32_t state;
+    char text[MPSHM_SITE_SIZE];
+};
+
 /* "mpshmC", a zero and the version of the layout, read and written as one word. */
 #define MPSHM__MAGIC ((uint64_t)0x00436d6873706d | (uint64_t)MPSHM__LAYOUT << 56)
 
@@ -95,9 +105,11 @@ struct mpshm__control {
     char version[24];                 /* of the library that created the file, for error messages */
     _Atomic uint32_t cache_unwatched; /* 1: the process that caches first wakes the manager; see
                                          cache_limit.c */
-    unsigned char reserved[128 - 84];
+    _Atomic uint32_t manager_starts;  /* how many managers the session has had */
+    unsigned char reserved[128 - 88];
     struct mpshm__slot slots[MPSHM__SLOTS];
     struct mpshm__segment_entry segments[MPSHM__SEGMENTS];
+    struct mpshm__site sites[MPSHM__SITES];
 };
 
 /* The byte after those of the slots. The manager locks it, so that a session has only one. */
@@ -105,6 +117,7 @@ enum { MPSHM__MANAGER_BYTE = MPSHM__SLOTS };
 
 _Static_assert(sizeof(struct mpshm__slot) == 64, "a slot is a cache line");
 _Static_assert(sizeof(struct mpshm__segment_entry) == 64, "an entry is a cache line");
+_Static_assert(sizeof(struct mpshm__site) == 128, "a site is two cache lines");
 _Static_assert(offsetof(struct mpshm__control, slots) == 128, "slots begin on a cache line");
 
 #endif

@@ -87,6 +87,15 @@ struct mpshm__far {
     _Atomic uint64_t holders[MPSHM__FAR_WORDS];
 };
 
+/* The message that has been in flight for longest, for people who look: nothing depends on it. It
+ * is written before the first in-flight bit is set, and means nothing while there is none. Two
+ * processes that send at the same moment may mix their entries. */
+struct mpshm__sent {
+    _Atomic uint64_t at_ns; /* on the coarse monotonic clock */
+    _Atomic int32_t pid;
+    _Atomic uint32_t site; /* index + 1 in the control file; 0: unknown */
+};
+
 struct mpshm__segment_header {
     char magic[8];
     unsigned char session[MPSHM_ID_SIZE];
@@ -96,6 +105,7 @@ struct mpshm__segment_header {
     uint64_t blocks_at; /* offsets of the parts */
     uint64_t metadata_at;
     uint64_t far_at;
+    uint64_t sent_at;
     uint64_t data_at;
     uint32_t strategy;
     uint32_t reserved;
@@ -108,6 +118,7 @@ struct mpshm__segment_header {
 
 _Static_assert(sizeof(struct mpshm__block) == 64, "a descriptor is a cache line");
 _Static_assert(sizeof(struct mpshm__metadata) == 2, "metadata is two bytes");
+_Static_assert(sizeof(struct mpshm__sent) == 16, "four messages are a cache line");
 _Static_assert(sizeof(struct mpshm__far) == 96, "far holders of a block are 96 bytes");
 
 #endif

@@ -209,6 +209,7 @@ int mpshm_manager_run(int listener, int control_fd, const char *folder)
         return err;
     }
     struct mpshm__control *control = m->session.control;
+    atomic_fetch_add(&control->manager_starts, 1);
     if (atomic_load(&control->ready) != 1) {
         atomic_store(&control->ready, 1);
     } else {

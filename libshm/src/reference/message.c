@@ -7,6 +7,7 @@
 #include "base/engine_lock.h"
 #include "reference/block.h"
 #include "reference/handle.h"
+#include "reference/sent.h"
 #include "session/connection.h"
 #include "session/own_session.h"
 
@@ -28,6 +29,8 @@ int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
     handle.generation = MPSHM__GENERATION(state);
 
     out = atomic_load(&block->in_flight);
+    if (out == 0)
+        mpshm__note_sent(session, segment, ref->index);
     do {
         if (out == UINT64_MAX) {
             atomic_fetch_add(&block->in_flight_overflow, 1);

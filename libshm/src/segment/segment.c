@@ -34,9 +34,14 @@ static uint64_t far_begin(uint64_t metadata_at, uint64_t capacity)
     return metadata_at + mpshm__pages(capacity * sizeof(struct mpshm__metadata));
 }
 
-static uint64_t data_begin(uint64_t far_at, uint64_t capacity)
+static uint64_t sent_begin(uint64_t far_at, uint64_t capacity)
 {
-    uint64_t end = far_at + capacity * sizeof(struct mpshm__far);
+    return far_at + mpshm__pages(capacity * sizeof(struct mpshm__far));
+}
+
+static uint64_t data_begin(uint64_t sent_at, uint64_t capacity)
+{
+    uint64_t end = sent_at + capacity * sizeof(struct mpshm__sent);
 
     return (end + 0xffff) & ~(uint64_t)0xffff;
 }
@@ -79,6 +84,7 @@ static int set_pointers(struct mpshm__segment *segment)
     segment->blocks = (void *)(base + h->blocks_at);
     segment->metadata = (void *)(base + h->metadata_at);
     segment->far = (void *)(base + h->far_at);
+    segment->sent = (void *)(base + h->sent_at);
     segment->data = base + h->data_at;
     segment->nonce[0] = h->nonce[0];
     segment->nonce[1] = h->nonce[1];
@@ -159,7 +165,8 @@ static void measure(struct mpshm__segment_header *plan, uint64_t size, uint64_t 
     plan->metadata_at =
         plan->blocks_at + mpshm__pages(plan->capacity * sizeof(struct mpshm__block));
     plan->far_at = far_begin(plan->metadata_at, plan->capacity);
-    plan->data_at = data_begin(plan->far_at, plan->capacity);
+    plan->sent_at = sent_begin(plan->far_at, plan->capacity);
+    plan->data_at = data_begin(plan->sent_at, plan->capacity);
     plan->size = plan->data_at + mpshm__pages(size > least ? size : least);
 }
 
@@ -235,7 +242,8 @@ static int is_valid(const struct mpshm__segment_header *h, uint64_t size,
            h->metadata_at ==
                h->blocks_at + mpshm__pages(h->capacity * sizeof(struct mpshm__block)) &&
            h->far_at == far_begin(h->metadata_at, h->capacity) &&
-           h->data_at == data_begin(h->far_at, h->capacity) && h->data_at < size;
+           h->sent_at == sent_begin(h->far_at, h->capacity) &&
+           h->data_at == data_begin(h->sent_at, h->capacity) && h->data_at < size;
 }
 
 int mpshm__segment_map(int fd, uint32_t index, const struct mpshm__segment_entry *entry,

@@ -19,6 +19,7 @@ struct mpshm__segment {
     struct mpshm__block *blocks;
     struct mpshm__metadata *metadata;
     struct mpshm__far *far;
+    struct mpshm__sent *sent;
     char *data;
     uint64_t size;
     uint64_t capacity; /* of the tables; checked once and not read from the header again */

@@ -165,6 +165,19 @@ int mpshm_manager_run(int listener, int control, const char *folder)
     return -ENOSYS;
 }
 
+int mpshm_list_processes(mpshm_session_info *sessions, int session_room, int *session_count,
+                         mpshm_process_info *processes, int process_room, int *process_count)
+{
+    (void)sessions, (void)session_room, (void)processes, (void)process_room;
+    *session_count = *process_count = 0;
+    return 0;
+}
+
+void mpshm_set_site(const char *text)
+{
+    (void)text;
+}
+
 const char *mpshm_refused_version(void)
 {
     return "";

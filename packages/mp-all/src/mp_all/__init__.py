@@ -4,8 +4,8 @@
 
 It has every name of `multiprocessing`, as the same object except for `Pool`, which survives the death of a worker.
 Arrays that cross a process boundary (queues, pipes, pools, arguments, results, executors) travel through shared memory.
-It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`, and
-`ProcessPoolExecutor`.
+It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`,
+`ProcessPoolExecutor`, and `memory_report`.
 """
 
 # Private names have an underscore: all other names of this module are public.
@@ -16,6 +16,7 @@ import typing as _typing
 import mp_core as _core
 import mp_reductions as _reductions
 import mp_spawn as _spawn
+from mp_all._report import memory_report as memory_report
 from mp_core import *  # noqa: F403
 from mp_core import _aliases, _platform
 from mp_core import _get_thread_name as _get_thread_name
@@ -32,7 +33,7 @@ if _platform.system() == "linux":
 __version__ = _core.__version__
 
 if not _typing.TYPE_CHECKING:  # to a type checker all imported names above are public; see mp_core
-    __all__ = ["__version__"]
+    __all__ = ["__version__", "memory_report"]
     __all__ += _core.__all__
     __all__ += _reductions.__all__
     __all__ += _spawn.__all__

@@ -1,4 +1,4 @@
-"""`python -m mp_all` prints the facts for a bug report, `python -m mp_all stat` every segment and its holders."""
+"""`python -m mp_all` prints the facts for a bug report; `stat` and `top` after it show who holds what."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import platform
 import sys
 import time
 from collections.abc import Iterator
-from importlib import metadata
+from importlib import import_module, metadata
 
 import mp_all
 from mp_all import _sessions
 from mp_all._limits import limits, size
+from mp_all._stat import health
 from mp_core import _platform
 
 __all__ = ["main"]
 
+#: The modules of the commands; the `main` of each takes the arguments and returns the exit code.
+COMMANDS = {"stat": "mp_all._stat", "top": "mp_all._top"}
 OURS = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda")
 PACKAGES = (*OURS, "numpy", "cffi", "cuda-python", "torch")
 
@@ -80,16 +83,6 @@ def now() -> Iterator[tuple[str, str]]:
         yield "-", "no process of this user shares memory now, and nothing is left behind"
 
 
-def health(session: _sessions.Session) -> str:
-    """Return the state of a session's manager, and its consequence."""
-    if session.manager is not None:
-        remedy = session.manager.remedy()
-        return f"manager {session.manager.pid}" + (f" ({remedy})" if remedy else "")
-    if session.alive:
-        return "no manager; the next process that needs one starts it"
-    return "left behind by a crash of all its processes; the next program that shares removes it"
-
-
 def devices() -> Iterator[tuple[str, str]]:
     if _platform.system() != "linux":
         yield "devices", "mp-cuda is for Linux"
@@ -99,38 +92,11 @@ def devices() -> Iterator[tuple[str, str]]:
     yield from mp_cuda.device_report()
 
 
-def stat() -> None:
-    """Print each session of this user, a line for each of their segments, and the processes that hold them."""
-    if not _platform.has_engine():
-        print(f"mp-core has no shared memory on {_platform.name()}")
-        return
-    own = os.getpid()
-    sessions = _sessions.sessions()
-    for session in sessions:
-        print(f"{session.name[:8]}  {health(session)}", flush=True)  # before a stopped manager delays the rest
-    segments = [segment for segment in mp_all.list_segments() if segment.owner != own]
-    if not segments:
-        print("no segment could be listed" if sessions else "no process of this user shares memory now")
-        return
-    line = "{:<10}{:<17}{:>8}{:>9}{:>9}{:>12}{:>12}{:>12}  {}"
-    print()
-    print(line.format("session", "strategy", "owner", "age", "blocks", "live", "in flight", "cached", "holders"))
-    for s in segments:
-        holders = " ".join(map(str, s.holders)) or "-"
-        owner = str(s.owner) if s.owner else "(dead)"
-        sizes = (size(s.live_bytes), size(s.in_flight_bytes), size(s.cached_bytes))
-        print(line.format(s.session[:8], s.strategy, owner, f"{s.age:.1f} s", s.live_blocks, *sizes, holders))
-    print()
-    for pid in sorted({pid for s in segments for pid in (s.owner, *s.holders)} - {0, own}):
-        print(f"{pid:>8}  {_sessions.command_of(pid)}")
-
-
 def main() -> None:
-    if sys.argv[1:] == ["stat"]:
-        stat()
-        return
+    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
+        sys.exit(import_module(COMMANDS[sys.argv[1]]).main(sys.argv[2:]))
     if sys.argv[1:]:
-        sys.exit("usage: python -m mp_all [stat]")
+        sys.exit(f"usage: python -m mp_all [{' | '.join(COMMANDS)}]")
     facts = [("versions", versions), ("sharing", sharing), ("limits", limits), ("shared now", now), ("CUDA", devices)]
     if not _platform.has_engine():
         facts = [fact for fact in facts if fact[1] not in (limits, now)]  # of shared memory, from files of Linux

@@ -27,6 +27,7 @@ from mp_core._libshm import ffi, lib
 
 __all__ = [
     "ENGINE",
+    "LINE_SIZE",
     "STRATEGIES",
     "Buffer",
     "allocate",
@@ -61,6 +62,8 @@ __all__ = [
     "refused_version",
     "segments",
     "session_of",
+    "sessions_and_processes",
+    "set_message_line",
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
@@ -71,6 +74,8 @@ __all__ = [
 
 #: Whether there is shared memory.
 ENGINE = True
+#: The bytes that the line of a message may have, with the zero at its end.
+LINE_SIZE = int(lib.MPSHM_SITE_SIZE)
 #: The strategies, the default first, with the number of each.
 STRATEGIES: dict[str, int] = {"file_descriptor": lib.MPSHM_FILE_DESCRIPTOR, "file_system": lib.MPSHM_FILE_SYSTEM}
 
@@ -198,6 +203,55 @@ def segments() -> list[tuple[Any, ...]]:
         )
         for entry in entries[0:count]
     ]
+
+
+def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Return the fields of each `SessionEntry` and of each `ProcessEntry` of this user."""
+    session_room, process_room = 16, 64
+    counts = ffi.new("int[2]")
+    while True:
+        sessions = ffi.new("mpshm_session_info[]", session_room)
+        processes = ffi.new("mpshm_process_info[]", process_room)
+        check(
+            lib.mpshm_list_processes(sessions, session_room, counts, processes, process_room, counts + 1),
+            "the sessions could not be listed",
+        )
+        if counts[0] <= session_room and counts[1] <= process_room:
+            break
+        session_room, process_room = counts[0] + 16, counts[1] + 64
+    return (
+        [
+            (
+                bytes(ffi.buffer(entry.session)).hex(),
+                entry.processes,
+                entry.manager_starts,
+                entry.cached_bytes,
+                entry.cache_limit,
+            )
+            for entry in sessions[0 : counts[0]]
+        ],
+        [
+            (
+                bytes(ffi.buffer(entry.session)).hex(),
+                entry.pid,
+                bool(entry.attached),
+                entry.held_blocks,
+                entry.held_bytes,
+                entry.cached_bytes,
+                entry.in_flight_blocks,
+                entry.in_flight_bytes,
+                entry.oldest_ns / 1e9,
+                entry.oldest_bytes,
+                ffi.string(entry.oldest_site).decode(errors="replace"),
+            )
+            for entry in processes[0 : counts[1]]
+        ],
+    )
+
+
+def set_message_line(line: str | None) -> None:
+    """Note the line of the program that sends the next messages of this thread; None for no line."""
+    lib.mpshm_set_site(ffi.NULL if line is None else line.encode(errors="replace"))
 
 
 def own_session() -> bytes:

@@ -3,6 +3,7 @@
 Note [Replaced attributes]
 --------------------------
     install()                    ForkingPickler.dumps, reduction.dump, Connection.send    _pickling.py
+                                 with MP_TRACE=1: ForkingPickler.dumps, Queue.put         _trace.py
                                  ForkingPickler.loads                                     _receiving.py
                                  the reducer of Connection; a hook before each fork       this module
     on macOS, the finalizer of the resource tracker          _resource_tracker.py
@@ -38,6 +39,7 @@ which has no arrays does not wait for NumPy.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Callable
 from multiprocessing import connection as _connection
@@ -94,6 +96,10 @@ def install() -> None:
     _pickling.install()
     _receiving.install()
     _resource_tracker.install()
+    if os.environ.get("MP_TRACE", "") == "1":
+        from mp_core import _trace
+
+        _trace.install()
     for kind in _original_reducers:
         ForkingPickler.register(kind, _reduce_connection)
     for method in ("SpawnProcess", "ForkServerProcess"):  # Windows has the first only

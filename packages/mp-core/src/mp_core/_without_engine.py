@@ -19,6 +19,7 @@ from mp_core._version import __version__
 
 __all__ = [
     "ENGINE",
+    "LINE_SIZE",
     "STRATEGIES",
     "Buffer",
     "allocate",
@@ -50,6 +51,8 @@ __all__ = [
     "refused_version",
     "segments",
     "session_of",
+    "sessions_and_processes",
+    "set_message_line",
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
@@ -59,6 +62,8 @@ __all__ = [
 ]
 
 ENGINE = False
+#: No line is noted.
+LINE_SIZE = 124
 #: As torch has it on macOS and Windows.
 STRATEGIES: dict[str, int] = {"file_system": 1}
 #: There is no table of C functions.
@@ -248,6 +253,15 @@ def copied_bytes(more: int) -> int:
 def segments() -> list[tuple[Any, ...]]:
     """Return an empty list."""
     return []
+
+
+def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Return two empty lists."""
+    return [], []
+
+
+def set_message_line(line: str | None) -> None:
+    """Do nothing: nothing shows the line."""
 
 
 def empty_cache() -> None:

@@ -3,6 +3,7 @@
     mp_spawn.spawn(fn, args, nprocs)             fn(rank, *args) in nprocs new processes, as in torch
     mp_spawn.start_processes(fn, args, nprocs)   the same, by fork, forkserver or spawn, with more options
     mp_spawn.run(fn, args, nprocs)               the same, and returns the results
+    mp_spawn.logging_to_parent()                 records of logging in children come to this process
     mp-spawn -n 4 script.py                      the command
 
 A rank that fails raises an exception here, with the rank, its pid and the reason. No rank outlives this
@@ -19,16 +20,19 @@ if _typing.TYPE_CHECKING:
     from mp_spawn.context import ProcessContext
     from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
     from mp_spawn.launch import ENV_VAR_PARALLEL_START, SpawnContext, run, spawn, start_processes
+    from mp_spawn.log_records import LoggingToParent, logging_to_parent
 
 # The module of each name. It is imported at the first use: every rank imports this package and needs none of them.
 _MODULES = {
     "ENV_VAR_PARALLEL_START": "launch",
     "Failure": "errors",
+    "LoggingToParent": "log_records",
     "ProcessContext": "context",
     "ProcessException": "errors",
     "ProcessExitedException": "errors",
     "ProcessRaisedException": "errors",
     "SpawnContext": "launch",
+    "logging_to_parent": "log_records",
     "run": "launch",
     "spawn": "launch",
     "start_processes": "launch",
@@ -37,11 +41,13 @@ _MODULES = {
 __all__ = [
     "ENV_VAR_PARALLEL_START",
     "Failure",
+    "LoggingToParent",
     "ProcessContext",
     "ProcessException",
     "ProcessExitedException",
     "ProcessRaisedException",
     "SpawnContext",
+    "logging_to_parent",
     "run",
     "spawn",
     "start_processes",

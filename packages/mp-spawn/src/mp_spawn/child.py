@@ -18,7 +18,7 @@ from mp_spawn.pickling import dumps
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.report_pipe import Kind, Reporter
 
-__all__ = ["call", "reporting", "run_module", "run_script", "set_up", "set_up_and_call"]
+__all__ = ["call", "reporting", "run_module", "run_program", "run_script", "set_up", "set_up_and_call"]
 
 # The longest reason, in characters.
 LONGEST = 1000
@@ -83,6 +83,10 @@ def call(spec: RankSpec) -> None:
     Call `fn` and report how that ended, in a process that is set up: the target of the zygote's ranks.
     """
     with reporting(spec) as reporter:
+        if spec.stdin is not None:  # not before: multiprocessing empties the standard input of a new process
+            os.dup2(spec.stdin.fd, 0)
+            os.close(spec.stdin.fd)
+            sys.stdin = open(0, closefd=False)  # noqa: SIM115 (it stays open as long as the process)
         fn, args = spec.payload.load()
         result = fn(spec.rank, *args)
         blob = b""
@@ -109,6 +113,23 @@ def run_module(rank: int, name: str, arguments: list[str]) -> None:
     sys.argv[:] = [name, *arguments]
     sys.path[0] = os.getcwd()
     runpy.run_module(name, run_name="__main__", alter_sys=True)
+
+
+def run_program(rank: int, path: str, arguments: list[str]) -> None:
+    """Become a program of any kind, which keeps the rank's pid, environment and output, and ends with the launcher."""
+    from mp_core import set_parent_death_signal
+
+    # The death pipe needs this interpreter; the kernel keeps the signal for the new program.
+    set_parent_death_signal(signal.SIGKILL)
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        if fd > 2:
+            with contextlib.suppress(OSError):  # that of the listing itself
+                os.set_inheritable(fd, False)
+    if sys.stdin.fileno() != 0:  # the interpreter's is empty, and the descriptor is still the launcher's
+        os.dup2(sys.stdin.fileno(), 0)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(path, [path, *arguments])
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""The command `mp-spawn`: run a script or a module in N ranks, and exit with the code of the first failure."""
+"""The command `mp-spawn`: run a script, module or program in N ranks, and exit with the code of the first failure."""
 
 from __future__ import annotations
 
@@ -10,19 +10,33 @@ import time
 from contextlib import nullcontext, suppress
 from multiprocessing import get_all_start_methods
 
-from mp_spawn.child import run_module, run_script
+from mp_spawn.child import run_module, run_program, run_script
+from mp_spawn.command_options import (
+    add_options,
+    bound_to,
+    count_ranks,
+    devices_of,
+    output_of,
+    program_of,
+    variables_of,
+)
 from mp_spawn.context import ProcessContext
 from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.launch import prepare
+from mp_spawn.rank import stacks_of
 from mp_spawn.signals import Forwarding
 from mp_spawn.terminal import Row, progress, show_table
 
 __all__ = ["main"]
 
+# As the command timeout does.
+TIMED_OUT = 124
+
 EPILOG = """
 The environment of each rank has RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE, and MASTER_ADDR and
 MASTER_PORT, by default 127.0.0.1 and a free port. When a rank fails, the command ends the others. Its exit
-code is that of the first failure: the rank's own, 1 for an exception, 128 + n for signal n.
+code is that of the first failure: the rank's own, 1 for an exception, 128 + n for signal n. After --timeout it
+is 124. Rank 0 reads the standard input of the command unless that is a terminal.
 """
 
 
@@ -33,7 +47,9 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="mp-spawn", description="Run a Python script or module in N processes.", epilog=EPILOG
     )
-    parser.add_argument("-n", "--nprocs", type=int, default=1, metavar="N", help="number of ranks (default 1)")
+    parser.add_argument(
+        "-n", "--nprocs", default="1", metavar="N", help="number of ranks (default 1); auto: as many as processors"
+    )
     parser.add_argument("--start-method", default="spawn", choices=get_all_start_methods())
     parser.add_argument(
         "--output",
@@ -51,6 +67,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_false",
         help="do not record the Python stacks of a rank that crashes",
     )
+    add_options(parser)
     parser.add_argument("-m", "--module", action="store_true", help="run a module, as python -m does")
     parser.add_argument("script", help="the script, or with -m the module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
@@ -66,20 +83,28 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = parser()
     chosen = options.parse_args(arguments)
-    world = environment(chosen.nprocs)
     try:
-        if not chosen.module and not os.path.isfile(chosen.script):
+        nprocs = count_ranks(chosen.nprocs, chosen.threads_per_rank, chosen.gpus_per_rank)
+        world = environment(nprocs) | variables_of(chosen.env)
+        if chosen.no_python:
+            chosen.script = program_of(chosen.script)
+        elif not chosen.module and not os.path.isfile(chosen.script):
             raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
+        devices = [devices_of(rank, chosen.gpus_per_rank, nprocs) for rank in range(nprocs)]
+        check_time("--timeout", chosen.timeout)
+        check_time("--grace-period", chosen.grace_period)
         job = prepare(
-            run_module if chosen.module else run_script,
+            run_program if chosen.no_python else run_module if chosen.module else run_script,
             (chosen.script, chosen.arguments),
-            chosen.nprocs,
+            nprocs,
             start_method=chosen.start_method,
-            env=lambda rank: {**world, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            env=lambda rank: {**world, "RANK": str(rank), "LOCAL_RANK": str(rank), **devices[rank]},
             threads_per_rank=chosen.threads_per_rank,
-            output=chosen.output,
+            cpu_affinity=bound_to(chosen.bind, nprocs),
+            output=output_of(chosen),
             max_restarts=chosen.max_restarts,
-            faulthandler=chosen.faulthandler,
+            # A program that is no Python would die of the signal that asks for stacks.
+            faulthandler=chosen.faulthandler and not chosen.no_python,
             # The terminal's Ctrl-C is sent to this process only, which forwards every signal once.
             own_group=True,
             needs_main=False,
@@ -87,17 +112,22 @@ def main(arguments: list[str] | None = None) -> int:
     except (TypeError, ValueError) as refusal:
         print(f"mp-spawn: {refusal}", file=sys.stderr)
         return 2
+    # A rank is no process of the terminal's foreground group, and would be stopped when it reads from there.
+    job.gives_stdin = is_open(0) and not os.isatty(0)
     with Forwarding() as signals:
         context = ProcessContext._of(job, signals)
         # Ranks that write to the terminal themselves would overwrite the progress.
-        with progress(chosen.nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
-            error = outcome(context)
+        with progress(nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
+            error = outcome(context, chosen.timeout, chosen.grace_period)
     if chosen.output == "capture":
         for captured in context.captured:
             sys.stdout.write(captured.stdout)
             sys.stderr.write(captured.stderr)
     if error is None:
         return 0
+    if isinstance(error, TimeoutError):
+        print(f"mp-spawn: {error}", *getattr(error, "__notes__", ()), sep="\n", file=sys.stderr)
+        return TIMED_OUT
     with suppress(OSError):  # the reader has gone; the exit code still says it
         print_failure(context, error)
     if not isinstance(error, ProcessExitedException):
@@ -105,15 +135,42 @@ def main(arguments: list[str] | None = None) -> int:
     return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code
 
 
-def outcome(context: ProcessContext) -> ProcessException | None:
+def outcome(
+    context: ProcessContext, timeout: float | None, grace_period: float | None
+) -> ProcessException | TimeoutError | None:
     """
     Wait for the ranks and return the exception, if there is one.
     """
     try:
-        context.join()
+        if context.join(timeout, grace_period):
+            return None
     except ProcessException as error:
         return error
-    return None
+    count = f"{len(context.sentinels)} of {len(context.processes)}"
+    late = TimeoutError(f"{count} ranks still ran after {timeout:g} s, and have been ended")
+    for stack in stacks_of(context._ranks).values():
+        late.add_note(stack)
+    context.terminate()
+    return late
+
+
+def check_time(option: str, seconds: float | None) -> None:
+    """
+    Raise `ValueError` for a time that is none.
+    """
+    if seconds is not None and not 0 <= seconds < float("inf"):
+        raise ValueError(f"{option} {seconds:g} is no time; give seconds, 0 or more")
+
+
+def is_open(fd: int) -> bool:
+    """
+    Tell whether the descriptor is open.
+    """
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
 
 
 def environment(nprocs: int) -> dict[str, str]:

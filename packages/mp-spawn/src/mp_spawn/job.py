@@ -61,6 +61,8 @@ class Job:
     faulthandler: bool = True
     #: False if no rank needs the `__main__` of this process.
     needs_main: bool = True
+    #: Whether rank 0 reads the standard input of this process.
+    gives_stdin: bool = False
     death_pipe: DeathPipe = dataclasses.field(default_factory=DeathPipe)
 
     def start(self, ranks: Mapping[int, int]) -> list[Rank]:
@@ -75,14 +77,18 @@ class Job:
         def own_fds() -> set[int]:
             return {*(inbox.fd for inbox in inboxes), *self.output.own_fds()}
 
-        reports: list[int] = []
+        for_ranks: list[int] = []
         try:
             for (rank, restarts), payload in zip(ranks.items(), payloads, strict=True):
                 read, write = os.pipe()
-                reports.append(write)
+                for_ranks.append(write)
                 inboxes.append(Inbox(read))
                 stacks.append(Stacks() if self.faulthandler else None)
-                specs.append(self._spec(rank, restarts, payload, write, stacks[-1]))
+                spec = self._spec(rank, restarts, payload, write, stacks[-1])
+                if rank == 0 and self.gives_stdin:
+                    for_ranks.append(os.dup(0))
+                    spec = spec._replace(stdin=InheritedFd(for_ranks[-1]))
+                specs.append(spec)
             kills = oom_kills()
             started = self.launcher.start(self, specs, own_fds)
         except BaseException:
@@ -92,7 +98,7 @@ class Job:
                 file.close()
             raise
         finally:
-            for fd in reports:
+            for fd in for_ranks:
                 os.close(fd)
             for payload in payloads:
                 payload.close()

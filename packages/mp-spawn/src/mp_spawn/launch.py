@@ -18,6 +18,7 @@ from mp_spawn.job import Env, Job, Launcher, check_call, check_options, check_st
 from mp_spawn.output import output_for
 from mp_spawn.process_handle import has_pidfds
 from mp_spawn.rank import stacks_of
+from mp_spawn.tee import Tee
 from mp_spawn.zygote import ZygoteLauncher
 
 __all__ = ["ENV_VAR_PARALLEL_START", "SpawnContext", "run", "spawn", "start_processes"]
@@ -65,7 +66,7 @@ def prepare(
     env: Env = None,
     threads_per_rank: int | None = None,
     cpu_affinity: Cpus = None,
-    output: str | os.PathLike[str] = "inherit",
+    output: str | os.PathLike[str] | Tee = "inherit",
     max_restarts: int = 0,
     faulthandler: bool = True,
     wants_result: bool = False,
@@ -79,7 +80,7 @@ def prepare(
     if start_method is None and context is None:
         start_method = get_start_method()
     check_start_method(start_method, context)
-    check_options(threads_per_rank, max_restarts, output)
+    check_options(threads_per_rank, max_restarts, "inherit" if isinstance(output, Tee) else output)
     return Job(
         fn,
         args,
@@ -89,7 +90,7 @@ def prepare(
         env,
         threads_per_rank,
         cpus_for(cpu_affinity, nprocs),
-        output_for(output),
+        output if isinstance(output, Tee) else output_for(output),
         max_restarts,
         wants_result,
         own_group,

@@ -28,6 +28,8 @@ class RankSpec(NamedTuple):
     stacks: InheritedFd | None = None
     #: The pipe into which the zygote writes how the rank ended; None without a zygote.
     status: InheritedFd | None = None
+    #: A copy of the launcher's standard input, for this rank; None for an empty one.
+    stdin: InheritedFd | None = None
     env: Mapping[str, str] = {}
     cpus: frozenset[int] | None = None
     #: Whether the rank gets a process group of its own.
@@ -39,6 +41,6 @@ class RankSpec(NamedTuple):
     @property
     def fds(self) -> set[int]:
         """The descriptors that the rank inherits."""
-        optional = (*(self.output or ()), self.stacks, self.status)
+        optional = (*(self.output or ()), self.stacks, self.status, self.stdin)
         each = (self.report, self.death_pipe, *filter(None, optional), *self.payload.fds)
         return {inherited.fd for inherited in each}

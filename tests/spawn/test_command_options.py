@@ -1,0 +1,195 @@
+"""Options of the command mp-spawn: number, processors, devices, environment, time, output, programs, standard input."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from descendants import Watched
+
+from mp_spawn import command_options
+
+SHOW = """
+    import os, sys
+    print(os.environ["RANK"], eval(sys.argv[1]), flush=True)
+"""
+
+
+@pytest.fixture
+def show(tmp_path: Path) -> str:
+    path = tmp_path / "show.py"
+    path.write_text(textwrap.dedent(SHOW))
+    return str(path)
+
+
+def command(*arguments: str, given: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """
+    Run ``python -m mp_spawn`` with a pipe as its standard input.
+    """
+    return subprocess.run(
+        [sys.executable, "-m", "mp_spawn", *arguments],
+        env=os.environ | environment,
+        input=given,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return sorted(done.stdout.splitlines())
+
+
+def test_auto_is_a_rank_for_each_processor_of_this_process(show: str) -> None:
+    mine = len(os.sched_getaffinity(0))
+    assert len(lines(command("-n", "auto", show, "1"))) == mine
+    one = f"import os, sys; os.sched_setaffinity(0, [{min(os.sched_getaffinity(0))}]); os.execv(sys.executable, "
+    one += f"[sys.executable, '-m', 'mp_spawn', '-n', 'auto', {show!r}, '1'])"
+    done = subprocess.run([sys.executable, "-c", one], capture_output=True, text=True, timeout=60)
+    assert lines(done) == ["[rank 0] 0 1"]
+    assert len(lines(command("-n", "auto", "--threads-per-rank", str(mine), show, "1"))) == 1
+
+
+def test_ranks_are_bound_to_the_processors_that_are_named(show: str) -> None:
+    first, *_, last = [*sorted(os.sched_getaffinity(0)), max(os.sched_getaffinity(0))]
+    done = command("-n", "2", "--bind", f"{first}:{last}", show, "sorted(os.sched_getaffinity(0))")
+    assert lines(done) == [f"[rank 0] 0 [{first}]", f"[rank 1] 1 [{last}]"]
+    assert len(lines(command("-n", "2", "--bind", "spread", show, "1"))) == 2
+
+
+def test_each_rank_gets_its_devices(show: str) -> None:
+    arguments = ["--gpus-per-rank", "2", show, "os.environ['CUDA_VISIBLE_DEVICES']"]
+    for number in ("2", "auto"):
+        done = command("-n", number, *arguments, CUDA_VISIBLE_DEVICES="3, 5,MIG-a,7,9")
+        assert lines(done) == ["[rank 0] 0 3,5", "[rank 1] 1 MIG-a,7"]
+
+
+def test_devices_without_a_variable_are_those_of_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    monkeypatch.setattr(command_options, "NVIDIA_DEVICES", str(tmp_path))
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert command_options.devices_of(1, 1, 2) == {"CUDA_VISIBLE_DEVICES": "1"}
+    assert command_options.count_ranks("auto", gpus_per_rank=1) == 2
+
+
+def test_variables_reach_every_rank_and_an_interpreter_that_reads_them_early(show: str, start_method: str) -> None:
+    options = ["--start-method", start_method, "--env", "A=1=2", "--env", "PYTHONHASHSEED=7", "-n", "2"]
+    done = command(*options, show, "os.environ['A'], os.environ['PYTHONHASHSEED']")
+    assert lines(done) == [f"[rank {k}] {k} ('1=2', '7')" for k in range(2)]
+
+
+def test_ranks_that_are_too_slow_are_ended_with_their_stacks(show: str) -> None:
+    begin = time.monotonic()
+    done = command("-n", "2", "--timeout", "2", show, "__import__('time').sleep(300)")
+    assert time.monotonic() - begin < 50
+    assert done.returncode == 124
+    assert done.stderr.startswith("mp-spawn: 2 of 2 ranks still ran after 2 s, and have been ended\nrank 0 (pid ")
+    assert done.stderr.count("show.py") == 2
+    assert lines(command("-n", "2", "--timeout", "50", show, "1")) == ["[rank 0] 0 1", "[rank 1] 1 1"]
+
+
+def test_the_other_ranks_have_the_grace_period(show: str) -> None:
+    late = "os._exit(3) if os.environ['RANK'] == '0' else (__import__('time').sleep(1), os._exit(4))"
+    failed = command("-n", "2", "--grace-period", "20", show, late)
+    assert failed.returncode == 3
+    assert "exit code 4" in failed.stderr
+    assert "exit code 4" not in command("-n", "2", "--grace-period", "0", show, late).stderr
+
+
+def test_output_goes_to_files_and_with_tee_here_too(show: str, tmp_path: Path) -> None:
+    text = "sys.stderr.write('to err\\n')"
+    only = command("-n", "2", "--log-dir", str(tmp_path / "only"), show, text)
+    assert (only.returncode, only.stdout, only.stderr) == (0, "", "")
+    both = command("-n", "2", "--log-dir", str(tmp_path / "both"), "--tee", show, text)
+    assert sorted(both.stdout.splitlines()) == ["[rank 0] 0 7", "[rank 1] 1 7"]
+    assert sorted(both.stderr.splitlines()) == ["[rank 0] to err", "[rank 1] to err"]
+    for folder in ("only", "both"):
+        for rank in range(2):
+            assert (tmp_path / folder / f"rank-{rank}.out").read_text() == f"{rank} 7\n"
+            assert (tmp_path / folder / f"rank-{rank}.err").read_text() == "to err\n"
+
+
+def test_a_rank_that_is_started_again_appends_to_its_files(show: str, tmp_path: Path) -> None:
+    once = f"os.path.exists({str(tmp_path / 'x')!r}) or (open({str(tmp_path / 'x')!r}, 'w').close(), print('fails'), "
+    once += "sys.stdout.flush(), os._exit(3))"
+    folder = str(tmp_path / "logs")
+    for _ in range(2):  # the second job begins new files
+        (tmp_path / "x").unlink(missing_ok=True)
+        done = command("-n", "1", "--max-restarts", "1", "--log-dir", folder, "--tee", show, once)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines() == ["[rank 0] fails", "[rank 0] 0 True"]
+        assert (tmp_path / "logs" / "rank-0.out").read_text() == "fails\n0 True\n"
+        assert "exit code 3" in (tmp_path / "logs" / "rank-0.err").read_text()
+
+
+def test_rank_0_reads_the_standard_input_and_the_others_an_empty_one(show: str, start_method: str) -> None:
+    done = command("-n", "2", "--start-method", start_method, show, "sys.stdin.read()", given="hello")
+    assert lines(done) == ["[rank 0] 0 hello", "[rank 1] 1 "]
+    done = command("-n", "2", "--start-method", start_method, "--no-python", "cat", given="hello\n")
+    assert lines(done) == ["[rank 0] hello"]
+
+
+def test_a_command_without_standard_input_runs(show: str) -> None:
+    closed = f"exec {sys.executable} -m mp_spawn -n 2 {show} 1 <&-"
+    done = subprocess.run(["sh", "-c", closed], capture_output=True, text=True, timeout=60)
+    assert lines(done) == ["[rank 0] 0 1", "[rank 1] 1 1"]
+
+
+def test_a_program_that_is_no_python_is_a_rank(tmp_path: Path, start_method: str) -> None:
+    program = tmp_path / "program"
+    program.write_text('#!/bin/sh\necho "$RANK of $WORLD_SIZE: $*"\nls /proc/self/fd | wc -l >&2\nexit "$RANK"\n')
+    program.chmod(0o755)
+    done = command("-n", "1", "--start-method", start_method, "--no-python", str(program), "a", "-n", "b")
+    assert (done.returncode, done.stdout) == (0, "[rank 0] 0 of 1: a -n b\n"), done.stderr
+    assert done.stderr == "[rank 0] 4\n"  # three, and the folder that ls reads: nothing of ours is inherited
+    done = command("-n", "2", "--start-method", start_method, "--no-python", str(program))
+    assert done.returncode == 1
+    assert "rank 1 (pid" in done.stderr and "exit code 1" in done.stderr
+
+
+def test_a_program_ends_with_the_command_even_if_that_is_killed(start_method: str) -> None:
+    options = ["-n", "2", "--start-method", start_method, "--no-python", "sh", "-c", "echo $$; exec sleep 300"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "mp_spawn", *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        pair = Watched([int(process.stdout.readline().split()[-1]) for _ in range(2)])
+        process.kill()
+        assert pair.wait(10) == []
+        pair.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["-n", "many", __file__], "-n many is no number; give one, or auto"),
+        (["--bind", "near", __file__], "--bind near is neither spread nor a set"),
+        (["-n", "2", "--bind", "0", __file__], "--bind 0 has 1 sets for 2 ranks"),
+        (["--bind", "99999", __file__], "names processor 99999, which this process may not use"),
+        (["--env", "A", __file__], "--env A is no variable; give NAME=VALUE"),
+        (["--timeout", "-1", __file__], "--timeout -1 is no time"),
+        (["--grace-period", "nan", __file__], "--grace-period nan is no time"),
+        (["--gpus-per-rank", "0", __file__], "--gpus-per-rank 0 is too small"),
+        (["-n", "2", "--gpus-per-rank", "1", __file__], "2 ranks with 1 devices each need 2"),
+        (["--tee", __file__], "--tee needs --log-dir"),
+        (["--log-dir", "x", "--output", "capture", __file__], "give --log-dir or --output, and not both"),
+        (["--no-python", "no-such-program"], "there is no program 'no-such-program'"),
+    ],
+)
+def test_a_wrong_option_is_described_in_one_line(arguments: list[str], text: str) -> None:
+    done = command(*arguments, CUDA_VISIBLE_DEVICES="0")
+    assert done.returncode == 2
+    assert text in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr

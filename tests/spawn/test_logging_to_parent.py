@@ -1,0 +1,240 @@
+"""Records of `logging` in ranks, workers and other children are handled by the process that asked for it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import logging
+import os
+import signal
+from collections.abc import Iterator
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.scripts import run_script
+
+import mp_all as mp
+
+logger = logging.getLogger("a.child")
+
+
+def log(number: int, what: str = "info") -> int:
+    if what == "error":
+        try:
+            raise ValueError("boom")
+        except ValueError:
+            logger.exception("number %d", number, extra={"number": number, "object": object()})
+    else:
+        logger.info("number %d", number, extra={"number": number, "object": object()})
+    return os.getpid()
+
+
+def log_in_grandchild(number: int) -> None:
+    child = mp.get_context("spawn").Process(target=log, args=(number,))
+    child.start()
+    child.join()
+
+
+def log_length(length: int) -> None:
+    logger.warning("%s", "é" * length)
+    logger.warning("after it", extra={"long": "é" * length})
+
+
+def log_and_die(number: int) -> None:
+    log(number)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Collected(logging.Handler):
+    """Keeps the records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[Any] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+    def texts(self) -> list[str]:
+        return sorted(record.getMessage() for record in self.records)
+
+
+@pytest.fixture
+def collected() -> Iterator[Collected]:
+    """
+    A handler of the root logger, at level INFO.
+    """
+    root = logging.getLogger()
+    before, handler = root.level, Collected()
+    root.addHandler(handler)
+    root.setLevel(logging.INFO)
+    yield handler
+    root.removeHandler(handler)
+    root.setLevel(before)
+
+
+def test_a_process_a_pool_and_an_executor_log_to_their_parent(collected: Collected, ctx: BaseContext) -> None:
+    with mp.logging_to_parent():
+        process = ctx.Process(target=log, args=(1,), name="one of ours")
+        process.start()
+        process.join(60)
+        with ctx.Pool(1) as pool:
+            (pid,) = pool.map_async(log, [2]).get(timeout=60)
+            pool.close()
+            pool.join()
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=ctx) as executor:
+            executor.submit(log, 3).result(timeout=60)
+    assert collected.texts() == ["number 1", "number 2", "number 3"]
+    of = {record.number: record for record in collected.records}
+    assert (of[1].processName, of[1].process, of[2].process) == ("one of ours", process.pid, pid)
+    assert (of[1].name, of[1].funcName, of[1].levelno, of[1].module) == (
+        *("a.child", "log", logging.INFO),
+        "test_logging_to_parent",
+    )
+    assert not hasattr(of[1], "object")  # an attribute that is neither a number nor a text
+
+
+def test_ranks_log_to_their_parent(collected: Collected, start_method: str) -> None:
+    with mp.logging_to_parent():
+        mp.start_processes(log, nprocs=3, start_method=start_method)
+    assert collected.texts() == ["number 0", "number 1", "number 2"]
+    assert sorted(record.processName for record in collected.records) == ["rank 0", "rank 1", "rank 2"]
+
+
+def test_a_grandchild_logs_to_the_same_process(collected: Collected, ctx: BaseContext) -> None:
+    with mp.logging_to_parent():
+        child = ctx.Process(target=log_in_grandchild, args=(7,))
+        child.start()
+        child.join(60)
+    assert collected.texts() == ["number 7"]
+
+
+def test_a_traceback_arrives_as_text(collected: Collected) -> None:
+    with mp.logging_to_parent():
+        mp.start_processes(log, args=("error",), nprocs=1)
+    (record,) = collected.records
+    assert logging.Formatter().format(record).endswith("ValueError: boom")
+
+
+def test_the_levels_of_both_sides_hold(collected: Collected) -> None:
+    with mp.logging_to_parent(level=logging.ERROR):
+        mp.start_processes(log, nprocs=1)
+        mp.start_processes(log, args=("error",), nprocs=1)
+    assert [record.levelname for record in collected.records] == ["ERROR"]
+    logging.getLogger("a").setLevel(logging.CRITICAL)
+    try:
+        with mp.logging_to_parent():
+            mp.start_processes(log, args=("error",), nprocs=1)
+    finally:
+        logging.getLogger("a").setLevel(logging.NOTSET)
+    assert len(collected.records) == 1
+
+
+@pytest.mark.parametrize("length", [30_000, 3_000_000])
+def test_a_long_text_is_cut_and_the_next_record_arrives(collected: Collected, length: int) -> None:
+    with mp.logging_to_parent():
+        child = mp.get_context("spawn").Process(target=log_length, args=(length,))
+        child.start()
+        child.join(60)
+    assert collected.texts()[0] == "after it"
+    assert collected.texts()[1].endswith(f"... ({length} characters)")
+
+
+def test_a_child_that_is_killed_loses_nothing_that_it_has_logged(collected: Collected, ctx: BaseContext) -> None:
+    with mp.logging_to_parent():
+        child = ctx.Process(target=log_and_die, args=(5,))
+        child.start()
+        child.join(60)
+    assert child.exitcode == -signal.SIGKILL
+    assert collected.texts() == ["number 5"]
+
+
+def test_a_handler_that_raises_does_not_end_the_reception(collected: Collected) -> None:
+    def refuse(record: Any) -> bool:
+        if getattr(record, "number", None) == 0:
+            raise RuntimeError("refused")
+        return True
+
+    logger.addFilter(refuse)
+    try:
+        with mp.logging_to_parent():
+            mp.start_processes(log, nprocs=2)
+    finally:
+        logger.removeFilter(refuse)
+    assert collected.texts() == ["a record of a child could not be handled", "number 1"]
+
+
+def test_after_its_end_children_log_by_themselves(collected: Collected) -> None:
+    mp.logging_to_parent().close()
+    with mp.logging_to_parent():
+        with mp.logging_to_parent() as inner:
+            pass
+        inner.close()
+        mp.start_processes(log, nprocs=1)
+    assert collected.texts() == ["number 0"]
+    mp.start_processes(log, nprocs=1, start_method="fork")
+    assert collected.texts() == ["number 0"]
+
+
+ORPHAN = """
+    import logging, os, signal, sys, threading, time
+    import mp_all as mp
+
+    def log(parent, stop):
+        logging.warning("first")
+        while os.getppid() == parent:
+            time.sleep(0.01)
+        for number in range(2000):  # more than a socket holds
+            logging.warning("orphan %d %s", number, "x" * 1000)
+        open(stop, "w").close()
+        os._exit(0)
+
+    def wait_for(stop):
+        while not os.path.exists(stop):
+            time.sleep(0.01)
+        os._exit(0)
+
+    if __name__ == "__main__":
+        came = threading.Event()
+        logging.getLogger().addFilter(lambda record: came.set() or True)
+        logging.basicConfig(format="parent: %(message)s", stream=sys.stdout)
+        mp.logging_to_parent()
+        own, stop = os.getpid(), sys.argv[2]
+        mp.get_context(sys.argv[1]).Process(target=log, args=(own, stop)).start()
+        assert came.wait(50)
+        # A forked sibling that lives on must not keep the connection of the other open.
+        mp.get_context("fork").Process(target=wait_for, args=(stop,)).start()
+        sys.stdout.flush()
+        os.kill(own, signal.SIGKILL)
+"""
+
+
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_a_child_whose_parent_was_killed_logs_to_its_standard_error_and_does_not_hang(
+    method: str, tmp_path: Path
+) -> None:
+    stop = tmp_path / "stop"
+    done = run_script(tmp_path, ORPHAN, method, str(stop), timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert stop.exists()
+    assert "parent: first" in done.stdout
+    assert done.stderr.count("orphan") == 2000, done.stderr[:2000]
+
+
+def test_records_of_children_that_a_program_does_not_wait_for_arrive_before_it_ends(tmp_path: Path) -> None:
+    text = """
+        import logging, sys, time
+        import mp_all as mp
+
+        def log():
+            time.sleep(0.5)
+            logging.info("late")
+
+        if __name__ == "__main__":
+            logging.basicConfig(format="parent: %(message)s", stream=sys.stdout, level=logging.INFO)
+            mp.logging_to_parent()
+            mp.get_context("spawn").Process(target=log).start()
+        """
+    done = run_script(tmp_path, text)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "parent: late\n", "")
