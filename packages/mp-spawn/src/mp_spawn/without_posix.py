@@ -5,14 +5,23 @@ from __future__ import annotations
 import sys
 from typing import Any, NoReturn
 
-__all__ = ["ENV_VAR_PARALLEL_START", "ProcessContext", "SpawnContext", "run", "spawn", "start_processes"]
+__all__ = [
+    "ENV_VAR_PARALLEL_START",
+    "LoggingToParent",
+    "ProcessContext",
+    "SpawnContext",
+    "logging_to_parent",
+    "run",
+    "spawn",
+    "start_processes",
+]
 
 ENV_VAR_PARALLEL_START = "MP_SPAWN_PARALLEL_START"
 
 
 def _refuse(name: str) -> NoReturn:
     raise NotImplementedError(
-        f"{name} does not start ranks on {sys.platform}: it needs the signals and the pipes of POSIX, which Linux and "
+        f"{name} is not available on {sys.platform}: it needs the signals and the pipes of POSIX, which Linux and "
         "macOS have; use multiprocessing.Process or multiprocessing.Pool"
     )
 
@@ -32,6 +41,11 @@ def run(*args: Any, **options: Any) -> NoReturn:
     _refuse("mp_spawn.run")
 
 
+def logging_to_parent(*args: Any, **options: Any) -> NoReturn:
+    """Raise a NotImplementedError."""
+    _refuse("mp_spawn.logging_to_parent")
+
+
 class ProcessContext:
     """Raise a NotImplementedError when one is made."""
 
@@ -40,4 +54,8 @@ class ProcessContext:
 
 
 class SpawnContext(ProcessContext):
+    """Raise a NotImplementedError when one is made."""
+
+
+class LoggingToParent(ProcessContext):
     """Raise a NotImplementedError when one is made."""
