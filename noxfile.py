@@ -10,7 +10,7 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
-PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-all"]
+PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch", "mp-all"]
 WHEELS = [f"./packages/{name}" for name in PACKAGES]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -53,7 +53,7 @@ nox.options.sessions = [
 
 
 def install_all(session: nox.Session, *groups: str) -> None:
-    """Install the six packages as a user would, from wheels, and the requirements of the groups."""
+    """Install the seven packages as a user would, from wheels, and the requirements of the groups."""
     if groups:
         session.install(*(req for group in groups for req in GROUPS[group]))
     # A separate step and never from a cache: the version does not change during development.
@@ -334,7 +334,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def dev(session: nox.Session) -> None:
-    """Make a virtual environment in .venv with the six packages editable and every tool."""
+    """Make a virtual environment in .venv with the seven packages editable and every tool."""
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
     # These groups are large, and belong to one session each.

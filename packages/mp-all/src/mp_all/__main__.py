@@ -15,7 +15,7 @@ from mp_all._limits import limits, size
 
 __all__ = ["main"]
 
-OURS = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda")
+OURS = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch")
 PACKAGES = (*OURS, "numpy", "cffi", "cuda-python", "torch")
 
 
