@@ -118,10 +118,19 @@ def place_of(storage: Any) -> Place | None:
     return block, offset, nbytes
 
 
+# torch's own copy releases the GIL in C++ code that a thread must not end in. The thread that feeds a queue may end
+# there, when its process exits, and std::terminate would then abort the process.
+SMALL = 1 << 16
+_signature = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+_memmove_holding_the_gil: Any = ctypes.PYFUNCTYPE(*_signature)(("memmove", ctypes.PyDLL(None)))
+_memmove: Any = ctypes.CFUNCTYPE(*_signature)(("memmove", ctypes.CDLL(None)))
+
+
 def _move(storage: Any, nbytes: int) -> Block:
     block = allocate(nbytes, zeroed=False)
     inside = _frombuffer(block, dtype=_uint8).untyped_storage()
-    inside.copy_(storage)
+    copy = _memmove_holding_the_gil if nbytes < SMALL else _memmove
+    copy(block._address, storage.data_ptr(), nbytes)
     add_copied_bytes(nbytes)
     storage._swap_data_ptr_(inside)
     return block
