@@ -20,7 +20,14 @@ def installed(resources_made_once: None) -> None:
 
     torch.set_num_threads(1)  # its threads do not survive a fork
     mp.torch_install()
-    ForkingPickler.loads(ForkingPickler.dumps(torch.zeros(3)))
+    strategy = mp.get_sharing_strategy()
+    for name, share in (("file_descriptor", "_share_fd_cpu_"), ("file_system", "_share_filename_cpu_")):
+        mp.set_sharing_strategy(name)
+        ForkingPickler.loads(ForkingPickler.dumps(torch.zeros(3)))
+        shared_by_torch = torch.zeros(3).untyped_storage()
+        getattr(shared_by_torch, share)()
+        ForkingPickler.loads(ForkingPickler.dumps(shared_by_torch))
+    mp.set_sharing_strategy(strategy)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import threading
 import warnings
 from multiprocessing.reduction import ForkingPickler
@@ -185,7 +186,8 @@ def test_share_memory_moves_in_place_and_keeps_views(strategy: str) -> None:
 
 def test_memory_that_torch_has_shared_stays_torchs(echo: Carrier) -> None:
     tensor = torch.zeros(5)
-    tensor.untyped_storage()._share_fd_cpu_()
+    storage = tensor.untyped_storage()
+    (storage._share_fd_cpu_ if mp.get_sharing_strategy() == "file_descriptor" else storage._share_filename_cpu_)()
     echo.call(add_one, tensor)
     assert tensor.tolist() == [1] * 5 and tensor.is_shared()
     assert not has_our_memory(tensor)
@@ -263,7 +265,7 @@ def test_a_queue_of_torchs_own_shares_the_same_tensors(start_method: str, strate
     queue.put(tensor)
     assert queue.get().tolist() == [1] * 3
     queue.close()
-    wrapped = torch.multiprocessing.queue.SimpleQueue(ctx=ctx)
+    wrapped = importlib.import_module("torch.multiprocessing.queue").SimpleQueue(ctx=ctx)
     wrapped.put(tensor)
     assert wrapped.get().untyped_storage()._cdata == tensor.untyped_storage()._cdata
     wrapped._reader.close()

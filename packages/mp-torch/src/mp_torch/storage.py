@@ -139,7 +139,7 @@ def _move(storage: Any, nbytes: int) -> Block:
 def reduce_storage(storage: Any) -> Any:
     """Reduce a `torch.UntypedStorage`."""
     if storage.device.type == "cpu":
-        if by_value():
+        if by_value() or not storage.nbytes():
             return _by_value(storage)
         try:
             place = place_of(storage)
@@ -192,8 +192,9 @@ def _is_shared(storage: Any) -> bool:
 
 def _share_memory_(storage: Any, *args: Any, **kwargs: Any) -> Any:
     """Move the storage into shared memory, in place; do nothing if it is there, or on a device."""
-    if storage.device.type == "cpu" and storage.nbytes():
-        place_of(storage)
+    if storage.device.type == "cpu":
+        if storage.nbytes():
+            place_of(storage)
         return storage
     return _torchs["share_memory_"](storage, *args, **kwargs)
 
@@ -204,8 +205,10 @@ def _new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
 
     DataLoader workers collate into it, so the block that a consumer has dropped is used again, with its pages warm.
     """
-    if torch.device(device).type != "cpu" or size == 0:
+    if torch.device(device).type != "cpu":
         return _torchs["_new_shared"](cls, size, device=device)
+    if not size:
+        return cls(0)
     try:
         return storage_over(allocate(size, zeroed=False), 0, size)
     except (MemoryError, OSError) as error:
