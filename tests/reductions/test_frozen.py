@@ -160,7 +160,7 @@ def test_by_value_it_arrives_as_a_copy() -> None:
 
 
 @pytest.mark.parametrize("obj", [5, "text", {1, 2}, np.zeros(3), None, iter([])])
-def test_what_is_no_list_tuple_or_dict_is_refused(obj: Any) -> None:
+def test_an_object_that_is_no_list_tuple_or_dict_is_refused(obj: Any) -> None:
     with pytest.raises(TypeError, match="frozen takes a list, a tuple or a dict, not"):
         mp.shared.frozen(obj)
 

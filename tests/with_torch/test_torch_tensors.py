@@ -275,8 +275,10 @@ def test_a_queue_of_torchs_own_shares_the_same_tensors(start_method: str, strate
 def test_by_value_a_tensor_arrives_as_a_copy_that_torch_alone_can_load() -> None:
     tensor = torch.arange(5.0)
     complex_ = torch.tensor([1 + 2j])
-    things = [tensor, tensor[2:], torch.nn.Parameter(tensor.clone()), complex_.conj(), tensor.untyped_storage(),
-              torch.eye(2).to_sparse(), torch.empty(0, 3), torch.quantize_per_tensor(tensor, 0.5, 1, torch.quint8)]  # fmt: skip
+    things = [
+        *(tensor, tensor[2:], torch.nn.Parameter(tensor.clone()), complex_.conj(), tensor.untyped_storage()),
+        *(torch.eye(2).to_sparse(), torch.empty(0, 3), torch.quantize_per_tensor(tensor, 0.5, 1, torch.quint8)),
+    ]
     mp.set_sharing(False)
     try:
         for each in things:

@@ -39,7 +39,7 @@ SMALL = 1024  # bytes of a buffer that stays in its pickle
 _LIST, _TUPLE, _DICT = range(3)
 _PLAIN, _BUFFERS, _NODE = range(3)
 _number = struct.Struct("=q")
-_KINDS = {list: _LIST, tuple: _TUPLE, dict: _DICT}
+_KINDS: dict[Any, int] = {list: _LIST, tuple: _TUPLE, dict: _DICT}
 
 
 def frozen(obj: Any) -> Any:
@@ -189,7 +189,7 @@ class _Memory:
 
     def __init__(self, source: Block | bytes) -> None:
         self.source = source
-        view: Any = memoryview(source)  # type: ignore[arg-type]
+        view: Any = memoryview(source)
         self.bytes: memoryview = view.toreadonly()
         self.numbers = self.bytes[: len(self.bytes) // 8 * 8].cast("q")
 
