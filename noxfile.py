@@ -238,11 +238,16 @@ def containers(session: nox.Session, strategy: str) -> None:
 @nox.session(default=False)
 @nox.parametrize("strategy", STRATEGIES)
 def torch(session: nox.Session, strategy: str) -> None:
-    """Test with torch: its tensors on mp-all's queues, shared arrays in its tensors."""
+    """Test with torch: its tensors on mp-all's queues, then the same with mp_torch installed, DataLoader, examples."""
     install_all(session, "test", "torch")
+    session.install("scikit-learn>=1.4")  # its digits are the data of the examples
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
-    tests = session.posargs or ["tests/beside_torch", "tests/contract/test_when_shared.py"]
-    session.run("pytest", *tests, env=env)
+    if session.posargs:
+        session.run("pytest", *session.posargs, env=env)
+        return
+    session.run("pytest", "tests/beside_torch", "tests/contract/test_when_shared.py", env=env)
+    # mp_torch.install() is for the whole process: so these tests have one of their own.
+    session.run("pytest", "tests/with_torch", "tests/packaging/test_examples.py", env=env)
 
 
 @nox.session(tags=["ci"])

@@ -17,11 +17,12 @@ torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torc
 pytestmark = pytest.mark.timeout(300)
 
 
-def environment_in(folder: Path) -> dict[str, str]:
+def environment(folder: Path, strategy: str) -> dict[str, str]:
     """
     Return the environment of a program that uses tests/support, and whose session is the only one in *folder*.
     """
-    return {"PYTHONPATH": str(Path(__file__).parents[1]), "MPSHM_RUNTIME_DIR": str(folder)}
+    tests = str(Path(__file__).parents[1])
+    return {"PYTHONPATH": tests, "MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
 
 
 PRELUDE = """
@@ -97,8 +98,7 @@ def test_batches_arrive_in_shared_memory_with_64_descriptors(tmp_path: Path, sta
         start_method,
         "limit",
         timeout=200,
-        MP_SHARING_STRATEGY=strategy,
-        **environment_in(tmp_path),
+        **environment(tmp_path, strategy),
     )
     assert succeeded(done) == "good\n"
 
@@ -126,9 +126,7 @@ UNCHANGED = """
 
 
 def test_an_unchanged_data_loader_shares_and_when_left_early_leaves_nothing(tmp_path: Path, strategy: str) -> None:
-    done = run_script(
-        tmp_path, PRELUDE + UNCHANGED, timeout=200, MP_SHARING_STRATEGY=strategy, **environment_in(tmp_path)
-    )
+    done = run_script(tmp_path, PRELUDE + UNCHANGED, timeout=200, **environment(tmp_path, strategy))
     assert succeeded(done) == "good\n"
 
 
@@ -157,9 +155,8 @@ SMALL = """
 def test_batches_arrive_with_a_dev_shm_of_8_megabytes(tmp_path: Path, strategy: str) -> None:
     (tmp_path / "program.py").write_text(textwrap.dedent(PRELUDE + SMALL))
     command = with_dev_shm_of("8m", sys.executable, str(tmp_path / "program.py"), strategy)
-    environment = {"MP_SHARING_STRATEGY": strategy, **environment_in(tmp_path)}
     start = "import os, sys; os.execvp(sys.argv[1], sys.argv[1:])"
-    done = run_python("-c", start, *command, timeout=200, **environment)
+    done = run_python("-c", start, *command, timeout=200, **environment(tmp_path, strategy))
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
     assert ("travels through the pipe" in done.stderr) == (strategy == "file_system")
 
@@ -185,8 +182,6 @@ DEATH = """
 def test_a_killed_worker_is_torchs_error_and_its_memory_returns(
     tmp_path: Path, start_method: str, strategy: str
 ) -> None:
-    done = run_script(
-        tmp_path, PRELUDE + DEATH, start_method, timeout=200, MP_SHARING_STRATEGY=strategy, **environment_in(tmp_path)
-    )
+    done = run_script(tmp_path, PRELUDE + DEATH, start_method, timeout=200, **environment(tmp_path, strategy))
     # torch's other worker may write to stderr: under spawn it may abort when it is asked to end.
     assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
