@@ -11,7 +11,7 @@ from pathlib import Path
 import nox
 
 ROOT = Path(__file__).parent
-PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-all"]
+PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch", "mp-all"]
 WHEELS = [f"./packages/{name}" for name in PACKAGES]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -66,7 +66,7 @@ nox.options.sessions = [
 
 
 def install_all(session: nox.Session, *groups: str) -> None:
-    """Install the six packages as a user would, from wheels, and the requirements of the groups."""
+    """Install the seven packages as a user would, from wheels, and the requirements of the groups."""
     if groups:
         session.install(*(req for group in groups for req in GROUPS[group]))
     # A separate step and never from a cache: the version does not change during development.
@@ -269,11 +269,16 @@ def containers(session: nox.Session, strategy: str) -> None:
 @nox.session(default=False)
 @nox.parametrize("strategy", STRATEGIES)
 def torch(session: nox.Session, strategy: str) -> None:
-    """Test with torch: its tensors on mp-all's queues, shared arrays in its tensors."""
+    """Test with torch: its tensors on mp-all's queues, then the same with mp_torch installed, DataLoader, examples."""
     install_all(session, "test", "torch")
+    session.install("scikit-learn>=1.4")  # its digits are the data of the examples
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
-    tests = session.posargs or ["tests/beside_torch", "tests/contract/test_when_shared.py"]
-    session.run("pytest", *tests, env=env)
+    if session.posargs:
+        session.run("pytest", *session.posargs, env=env)
+        return
+    session.run("pytest", "tests/beside_torch", "tests/contract/test_when_shared.py", env=env)
+    # mp_torch.install() is for the whole process: so these tests have one of their own.
+    session.run("pytest", "tests/with_torch", "tests/packaging/test_examples.py", env=env)
 
 
 @nox.session(tags=["ci"])
@@ -365,7 +370,7 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def dev(session: nox.Session) -> None:
-    """Make a virtual environment in .venv with the six packages editable and every tool."""
+    """Make a virtual environment in .venv with the seven packages editable and every tool."""
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
     # These groups are large, and belong to one session each.

@@ -130,8 +130,8 @@ class Chroot:
 
 
 def install(chroot: Chroot, version: str) -> None:
-    """Install the six packages, as a user would, and the tools of the tests in /venv."""
-    names = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-all"]
+    """Install the seven packages, as a user would, and the tools of the tests in /venv."""
+    names = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch", "mp-all"]
     chroot.must(f"/usr/bin/python{version}", "-m", "venv", "/venv")
     chroot.must("pip", "install", "-qq", "--group", "test", *(f"./packages/{name}" for name in names))
     chroot.must("python", "-m", "mp_all")

@@ -36,7 +36,7 @@ def installed():
 """
 
 
-@pytest.mark.parametrize("package", ["mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda"])
+@pytest.mark.parametrize("package", ["mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch"])
 def test_importing_a_package_changes_no_attribute_of_multiprocessing(package: str) -> None:
     program = f"{ATTRIBUTES}\nbefore = attributes()\nimport {package}\nprint(changed(before))"
     assert succeeded(run_python("-c", program)) == "[]\n"

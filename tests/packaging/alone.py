@@ -50,14 +50,15 @@ def there_and_back(module: str) -> None:
 
 
 def expect(package: str) -> None:
-    siblings = {"mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_all"}
+    siblings = {"mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch", "mp_all"}
     installs = {
         "mp-core": {"mp_core"},
         "mp-reductions": {"mp_core", "mp_reductions"},
         "mp-spawn": {"mp_core", "mp_spawn"},
         "mp-pool": {"mp_core", "mp_pool"},
         "mp-cuda": {"mp_core", "mp_cuda"},
-        "mp-all": siblings,
+        "mp-torch": {"mp_core", "mp_torch"},
+        "mp-all": siblings - {"mp_torch"},
     }[package]
     present = {name for name in siblings if installed(name)}
     assert present == installs, f"{package} installed {sorted(present)}, expected {sorted(installs)}"
@@ -91,6 +92,19 @@ def expect(package: str) -> None:
         assert mp_cuda.is_available() in (True, False)
         mp_cuda.init_reductions()
         assert mp_cuda.DeviceArray and "numpy" not in sys.modules
+    if package == "mp-torch":
+        import mp_torch
+
+        try:
+            mp_torch.install()
+        except ImportError as error:
+            assert "pip install torch" in str(error)
+        assert "torch" not in sys.modules
+    if package == "mp-all":
+        try:
+            importlib.import_module("mp_all").torch_install()
+        except ImportError as error:
+            assert "pip install mp-torch" in str(error)
     if package in ("mp-reductions", "mp-all"):
         shared = importlib.import_module(package.replace("-", "_")).shared
         assert shared.zeros(3).tolist() == [0, 0, 0]

@@ -20,7 +20,7 @@ import pytest
 import mp_all as mp
 import mp_cuda
 
-PACKAGES = ["mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda"]
+PACKAGES = ["mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch"]
 # Constants have no docstring; the page that lists them describes them.
 CONSTANTS = {"ENV_VAR_PARALLEL_START"}
 
@@ -52,7 +52,7 @@ def test_the_packages_offer_their_main_names() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_example_is_true(name: str) -> None:
-    """Examples that need a GPU are marked with +SKIP."""
+    """Examples that need a GPU, or torch, are marked with +SKIP."""
     names = {"mp": mp, "mp_cuda": mp_cuda, "np": np, "os": os, "time": time}
     examples = doctest.DocTestFinder(recurse=True).find(NAMES[name], name, globs=names)
     own = [example for example in examples if example.name == name]

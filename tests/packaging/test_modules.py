@@ -14,7 +14,7 @@ import mp_all
 
 FOLDER = Path(mp_all.__file__).parent
 # How a start method starts is nobody's interface; `spawn` is the launcher.
-PRIVATE = ("_limits", "_prometheus", "_report", "_sessions", "_stat", "_top")
+PRIVATE = ("_limits", "_prometheus", "_report", "_sessions", "_stat", "_top", "_torch")
 OWN = {Path(f"{name}.py") for name in ("__init__", "__main__", *PRIVATE)}
 UNTYPED = {"spawn", "popen_fork", "popen_forkserver", "popen_spawn_posix", "popen_spawn_win32"}
 MODULES = sorted(

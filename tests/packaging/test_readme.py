@@ -26,7 +26,7 @@ BLOCKS = {
 
 def test_each_package_and_the_project_have_a_readme() -> None:
     assert [str(path) for path in READMES if not path.exists()] == []
-    assert len(READMES) == 7
+    assert len(READMES) == 8
 
 
 def test_the_projects_readme_shows_a_program() -> None:
@@ -39,6 +39,8 @@ def test_a_block_runs(tmp_path: Path, block: str) -> None:
         pytest.importorskip("cuda.bindings", reason="cuda-python is not installed")
         if not list(Path("/dev").glob("nvidia[0-9]*")):
             pytest.skip("no CUDA device")
+    if "mp_torch" in BLOCKS[block]:
+        pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
     program = tmp_path / "program.py"
     program.write_text(BLOCKS[block])
     done = run_python(str(program), cwd=tmp_path, timeout=100)

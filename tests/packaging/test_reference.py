@@ -35,10 +35,10 @@ def documented() -> Iterator[str]:
 
 def public(package: str) -> set[str]:
     """
-    Return the public names of a package that multiprocessing does not have, as names of mp_all or mp_cuda.
+    Return the public names of a package that multiprocessing does not have, as names of mp_all, mp_cuda or mp_torch.
     """
     module = importlib.import_module(package)
-    home = package if package == "mp_cuda" else "mp_all"
+    home = package if package in ("mp_cuda", "mp_torch") else "mp_all"
     own = {name for name in module.__all__ if getattr(module, name) != getattr(multiprocessing, name, None)}
     names = own - {"__version__"} - TORCH_NAMES
     modules = {name for name in names if isinstance(getattr(module, name), ModuleType)}
@@ -46,13 +46,15 @@ def public(package: str) -> set[str]:
     return {f"{home}.{name}" for name in (names - modules) | inside}
 
 
-@pytest.mark.parametrize("package", ["mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda"])
+@pytest.mark.parametrize(
+    "package", ["mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch"]
+)
 def test_each_public_name_of_a_package_is_in_the_reference(package: str) -> None:
     assert public(package) - set(documented()) == set()
 
 
 def test_the_reference_has_no_private_names() -> None:
-    assert set(documented()) - public("mp_all") - public("mp_cuda") == set()
+    assert set(documented()) - public("mp_all") - public("mp_cuda") - public("mp_torch") == set()
 
 
 def test_nothing_is_described_twice() -> None:

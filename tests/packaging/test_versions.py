@@ -1,4 +1,4 @@
-"""One version: in six projects, in their pins of each other, in the C library, in each package."""
+"""One version: in seven projects, in their pins of each other, in the C library, in each package."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ ARROWS = {
     "mp-spawn": {"mp-core"},
     "mp-pool": {"mp-core"},
     "mp-cuda": {"mp-core"},
+    "mp-torch": {"mp-core"},
     "mp-all": {"mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda"},
 }
 
@@ -36,7 +37,7 @@ def siblings(project: dict) -> dict[str, str]:
     return {match[1]: match[2] for match in found if match}
 
 
-def test_there_are_six_packages() -> None:
+def test_there_are_seven_packages() -> None:
     assert set(PROJECTS) == set(ARROWS)
     assert {name: project["name"] for name, project in PROJECTS.items()} == {name: name for name in ARROWS}
 

@@ -10,6 +10,7 @@ It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing st
 
 # Private names have an underscore: all other names of this module are public.
 import multiprocessing as _multiprocessing
+import os as _os
 import sys as _sys
 import typing as _typing
 
@@ -17,6 +18,7 @@ import mp_core as _core
 import mp_reductions as _reductions
 import mp_spawn as _spawn
 from mp_all._report import memory_report as memory_report
+from mp_all._torch import torch_install as torch_install
 from mp_core import *  # noqa: F403
 from mp_core import _aliases, _platform
 from mp_core import _get_thread_name as _get_thread_name
@@ -33,7 +35,7 @@ if _platform.system() == "linux":
 __version__ = _core.__version__
 
 if not _typing.TYPE_CHECKING:  # to a type checker all imported names above are public; see mp_core
-    __all__ = ["__version__", "memory_report"]
+    __all__ = ["__version__", "memory_report", "torch_install"]
     __all__ += _core.__all__
     __all__ += _reductions.__all__
     __all__ += _spawn.__all__
@@ -50,6 +52,8 @@ if _platform.system() == "linux":
 
     _cuda.init_reductions()
     _contexts.install()
+if _os.environ.get("MP_TORCH", "0") not in ("", "0"):
+    torch_install()
 
 
 if not _typing.TYPE_CHECKING:  # a type checker that saw this would accept any name

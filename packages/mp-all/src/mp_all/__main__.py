@@ -19,7 +19,7 @@ __all__ = ["main"]
 
 #: The modules of the commands; the `main` of each takes the arguments and returns the exit code.
 COMMANDS = {"stat": "mp_all._stat", "top": "mp_all._top"}
-OURS = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda")
+OURS = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch")
 PACKAGES = (*OURS, "numpy", "cffi", "cuda-python", "torch")
 
 

@@ -23,7 +23,7 @@ __all__ = ["Reducer", "of_subclasses", "when_registered"]
 Reducer = Callable[[Any], Any]
 
 _bases: dict[type, Callable[[type], Reducer | None]] = {}
-_watchers: dict[str, Callable[[type, Reducer], Reducer]] = {}
+_watchers: dict[str, list[Callable[[type, Reducer], Reducer]]] = {}
 
 
 class _Table(dict[type, Reducer]):
@@ -36,8 +36,9 @@ class _Table(dict[type, Reducer]):
         raise KeyError(kind)
 
     def __setitem__(self, kind: type, reducer: Reducer) -> None:
-        watch = _watchers.get(kind.__module__.partition(".")[0])
-        super().__setitem__(kind, reducer if watch is None else watch(kind, reducer))
+        for watch in _watchers.get(kind.__module__.partition(".")[0], ()):
+            reducer = watch(kind, reducer)
+        super().__setitem__(kind, reducer)
 
 
 class _Copyreg(ChainMap[Any, Any]):
@@ -62,16 +63,18 @@ def of_subclasses(base: type, choose: Callable[[type], Reducer | None]) -> None:
     _bases[base] = choose
 
 
-def when_registered(package: str, watch: Callable[[type, Reducer], Reducer]) -> None:
+def when_registered(package: str, watch: Callable[[type, Reducer], Reducer], *, last: bool = False) -> None:
     """
     Call *watch* with each class of *package* and its registered reducer, and use the reducer that it returns instead.
 
-    It is called at once for classes that are registered already. Nothing is imported.
+    It is called at once for classes that are registered already. Nothing is imported. Several watchers are called in
+    turn, each with the reducer of the one before; one that is to be the *last* has the final word.
     """
     table = _install()
-    if package in _watchers:
+    watchers = _watchers.setdefault(package, [])
+    if watch in watchers:
         return
-    _watchers[package] = watch
+    watchers.insert(len(watchers) if last else 0, watch)
     for kind, reducer in list(table.items()):
         if kind.__module__.partition(".")[0] == package:
             table[kind] = reducer

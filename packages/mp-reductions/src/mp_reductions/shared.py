@@ -14,6 +14,7 @@ from typing import Any, Literal, SupportsIndex
 import numpy as np
 
 from mp_core.block import Block, allocate
+from mp_reductions.frozen import frozen
 from mp_reductions.like_constructors import (
     Array,
     Shape,
@@ -31,6 +32,7 @@ __all__ = [
     "empty",
     "empty_like",
     "frombuffer",
+    "frozen",
     "full",
     "full_like",
     "ones",

@@ -1,0 +1,230 @@
+"""Storages of torch in blocks: moved there in place, recognised, and rebuilt over a block that was received.
+
+Note [Moving a storage]
+-----------------------
+torch's `share_memory_` moves a storage in place, so that all tensors over it are shared afterwards, also views that
+were made before. We do the same: allocate a block, copy the bytes, and let torch exchange the memory of the two
+storages (`UntypedStorage._swap_data_ptr_`, since torch 2.12). The storage then keeps the block alive and cannot be
+resized, as with torch. Memory that torch has shared itself, before the installation or from a process without it, has
+users elsewhere; it is not moved, and torch sends it.
+
+As with torch, a thread that writes to a tensor while another one moves it may lose the write. Two threads that send
+one tensor would move it twice, and the first receiver would keep memory that nobody else has; `_moving` prevents that.
+If a process forks while a thread moves a storage, the child's copy of the storage is still private, and the child gets
+a new lock. If the process is killed there, the block is freed like all its blocks.
+
+Note [One storage for one address]
+----------------------------------
+A storage that arrives twice, or comes back to the process that sent it, is one storage object for torch. `_known` maps
+the address of a storage to a weak reference. A storage keeps its block, so the address of a live one cannot be reused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import threading
+from typing import Any
+
+import torch
+
+from mp_core._native import by_value
+from mp_core.block import Block, allocate, block_at
+from mp_core.errors import SharedMemoryWarning, warn_user
+from mp_core.stats import add_copied_bytes
+
+__all__ = ["Place", "can_move", "install", "place_of", "rebuild_storage", "reduce_storage", "storage_over"]
+
+#: A block, and the first byte and the number of bytes of a storage in it.
+Place = tuple[Block, int, int]
+
+_uint8 = torch.uint8
+_frombuffer = torch.frombuffer
+_moving = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _moving
+    _moving = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def can_move() -> bool:
+    """Return whether this torch can exchange the memory of two storages."""
+    return hasattr(torch.UntypedStorage, "_swap_data_ptr_")
+
+
+# ---- one storage for one address -------------------------------------------------------------------------------------
+
+_known: dict[int, Any] = {}
+_limit = 128
+
+
+def _remember(storage: Any, address: int) -> None:
+    global _limit
+    before = _known.get(address)
+    if before is not None and before.cdata == storage._cdata:
+        return
+    _known[address] = torch.multiprocessing.reductions.StorageWeakRef(storage)
+    if len(_known) > _limit:
+        for key, reference in list(_known.items()):
+            if reference.expired():
+                _known.pop(key, None)
+        _limit = max(128, 2 * len(_known))
+
+
+def storage_over(block: Block, offset: int, nbytes: int) -> Any:
+    """Return the storage over these bytes of *block*; reaching beyond them is a `ValueError`."""
+    address = block._address + offset
+    known = _known.get(address)
+    if known is not None:
+        storage = torch.UntypedStorage._new_with_weak_ptr(known.cdata)
+        if storage is not None and storage.nbytes() == nbytes and storage.data_ptr() == address:
+            return storage
+    if offset < 0 or nbytes <= 0 or offset + nbytes > block.nbytes:
+        raise ValueError(f"the handle of a storage is damaged: {nbytes} bytes at {offset} of {block.nbytes}")
+    storage = _frombuffer(block, dtype=_uint8, count=nbytes, offset=offset).untyped_storage()
+    _remember(storage, address)
+    return storage
+
+
+# ---- moving ----------------------------------------------------------------------------------------------------------
+
+
+def place_of(storage: Any) -> Place | None:
+    """
+    Return the place of a storage on the CPU, after moving it into a block; None if torch has to send it.
+
+    It raises the errors of `Block`.
+    """
+    nbytes = storage.nbytes()
+    address = storage.data_ptr()
+    block = block_at(address)
+    if block is None:
+        if not nbytes or _shared_by_torch(storage):
+            return None
+        with _moving:
+            block = block_at(storage.data_ptr())  # another thread may have moved it meanwhile
+            if block is None:
+                block = _move(storage, nbytes)
+        address = storage.data_ptr()
+    offset = address - block._address
+    if offset + nbytes > block.nbytes:
+        return None
+    _remember(storage, address)
+    return block, offset, nbytes
+
+
+# torch's own copy releases the GIL in C++ code that a thread must not end in. The thread that feeds a queue may end
+# there, when its process exits, and std::terminate would then abort the process.
+SMALL = 1 << 16
+_signature = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
+_memmove_holding_the_gil: Any = ctypes.PYFUNCTYPE(*_signature)(("memmove", ctypes.PyDLL(None)))
+_memmove: Any = ctypes.CFUNCTYPE(*_signature)(("memmove", ctypes.CDLL(None)))
+
+
+def _move(storage: Any, nbytes: int) -> Block:
+    block = allocate(nbytes, zeroed=False)
+    inside = _frombuffer(block, dtype=_uint8).untyped_storage()
+    copy = _memmove_holding_the_gil if nbytes < SMALL else _memmove
+    copy(block._address, storage.data_ptr(), nbytes)
+    add_copied_bytes(nbytes)
+    storage._swap_data_ptr_(inside)
+    return block
+
+
+def reduce_storage(storage: Any) -> Any:
+    """Reduce a `torch.UntypedStorage`."""
+    if storage.device.type == "cpu":
+        if by_value() or not storage.nbytes():
+            return _by_value(storage)
+        try:
+            place = place_of(storage)
+        except (MemoryError, OSError) as error:
+            warn_by_value(storage.nbytes(), error)
+            return _by_value(storage)
+        if place is not None:
+            return rebuild_storage, place
+    return torch.multiprocessing.reductions.reduce_storage(storage)
+
+
+def _by_value(storage: Any) -> Any:
+    """Reduce a storage to its bytes; a receiver without this package can load them. torch's own pickle cannot."""
+    rebuild = functools.partial(torch.UntypedStorage.from_buffer, dtype=_uint8)
+    nbytes = storage.nbytes()
+    if not nbytes:
+        return torch.UntypedStorage, (0,)
+    return rebuild, (ctypes.string_at(storage.data_ptr(), nbytes),)
+
+
+def rebuild_storage(block: Block, offset: int, nbytes: int) -> Any:
+    """Rebuild a storage over *block*."""
+    return storage_over(block, offset, nbytes)
+
+
+def warn_by_value(nbytes: int, error: Exception) -> None:
+    """Warn, the first time, that *nbytes* bytes are sent by value because of *error*."""
+    warn_user(
+        "tensor sent by value",
+        f"shared memory ran out, so a tensor of {nbytes} bytes (and maybe others) travels through the pipe, and its "
+        f"receiver gets a copy: {error}",
+        SharedMemoryWarning,
+    )
+
+
+# ---- methods of torch.UntypedStorage ---------------------------------------------------------------------------------
+
+
+def _shared_by_torch(storage: Any) -> bool:
+    shared: bool = _torchs["is_shared"](storage)
+    return shared
+
+
+def _is_shared(storage: Any) -> bool:
+    """Return whether the storage is in shared memory, of torch or of mp_torch."""
+    return _shared_by_torch(storage) or (
+        storage.device.type == "cpu" and bool(storage.nbytes()) and block_at(storage.data_ptr()) is not None
+    )
+
+
+def _share_memory_(storage: Any, *args: Any, **kwargs: Any) -> Any:
+    """Move the storage into shared memory, in place; do nothing if it is there, or on a device."""
+    if storage.device.type == "cpu":
+        if storage.nbytes():
+            place_of(storage)
+        return storage
+    return _torchs["share_memory_"](storage, *args, **kwargs)
+
+
+def _new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
+    """
+    Make a storage in shared memory; its content is undefined.
+
+    DataLoader workers collate into it, so the block that a consumer has dropped is used again, with its pages warm.
+    """
+    if torch.device(device).type != "cpu":
+        return _torchs["_new_shared"](cls, size, device=device)
+    if not size:
+        return cls(0)
+    try:
+        return storage_over(allocate(size, zeroed=False), 0, size)
+    except (MemoryError, OSError) as error:
+        warn_by_value(size, error)
+        return cls(size)
+
+
+_torchs: dict[str, Any] = {}
+
+
+def install() -> None:
+    """Replace the methods of `torch.UntypedStorage` that make, move or recognise shared memory."""
+    kind: Any = torch.UntypedStorage
+    if _torchs:
+        return
+    _torchs.update(is_shared=kind.is_shared, share_memory_=kind.share_memory_, _new_shared=kind._new_shared.__func__)
+    kind.is_shared = _is_shared
+    kind.share_memory_ = _share_memory_
+    kind._new_shared = classmethod(_new_shared)

@@ -1,0 +1,37 @@
+"""torch with `mp_torch.install()` in force, from the first test of this folder on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from support import carriers
+
+import mp_all as mp
+
+
+@pytest.fixture(scope="session", autouse=True)
+def installed(resources_made_once: None) -> None:
+    """
+    Install, and make what torch makes once and keeps before the first leak check.
+    """
+    torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
+    from multiprocessing.reduction import ForkingPickler
+
+    torch.set_num_threads(1)  # its threads do not survive a fork
+    mp.torch_install()
+    strategy = mp.get_sharing_strategy()
+    for name, share in (("file_descriptor", "_share_fd_cpu_"), ("file_system", "_share_filename_cpu_")):
+        mp.set_sharing_strategy(name)
+        ForkingPickler.loads(ForkingPickler.dumps(torch.zeros(3)))
+        shared_by_torch = torch.zeros(3).untyped_storage()
+        getattr(shared_by_torch, share)()
+        ForkingPickler.loads(ForkingPickler.dumps(shared_by_torch))
+    mp.set_sharing_strategy(strategy)
+
+
+@pytest.fixture(scope="session")
+def fleet(installed: None) -> Iterator[carriers.Fleet]:
+    fleet = carriers.Fleet()
+    yield fleet
+    fleet.close()
