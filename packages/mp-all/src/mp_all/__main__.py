@@ -1,4 +1,7 @@
-"""`python -m mp_all` prints the facts for a bug report, `python -m mp_all stat` every segment and its holders."""
+"""`python -m mp_all` prints the facts for a bug report, `python -m mp_all stat` every segment and its holders.
+
+With a program after it, it runs that with mp_all in the place of multiprocessing: `_runner.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Iterator
 from importlib import metadata
 
 import mp_all
-from mp_all import _sessions
+from mp_all import _runner, _sessions
 from mp_all._limits import limits, size
 
 __all__ = ["main"]
@@ -125,8 +128,10 @@ def main() -> None:
     if sys.argv[1:] == ["stat"]:
         stat()
         return
+    if _runner.is_program(sys.argv[1:]):
+        _runner.run(sys.argv[1:])
     if sys.argv[1:]:
-        sys.exit("usage: python -m mp_all [stat]")
+        sys.exit("usage: python -m mp_all [stat | script.py [arguments] | -m module [arguments]]")
     for title, rows in (
         ("versions", versions),
         ("sharing", sharing),
