@@ -12,9 +12,11 @@ that task. A read-only array is mapped read-only.
 
 - The file lives as long as a descriptor in the caller or a mapping in a worker: if they are killed, nothing is left.
 - If the caller dies before a worker opens the file, that worker, its child, ends too.
+- An array is read at its first task of a call: to change it before the call ends is a race, as with any executor.
 - Each task keeps its inputs until its result has come. So the caller may drop the array, and the cache is short.
 - Space is reserved before the copy, and the size is sealed: an access cannot be a bus error. Without memory or
-  descriptors, and from a process that has changed its user (`_offered`), an array travels as any other does.
+  descriptors, beyond a quarter of the limit of descriptors, and from a process that has changed its user (`_offered`),
+  an array travels as any other does.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import resource
 import threading
 import weakref
 from collections import OrderedDict
@@ -29,14 +32,15 @@ from typing import Any
 
 import numpy as np
 
+from mp_reductions import is_shared
+
 __all__ = ["Input", "Inputs", "map_input"]
 
 Array = np.ndarray[Any, Any]
 
-KEPT = 32  # inputs of a call without a task; each has a descriptor
-COMPARED = 4 << 20  # bytes
-SAMPLES = 1024
+KEPT = 32  # inputs that have no task
 
+_open: weakref.WeakSet[Input] = weakref.WeakSet()
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -46,6 +50,7 @@ class Input:
     def __init__(self, content: Array) -> None:
         self.fd = os.memfd_create("mp_all input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         weakref.finalize(self, os.close, self.fd).atexit = False
+        _open.add(self)
         os.posix_fallocate(self.fd, 0, content.nbytes)
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
         self.content = np.frombuffer(mmap.mmap(self.fd, content.nbytes), np.uint8)
@@ -53,16 +58,9 @@ class Input:
         status = os.fstat(self.fd)
         self.place = os.getpid(), self.fd, status.st_dev, status.st_ino, content.nbytes
 
-    def equals(self, content: Array) -> bool:
-        """
-        Return whether the copy has this content. Beyond 4 MiB it compares 1024 positions: tasks would wait for more.
-        """
-        step = 1 if content.nbytes <= COMPARED else content.nbytes // SAMPLES
-        return bool((content[::step] == self.content[::step]).all()) and bool(content[-1] == self.content[-1])
-
 
 class Inputs:
-    """The inputs of one call: arrays of at least *least* bytes."""
+    """The inputs of a call: arrays of at least *least* bytes."""
 
     def __init__(self, least: int) -> None:
         self.least = least
@@ -74,7 +72,9 @@ class Inputs:
         """
         Return a reduced form of *array* whose file lives in *held*; None if the array is not for here.
         """
-        if array.nbytes < self.least or array.dtype.hasobject or not array.flags.forc or not _offered():
+        if array.nbytes < self.least or array.dtype.hasobject or not array.flags.forc or is_shared(array):
+            return None
+        if len(_open) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4 or not _offered():
             return None
         content = array.ravel("K").view(np.uint8)
         try:
@@ -92,7 +92,7 @@ class Inputs:
         key = id(owner), content.ctypes.data, content.nbytes
         with self._lock:
             kept = self._kept.get(key)
-        if kept is not None and kept[0]() is owner and kept[1].equals(content):
+        if kept is not None and kept[0]() is owner:
             return kept[1]
         found = Input(content)
         with self._lock:

@@ -135,6 +135,11 @@ class Backend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self._workers = _joblib_workers.take(n_jobs, environment, options, self._idle)
         return n_jobs
 
+    def start_call(self) -> None:
+        """Forget the arrays of the call before: the caller may have changed them."""
+        if self._inputs is not None:
+            self._inputs.clear()
+
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Future[Any]:
         """Send a batch to a worker."""
         assert self._workers is not None

@@ -9,9 +9,9 @@ def joblib_install(make_default: bool = True) -> None:
     """
     Let joblib, and so scikit-learn, run its processes on mp_all.
 
-    joblib then knows the backend ``"mp_all"``: ``joblib.parallel_config("mp_all")`` selects it. Its workers stay for the
-    next call. Large arrays are in memory once for all tasks; a task may write to its arguments, and the others do not
-    see that. Results come back through shared memory. When a worker is killed, only its task fails.
+    joblib then knows the backend ``"mp_all"``: ``joblib.parallel_config("mp_all")`` selects it. Its workers stay for
+    the next call. Large arrays are in memory once for all tasks; a task may write to its arguments, and the others do
+    not see that. Results come back through shared memory. When a worker is killed, only its task fails.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ import os
 import sys
 import threading
 from collections.abc import Mapping
-from multiprocessing import spawn
+from multiprocessing import spawn, util
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
@@ -91,6 +91,9 @@ def take(n_jobs: int, environment: dict[str, str], options: Mapping[str, Any], i
             found.idle = idle
             return found.use()
         spawn.get_preparation_data = _preparation_data
+        if found is None or _current["key"][0] != key[0]:
+            # At its end a child of multiprocessing joins its own children, after it has run this.
+            util.Finalize(None, _end, exitpriority=100)
         new = Workers(n_jobs, environment, options, idle)
         own = found is not None and _current["key"][0] == key[0]  # not those of a parent that forked
         _current.update(workers=new, key=key)
@@ -98,6 +101,15 @@ def take(n_jobs: int, environment: dict[str, str], options: Mapping[str, Any], i
             found.use()
             found.give_back()
         return new.use()
+
+
+def _end() -> None:
+    with _lock:
+        found: Workers | None = _current.get("workers")
+        own = found is not None and _current["key"][0] == os.getpid()
+        _current.clear()
+    if own and found is not None:
+        found.executor.shutdown(wait=False)
 
 
 def _forget(workers: Workers) -> None:
