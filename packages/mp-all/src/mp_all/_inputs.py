@@ -14,7 +14,7 @@ that task. A read-only array is mapped read-only.
 - If the caller dies before a worker opens the file, that worker, its child, ends too.
 - An array is read at its first task of a call: to change it before the call ends is a race, as with any executor.
 - Each task keeps its inputs until its result has come. So the caller may drop the array, and the cache is short.
-- Space is reserved before the copy, and the size is sealed: an access cannot be a bus error. Without memory or
+- All pages are allocated by the copy, and the size is sealed: an access cannot be a bus error. Without memory or
   descriptors, beyond a quarter of the limit of descriptors, and from a process that has changed its user (`_offered`),
   an array travels as any other does.
 """
@@ -51,10 +51,11 @@ class Input:
         self.fd = os.memfd_create("mp_all input", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         weakref.finalize(self, os.close, self.fd).atexit = False
         _open.add(self)
-        os.posix_fallocate(self.fd, 0, content.nbytes)
+        # Writing allocates the pages; writing through a mapping would have the kernel clear them before.
+        rest = memoryview(content)
+        while rest:
+            rest = rest[os.write(self.fd, rest) :]
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
-        self.content = np.frombuffer(mmap.mmap(self.fd, content.nbytes), np.uint8)
-        self.content[:] = content
         status = os.fstat(self.fd)
         self.place = os.getpid(), self.fd, status.st_dev, status.st_ino, content.nbytes
 
