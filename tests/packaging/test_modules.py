@@ -14,8 +14,8 @@ import mp_all
 
 FOLDER = Path(mp_all.__file__).parent
 # How a start method starts is nobody's interface; `spawn` is the launcher.
-JOBLIB = ("_inputs.py", "_joblib.py", "_joblib_install.py", "_joblib_workers.py")
-OWN = {Path(name) for name in ("__init__.py", "__main__.py", "_limits.py", "_runner.py", "_sessions.py", *JOBLIB)}
+OTHERS = ("_dask.py", "_inputs.py", "_joblib.py", "_joblib_install.py", "_joblib_workers.py", "_sent.py")
+OWN = {Path(name) for name in ("__init__.py", "__main__.py", "_limits.py", "_runner.py", "_sessions.py", *OTHERS)}
 UNTYPED = {"spawn", "popen_fork", "popen_forkserver", "popen_spawn_posix", "popen_spawn_win32"}
 MODULES = sorted(
     module.name.removeprefix("multiprocessing.")

@@ -2,27 +2,21 @@
 
 Note [What is sent]
 -------------------
-joblib gives a backend batches of calls. A batch is pickled by cloudpickle with multiprocessing's reducers, since its
-functions may be lambdas or be defined in ``__main__``, and so is its result. That pickle is a part of the pool's own
-message (`_Sent`), so a message that fails releases the memory of both.
+joblib gives a backend batches of calls, which go to a worker by `_sent.py`, as their results come back:
 
-    caller   _Sent(batch)    large private arrays: inputs, see _inputs.py; other arrays: as in any message
-    worker   _run(batch)     returns a _Sent of the result, or of the exception with its traceback
+    caller   Sent(batch)    large private arrays: inputs, see _inputs.py; other arrays: as in any message
+    worker   _run(batch)     returns a Sent of the result, or of the exception with its traceback
 """
 
 from __future__ import annotations
 
-import io
 import traceback
-from collections import ChainMap
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Future
 from concurrent.futures.process import _RemoteTraceback
-from multiprocessing.reduction import ForkingPickler
-from typing import Any, ClassVar
+from typing import Any
 
 import joblib
-import numpy as np
 from joblib._parallel_backends import (
     AutoBatchingMixin,
     FallbackToBackend,
@@ -32,44 +26,12 @@ from joblib._parallel_backends import (
 )
 
 from mp_all import _joblib_workers
-from mp_all._inputs import Input, Inputs
-
-try:
-    import cloudpickle
-except ImportError:  # joblib before 1.6 has its own copy
-    from joblib.externals import cloudpickle
+from mp_all._inputs import Inputs
+from mp_all._sent import Sent
 
 __all__ = ["Backend"]
 
-_reducers: dict[type, Callable[..., Any]] = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
 LEAST = 1 << 20  # bytes, as joblib's max_nbytes
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    dispatch_table: ClassVar[Any] = ChainMap(_reducers, cloudpickle.Pickler.dispatch_table)
-
-    def __init__(self, file: io.BytesIO, inputs: Inputs | None, held: list[Input]) -> None:
-        super().__init__(file)
-        self._inputs, self._held = inputs, held
-
-    def reducer_override(self, thing: Any) -> Any:
-        if type(thing) is np.ndarray:
-            found = None if self._inputs is None else self._inputs.reduce(thing, self._held)
-            return NotImplemented if found is None else found
-        return super().reducer_override(thing)
-
-
-class _Sent:
-    """An object that is pickled by `_Pickler`, and arrives as itself."""
-
-    def __init__(self, thing: Any, inputs: Inputs | None = None) -> None:
-        self.thing, self.inputs = thing, inputs
-        self.held: list[Input] = []
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        file = io.BytesIO()
-        _Pickler(file, self.inputs, self.held).dump(self.thing)
-        return cloudpickle.loads, (file.getvalue(),)
 
 
 class _Failed:
@@ -85,11 +47,11 @@ def _begin(threads: int) -> None:
     _joblib_workers.limit_threads(threads)
 
 
-def _run(batch: Callable[[], Any]) -> _Sent:
+def _run(batch: Callable[[], Any]) -> Sent:
     try:
-        return _Sent(batch())
+        return Sent(batch())
     except Exception as error:
-        return _Sent(_Failed(error, "".join(traceback.format_exception(error))))
+        return Sent(_Failed(error, "".join(traceback.format_exception(error))))
 
 
 class Backend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
@@ -143,7 +105,7 @@ class Backend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Future[Any]:
         """Send a batch to a worker."""
         assert self._workers is not None
-        future = self._workers.executor.submit(_run, _Sent(func, self._inputs))
+        future = self._workers.executor.submit(_run, Sent(func, self._inputs))
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
         if callback is not None:
