@@ -266,6 +266,26 @@ def containers(session: nox.Session, strategy: str) -> None:
     session.run("python", "examples/05_dataframes.py", env=env)
 
 
+@nox.session(default=False, tags=["ci"])
+def adoption(session: nox.Session) -> None:
+    """Test what docs/adoption.md shows: joblib, scikit-learn, dask and gymnasium on mp_all."""
+    install_all(session, "test", "adoption")
+    session.run("pytest", *(session.posargs or ["tests/adoption"]))
+
+
+@nox.session(default=False)
+def joblib(session: nox.Session) -> None:
+    """Run joblib's and scikit-learn's own tests of parallelism with the backend mp_all as joblib's default."""
+    install_all(session, "test", "adoption")
+    pytest = ["pytest", "-c", os.devnull, "-p", "joblib_default", "-p", "no:cacheprovider", "-q", "-W", "ignore"]
+    with session.chdir(session.create_tmp()):  # away from this project's conftest
+        env = {"PYTHONPATH": str(ROOT / "tests" / "adoption")}
+        session.run(*pytest, "--timeout", "120", "--pyargs", "joblib.test.test_parallel", env=env)
+        theirs = ["sklearn.utils.tests.test_parallel", "sklearn.ensemble.tests.test_bagging"]
+        theirs += ["sklearn.model_selection.tests.test_validation", "sklearn.tests.test_multioutput"]
+        session.run(*pytest, "--timeout", "300", "-k", "parallel or n_jobs", "--pyargs", *theirs, env=env)
+
+
 @nox.session(default=False)
 @nox.parametrize("strategy", STRATEGIES)
 def torch(session: nox.Session, strategy: str) -> None:
@@ -374,7 +394,7 @@ def dev(session: nox.Session) -> None:
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
     # These groups are large, and belong to one session each.
-    own_sessions = ("containers", "torch", "peers", "wheels", "cross", "docs", "typing", "version")
+    own_sessions = ("adoption", "containers", "torch", "peers", "wheels", "cross", "docs", "typing", "version")
     groups = [group for name, group in GROUPS.items() if name not in own_sessions]
     tools = sorted({req for group in groups for req in group} | {"nox", "editables"})
     session.run(str(python), "-m", "pip", "install", "-q", *tools, external=True)

@@ -49,7 +49,21 @@ autodoc_member_order = "bysource"
 autosummary_generate = False
 numpydoc_show_class_members = False
 # The sections of each docstring: summary, parameters, returned value, examples. -W makes a complaint an error.
-numpydoc_validation_checks = {"GL06", "GL07", "GL08", "SS01", "SS02", "SS03", "SS05", "SS06", "PR01", "PR02", "PR03", "RT01", "EX01"}
+numpydoc_validation_checks = {
+    "GL06",
+    "GL07",
+    "GL08",
+    "SS01",
+    "SS02",
+    "SS03",
+    "SS05",
+    "SS06",
+    "PR01",
+    "PR02",
+    "PR03",
+    "RT01",
+    "EX01",
+}
 numpydoc_validation_exclude = {
     r"\.[A-Z]\w*\.",  # methods say in a sentence what they take and return
     r"\.(LeaseReference|ProcessContext|Shared)$",  # made by a function, which describes the parameters

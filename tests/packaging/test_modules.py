@@ -14,8 +14,9 @@ import mp_all
 
 FOLDER = Path(mp_all.__file__).parent
 # How a start method starts is nobody's interface; `spawn` is the launcher.
-PRIVATE = ("_limits", "_prometheus", "_report", "_sessions", "_stat", "_top", "_torch")
-OWN = {Path(f"{name}.py") for name in ("__init__", "__main__", *PRIVATE)}
+COMMANDS = ("_limits", "_prometheus", "_report", "_runner", "_sessions", "_stat", "_top")
+LIBRARIES = ("_dask", "_inputs", "_joblib", "_joblib_install", "_joblib_workers", "_sent", "_torch")
+OWN = {Path(f"{name}.py") for name in ("__init__", "__main__", *COMMANDS, *LIBRARIES)}
 UNTYPED = {"spawn", "popen_fork", "popen_forkserver", "popen_spawn_posix", "popen_spawn_win32"}
 MODULES = sorted(
     module.name.removeprefix("multiprocessing.")

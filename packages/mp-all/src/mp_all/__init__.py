@@ -5,7 +5,7 @@
 It has every name of `multiprocessing`, as the same object except for `Pool`, which survives the death of a worker.
 Arrays that cross a process boundary (queues, pipes, pools, arguments, results, executors) travel through shared memory.
 It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`,
-`ProcessPoolExecutor`, and `memory_report`.
+`ProcessPoolExecutor`, `memory_report`, a backend of joblib (`joblib_install`) and options of dask (`dask_options`).
 """
 
 # Private names have an underscore: all other names of this module are public.
@@ -29,6 +29,8 @@ from mp_spawn import *  # noqa: F403
 
 if _platform.system() == "linux":
     import mp_pool as _pool
+    from mp_all._dask import dask_options as dask_options
+    from mp_all._joblib_install import joblib_install as joblib_install
     from mp_pool import *  # noqa: F403
     from mp_pool import _contexts
 
@@ -41,6 +43,7 @@ if not _typing.TYPE_CHECKING:  # to a type checker all imported names above are 
     __all__ += _spawn.__all__
     if _platform.system() == "linux":
         __all__ += [name for name in _pool.__all__ if name not in __all__]  # Pool is in both
+        __all__ += ["dask_options", "joblib_install"]
     __all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
 
 _aliases.install(__name__)

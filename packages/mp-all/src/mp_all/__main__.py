@@ -1,4 +1,7 @@
-"""`python -m mp_all` prints the facts for a bug report; `stat` and `top` after it show who holds what."""
+"""`python -m mp_all` prints the facts for a bug report; `stat` and `top` after it show who holds what.
+
+With a program after it, it runs that with mp_all in the place of multiprocessing: `_runner.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from collections.abc import Iterator
 from importlib import import_module, metadata
 
 import mp_all
-from mp_all import _sessions
+from mp_all import _runner, _sessions
 from mp_all._limits import limits, size
 from mp_all._stat import health
 from mp_core import _platform
@@ -95,8 +98,10 @@ def devices() -> Iterator[tuple[str, str]]:
 def main() -> None:
     if sys.argv[1:2] and sys.argv[1] in COMMANDS:
         sys.exit(import_module(COMMANDS[sys.argv[1]]).main(sys.argv[2:]))
+    if _runner.is_program(sys.argv[1:]):
+        _runner.run(sys.argv[1:])
     if sys.argv[1:]:
-        sys.exit(f"usage: python -m mp_all [{' | '.join(COMMANDS)}]")
+        sys.exit(f"usage: python -m mp_all [{' | '.join(COMMANDS)} | script.py [arguments] | -m module [arguments]]")
     facts = [("versions", versions), ("sharing", sharing), ("limits", limits), ("shared now", now), ("CUDA", devices)]
     if not _platform.has_engine():
         facts = [fact for fact in facts if fact[1] not in (limits, now)]  # of shared memory, from files of Linux

@@ -1,0 +1,66 @@
+"""Run an unchanged program with mp_all in the place of multiprocessing: `python -m mp_all script.py`.
+
+The runner sets ``MP_ALL=1`` and replaces its process by a new Python that runs the program itself. So ``sys.argv``,
+``__main__``, its ``__file__`` and ``__spec__``, and what spawn makes of them are right without any work here. The rest
+is in ``_mp_all_startup.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import site
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+__all__ = ["command", "is_program", "run"]
+
+HOOK = "mp_all.pth"
+
+
+def is_program(arguments: list[str]) -> bool:
+    """
+    Return whether *arguments* name a program as those of ``python`` do: a module, code, or a path that exists.
+
+    >>> is_program(["-m", "timeit"]), is_program(["no such file"])
+    (True, False)
+    """
+    first = arguments[0] if arguments else ""
+    return first[:2] in ("-m", "-c") or (first != "" and os.path.exists(first))
+
+
+def run(arguments: list[str]) -> NoReturn:
+    """
+    Run the program that *arguments* name, in this process, with the options of this Python.
+    """
+    if sys.flags.no_site or not any(Path(folder, HOOK).is_file() for folder in _site_folders()):
+        sys.exit(
+            f"python -m mp_all: {HOOK} is in none of the folders that this Python reads at its start "
+            f"({', '.join(_site_folders()) or 'it has none'}): install mp-all with pip, without --target, and do not "
+            "run python with -S. Otherwise change the program's import to `import mp_all as multiprocessing`"
+        )
+    os.environ["MP_ALL"] = "1"
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.execv(sys.executable, command(sys.executable, sys.orig_argv, arguments))
+
+
+def command(python: str, original: list[str], arguments: list[str]) -> list[str]:
+    """
+    Return the command line *original* without its ``-m mp_all``.
+
+    >>> command("python", ["python", "-Im", "mp_all", "a.py", "-v"], ["a.py", "-v"])
+    ['python', '-I', 'a.py', '-v']
+    """
+    options = original[1 : len(original) - len(arguments)]
+    last = options.pop()
+    if last == "mp_all":
+        last = options.pop() + last
+    others = last.removesuffix("mmp_all")
+    return [python, *options, *([] if others == "-" else [others]), *arguments]
+
+
+def _site_folders() -> list[str]:
+    if sys.flags.no_site:
+        return []
+    return [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]

@@ -1,0 +1,104 @@
+"""Put mp_all in the place of multiprocessing when a program imports that: ``MP_ALL=1`` in the environment.
+
+Note [How an unchanged program gets mp_all]
+-------------------------------------------
+Python runs the line in ``mp_all.pth`` when it starts, and that line does nothing unless ``MP_ALL`` is ``1``.
+Descendants inherit the variable: forked processes, those of spawn and forkserver, and every Python that a program
+starts. They need no other mechanism; `python -m mp_all script.py` only sets the variable and starts Python again.
+
+Why a ``.pth`` file: Python has no other hook for a package at the start of every process. The alternative, a
+``sitecustomize`` on ``PYTHONPATH``, hides the machine's own, reaches Pythons of other environments, and does not work
+for ``MP_ALL=1`` without the runner. Without ``MP_ALL=1`` the file costs 26 µs of a start of 12 ms, and imports nothing
+(`benchmarks/startup.py`).
+
+    start               a finder for two modules; nothing else is imported
+    multiprocessing     after its import: mp_all is imported, and multiprocessing.Pool is mp_all's
+    concurrent.futures.process            ProcessPoolExecutor is mp_all's
+
+The other names of multiprocessing are the same objects in mp_all, so there is nothing to replace. The submodules, such
+as `multiprocessing.pool`, stay the standard library's, as `mp_all.pool` is: subclasses of their classes use their
+internal names.
+
+The module concurrent.futures.process imports multiprocessing, and our packages import both. So the replacement waits
+until the outermost of these imports is complete.
+
+A program that never imports multiprocessing imports nothing of ours, and so does the process of the resource tracker.
+This module is beside the package: importing a module of the package would import NumPy.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from importlib.machinery import ModuleSpec, PathFinder
+
+TYPE_CHECKING = False  # importing typing takes longer than all the rest
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import ModuleType
+
+__all__ = ["start"]
+
+_REPLACED = {"multiprocessing": "Pool", "concurrent.futures.process": "ProcessPoolExecutor"}
+_OURS = frozenset({"mp_all", "mp_core", "mp_cuda", "mp_pool", "mp_reductions", "mp_spawn"})
+_TRACKER = "from multiprocessing.resource_tracker import "
+
+
+class _Finder:
+    """Find the modules of `_REPLACED`, and those that import them, with a loader that calls `_replace` at the end."""
+
+    @staticmethod
+    def find_spec(
+        fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname not in _REPLACED and fullname not in _OURS:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader.exec_module = _Execution(spec.loader.exec_module)  # type: ignore[method-assign]
+        return spec
+
+
+class _Execution:
+    """Execute a module, and replace names when no such execution of this thread is inside another one."""
+
+    def __init__(self, execute: Callable[[ModuleType], None]) -> None:
+        self.execute = execute
+
+    def __call__(self, module: ModuleType) -> None:
+        if getattr(_thread, "executes", False):
+            self.execute(module)
+            return
+        _thread.executes = True
+        try:
+            self.execute(module)
+            _replace()
+        finally:
+            _thread.executes = False
+
+
+_thread = threading.local()
+
+
+def _replace() -> None:
+    """Set the names of `_REPLACED` in those modules that are imported."""
+    import mp_all
+
+    for module, name in _REPLACED.items():
+        if module in sys.modules:
+            setattr(sys.modules[module], name, getattr(mp_all, name))
+    # The package takes the name from its submodule at the first use, and keeps it.
+    futures = sys.modules.get("concurrent.futures")
+    if futures is not None and "ProcessPoolExecutor" in vars(futures):
+        futures.ProcessPoolExecutor = mp_all.ProcessPoolExecutor  # type: ignore[attr-defined]
+
+
+def start() -> None:
+    """Replace the names now if their modules are imported, and otherwise when they are."""
+    if _Finder in sys.meta_path or any(argument.startswith(_TRACKER) for argument in sys.orig_argv):
+        return
+    sys.meta_path.insert(0, _Finder)
+    if "multiprocessing" in sys.modules:
+        _thread.executes = True
+        _replace()
+        _thread.executes = False
