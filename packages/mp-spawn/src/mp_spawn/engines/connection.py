@@ -62,6 +62,11 @@ class ConnectedAgents:
                 came.append(self._came.get_nowait())
         return came
 
+    def drop(self, node: int) -> None:
+        """Shut the connection down, which ends the agent if it can hear."""
+        self._to_write[node].put(None)
+        _shut_down(self._connections[node])
+
     def close(self, code: int) -> None:
         """Tell the agents to leave, and close the connections."""
         for node in range(len(self._connections)):

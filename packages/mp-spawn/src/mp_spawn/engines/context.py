@@ -301,6 +301,7 @@ class EngineContext(ProcessContext):
         Report the ranks of a node as lost. They count from its last sign of life: others fail because of them.
         """
         state.ended = True
+        self._agents.drop(self._states.index(state))
         for rank, pid in zip(state.node.ranks, state.pids, strict=True):
             text = f"was lost with its node {state.node}: {reason}"
             lost = Failure(rank, pid, text, exit_code=UNKNOWN, at=state.heard, node=str(state.node), lost=True)

@@ -54,6 +54,11 @@ class _LocalAgents(ConnectedAgents):
         super().__init__(connections, nodes)
         self.processes = processes
 
+    def drop(self, node: int) -> None:
+        """Kill the agent."""
+        super().drop(node)
+        self.processes[node].kill()
+
     def close(self, code: int) -> None:
         """Close the connections and reap the agents."""
         super().close(code)

@@ -210,6 +210,9 @@ class Agents(Protocol):
     def receive(self, timeout: float) -> list[tuple[int, Any]]:
         """Return the messages that have come, with the index of the node; wait up to *timeout* seconds for one."""
 
+    def drop(self, node: int) -> None:
+        """End an agent that is lost, without waiting; there will be no more messages from it."""
+
     def close(self, code: int) -> None:
         """Give the nodes back. Agents that still run are ended. *code* is the exit code of the job."""
 

@@ -30,10 +30,11 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from mp_core import _install
-from mp_core._native import discard, message_begin, message_end
+from mp_core._native import discard, message_begin, message_end, share
 from mp_core._several_receivers import fan_out_mode
 from mp_core.block import Block, allocate
 from mp_core.lease import Lease, LeaseReference
+from mp_core.strategy import get_sharing_strategy
 from mp_spawn.payload import ALIGNMENT, Buffers, Payload, PickledPayload, PickleFile, collected_fds, per_rank_object
 from mp_spawn.payloads import Inheritance
 from mp_spawn.pickling import dumps_plainly, dumps_with, foreign_reducer
@@ -70,8 +71,9 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[
             discard(handle)
     views = [buffer.raw() for buffer in found.buffers]
     blocks = [memoryview(block).cast("B") for block in found.blocks]
-    state = _install.inherited()
-    inherited = None if state is None else (state.packages, state.strategy, state.sharing)
+    # Not inherited(), which would attach this process to a session that no rank enters.
+    state = dict(_install._packages), get_sharing_strategy(), bool(share(None))
+    inherited = state if _install._installed else None
     sizes = [(view.nbytes, view.readonly) for view in views]
     return Shipment(call, sizes, [view.nbytes for view in blocks], inherited), [*views, *blocks]
 
@@ -122,6 +124,8 @@ class Cargo:
             _install.install()
             self._inherited: Any = _install.inherited()
             self._inherited = self._inherited._replace(packages=dict(packages), strategy=strategy, sharing=sharing)
+            # The first block starts the session's manager, which removes the session's folder if this agent is killed.
+            self._first_block = allocate(1, zeroed=False)
         else:
             self._inherited = None
         self._blocks = [allocate(nbytes, zeroed=False) for nbytes in shipment.blocks]
