@@ -12,6 +12,7 @@ from multiprocessing import get_all_start_methods
 
 from mp_spawn.child import run_module, run_script
 from mp_spawn.context import ProcessContext
+from mp_spawn.engines import command as several_nodes
 from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.launch import prepare
 from mp_spawn.signals import Forwarding
@@ -52,6 +53,7 @@ def parser() -> argparse.ArgumentParser:
         help="do not record the Python stacks of a rank that crashes",
     )
     parser.add_argument("-m", "--module", action="store_true", help="run a module, as python -m does")
+    several_nodes.add_options(parser)
     parser.add_argument("script", help="the script, or with -m the module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     return parser
@@ -66,8 +68,10 @@ def main(arguments: list[str] | None = None) -> int:
     """
     options = parser()
     chosen = options.parse_args(arguments)
-    world = environment(chosen.nprocs)
     try:
+        if (code := several_nodes.main(chosen)) is not None:
+            return code
+        world = environment(chosen.nprocs)
         if not chosen.module and not os.path.isfile(chosen.script):
             raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
         job = prepare(

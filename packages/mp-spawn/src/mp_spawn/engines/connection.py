@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mp_spawn.engines.agent import Agent
-from mp_spawn.engines.protocol import Leave, Lost, Node, Start
+from mp_spawn.engines.protocol import Leave, Lost, Node, Signalled, Start
 
 __all__ = ["ConnectedAgents", "serve"]
 
@@ -105,14 +105,18 @@ def _shut_down(connection: Any) -> None:
         duplicate.shutdown(socket.SHUT_RDWR)
 
 
-def serve(connection: Any, address: str = "") -> int:
+def serve(connection: Any, signals: queue.SimpleQueue[int] | None = None) -> int:
     """
     Be the agent at this end of *connection* until the driver ends the job or is lost; return the exit code.
+
+    The driver is told of *signals* to this process.
     """
-    agent = Agent(address)
+    agent = Agent()
     threading.Thread(target=_send_all, args=(agent, connection), name="mp-spawn connection", daemon=True).start()
     threading.Thread(target=_receive_all, args=(agent, connection), name="mp-spawn connection", daemon=True).start()
-    agent.wait()
+    while not agent.wait(0.2 if signals is not None else None):
+        while signals is not None and not signals.empty():
+            agent.outbox.put(Signalled(signals.get()))
     return 1 if agent.code is None else agent.code
 
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from mp_spawn.context import GRACE, INTERRUPTED, KILL_TO_DEAD, TERM_TO_KILL, ProcessContext
+from mp_spawn.context import AFTER_A_SIGNAL, GRACE, INTERRUPTED, KILL_TO_DEAD, TERM_TO_KILL, ProcessContext
 from mp_spawn.engines import protocol
 from mp_spawn.engines.plan import Plan
 from mp_spawn.engines.protocol import BEAT, LOST_AFTER, EngineError, Node
@@ -18,12 +18,15 @@ from mp_spawn.engines.sink import Writer, sink_for
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.output import Captured
 from mp_spawn.rank import _unpickled
+from mp_spawn.signals import ENDING
 
 __all__ = ["EngineContext"]
 
 # Seconds for agents that have been placed to say hello; for one that was told to end its ranks to say how they ended.
 TO_GREET = 60.0
 TO_END = TERM_TO_KILL + KILL_TO_DEAD + LOST_AFTER
+# A scheduler that signals each node does so within as many seconds: it is one signal.
+TO_ALL_NODES = 2.0
 # The exit code of a rank whose real one nobody can know, as multiprocessing has it.
 UNKNOWN = 255
 
@@ -85,6 +88,7 @@ class EngineContext(ProcessContext):
         self._end_at: float | None = None
         self._give_up_at: float | None = None
         self._asked: list[protocol.End | protocol.Signal] = []
+        self._signalled: dict[int, float] = {}
         self._done = threading.Event()
         self._agents = plan.engine.place(plan.nprocs)
         try:
@@ -149,7 +153,16 @@ class EngineContext(ProcessContext):
         self.terminate(INTERRUPTED)
 
     def _forward(self, signum: int) -> None:
-        self._ask(protocol.Signal(signum))
+        """
+        Send a signal on to all ranks, which have some time after one that ends them.
+        """
+        now = time.monotonic()
+        last, self._signalled[signum] = self._signalled.get(signum), now
+        if signal.Signals(signum).name not in ENDING:
+            self._ask(protocol.Signal(signum))
+        elif last is None or now - last > TO_ALL_NODES:
+            self._ask(protocol.Signal(signum))
+            self._ask(protocol.End(AFTER_A_SIGNAL, False))
 
     def _ask(self, command: protocol.End | protocol.Signal) -> None:
         self._asked.append(command)
@@ -277,6 +290,8 @@ class EngineContext(ProcessContext):
                 logger.warning("%s; it is started again (%d of %d)", failure.describe(), failure.restarts + 1, limit)
                 state.pids[failure.rank - state.node.ranks.start] = pid
                 self._writer.sink.add(failure.rank, failure.for_file())
+            case protocol.Signalled(signum):
+                self._forward(signum)
             case protocol.Ended():
                 self._judge(state, message)
             case protocol.Refused(reason):
@@ -318,7 +333,9 @@ class EngineContext(ProcessContext):
         if not self._failures:
             return 0
         first = min(self._failures, key=lambda failure: failure.at)
-        return first.exit_code % 256 if first.exit_code and first.exit_code > 0 else 1
+        if first.traceback or not first.exit_code:
+            return 1
+        return first.exit_code if first.exit_code > 0 else 128 - first.exit_code
 
     def _conclude(self) -> None:
         """

@@ -117,7 +117,7 @@ class NodeJob(Job):
             nprocs=count,
             launcher=launcher,
             daemon=start.daemon,
-            env=lambda rank: start.env[rank],
+            env=lambda rank: {**_devices(rank, start.gpus_per_rank), **start.env[rank]},
             threads_per_rank=start.threads_per_rank,
             cpus=cpus_for("spread" if start.spread else None, count),
             output=output,
@@ -159,6 +159,17 @@ class NodeJob(Job):
         assert self.start_message is not None
         number = self.start_message.node.ranks[rank]
         return super()._spec(rank, *details)._replace(rank=number, by_value=True)
+
+
+def _devices(rank: int, each: float) -> dict[str, str]:
+    """
+    Return the variable with the devices of a rank, out of those that the engine has given to the agent.
+    """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    if not each or not given:
+        return {}
+    first = int(rank * each + 1e-6)
+    return {"CUDA_VISIBLE_DEVICES": ",".join(given.split(",")[first : first + max(1, int(each))])}
 
 
 class NodeContext(ProcessContext):

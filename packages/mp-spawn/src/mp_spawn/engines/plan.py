@@ -8,14 +8,13 @@ from collections.abc import Callable, Mapping
 from multiprocessing import spawn
 from typing import Any
 
+from mp_spawn.engines.job_environment import INSIDE
 from mp_spawn.engines.protocol import Engine, Node, Start
 from mp_spawn.engines.shipment import Shipment, pack
 from mp_spawn.job import Env, check_call, check_options
 from mp_spawn.pickling import main_can_be_imported
 
 __all__ = ["Plan"]
-
-GPUS = "CUDA_VISIBLE_DEVICES"
 
 
 @dataclasses.dataclass
@@ -110,6 +109,7 @@ class Plan:
                 self.max_restarts,
                 self.faulthandler,
                 self.own_group,
+                getattr(self.engine, "gpus_per_rank", 0.0),
             )
             for index, node in enumerate(nodes)
         ]
@@ -121,6 +121,7 @@ class Plan:
             "WORLD_SIZE": self.nprocs,
             "LOCAL_WORLD_SIZE": len(node.ranks),
             "GROUP_RANK": group,
+            INSIDE: 1,
             "MASTER_ADDR": master[0],
             "MASTER_PORT": master[1],
         }

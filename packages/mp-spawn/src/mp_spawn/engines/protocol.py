@@ -79,6 +79,8 @@ class Start(NamedTuple):
     max_restarts: int
     faulthandler: bool
     own_group: bool
+    #: How many of the devices in the agent's CUDA_VISIBLE_DEVICES each rank gets; 0 leaves the variable.
+    gpus_per_rank: float
 
 
 class Ping(NamedTuple):
@@ -159,6 +161,12 @@ class Printed(NamedTuple):
 
 class Failing(NamedTuple):
     """A rank has failed for good; the agent waits for `End`."""
+
+
+class Signalled(NamedTuple):
+    """The agent's process has been sent a signal that is meant for the job."""
+
+    signum: int
 
 
 class Row(NamedTuple):
