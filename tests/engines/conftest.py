@@ -50,7 +50,7 @@ def leak_check(request: pytest.FixtureRequest, resources_made_once: None) -> Ite
     Ray opens descriptors and starts workers when it likes.
     """
     failed = request.session.testsfailed
-    if "cluster" not in request.fixturenames and "ray" not in request.node.name:
+    if "cluster" not in request.fixturenames and "[ray" not in request.node.name:
         before = leaks.snapshot()
         yield
         remaining = leaks.leaks_since(before) if request.session.testsfailed == failed else []
@@ -66,7 +66,8 @@ def leak_check(request: pytest.FixtureRequest, resources_made_once: None) -> Ite
         new = leaks.processes().keys() - processes.keys()
         found = [f"process {pid} {command}" for pid in new if not is_of_ray(command := command_of(pid))]
         found += [f"folder {path}" for path in Path("/tmp").glob(f"{os.getpid()}-node-*/mpshm-*/*")]
-        return found + sorted(leaks.names() - names)
+        # Names that another run has made are in use.
+        return found + sorted((leaks.names() - names) - leaks.names_in_use())
 
     until(lambda: not left(), leaks.PATIENCE)
     assert not left()

@@ -77,3 +77,7 @@ def fail_once(rank: int, folder: str) -> int:
 
 def returns(value: Any) -> Callable[[int], Any]:
     return lambda rank: (rank, value)
+
+
+def devices(rank: int) -> str:
+    return os.environ["CUDA_VISIBLE_DEVICES"]

@@ -24,8 +24,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "several nodes",
         "With Slurm or mpirun, start one mp-spawn on each node. By hand, do so with the same --nnodes, --master-addr "
-        "and --master-port, and with a --node-rank of its own. -n is the number of ranks on all nodes together. The nodes "
-        "need a common secret, in MP_SPAWN_KEY or in --key-file.",
+        "and --master-port, and with a --node-rank of its own. -n is the number of ranks on all nodes together. The "
+        "nodes need a common secret, in MP_SPAWN_KEY or in --key-file.",
     )
     group.add_argument("--engine", choices=("ray", "local"), help="run the ranks on a Ray cluster; or try nodes here")
     group.add_argument("--nnodes", type=int, metavar="M", help="number of nodes; 1 to stay on this one")
