@@ -76,9 +76,9 @@ def tests(session: nox.Session, strategy: str) -> None:
         only = ["tests/core", "tests/crash", "tests/reductions", "tests/contract", "--ignore=tests/contract/programs"]
         session.run("pytest", *only, "--only-strategy-tests", env=env)
         return
-    ignored = ["tests/spawn", "tests/cuda", "tests/contract/programs"]
+    ignored = ["tests/spawn", "tests/engines", "tests/cuda", "tests/contract/programs"]
     session.run("pytest", "tests", *(f"--ignore={path}" for path in ignored), env=env)
-    session.run("pytest", "tests/spawn", env=env)
+    session.run("pytest", "tests/spawn", "tests/engines", env=env)
     # On a stub driver, not a GPU; in a separate process, since the stub becomes the process's CUDA driver.
     session.run("pytest", "tests/cuda", env=env)
 
@@ -151,6 +151,17 @@ def numpy_lowest(session: nox.Session) -> None:
 def numpy_newest(session: nox.Session) -> None:
     """Test with the newest NumPy, pre-releases included."""
     on_numpy(session, "--pre", "numpy")
+
+
+@nox.session(default=False)
+@nox.parametrize("kind", [nox.param("ray", id="ray", tags=["ci"]), nox.param("mpi", id="mpi")])
+def engines(session: nox.Session, kind: str) -> None:
+    """Test ranks on several nodes: on a Ray cluster of three, or under mpirun, which has to be installed."""
+    install_all(session, "test", *(["ray"] if kind == "ray" else []))
+    if kind == "mpi" and shutil.which("mpirun") is None:
+        session.error("mpirun is missing (on Debian or Ubuntu: apt-get install openmpi-bin)")
+    tests = ["tests/engines"] if kind == "ray" else ["tests/engines/test_command_on_nodes.py"]
+    session.run("pytest", *(session.posargs or tests))
 
 
 @nox.session(default=False)
@@ -338,7 +349,7 @@ def dev(session: nox.Session) -> None:
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
     # These groups are large, and belong to one session each.
-    own_sessions = ("containers", "torch", "peers", "wheels", "cross", "docs", "typing", "version")
+    own_sessions = ("containers", "torch", "peers", "ray", "wheels", "cross", "docs", "typing", "version")
     groups = [group for name, group in GROUPS.items() if name not in own_sessions]
     tools = sorted({req for group in groups for req in group} | {"nox", "editables"})
     session.run(str(python), "-m", "pip", "install", "-q", *tools, external=True)

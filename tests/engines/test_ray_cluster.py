@@ -48,35 +48,41 @@ def test_a_cluster_too_small_is_an_error_at_once(cluster: Any, nprocs: int, opti
 
 
 def test_resources_that_others_hold_are_waited_for_and_then_named(cluster: Any, tmp_path: Path) -> None:
-    with mp.start_processes(wait_for_ever, (str(tmp_path),), nprocs=12, join=False, engine="ray") as context:
-        with pytest.raises(engines.EngineError, match=r"other programs still hold them, .* CPU 0 free"):
-            mp.run(environment, nprocs=1, engine=engines.Ray(wait=1))
-        context.terminate()
-        with pytest.raises(mp.ProcessExitedException):
-            context.join()
+    context = mp.start_processes(wait_for_ever, (str(tmp_path),), nprocs=12, join=False, engine="ray")
+    with pytest.raises(engines.EngineError, match=r"other programs still hold them, .* CPU 0 free"):
+        mp.run(environment, nprocs=1, engine=engines.Ray(wait=1))
+    context.terminate()
 
 
-def test_a_killed_node_is_named_with_its_ranks(cluster: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("victims", ["raylet", "raylet and workers", "stopped"])
+def test_a_lost_node_is_named_with_its_ranks(cluster: Any, tmp_path: Path, victims: str) -> None:
     folder = tmp_path / "extra"
     folder.mkdir()
     node = conftest.add_node(cluster, folder, resources={"extra": 2})
+    raylet = node.all_processes["raylet"][0].process.pid
     engine = engines.Ray(resources={"extra": 1})
     try:
         context: Any = mp.start_processes(wait_for_ever, (str(folder),), nprocs=2, join=False, engine=engine)
         assert until(lambda: len(list(folder.glob("[0-9]"))) == 2, 60)
-        killed = time.monotonic()
-        # SIGKILL, and so for its agent and ranks: they end with the raylet.
-        for processes in node.all_processes.values():
-            for process in processes:
-                process.process.kill()
+        lost = time.monotonic()
+        for pid in [raylet] if victims == "raylet" else [raylet, *children_of(raylet)]:
+            os.kill(pid, signal.SIGSTOP if victims == "stopped" else signal.SIGKILL)
         with pytest.raises(mp.ProcessExitedException, match="process 0 was lost with its node") as caught:
             context.join()
-        assert time.monotonic() - killed < PROMISED
+        print("reported after", time.monotonic() - lost)
+        assert time.monotonic() - lost < PROMISED
         assert [failure.rank for failure in caught.value.failures] == [0, 1]
         assert context.nodes[0].address in str(caught.value)
+        # A machine that is stopped and goes on: its agent ends the ranks.
+        for pid in [raylet, *children_of(raylet)] if victims == "stopped" else []:
+            os.kill(pid, signal.SIGCONT)
         assert until(lambda: all(map(ended, context.pids())), PROMISED)
     finally:
         cluster.remove_node(node, allow_graceful=False)
+
+
+def children_of(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])

@@ -3,6 +3,7 @@
     mp_spawn.spawn(fn, args, nprocs)             fn(rank, *args) in nprocs new processes, as in torch
     mp_spawn.start_processes(fn, args, nprocs)   the same, by fork, forkserver or spawn, with more options
     mp_spawn.run(fn, args, nprocs)               the same, and returns the results
+    mp_spawn.run(fn, args, nprocs, engine="ray") the same on several machines; see mp_spawn.engines
     mp-spawn -n 4 script.py                      the command
 
 A rank that fails raises an exception here, with the rank, its pid and the reason. No rank outlives this
@@ -15,6 +16,7 @@ import typing as _typing
 
 if _typing.TYPE_CHECKING:
     from mp_core import __version__ as __version__
+    from mp_spawn import engines as engines
     from mp_spawn.context import ProcessContext
     from mp_spawn.errors import Failure, ProcessException, ProcessExitedException, ProcessRaisedException
     from mp_spawn.launch import ENV_VAR_PARALLEL_START, SpawnContext, run, spawn, start_processes
@@ -41,6 +43,7 @@ __all__ = [
     "ProcessExitedException",
     "ProcessRaisedException",
     "SpawnContext",
+    "engines",
     "run",
     "spawn",
     "start_processes",
@@ -52,6 +55,8 @@ if not _typing.TYPE_CHECKING:  # with this, a type checker would accept any name
     def __getattr__(name: str) -> _typing.Any:
         if name == "__version__":
             return _importlib.import_module("mp_core").__version__
+        if name == "engines":
+            return _importlib.import_module(f"{__name__}.{name}")
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

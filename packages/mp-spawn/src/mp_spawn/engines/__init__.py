@@ -17,33 +17,14 @@ if _typing.TYPE_CHECKING:
 # The module of each name, imported at the first use: most programs stay on one machine.
 _MODULES = {"EngineContext": "context", "EngineError": "protocol", "Local": "local", "Node": "protocol", "Ray": "ray"}
 
-__all__ = ["EngineContext", "EngineError", "Local", "Node", "Ray", "engine_for"]
+__all__ = ["EngineContext", "EngineError", "Local", "Node", "Ray"]
 
 
 def engine_for(engine: _typing.Any) -> _typing.Any:
     """
     Return the engine of that name; an engine is returned as it is.
 
-    Parameters
-    ----------
-    engine : {"local", "ray"} or engine
-        The value of ``engine=``.
-
-    Returns
-    -------
-    engine
-        An object like `Local` or `Ray`.
-
-    Raises
-    ------
-    ValueError
-        The name is unknown.
-    TypeError
-        *engine* is no engine.
-
-    Examples
-    --------
-    >>> engines.engine_for("local").nodes
+    >>> engine_for("local").nodes
     1
     """
     if engine == "local":

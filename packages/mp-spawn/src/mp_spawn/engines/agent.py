@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import time
@@ -18,6 +19,7 @@ from mp_spawn.engines.protocol import (
     End,
     Hello,
     Leave,
+    Lost,
     Ping,
     Pong,
     Refused,
@@ -70,7 +72,10 @@ class Agent:
     Its heartbeat thread ends the ranks when the driver is lost, see Note [Heartbeat].
     """
 
-    def __init__(self, address: str = "") -> None:
+    def __init__(self, address: str = "", guardian: str = "") -> None:
+        # The process that started this one, if this one is not to outlive it: its name, for the driver.
+        self._guardian = guardian
+        self._parent = os.getppid()
         # The driver is told, and logs for all nodes.
         logging.getLogger("mp_spawn").disabled = True
         self.outbox = Outbox()
@@ -153,6 +158,10 @@ class Agent:
             if now - before > 2 * BEAT:
                 self._heard = max(self._heard, now - LOST_AFTER / 2)  # this process was stopped itself
             elif now - self._heard > LOST_AFTER:
+                self.abandon()
+                return
+            elif self._guardian and os.getppid() != self._parent:
+                self.outbox.put(Lost(f"{self._guardian} has died"))
                 self.abandon()
                 return
             before = now

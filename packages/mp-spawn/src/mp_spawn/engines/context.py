@@ -64,10 +64,13 @@ class EngineContext(ProcessContext):
     ----------
     nodes : list of Node
         The name, address and ranks of each node.
+    rows : list
+        How each rank has ended, once all have.
 
     Examples
     --------
-    >>> with mp.start_processes(print, nprocs=4, join=False, engine=engines.Local(nodes=2)) as context:
+    >>> two = mp.engines.Local(nodes=2)
+    >>> with mp.start_processes(print, nprocs=4, join=False, output="capture", engine=two) as context:
     ...     [node.ranks for node in context.nodes]
     [range(0, 2), range(2, 4)]
     """

@@ -32,7 +32,7 @@ class Local:
 
     Examples
     --------
-    >>> mp.run(divmod, args=(2,), nprocs=4, engine=engines.Local(nodes=2))
+    >>> mp.run(divmod, args=(2,), nprocs=4, engine=mp.engines.Local(nodes=2))
     [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
 

@@ -44,13 +44,27 @@ class EngineError(RuntimeError):
 
     Examples
     --------
-    >>> issubclass(engines.EngineError, RuntimeError)
+    >>> issubclass(mp.engines.EngineError, RuntimeError)
     True
     """
 
 
 class Node(NamedTuple):
-    """A node, and the ranks that it is to run."""
+    """
+    A node of a job.
+
+    Attributes
+    ----------
+    name, address : str
+        Its name, different from that of the other nodes, and its address, if it has one.
+    ranks : range
+        The ranks that run there.
+
+    Examples
+    --------
+    >>> str(mp.engines.Node("a", "10.0.0.1", range(0, 2)))
+    'a at 10.0.0.1'
+    """
 
     name: str
     address: str

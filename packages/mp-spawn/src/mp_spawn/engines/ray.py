@@ -50,7 +50,7 @@ class Ray:
 
     Examples
     --------
-    >>> engines.Ray(nodes=4, resources={"GPU": 1}).nodes
+    >>> mp.engines.Ray(nodes=4, resources={"GPU": 1}).nodes
     4
     """
 

@@ -23,7 +23,8 @@ class RayAgent:
     def __init__(self, address: str, threads: int) -> None:
         # Ray sets it to the processors of the actor, which are those of all its ranks.
         os.environ["OMP_NUM_THREADS"] = str(threads)
-        self._agent = Agent(address)
+        # Ray takes many seconds to end the workers of a raylet that was killed.
+        self._agent = Agent(address, guardian="its raylet")
 
     @ray.method(concurrency_group="poll")  # type: ignore[misc, unused-ignore]
     def poll(self) -> list[Any]:
