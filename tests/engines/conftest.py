@@ -47,7 +47,7 @@ def leak_check(request: pytest.FixtureRequest, resources_made_once: None) -> Ite
     """
     Check as every test does; with Ray, check for processes that are not Ray's, and for shared memory and its folders.
 
-    Ray opens descriptors and starts workers when it likes.
+    Ray opens descriptors and starts workers at any time.
     """
     failed = request.session.testsfailed
     if "cluster" not in request.fixturenames and "[ray" not in request.node.name:

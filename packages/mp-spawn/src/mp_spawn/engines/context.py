@@ -34,7 +34,7 @@ logger = logging.getLogger("mp_spawn")
 
 
 class _NodeState:
-    """What the driver knows about a node."""
+    """The driver's knowledge about a node."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -105,7 +105,7 @@ class EngineContext(ProcessContext):
             self._agents.close(1)
             raise
         self._writer = Writer(sink, lambda node, nbytes: self._agents.send(node, protocol.Ack(nbytes)))
-        self._thread = threading.Thread(target=self._run, name="mp-spawn engine", daemon=True)
+        self._thread = threading.Thread(target=self._drive, name="mp-spawn engine", daemon=True)
         self._thread.start()
 
     # ---- what the program calls --------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ class EngineContext(ProcessContext):
 
     # ---- the driver's thread -----------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _drive(self) -> None:
         try:
             self._serve()
         except BaseException as error:

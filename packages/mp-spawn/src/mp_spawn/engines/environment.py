@@ -141,8 +141,8 @@ def _accept(server: socket.socket, key: bytes, came: Any) -> None:
 def _let_in(peer: socket.socket, address: str, key: bytes, came: Any) -> None:
     opened = _connection(peer)
     try:
-        connection.deliver_challenge(opened, key)  # type: ignore[attr-defined]
-        connection.answer_challenge(opened, key)  # type: ignore[attr-defined]
+        connection.deliver_challenge(opened, key)
+        connection.answer_challenge(opened, key)
         node_rank, _, name = opened.recv_bytes(1000).decode().partition(" ")
         _set_timeout(opened, 0)
         came.put((int(node_rank), opened, name, address))
@@ -197,8 +197,8 @@ def _come(place: JobPlace, deadline: float) -> Any:
                 raise EngineError(f"node 0 does not answer at {place.host}:{place.port}: {error}") from error
             time.sleep(0.2)
     try:
-        connection.answer_challenge(opened, place.key)  # type: ignore[attr-defined]
-        connection.deliver_challenge(opened, place.key)  # type: ignore[attr-defined]
+        connection.answer_challenge(opened, place.key)
+        connection.deliver_challenge(opened, place.key)
         opened.send_bytes(f"{place.node_rank} {socket.gethostname()}".encode())
     except (AuthenticationError, OSError, EOFError) as error:
         opened.close()

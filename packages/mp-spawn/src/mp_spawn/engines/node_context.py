@@ -176,13 +176,15 @@ class NodeContext(ProcessContext):
     """The ranks of a node, which end when the driver says so, or by themselves."""
 
     _tell: Callable[[Any], None]
+    #: The pickled exceptions, by index of the rank on this node.
+    _blobs: dict[int, bytes]
 
     @classmethod
     def begin(cls, job: NodeJob, commands: Commands, tell: Callable[[Any], None]) -> Self:
         """Start the ranks; *tell* sends a message to the driver."""
         self = cls._of(job, cast(Any, commands))
         self._tell = tell
-        self._blobs: dict[int, bytes] = {}
+        self._blobs = {}
         return self
 
     def watch(self) -> Ended:

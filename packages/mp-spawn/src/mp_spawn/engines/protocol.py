@@ -210,7 +210,7 @@ class Refused(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """What the engine says instead of a message when it knows that an agent has died."""
+    """Comes instead of a message when the engine knows that an agent has died."""
 
     reason: str
 

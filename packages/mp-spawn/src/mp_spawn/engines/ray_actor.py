@@ -26,18 +26,18 @@ class RayAgent:
         # Ray takes many seconds to end the workers of a raylet that was killed.
         self._agent = Agent(address, guardian="its raylet")
 
-    @ray.method(concurrency_group="poll")  # type: ignore[misc, unused-ignore]
+    @ray.method(concurrency_group="poll")  # type: ignore[untyped-decorator, unused-ignore]
     def poll(self) -> list[Any]:
         """Return the messages for the driver; wait for the first one."""
         self._agent.hear()
         return self._agent.outbox.take(BEAT)
 
-    @ray.method(concurrency_group="send")  # type: ignore[misc, unused-ignore]
+    @ray.method(concurrency_group="send")  # type: ignore[untyped-decorator, unused-ignore]
     def send(self, message: Any) -> None:
         """Take a message of the driver."""
         self._agent.receive(message)
 
-    @ray.method(concurrency_group="start")  # type: ignore[misc, unused-ignore]
+    @ray.method(concurrency_group="start")  # type: ignore[untyped-decorator, unused-ignore]
     def start(self, start: Start, parts: list[Any]) -> None:
         """Fetch the parts, which Ray moves to this node once, copy each into its place, and start the ranks."""
         try:

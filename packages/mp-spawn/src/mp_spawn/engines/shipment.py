@@ -122,8 +122,11 @@ class Cargo:
         if shipment.inherited is not None:
             packages, strategy, sharing = shipment.inherited
             _install.install()
-            self._inherited: Any = _install.inherited()
-            self._inherited = self._inherited._replace(packages=dict(packages), strategy=strategy, sharing=sharing)
+            own = _install.inherited()
+            assert own is not None
+            self._inherited: _install.Inherited | None = own._replace(
+                packages=dict(packages), strategy=strategy, sharing=sharing
+            )
             # The first block starts the session's manager, which removes the session's folder if this agent is killed.
             self._first_block = allocate(1, zeroed=False)
         else:
