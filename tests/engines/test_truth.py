@@ -150,3 +150,9 @@ def test_options_that_make_no_sense_are_refused() -> None:
     ):
         with pytest.raises(ValueError, match=words):
             mp.run(os.getpid, **options)  # type: ignore[arg-type]
+
+
+def test_runs_in_a_row_leave_nothing(engine: Any) -> None:
+    # The leak check looks at processes, names, folders and descriptors.
+    for _ in range(100 if os.environ.get("MP_SOAK") else 3):
+        assert mp.run(divmod, (2,), nprocs=3, engine=engine) == [(0, 0), (0, 1), (1, 0)]

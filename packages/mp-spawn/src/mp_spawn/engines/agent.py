@@ -81,6 +81,8 @@ class Agent:
         self.outbox = Outbox()
         self.code: int | None = None
         self._heard = time.monotonic()
+        # Whether the thread that listens to the driver is reserving memory, which can take seconds.
+        self._busy = False
         self._commands = Commands()
         self._job: NodeJob | None = None
         self._relay: Relay | None = None
@@ -108,8 +110,12 @@ class Agent:
 
     def prepare(self, start: Start) -> Cargo:
         """Make the memory for the bytes that follow *start*."""
-        self.hear()
-        return Cargo(start.shipment)
+        self._busy = True
+        try:
+            return Cargo(start.shipment)
+        finally:
+            self.hear()
+            self._busy = False
 
     def begin(self, start: Start, cargo: Cargo) -> None:
         """Start the ranks, once the bytes are in place; returns at once."""
@@ -155,7 +161,9 @@ class Agent:
         before = time.monotonic()
         while not self._abandoned.wait(BEAT):
             now = time.monotonic()
-            if now - before > 2 * BEAT:
+            if self._busy:
+                self.hear()
+            elif now - before > 2 * BEAT:
                 self._heard = max(self._heard, now - LOST_AFTER / 2)  # this process was stopped itself
             elif now - self._heard > LOST_AFTER:
                 self.abandon()

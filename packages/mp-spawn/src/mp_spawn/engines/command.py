@@ -44,6 +44,11 @@ def main(chosen: argparse.Namespace) -> int | None:
         return None
     from mp_spawn.engines.protocol import EngineError
 
+    # On every node, so that none waits for another that has refused.
+    if place is not None and chosen.nprocs < place.nnodes:
+        raise ValueError(f"-n {chosen.nprocs} is too small for {place.nnodes} nodes; give each a rank or more")
+    if not chosen.module and not os.path.isfile(chosen.script):
+        raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
     try:
         if place is not None and place.node_rank > 0:
             from mp_spawn.engines.environment import join_job
@@ -74,8 +79,6 @@ def _drive(chosen: argparse.Namespace, engine: Any) -> int:
     from mp_spawn.engines.context import EngineContext
     from mp_spawn.engines.plan import Plan
 
-    if not chosen.module and not os.path.isfile(chosen.script):
-        raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
     plan = Plan.of(
         engine,
         run_module if chosen.module else run_script,

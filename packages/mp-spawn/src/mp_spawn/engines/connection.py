@@ -1,7 +1,7 @@
 """Agents at the other end of a connection of multiprocessing, as local and environment have them: both ends.
 
-A message is a pickle in a frame of its own. The bytes that belong to a `Start` follow in frames of up to 1 MiB, each
-of which is a sign of life.
+A message is a pickle in a frame of its own. The bytes that belong to a `Start` follow without frames; the agent reads
+them into their final place. Each piece of them is a sign of life.
 """
 
 from __future__ import annotations
@@ -46,8 +46,7 @@ class ConnectedAgents:
         for node, start in enumerate(starts):
             self.send(node, start)
             for part in parts:
-                for offset in range(0, part.nbytes, CHUNK):
-                    self._to_write[node].put(part[offset : offset + CHUNK])
+                self._to_write[node].put(part)
 
     def send(self, node: int, message: Any) -> None:
         """Queue a message."""
@@ -94,7 +93,10 @@ class ConnectedAgents:
     def _write(self, index: int) -> None:
         with contextlib.suppress(OSError, ValueError):  # the reader reports it
             while (frame := self._to_write[index].get()) is not None:
-                self._connections[index].send_bytes(frame)
+                if isinstance(frame, bytes):
+                    self._connections[index].send_bytes(frame)
+                else:
+                    _write_all(self._connections[index].fileno(), frame)
 
 
 def _shut_down(connection: Any) -> None:
@@ -144,16 +146,30 @@ def _start(agent: Agent, start: Start, connection: Any) -> None:
         cargo = agent.prepare(start)
     except Exception as error:
         agent.refuse(error)
-        sizes = [nbytes for nbytes, _ in start.shipment.buffers] + start.shipment.blocks
-        left = sum(sizes)
+        unwanted = memoryview(bytearray(CHUNK))
+        left = sum(nbytes for nbytes, _ in start.shipment.buffers) + sum(start.shipment.blocks)
         while left > 0:
-            left -= len(connection.recv_bytes())
+            left -= _read_some(connection.fileno(), unwanted[:left])
         return
     for part in cargo.parts:
         offset = 0
         while offset < part.nbytes:
-            data = connection.recv_bytes()
+            offset += _read_some(connection.fileno(), part[offset : offset + CHUNK])
             agent.hear()
-            part[offset : offset + len(data)] = data
-            offset += len(data)
     agent.begin(start, cargo)
+
+
+def _read_some(fd: int, place: memoryview) -> int:
+    """
+    Read into *place*, as much as has come; return the number of bytes.
+    """
+    size = os.readv(fd, [place])
+    if size == 0:
+        raise EOFError
+    return size
+
+
+def _write_all(fd: int, part: memoryview) -> None:
+    offset = 0
+    while offset < part.nbytes:
+        offset += os.write(fd, part[offset : offset + CHUNK])

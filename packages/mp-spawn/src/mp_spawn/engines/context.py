@@ -92,6 +92,7 @@ class EngineContext(ProcessContext):
         self._give_up_at: float | None = None
         self._asked: list[protocol.End | protocol.Signal] = []
         self._signalled: dict[int, float] = {}
+        self._given_up = threading.Event()
         self._done = threading.Event()
         self._agents = plan.engine.place(plan.nprocs)
         try:
@@ -100,13 +101,20 @@ class EngineContext(ProcessContext):
             self._states = [_NodeState(node) for node in self.nodes]
             self._greet()
             sink = sink_for(plan.output, self.nodes)
-            self._agents.start(plan.starts(self.nodes, self._address(), wants_result), plan.parts)
+            starts = plan.starts(self.nodes, self._address(), wants_result)
         except BaseException:
             self._agents.close(1)
             raise
         self._writer = Writer(sink, lambda node, nbytes: self._agents.send(node, protocol.Ack(nbytes)))
         self._thread = threading.Thread(target=self._drive, name="mp-spawn engine", daemon=True)
         self._thread.start()
+        try:
+            # While the thread sends heartbeats: large arrays take their time.
+            self._agents.start(starts, plan.parts)
+        except BaseException:
+            self._given_up.set()
+            self._done.wait()
+            raise
 
     # ---- what the program calls --------------------------------------------------------------------------------------
 
@@ -234,7 +242,7 @@ class EngineContext(ProcessContext):
         Handle messages until each node has said how its ranks ended, or is lost.
         """
         beat_at = before = time.monotonic()
-        while not all(state.ended for state in self._states):
+        while not self._given_up.is_set() and not all(state.ended for state in self._states):
             for index, message in self._agents.receive(BEAT / 5):
                 self._take(index, self._states[index], message)
             now = time.monotonic()

@@ -196,16 +196,14 @@ class _RayAgents:
                 options["runtime_env"] = dict(engine.runtime_env)
             self._actors.append(actor.options(**options).remote(node.address, threads))
         self._polls = {each.poll.remote(): index for index, each in enumerate(self._actors)}
-        # Objects in Ray's store until all agents have copied them.
-        self._parts: list[Any] = []
-        self._copied: list[Any] = []
+        # The parts in Ray's store, and the calls of the agents that copy them; kept until all calls have returned.
+        self._held: tuple[list[Any], list[Any]] = [], []
 
     def start(self, starts: list[Start], parts: list[memoryview]) -> None:
         """Put each part into Ray's store once; the agents fetch them."""
-        self._parts = [self._ray.put(pickle.PickleBuffer(part)) if part.nbytes else None for part in parts]
-        self._copied = [
-            actor.start.remote(start, self._parts) for actor, start in zip(self._actors, starts, strict=True)
-        ]
+        held = [self._ray.put(pickle.PickleBuffer(part)) if part.nbytes else None for part in parts]
+        calls = [actor.start.remote(start, held) for actor, start in zip(self._actors, starts, strict=True)]
+        self._held = held, calls
 
     def send(self, node: int, message: Any) -> None:
         """Call the actor, and wait for nothing."""
@@ -230,8 +228,8 @@ class _RayAgents:
                 continue
             came += [(node, message) for message in messages]
             self._polls[self._actors[node].poll.remote()] = node
-        if self._parts and len(self._ray.wait(self._copied, num_returns=len(self._copied), timeout=0)[1]) == 0:
-            self._parts, self._copied = [], []
+        if (calls := self._held[1]) and not self._ray.wait(calls, num_returns=len(calls), timeout=0)[1]:
+            self._held = [], []
         return came
 
     def drop(self, node: int) -> None:
@@ -253,7 +251,7 @@ class _RayAgents:
                 self._ray.kill(actor)
         with contextlib.suppress(Exception):
             remove_placement_group(self._group)
-        self._polls, self._parts, self._copied = {}, [], []
+        self._polls, self._held = {}, ([], [])
 
 
 def _first_line(error: BaseException) -> str:

@@ -12,6 +12,9 @@ from mp_spawn.engines.protocol import BEAT, Start
 
 __all__ = ["RayAgent"]
 
+# Bytes that are copied at once.
+STEP = 64 << 20
+
 
 class RayAgent:
     """
@@ -44,7 +47,15 @@ class RayAgent:
             cargo = self._agent.prepare(start)
             for place, part in zip(cargo.parts, parts, strict=True):
                 if part is not None:
-                    place[:] = memoryview(ray.get(part)).cast("B")
+                    _copy(memoryview(ray.get(part)).cast("B"), place)
             self._agent.begin(start, cargo)
         except Exception as error:
             self._agent.refuse(error)
+
+
+def _copy(source: memoryview, target: memoryview) -> None:
+    """
+    Copy in steps, between which the thread of the heartbeat gets hold of the interpreter.
+    """
+    for offset in range(0, source.nbytes, STEP):
+        target[offset : offset + STEP] = source[offset : offset + STEP]
