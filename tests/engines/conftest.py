@@ -45,7 +45,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.fixture(autouse=True)
 def leak_check(request: pytest.FixtureRequest, resources_made_once: None) -> Iterator[None]:
     """
-    Check as every test does; with Ray, check for processes that are not Ray's, and for shared memory and its folders.
+    Check as every test does; with Ray, check for processes that are not Ray's, and for sessions of shared memory.
 
     Ray opens descriptors and starts workers at any time.
     """
@@ -57,7 +57,7 @@ def leak_check(request: pytest.FixtureRequest, resources_made_once: None) -> Ite
         assert not remaining, "left behind:\n  " + "\n  ".join(remaining)
         return
     request.getfixturevalue("cluster")
-    processes, names = leaks.processes(), leaks.names()
+    processes = leaks.processes()
     yield
     if request.session.testsfailed > failed:
         return
@@ -65,9 +65,7 @@ def leak_check(request: pytest.FixtureRequest, resources_made_once: None) -> Ite
     def left() -> list[str]:
         new = leaks.processes().keys() - processes.keys()
         found = [f"process {pid} {command}" for pid in new if not is_of_ray(command := command_of(pid))]
-        found += [f"folder {path}" for path in Path("/tmp").glob(f"{os.getpid()}-node-*/mpshm-*/*")]
-        # Names that another run has made are in use.
-        return found + sorted((leaks.names() - names) - leaks.names_in_use())
+        return found + [f"folder {path}" for path in Path("/tmp").glob(f"{os.getpid()}-node-*/mpshm-*/*")]
 
     until(lambda: not left(), leaks.PATIENCE)
     assert not left()
