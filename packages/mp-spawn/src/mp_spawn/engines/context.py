@@ -7,6 +7,7 @@ import logging
 import signal
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -90,7 +91,8 @@ class EngineContext(ProcessContext):
         # When the ranks of all nodes are to be ended, and how; when they must have ended.
         self._end_at: float | None = None
         self._give_up_at: float | None = None
-        self._asked: list[protocol.End | protocol.Signal] = []
+        # Commands of other threads, which only append.
+        self._asked: deque[protocol.End | protocol.Signal] = deque()
         self._signalled: dict[int, float] = {}
         self._given_up = threading.Event()
         self._done = threading.Event()
@@ -267,8 +269,8 @@ class EngineContext(ProcessContext):
         """
         Send what the program has asked for, and the end of the others after a failure.
         """
-        asked, self._asked = self._asked, []
-        for command in asked:
+        while self._asked:
+            command = self._asked.popleft()
             self._send_all(lambda command=command: command)  # type: ignore[misc]
             if isinstance(command, protocol.End):
                 self._end_at, self._give_up_at = float("inf"), now + command.grace_period + TO_END
