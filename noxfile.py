@@ -90,7 +90,7 @@ def tests(session: nox.Session, strategy: str) -> None:
         lanes = [[["--only-strategy-tests", *paths]] for paths in half]
     else:
         # On a stub driver, not a GPU; in a separate process, since the stub becomes the process's CUDA driver.
-        separate = [["tests/packaging", "tests/bench", "tests/pool"], ["tests/spawn"], ["tests/cuda"]]
+        separate = [["tests/packaging", "tests/bench", "tests/pool"], ["tests/spawn", "tests/engines"], ["tests/cuda"]]
         lanes = [[["tests", *(f"--ignore={path}" for paths in (*separate, [PROGRAMS]) for path in paths)]], separate]
     in_lanes(session, lanes, env)
 
@@ -182,6 +182,17 @@ def numpy_lowest(session: nox.Session) -> None:
 def numpy_newest(session: nox.Session) -> None:
     """Test with the newest NumPy, pre-releases included."""
     on_numpy(session, "--pre", "numpy")
+
+
+@nox.session(default=False)
+@nox.parametrize("kind", [nox.param("ray", id="ray", tags=["ci"]), nox.param("mpi", id="mpi")])
+def engines(session: nox.Session, kind: str) -> None:
+    """Test ranks on several nodes: on a Ray cluster of three, or under mpirun, which has to be installed."""
+    install_all(session, "test", *(["ray"] if kind == "ray" else []))
+    if kind == "mpi" and shutil.which("mpirun") is None:
+        session.error("mpirun is missing (on Debian or Ubuntu: apt-get install openmpi-bin)")
+    tests = ["tests/engines"] if kind == "ray" else ["tests/engines/test_command_on_nodes.py"]
+    session.run("pytest", *(session.posargs or tests))
 
 
 @nox.session(default=False)
@@ -394,7 +405,7 @@ def dev(session: nox.Session) -> None:
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
     # These groups are large, and belong to one session each.
-    own_sessions = ("adoption", "containers", "torch", "peers", "wheels", "cross", "docs", "typing", "version")
+    own_sessions = ("adoption", "containers", "torch", "peers", "ray", "wheels", "cross", "docs", "typing", "version")
     groups = [group for name, group in GROUPS.items() if name not in own_sessions]
     tools = sorted({req for group in groups for req in group} | {"nox", "editables"})
     session.run(str(python), "-m", "pip", "install", "-q", *tools, external=True)

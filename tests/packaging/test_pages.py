@@ -18,6 +18,7 @@ PAGES = [
     "shared-allocator",
     "strategies",
     "launcher",
+    "beyond-one-machine",
     "pool",
     "jupyter",
     "finding-leaks",

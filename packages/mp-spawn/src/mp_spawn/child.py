@@ -93,7 +93,8 @@ def call(spec: RankSpec) -> None:
         if spec.wants_result:
             _register_reducers()
             what = f"the result of rank {spec.rank}, {type(result).__name__},"
-            blob = dumps(result, what, same_main=spec.payload.forked)
+            with _by_value(spec.by_value):
+                blob = dumps(result, what, same_main=spec.payload.forked)
         reporter.send(Kind.RETURNED, blob=blob)
 
 
@@ -146,7 +147,9 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
         # The parent gets the same Ctrl-C and reports it; a traceback from each rank would only hide that.
         _die_of(signal.SIGINT)
     except BaseException as error:
-        reporter.send(Kind.RAISED, _text(error), _pickled(error, spec.payload.forked))
+        with _by_value(spec.by_value):
+            blob = _pickled(error, spec.payload.forked)
+        reporter.send(Kind.RAISED, _text(error), blob)
         sys.exit(1)
 
 
@@ -217,6 +220,23 @@ def _register_reducers() -> None:
     # If mp-core is not loaded, the parent has registered none, and importing it would take time.
     if (children := sys.modules.get("mp_core._install")) is not None:
         children.register_loaded()
+
+
+@contextlib.contextmanager
+def _by_value(needed: bool) -> Iterator[None]:
+    """
+    Pickle arrays in the block as NumPy does, if *needed*: another machine has none of this one's shared memory.
+    """
+    if not needed or "mp_core._install" not in sys.modules:
+        yield
+        return
+    from mp_core._native import message_begin_by_value, message_end
+
+    message_begin_by_value()
+    try:
+        yield
+    finally:
+        message_end(False)
 
 
 def _pickled(error: BaseException, same_main: bool) -> bytes:

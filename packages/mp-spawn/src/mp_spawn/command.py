@@ -21,6 +21,7 @@ from mp_spawn.command_options import (
     variables_of,
 )
 from mp_spawn.context import ProcessContext
+from mp_spawn.engines import command as several_nodes
 from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.launch import prepare
 from mp_spawn.rank import stacks_of
@@ -69,6 +70,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add_options(parser)
     parser.add_argument("-m", "--module", action="store_true", help="run a module, as python -m does")
+    several_nodes.add_options(parser)
     parser.add_argument("script", help="the script, or with -m the module")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     return parser
@@ -84,6 +86,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser()
     chosen = options.parse_args(arguments)
     try:
+        if (code := several_nodes.main(chosen)) is not None:
+            return code
         nprocs = count_ranks(chosen.nprocs, chosen.threads_per_rank, chosen.gpus_per_rank)
         world = environment(nprocs) | variables_of(chosen.env)
         if chosen.no_python:

@@ -36,6 +36,10 @@ class Failure:
         How often this rank had been started before.
     stdout, stderr : str
         Its output, under ``output="capture"``.
+    node : str
+        With an engine, the name and address of the node on which the rank ran.
+    lost : bool
+        With an engine, True if the rank was lost with its node, so that its end is not known.
 
     Examples
     --------
@@ -55,10 +59,13 @@ class Failure:
     restarts: int = 0
     stdout: str = ""
     stderr: str = ""
+    node: str = ""
+    lost: bool = False
 
     def describe(self) -> str:
         """Return the failure in one line."""
-        return f"rank {self.rank} (pid {self.pid}): {self.reason}"
+        place = f", node {self.node}" if self.node else ""
+        return f"rank {self.rank} (pid {self.pid}{place}): {self.reason}"
 
     def for_file(self) -> str:
         """Return the failure as text for a file: the traceback or stack, if known, and one line."""
@@ -193,9 +200,9 @@ def exception_of(failures: list[Failure], past: list[Failure]) -> ProcessExcepti
         error.__cause__ = first.exception
     else:
         how = "signal " + first.signal_name if first.signal_name else f"exit code {first.exit_code}"
-        text = f"process {first.rank} terminated with {how}"
+        text = f"process {first.rank} {first.reason}" if first.lost else f"process {first.rank} terminated with {how}"
         error = ProcessExitedException(text, first.rank, first.pid, first.exit_code or 0, first.signal_name)
-        if first.reason != how:
+        if first.reason != how or first.node:
             error.add_note(first.describe())
         if first.stack:
             error.add_note(first.stack.rstrip())

@@ -7,7 +7,7 @@ import itertools
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from multiprocessing import current_process, get_all_start_methods
+from multiprocessing import current_process, get_all_start_methods, spawn
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ from mp_spawn.death_pipe import DeathPipe
 from mp_spawn.diagnostics import Stacks, oom_kills
 from mp_spawn.output import Inherit, Output
 from mp_spawn.payload import ForkedPayload, InheritedFd, Payload
+from mp_spawn.pickling import main_can_be_imported
 from mp_spawn.process_handle import PidFd
 from mp_spawn.rank import Rank
 from mp_spawn.rank_spec import RankSpec
@@ -109,6 +110,15 @@ class Job:
                 ranks.items(), started, inboxes, stacks, strict=True
             )
         ]
+
+    def preparation(self) -> dict[str, Any]:
+        """
+        Return multiprocessing's preparation data for a rank: the main module, sys.path, the authkey, ….
+        """
+        data = spawn.get_preparation_data("rank")
+        if self.needs_main and main_can_be_imported():
+            return data
+        return {key: value for key, value in data.items() if not key.startswith("init_main")}
 
     def _payloads(self, count: int) -> list[Payload]:
         if self.launcher.start_method == "fork":

@@ -6,15 +6,16 @@ import os
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from multiprocessing import get_context, get_start_method
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import Any, Literal, Unpack, overload
 
 from mp_spawn.context import ProcessContext
 from mp_spawn.context_launcher import ContextLauncher
 from mp_spawn.job import Env, Job, Launcher, check_call, check_options, check_start_method, cpus_for
+from mp_spawn.options import Args, Cpus, Fn, Options
 from mp_spawn.output import output_for
 from mp_spawn.process_handle import has_pidfds
 from mp_spawn.rank import stacks_of
@@ -26,22 +27,6 @@ __all__ = ["ENV_VAR_PARALLEL_START", "SpawnContext", "run", "spawn", "start_proc
 #: torch starts ranks in parallel, under forkserver, if its variable of this kind is "1". Here they always start in
 #: parallel, so that the variable changes nothing.
 ENV_VAR_PARALLEL_START = "MP_SPAWN_PARALLEL_START"
-
-Cpus = Literal["spread"] | Sequence[int | Iterable[int]] | None
-Fn = Callable[..., Any]
-Args = tuple[Any, ...]
-
-
-class Options(TypedDict, total=False):
-    """The parameters of `start_processes` that torch's has not, for type checkers."""
-
-    context: BaseContext | None
-    env: Env
-    threads_per_rank: int | None
-    cpu_affinity: Cpus
-    output: str | os.PathLike[str]
-    max_restarts: int
-    faulthandler: bool
 
 
 def launcher_for(start_method: str, context: BaseContext | None) -> Launcher:
@@ -146,6 +131,7 @@ def start_processes(
     output: str | os.PathLike[str] = "inherit",
     max_restarts: int = 0,
     faulthandler: bool = True,
+    engine: Any = None,
 ) -> ProcessContext | None:
     """
     Call ``fn(rank, *args)`` in *nprocs* processes, all started before any of them is waited for.
@@ -184,6 +170,9 @@ def start_processes(
     faulthandler : bool
         Record the Python stacks of a rank that ends by SIGSEGV and the like, in ``Failure.stack``, and of one that is
         too slow. A program that has enabled ``faulthandler`` itself keeps its own.
+    engine : {"ray", "local"} or engine
+        Run the ranks on other machines: an object like `mp_spawn.engines.Ray`, or its name. Arrays are then shared
+        within a machine, and writes do not reach other machines.
 
     Returns
     -------
@@ -205,20 +194,20 @@ def start_processes(
     --------
     >>> mp.start_processes(print, args=("says hello",), nprocs=2, output="capture")
     """
-    job = prepare(
-        fn,
-        args,
-        nprocs,
-        daemon=daemon,
-        start_method=start_method,
-        context=context,
-        env=env,
-        threads_per_rank=threads_per_rank,
-        cpu_affinity=cpu_affinity,
-        output=output,
-        max_restarts=max_restarts,
-        faulthandler=faulthandler,
-    )
+    options: dict[str, Any] = {
+        "daemon": daemon,
+        "start_method": start_method,
+        "context": context,
+        "env": env,
+        "threads_per_rank": threads_per_rank,
+        "cpu_affinity": cpu_affinity,
+        "output": output,
+        "max_restarts": max_restarts,
+        "faulthandler": faulthandler,
+    }
+    if engine is not None:
+        return _engines().start(engine, fn, args, nprocs, join, **options)  # type: ignore[no-any-return]
+    job = prepare(fn, args, nprocs, **options)
     if not join:
         return ProcessContext._of(job)
     ProcessContext._run(job)
@@ -300,6 +289,7 @@ def run(
     output: str | os.PathLike[str] = "inherit",
     max_restarts: int = 0,
     faulthandler: bool = True,
+    engine: Any = None,
 ) -> list[Any]:
     """
     Call ``fn(rank, *args)`` in *nprocs* processes and return the results.
@@ -314,7 +304,7 @@ def run(
         Time limit for the ranks in seconds; no limit if None.
     grace_period : float
         Seconds for the other ranks after the first failure; see `ProcessContext.join`.
-    daemon, context, env, threads_per_rank, cpu_affinity, output, max_restarts, faulthandler
+    daemon, context, env, threads_per_rank, cpu_affinity, output, max_restarts, faulthandler, engine
         As for `start_processes`.
 
     Returns
@@ -336,21 +326,21 @@ def run(
     >>> mp.run(divmod, args=(2,), nprocs=4)
     [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
-    job = prepare(
-        fn,
-        args,
-        nprocs,
-        daemon=daemon,
-        start_method=start_method,
-        context=context,
-        env=env,
-        threads_per_rank=threads_per_rank,
-        cpu_affinity=cpu_affinity,
-        output=output,
-        max_restarts=max_restarts,
-        faulthandler=faulthandler,
-        wants_result=True,
-    )
+    options: dict[str, Any] = {
+        "daemon": daemon,
+        "start_method": start_method,
+        "context": context,
+        "env": env,
+        "threads_per_rank": threads_per_rank,
+        "cpu_affinity": cpu_affinity,
+        "output": output,
+        "max_restarts": max_restarts,
+        "faulthandler": faulthandler,
+    }
+    if engine is not None:
+        blobs = _engines().run(engine, fn, args, nprocs, timeout, grace_period, **options)
+        return [_result(rank, blob) for rank, blob in enumerate(blobs)]
+    job = prepare(fn, args, nprocs, **options, wants_result=True)
     started, ended = ProcessContext._run(job, timeout, grace_period)
     if not ended:
         slow = len(started.sentinels)
@@ -362,6 +352,15 @@ def run(
             job.output.add(rank, f"too slow: {stack}\n")
         raise error
     return [_result(rank, blob) for rank, blob in enumerate(started._reports())]
+
+
+def _engines() -> Any:
+    """
+    Import the engines, which few programs need.
+    """
+    from mp_spawn.engines import launch
+
+    return launch
 
 
 def _result(rank: int, blob: bytes) -> Any:

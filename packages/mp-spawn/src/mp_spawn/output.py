@@ -249,11 +249,14 @@ class Prefix(_Piped):
         if rest:
             self._write(rank, stream, [rest])
 
+    def _prefix(self, rank: int) -> str:
+        return f"[rank {rank}] "
+
     def _write(self, rank: int, stream: str, lines: list[str]) -> None:
         # Looked up each time: a test runner or a notebook may have replaced it.
         target: TextIO = getattr(sys, stream)
-        prefix = f"[rank {rank}] "
-        if target.isatty() and not os.environ.get("NO_COLOR"):
+        prefix = self._prefix(rank)
+        if prefix and target.isatty() and not os.environ.get("NO_COLOR"):
             prefix = f"\x1b[{COLOURS[rank % len(COLOURS)]}m{prefix}\x1b[0m"
         try:
             # In one call, so that the output of another thread's print is before or after it.

@@ -201,6 +201,14 @@ class Buffers:
         if end:
             self._file = InheritedFd(memory_file(*parts))
 
+    @classmethod
+    def over(cls, fd: int, spans: list[tuple[int, int, bool]]) -> Buffers:
+        """Return the buffers that the memory file *fd* holds at *spans*; it owns the descriptor, if that is not -1."""
+        self = cls([])
+        self._spans = spans
+        self._file = InheritedFd(fd) if fd >= 0 else None
+        return self
+
     @property
     def fds(self) -> list[InheritedFd]:
         """The memory file, if there is one."""

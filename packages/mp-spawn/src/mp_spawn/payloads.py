@@ -40,7 +40,7 @@ def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_me
             for _ in range(count if found.for_all else 1):
                 if not made or found.per_rank:
                     with collected_fds() as fds:
-                        own = PickleFile(dumps_plainly((_Inheritance(inherited()), found.per_rank)), fds)
+                        own = PickleFile(dumps_plainly((Inheritance(inherited()), found.per_rank)), fds)
                     on_failure.callback(own.close)
                 made.append(PickledPayload(call, own, buffers))
         on_failure.pop_all()
@@ -82,7 +82,7 @@ class _OutOfBand:
         return NotImplemented
 
 
-class _Inheritance:
+class Inheritance:
     """The first object that a rank unpickles: it puts the rank into the session of its parent."""
 
     def __init__(self, inherited: Any) -> None:

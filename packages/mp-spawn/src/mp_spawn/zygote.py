@@ -38,7 +38,7 @@ from typing import Any
 from mp_spawn.child import call
 from mp_spawn.job import Job, Started
 from mp_spawn.payload import InheritedFd, memory_file, spawning
-from mp_spawn.pickling import dumps_plainly, main_can_be_imported
+from mp_spawn.pickling import dumps_plainly
 from mp_spawn.process_handle import PidFd
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.signals import blocked
@@ -195,10 +195,8 @@ def _execute(job: Job, specs: list[RankSpec], to_launcher: int) -> tuple[subproc
     """
     Start the zygote; return its process, and the process objects of the ranks that it is going to start.
     """
-    preparation = spawn.get_preparation_data("rank")
+    preparation = job.preparation()
     sys_path = preparation.pop("sys_path")
-    if not (job.needs_main and main_can_be_imported()):
-        preparation = {key: value for key, value in preparation.items() if not key.startswith("init_main")}
     tracker = resource_tracker.getfd() or 0
     flags: list[str] = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
     python = [os.fsdecode(spawn.get_executable()), *flags]

@@ -1,0 +1,186 @@
+"""The agent: one on each node, which runs the node's ranks and tells the driver how they end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections import deque
+from typing import Any
+
+from mp_spawn.engines.node_context import Commands, NodeContext, NodeJob, Relay
+from mp_spawn.engines.protocol import (
+    BEAT,
+    LOST_AFTER,
+    Ack,
+    Beat,
+    End,
+    Hello,
+    Leave,
+    Lost,
+    Ping,
+    Pong,
+    Refused,
+    Signal,
+    Start,
+    Started,
+    versions,
+)
+from mp_spawn.engines.shipment import Cargo
+from mp_spawn.zygote import ZygoteLauncher
+
+__all__ = ["Agent", "Outbox"]
+
+
+class Outbox:
+    """The messages that wait for the engine to carry them to the driver."""
+
+    def __init__(self) -> None:
+        self._messages: deque[Any] = deque()
+        self._changed = threading.Condition()
+        self.closed = False
+
+    def put(self, message: Any) -> None:
+        """Add a message; without effect after `close`."""
+        with self._changed:
+            if not self.closed:
+                self._messages.append(message)
+                self._changed.notify_all()
+
+    def take(self, timeout: float) -> list[Any]:
+        """Return the messages, after waiting up to *timeout* seconds for the first one."""
+        with self._changed:
+            if not self._messages and not self.closed:
+                self._changed.wait(timeout)
+            taken = list(self._messages)
+            self._messages.clear()
+            return taken
+
+    def close(self) -> None:
+        """Take no more messages. Idempotent."""
+        with self._changed:
+            self.closed = True
+            self._changed.notify_all()
+
+
+class Agent:
+    """
+    Handles the messages of a driver. The engine calls `receive`, and carries what is in `outbox`.
+
+    Its heartbeat thread ends the ranks when the driver is lost, see Note [Heartbeat].
+    """
+
+    def __init__(self, address: str = "", guardian: str = "") -> None:
+        # The process that started this one, if this one is not to outlive it: its name, for the driver.
+        self._guardian = guardian
+        self._parent = os.getppid()
+        # The driver is told, and logs for all nodes.
+        logging.getLogger("mp_spawn").disabled = True
+        self.outbox = Outbox()
+        self.code: int | None = None
+        self._heard = time.monotonic()
+        # Whether the thread that listens to the driver is reserving memory, which can take seconds.
+        self._busy = False
+        self._commands = Commands()
+        self._job: NodeJob | None = None
+        self._relay: Relay | None = None
+        self._abandoned = threading.Event()
+        self.outbox.put(Hello(socket.gethostname(), address, _free_port(), versions()))
+        threading.Thread(target=self._beat, name="mp-spawn heartbeat", daemon=True).start()
+
+    def hear(self) -> None:
+        """Note a sign of life of the driver."""
+        self._heard = time.monotonic()
+
+    def receive(self, message: Any) -> None:
+        """Handle a message."""
+        self.hear()
+        match message:
+            case Ping(at):
+                self.outbox.put(Pong(at, time.monotonic()))
+            case Signal() | End():
+                self._commands.push(message)
+            case Ack(nbytes) if self._relay is not None:
+                self._relay.acknowledge(nbytes)
+            case Leave(code):
+                self.code = code
+                self.abandon()
+
+    def prepare(self, start: Start) -> Cargo:
+        """Make the memory for the bytes that follow *start*."""
+        self._busy = True
+        try:
+            return Cargo(start.shipment)
+        finally:
+            self.hear()
+            self._busy = False
+
+    def begin(self, start: Start, cargo: Cargo) -> None:
+        """Start the ranks, once the bytes are in place; returns at once."""
+        self.hear()
+        threading.Thread(target=self._run, args=(start, cargo), name="mp-spawn ranks", daemon=True).start()
+
+    def refuse(self, error: BaseException) -> None:
+        """Tell the driver that the ranks cannot be started."""
+        self.outbox.put(Refused(f"{type(error).__name__}: {error}"))
+
+    def abandon(self) -> None:
+        """Kill the ranks at once; idempotent, and safe from any thread."""
+        self._abandoned.set()
+        self.outbox.close()
+        if self._relay is not None:
+            self._relay.acknowledge(1 << 62)
+        self._commands.push(End(-1.0, False))
+        if self._job is not None:
+            self._job.death_pipe.close()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the agent has been abandoned or told to leave."""
+        return self._abandoned.wait(timeout)
+
+    def _run(self, start: Start, cargo: Cargo) -> None:
+        try:
+            self._relay = Relay(self.outbox.put, start.node.ranks.start)
+            self._job = NodeJob.of(start, cargo, ZygoteLauncher(), self._relay)
+            if self._abandoned.is_set():
+                return
+            context = NodeContext.begin(self._job, self._commands, self.outbox.put)
+            self.outbox.put(Started(context.pids()))
+            if self._abandoned.is_set():
+                self._job.death_pipe.close()  # it came while the ranks were being started
+            self.outbox.put(context.watch())
+        except Exception as error:
+            self.refuse(error)
+        finally:
+            cargo.close()
+            self._commands.close()
+
+    def _beat(self) -> None:
+        before = time.monotonic()
+        while not self._abandoned.wait(BEAT):
+            now = time.monotonic()
+            if self._busy:
+                self.hear()
+            elif now - before > 2 * BEAT:
+                self._heard = max(self._heard, now - LOST_AFTER / 2)  # this process was stopped itself
+            elif now - self._heard > LOST_AFTER:
+                self.abandon()
+                return
+            elif self._guardian and os.getppid() != self._parent:
+                self.outbox.put(Lost(f"{self._guardian} has died"))
+                self.abandon()
+                return
+            before = now
+            self.outbox.put(Beat())
+
+
+def _free_port() -> int:
+    """
+    Return a TCP port that no process of this machine uses.
+    """
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port: int = free.getsockname()[1]
+        return port

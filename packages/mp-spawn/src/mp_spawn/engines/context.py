@@ -1,0 +1,365 @@
+"""`EngineContext`: the ranks of one job on the nodes of an engine, from their start to the exception for their end."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from mp_spawn.context import AFTER_A_SIGNAL, GRACE, INTERRUPTED, KILL_TO_DEAD, TERM_TO_KILL, ProcessContext
+from mp_spawn.engines import protocol
+from mp_spawn.engines.plan import Plan
+from mp_spawn.engines.protocol import BEAT, LOST_AFTER, EngineError, Node
+from mp_spawn.engines.sink import Writer, sink_for
+from mp_spawn.errors import Failure, ProcessException, exception_of
+from mp_spawn.output import Captured
+from mp_spawn.rank import _unpickled
+from mp_spawn.signals import ENDING
+
+__all__ = ["EngineContext"]
+
+# Seconds for agents that have been placed to say hello; for one that was told to end its ranks to say how they ended.
+TO_GREET = 60.0
+TO_END = TERM_TO_KILL + KILL_TO_DEAD + LOST_AFTER
+# A scheduler that signals each node does so within as many seconds: it is one signal.
+TO_ALL_NODES = 2.0
+# The exit code of a rank whose real one nobody can know, as multiprocessing has it.
+UNKNOWN = 255
+
+logger = logging.getLogger("mp_spawn")
+
+
+class _NodeState:
+    """The driver's knowledge about a node."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.pids = [0] * len(node.ranks)
+        self.heard = time.monotonic()
+        self.ended = False
+        self.hello: protocol.Hello | None = None
+        # The agent's clock less ours, and the round trip with which that was measured.
+        self.clock = 0.0
+        self._round_trip = float("inf")
+
+    def measure(self, pong: protocol.Pong, now: float) -> None:
+        """Compare the clocks; see Note [Clocks]."""
+        if now - pong.sent < self._round_trip:
+            self._round_trip = now - pong.sent
+            self.clock = pong.at - (pong.sent + now) / 2
+
+
+class EngineContext(ProcessContext):
+    """
+    The ranks of a job on an engine, as `start_processes` returns them with ``join=False`` and ``engine=``.
+
+    It has the methods of `ProcessContext`. The processes are not this program's children, so `processes` and
+    `sentinels` are empty. After the first failure the other ranks are ended, whether or not `join` is being called.
+
+    Attributes
+    ----------
+    nodes : list of Node
+        The name, address and ranks of each node.
+    rows : list
+        How each rank has ended, once all have.
+
+    Examples
+    --------
+    >>> two = mp.engines.Local(nodes=2)
+    >>> with mp.start_processes(print, nprocs=4, join=False, output="capture", engine=two) as context:
+    ...     [node.ranks for node in context.nodes]
+    [range(0, 2), range(2, 4)]
+    """
+
+    def __init__(self, plan: Plan, wants_result: bool = False, grace_period: float | None = None) -> None:
+        self.processes = []
+        self.sentinels = {}
+        self._plan = plan
+        self._wants_result = wants_result
+        self._grace_period = GRACE if grace_period is None else grace_period
+        self._failures: list[Failure] = []
+        self._past: list[Failure] = []
+        self._results: dict[int, bytes] = {}
+        self.rows: list[protocol.Row] = []
+        self._refusal: BaseException | None = None
+        self._error: ProcessException | None = None
+        # When the ranks of all nodes are to be ended, and how; when they must have ended.
+        self._end_at: float | None = None
+        self._give_up_at: float | None = None
+        # Commands of other threads, which only append.
+        self._asked: deque[protocol.End | protocol.Signal] = deque()
+        self._signalled: dict[int, float] = {}
+        self._given_up = threading.Event()
+        self._done = threading.Event()
+        self._agents = plan.engine.place(plan.nprocs)
+        try:
+            self.nodes = self._agents.nodes
+            self.error_files = [""] * plan.nprocs
+            self._states = [_NodeState(node) for node in self.nodes]
+            self._greet()
+            sink = sink_for(plan.output, self.nodes)
+            starts = plan.starts(self.nodes, self._address(), wants_result)
+        except BaseException:
+            self._agents.close(1)
+            raise
+        self._writer = Writer(sink, lambda node, nbytes: self._agents.send(node, protocol.Ack(nbytes)))
+        self._thread = threading.Thread(target=self._drive, name="mp-spawn engine", daemon=True)
+        self._thread.start()
+        try:
+            # While the thread sends heartbeats: large arrays take their time.
+            self._agents.start(starts, plan.parts)
+        except BaseException:
+            self._given_up.set()
+            self._done.wait()
+            raise
+
+    # ---- what the program calls --------------------------------------------------------------------------------------
+
+    def pids(self) -> list[int]:
+        """
+        Return the pids, by rank, each on its own node; 0 for a rank that has not started yet.
+        """
+        return [pid for state in self._states for pid in state.pids]
+
+    @property
+    def captured(self) -> list[Captured]:
+        """
+        The output of each rank so far, under ``output="capture"``.
+        """
+        sink = self._writer.sink
+        ranks = range(self._plan.nprocs)
+        return [Captured(sink.text(rank, "stdout"), sink.text(rank, "stderr")) for rank in ranks]
+
+    def join(self, timeout: float | None = None, grace_period: float | None = None) -> bool:
+        """
+        Wait for the ranks, as `ProcessContext.join` does.
+        """
+        if grace_period is not None:
+            self._grace_period = grace_period
+        try:
+            if not self._done.wait(timeout):
+                return False
+        except BaseException:
+            # Ctrl-C. No terminal sends it to other machines.
+            self._interrupt()
+            raise
+        if self._refusal is not None:
+            raise self._refusal
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def terminate(self, grace_period: float = 0.0) -> None:
+        """
+        End the ranks of all nodes, as `ProcessContext.terminate` does.
+        """
+        self._ask(protocol.End(grace_period, False))
+        self._done.wait(grace_period + TO_END + LOST_AFTER)
+
+    def _interrupt(self) -> None:
+        self._ask(protocol.Signal(signal.SIGINT))
+        self.terminate(INTERRUPTED)
+
+    def _forward(self, signum: int) -> None:
+        """
+        Send a signal on to all ranks, which have some time after one that ends them.
+        """
+        now = time.monotonic()
+        last, self._signalled[signum] = self._signalled.get(signum), now
+        if signal.Signals(signum).name not in ENDING:
+            self._ask(protocol.Signal(signum))
+        elif last is None or now - last > TO_ALL_NODES:
+            self._ask(protocol.Signal(signum))
+            self._ask(protocol.End(AFTER_A_SIGNAL, False))
+
+    def _ask(self, command: protocol.End | protocol.Signal) -> None:
+        self._asked.append(command)
+
+    def _count_ended(self) -> int:
+        return sum(len(state.node.ranks) for state in self._states if state.ended)
+
+    def _reports(self) -> list[bytes]:
+        return [self._results[rank] for rank in range(self._plan.nprocs)]
+
+    # ---- the start ---------------------------------------------------------------------------------------------------
+
+    def _greet(self) -> None:
+        """
+        Wait until every agent has said hello, and compare versions.
+        """
+        deadline = time.monotonic() + TO_GREET
+        while missing := [state for state in self._states if state.hello is None]:
+            if time.monotonic() > deadline:
+                names = ", ".join(str(state.node) for state in missing)
+                raise EngineError(f"no agent has answered from {names} in {TO_GREET:.0f} s")
+            for index, message in self._agents.receive(0.5):
+                state = self._states[index]
+                if isinstance(message, protocol.Lost):
+                    raise EngineError(f"the agent on node {state.node} has ended: {message.reason}")
+                if isinstance(message, protocol.Hello):
+                    state.hello = message
+                    state.heard = time.monotonic()
+                    self._agents.send(index, protocol.Ping(time.monotonic()))
+        ours = protocol.versions()
+        for state in self._states:
+            assert state.hello is not None
+            theirs = state.hello.versions
+            other = [
+                f"{name} {theirs.get(name)} and not {ours[name]}" for name in ours if theirs.get(name) != ours[name]
+            ]
+            if other:
+                raise EngineError(f"node {state.node} has {', '.join(other)}; install the same versions on all nodes")
+
+    def _address(self) -> tuple[str, int]:
+        """
+        Return the address of the first node for MASTER_ADDR, and a port that is free there.
+        """
+        hello = self._states[0].hello
+        assert hello is not None
+        return hello.address or self.nodes[0].address or "127.0.0.1", hello.port
+
+    # ---- the driver's thread -----------------------------------------------------------------------------------------
+
+    def _drive(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            self._refusal = error
+        finally:
+            try:
+                self._agents.close(self._code())
+                self._writer.finish()
+                self._conclude()
+            except BaseException as error:
+                self._refusal = self._refusal or error
+            self._done.set()
+
+    def _serve(self) -> None:
+        """
+        Handle messages until each node has said how its ranks ended, or is lost.
+        """
+        beat_at = before = time.monotonic()
+        while not self._given_up.is_set() and not all(state.ended for state in self._states):
+            for index, message in self._agents.receive(BEAT / 5):
+                self._take(index, self._states[index], message)
+            now = time.monotonic()
+            if now - before > 2 * BEAT:
+                for state in self._states:  # this process was stopped itself
+                    state.heard = max(state.heard, now - LOST_AFTER / 2)
+            before = now
+            for state in self._states:
+                if not state.ended and now - state.heard > LOST_AFTER:
+                    self._lose(state, f"no sign of life for {LOST_AFTER:.0f} s")
+            if now >= beat_at:
+                beat_at = now + BEAT
+                self._send_all(lambda: protocol.Ping(time.monotonic()))
+            self._command(now)
+
+    def _send_all(self, message: Callable[[], Any]) -> None:
+        for index, state in enumerate(self._states):
+            if not state.ended:
+                self._agents.send(index, message())
+
+    def _command(self, now: float) -> None:
+        """
+        Send what the program has asked for, and the end of the others after a failure.
+        """
+        while self._asked:
+            command = self._asked.popleft()
+            self._send_all(lambda command=command: command)  # type: ignore[misc]
+            if isinstance(command, protocol.End):
+                self._end_at, self._give_up_at = float("inf"), now + command.grace_period + TO_END
+        if self._end_at is not None and now >= self._end_at:
+            self._end_at, self._give_up_at = float("inf"), now + TO_END
+            self._send_all(lambda: protocol.End(0.0, True))
+        if self._give_up_at is not None and now >= self._give_up_at:
+            for state in self._states:
+                if not state.ended:
+                    self._lose(state, f"its agent has not ended the ranks in {TO_END:.0f} s")
+
+    def _failed(self) -> None:
+        if self._end_at is None:
+            self._end_at = time.monotonic() + self._grace_period
+
+    def _take(self, index: int, state: _NodeState, message: Any) -> None:
+        if state.ended:
+            return
+        now = state.heard = time.monotonic()
+        match message:
+            case protocol.Pong():
+                state.measure(message, now)
+            case protocol.Started(pids):
+                state.pids = pids
+            case protocol.Printed():
+                self._writer.put(index, message)
+            case protocol.Failing():
+                self._failed()
+            case protocol.Restarted(failure, limit, pid):
+                logger.warning("%s; it is started again (%d of %d)", failure.describe(), failure.restarts + 1, limit)
+                state.pids[failure.rank - state.node.ranks.start] = pid
+                self._writer.sink.add(failure.rank, failure.for_file())
+            case protocol.Signalled(signum):
+                self._forward(signum)
+            case protocol.Ended():
+                self._judge(state, message)
+            case protocol.Refused(reason):
+                state.ended = True
+                self._refusal = self._refusal or EngineError(f"node {state.node} cannot start its ranks: {reason}")
+                self._failed()
+            case protocol.Lost(reason):
+                self._lose(state, reason)
+
+    def _judge(self, state: _NodeState, ended: protocol.Ended) -> None:
+        state.ended = True
+        self._results.update(ended.results)
+        self.rows += ended.rows
+        for failure, blob in ended.failures:
+            self._failures.append(dataclasses.replace(failure, exception=_unpickled(blob), at=failure.at - state.clock))
+        self._past += [dataclasses.replace(failure, at=failure.at - state.clock) for failure in ended.past]
+        if ended.failures:
+            self._failed()
+
+    def _lose(self, state: _NodeState, reason: str) -> None:
+        """
+        Report the ranks of a node as lost. They count from its last sign of life: others fail because of them.
+        """
+        state.ended = True
+        self._agents.drop(self._states.index(state))
+        for rank, pid in zip(state.node.ranks, state.pids, strict=True):
+            text = f"was lost with its node {state.node}: {reason}"
+            lost = Failure(rank, pid, text, exit_code=UNKNOWN, at=state.heard, node=str(state.node), lost=True)
+            self._failures.append(lost)
+            self.rows.append(protocol.Row(rank, pid, None, 0.0))
+        self._failed()
+
+    def _code(self) -> int:
+        """
+        Return the exit code of the job.
+        """
+        if self._refusal is not None:
+            return 1
+        if not self._failures:
+            return 0
+        first = min(self._failures, key=lambda failure: failure.at)
+        if first.traceback or not first.exit_code:
+            return 1
+        return first.exit_code if first.exit_code > 0 else 128 - first.exit_code
+
+    def _conclude(self) -> None:
+        """
+        Make the exception, once all output has been written.
+        """
+        sink = self._writer.sink
+        if self._failures:
+            failures = []
+            for failure in self._failures:
+                sink.add(failure.rank, failure.for_file())
+                out, err = sink.text(failure.rank, "stdout"), sink.text(failure.rank, "stderr")
+                failures.append(dataclasses.replace(failure, stdout=out, stderr=err))
+            self._error = exception_of(failures, self._past)
+        self.rows.sort()

@@ -1,0 +1,114 @@
+"""The engine `Local`: agents in processes of this machine. It shows a program on several nodes without having them."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mp_spawn.engines.connection import ConnectedAgents, serve
+from mp_spawn.engines.protocol import Agents, Node, spread
+from mp_spawn.job import _at_least
+
+__all__ = ["Local"]
+
+TO_END = 5.0
+PROGRAM = "import sys; sys.path[:] = {path!r}; from mp_spawn.engines import local; local.main({fd})"
+
+
+class Local:
+    """
+    Nodes that are processes of this machine, to try a program for several nodes on one.
+
+    Each node has its own session of shared memory, as on machines of their own.
+
+    Parameters
+    ----------
+    nodes : int
+        The number of nodes.
+
+    Examples
+    --------
+    >>> mp.run(divmod, args=(2,), nprocs=4, engine=mp.engines.Local(nodes=2))
+    [(0, 0), (0, 1), (1, 0), (1, 1)]
+    """
+
+    def __init__(self, nodes: int = 1) -> None:
+        _at_least("nodes", nodes, 1, "the number of nodes")
+        self.nodes = nodes
+
+    def place(self, nprocs: int) -> Agents:
+        """Start an agent for each node."""
+        names = [f"local-{index}" for index in range(min(self.nodes, nprocs))]
+        places = zip(names, spread(nprocs, len(names)), strict=True)
+        return start_agents([Node(name, "", ranks) for name, ranks in places])
+
+
+class _LocalAgents(ConnectedAgents):
+    """Agents that are children of this process."""
+
+    def __init__(self, connections: list[Any], nodes: list[Node], processes: list[subprocess.Popen[bytes]]) -> None:
+        super().__init__(connections, nodes)
+        self.processes = processes
+
+    def drop(self, node: int) -> None:
+        """Kill the agent."""
+        super().drop(node)
+        self.processes[node].kill()
+
+    def close(self, code: int) -> None:
+        """Close the connections and reap the agents."""
+        super().close(code)
+        reap(self.processes)
+
+
+def start_agents(nodes: list[Node]) -> Agents:
+    """
+    Start an agent process for each of *nodes*.
+    """
+    connections: list[Any] = []
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in nodes:
+            connection, process = start_agent()
+            connections.append(connection)
+            processes.append(process)
+    except BaseException:
+        for connection in connections:
+            connection.close()
+        reap(processes)
+        raise
+    return _LocalAgents(connections, nodes, processes)
+
+
+def start_agent() -> tuple[Any, subprocess.Popen[bytes]]:
+    """
+    Start an agent in a child; return the connection to it and its process.
+    """
+    ours, theirs = socket.socketpair()
+    with theirs:
+        program = PROGRAM.format(path=sys.path, fd=theirs.fileno())
+        process = subprocess.Popen([sys.executable, "-c", program], pass_fds=[theirs.fileno()], start_new_session=True)
+    return Connection(ours.detach()), process
+
+
+def reap(processes: list[subprocess.Popen[bytes]]) -> None:
+    """
+    Wait for the agents, and kill those that do not end.
+    """
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(TO_END)
+        process.kill()
+        process.wait()
+
+
+def main(fd: int) -> None:
+    """
+    Run an agent: the program of the child.
+    """
+    code = serve(Connection(fd))
+    sys.exit(code)

@@ -1,0 +1,129 @@
+"""The plan of a job on an engine: the checked options of one call, and from them the start of each node."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from multiprocessing import spawn
+from typing import Any
+
+from mp_spawn.engines.job_environment import INSIDE
+from mp_spawn.engines.protocol import Engine, Node, Start
+from mp_spawn.engines.shipment import Shipment, pack
+from mp_spawn.job import Env, check_call, check_options
+from mp_spawn.pickling import main_can_be_imported
+
+__all__ = ["Plan"]
+
+
+@dataclasses.dataclass
+class Plan:
+    """One call of the launcher with an engine."""
+
+    engine: Engine
+    nprocs: int
+    shipment: Shipment
+    parts: list[memoryview]
+    env: Env
+    threads_per_rank: int | None
+    spread: bool
+    output: str | os.PathLike[str]
+    max_restarts: int
+    faulthandler: bool
+    daemon: bool
+    own_group: bool
+    needs_main: bool
+
+    @classmethod
+    def of(
+        cls,
+        engine: Engine,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        nprocs: int,
+        *,
+        start_method: str | None = "spawn",
+        context: Any = None,
+        env: Env = None,
+        threads_per_rank: int | None = None,
+        cpu_affinity: Any = None,
+        output: str | os.PathLike[str] = "inherit",
+        max_restarts: int = 0,
+        faulthandler: bool = True,
+        daemon: bool = False,
+        own_group: bool = False,
+        needs_main: bool = True,
+    ) -> Plan:
+        """Check the options and pickle the call, or raise an error that names the wrong option in one line."""
+        check_call(fn, args, nprocs)
+        check_options(threads_per_rank, max_restarts, output)
+        if start_method not in ("spawn", None) or context is not None:
+            given = f"context={context!r}" if context is not None else f"start_method={start_method!r}"
+            raise ValueError(f"{given} cannot be had with an engine, whose ranks are started by spawn; leave it out")
+        if cpu_affinity not in (None, "spread"):
+            raise ValueError(
+                f"cpu_affinity={cpu_affinity!r} cannot be had with an engine, whose nodes have processors of their "
+                "own; give 'spread' or None"
+            )
+        shipment, parts = pack(fn, args)
+        return cls(
+            engine,
+            nprocs,
+            shipment,
+            parts,
+            env,
+            threads_per_rank,
+            cpu_affinity == "spread",
+            output,
+            max_restarts,
+            faulthandler,
+            daemon,
+            own_group,
+            needs_main,
+        )
+
+    def starts(self, nodes: list[Node], master: tuple[str, int], wants_result: bool) -> list[Start]:
+        """Return the message that starts the ranks of each node."""
+        main = spawn.get_preparation_data("rank")
+        if not (self.needs_main and main_can_be_imported()):
+            main = {key: value for key, value in main.items() if not key.startswith("init_main")}
+        main = {
+            "dir": os.getcwd(),
+            **{
+                key: main[key]
+                for key in ("sys_path", "sys_argv", "init_main_from_name", "init_main_from_path")
+                if key in main
+            },
+        }
+        return [
+            Start(
+                node,
+                self.shipment,
+                [self._env(rank, index, node, master) for rank in node.ranks],
+                main,
+                wants_result,
+                self.daemon,
+                self.threads_per_rank,
+                self.spread,
+                self.max_restarts,
+                self.faulthandler,
+                self.own_group,
+                getattr(self.engine, "gpus_per_rank", 0.0),
+            )
+            for index, node in enumerate(nodes)
+        ]
+
+    def _env(self, rank: int, group: int, node: Node, master: tuple[str, int]) -> Mapping[str, str]:
+        world = {
+            "RANK": rank,
+            "LOCAL_RANK": rank - node.ranks.start,
+            "WORLD_SIZE": self.nprocs,
+            "LOCAL_WORLD_SIZE": len(node.ranks),
+            "GROUP_RANK": group,
+            INSIDE: 1,
+            "MASTER_ADDR": master[0],
+            "MASTER_PORT": master[1],
+        }
+        own = self.env(rank) if callable(self.env) else self.env or {}
+        return {**{name: str(value) for name, value in world.items()}, **own}

@@ -1,0 +1,61 @@
+"""The agent as an actor of Ray. Only this module imports ray at its top; the workers of a Ray cluster import it."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import ray
+
+from mp_spawn.engines.agent import Agent
+from mp_spawn.engines.protocol import BEAT, Start
+
+__all__ = ["RayAgent"]
+
+# Bytes that are copied at once.
+STEP = 64 << 20
+
+
+class RayAgent:
+    """
+    Hands the messages of the driver to an agent, and those of the agent to the driver, which asks for them.
+
+    Each way has a thread of its own (a concurrency group), in which Ray keeps the order of the calls.
+    """
+
+    def __init__(self, address: str, threads: int) -> None:
+        # Ray sets it to the processors of the actor, which are those of all its ranks.
+        os.environ["OMP_NUM_THREADS"] = str(threads)
+        # Ray takes many seconds to end the workers of a raylet that was killed.
+        self._agent = Agent(address, guardian="its raylet")
+
+    @ray.method(concurrency_group="poll")  # type: ignore[untyped-decorator, unused-ignore]
+    def poll(self) -> list[Any]:
+        """Return the messages for the driver; wait for the first one."""
+        self._agent.hear()
+        return self._agent.outbox.take(BEAT)
+
+    @ray.method(concurrency_group="send")  # type: ignore[untyped-decorator, unused-ignore]
+    def send(self, message: Any) -> None:
+        """Take a message of the driver."""
+        self._agent.receive(message)
+
+    @ray.method(concurrency_group="start")  # type: ignore[untyped-decorator, unused-ignore]
+    def start(self, start: Start, parts: list[Any]) -> None:
+        """Fetch the parts, which Ray moves to this node once, copy each into its place, and start the ranks."""
+        try:
+            cargo = self._agent.prepare(start)
+            for place, part in zip(cargo.parts, parts, strict=True):
+                if part is not None:
+                    _copy(memoryview(ray.get(part)).cast("B"), place)
+            self._agent.begin(start, cargo)
+        except Exception as error:
+            self._agent.refuse(error)
+
+
+def _copy(source: memoryview, target: memoryview) -> None:
+    """
+    Copy in steps, between which the thread of the heartbeat gets hold of the interpreter.
+    """
+    for offset in range(0, source.nbytes, STEP):
+        target[offset : offset + STEP] = source[offset : offset + STEP]

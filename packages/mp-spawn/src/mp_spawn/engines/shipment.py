@@ -1,0 +1,164 @@
+"""The shipment: `fn` and its arguments on their way to other machines.
+
+Note [One transfer, one copy a node]
+------------------------------------
+    driver:  fn, args --pickle--> call        large private arrays --> buffers     shared memory --> blocks
+                                   |                    |                               |
+    network, once for each node    v                    v                               v
+                                   |                    |                               |
+    agent:                      memfd  <-- and -->   memfd                        new Blocks of the node
+                                   |                    |                               |
+    rank:                       unpickles       maps it copy-on-write              attaches to it
+
+The agent unpickles nothing of this, and needs none of the program's modules. It builds the payload of a local rank
+(payload.py) around the bytes. A private array is each rank's own, and a shared array is shared among the ranks of one
+node. Writes do not cross to other nodes.
+
+Everything else with a reducer of its own that shares something with a process of this machine goes by value, as plain
+pickle makes it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+from typing import Any, NamedTuple
+
+from mp_core import _install
+from mp_core._native import discard, message_begin, message_end, share
+from mp_core._several_receivers import fan_out_mode
+from mp_core.block import Block, allocate
+from mp_core.lease import Lease, LeaseReference
+from mp_core.strategy import get_sharing_strategy
+from mp_spawn.payload import ALIGNMENT, Buffers, Payload, PickledPayload, PickleFile, collected_fds, per_rank_object
+from mp_spawn.payloads import Inheritance
+from mp_spawn.pickling import dumps_plainly, dumps_with, foreign_reducer
+
+__all__ = ["Cargo", "Shipment", "pack"]
+
+LOCAL_ONLY = (Connection, socket.socket, Lease, LeaseReference)
+
+
+class Shipment(NamedTuple):
+    """The call, and the sizes of the parts that follow it."""
+
+    call: bytes
+    #: The size of each private buffer in bytes, and whether it is read-only.
+    buffers: list[tuple[int, bool]]
+    #: The size of each block.
+    blocks: list[int]
+    #: The driver's packages, sharing strategy, and whether it shares; None if it has not installed mp-core.
+    inherited: tuple[Mapping[str, str], str, bool] | None
+
+
+def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[memoryview]]:
+    """
+    Pickle `fn` and *args* for other machines; return that and the bytes that travel beside it.
+    """
+    kinds = ", ".join(type(arg).__name__ for arg in args)
+    what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
+    message_begin(False)
+    try:
+        call, found = dumps_with(_ForNodes, (fn, args), what, "spawn")
+    finally:
+        # No reference may be in flight: there is no receiver on this machine.
+        for handle in message_end(False) or ():
+            discard(handle)
+    views = [buffer.raw() for buffer in found.buffers]
+    blocks = [memoryview(block).cast("B") for block in found.blocks]
+    # Not inherited(), which would attach this process to a session that no rank enters.
+    state = dict(_install._packages), get_sharing_strategy(), bool(share(None))
+    inherited = state if _install._installed else None
+    sizes = [(view.nbytes, view.readonly) for view in views]
+    return Shipment(call, sizes, [view.nbytes for view in blocks], inherited), [*views, *blocks]
+
+
+class _ForNodes:
+    """Decides what travels beside a pickle that is made for other machines."""
+
+    def __init__(self) -> None:
+        self.buffers: list[pickle.PickleBuffer] = []
+        self.blocks: list[Block] = []
+
+    def reduce(self, thing: Any) -> Any:
+        """
+        Return the reduction of *thing*, or NotImplemented for the usual one.
+        """
+        if isinstance(thing, Block):
+            self.blocks.append(thing)
+            return per_rank_object, (len(self.blocks) - 1,)
+        if isinstance(thing, LOCAL_ONLY):
+            raise TypeError(f"a {type(thing).__name__} among the arguments cannot reach another machine; leave it out")
+        reducer = foreign_reducer(type(thing))
+        if reducer is None:
+            return NotImplemented
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(thing, numpy.memmap):
+            # Its reducer sends the path, at which another machine may have another file.
+            thing = numpy.asarray(thing)
+        elif fan_out_mode(reducer, thing) == "by reference":
+            reduced = reducer(thing)
+            if any(isinstance(part, Block) for part in reduced[1]):
+                return reduced
+        return thing.__reduce_ex__(5)
+
+
+class Cargo:
+    """A shipment on its node: the memory for its parts, and the payloads of the ranks."""
+
+    def __init__(self, shipment: Shipment) -> None:
+        self._shipment = shipment
+        self._spans: list[tuple[int, int, bool]] = []
+        self._fd = -1
+        end = 0
+        for nbytes, readonly in shipment.buffers:
+            self._spans.append((end, nbytes, readonly))
+            end += nbytes + -nbytes % ALIGNMENT
+        if shipment.inherited is not None:
+            packages, strategy, sharing = shipment.inherited
+            _install.install()
+            own = _install.inherited()
+            assert own is not None
+            self._inherited: _install.Inherited | None = own._replace(
+                packages=dict(packages), strategy=strategy, sharing=sharing
+            )
+            # The first block starts the session's manager, which removes the session's folder if this agent is killed.
+            self._first_block = allocate(1, zeroed=False)
+        else:
+            self._inherited = None
+        self._blocks = [allocate(nbytes, zeroed=False) for nbytes in shipment.blocks]
+        #: Where the bytes of each part are to be written.
+        self.parts: list[memoryview] = []
+        if end:
+            self._fd = os.memfd_create("mp-spawn")
+            os.posix_fallocate(self._fd, 0, end)  # now an error, later a SIGBUS
+            memory = memoryview(mmap.mmap(self._fd, end))
+            self.parts += [memory[start : start + nbytes] for start, nbytes, _ in self._spans]
+        else:
+            self.parts += [memoryview(bytearray()) for _ in self._spans]
+        self.parts += [memoryview(block).cast("B") for block in self._blocks]
+
+    def payloads(self, count: int) -> list[Payload]:
+        """Return payloads for *count* ranks, all of the same bytes."""
+        self.parts.clear()  # filled by now
+        call = PickleFile(self._shipment.call, [])
+        made: list[Payload] = []
+        for _ in range(count):
+            with collected_fds() as fds:
+                own = PickleFile(dumps_plainly((Inheritance(self._inherited), self._blocks)), fds)
+            fd = os.dup(self._fd) if self._fd >= 0 else -1
+            made.append(PickledPayload(call, own, Buffers.over(fd, list(self._spans))))
+        return made
+
+    def close(self) -> None:
+        """Free the memory, as far as no rank uses it. Idempotent."""
+        fd, self._fd = self._fd, -1
+        self.parts.clear()
+        self._blocks.clear()
+        if fd >= 0:
+            os.close(fd)

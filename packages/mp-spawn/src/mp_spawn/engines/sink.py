@@ -1,0 +1,119 @@
+"""The output of ranks of other machines, at the driver: written with `[node:rank]` in front, captured, or in files."""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from mp_spawn.engines.protocol import Node, Printed
+from mp_spawn.output import STREAMS, Capture, Prefix
+
+__all__ = ["Sink", "Writer"]
+
+
+class Sink(Protocol):
+    """Takes the output of the ranks."""
+
+    def _take(self, rank: int, stream: str, data: bytes) -> None: ...
+    def _closed(self, rank: int, stream: str) -> None: ...
+    def text(self, rank: int, stream: str) -> str: ...
+    def add(self, rank: int, text: str) -> None: ...
+
+
+class _Labelled(Prefix):
+    """Each line with its node and rank in front."""
+
+    def __init__(self, labels: dict[int, str]) -> None:
+        super().__init__()
+        self._labels = labels
+
+    def _prefix(self, rank: int) -> str:
+        return f"[{self._labels[rank]}] "
+
+
+class _Plain(Prefix):
+    """Each line as it is."""
+
+    def _prefix(self, rank: int) -> str:
+        return ""
+
+
+class _Folder(Capture):
+    """A folder with ``rank-0.out``, ``rank-0.err``, …, on the machine of the driver."""
+
+    def __init__(self, folder: str | os.PathLike[str], ranks: range) -> None:
+        super().__init__()
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for rank in ranks:
+            for stream in STREAMS:
+                self._path(rank, stream).write_bytes(b"")
+
+    def _path(self, rank: int, stream: str) -> Path:
+        return self._folder / f"rank-{rank}.{stream[3:]}"
+
+    def _take(self, rank: int, stream: str, data: bytes) -> None:
+        with self._path(rank, stream).open("ab") as file:
+            file.write(data)
+
+    def add(self, rank: int, text: str) -> None:
+        self._take(rank, "stderr", text.encode(errors="backslashreplace"))
+
+
+def sink_for(kind: str | os.PathLike[str], nodes: list[Node]) -> Any:
+    """
+    Return the sink for that value of ``output=``.
+    """
+    labels = {rank: f"{node.name}:{rank}" for node in nodes for rank in node.ranks}
+    if kind == "prefix":
+        return _Labelled(labels)
+    if kind == "inherit":
+        return _Plain()
+    if kind == "capture":
+        return Capture()
+    return _Folder(kind, range(len(labels)))
+
+
+class Writer:
+    """
+    The thread that writes to a sink, so that a reader of our output who pauses does not stop the heartbeat.
+
+    A node may have a limited number of bytes on the way; *acknowledge* lets it send more.
+    """
+
+    def __init__(self, sink: Sink, acknowledge: Callable[[int, int], None]) -> None:
+        self.sink = sink
+        self._acknowledge = acknowledge
+        self._queue: queue.SimpleQueue[tuple[int, Printed] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="mp-spawn output", daemon=True)
+        self._thread.start()
+
+    def put(self, node: int, printed: Printed) -> None:
+        """Queue a piece of output from a node."""
+        self._queue.put((node, printed))
+
+    def finish(self) -> None:
+        """Write the rest and stop."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        open_ends = set()
+        while (item := self._queue.get()) is not None:
+            node, (rank, stream, data) = item
+            try:
+                if data:
+                    open_ends.add((rank, stream))
+                    self.sink._take(rank, stream, data)
+                elif (rank, stream) in open_ends:
+                    open_ends.discard((rank, stream))
+                    self.sink._closed(rank, stream)
+            except OSError:
+                pass  # a full disk must not stop the ranks
+            self._acknowledge(node, len(data))
+        for rank, stream in open_ends:  # of a node that was lost: its last line may have no end
+            self.sink._closed(rank, stream)

@@ -1,0 +1,106 @@
+"""Fixtures of the engines' tests: three nodes of agents on this machine, or a Ray cluster of three nodes."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import leaks
+from support.waiting import until
+
+from mp_spawn import engines
+
+HAS_RAY = importlib.util.find_spec("ray") is not None
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """
+    A Ray cluster of three nodes with 4 CPUs each, and a runtime folder each for shared memory.
+    """
+    if not HAS_RAY:
+        pytest.skip("ray is not installed")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster()
+    try:
+        for index in range(3):
+            add_node(cluster, tmp_path_factory.mktemp(f"node-{index}"))
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+        engines.Ray().place(3).close(0)  # starts the threads and connections that ray makes once
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+        for folder in Path("/tmp").glob(f"{os.getpid()}-node-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def leak_check(request: pytest.FixtureRequest, resources_made_once: None) -> Iterator[None]:
+    """
+    Check as every test does; with Ray, check for processes that are not Ray's, and for sessions of shared memory.
+
+    Ray opens descriptors and starts workers at any time.
+    """
+    failed = request.session.testsfailed
+    if "cluster" not in request.fixturenames and "[ray" not in request.node.name:
+        before = leaks.snapshot()
+        yield
+        remaining = leaks.leaks_since(before) if request.session.testsfailed == failed else []
+        assert not remaining, "left behind:\n  " + "\n  ".join(remaining)
+        return
+    request.getfixturevalue("cluster")
+    processes = leaks.processes()
+    yield
+    if request.session.testsfailed > failed:
+        return
+
+    def left() -> list[str]:
+        new = leaks.processes().keys() - processes.keys()
+        found = [f"process {pid} {command}" for pid in new if not is_of_ray(command := command_of(pid))]
+        return found + [f"folder {path}" for path in Path("/tmp").glob(f"{os.getpid()}-node-*/mpshm-*/*")]
+
+    until(lambda: not left(), leaks.PATIENCE)
+    assert not left()
+
+
+def command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def is_of_ray(command: str) -> bool:
+    return not command or command.startswith("ray::IDLE") or ("/ray/" in command and "RayAgent" not in command)
+
+
+def add_node(cluster: Any, folder: Path, **options: Any) -> Any:
+    """
+    Add a node whose processes have *folder* as their runtime folder.
+    """
+    # The path of a socket has a limit of about 100 characters.
+    short = Path(f"/tmp/{os.getpid()}-{folder.name}")
+    short.mkdir(exist_ok=True)
+    variables = {"MPSHM_RUNTIME_DIR": str(short)}
+    more = {"include_dashboard": False} if cluster.head_node is None else {}
+    size = 200 << 20
+    return cluster.add_node(num_cpus=4, object_store_memory=size, env_vars=variables, **more, **options)
+
+
+@pytest.fixture(params=["local", pytest.param("ray", marks=pytest.mark.skipif(not HAS_RAY, reason="no ray"))])
+def engine(request: pytest.FixtureRequest) -> Any:
+    """
+    Three nodes under each engine in turn.
+    """
+    if request.param == "local":
+        return engines.Local(nodes=3)
+    request.getfixturevalue("cluster")
+    return engines.Ray(nodes=3)

@@ -1,0 +1,89 @@
+"""A node that is lost, a driver that is killed: all ends within seconds, and the error names the node."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from node_functions import wait_for_ever
+from support.processes import ended
+from support.waiting import until
+
+import mp_all as mp
+from mp_spawn import engines
+
+# The promise: everything has ended and has been reported after so many seconds. A loaded machine adds some.
+PROMISED = 5.0 + 3.0
+
+
+def pids_in(folder: Path, count: int) -> dict[int, int]:
+    """
+    Wait for the pids that the ranks of `wait_for_ever` write.
+    """
+    assert until(lambda: len(list(folder.glob("[0-9]"))) == count, 60)
+    return {int(path.name): int(path.read_text()) for path in folder.glob("[0-9]")}
+
+
+def agents_of(context: Any) -> list[int]:
+    return [process.pid for process in context._agents.processes]
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_node_that_dies_or_is_silent_is_named_with_its_ranks(tmp_path: Path, signum: int) -> None:
+    context = mp.start_processes(wait_for_ever, (str(tmp_path),), nprocs=6, join=False, engine=engines.Local(nodes=3))
+    pids = pids_in(tmp_path, 6)
+    started = time.monotonic()
+    victim = agents_of(context)[1]
+    os.kill(victim, signum)
+    with pytest.raises(mp.ProcessExitedException, match="process 2 was lost with its node local-1") as caught:
+        context.join()
+    assert time.monotonic() - started < PROMISED
+    assert [failure.rank for failure in caught.value.failures] == [2, 3]
+    assert all(failure.lost and failure.node == "local-1" for failure in caught.value.failures)
+    assert caught.value.exit_code != 0
+    assert until(lambda: all(map(ended, pids.values())), PROMISED)
+
+
+def test_a_node_whose_driver_is_silent_ends_its_ranks(tmp_path: Path) -> None:
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    driver = start_driver(tmp_path, folder)
+    pids = pids_in(folder, 4)
+    os.kill(driver.pid, signal.SIGSTOP)
+    try:
+        assert until(lambda: all(map(ended, pids.values())), PROMISED)
+    finally:
+        driver.kill()
+        driver.wait()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_no_rank_outlives_its_driver(tmp_path: Path, signum: int) -> None:
+    folder = tmp_path / "pids"
+    folder.mkdir()
+    driver = start_driver(tmp_path, folder)
+    pids = pids_in(folder, 4)
+    driver.send_signal(signum)
+    assert until(lambda: all(map(ended, pids.values())), PROMISED)
+    driver.wait(30)
+
+
+def start_driver(tmp_path: Path, folder: Path) -> subprocess.Popen[bytes]:
+    program = tmp_path / "driver.py"
+    program.write_text(
+        "import sys\n"
+        "import mp_all as mp\n"
+        "from mp_spawn import engines\n"
+        "sys.path.insert(0, sys.argv[2])\n"
+        "from node_functions import wait_for_ever\n"
+        "if __name__ == '__main__':\n"
+        "    mp.run(wait_for_ever, (sys.argv[1],), nprocs=4, engine=engines.Local(nodes=2))\n"
+    )
+    command = [sys.executable, str(program), str(folder), str(Path(__file__).parent)]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
