@@ -180,10 +180,10 @@ void mpshm_empty_cache(void);
  * of a message, a reader that is killed takes no more than one. */
 typedef struct mpshm_channel mpshm_channel;
 
-/* What a call needs of its binding. `allocate` returns memory for a message of that size, or NULL
- * to leave the message in the ring (-ENOMEM); it is called again if the message's writer died.
- * `begin_wait` and `end_wait` surround each wait, so that a binding can let other threads run;
- * end_wait returns 0, or a negative number that the call gives up with. */
+/* The functions that a call needs of its binding. `allocate` returns memory for a message of that
+ * size, or NULL to leave the message in the ring (-ENOMEM); it is called again if the message's
+ * writer died. `begin_wait` and `end_wait` surround each wait, so that a binding can let other
+ * threads run; end_wait returns 0, or a negative number that the call gives up with. */
 typedef struct {
     void *self;
     void *(*allocate)(void *self, uint64_t nbytes);
@@ -199,7 +199,8 @@ int mpshm_channel_create(int duplex, mpshm_channel **ends);
  * which is taken over on success. -EPROTO when another version of libshm made it. */
 int mpshm_channel_open(int object, int side, mpshm_channel **out);
 
-/* Close an end. The descriptor of the pipe is the caller's. */
+/* Close an end. The caller closes its descriptor of the pipe first, so that a writer that hears of
+ * it here finds the pipe broken. */
 void mpshm_channel_close(mpshm_channel *end);
 
 /* The descriptor of the channel's memory, to be passed to another process; -EBADF when the program

@@ -15,7 +15,7 @@ struct line {
     int to, from; /* descriptors of the pipe */
 };
 
-/* What a receive has allocated. */
+/* The memory that a receive has allocated. */
 struct received {
     char *data;
     uint64_t nbytes;
@@ -62,15 +62,15 @@ __attribute__((unused)) static struct line line_open(int duplex)
 
 __attribute__((unused)) static void line_close_writer(struct line *line)
 {
-    mpshm_channel_close(line->writer);
     close(line->to);
+    mpshm_channel_close(line->writer);
     line->writer = NULL;
 }
 
 __attribute__((unused)) static void line_close_reader(struct line *line)
 {
-    mpshm_channel_close(line->reader);
     close(line->from);
+    mpshm_channel_close(line->reader);
     line->reader = NULL;
 }
 

@@ -3,7 +3,7 @@
  *      writer                          memory, mapped by both                     reader
  *   mpshm_channel_send --> write_lock --> | ring of records | --> read_lock -->
  * mpshm_channel_receive |                                                                       ^
- *            +--------- pipe or socketpair: the bell, and the hang-up ---------------+
+ *            +--------- pipe or socketpair: wake-up byte, and hang-up --------------+
  *
  * The descriptors of the pipe belong to the caller, and each call names the one of its end. The
  * memory is a memfd of its own and no block of a segment: it needs no session, no slot and no
@@ -43,6 +43,7 @@ static mpshm_channel *new_end(struct mpshm__channel_mapping *mapping, int side)
     if (end == NULL)
         return NULL;
     end->mapping = mapping;
+    end->duplicate = MPSHM__NO_FD;
     char *data = (char *)header + MPSHM__CHANNEL_HEADER;
     struct mpshm__view views[2] = {{&header->ring[0], data},
                                    {&header->ring[1], data + MPSHM__RING_BYTES}};
@@ -112,6 +113,7 @@ int mpshm_channel_create(int duplex, mpshm_channel **ends)
             drop_mapping(mapping);
         return rc < 0 ? rc : -ENOMEM;
     }
+    second->duplicates = 1;
     ends[0] = first;
     ends[1] = second;
     return 0;
@@ -152,6 +154,7 @@ void mpshm_channel_close(mpshm_channel *end)
 {
     struct mpshm__channel_mapping *mapping = end->mapping;
 
+    mpshm__fd_close(&end->duplicate);
     atomic_fetch_add(&mapping->header->closes, 1);
     if (atomic_fetch_sub(&mapping->ends, 1) == 1)
         drop_mapping(mapping);
@@ -161,9 +164,18 @@ void mpshm_channel_close(mpshm_channel *end)
 
 int mpshm_channel_object(mpshm_channel *end)
 {
-    int fd = mpshm__fd_get(&end->mapping->object);
+    int fd = end->duplicates ? mpshm__fd_get(&end->duplicate) : -1;
 
-    return fd < 0 ? -EBADF : fd;
+    if (fd >= 0)
+        return fd;
+    fd = mpshm__fd_get(&end->mapping->object);
+    if (fd < 0 || !end->duplicates)
+        return fd < 0 ? -EBADF : fd;
+    fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0)
+        return -errno;
+    mpshm__fd_set(&end->duplicate, fd);
+    return fd;
 }
 
 uint64_t mpshm_channel_count(void)
@@ -197,13 +209,13 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
     int64_t need = (int64_t)mpshm__record_size(nbytes);
 
     for (;;) {
-        int rc = mpshm__lock(end, MPSHM__TO_WRITE, fd, deadline, waiter);
+        int rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, deadline, waiter);
         if (rc < 0)
             return rc;
         int has_room = mpshm__ring_room(end->out.ring) >= need;
-        if (has_room && (rc = mpshm__bell_ring(end, fd)) == 0)
+        if (has_room && (rc = mpshm__wakeup_write(end, fd)) == 0)
             mpshm__ring_put(&end->out, MPSHM__WHOLE, data, (uint32_t)nbytes);
-        mpshm__unlock(end, MPSHM__TO_WRITE);
+        mpshm__channel_unlock(end, MPSHM__TO_WRITE);
         if (has_room)
             return rc;
         rc = mpshm__wait_for_room(end, fd, (uint64_t)need, deadline, waiter);
@@ -220,7 +232,7 @@ static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nby
         mpshm__wait_for_room(end, fd, mpshm__record_size(sizeof(nbytes)), MPSHM__FOREVER, waiter);
 
     if (rc == 0)
-        rc = mpshm__bell_ring(end, fd);
+        rc = mpshm__wakeup_write(end, fd);
     if (rc < 0)
         return rc;
     end->out.ring->large = 1;
@@ -229,7 +241,7 @@ static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nby
         uint32_t part = nbytes - done < MPSHM__LARGE ? (uint32_t)(nbytes - done) : MPSHM__LARGE;
         rc = mpshm__wait_for_room(end, fd, mpshm__record_size(part), MPSHM__FOREVER, waiter);
         if (rc == 0)
-            rc = mpshm__bell_ring(end, fd);
+            rc = mpshm__wakeup_write(end, fd);
         if (rc == 0) {
             mpshm__ring_put(&end->out, MPSHM__MORE, data + done, part);
             done += part;
@@ -254,10 +266,10 @@ int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nb
         return send_small(end, fd, data, nbytes, mpshm__deadline(timeout_ns), waiter);
     if (timeout_ns >= 0)
         return -EAGAIN;
-    rc = mpshm__lock(end, MPSHM__TO_WRITE, fd, MPSHM__FOREVER, waiter);
+    rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, MPSHM__FOREVER, waiter);
     if (rc == 0) {
         rc = send_parts(end, fd, data, nbytes, waiter);
-        mpshm__unlock(end, MPSHM__TO_WRITE);
+        mpshm__channel_unlock(end, MPSHM__TO_WRITE);
     }
     return rc;
 }
@@ -327,13 +339,13 @@ int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
         int rc = mpshm__wait_for_record(end, fd, deadline, waiter);
         if (rc <= 0)
             return rc;
-        rc = mpshm__lock(end, MPSHM__TO_READ, fd, deadline, waiter);
+        rc = mpshm__channel_lock(end, MPSHM__TO_READ, fd, deadline, waiter);
         if (rc < 0)
             return rc;
         rc = take(end, fd, waiter);
-        mpshm__unlock(end, MPSHM__TO_READ);
+        mpshm__channel_unlock(end, MPSHM__TO_READ);
         if (rc == 1 && atomic_load_explicit(&end->in.ring->selectable, memory_order_relaxed))
-            mpshm__bell_settle(end, fd, waiter);
+            mpshm__wakeup_settle(end, fd, waiter);
         if (rc != 0)
             return rc;
     }
@@ -347,11 +359,11 @@ static int has_message(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
     if (mpshm__ring_is_empty(end->in.ring))
         return 0;
     /* A reader that keeps the lock for a millisecond is taking a large message. */
-    int rc = mpshm__lock(end, MPSHM__TO_READ, fd, mpshm__deadline(1000000), waiter);
+    int rc = mpshm__channel_lock(end, MPSHM__TO_READ, fd, mpshm__deadline(1000000), waiter);
     if (rc < 0)
         return rc == -EAGAIN ? 0 : rc;
     rc = mpshm__ring_skip_rest(&end->in, &record);
-    mpshm__unlock(end, MPSHM__TO_READ);
+    mpshm__channel_unlock(end, MPSHM__TO_READ);
     return rc;
 }
 
@@ -366,7 +378,7 @@ int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mps
         if (rc != 0)
             return rc;
         if (atomic_load(&end->in.ring->selectable))
-            mpshm__bell_settle(end, fd, waiter);
+            mpshm__wakeup_settle(end, fd, waiter);
         rc = mpshm__wait_for_record(end, fd, deadline, waiter);
         if (rc == 0)
             return 1; /* the end of the file can be read */
@@ -381,6 +393,6 @@ int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *wai
 {
     if (end->in.ring == NULL || atomic_exchange(&end->in.ring->selectable, 1))
         return 0;
-    mpshm__bell_settle(end, fd, waiter);
+    mpshm__wakeup_settle(end, fd, waiter);
     return 0;
 }

@@ -16,6 +16,10 @@ struct mpshm__channel_mapping {
 
 struct mpshm_channel {
     struct mpshm__channel_mapping *mapping;
+    /* Its own duplicate of the object's descriptor, made when it is passed on: the starter of a
+     * process refuses one number twice. Only the second end of a new channel needs it. */
+    struct mpshm__fd duplicate;
+    int duplicates;
     struct mpshm__view in, out; /* ring is NULL where there is none */
     /* Several threads may use one end. */
     _Atomic uint32_t closes;  /* as counted when the kernel was last asked for readers, */
@@ -26,27 +30,27 @@ struct mpshm_channel {
 
 /* ---- lock.c ---- */
 
-/* Take write_lock as the writer, write_lock as the reader who arms the bell, or read_lock; repair
- * first if its last holder died. `fd` is the end's descriptor. 0, -EAGAIN at the deadline, -EDEADLK
- * when this thread has it, or what end_wait returned. */
-enum mpshm__lock { MPSHM__TO_WRITE, MPSHM__TO_ARM, MPSHM__TO_READ };
-int mpshm__lock(mpshm_channel *end, enum mpshm__lock purpose, int fd, uint64_t deadline,
-                const mpshm_waiter *waiter);
-void mpshm__unlock(mpshm_channel *end, enum mpshm__lock purpose);
+/* Take write_lock as the writer, write_lock as the reader who arms the wake-up, or read_lock;
+ * repair first if its last holder died. `fd` is the end's descriptor. 0, -EAGAIN at the deadline,
+ * -EDEADLK when this thread has it, or what end_wait returned. */
+enum mpshm__purpose { MPSHM__TO_WRITE, MPSHM__TO_ARM, MPSHM__TO_READ };
+int mpshm__channel_lock(mpshm_channel *end, enum mpshm__purpose purpose, int fd, uint64_t deadline,
+                        const mpshm_waiter *waiter);
+void mpshm__channel_unlock(mpshm_channel *end, enum mpshm__purpose purpose);
 /* Reader: 1 when a writer is at work; otherwise 0, after the repair if it died. */
 int mpshm__writer_is_at_work(mpshm_channel *end, int fd);
 
-/* ---- bell.c ---- */
+/* ---- wakeup.c ---- */
 
-/* Writer, under write_lock, before it publishes: write the byte if the bell is armed. 0 or -EPIPE.
+/* Writer, under write_lock, before it publishes: write the byte if it is armed. 0 or -EPIPE.
  */
-int mpshm__bell_ring(mpshm_channel *end, int fd);
-/* Reader, under write_lock, with an empty ring: take the byte back and arm the bell. */
-void mpshm__bell_arm(mpshm_channel *end, int fd);
-/* Under write_lock after its holder died: compare the bell with the byte. */
-void mpshm__bell_repair(mpshm_channel *end, int fd, int is_reader);
-/* Reader: arm the bell if the ring is empty, as a program that selects needs it. */
-void mpshm__bell_settle(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+int mpshm__wakeup_write(mpshm_channel *end, int fd);
+/* Reader, under write_lock, with an empty ring: take the byte back and arm the wake-up. */
+void mpshm__wakeup_arm(mpshm_channel *end, int fd);
+/* Under write_lock after its holder died: compare the state with the byte. */
+void mpshm__wakeup_repair(mpshm_channel *end, int fd, int is_reader);
+/* Reader: arm the wake-up if the ring is empty, as a program that selects needs it. */
+void mpshm__wakeup_settle(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
 
 /* ---- waiting.c ---- */
 

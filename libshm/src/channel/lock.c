@@ -8,7 +8,7 @@
 /* How long one attempt waits before the binding may look for signals. */
 enum { ATTEMPT_NS = 20 * 1000000, SECOND_NS = 1000000000 };
 
-static pthread_mutex_t *mutex_of(mpshm_channel *end, enum mpshm__lock purpose)
+static pthread_mutex_t *mutex_of(mpshm_channel *end, enum mpshm__purpose purpose)
 {
     switch (purpose) {
     case MPSHM__TO_WRITE:
@@ -20,17 +20,17 @@ static pthread_mutex_t *mutex_of(mpshm_channel *end, enum mpshm__lock purpose)
     }
 }
 
-static void repair(mpshm_channel *end, enum mpshm__lock purpose, int fd)
+static void repair(mpshm_channel *end, enum mpshm__purpose purpose, int fd)
 {
     pthread_mutex_consistent(mutex_of(end, purpose));
     if (purpose == MPSHM__TO_READ)
         return; /* skip_rest() removes what the dead reader has left */
-    mpshm__bell_repair(end, fd, purpose == MPSHM__TO_ARM);
+    mpshm__wakeup_repair(end, fd, purpose == MPSHM__TO_ARM);
     mpshm__ring_repair(purpose == MPSHM__TO_ARM ? &end->in : &end->out);
 }
 
-int mpshm__lock(mpshm_channel *end, enum mpshm__lock purpose, int fd, uint64_t deadline,
-                const mpshm_waiter *waiter)
+int mpshm__channel_lock(mpshm_channel *end, enum mpshm__purpose purpose, int fd, uint64_t deadline,
+                        const mpshm_waiter *waiter)
 {
     pthread_mutex_t *mutex = mutex_of(end, purpose);
     int err = pthread_mutex_trylock(mutex), rc = 0;
@@ -66,7 +66,7 @@ int mpshm__lock(mpshm_channel *end, enum mpshm__lock purpose, int fd, uint64_t d
     return rc < 0 ? rc : 0;
 }
 
-void mpshm__unlock(mpshm_channel *end, enum mpshm__lock purpose)
+void mpshm__channel_unlock(mpshm_channel *end, enum mpshm__purpose purpose)
 {
     pthread_mutex_unlock(mutex_of(end, purpose));
 }
@@ -78,6 +78,6 @@ int mpshm__writer_is_at_work(mpshm_channel *end, int fd)
     if (err == EOWNERDEAD)
         repair(end, MPSHM__TO_ARM, fd);
     if (err == 0 || err == EOWNERDEAD)
-        mpshm__unlock(end, MPSHM__TO_ARM);
+        mpshm__channel_unlock(end, MPSHM__TO_ARM);
     return err == EBUSY;
 }

@@ -26,7 +26,7 @@
  *   dead process and step                       left behind      repair
  *   writer, before it moved tail                nothing          none
  *   writer, between the records of one message  a part           `large` is set: an ABORTED record
- *   writer, bell is RUNG, byte not yet written  a silent bell    the byte is looked for: bell.c
+ *   writer, WRITTEN is set, the byte is not      no wake-up       the byte is looked for: wakeup.c
  *   reader, before it moved head                the message      the next reader takes it
  *   reader, between the records of one message  MORE records     the next reader skips them
  *
@@ -47,7 +47,7 @@ enum {
 };
 
 enum { MPSHM__WHOLE = 1, MPSHM__FIRST, MPSHM__MORE, MPSHM__ABORTED };
-enum { MPSHM__ARMED = 0, MPSHM__RUNG = 1 };
+enum { MPSHM__ARMED = 0, MPSHM__WRITTEN = 1 };
 
 struct mpshm__record {
     uint32_t nbytes, kind;
@@ -57,7 +57,7 @@ struct mpshm__ring {
     /* Moved under write_lock. */
     _Alignas(64) _Atomic uint64_t tail;
     uint32_t large;               /* 1 between the records of one message; under write_lock */
-    _Atomic uint32_t bell;        /* see bell.h; changed under write_lock */
+    _Atomic uint32_t wakeup;      /* see wakeup.c; changed under write_lock */
     _Atomic uint32_t part_wanted; /* 1: a reader sleeps on tail */
     /* Moved under read_lock. */
     _Alignas(64) _Atomic uint64_t head;

@@ -8,9 +8,9 @@
  * spins.
  *
  * Note [Who tells a sleeper]
- *   A reader sleeps in poll() on the pipe: the bell or the hang-up wakes it. A writer without room
- *   and a reader between the records of a large message sleep on a futex, which a death does not
- *   wake; so they look for it, the writer four times a second. */
+ *   A reader sleeps in poll() on the pipe: the wake-up byte or the hang-up wakes it. A writer
+ * without room and a reader between the records of a large message sleep on a futex, which a death
+ * does not wake; so they look for it, the writer four times a second. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <poll.h>
@@ -157,11 +157,11 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
     for (int idle = 0;; idle++) {
         /* A writer keeps the lock while the parts of a large message pass: look in between. */
         uint64_t until = mpshm__now_ns() + mpshm__remaining(deadline, patience);
-        rc = mpshm__lock(end, MPSHM__TO_ARM, fd, until, waiter);
+        rc = mpshm__channel_lock(end, MPSHM__TO_ARM, fd, until, waiter);
         if (rc == 0) {
             if (mpshm__ring_is_empty(ring))
-                mpshm__bell_arm(end, fd);
-            mpshm__unlock(end, MPSHM__TO_ARM);
+                mpshm__wakeup_arm(end, fd);
+            mpshm__channel_unlock(end, MPSHM__TO_ARM);
         }
         if (!mpshm__ring_is_empty(ring))
             return 1;

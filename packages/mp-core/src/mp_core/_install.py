@@ -46,7 +46,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from mp_core import _child_descriptors, _native, _pickling, _receiving, _several_receivers, strategy
+from mp_core import _channels, _child_descriptors, _native, _pickling, _receiving, _several_receivers, strategy
 from mp_core._native import ffi, lib
 
 __all__ = ["Inherited", "attach", "inherited", "install", "rebuild_connection", "register", "register_loaded"]
@@ -82,6 +82,7 @@ def install() -> None:
     _pickling.install()
     _receiving.install()
     ForkingPickler.register(Connection, _reduce_connection)
+    ForkingPickler.register(_channels.ChannelConnection, _reduce_connection)
     for kind in (context.SpawnProcess, context.ForkServerProcess):
         _child_descriptors.close_after_start(kind)
 
@@ -112,7 +113,8 @@ class _State(NamedTuple):
 
 def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     popen = context.get_spawning_popen()
-    rebuild, args = _original_reducer(connection)
+    is_channel = isinstance(connection, _channels.ChannelConnection)
+    rebuild, args = (_channels.reduce_channel if is_channel else _original_reducer)(connection)
     if popen is None and _native.by_value():
         return rebuild, args
     state = None

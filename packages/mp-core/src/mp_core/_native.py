@@ -19,9 +19,11 @@ from mp_core._version import __version__
 
 __all__ = [
     "Buffer",
+    "Channel",
     "allocate",
     "by_value",
     "c_api",
+    "channel_count",
     "check",
     "copied_bytes",
     "discard",
@@ -29,15 +31,19 @@ __all__ = [
     "find",
     "lib",
     "loads",
+    "make_channel",
     "message_begin",
     "message_begin_by_value",
     "message_end",
+    "open_channel",
     "peer",
+    "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
     "reduce_block",
     "reduce_copy",
     "setup",
+    "setup_channels",
     "setup_receiving",
     "share",
     "strategy",
@@ -102,3 +108,9 @@ by_value = _block.by_value
 share = _block.share
 peer = _block.peer
 copied_bytes = _block.copied_bytes
+Channel: type = _block.Channel
+setup_channels = _block.setup_channels
+make_channel = _block.make_channel
+open_channel = _block.open_channel
+channel_count = _block.channel_count
+plain_pickle = _block.plain_pickle

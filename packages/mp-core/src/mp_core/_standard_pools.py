@@ -28,7 +28,13 @@ from typing import Any, NoReturn
 __all__ = ["failing"]
 
 # The modules between the receiver and the pool's own code: Connection.recv, SimpleQueue.get, Queue.get.
-_CHANNELS = {"mp_core._receiving", "mp_core._standard_pools", "multiprocessing.connection", "multiprocessing.queues"}
+_CHANNELS = {
+    "mp_core._channel_queues",
+    "mp_core._receiving",
+    "mp_core._standard_pools",
+    "multiprocessing.connection",
+    "multiprocessing.queues",
+}
 
 
 def failing(message: Any, error: Exception) -> Any:

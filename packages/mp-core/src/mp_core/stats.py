@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mp_core import strategy
+from mp_core import _channels, strategy
 from mp_core._deprecated import warn_renamed
 from mp_core._native import copied_bytes, ffi, lib
 
@@ -40,6 +40,8 @@ def memory_stats() -> dict[str, int]:
         - ``cached_bytes``: free and cached for reuse, in memory made by this process
         - ``session_cached_bytes``, ``cache_limit``: the same for all processes of the session together, and its limit
         - ``copied_bytes``: copied from private into shared memory on sending, since this process began
+        - ``channels``: open connections whose messages pass through shared memory; ``channels_refused``: connections
+          that were made as ordinary pipes instead, because there was no memory or descriptor for a channel
         - ``segments``: made by this process; ``mappings`` and ``descriptors``: of shared memory, in this process
 
     Examples
@@ -51,7 +53,7 @@ def memory_stats() -> dict[str, int]:
     lib.mpshm_get_stats(raw)
     fields = [name for name, _ in ffi.typeof("mpshm_stats").fields]
     counters = {name: int(getattr(raw, name)) for name in fields}
-    return _Counters(copied_bytes=copied_bytes(0), **counters)
+    return _Counters(copied_bytes=copied_bytes(0), **_channels.counts(), **counters)
 
 
 def empty_cache() -> None:

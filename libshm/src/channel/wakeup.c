@@ -1,21 +1,21 @@
-/* The bell: one byte in the pipe, which makes the reader's descriptor readable.
+/* The wake-up byte: one byte in the pipe, which makes the reader's descriptor readable.
  *
- * Note [When the bell rings]
+ * Note [When the wake-up byte is written]
  *
  *              a writer, before it publishes
  *            +------- writes one byte -------+
  *            |                               v
- *        ARMED: no byte                   RUNG: one byte
+ *        ARMED: no byte                   WRITTEN: one byte
  *            ^                               |
  *            +------- takes it back ---------+
  *              a reader, with an empty ring
  *
- *   The bell changes under write_lock only. A reader arms it before it sleeps: it holds write_lock
+ *   The state changes under write_lock only. A reader arms it before it sleeps: it holds write_lock
  *   while it sees the ring empty, so each later writer sees ARMED. Readers that find their messages
- *   in time do not touch the bell, it stays RUNG, and no message costs a system call.
+ *   in time do not touch it, it stays WRITTEN, and no message costs a system call.
  *
  *   A program that selects has asked for the descriptor. From then on (`selectable`) a reader arms
- *   the bell as soon as it has emptied the ring, so the descriptor is readable while there are
+ *   it as soon as it has emptied the ring, so the descriptor is readable while there are
  *   messages and not otherwise. The switch is safe at any time: without it, too, the byte is there
  *   whenever the ring is not empty.
  *
@@ -42,21 +42,21 @@ static int is_duplex(const mpshm_channel *end)
     return (int)end->mapping->header->duplex;
 }
 
-int mpshm__bell_ring(mpshm_channel *end, int fd)
+int mpshm__wakeup_write(mpshm_channel *end, int fd)
 {
     struct mpshm__ring *ring = end->out.ring;
     long rc;
 
-    if (atomic_load_explicit(&ring->bell, memory_order_relaxed) == MPSHM__RUNG)
+    if (atomic_load_explicit(&ring->wakeup, memory_order_relaxed) == MPSHM__WRITTEN)
         return 0;
-    atomic_store(&ring->bell, MPSHM__RUNG);
+    atomic_store(&ring->wakeup, MPSHM__WRITTEN);
     if (is_duplex(end))
         rc = MPSHM__RETRY(send(fd, "", 1, MSG_NOSIGNAL));
     else
         rc = MPSHM__RETRY(write(fd, "", 1));
     if (rc == 1)
         return 0;
-    atomic_store(&ring->bell, MPSHM__ARMED);
+    atomic_store(&ring->wakeup, MPSHM__ARMED);
     return errno == ECONNRESET ? -EPIPE : -errno;
 }
 
@@ -77,17 +77,17 @@ static void take_byte(mpshm_channel *end, int fd)
         (void)!MPSHM__RETRY(read(fd, &byte, 1));
 }
 
-void mpshm__bell_arm(mpshm_channel *end, int fd)
+void mpshm__wakeup_arm(mpshm_channel *end, int fd)
 {
     struct mpshm__ring *ring = end->in.ring;
 
-    if (atomic_load_explicit(&ring->bell, memory_order_relaxed) == MPSHM__ARMED)
+    if (atomic_load_explicit(&ring->wakeup, memory_order_relaxed) == MPSHM__ARMED)
         return;
     take_byte(end, fd);
-    atomic_store(&ring->bell, MPSHM__ARMED);
+    atomic_store(&ring->wakeup, MPSHM__ARMED);
 }
 
-void mpshm__bell_repair(mpshm_channel *end, int fd, int is_reader)
+void mpshm__wakeup_repair(mpshm_channel *end, int fd, int is_reader)
 {
     struct mpshm__ring *ring = is_reader ? end->in.ring : end->out.ring;
     struct pollfd poll_for = {.fd = fd, .events = POLLIN};
@@ -98,21 +98,21 @@ void mpshm__bell_repair(mpshm_channel *end, int fd, int is_reader)
     else
         ioctl(fd, is_duplex(end) ? SIOCOUTQ : FIONREAD, &bytes);
     /* Armed without a byte is right for an empty ring. For another, a reader looks before it
-     * sleeps, and the next writer rings. */
-    atomic_store(&ring->bell, bytes > 0 ? MPSHM__RUNG : MPSHM__ARMED);
+     * sleeps, and the next writer writes it. */
+    atomic_store(&ring->wakeup, bytes > 0 ? MPSHM__WRITTEN : MPSHM__ARMED);
 }
 
-void mpshm__bell_settle(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+void mpshm__wakeup_settle(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 {
     struct mpshm__ring *ring = end->in.ring;
     enum { PATIENCE_NS = 10 * 1000000 };
 
-    if (!mpshm__ring_is_empty(ring) || atomic_load(&ring->bell) == MPSHM__ARMED)
+    if (!mpshm__ring_is_empty(ring) || atomic_load(&ring->wakeup) == MPSHM__ARMED)
         return;
     /* A writer that keeps the lock for longer has a message under way: the byte is right. */
-    if (mpshm__lock(end, MPSHM__TO_ARM, fd, mpshm__now_ns() + PATIENCE_NS, waiter) != 0)
+    if (mpshm__channel_lock(end, MPSHM__TO_ARM, fd, mpshm__now_ns() + PATIENCE_NS, waiter) != 0)
         return;
     if (mpshm__ring_is_empty(ring))
-        mpshm__bell_arm(end, fd);
-    mpshm__unlock(end, MPSHM__TO_ARM);
+        mpshm__wakeup_arm(end, fd);
+    mpshm__channel_unlock(end, MPSHM__TO_ARM);
 }
