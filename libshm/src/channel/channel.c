@@ -203,6 +203,16 @@ static int check_reader(mpshm_channel *end, int fd)
     return rc;
 }
 
+/* Under write_lock: append a record, with room for it. */
+static int put(mpshm_channel *end, int fd, int kind, const void *payload, uint32_t nbytes)
+{
+    mpshm__ring_write(&end->out, kind, payload, nbytes);
+    int rc = mpshm__wakeup_write(end, fd);
+    if (rc == 0)
+        mpshm__ring_publish(&end->out, nbytes);
+    return rc;
+}
+
 static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
                       uint64_t deadline, const mpshm_waiter *waiter)
 {
@@ -213,8 +223,8 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
         if (rc < 0)
             return rc;
         int has_room = mpshm__ring_room(end->out.ring) >= need;
-        if (has_room && (rc = mpshm__wakeup_write(end, fd)) == 0)
-            mpshm__ring_put(&end->out, MPSHM__WHOLE, data, (uint32_t)nbytes);
+        if (has_room)
+            rc = put(end, fd, MPSHM__WHOLE, data, (uint32_t)nbytes);
         mpshm__channel_unlock(end, MPSHM__TO_WRITE);
         if (has_room)
             return rc;
@@ -231,21 +241,16 @@ static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nby
     int rc =
         mpshm__wait_for_room(end, fd, mpshm__record_size(sizeof(nbytes)), MPSHM__FOREVER, waiter);
 
-    if (rc == 0)
-        rc = mpshm__wakeup_write(end, fd);
     if (rc < 0)
         return rc;
     end->out.ring->large = 1;
-    mpshm__ring_put(&end->out, MPSHM__FIRST, &nbytes, sizeof(nbytes));
+    rc = put(end, fd, MPSHM__FIRST, &nbytes, sizeof(nbytes));
     while (rc == 0 && done < nbytes) {
         uint32_t part = nbytes - done < MPSHM__LARGE ? (uint32_t)(nbytes - done) : MPSHM__LARGE;
         rc = mpshm__wait_for_room(end, fd, mpshm__record_size(part), MPSHM__FOREVER, waiter);
         if (rc == 0)
-            rc = mpshm__wakeup_write(end, fd);
-        if (rc == 0) {
-            mpshm__ring_put(&end->out, MPSHM__MORE, data + done, part);
-            done += part;
-        }
+            rc = put(end, fd, MPSHM__MORE, data + done, part);
+        done += part;
     }
     if (rc == 0)
         end->out.ring->large = 0;

@@ -1,6 +1,7 @@
 /* The two locks of a ring, and the repair after a holder that died. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <sched.h>
 #include <time.h>
 
 #include "channel/channel.h"
@@ -38,6 +39,11 @@ int mpshm__channel_lock(mpshm_channel *end, enum mpshm__purpose purpose, int fd,
     /* A holder copies some KiB: it will be ready before a sleep would end. */
     for (int i = 0; err == EBUSY && i < 50; i++) {
         mpshm__relax();
+        err = pthread_mutex_trylock(mutex);
+    }
+    /* With one processor, a reader may have woken while its writer is about to publish. */
+    for (int i = 0; err == EBUSY && i < 4; i++) {
+        sched_yield();
         err = pthread_mutex_trylock(mutex);
     }
     while (rc >= 0 && (err == EBUSY || err == ETIMEDOUT)) {

@@ -67,7 +67,7 @@ static void copy_out(const char *ring, uint64_t at, void *to, uint64_t nbytes)
     memcpy((char *)to + first, ring, nbytes - first);
 }
 
-void mpshm__ring_put(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes)
+void mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes)
 {
     struct mpshm__record record = {.nbytes = nbytes, .kind = (uint32_t)kind};
     uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
@@ -75,6 +75,12 @@ void mpshm__ring_put(struct mpshm__view *view, int kind, const void *payload, ui
     copy_in(view->data, tail, &record, sizeof(record));
     if (nbytes > 0)
         copy_in(view->data, tail + sizeof(record), payload, nbytes);
+}
+
+void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes)
+{
+    uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
+
     atomic_store_explicit(&view->ring->tail, tail + mpshm__record_size(nbytes),
                           memory_order_seq_cst);
     if (atomic_load_explicit(&view->ring->part_wanted, memory_order_seq_cst)) {
@@ -85,8 +91,10 @@ void mpshm__ring_put(struct mpshm__view *view, int kind, const void *payload, ui
 
 void mpshm__ring_repair(struct mpshm__view *view)
 {
-    if (view->ring->large)
-        mpshm__ring_put(view, MPSHM__ABORTED, NULL, 0);
+    if (view->ring->large) {
+        mpshm__ring_write(view, MPSHM__ABORTED, NULL, 0);
+        mpshm__ring_publish(view, 0);
+    }
     view->ring->large = 0;
 }
 

@@ -89,8 +89,11 @@ int mpshm__ring_is_empty(struct mpshm__ring *ring);
 /* The room that a record with that payload takes. */
 uint64_t mpshm__record_size(uint64_t nbytes);
 
-/* Under write_lock: append a record. The caller has checked the room. */
-void mpshm__ring_put(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes);
+/* Under write_lock: write a record behind the last one, which no reader sees yet. The caller has
+ * checked the room. */
+void mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes);
+/* Under write_lock: let readers see the record with that payload. */
+void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes);
 /* Under write_lock, after its holder died: end an unfinished message. */
 void mpshm__ring_repair(struct mpshm__view *view);
 

@@ -172,6 +172,12 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
         if (rc < 0)
             return rc;
         rc = sleep_on(fd, deadline, waiter);
+        /* The byte comes just before the message: give its writer the time to publish. */
+        for (int i = 0; rc == 1 && i < 24 && mpshm__ring_is_empty(ring); i++)
+            if (i < 20)
+                mpshm__relax();
+            else
+                sched_yield();
         /* The last writer may have published just before it hung up, or before the deadline. */
         if (!mpshm__ring_is_empty(ring))
             return 1;
