@@ -74,7 +74,7 @@ def put_for_ever(queue: Any, number: int, sizes: list[int]) -> None:
 def get_for_ever(queue: Any, seen: Any) -> None:
     while True:
         queue.get()
-        seen.value += 1
+        seen[0] += 1
 
 
 def block_in_get(queue: Any, ready: Any) -> None:

@@ -367,7 +367,12 @@ static int has_message(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
     int rc = mpshm__channel_lock(end, MPSHM__TO_READ, fd, mpshm__deadline(1000000), waiter);
     if (rc < 0)
         return rc == -EAGAIN ? 0 : rc;
-    rc = mpshm__ring_skip_rest(&end->in, &record);
+    while ((rc = mpshm__ring_skip_rest(&end->in, &record)) > 0 && record.kind == MPSHM__FIRST) {
+        mpshm__writer_is_at_work(end, fd); /* a dead one is found out here */
+        if (!mpshm__ring_is_aborted(&end->in))
+            break;
+        mpshm__ring_drop(&end->in, &record);
+    }
     mpshm__channel_unlock(end, MPSHM__TO_READ);
     return rc;
 }

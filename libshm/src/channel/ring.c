@@ -145,3 +145,22 @@ int mpshm__ring_skip_rest(struct mpshm__view *view, struct mpshm__record *record
         mpshm__ring_drop(view, record);
     return rc;
 }
+
+int mpshm__ring_is_aborted(struct mpshm__view *view)
+{
+    uint64_t head = atomic_load_explicit(&view->ring->head, memory_order_relaxed);
+    uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_acquire);
+    struct mpshm__record record;
+    uint64_t nbytes = 0, done = 0;
+
+    for (uint64_t at = head; at < tail; at += mpshm__record_size(record.nbytes)) {
+        copy_out(view->data, at, &record, sizeof(record));
+        if (at == head)
+            copy_out(view->data, at + sizeof(record), &nbytes, sizeof(nbytes));
+        else if (record.kind == MPSHM__MORE)
+            done += record.nbytes;
+        else
+            return done < nbytes;
+    }
+    return 0;
+}

@@ -107,5 +107,8 @@ void mpshm__ring_copy(struct mpshm__view *view, const struct mpshm__record *reco
 void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *record);
 /* Under read_lock: remove the rest of messages that no process reads any more. As ring_peek. */
 int mpshm__ring_skip_rest(struct mpshm__view *view, struct mpshm__record *record);
+/* Under read_lock: 1 when the oldest record is a FIRST one whose message ended before all its bytes
+ * were there; otherwise 0, also while they may still come. */
+int mpshm__ring_is_aborted(struct mpshm__view *view);
 
 #endif
