@@ -151,7 +151,7 @@ def test_send_bytes_takes_offset_and_size_and_refuses_wrong_ones(ends: Any) -> N
     assert reader.recv_bytes() == b"234"
     assert reader.recv_bytes() == array("i", [2]).tobytes()
     for wrong in ((-1,), (11,), (0, -1), (5, 6)):
-        with pytest.raises(ValueError, match="negative|length"):
+        with pytest.raises(ValueError, match=r"negative|length"):
             writer.send_bytes(b"0123456789", *wrong)
 
 

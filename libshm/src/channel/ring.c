@@ -1,6 +1,8 @@
 /* Records into a ring and out of it. Nothing here waits or makes a system call except to wake a
  * sleeping peer; ring.h has the bytes and the locks. */
+#define _GNU_SOURCE
 #include <errno.h>
+#include <sched.h>
 #include <string.h>
 
 #include "channel/ring.h"
@@ -81,6 +83,8 @@ void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes)
 {
     uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
 
+    atomic_store_explicit(&view->ring->writer_cpu, (uint32_t)sched_getcpu() + 1,
+                          memory_order_relaxed);
     atomic_store_explicit(&view->ring->tail, tail + mpshm__record_size(nbytes),
                           memory_order_seq_cst);
     if (atomic_load_explicit(&view->ring->part_wanted, memory_order_seq_cst)) {

@@ -58,6 +58,7 @@ struct mpshm__ring {
     _Alignas(64) _Atomic uint64_t tail;
     uint32_t large;               /* 1 between the records of one message; under write_lock */
     _Atomic uint32_t wakeup;      /* see wakeup.c; changed under write_lock */
+    _Atomic uint32_t writer_cpu;  /* where the last writer ran, plus 1; see waiting.c */
     _Atomic uint32_t part_wanted; /* 1: a reader sleeps on tail */
     /* Moved under read_lock. */
     _Alignas(64) _Atomic uint64_t head;

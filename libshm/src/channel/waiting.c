@@ -58,10 +58,15 @@ static uint64_t ceiling_ns(void)
     return (uint64_t)ns;
 }
 
-static int has_several_cpus(void)
+/* 1 when the last writer ran on another processor. Before the first message: when there is another.
+ */
+static int writer_runs_beside(mpshm_channel *end)
 {
+    uint32_t cpu = atomic_load_explicit(&end->in.ring->writer_cpu, memory_order_relaxed);
     cpu_set_t set;
 
+    if (cpu != 0)
+        return cpu != (uint32_t)sched_getcpu() + 1;
     return sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) > 1;
 }
 
@@ -83,9 +88,9 @@ uint64_t mpshm__remaining(uint64_t deadline, uint64_t most)
 /* Decide whether this wait spins. */
 static int may_spin(mpshm_channel *end)
 {
-    if (end->spin_ns == 0 && end->sleeps++ % PROBE == 0 && ceiling_ns() > 0 && has_several_cpus())
+    if (end->spin_ns == 0 && end->sleeps++ % PROBE == 0)
         end->spin_ns = ceiling_ns();
-    return end->spin_ns > 0;
+    return end->spin_ns > 0 && writer_runs_beside(end);
 }
 
 /* Spin until the ring has a record: 1, or 0 when that took too long. */

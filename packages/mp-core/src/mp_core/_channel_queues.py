@@ -84,6 +84,9 @@ class SimpleQueue(queues.SimpleQueue):  # type: ignore[type-arg]
 class Queue(_Base):  # type: ignore[misc]
     """A `multiprocessing.Queue` over a channel; see Note [Queues without locks and threads of their own]."""
 
+    _reader: Any
+    _writer: Any
+
     def __init__(self, ends: tuple[Any, Any], maxsize: int = 0, *, ctx: Any) -> None:
         super().__init__(maxsize, ctx=ctx)
         self._reader.close()

@@ -30,7 +30,7 @@ from mp_core import _native
 __all__ = ["ChannelConnection", "counts", "enabled", "make_pair", "pipe", "reduce_channel", "strict_put"]
 
 
-class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc, type-arg]
+class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
     """A connection whose messages pass through a ring in shared memory; see Note [A connection with a ring]."""
 
     def _send_object(self, obj: Any) -> None:
@@ -78,7 +78,7 @@ def pipe(duplex: bool = True) -> tuple[Any, Any]:
 
 
 def counts() -> dict[str, int]:
-    """Return the number of open ends with a ring, and of ends that were made as ordinary pipes because there was none."""
+    """Return the number of open ends with a ring, and of ends that were made as ordinary pipes for want of one."""
     return {"channels": int(_native.channel_count()), "channels_refused": _refused}
 
 

@@ -50,26 +50,26 @@ class _Channels:
         """Return the context of a start method, or this one."""
         if method is None:
             return self
-        standard = BaseContext.get_context(self, method)  # type: ignore[call-overload]
+        standard = BaseContext.get_context(self, method)
         return _contexts.get(method, standard)
 
 
-class ForkContext(_Channels, context.ForkContext):  # type: ignore[misc]
+class ForkContext(_Channels, context.ForkContext):
     """The context of ``fork``."""
 
 
-class SpawnContext(_Channels, context.SpawnContext):  # type: ignore[misc]
+class SpawnContext(_Channels, context.SpawnContext):
     """The context of ``spawn``."""
 
 
-class ForkServerContext(_Channels, context.ForkServerContext):  # type: ignore[misc]
+class ForkServerContext(_Channels, context.ForkServerContext):
     """The context of ``forkserver``."""
 
 
 _contexts: dict[str, Any] = {"fork": ForkContext(), "spawn": SpawnContext(), "forkserver": ForkServerContext()}
 
 
-class DefaultContext(_Channels, context.DefaultContext):  # type: ignore[misc]
+class DefaultContext(_Channels, context.DefaultContext):
     """The context of the start method that is in force."""
 
     def get_context(self, method: str | None = None) -> Any:
