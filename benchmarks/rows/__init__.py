@@ -13,6 +13,9 @@ from benchmarks.rows import (
     p8_allocator,
     p9_ranks,
     p11_steady,
+    p12_channel,
+    p13_queue,
+    p15_idle,
     p16_calls,
     p17_kills,
 )
@@ -28,6 +31,9 @@ ROWS = {
     "P8": p8_allocator,
     "P9": p9_ranks,
     "P11": p11_steady,
+    "P12": p12_channel,
+    "P13": p13_queue,
+    "P15": p15_idle,
     "P16": p16_calls,
     "P17": p17_kills,
 }

@@ -1,4 +1,4 @@
-"""Every public name of multiprocessing and of its submodules is in mp_all; but for two it is the same object."""
+"""Every public name of multiprocessing and of its submodules is in mp_all, and but for few the same object."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ import pytest
 from support.scripts import run_python, succeeded
 
 import mp_all as mp
+from mp_core import _channels, _contexts
 
 # Names that mean something else here, each with the reason.
 EXCEPTIONS = {
     "spawn": "the launcher function, as in torch; `import mp_all.spawn` is the module all the same",
     "Pool": "a subclass of the standard pool, whose tasks survive the death of a worker",
 }
+CHANNELS = _channels.enabled()
+if CHANNELS:
+    EXCEPTIONS |= dict.fromkeys(_contexts.NAMES, "methods of a context whose pipes and queues are channels")
 # Modules that exist on every platform's disk and can only be imported on Windows.
 WINDOWS_ONLY = {"popen_spawn_win32"}
 
@@ -179,8 +183,22 @@ def test_objects_are_instances_of_both() -> None:
 
 
 @pytest.mark.parametrize("method", mp.get_all_start_methods())
-def test_contexts_are_the_same_objects(method: str) -> None:
-    assert mp.get_context(method) is multiprocessing.get_context(method)
+def test_contexts_are_the_same_objects_or_subclasses(method: str) -> None:
+    ours, theirs = mp.get_context(method), multiprocessing.get_context(method)
+    assert isinstance(ours, type(theirs))
+    assert (ours is theirs) == (not CHANNELS)
+    assert ours.get_start_method() == method
+    assert ours.get_context() is ours
+
+
+def test_the_start_method_is_one_for_both() -> None:
+    program = """
+import multiprocessing, mp_all
+mp_all.set_start_method("spawn")
+assert multiprocessing.get_start_method() == mp_all.get_start_method() == "spawn"
+assert mp_all.get_context().get_start_method() == "spawn"
+"""
+    assert succeeded(run_python("-c", program)) == ""
 
 
 def test_a_pool_of_a_context_is_ours_and_a_pool_of_the_standard_library(ctx) -> None:
@@ -198,7 +216,7 @@ def test_a_pool_of_the_default_context_is_ours() -> None:
 
 def test_a_queue_of_a_context_is_a_queue_of_the_other(ctx) -> None:
     ours = ctx.Queue()
-    assert type(ours) is type(multiprocessing.get_context(ctx.get_start_method()).Queue(1))
+    assert isinstance(ours, type(multiprocessing.get_context(ctx.get_start_method()).Queue(1)))
     with pytest.raises(queue.Empty):
         ours.get_nowait()
     ours.close()

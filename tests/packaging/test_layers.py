@@ -21,6 +21,7 @@ FLOORS = [
     "base",
     "layout",
     "segment",
+    "channel",
     "session",
     "allocator",
     "reference",

@@ -177,6 +177,11 @@ static PyMethodDef functions[] = {
     {"share", mp_py_share, METH_O, NULL},
     {"message_end", mp_py_message_end, METH_O, NULL},
     {"copied_bytes", mp_py_copied_bytes, METH_O, NULL},
+    {"setup_channels", mp_py_setup_channels, METH_VARARGS, NULL},
+    {"make_channel", mp_py_make_channel, METH_VARARGS, NULL},
+    {"open_channel", mp_py_open_channel, METH_VARARGS, NULL},
+    {"channel_count", mp_py_channel_count, METH_NOARGS, NULL},
+    {"plain_pickle", mp_py_plain_pickle, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -280,6 +285,8 @@ static int block_exec(PyObject *module)
 
     if (rc == 0)
         rc = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "c_api", capsule);
+    if (rc == 0)
+        rc = mp_add_channel_type(module);
     Py_XDECREF(type);
     Py_XDECREF(capsule);
     return rc;

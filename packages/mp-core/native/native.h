@@ -31,6 +31,11 @@ PyObject *mp_refuse(PyObject *handle, int rc);
 /* Return a new capsule around the table of mp_core.h. */
 PyObject *mp_api_capsule(void);
 
+/* ---- channel.c ---- */
+
+/* Add the type Channel to the module: 0, or -1 with an exception. */
+int mp_add_channel_type(PyObject *module);
+
 /* ---- functions of the module _block that other files define ---- */
 
 PyObject *mp_py_setup_receiving(PyObject *, PyObject *);
@@ -46,6 +51,12 @@ PyObject *mp_py_message_end(PyObject *, PyObject *);
 PyObject *mp_py_by_value(PyObject *, PyObject *);
 PyObject *mp_py_share(PyObject *, PyObject *);
 PyObject *mp_py_copied_bytes(PyObject *, PyObject *);
+
+PyObject *mp_py_setup_channels(PyObject *, PyObject *);
+PyObject *mp_py_make_channel(PyObject *, PyObject *);
+PyObject *mp_py_open_channel(PyObject *, PyObject *);
+PyObject *mp_py_channel_count(PyObject *, PyObject *);
+PyObject *mp_py_plain_pickle(PyObject *, PyObject *);
 
 PyObject *mp_py_peer(PyObject *, PyObject *);
 

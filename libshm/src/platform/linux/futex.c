@@ -3,6 +3,7 @@
 #include <limits.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "platform/linux/futex.h"
@@ -10,6 +11,14 @@
 void mpshm__futex_wait(_Atomic uint32_t *word, uint32_t value)
 {
     syscall(SYS_futex, word, FUTEX_WAIT, value, NULL, NULL, 0);
+}
+
+void mpshm__futex_wait_for(_Atomic uint32_t *word, uint32_t value, uint64_t ns)
+{
+    struct timespec time = {.tv_sec = (time_t)(ns / 1000000000),
+                            .tv_nsec = (long)(ns % 1000000000)};
+
+    syscall(SYS_futex, word, FUTEX_WAIT, value, &time, NULL, 0);
 }
 
 void mpshm__futex_wake(_Atomic uint32_t *word)

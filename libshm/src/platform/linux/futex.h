@@ -7,6 +7,8 @@
 
 /* Sleep while `*word` is `value`, until mpshm__futex_wake or a signal. */
 void mpshm__futex_wait(_Atomic uint32_t *word, uint32_t value);
+/* The same for at most `ns` nanoseconds. */
+void mpshm__futex_wait_for(_Atomic uint32_t *word, uint32_t value, uint64_t ns);
 /* Wake every sleeper. */
 void mpshm__futex_wake(_Atomic uint32_t *word);
 

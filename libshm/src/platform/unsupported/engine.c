@@ -80,6 +80,60 @@ int mpshm_block_find(const void *address, int flags, mpshm_block *out)
     return -ENOENT;
 }
 
+int mpshm_channel_create(int duplex, mpshm_channel **ends)
+{
+    (void)duplex, (void)ends;
+    return -ENOSYS;
+}
+
+int mpshm_channel_open(int object, int side, mpshm_channel **out)
+{
+    (void)object, (void)side, (void)out;
+    return -ENOSYS;
+}
+
+void mpshm_channel_close(mpshm_channel *end)
+{
+    (void)end;
+}
+
+int mpshm_channel_object(mpshm_channel *end)
+{
+    (void)end;
+    return -ENOSYS;
+}
+
+uint64_t mpshm_channel_count(void)
+{
+    return 0;
+}
+
+int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
+                       int64_t timeout_ns, const mpshm_waiter *waiter)
+{
+    (void)end, (void)fd, (void)data, (void)nbytes, (void)timeout_ns, (void)waiter;
+    return -ENOSYS;
+}
+
+int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
+                          const mpshm_waiter *waiter)
+{
+    (void)end, (void)fd, (void)timeout_ns, (void)waiter;
+    return -ENOSYS;
+}
+
+int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mpshm_waiter *waiter)
+{
+    (void)end, (void)fd, (void)timeout_ns, (void)waiter;
+    return -ENOSYS;
+}
+
+int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+{
+    (void)end, (void)fd, (void)waiter;
+    return -ENOSYS;
+}
+
 void mpshm_get_stats(mpshm_stats *out)
 {
     memset(out, 0, sizeof(*out));

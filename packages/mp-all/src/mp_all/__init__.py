@@ -20,7 +20,7 @@ import mp_spawn as _spawn
 from mp_all._report import memory_report as memory_report
 from mp_all._torch import torch_install as torch_install
 from mp_core import *  # noqa: F403
-from mp_core import _aliases, _platform
+from mp_core import _aliases, _channels, _platform
 from mp_core import _get_thread_name as _get_thread_name
 from mp_core import _prctl_pr_set_pdeathsig as _prctl_pr_set_pdeathsig
 from mp_core import _set_thread_name as _set_thread_name
@@ -45,6 +45,12 @@ if not _typing.TYPE_CHECKING:  # to a type checker all imported names above are 
         __all__ += [name for name in _pool.__all__ if name not in __all__]  # Pool is in both
         __all__ += ["dask_options", "joblib_install"]
     __all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
+
+if not _typing.TYPE_CHECKING and _platform.has_engine() and _channels.enabled():
+    # Pipes and queues whose messages skip the pipe; multiprocessing's own stay as they are.
+    from mp_core import _contexts as _channel_contexts
+
+    globals().update((_name, getattr(_channel_contexts.default_context, _name)) for _name in _channel_contexts.NAMES)
 
 _aliases.install(__name__)
 _sys.modules[f"{__name__}.shared"] = _reductions.shared  # `from mp_all.shared import zeros`

@@ -8,6 +8,7 @@ of its submodules can be imported under this name too (``mp_core.pool``, ``mp_co
     mp_core.Lease             its lifetime without the memory
     mp_core.set_sharing_strategy, get_sharing_strategy, get_all_sharing_strategies
     mp_core.set_sharing, get_sharing
+    mp_core.set_strict_put
     mp_core.ReceiveError, SharedMemoryWarning, RepeatedCopyWarning
     mp_core.memory_stats, list_segments, empty_cache
     mp_core.set_thread_name, get_thread_name, set_parent_death_signal
@@ -19,6 +20,7 @@ import typing as _typing
 from multiprocessing import *  # noqa: F403
 
 from mp_core import _aliases, _deprecated, _settings  # noqa: F401
+from mp_core._channel_queues import set_strict_put as set_strict_put
 from mp_core._install import install as install
 from mp_core._version import __version__ as __version__
 from mp_core.block import Block as Block
@@ -79,6 +81,7 @@ if not _typing.TYPE_CHECKING:
         "set_parent_death_signal",
         "set_sharing",
         "set_sharing_strategy",
+        "set_strict_put",
         "set_thread_name",
     ]
     __all__ += _multiprocessing.__all__

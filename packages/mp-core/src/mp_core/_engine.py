@@ -30,11 +30,13 @@ __all__ = [
     "LINE_SIZE",
     "STRATEGIES",
     "Buffer",
+    "Channel",
     "allocate",
     "attach_to",
     "attach_with",
     "by_value",
     "c_api",
+    "channel_count",
     "check",
     "compiled_version",
     "copied_bytes",
@@ -48,13 +50,16 @@ __all__ = [
     "lib",
     "library_name",
     "loads",
+    "make_channel",
     "message_begin",
     "message_begin_by_value",
     "message_end",
+    "open_channel",
     "open_for_child",
     "own_session",
     "parse_bytes",
     "peer",
+    "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
     "reduce_block",
@@ -67,6 +72,7 @@ __all__ = [
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
+    "setup_channels",
     "setup_receiving",
     "share",
     "strategy",
@@ -144,6 +150,12 @@ by_value: Any = _block.by_value
 share: Any = _block.share
 peer: Any = _block.peer
 copied_bytes: Any = _block.copied_bytes
+Channel: type = _block.Channel
+channel_count: Any = _block.channel_count
+make_channel: Any = _block.make_channel
+open_channel: Any = _block.open_channel
+plain_pickle: Any = _block.plain_pickle
+setup_channels: Any = _block.setup_channels
 
 # ---- libshm, for Python ----------------------------------------------------------------------------------------------
 

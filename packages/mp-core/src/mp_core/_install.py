@@ -48,6 +48,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
 from mp_core import (
+    _channels,
     _child_descriptors,
     _native,
     _pickling,
@@ -66,6 +67,7 @@ _original_reducers: dict[type, Any] = {
     for kind, reducer in (("Connection", "reduce_connection"), ("PipeConnection", "reduce_pipe_connection"))
     if hasattr(_connection, kind)
 }
+_original_reducers[_channels.ChannelConnection] = _channels.reduce_channel
 _installed = False
 _inherited = False
 # Each registered package, and the module whose objects it sends. Children import these packages.

@@ -29,6 +29,7 @@ __all__ = ["failing"]
 
 # The modules between the receiver and the pool's own code: Connection.recv, SimpleQueue.get, Queue.get.
 _CHANNELS = {
+    "mp_core._channel_queues",
     "mp_core._receiving",
     "mp_core._standard_pools",
     "mp_core._without_engine",

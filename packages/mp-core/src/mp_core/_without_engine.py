@@ -22,11 +22,13 @@ __all__ = [
     "LINE_SIZE",
     "STRATEGIES",
     "Buffer",
+    "Channel",
     "allocate",
     "attach_to",
     "attach_with",
     "by_value",
     "c_api",
+    "channel_count",
     "compiled_version",
     "copied_bytes",
     "counters",
@@ -37,13 +39,16 @@ __all__ = [
     "handle_alive",
     "library_name",
     "loads",
+    "make_channel",
     "message_begin",
     "message_begin_by_value",
     "message_end",
+    "open_channel",
     "open_for_child",
     "own_session",
     "parse_bytes",
     "peer",
+    "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
     "reduce_block",
@@ -56,6 +61,7 @@ __all__ = [
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
+    "setup_channels",
     "setup_receiving",
     "share",
     "strategy",
@@ -312,3 +318,35 @@ def get_thread_name() -> bytes:
 
 def set_parent_death_signal(number: int, parent: int) -> None:
     """Do nothing: only the engine asks the kernel for it."""
+
+
+# ---- channels -----------------------------------------------------------------------------------------------------
+
+
+class Channel:
+    """The base of a connection with a ring; none can be made."""
+
+    __slots__ = ()
+
+
+def make_channel(kind: type, duplex: bool) -> int:
+    """Return the error number of a system without rings."""
+    return -errno.ENOSYS
+
+
+def open_channel(kind: type, fd: int, memory: int, side: int, readable: bool, writable: bool) -> int:
+    """Return the error number of a system without rings."""
+    return -errno.ENOSYS
+
+
+def channel_count() -> int:
+    """Return 0."""
+    return 0
+
+
+def plain_pickle(obj: object) -> None:
+    """Return None: the standard pickler pickles all objects."""
+
+
+def setup_channels(dumps: Callable[..., Any], protocol: int, pickler: type) -> None:
+    """Do nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mp_core import _native, strategy
+from mp_core import _channels, _native, strategy
 from mp_core._deprecated import warn_renamed
 from mp_core._native import copied_bytes
 
@@ -40,6 +40,8 @@ def memory_stats() -> dict[str, int]:
         - ``cached_bytes``: free and cached for reuse, in memory made by this process
         - ``session_cached_bytes``, ``cache_limit``: the same for all processes of the session together, and its limit
         - ``copied_bytes``: copied from private into shared memory on sending, since this process began
+        - ``channels``: open connections whose messages pass through shared memory; ``channels_refused``: connections
+          that were made as ordinary pipes instead, because there was no memory or descriptor for a channel
         - ``segments``: made by this process; ``mappings`` and ``descriptors``: of shared memory, in this process
 
     Examples
@@ -47,7 +49,7 @@ def memory_stats() -> dict[str, int]:
     >>> mp.memory_stats()["live_bytes"] >= 0
     True
     """
-    return _Counters(copied_bytes=copied_bytes(0), **_native.counters())
+    return _Counters(copied_bytes=copied_bytes(0), **_channels.counts(), **_native.counters())
 
 
 def empty_cache() -> None:

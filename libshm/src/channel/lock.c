@@ -1,0 +1,89 @@
+/* The two locks of a ring, and the repair after a holder that died. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <time.h>
+
+#include "channel/channel.h"
+
+/* How long one attempt waits before the binding may look for signals. */
+enum { ATTEMPT_NS = 20 * 1000000, SECOND_NS = 1000000000 };
+
+static pthread_mutex_t *mutex_of(mpshm_channel *end, enum mpshm__purpose purpose)
+{
+    switch (purpose) {
+    case MPSHM__TO_WRITE:
+        return &end->out.ring->write_lock;
+    case MPSHM__TO_ARM:
+        return &end->in.ring->write_lock;
+    default:
+        return &end->in.ring->read_lock;
+    }
+}
+
+static void repair(mpshm_channel *end, enum mpshm__purpose purpose, int fd)
+{
+    pthread_mutex_consistent(mutex_of(end, purpose));
+    if (purpose == MPSHM__TO_READ)
+        return; /* skip_rest() removes what the dead reader has left */
+    mpshm__wakeup_repair(end, fd, purpose == MPSHM__TO_ARM);
+    mpshm__ring_repair(purpose == MPSHM__TO_ARM ? &end->in : &end->out);
+}
+
+int mpshm__channel_lock(mpshm_channel *end, enum mpshm__purpose purpose, int fd, uint64_t deadline,
+                        const mpshm_waiter *waiter)
+{
+    pthread_mutex_t *mutex = mutex_of(end, purpose);
+    int err = pthread_mutex_trylock(mutex), rc = 0;
+
+    /* A holder copies some KiB: it will be ready before a sleep would end. */
+    for (int i = 0; err == EBUSY && i < 50; i++) {
+        mpshm__relax();
+        err = pthread_mutex_trylock(mutex);
+    }
+    /* With one processor, a reader may have woken while its writer is about to publish. */
+    for (int i = 0; err == EBUSY && i < 4; i++) {
+        sched_yield();
+        err = pthread_mutex_trylock(mutex);
+    }
+    while (rc >= 0 && (err == EBUSY || err == ETIMEDOUT)) {
+        struct timespec until;
+        uint64_t ns = mpshm__remaining(deadline, ATTEMPT_NS);
+        if (ns == 0)
+            return -EAGAIN;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += (long)ns;
+        if (until.tv_nsec >= SECOND_NS) {
+            until.tv_sec++;
+            until.tv_nsec -= SECOND_NS;
+        }
+        waiter->begin_wait(waiter->self);
+        err = pthread_mutex_timedlock(mutex, &until);
+        rc = waiter->end_wait(waiter->self);
+    }
+    if (err == EOWNERDEAD)
+        repair(end, purpose, fd);
+    else if (err == EBUSY || err == ETIMEDOUT)
+        return rc;
+    else if (err != 0)
+        return -err;
+    if (rc < 0)
+        pthread_mutex_unlock(mutex);
+    return rc < 0 ? rc : 0;
+}
+
+void mpshm__channel_unlock(mpshm_channel *end, enum mpshm__purpose purpose)
+{
+    pthread_mutex_unlock(mutex_of(end, purpose));
+}
+
+int mpshm__writer_is_at_work(mpshm_channel *end, int fd)
+{
+    int err = pthread_mutex_trylock(mutex_of(end, MPSHM__TO_ARM));
+
+    if (err == EOWNERDEAD)
+        repair(end, MPSHM__TO_ARM, fd);
+    if (err == 0 || err == EOWNERDEAD)
+        mpshm__channel_unlock(end, MPSHM__TO_ARM);
+    return err == EBUSY;
+}

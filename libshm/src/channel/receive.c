@@ -1,0 +1,130 @@
+/* Receiving and polling. */
+#include <errno.h>
+
+#include "channel/channel.h"
+
+/* Under read_lock: 1 when all parts arrived, 0 when the writer gave up or died. */
+static int take_parts(mpshm_channel *end, int fd, char *to, uint64_t nbytes,
+                      const mpshm_waiter *waiter)
+{
+    struct mpshm__record record;
+    uint64_t done = 0;
+
+    while (done < nbytes) {
+        int rc = mpshm__ring_peek(&end->in, &record);
+        if (rc == 0)
+            rc = mpshm__wait_for_part(end, fd, waiter);
+        else if (rc > 0 && (record.kind != MPSHM__MORE || record.nbytes > nbytes - done))
+            rc = 0; /* skip_rest() removes it, if it is no message */
+        else if (rc > 0) {
+            mpshm__ring_copy(&end->in, &record, to + done);
+            mpshm__ring_drop(&end->in, &record);
+            done += record.nbytes;
+        }
+        if (rc <= 0)
+            return rc;
+    }
+    return 1;
+}
+
+/* Under read_lock: 1 when a message was taken, 0 when there is none. */
+static int take(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+{
+    struct mpshm__record record;
+    uint64_t nbytes;
+
+    for (;;) {
+        int rc = mpshm__ring_skip_rest(&end->in, &record);
+        if (rc <= 0)
+            return rc;
+        nbytes = record.nbytes;
+        if (record.kind == MPSHM__FIRST) {
+            if (record.nbytes != sizeof(nbytes))
+                return -EBADMSG;
+            mpshm__ring_copy(&end->in, &record, &nbytes);
+        }
+        void *to = waiter->allocate(waiter->self, nbytes);
+        if (to == NULL)
+            return -ENOMEM; /* the message stays */
+        if (record.kind == MPSHM__WHOLE)
+            mpshm__ring_copy(&end->in, &record, to);
+        mpshm__ring_drop(&end->in, &record);
+        rc = record.kind == MPSHM__WHOLE ? 1 : take_parts(end, fd, to, nbytes, waiter);
+        if (rc != 0)
+            return rc;
+    }
+}
+
+int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
+                          const mpshm_waiter *waiter)
+{
+    uint64_t deadline = mpshm__deadline(timeout_ns);
+
+    if (end->in.ring == NULL)
+        return -EBADF;
+    for (;;) {
+        int rc = mpshm__wait_for_record(end, fd, deadline, waiter);
+        if (rc <= 0)
+            return rc;
+        rc = mpshm__channel_lock(end, MPSHM__TO_READ, fd, deadline, waiter);
+        if (rc < 0)
+            return rc;
+        rc = take(end, fd, waiter);
+        mpshm__channel_unlock(end, MPSHM__TO_READ);
+        if (rc == 1 && atomic_load_explicit(&end->in.ring->selectable, memory_order_relaxed))
+            mpshm__wakeup_settle(end, fd, waiter);
+        if (rc != 0)
+            return rc;
+    }
+}
+
+/* 1 when the oldest record begins a message, 0 when the ring has none. */
+static int has_message(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+{
+    struct mpshm__record record;
+
+    if (mpshm__ring_is_empty(end->in.ring))
+        return 0;
+    /* A reader that keeps the lock for a millisecond is taking a large message. */
+    int rc = mpshm__channel_lock(end, MPSHM__TO_READ, fd, mpshm__deadline(1000000), waiter);
+    if (rc < 0)
+        return rc == -EAGAIN ? 0 : rc;
+    while ((rc = mpshm__ring_skip_rest(&end->in, &record)) > 0 && record.kind == MPSHM__FIRST) {
+        mpshm__writer_is_at_work(end, fd); /* a dead one is found out here */
+        if (!mpshm__ring_is_aborted(&end->in))
+            break;
+        mpshm__ring_drop(&end->in, &record);
+    }
+    mpshm__channel_unlock(end, MPSHM__TO_READ);
+    return rc;
+}
+
+int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mpshm_waiter *waiter)
+{
+    uint64_t deadline = mpshm__deadline(timeout_ns);
+
+    if (end->in.ring == NULL)
+        return -EBADF;
+    for (;;) {
+        int rc = has_message(end, fd, waiter);
+        if (rc != 0)
+            return rc;
+        if (atomic_load(&end->in.ring->selectable))
+            mpshm__wakeup_settle(end, fd, waiter);
+        rc = mpshm__wait_for_record(end, fd, deadline, waiter);
+        if (rc == 0)
+            return 1; /* the end of the file can be read */
+        if (rc < 0)
+            return rc == -EAGAIN ? 0 : rc;
+        if (timeout_ns == 0)
+            return has_message(end, fd, waiter);
+    }
+}
+
+int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+{
+    if (end->in.ring == NULL || atomic_exchange(&end->in.ring->selectable, 1))
+        return 0;
+    mpshm__wakeup_settle(end, fd, waiter);
+    return 0;
+}

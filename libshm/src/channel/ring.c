@@ -1,0 +1,170 @@
+/* Records into a ring and out of it. Nothing here waits or makes a system call except to wake a
+ * sleeping peer; ring.h has the bytes and the locks. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+
+#include "channel/ring.h"
+#include "platform/linux/futex.h"
+
+int mpshm__ring_init(struct mpshm__ring *ring)
+{
+    pthread_mutexattr_t attributes;
+    int err = pthread_mutexattr_init(&attributes);
+
+    if (err == 0)
+        err = pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    if (err == 0)
+        err = pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    /* A signal handler that sends on the connection that it interrupts gets EDEADLK. */
+    if (err == 0)
+        err = pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK);
+    if (err == 0)
+        err = pthread_mutex_init(&ring->write_lock, &attributes);
+    if (err == 0)
+        err = pthread_mutex_init(&ring->read_lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    return -err;
+}
+
+int64_t mpshm__ring_room(struct mpshm__ring *ring)
+{
+    uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
+    uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+
+    return (int64_t)MPSHM__RING_BYTES - (int64_t)(tail - head) - MPSHM__RECORD;
+}
+
+int mpshm__ring_is_empty(struct mpshm__ring *ring)
+{
+    uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
+
+    return atomic_load_explicit(&ring->tail, memory_order_acquire) == head;
+}
+
+uint64_t mpshm__record_size(uint64_t nbytes)
+{
+    return MPSHM__RECORD + ((nbytes + 7) & ~(uint64_t)7);
+}
+
+/* Copy between the ring and private memory, in two pieces where the ring ends. */
+static void copy_in(char *ring, uint64_t at, const void *from, uint64_t nbytes)
+{
+    uint64_t place = at % MPSHM__RING_BYTES, first = MPSHM__RING_BYTES - place;
+
+    if (first > nbytes)
+        first = nbytes;
+    memcpy(ring + place, from, first);
+    memcpy(ring, (const char *)from + first, nbytes - first);
+}
+
+static void copy_out(const char *ring, uint64_t at, void *to, uint64_t nbytes)
+{
+    uint64_t place = at % MPSHM__RING_BYTES, first = MPSHM__RING_BYTES - place;
+
+    if (first > nbytes)
+        first = nbytes;
+    memcpy(to, ring + place, first);
+    memcpy((char *)to + first, ring, nbytes - first);
+}
+
+void mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes)
+{
+    struct mpshm__record record = {.nbytes = nbytes, .kind = (uint32_t)kind};
+    uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
+
+    copy_in(view->data, tail, &record, sizeof(record));
+    if (nbytes > 0)
+        copy_in(view->data, tail + sizeof(record), payload, nbytes);
+}
+
+void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes)
+{
+    uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
+
+    atomic_store_explicit(&view->ring->writer_cpu, (uint32_t)sched_getcpu() + 1,
+                          memory_order_relaxed);
+    atomic_store_explicit(&view->ring->tail, tail + mpshm__record_size(nbytes),
+                          memory_order_seq_cst);
+    if (atomic_load_explicit(&view->ring->part_wanted, memory_order_seq_cst)) {
+        atomic_store(&view->ring->part_wanted, 0);
+        mpshm__futex_wake((_Atomic uint32_t *)&view->ring->tail);
+    }
+}
+
+void mpshm__ring_repair(struct mpshm__view *view)
+{
+    if (view->ring->large) {
+        mpshm__ring_write(view, MPSHM__ABORTED, NULL, 0);
+        mpshm__ring_publish(view, 0);
+    }
+    view->ring->large = 0;
+}
+
+int mpshm__ring_peek(struct mpshm__view *view, struct mpshm__record *record)
+{
+    uint64_t head = atomic_load_explicit(&view->ring->head, memory_order_relaxed);
+    uint64_t used = atomic_load_explicit(&view->ring->tail, memory_order_acquire) - head;
+
+    if (used == 0)
+        return 0;
+    if (used > MPSHM__RING_BYTES || used < sizeof(*record))
+        return -EBADMSG;
+    copy_out(view->data, head, record, sizeof(*record));
+    if (record->kind < MPSHM__WHOLE || record->kind > MPSHM__ABORTED ||
+        mpshm__record_size(record->nbytes) > used)
+        return -EBADMSG;
+    return 1;
+}
+
+void mpshm__ring_copy(struct mpshm__view *view, const struct mpshm__record *record, void *to)
+{
+    uint64_t head = atomic_load_explicit(&view->ring->head, memory_order_relaxed);
+
+    copy_out(view->data, head + sizeof(*record), to, record->nbytes);
+}
+
+void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *record)
+{
+    struct mpshm__ring *ring = view->ring;
+    uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
+
+    atomic_store_explicit(&ring->head, head + mpshm__record_size(record->nbytes),
+                          memory_order_seq_cst);
+    /* Half of the ring at once, so that a stream does not wake its writer for each record. */
+    if (atomic_load_explicit(&ring->room_wanted, memory_order_seq_cst) &&
+        mpshm__ring_room(ring) >= MPSHM__RING_BYTES / 2) {
+        atomic_store(&ring->room_wanted, 0);
+        mpshm__futex_wake((_Atomic uint32_t *)&ring->head);
+    }
+}
+
+int mpshm__ring_skip_rest(struct mpshm__view *view, struct mpshm__record *record)
+{
+    int rc;
+
+    while ((rc = mpshm__ring_peek(view, record)) > 0 &&
+           (record->kind == MPSHM__MORE || record->kind == MPSHM__ABORTED))
+        mpshm__ring_drop(view, record);
+    return rc;
+}
+
+int mpshm__ring_is_aborted(struct mpshm__view *view)
+{
+    uint64_t head = atomic_load_explicit(&view->ring->head, memory_order_relaxed);
+    uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_acquire);
+    struct mpshm__record record;
+    uint64_t nbytes = 0, done = 0;
+
+    for (uint64_t at = head; at < tail; at += mpshm__record_size(record.nbytes)) {
+        copy_out(view->data, at, &record, sizeof(record));
+        if (at == head)
+            copy_out(view->data, at + sizeof(record), &nbytes, sizeof(nbytes));
+        else if (record.kind == MPSHM__MORE)
+            done += record.nbytes;
+        else
+            return done < nbytes;
+    }
+    return 0;
+}

@@ -1,0 +1,115 @@
+/* A ring of messages in shared memory, and the bytes that both ends share.
+ *
+ * Note [The bytes of a channel]
+ *
+ *   memfd    +--------------------+---------------------------+---------------------------+
+ *            | mpshm__channel     | ring 0: 256 KiB of records| ring 1, if duplex         |
+ *            +--------------------+---------------------------+---------------------------+
+ *
+ *   ring         head                        tail
+ *            ----+---------------------------+-----------------------------------------
+ *      free      | record | record | record  |  being written: no reader looks at it
+ *            ----+---------------------------+-----------------------------------------
+ *                ^ a reader moves it            ^ a writer moves it, after the whole record
+ *
+ *   record   | nbytes, 4 | kind, 4 | payload, padded to 8 |
+ *
+ * head and tail count bytes since the ring was made and never wrap; the place is the count modulo
+ * the size. A message of more than MPSHM__LARGE bytes is one FIRST record with its size, and MORE
+ * records with its bytes, which pass through the ring one after the other. An ABORTED record ends a
+ * message whose writer gave up or died.
+ *
+ * Note [A death at each step]
+ *   A writer works under write_lock and a reader under read_lock. Both are robust mutexes: the
+ *   kernel gives the lock of a dead holder to the next process, which repairs what is left.
+ *
+ *   dead process and step                       left behind      repair
+ *   writer, before it moved tail                nothing          none
+ *   writer, between the records of one message  a part           `large` is set: an ABORTED record
+ *   writer, WRITTEN is set, the byte is not      no wake-up       the byte is looked for: wakeup.c
+ *   reader, before it moved head                the message      the next reader takes it
+ *   reader, between the records of one message  MORE records     the next reader skips them
+ *
+ * A stopped holder delays the others until it continues. */
+#ifndef MPSHM_RING_H
+#define MPSHM_RING_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+enum {
+    MPSHM__RING_BYTES = 256 << 10,
+    MPSHM__LARGE = MPSHM__RING_BYTES / 4,
+    /* A record that is only a header; each writer leaves room for an ABORTED one. */
+    MPSHM__RECORD = 8,
+    MPSHM__CHANNEL_HEADER = 4096,
+};
+
+enum { MPSHM__WHOLE = 1, MPSHM__FIRST, MPSHM__MORE, MPSHM__ABORTED };
+enum { MPSHM__ARMED = 0, MPSHM__WRITTEN = 1 };
+
+struct mpshm__record {
+    uint32_t nbytes, kind;
+};
+
+struct mpshm__ring {
+    /* Moved under write_lock. */
+    _Alignas(64) _Atomic uint64_t tail;
+    uint32_t large;               /* 1 between the records of one message; under write_lock */
+    _Atomic uint32_t wakeup;      /* see wakeup.c; changed under write_lock */
+    _Atomic uint32_t writer_cpu;  /* where the last writer ran, plus 1; see waiting.c */
+    _Atomic uint32_t part_wanted; /* 1: a reader sleeps on tail */
+    /* Moved under read_lock. */
+    _Alignas(64) _Atomic uint64_t head;
+    _Atomic uint32_t room_wanted; /* 1: a writer sleeps on head */
+    _Atomic uint32_t selectable;  /* 1: the program has asked for the descriptor; never cleared */
+    _Alignas(64) pthread_mutex_t write_lock;
+    _Alignas(64) pthread_mutex_t read_lock;
+};
+
+struct mpshm__channel {
+    uint64_t magic;
+    uint32_t duplex;
+    _Atomic uint32_t closes; /* how often a process has closed an end */
+    struct mpshm__ring ring[2];
+};
+_Static_assert(sizeof(struct mpshm__channel) <= MPSHM__CHANNEL_HEADER, "rings begin on a page");
+
+/* A ring as one process sees it. */
+struct mpshm__view {
+    struct mpshm__ring *ring;
+    char *data;
+};
+
+/* Initialise a ring in zeroed memory: 0 or -errno. */
+int mpshm__ring_init(struct mpshm__ring *ring);
+/* Free bytes, less the place of an ABORTED record. It may be negative. */
+int64_t mpshm__ring_room(struct mpshm__ring *ring);
+int mpshm__ring_is_empty(struct mpshm__ring *ring);
+/* The room that a record with that payload takes. */
+uint64_t mpshm__record_size(uint64_t nbytes);
+
+/* Under write_lock: write a record behind the last one, which no reader sees yet. The caller has
+ * checked the room. */
+void mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes);
+/* Under write_lock: let readers see the record with that payload. */
+void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes);
+/* Under write_lock, after its holder died: end an unfinished message. */
+void mpshm__ring_repair(struct mpshm__view *view);
+
+/* Under read_lock: 1 and the oldest record, 0 when there is none, -EBADMSG when the ring is
+ * damaged.
+ */
+int mpshm__ring_peek(struct mpshm__view *view, struct mpshm__record *record);
+/* Under read_lock: copy the payload of the oldest record. */
+void mpshm__ring_copy(struct mpshm__view *view, const struct mpshm__record *record, void *to);
+/* Under read_lock: remove the oldest record. */
+void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *record);
+/* Under read_lock: remove the rest of messages that no process reads any more. As ring_peek. */
+int mpshm__ring_skip_rest(struct mpshm__view *view, struct mpshm__record *record);
+/* Under read_lock: 1 when the oldest record is a FIRST one whose message ended before all its bytes
+ * were there; otherwise 0, also while they may still come. */
+int mpshm__ring_is_aborted(struct mpshm__view *view);
+
+#endif

@@ -1,0 +1,99 @@
+/* Sending: a small message is one record, a large one passes through the ring in parts. */
+#include <errno.h>
+
+#include "base/clock.h"
+#include "channel/channel.h"
+
+/* The kernel is asked once a millisecond, and whenever a process has closed an end. A message to a
+ * reader that was killed within the last millisecond is lost like one that was killed just after
+ * it. */
+enum { LOOK_AGAIN_NS = 1000000 };
+
+static int check_reader(mpshm_channel *end, int fd)
+{
+    uint32_t closes = atomic_load_explicit(&end->mapping->header->closes, memory_order_relaxed);
+    uint64_t now = mpshm__now_ns();
+
+    if (closes == end->closes && now - end->looked < LOOK_AGAIN_NS)
+        return 0;
+    end->closes = closes;
+    int rc = mpshm__channel_has_reader(fd);
+    end->looked = rc < 0 ? 0 : now;
+    return rc;
+}
+
+/* Under write_lock: append a record, with room for it. */
+static int put(mpshm_channel *end, int fd, int kind, const void *payload, uint32_t nbytes)
+{
+    mpshm__ring_write(&end->out, kind, payload, nbytes);
+    int rc = mpshm__wakeup_write(end, fd);
+    if (rc == 0)
+        mpshm__ring_publish(&end->out, nbytes);
+    return rc;
+}
+
+static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
+                      uint64_t deadline, const mpshm_waiter *waiter)
+{
+    int64_t need = (int64_t)mpshm__record_size(nbytes);
+
+    for (;;) {
+        int rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, deadline, waiter);
+        if (rc < 0)
+            return rc;
+        int has_room = mpshm__ring_room(end->out.ring) >= need;
+        if (has_room)
+            rc = put(end, fd, MPSHM__WHOLE, data, (uint32_t)nbytes);
+        mpshm__channel_unlock(end, MPSHM__TO_WRITE);
+        if (has_room)
+            return rc;
+        rc = mpshm__wait_for_room(end, fd, (uint64_t)need, deadline, waiter);
+        if (rc < 0)
+            return rc;
+    }
+}
+
+static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nbytes,
+                      const mpshm_waiter *waiter)
+{
+    uint64_t done = 0;
+    int rc =
+        mpshm__wait_for_room(end, fd, mpshm__record_size(sizeof(nbytes)), MPSHM__FOREVER, waiter);
+
+    if (rc < 0)
+        return rc;
+    end->out.ring->large = 1;
+    rc = put(end, fd, MPSHM__FIRST, &nbytes, sizeof(nbytes));
+    while (rc == 0 && done < nbytes) {
+        uint32_t part = nbytes - done < MPSHM__LARGE ? (uint32_t)(nbytes - done) : MPSHM__LARGE;
+        rc = mpshm__wait_for_room(end, fd, mpshm__record_size(part), MPSHM__FOREVER, waiter);
+        if (rc == 0)
+            rc = put(end, fd, MPSHM__MORE, data + done, part);
+        done += part;
+    }
+    if (rc == 0)
+        end->out.ring->large = 0;
+    else
+        mpshm__ring_repair(&end->out);
+    return rc;
+}
+
+int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
+                       int64_t timeout_ns, const mpshm_waiter *waiter)
+{
+    if (end->out.ring == NULL)
+        return -EBADF;
+    int rc = check_reader(end, fd);
+    if (rc < 0)
+        return rc;
+    if (nbytes <= MPSHM__LARGE)
+        return send_small(end, fd, data, nbytes, mpshm__deadline(timeout_ns), waiter);
+    if (timeout_ns >= 0)
+        return -EAGAIN;
+    rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, MPSHM__FOREVER, waiter);
+    if (rc == 0) {
+        rc = send_parts(end, fd, data, nbytes, waiter);
+        mpshm__channel_unlock(end, MPSHM__TO_WRITE);
+    }
+    return rc;
+}

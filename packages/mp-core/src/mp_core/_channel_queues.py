@@ -1,0 +1,212 @@
+"""Queues over channels: `SimpleQueue`, `Queue` and `JoinableQueue`.
+
+Note [Queues without locks and threads of their own]
+----------------------------------------------------
+The standard queues put a lock around each end of their pipe. A process that is killed in `get` has the lock, and no
+other process gets a message again. The ring of a channel has locks of its own, which the kernel takes from a dead
+process, so these queues leave the standard locks alone (other code may use them).
+
+The standard `Queue.put` leaves pickling and sending to a feeder thread. This one pickles at once, and writes into the
+ring if there is room:
+
+    put    pickle --> room, and nothing waits for the thread?  yes: into the ring
+                                                               no:  bytes to the feeder thread, which waits for room
+
+So an object that changes after `put` does not change its message, and `put` still never waits for a reader. An error of
+pickling goes to `_on_queue_feeder_error`, as before, or is raised if `set_strict_put` says so.
+
+A getter that is killed after it has received and before it releases the semaphore of a bounded queue takes one place of
+`maxsize` with it, as in the standard library.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+import weakref
+from collections import deque
+from multiprocessing import queues, util
+from multiprocessing.reduction import ForkingPickler
+from queue import Empty, Full
+from typing import Any
+
+from mp_core import _channels, _native
+
+__all__ = ["JoinableQueue", "Queue", "SimpleQueue", "set_strict_put"]
+
+_strict = _channels.strict_put()
+_SENTINEL: Any = vars(queues)["_sentinel"]
+_Base: Any = queues.Queue
+
+
+def set_strict_put(strict: bool) -> None:
+    """
+    Let ``Queue.put`` raise the error of an object that cannot be pickled, instead of printing it.
+
+    It is about the queues of ``mp_all``, which pickle in ``put``; with the standard library's, the error comes in a
+    thread. ``MP_STRICT_PUT=1`` in the environment turns it on from the start.
+
+    Parameters
+    ----------
+    strict : bool
+        True to raise, False to print the traceback and drop the object, as ``multiprocessing`` does.
+
+    Examples
+    --------
+    >>> mp.set_strict_put(True)
+    >>> mp.set_strict_put(False)
+    """
+    global _strict
+    _strict = bool(strict)
+
+
+def _pickle(obj: Any) -> Any:
+    data = _native.plain_pickle(obj)
+    return ForkingPickler.dumps(obj) if data is None else data
+
+
+class SimpleQueue(queues.SimpleQueue):  # type: ignore[type-arg]
+    """A `multiprocessing.SimpleQueue` over a channel."""
+
+    def __init__(self, ends: tuple[Any, Any], *, ctx: Any) -> None:
+        # The standard initialiser would make a pipe.
+        self._reader, self._writer = ends
+        self._rlock, self._wlock = ctx.Lock(), ctx.Lock()
+        self._poll = self._reader.poll
+
+    def put(self, obj: Any) -> None:
+        self._writer.send(obj)
+
+    def get(self) -> Any:
+        return self._reader.recv()
+
+
+class Queue(_Base):  # type: ignore[misc]
+    """A `multiprocessing.Queue` over a channel; see Note [Queues without locks and threads of their own]."""
+
+    _reader: Any
+    _writer: Any
+
+    def __init__(self, ends: tuple[Any, Any], maxsize: int = 0, *, ctx: Any) -> None:
+        super().__init__(maxsize, ctx=ctx)
+        self._reader.close()
+        self._writer.close()
+        self._reader, self._writer = ends
+        self._reset()
+
+    def _reset(self, after_fork: bool = False) -> None:
+        super()._reset(after_fork)
+        self._feeding = [False]  # True while the feeder thread has a message
+        self._has_put = False
+
+    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+        if self._closed:
+            raise ValueError(f"Queue {self!r} is closed")
+        if not self._sem.acquire(block, timeout):
+            raise Full
+        try:
+            data = _pickle(obj)
+        except BaseException as error:
+            self._sem.release()
+            if _strict or not isinstance(error, Exception):
+                raise
+            self._on_queue_feeder_error(error, obj)
+            return
+        self._count()
+        with self._notempty:
+            self._has_put = True
+            if not self._buffer and not self._feeding[0]:
+                try:
+                    if self._writer._try_send_bytes(data):
+                        return
+                except OSError as error:
+                    self._failed(error, obj)
+                    return
+            if self._thread is None:
+                self._start_thread()
+            self._buffer.append(data)
+            self._notempty.notify()
+
+    def _count(self) -> None:
+        """Count one more unfinished task, before a process can finish it."""
+
+    def _failed(self, error: OSError, obj: Any) -> None:
+        if not (self._ignore_epipe and error.errno == errno.EPIPE):
+            self._sem.release()
+            self._on_queue_feeder_error(error, obj)
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if self._closed:
+            raise ValueError(f"Queue {self!r} is closed")
+        if block and timeout is None:
+            data = self._reader.recv_bytes()
+        else:
+            data = self._reader._receive_within(timeout if block else 0)
+            if data is None:
+                raise Empty
+        self._sem.release()
+        return ForkingPickler.loads(data)
+
+    def close(self) -> None:
+        if self._has_put and self._thread is None:
+            # The feeder thread of a standard queue closes both ends after the last message.
+            self._reader.close()
+            self._writer.close()
+        super().close()
+
+    def _start_thread(self) -> None:
+        feed = _Feeder(self._buffer, self._notempty, self._feeding, self._writer, self._reader, self._sem)
+        feed.ignore_epipe, feed.on_error = self._ignore_epipe, self._on_queue_feeder_error
+        self._thread = threading.Thread(target=feed.run, name="QueueFeederThread", daemon=True)
+        self._thread.start()
+        if not self._joincancelled:
+            self._jointhread = util.Finalize(
+                self._thread, _Base._finalize_join, [weakref.ref(self._thread)], exitpriority=-5
+            )
+        self._close = util.Finalize(self, _Base._finalize_close, [self._buffer, self._notempty], exitpriority=10)
+
+
+class _Feeder:
+    """The thread of a queue that sends the pickles for which there was no room."""
+
+    ignore_epipe = False
+    on_error: Any = None
+
+    def __init__(
+        self, buffer: deque[Any], notempty: Any, feeding: list[bool], writer: Any, reader: Any, sem: Any
+    ) -> None:
+        self.buffer, self.notempty, self.feeding = buffer, notempty, feeding
+        self.writer, self.reader, self.sem = writer, reader, sem
+
+    def run(self) -> None:
+        while True:
+            with self.notempty:
+                self.feeding[0] = False
+                while not self.buffer:
+                    self.notempty.wait()
+                data = self.buffer.popleft()
+                self.feeding[0] = True
+            if data is _SENTINEL:
+                self.reader.close()
+                self.writer.close()
+                return
+            try:
+                self.writer._send_bytes(data)
+            except Exception as error:
+                if (self.ignore_epipe and getattr(error, "errno", 0) == errno.EPIPE) or util.is_exiting():
+                    return
+                self.sem.release()
+                self.on_error(error, data)
+
+
+class JoinableQueue(Queue, queues.JoinableQueue):  # type: ignore[type-arg]
+    """A `multiprocessing.JoinableQueue` over a channel."""
+
+    def __init__(self, ends: tuple[Any, Any], maxsize: int = 0, *, ctx: Any) -> None:
+        super().__init__(ends, maxsize, ctx=ctx)
+        self._unfinished_tasks = ctx.Semaphore(0)
+        self._cond = ctx.Condition()
+
+    def _count(self) -> None:
+        with self._cond:
+            self._unfinished_tasks.release()

@@ -1,0 +1,105 @@
+"""Connections whose messages skip the pipe: `pipe()` makes a pair of them.
+
+Note [A connection with a ring]
+-------------------------------
+A `ChannelConnection` is a `multiprocessing.connection.Connection`: it has the same descriptor of the same kind of pipe,
+and closing, duplicating and inheriting it mean the same. Its messages pass through a ring in shared memory beside the
+pipe (`libshm/src/channel/channel.c`), and the pipe itself carries at most one byte, which wakes a reader that sleeps or
+selects. Both ends are made by one call, so both have the ring, and a connection that is sent to another process takes
+the descriptor of the ring's memory along:
+
+    ForkingPickler(ChannelConnection) --> (rebuild, (descriptor of the pipe, of the memory, side, readable, writable))
+
+Where there can be no ring (no memfd, no descriptor left, ``MP_CHANNEL=0``) `pipe()` makes an ordinary pair. Connections
+of `Listener` and `Client` are ordinary ones: their peer may be any program.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable
+from multiprocessing import connection as _connection
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from mp_core import _native
+
+__all__ = ["ChannelConnection", "counts", "enabled", "make_pair", "pipe", "reduce_channel", "strict_put"]
+
+
+class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
+    """A connection whose messages pass through a ring in shared memory; see Note [A connection with a ring]."""
+
+    def _send_object(self, obj: Any) -> None:
+        """Send what is no plain number, text or small container of them: `_pickling` may have extended this method."""
+        Connection.send(self, obj)
+
+    def _recv_bytes(self, maxsize: int | None = None) -> io.BytesIO:
+        buffer = io.BytesIO()
+        buffer.write(self.recv_bytes(maxsize))
+        return buffer
+
+
+def enabled() -> bool:
+    """Return whether `MP_CHANNEL` asks for channels."""
+    text = os.environ.get("MP_CHANNEL", "")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"MP_CHANNEL must be 1 for channels or 0 for ordinary pipes, not {text!r}")
+    return text == "1"
+
+
+def strict_put() -> bool:
+    """Return whether `MP_STRICT_PUT` asks `Queue.put` to raise the errors of pickling."""
+    text = os.environ.get("MP_STRICT_PUT", "")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"MP_STRICT_PUT must be 1 to let put() raise the errors of pickling or 0, not {text!r}")
+    return text == "1"
+
+
+_refused = 0
+
+
+def make_pair(duplex: bool) -> tuple[Any, Any] | None:
+    """Return two ends of a new channel; None where there can be no ring."""
+    global _refused
+    made = _native.make_channel(ChannelConnection, duplex)
+    if isinstance(made, int):
+        _refused += 2
+        return None
+    return made  # type: ignore[no-any-return]
+
+
+def pipe(duplex: bool = True) -> tuple[Any, Any]:
+    """Return two connections, as `multiprocessing.Pipe` does; the second one only sends if *duplex* is false."""
+    return make_pair(duplex) or _connection.Pipe(duplex)
+
+
+def counts() -> dict[str, int]:
+    """Return the number of open ends with a ring, and of ends that were made as ordinary pipes for want of one."""
+    return {"channels": int(_native.channel_count()), "channels_refused": _refused}
+
+
+def reduce_channel(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """Pickle a connection with the descriptor of its ring."""
+    from multiprocessing.reduction import DupFd  # Windows has none, and no channel
+
+    fd, memory, side, readable, writable = connection._parts()
+    return _rebuild, (DupFd(fd), DupFd(memory), side, readable, writable)
+
+
+def _rebuild(pipe: Any, memory: Any, side: int, readable: bool, writable: bool) -> Any:
+    fds = pipe.detach(), memory.detach()
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    opened = _native.open_channel(ChannelConnection, *fds, side, readable, writable)
+    if isinstance(opened, int):
+        _native.check(opened, "the ring of a received connection")
+    return opened
+
+
+# Registered by mp_core.install() with the state of the process; this is enough for a program that does not call it.
+ForkingPickler.register(ChannelConnection, reduce_channel)
+_native.setup_channels(pickle.dumps, pickle.DEFAULT_PROTOCOL, ForkingPickler)

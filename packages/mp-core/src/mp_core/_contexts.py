@@ -1,0 +1,91 @@
+"""Contexts whose pipes and queues are channels: subclasses of multiprocessing's, which stay as they are.
+
+    mp_all.get_context("spawn")            SpawnContext of this module
+    multiprocessing.get_context("spawn")   multiprocessing's own, with ordinary pipes
+
+The start method is one for both: `default_context` reads and sets that of multiprocessing.
+"""
+
+from __future__ import annotations
+
+from multiprocessing import context
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from mp_core import _channel_queues, _channels
+
+__all__ = ["NAMES", "default_context"]
+
+# The names of `mp_all` that are bound methods of `default_context`.
+NAMES = ("JoinableQueue", "Pipe", "Queue", "SimpleQueue", "get_context")
+
+_standard: Any = vars(context)
+
+
+class _Channels:
+    """The methods of a context that make channels, or ordinary pipes where there can be no channel."""
+
+    def Pipe(self, duplex: bool = True) -> tuple[Any, Any]:
+        """Return two connections, one for each end of a pipe."""
+        return _channels.pipe(duplex)
+
+    def SimpleQueue(self: Any) -> Any:
+        """Return a simple queue."""
+        ends = _channels.make_pair(False)
+        return super().SimpleQueue() if ends is None else _channel_queues.SimpleQueue(ends, ctx=self.get_context())  # type: ignore[misc]
+
+    def Queue(self: Any, maxsize: int = 0) -> Any:
+        """Return a queue with room for *maxsize* objects."""
+        ends = _channels.make_pair(False)
+        return super().Queue(maxsize) if ends is None else _channel_queues.Queue(ends, maxsize, ctx=self.get_context())  # type: ignore[misc]
+
+    def JoinableQueue(self: Any, maxsize: int = 0) -> Any:
+        """Return a queue with `task_done` and `join`."""
+        ends = _channels.make_pair(False)
+        if ends is None:
+            return super().JoinableQueue(maxsize)  # type: ignore[misc]
+        return _channel_queues.JoinableQueue(ends, maxsize, ctx=self.get_context())
+
+    def get_context(self: Any, method: str | None = None) -> Any:
+        """Return the context of a start method, or this one."""
+        if method is None:
+            return self
+        standard = BaseContext.get_context(self, method)
+        return _contexts.get(method, standard)
+
+
+class ForkContext(_Channels, context.ForkContext):
+    """The context of ``fork``."""
+
+
+class SpawnContext(_Channels, context.SpawnContext):
+    """The context of ``spawn``."""
+
+
+class ForkServerContext(_Channels, context.ForkServerContext):
+    """The context of ``forkserver``."""
+
+
+_contexts: dict[str, Any] = {"fork": ForkContext(), "spawn": SpawnContext(), "forkserver": ForkServerContext()}
+
+
+class DefaultContext(_Channels, context.DefaultContext):
+    """The context of the start method that is in force."""
+
+    def get_context(self, method: str | None = None) -> Any:
+        """Return the context of a start method, by default of the one in force."""
+        if method is not None:
+            return super().get_context(method)
+        actual = _standard["_default_context"].get_context()
+        return _contexts.get(actual._name, actual)
+
+    def set_start_method(self, method: str | None, force: bool = False) -> None:
+        """Set the start method, for multiprocessing too."""
+        _standard["_default_context"].set_start_method(method, force)
+
+    def get_start_method(self, allow_none: bool = False) -> Any:
+        """Return the start method."""
+        return _standard["_default_context"].get_start_method(allow_none)
+
+
+default_context = DefaultContext(_standard["_concrete_contexts"]["fork"])

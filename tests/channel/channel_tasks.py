@@ -1,0 +1,107 @@
+"""Functions that the children of the tests of channels run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import Any
+
+
+def echo(connection: Any) -> None:
+    """
+    Answer each message with itself, until None.
+    """
+    while (message := connection.recv()) is not None:
+        connection.send(message)
+
+
+def echo_queue(requests: Any, answers: Any) -> None:
+    """
+    As `echo`, from one queue to another.
+    """
+    while (message := requests.get()) is not None:
+        answers.put(message)
+
+
+def send_all(connection: Any, messages: Any) -> None:
+    for message in messages:
+        connection.send_bytes(message)
+
+
+def hand_over(to: Any, connection: Any) -> None:
+    """
+    Send a connection through another one, and wait for the answer.
+    """
+    to.send(connection)
+    to.recv()
+
+
+def receive_connection(from_: Any) -> None:
+    """
+    Receive a connection, and answer on it.
+    """
+    connection = from_.recv()
+    connection.send(("through", connection.recv()))
+    connection.close()
+    from_.send("done")
+
+
+def put_numbers(queue: Any, first: int, count: int) -> None:
+    for number in range(first, first + count):
+        queue.put(number)
+
+
+def get_until_none(queue: Any, results: Any) -> None:
+    """
+    Report all messages of a queue up to the first None.
+    """
+    got = []
+    while (message := queue.get()) is not None:
+        got.append(message)
+    results.put((os.getpid(), got))
+
+
+def put_for_ever(queue: Any, number: int, sizes: list[int]) -> None:
+    """
+    Put (number, count, as many bytes as the sizes in turn say).
+    """
+    count = 0
+    while True:
+        queue.put((number, count, bytes([count % 251]) * sizes[count % len(sizes)]))
+        count += 1
+
+
+def get_for_ever(queue: Any, seen: Any) -> None:
+    while True:
+        queue.get()
+        seen[0] += 1
+
+
+def block_in_get(queue: Any, ready: Any) -> None:
+    ready.set()
+    queue.get()
+
+
+def work(queue: Any, ready: Any) -> None:
+    """
+    Finish each task of a joinable queue, until None.
+    """
+    ready.set()
+    while queue.get() is not None:
+        queue.task_done()
+    queue.task_done()
+
+
+def kill_self_after_put(queue: Any) -> None:
+    queue.put("last words")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_end(connection: Any, answer: Any) -> None:
+    """
+    Report how a receive ends.
+    """
+    try:
+        connection.recv()
+    except EOFError:
+        answer.send("EOFError")

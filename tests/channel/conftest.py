@@ -1,0 +1,25 @@
+"""The context whose pipes and queues are channels, whatever MP_CHANNEL says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mp_core import _contexts
+
+
+@pytest.fixture
+def channels(start_method: str) -> Any:
+    """
+    The context of each start method in turn.
+    """
+    return _contexts.default_context.get_context(start_method)
+
+
+@pytest.fixture
+def forking() -> Any:
+    """
+    The context of fork, for properties that do not depend on the start method.
+    """
+    return _contexts.default_context.get_context("fork")

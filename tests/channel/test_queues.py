@@ -1,0 +1,241 @@
+"""Queues over channels: those of multiprocessing, pickled in `put`."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+import queue as standard
+import time
+from typing import Any
+
+import channel_tasks as tasks
+import numpy as np
+import pytest
+
+import mp_all as mp
+from mp_core import _channel_queues
+
+KINDS = ["SimpleQueue", "Queue", "JoinableQueue"]
+
+
+@pytest.fixture(params=KINDS)
+def queue(request: pytest.FixtureRequest, forking: Any) -> Any:
+    """
+    A queue of each kind.
+    """
+    queue = getattr(forking, request.param)()
+    yield queue
+    closed(queue)
+
+
+def closed(queue: Any) -> None:
+    """
+    Close a queue and its ends; a Queue that has put nothing would keep them until it is collected.
+    """
+    queue.close()
+    if hasattr(queue, "join_thread"):
+        queue.join_thread()
+        queue._reader.close()
+        queue._writer.close()
+
+
+def test_a_queue_is_one_of_the_standard_library(queue: Any) -> None:
+    kind = getattr(multiprocessing.queues, type(queue).__name__)
+    assert isinstance(queue, kind)
+    assert type(queue) is not kind
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.timeout(60)
+def test_a_child_of_each_start_method_answers(channels: Any, kind: str) -> None:
+    requests, answers = getattr(channels, kind)(), getattr(channels, kind)()
+    process = channels.Process(target=tasks.echo_queue, args=(requests, answers))
+    process.start()
+    for message in (1, "two", b"3" * 200_000, np.arange(5), np.ones(100_000)):
+        requests.put(message)
+        np.testing.assert_array_equal(answers.get(), message)
+    requests.put(None)
+    process.join()
+    assert process.exitcode == 0
+    closed(requests)
+    closed(answers)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.timeout(90)
+def test_readers_and_writers_lose_nothing_and_double_nothing(channels: Any, kind: str) -> None:
+    writers, readers, each = 2, 3, 400
+    queue, results = getattr(channels, kind)(), channels.SimpleQueue()
+    putting = [channels.Process(target=tasks.put_numbers, args=(queue, i * each, each)) for i in range(writers)]
+    getting = [channels.Process(target=tasks.get_until_none, args=(queue, results)) for _ in range(readers)]
+    for process in putting + getting:
+        process.start()
+    for process in putting:
+        process.join()
+    for _ in range(readers):
+        queue.put(None)
+    got = [results.get()[1] for _ in range(readers)]
+    for process in getting:
+        process.join()
+    assert sorted(number for part in got for number in part) == list(range(writers * each))
+    for part in got:  # each reader sees the messages of one writer in its order
+        for i in range(writers):
+            mine = [number for number in part if number // each == i]
+            assert mine == sorted(mine)
+    closed(queue)
+    results.close()
+
+
+def test_a_change_after_put_does_not_change_the_message(forking: Any) -> None:
+    queue = forking.Queue()
+    for size in (3, 200_000):  # within the ring, and by the feeder thread
+        message = [0] * size
+        queue.put(message)
+        message[0] = 1
+        assert queue.get(timeout=30)[0] == 0
+    closed(queue)
+
+
+@pytest.mark.timeout(60)
+def test_put_never_waits_for_a_reader_and_nothing_is_reordered(forking: Any) -> None:
+    queue = forking.Queue()
+    for number in range(3000):
+        queue.put((number, b"x" * (number % 1000)))
+    assert queue.qsize() == 3000
+    assert [queue.get()[0] for _ in range(3000)] == list(range(3000))
+    queue.put("after")
+    assert queue.get() == "after"
+    closed(queue)
+
+
+def test_small_messages_need_no_feeder_thread(forking: Any) -> None:
+    queue = forking.Queue()
+    for number in range(100):
+        queue.put(number)
+    assert queue._thread is None
+    assert [queue.get() for _ in range(100)] == list(range(100))
+    closed(queue)
+
+
+@pytest.mark.timeout(60)
+def test_messages_of_the_feeder_thread_arrive_after_the_process_has_ended(channels: Any) -> None:
+    queue = channels.Queue()
+    process = channels.Process(target=tasks.put_numbers, args=(queue, 0, 100_000))
+    process.start()
+    assert [queue.get() for _ in range(100_000)] == list(range(100_000))
+    process.join()
+    closed(queue)
+
+
+def test_a_full_queue_is_full_and_an_empty_one_empty(forking: Any) -> None:
+    queue = forking.Queue(2)
+    assert queue.empty()
+    queue.put(1)
+    queue.put(2)
+    assert queue.full()
+    assert not queue.empty()
+    with pytest.raises(standard.Full):
+        queue.put(3, timeout=0.01)
+    with pytest.raises(standard.Full):
+        queue.put_nowait(3)
+    assert (queue.get(), queue.get_nowait()) == (1, 2)
+    start = time.monotonic()
+    with pytest.raises(standard.Empty):
+        queue.get(timeout=0.05)
+    assert time.monotonic() - start >= 0.05
+    with pytest.raises(standard.Empty):
+        queue.get_nowait()
+    with pytest.raises(standard.Empty):
+        queue.get(timeout=-1)
+    closed(queue)
+
+
+def test_a_closed_queue_says_so(forking: Any) -> None:
+    queue = forking.Queue()
+    queue.put(1)
+    closed(queue)
+    with pytest.raises(ValueError, match="is closed"):
+        queue.put(1)
+    with pytest.raises(ValueError, match="is closed"):
+        queue.get()
+
+
+def test_an_object_that_cannot_be_pickled_is_printed_and_takes_no_place(
+    forking: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    queue = forking.Queue(1)
+    queue.put(lambda: 0)
+    assert "pickle" in capfd.readouterr().err
+    queue.put("next")
+    assert queue.get(timeout=10) == "next"
+    closed(queue)
+
+
+def test_a_subclass_handles_errors_of_pickling(forking: Any) -> None:
+    handled = []
+
+    class Careful(_channel_queues.Queue):
+        def _on_queue_feeder_error(self, error: Exception, obj: Any) -> None:
+            handled.append((error, obj))
+
+    reader, writer = forking.Pipe(False)
+    queue = Careful((reader, writer), ctx=forking)
+    queue.put(unpicklable := lambda: 0)
+    assert handled[0][1] is unpicklable
+    closed(queue)
+
+
+def test_a_strict_put_raises_the_error(forking: Any) -> None:
+    queue = forking.Queue(1)
+    mp.set_strict_put(True)
+    try:
+        with pytest.raises((AttributeError, pickle.PicklingError)):
+            queue.put(lambda: 0)
+    finally:
+        mp.set_strict_put(False)
+    queue.put(1)
+    assert queue.get() == 1
+    closed(queue)
+
+
+@pytest.mark.timeout(60)
+def test_a_joinable_queue_is_joined_when_all_tasks_are_done(channels: Any) -> None:
+    queue, ready = channels.JoinableQueue(), channels.Event()
+    process = channels.Process(target=tasks.work, args=(queue, ready))
+    process.start()
+    for number in range(100):
+        queue.put(number)
+    ready.wait()
+    queue.put(None)
+    queue.join()
+    process.join()
+    with pytest.raises(ValueError, match="too many"):
+        queue.task_done()
+    closed(queue)
+
+
+def test_where_there_can_be_no_ring_queues_are_ordinary_ones(forking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mp_core import _native
+
+    before = mp.memory_stats()["channels_refused"]
+    monkeypatch.setattr(_native, "make_channel", lambda *_: -24)
+    made = [forking.SimpleQueue(), forking.Queue(), forking.JoinableQueue()]
+    ends = forking.Pipe()
+    assert mp.memory_stats()["channels_refused"] == before + 8
+    for queue in made:
+        assert type(queue).__module__ == "multiprocessing.queues"
+        queue.put(1)
+        assert queue.get() == 1
+        closed(queue)
+    assert type(ends[0]) is multiprocessing.connection.Connection
+    for end in ends:
+        end.close()
+
+
+def test_memory_stats_counts_the_ends(forking: Any) -> None:
+    before = mp.memory_stats()["channels"]
+    reader, writer = forking.Pipe()
+    assert mp.memory_stats()["channels"] == before + 2
+    reader.close()
+    writer.close()
+    assert mp.memory_stats()["channels"] == before
