@@ -29,7 +29,7 @@ enum {
     MPSHM__SLOTS = 1024,    /* processes of a session that use shared memory at one time */
     MPSHM__SEGMENTS = 8192, /* segments of a session at one time */
     MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
-    MPSHM__LAYOUT = 2, /* the version of both layouts */
+    MPSHM__LAYOUT = 3, /* the version of both layouts */
 };
 
 /* Note [Liveness]
@@ -61,11 +61,11 @@ enum { MPSHM__SLOT_FREE = 0, MPSHM__SLOT_TAKEN = 1 };
 
 struct mpshm__slot {
     _Atomic uint32_t state;
-    _Atomic int32_t pid;         /* 0 until a forked child has written its own */
-    _Atomic uint64_t start_time; /* of that pid, to tell a recycled pid from this process */
-    uint64_t unused;
-    _Atomic uint64_t making[2]; /* nonce of a named segment that is created and not registered */
-    _Atomic uint32_t by_pid;    /* 1: this process could not lock its byte */
+    _Atomic int32_t pid;          /* 0 until a forked child has written its own */
+    _Atomic uint64_t start_time;  /* of that pid, to tell a recycled pid from this process */
+    _Atomic uint64_t incarnation; /* the number of processes that have had this slot */
+    _Atomic uint64_t making[2];   /* nonce of a named segment that is created and not registered */
+    _Atomic uint32_t by_pid;      /* 1: this process could not lock its byte */
     unsigned char reserved[20];
 };
 
