@@ -245,8 +245,10 @@ static void a_killed_owner_loses_the_lock_to_the_next(int strategy)
 
     for (int i = 0; i < 20; i++) {
         kill_and_reap(child_that(acquire_lock, &lock));
+        /* Whoever looks at the dead process in /proc keeps its memory, and with it the lock of its
+         * slot, a moment longer. */
         if (i % 2)
-            CHECK_EQ(mpshm_lock_acquire(&lock, MPSHM_NOWAIT, 0), MPSHM_OWNER_DIED);
+            EVENTUALLY(mpshm_lock_acquire(&lock, MPSHM_NOWAIT, 0) == MPSHM_OWNER_DIED);
         else
             CHECK_EQ(mpshm_lock_acquire(&lock, 0, LONG), MPSHM_OWNER_DIED);
         CHECK_EQ(mpshm_lock_release(&lock), 0);
@@ -318,7 +320,7 @@ static void units_of_a_killed_process_return(int strategy)
     CHECK_EQ(mpshm_semaphore_acquire(&semaphore, 0, LONG), MPSHM_OWNER_DIED);
     CHECK_EQ(mpshm_semaphore_acquire(&semaphore, MPSHM_NOWAIT, 0), -EAGAIN);
     kill_and_reap(second);
-    CHECK_EQ(mpshm_semaphore_acquire(&semaphore, MPSHM_NOWAIT, 0), MPSHM_OWNER_DIED);
+    EVENTUALLY(mpshm_semaphore_acquire(&semaphore, MPSHM_NOWAIT, 0) == MPSHM_OWNER_DIED);
     CHECK_EQ(mpshm_semaphore_release(&semaphore, 0), 0);
     CHECK_EQ(mpshm_semaphore_release(&semaphore, 0), 0);
     CHECK_EQ(mpshm_semaphore_value(&semaphore), 2);
@@ -342,18 +344,26 @@ static void units_that_are_events_stay_taken(int strategy)
     }
 }
 
-/* Run `act` in a child and kill it after `steps` instructions. 0 when it had ended before. */
+/* Run `act` in a child and kill it after `steps` instructions. 0 when it had finished before. */
 static int kill_after(long steps, void (*act)(mpshm_block *), mpshm_block *block)
 {
+    static volatile long *finished;
     int status;
-    pid_t pid = forked();
+    pid_t pid;
+
+    if (finished == NULL)
+        finished = shared_counter();
+    *finished = 0;
+    pid = forked();
 
     if (pid == 0) {
         if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) < 0)
             _exit(77);
         raise(SIGSTOP);
         act(block);
-        _exit(0);
+        *finished = 1;
+        for (;;)
+            pause();
     }
     CHECK_EQ(waitpid(pid, &status, 0), pid);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
@@ -361,11 +371,10 @@ static int kill_after(long steps, void (*act)(mpshm_block *), mpshm_block *block
     for (long i = 0; i < steps; i++) {
         CHECK_EQ(ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL), 0);
         CHECK_EQ(waitpid(pid, &status, 0), pid);
-        if (WIFEXITED(status))
-            return 0;
+        CHECK(WIFSTOPPED(status));
     }
     kill_and_reap(pid);
-    return 1;
+    return !*finished;
 }
 
 static void use_lock(mpshm_block *lock)
@@ -417,7 +426,7 @@ static void a_semaphore_outlives_a_kill_at_any_instruction(int strategy)
 /* Users of both that are killed at random, while others go on. */
 static void random_kills_stop_nobody(int strategy)
 {
-    enum { USERS = 3, KILLS = 150 };
+    enum { USERS = 3, KILLS = 60 };
     mpshm_block lock = make(strategy, MPSHM_LOCK, 0, 1);
     mpshm_block semaphore = make(strategy, MPSHM_SEMAPHORE, 2, 2);
     volatile long *inside = shared_counter();

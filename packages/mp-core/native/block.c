@@ -177,6 +177,9 @@ static PyMethodDef functions[] = {
     {"share", mp_py_share, METH_O, NULL},
     {"message_end", mp_py_message_end, METH_O, NULL},
     {"copied_bytes", mp_py_copied_bytes, METH_O, NULL},
+    {"setup_locks", mp_py_setup_locks, METH_O, NULL},
+    {"create_sync", mp_py_create_sync, METH_VARARGS, NULL},
+    {"sync_handle", mp_py_sync_handle, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -234,6 +237,14 @@ static PyObject *buffer_address(PyObject *op, void *closure)
     return PyLong_FromVoidPtr(((Buffer *)op)->block.data);
 }
 
+static PyObject *buffer_pointer(PyObject *op, void *closure)
+{
+    (void)closure;
+    if (((Buffer *)op)->block.segment == NULL)
+        return refuse_empty();
+    return PyLong_FromVoidPtr(&((Buffer *)op)->block);
+}
+
 static PyObject *buffer_strategy(PyObject *op, void *closure)
 {
     (void)closure;
@@ -252,6 +263,7 @@ static PyMethodDef buffer_methods[] = {
 static PyGetSetDef buffer_getset[] = {
     {"nbytes", buffer_nbytes, NULL, "Usable bytes.", NULL},
     {"_address", buffer_address, NULL, "The address of the first byte in this process.", NULL},
+    {"_pointer", buffer_pointer, NULL, "The address of the mpshm_block, for cffi.", NULL},
     {"_strategy", buffer_strategy, NULL, "The strategy's number.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -278,6 +290,8 @@ static int block_exec(PyObject *module)
     PyObject *capsule = mp_api_capsule();
     int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "Buffer", type);
 
+    if (rc == 0)
+        rc = mp_add_lock_type(module);
     if (rc == 0)
         rc = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "c_api", capsule);
     Py_XDECREF(type);

@@ -2,7 +2,8 @@
 
     import mp_all as multiprocessing
 
-It has every name of `multiprocessing`, as the same object except for `Pool`, which survives the death of a worker.
+It has every name of `multiprocessing`, as the same object except for `Pool`, which survives the death of a worker, and
+the locks, which survive the death of their holder.
 Arrays that cross a process boundary (queues, pipes, pools, arguments, results, executors) travel through shared memory.
 It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`, and
 `ProcessPoolExecutor`.
@@ -17,7 +18,7 @@ import mp_core as _core
 import mp_reductions as _reductions
 import mp_spawn as _spawn
 from mp_core import *  # noqa: F403
-from mp_core import _aliases
+from mp_core import _aliases, _lock_contexts
 from mp_core import _get_thread_name as _get_thread_name
 from mp_core import _prctl_pr_set_pdeathsig as _prctl_pr_set_pdeathsig
 from mp_core import _set_thread_name as _set_thread_name
@@ -43,6 +44,7 @@ if not _typing.TYPE_CHECKING:  # to a type checker all imported names above are 
 _aliases.install(__name__)
 _sys.modules[f"{__name__}.shared"] = _reductions.shared  # `from mp_all.shared import zeros`
 _reductions.init_reductions()
+_lock_contexts.install()
 if _sys.platform == "linux":
     # This imports nothing of CUDA; it waits until a CUDA library is imported.
     import mp_cuda as _cuda

@@ -1,7 +1,7 @@
 """The core of mp-all: all of `multiprocessing`, sharing strategies, and blocks of shared memory. No NumPy.
 
-Every public name of `multiprocessing` is here and is the same object, so `isinstance` and `except` keep working; each
-of its submodules can be imported under this name too (``mp_core.pool``, ``mp_core.connection``, …).
+Every public name of `multiprocessing` is here and, but for the locks, is the same object, so `isinstance` and `except`
+keep working; each of its submodules can be imported under this name too (``mp_core.pool``, ``mp_core.connection``, …).
 
     mp_core.install           patch multiprocessing, so that a failed message frees its memory; importing does not
     mp_core.Block             an allocation of shared memory that can be sent
@@ -9,6 +9,8 @@ of its submodules can be imported under this name too (``mp_core.pool``, ``mp_co
     mp_core.set_sharing_strategy, get_sharing_strategy, get_all_sharing_strategies
     mp_core.set_sharing, get_sharing
     mp_core.ReceiveError, SharedMemoryWarning, RepeatedCopyWarning
+    mp_core.Lock, RLock, Semaphore, BoundedSemaphore, Condition, Event, Barrier    these outlive their holders
+    mp_core.OwnerDiedWarning
     mp_core.memory_stats, list_segments, empty_cache
     mp_core.set_thread_name, get_thread_name, set_parent_death_signal
 """
@@ -24,6 +26,10 @@ from mp_core._version import __version__ as __version__
 from mp_core.block import Block as Block
 from mp_core.by_value import get_sharing as get_sharing
 from mp_core.by_value import set_sharing as set_sharing
+from mp_core.conditions import Barrier as Barrier
+from mp_core.conditions import Condition as Condition
+from mp_core.conditions import Event as Event
+from mp_core.errors import OwnerDiedWarning as OwnerDiedWarning
 from mp_core.errors import ReceiveError as ReceiveError
 from mp_core.errors import RepeatedCopyWarning as RepeatedCopyWarning
 from mp_core.errors import SharedMemoryWarning as SharedMemoryWarning
@@ -31,6 +37,10 @@ from mp_core.lease import Lease as Lease
 from mp_core.lease import LeaseReference as LeaseReference
 from mp_core.lease import collect_leases as collect_leases
 from mp_core.lease import receive_lease as receive_lease
+from mp_core.locks import BoundedSemaphore as BoundedSemaphore
+from mp_core.locks import Lock as Lock
+from mp_core.locks import RLock as RLock
+from mp_core.locks import Semaphore as Semaphore
 from mp_core.process_control import get_thread_name as get_thread_name
 from mp_core.process_control import set_parent_death_signal as set_parent_death_signal
 from mp_core.process_control import set_thread_name as set_thread_name
@@ -62,6 +72,7 @@ if not _typing.TYPE_CHECKING:
         "Block",
         "Lease",
         "LeaseReference",
+        "OwnerDiedWarning",
         "ReceiveError",
         "RepeatedCopyWarning",
         "Segment",

@@ -19,11 +19,13 @@ from mp_core._version import __version__
 
 __all__ = [
     "Buffer",
+    "SemLock",
     "allocate",
     "by_value",
     "c_api",
     "check",
     "copied_bytes",
+    "create_sync",
     "discard",
     "ffi",
     "find",
@@ -38,9 +40,11 @@ __all__ = [
     "reduce_block",
     "reduce_copy",
     "setup",
+    "setup_locks",
     "setup_receiving",
     "share",
     "strategy",
+    "sync_handle",
 ]
 
 
@@ -102,3 +106,7 @@ by_value = _block.by_value
 share = _block.share
 peer = _block.peer
 copied_bytes = _block.copied_bytes
+SemLock: type = _block.SemLock
+create_sync = _block.create_sync
+setup_locks = _block.setup_locks
+sync_handle = _block.sync_handle
