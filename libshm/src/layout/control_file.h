@@ -30,6 +30,7 @@ enum {
     MPSHM__SEGMENTS = 8192, /* segments of a session at one time */
     MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
     MPSHM__LAYOUT = 3, /* the version of both layouts */
+    MPSHM__INCARNATIONS = 1 << 21,
 };
 
 /* Note [Liveness]
@@ -63,9 +64,11 @@ struct mpshm__slot {
     _Atomic uint32_t state;
     _Atomic int32_t pid;          /* 0 until a forked child has written its own */
     _Atomic uint64_t start_time;  /* of that pid, to tell a recycled pid from this process */
-    _Atomic uint64_t incarnation; /* the number of processes that have had this slot */
-    _Atomic uint64_t making[2];   /* nonce of a named segment that is created and not registered */
-    _Atomic uint32_t by_pid;      /* 1: this process could not lock its byte */
+    _Atomic uint32_t incarnation; /* counts the processes that have had this slot, 1 to
+                                     MPSHM__INCARNATIONS - 1 */
+    uint32_t unused;
+    _Atomic uint64_t making[2]; /* nonce of a named segment that is created and not registered */
+    _Atomic uint32_t by_pid;    /* 1: this process could not lock its byte */
     unsigned char reserved[20];
 };
 

@@ -22,7 +22,6 @@
 enum {
     MPSHM__OWNER_SHIFT = 10,
     MPSHM__ANONYMOUS = 1,
-    MPSHM__INCARNATIONS = 1 << 21,
     MPSHM__SYNC_MAGIC = 0x6d707379,
 };
 _Static_assert(MPSHM__SLOTS == 1 << MPSHM__OWNER_SHIFT, "a slot fits into its bits");

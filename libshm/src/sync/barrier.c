@@ -44,7 +44,7 @@ static int lock(struct mpshm__session *session, struct mpshm__barrier *b, int fl
 
 static void unlock(struct mpshm__barrier *b)
 {
-    mpshm__word_release(&b->sync.word);
+    mpshm__unguard(&b->sync.word);
 }
 
 static int has_dead_party(struct mpshm__session *session, struct mpshm__barrier *b)

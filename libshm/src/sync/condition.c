@@ -17,7 +17,7 @@ static void pass_on(struct mpshm__session *session, struct mpshm__condition *c)
     mpshm__guard(session, &c->sync.word, 0);
     for (int n = mpshm__wait_list_sweep(session, &c->list); n > 0; n--)
         mpshm__wait_list_wake(session, &c->list, MPSHM__WOKEN);
-    mpshm__word_release(&c->sync.word);
+    mpshm__unguard(&c->sync.word);
 }
 
 int mpshm_condition_enter(const mpshm_block *condition, int flags)
@@ -29,7 +29,7 @@ int mpshm_condition_enter(const mpshm_block *condition, int flags)
     if (place < 0)
         return place;
     place = mpshm__wait_list_enter(session, &c->list);
-    mpshm__word_release(&c->sync.word);
+    mpshm__unguard(&c->sync.word);
     return place;
 }
 
@@ -70,7 +70,7 @@ int mpshm_condition_notify(const mpshm_block *condition, uint32_t n, int flags)
         return rc;
     while ((uint32_t)woken < n && mpshm__wait_list_wake(session, &c->list, MPSHM__WOKEN))
         woken++;
-    mpshm__word_release(&c->sync.word);
+    mpshm__unguard(&c->sync.word);
     return woken;
 }
 

@@ -12,8 +12,7 @@ static int has_changed(const struct mpshm__session *session, uint32_t owner)
         &session->control->slots[owner & ((1u << MPSHM__OWNER_SHIFT) - 1)];
 
     return atomic_load(&slot->state) == MPSHM__SLOT_FREE ||
-           atomic_load(&slot->incarnation) % (MPSHM__INCARNATIONS - 1) + 1 !=
-               (owner & ~MPSHM__WAITERS) >> MPSHM__OWNER_SHIFT;
+           atomic_load(&slot->incarnation) != owner >> MPSHM__OWNER_SHIFT;
 }
 
 int mpshm__owner_is_dead(struct mpshm__session *session, uint32_t owner)

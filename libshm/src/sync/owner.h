@@ -16,9 +16,8 @@ static inline uint32_t mpshm__me(const struct mpshm__session *session)
 {
     if (session->slot < 0)
         return MPSHM__ANONYMOUS;
-    uint64_t incarnation = atomic_load_explicit(&session->control->slots[session->slot].incarnation,
-                                                memory_order_relaxed);
-    return (uint32_t)(incarnation % (MPSHM__INCARNATIONS - 1) + 1) << MPSHM__OWNER_SHIFT |
+    const struct mpshm__slot *slot = &session->control->slots[session->slot];
+    return atomic_load_explicit(&slot->incarnation, memory_order_relaxed) << MPSHM__OWNER_SHIFT |
            (uint32_t)session->slot;
 }
 

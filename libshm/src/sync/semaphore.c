@@ -56,7 +56,7 @@ static int lock(struct mpshm__session *session, struct mpshm__semaphore *s, int 
 
 static void unlock(struct mpshm__semaphore *s)
 {
-    mpshm__word_release(&s->sync.word);
+    mpshm__unguard(&s->sync.word);
 }
 
 /* Give back what was held in entry `i`. */

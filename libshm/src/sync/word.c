@@ -11,8 +11,10 @@
  * others wait
  *
  *   No step needs the manager. */
-#include "sync/word.h"
+#include <time.h>
+
 #include "base/clock.h"
+#include "sync/word.h"
 
 uint64_t mpshm__deadline(uint64_t timeout_ns)
 {
@@ -83,20 +85,28 @@ int mpshm__word_wait(struct mpshm__session *session, _Atomic uint32_t *word, uin
     }
 }
 
-int mpshm__guard(struct mpshm__session *session, _Atomic uint32_t *word, int flags)
+int mpshm__guard_slow(struct mpshm__session *session, _Atomic uint32_t *word, int flags)
 {
-    enum { SPINS = 200 };
+    enum { SPINS = 200, FIRST_NS = 50000, LONGEST_NS = 5000000 };
     uint32_t me = mpshm__me(session);
-    int rc;
 
     for (int i = 0; i < SPINS; i++)
-        if (mpshm__word_try(word, me) == 0)
+        if (atomic_load_explicit(word, memory_order_relaxed) == 0 && mpshm__word_try(word, me) == 0)
             return 0;
-    if (flags & MPSHM_NOWAIT) {
-        rc = mpshm__word_take_over(session, word);
-        return rc == MPSHM_OWNER_DIED ? rc : -EBUSY;
+    /* Its owner is not running, or has died. */
+    for (long ns = FIRST_NS;; ns = ns * 2 < LONGEST_NS ? ns * 2 : LONGEST_NS) {
+        uint32_t owner = atomic_load(word);
+        if (owner == 0) {
+            if (mpshm__word_try(word, me) == 0)
+                return 0;
+        } else if (mpshm__owner_is_dead(session, owner)) {
+            if (atomic_compare_exchange_strong(word, &owner, me))
+                return MPSHM_OWNER_DIED;
+        } else {
+            struct timespec span = {.tv_nsec = ns};
+            if (flags & MPSHM_NOWAIT)
+                return -EBUSY;
+            nanosleep(&span, NULL);
+        }
     }
-    while ((rc = mpshm__word_wait(session, word, MPSHM__FOR_EVER)) == -EINTR)
-        ;
-    return rc;
 }

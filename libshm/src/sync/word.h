@@ -34,9 +34,19 @@ int mpshm__word_take_over(struct mpshm__session *session, _Atomic uint32_t *word
 /* Wait for the word until the time `until`. 0, MPSHM_OWNER_DIED, -ETIMEDOUT or -EINTR. */
 int mpshm__word_wait(struct mpshm__session *session, _Atomic uint32_t *word, uint64_t until);
 
-/* The guard of a structure, which is held for some nanoseconds. 0 or MPSHM_OWNER_DIED; with
- * MPSHM_NOWAIT also -EBUSY, after some attempts. */
-int mpshm__guard(struct mpshm__session *session, _Atomic uint32_t *word, int flags);
+/* The guard of a structure, a word that is held for some nanoseconds. Nobody is woken when it
+ * becomes free, so giving it back is one plain store. 0 or MPSHM_OWNER_DIED; with MPSHM_NOWAIT also
+ * -EBUSY, after some attempts. */
+int mpshm__guard_slow(struct mpshm__session *session, _Atomic uint32_t *word, int flags);
+static inline int mpshm__guard(struct mpshm__session *session, _Atomic uint32_t *word, int flags)
+{
+    return mpshm__word_try(word, mpshm__me(session)) == 0 ? 0
+                                                          : mpshm__guard_slow(session, word, flags);
+}
+static inline void mpshm__unguard(_Atomic uint32_t *word)
+{
+    atomic_store_explicit(word, 0, memory_order_release);
+}
 
 /* How long one sleep may take, in nanoseconds: it begins small and doubles, up to `most`. A wake-up
  * is lost with the process that had to make it, so no sleep is unbounded. */
