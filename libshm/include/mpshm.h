@@ -241,6 +241,10 @@ int mpshm_lock_acquire(const mpshm_block *lock, int flags, uint64_t timeout_ns);
 int mpshm_lock_release(const mpshm_block *lock);
 /* 1 when a process has it. */
 int mpshm_lock_is_held(const mpshm_block *lock);
+/* A number that the holder may set, 0 at first. It stays when the holder dies, so it tells the next
+ * one in the middle of what that was. */
+void mpshm_lock_set_mark(const mpshm_block *lock, uint32_t mark);
+uint32_t mpshm_lock_mark(const mpshm_block *lock);
 
 /* Take a unit: 0, or MPSHM_OWNER_DIED when units of a dead process have returned. With
  * MPSHM_NOWAIT, -EAGAIN when there is none.

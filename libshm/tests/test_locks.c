@@ -258,6 +258,23 @@ static void a_killed_owner_loses_the_lock_to_the_next(int strategy)
     mpshm_block_release(&lock);
 }
 
+static void mark_lock(mpshm_block *lock)
+{
+    acquire_lock(lock);
+    mpshm_lock_set_mark(lock, 7);
+}
+
+static void a_mark_outlives_its_owner(int strategy)
+{
+    mpshm_block lock = make(strategy, MPSHM_LOCK, 0, 1);
+
+    CHECK_EQ(mpshm_lock_mark(&lock), 0);
+    kill_and_reap(child_that(mark_lock, &lock));
+    CHECK_EQ(mpshm_lock_acquire(&lock, 0, LONG), MPSHM_OWNER_DIED);
+    CHECK_EQ(mpshm_lock_mark(&lock), 7);
+    mpshm_block_release(&lock);
+}
+
 static void one_of_several_sleepers_gets_the_lock_of_a_killed_owner(int strategy)
 {
     enum { WAITERS = 4 };
@@ -496,6 +513,7 @@ int main(void)
     run_in_a_session(a_signal_ends_a_wait);
     run_in_a_session(a_child_does_not_own_what_its_parent_owns);
     run_in_a_session(a_killed_owner_loses_the_lock_to_the_next);
+    run_in_a_session(a_mark_outlives_its_owner);
     run_in_a_session(one_of_several_sleepers_gets_the_lock_of_a_killed_owner);
     run_in_a_session(killed_waiters_take_nothing_with_them);
     run_in_a_session(units_of_a_killed_process_return);

@@ -1,5 +1,4 @@
-/* The type under mp_core's locks and semaphores: what `_multiprocessing.SemLock` is to those of the
- * standard library, with the same methods, over a lock of libshm.
+/* Acquiring and releasing a lock or a semaphore, with the rules of `_multiprocessing.SemLock`.
  *
  * The count and the thread say how often, and by which thread of this process, it was acquired;
  * they are private to the process, as in the standard library. A child of a fork begins with a
@@ -9,54 +8,36 @@
  * free; only to wait it is repeated without the GIL. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <pthread.h>
 #include <time.h>
 
-#include "native.h"
+#include "lock.h"
 
-enum { RECURSIVE = 0, PLAIN = 1 }; /* the numbers of _multiprocessing */
+PyObject *mp_on_owner_died;
+unsigned mp_forks;
 
-typedef struct {
-    PyObject_HEAD PyObject *owner; /* the Block, which keeps `block` */
-    const mpshm_block *block;
-    int kind, is_semaphore;
-    long maxvalue;
-    long count;
-    unsigned long thread;
-    unsigned forks;
-} Lock;
-
-static PyObject *on_owner_died; /* called with 1 for a semaphore: it warns */
-static unsigned forks;          /* how many lie between this process and the first */
-
-static void count_fork(void)
+void mp_lock_forget_parent(mp_lock *self)
 {
-    forks++;
-}
-
-static void forget_parent(Lock *self)
-{
-    if (self->forks != forks) {
-        self->forks = forks;
+    if (self->forks != mp_forks) {
+        self->forks = mp_forks;
         self->count = 0;
     }
 }
 
-static int is_mine(Lock *self)
+int mp_lock_is_mine(mp_lock *self)
 {
-    forget_parent(self);
+    mp_lock_forget_parent(self);
     return self->count > 0 && self->thread == PyThread_get_thread_ident();
 }
 
 /* ---- acquire ---- */
 
-static int try_acquire(Lock *self, int flags, uint64_t timeout_ns)
+static int try_acquire(mp_lock *self, int flags, uint64_t timeout_ns)
 {
     return self->is_semaphore ? mpshm_semaphore_acquire(self->block, flags, timeout_ns)
                               : mpshm_lock_acquire(self->block, flags, timeout_ns);
 }
 
-static int try_release(Lock *self)
+static int try_release(mp_lock *self)
 {
     int rc;
 
@@ -80,7 +61,7 @@ static uint64_t now_ns(void)
 
 /* Wait without the GIL; signal handlers run in between. 0 or more when acquired, -ETIMEDOUT, or
  * -EINTR with an exception set. */
-static int wait_for(Lock *self, uint64_t timeout_ns)
+static int wait_for(mp_lock *self, uint64_t timeout_ns)
 {
     uint64_t until = timeout_ns == UINT64_MAX ? 0 : now_ns() + timeout_ns;
     int rc;
@@ -98,9 +79,9 @@ static int wait_for(Lock *self, uint64_t timeout_ns)
 }
 
 /* The acquired lock had a dead owner. */
-static PyObject *acquired_from_the_dead(Lock *self)
+static PyObject *acquired_from_the_dead(mp_lock *self)
 {
-    PyObject *told = PyObject_CallFunction(on_owner_died, "i", self->is_semaphore);
+    PyObject *told = PyObject_CallFunction(mp_on_owner_died, "i", self->is_semaphore);
 
     if (told == NULL) { /* a filter makes the warning an error: the caller does not have the lock */
         PyObject *type, *error, *traceback;
@@ -114,15 +95,15 @@ static PyObject *acquired_from_the_dead(Lock *self)
     Py_RETURN_TRUE;
 }
 
-static PyObject *acquire_for(Lock *self, int block, uint64_t timeout_ns)
+static PyObject *acquire_for(mp_lock *self, int block, uint64_t timeout_ns)
 {
     int rc;
 
-    if (self->kind == RECURSIVE && is_mine(self)) {
+    if (self->kind == RECURSIVE && mp_lock_is_mine(self)) {
         self->count++;
         Py_RETURN_TRUE;
     }
-    forget_parent(self);
+    mp_lock_forget_parent(self);
     rc = try_acquire(self, MPSHM_NOWAIT, block);
     if (rc < 0) {
         if (rc == -EAGAIN && !block)
@@ -135,7 +116,7 @@ static PyObject *acquire_for(Lock *self, int block, uint64_t timeout_ns)
     }
     self->count++;
     self->thread = PyThread_get_thread_ident();
-    if (rc == MPSHM_OWNER_DIED)
+    if (rc == MPSHM_OWNER_DIED && !self->quiet)
         return acquired_from_the_dead(self);
     Py_RETURN_TRUE;
 }
@@ -186,32 +167,31 @@ static int read_options(PyObject *const *args, Py_ssize_t nargs, PyObject *names
     return *block >= 0 && (given[1] == NULL || read_timeout(given[1], ns));
 }
 
-static PyObject *lock_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs,
-                              PyObject *names)
+PyObject *mp_lock_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     uint64_t ns = UINT64_MAX;
     int block = 1;
 
     if ((nargs > 0 || names != NULL) && !read_options(args, nargs, names, &block, &ns))
         return NULL;
-    return acquire_for((Lock *)op, block, ns);
+    return acquire_for((mp_lock *)op, block, ns);
 }
 
-static PyObject *lock_enter(PyObject *op, PyObject *unused)
+PyObject *mp_lock_enter(PyObject *op, PyObject *unused)
 {
     (void)unused;
-    return acquire_for((Lock *)op, 1, UINT64_MAX);
+    return acquire_for((mp_lock *)op, 1, UINT64_MAX);
 }
 
 /* ---- release ---- */
 
-static PyObject *lock_release(PyObject *op, PyObject *unused)
+PyObject *mp_lock_release(PyObject *op, PyObject *unused)
 {
-    Lock *self = (Lock *)op;
+    mp_lock *self = (mp_lock *)op;
     (void)unused;
 
     if (self->kind == RECURSIVE) {
-        if (!is_mine(self)) {
+        if (!mp_lock_is_mine(self)) {
             PyErr_SetString(PyExc_AssertionError,
                             "attempt to release recursive lock not owned by thread");
             return NULL;
@@ -221,7 +201,7 @@ static PyObject *lock_release(PyObject *op, PyObject *unused)
             Py_RETURN_NONE;
         }
     }
-    forget_parent(self);
+    mp_lock_forget_parent(self);
     if (try_release(self) < 0) {
         PyErr_SetString(PyExc_ValueError, "semaphore or lock released too many times");
         return NULL;
@@ -230,220 +210,8 @@ static PyObject *lock_release(PyObject *op, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *lock_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+PyObject *mp_lock_exit(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     (void)args, (void)nargs;
-    return lock_release(op, NULL);
-}
-
-/* ---- what multiprocessing asks ---- */
-
-static long value_of(Lock *self)
-{
-    return self->is_semaphore ? (long)mpshm_semaphore_value(self->block)
-                              : !mpshm_lock_is_held(self->block);
-}
-
-static PyObject *lock_count(PyObject *op, PyObject *unused)
-{
-    (void)unused;
-    forget_parent((Lock *)op);
-    return PyLong_FromLong(((Lock *)op)->count);
-}
-
-static PyObject *lock_is_mine(PyObject *op, PyObject *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(is_mine((Lock *)op));
-}
-
-static PyObject *lock_get_value(PyObject *op, PyObject *unused)
-{
-    (void)unused;
-    return PyLong_FromLong(value_of((Lock *)op));
-}
-
-static PyObject *lock_is_zero(PyObject *op, PyObject *unused)
-{
-    (void)unused;
-    return PyBool_FromLong(value_of((Lock *)op) == 0);
-}
-
-static PyObject *lock_after_fork(PyObject *op, PyObject *unused)
-{
-    (void)unused;
-    ((Lock *)op)->count = 0;
-    Py_RETURN_NONE;
-}
-
-static PyObject *lock_count_events(PyObject *op, PyObject *unused)
-{
-    (void)unused;
-    if (((Lock *)op)->is_semaphore)
-        mpshm_semaphore_count_events(((Lock *)op)->block);
-    Py_RETURN_NONE;
-}
-
-static PyObject *get_kind(PyObject *op, void *closure)
-{
-    (void)closure;
-    return PyLong_FromLong(((Lock *)op)->kind);
-}
-
-static PyObject *get_maxvalue(PyObject *op, void *closure)
-{
-    (void)closure;
-    return PyLong_FromLong(((Lock *)op)->maxvalue);
-}
-
-static PyObject *get_handle(PyObject *op, void *closure)
-{
-    (void)closure;
-    return PyLong_FromVoidPtr(((Lock *)op)->block->data);
-}
-
-static PyObject *get_name(PyObject *op, void *closure)
-{
-    (void)op, (void)closure;
-    Py_RETURN_NONE;
-}
-
-static PyObject *get_block(PyObject *op, void *closure)
-{
-    (void)closure;
-    return Py_NewRef(((Lock *)op)->owner);
-}
-
-/* ---- the type ---- */
-
-/* SemLock(block, kind, maxvalue) */
-static PyObject *lock_new(PyTypeObject *type, PyObject *args, PyObject *names)
-{
-    PyObject *owner;
-    int kind;
-    long maxvalue;
-    (void)names;
-
-    if (!PyArg_ParseTuple(args, "Oil:SemLock", &owner, &kind, &maxvalue))
-        return NULL;
-    int made = PyObject_TypeCheck(owner, (PyTypeObject *)mp_block_type) &&
-                       ((mp_buffer *)owner)->block.segment != NULL
-                   ? mpshm_sync_kind(&((mp_buffer *)owner)->block)
-                   : -EINVAL;
-    if (made != MPSHM_LOCK && made != MPSHM_SEMAPHORE)
-        return PyErr_Format(PyExc_ValueError, "%R is not the block of a lock", owner);
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Lock *self = (Lock *)alloc(type, 0);
-    if (self == NULL)
-        return NULL;
-    self->owner = Py_NewRef(owner);
-    self->block = &((mp_buffer *)owner)->block;
-    self->kind = kind;
-    self->is_semaphore = made == MPSHM_SEMAPHORE;
-    self->maxvalue = maxvalue;
-    self->forks = forks;
-    return (PyObject *)self;
-}
-
-static void lock_dealloc(PyObject *op)
-{
-    PyTypeObject *type = Py_TYPE(op);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-
-    Py_XDECREF(((Lock *)op)->owner);
-    release(op);
-    Py_DECREF(type);
-}
-
-static PyMethodDef lock_methods[] = {
-    {"acquire", (PyCFunction)(void (*)(void))lock_acquire, METH_FASTCALL | METH_KEYWORDS,
-     "Acquire the lock, or take a unit of the semaphore."},
-    {"release", lock_release, METH_NOARGS, "Release the lock, or give a unit back."},
-    {"__enter__", lock_enter, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))lock_exit, METH_FASTCALL, NULL},
-    {"_count", lock_count, METH_NOARGS, "How often this process has it."},
-    {"_is_mine", lock_is_mine, METH_NOARGS, "Whether this thread has it."},
-    {"_get_value", lock_get_value, METH_NOARGS, "How many units are left."},
-    {"_is_zero", lock_is_zero, METH_NOARGS, "Whether none is left."},
-    {"_after_fork", lock_after_fork, METH_NOARGS, "Forget what the parent has acquired."},
-    {"_count_events", lock_count_events, METH_NOARGS, "Declare that units belong to no process."},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef lock_getset[] = {
-    {"kind", get_kind, NULL, "0 for a recursive lock, otherwise 1.", NULL},
-    {"maxvalue", get_maxvalue, NULL, "The most units it can have.", NULL},
-    {"handle", get_handle, NULL, "Its address in this process.", NULL},
-    {"name", get_name, NULL, "None: it has no name.", NULL},
-    {"block", get_block, NULL, "The block that it lives in.", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyType_Slot lock_slots[] = {
-    {Py_tp_doc, "A lock or a semaphore in shared memory."},
-    {Py_tp_new, lock_new},
-    {Py_tp_dealloc, lock_dealloc},
-    {Py_tp_methods, lock_methods},
-    {Py_tp_getset, lock_getset},
-    {0, NULL},
-};
-
-static PyType_Spec lock_spec = {
-    .name = "mp_core._block.SemLock",
-    .basicsize = sizeof(Lock),
-    .flags = Py_TPFLAGS_DEFAULT,
-    .slots = lock_slots,
-};
-
-int mp_add_lock_type(PyObject *module)
-{
-    PyObject *type = PyType_FromModuleAndSpec(module, &lock_spec, NULL);
-    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "SemLock", type);
-
-    Py_XDECREF(type);
-    if (rc == 0)
-        pthread_atfork(NULL, NULL, count_fork);
-    return rc;
-}
-
-/* ---- functions of the module ---- */
-
-/* setup_locks(on_owner_died) */
-PyObject *mp_py_setup_locks(PyObject *module, PyObject *function)
-{
-    PyObject *before = on_owner_died;
-    (void)module;
-
-    on_owner_died = Py_NewRef(function);
-    Py_XDECREF(before);
-    Py_RETURN_NONE;
-}
-
-/* create_sync(strategy, kind, value, max) -> Block, or -errno as an int */
-PyObject *mp_py_create_sync(PyObject *module, PyObject *args)
-{
-    int strategy, kind, rc;
-    unsigned value, max;
-    mpshm_block block;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "iiII:create_sync", &strategy, &kind, &value, &max))
-        return NULL;
-    rc = mpshm_sync_create(strategy, kind, value, max, MPSHM_NOWAIT, &block);
-    if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_sync_create(strategy, kind, value, max, 0, &block);
-        Py_END_ALLOW_THREADS
-    }
-    return rc < 0 ? PyLong_FromLong(rc) : mp_wrap(mp_block_type, &block);
-}
-
-/* sync_handle(block) -> the handle of a lock's block. It is sent to a process that shares no
- * arrays, too: a lock has no bytes that could go in its place. */
-PyObject *mp_py_sync_handle(PyObject *module, PyObject *block)
-{
-    (void)module;
-    if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
-        ((mp_buffer *)block)->block.segment == NULL)
-        return PyErr_Format(PyExc_ValueError, "%R is not the block of a lock", block);
-    return mp_make_tracked_handle(&((mp_buffer *)block)->block, 0);
+    return mp_lock_release(op, NULL);
 }

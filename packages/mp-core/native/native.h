@@ -28,7 +28,7 @@ Py_ssize_t mp_size_of_copy(PyObject *handle, int rc);
 int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes);
 PyObject *mp_refuse(PyObject *handle, int rc);
 
-/* ---- lock.c ---- */
+/* ---- lock_type.c ---- */
 
 /* Add the type SemLock to the module. */
 int mp_add_lock_type(PyObject *module);

@@ -35,6 +35,17 @@ int mpshm_lock_is_held(const mpshm_block *lock)
     return -ENOSYS;
 }
 
+void mpshm_lock_set_mark(const mpshm_block *lock, uint32_t mark)
+{
+    (void)lock, (void)mark;
+}
+
+uint32_t mpshm_lock_mark(const mpshm_block *lock)
+{
+    (void)lock;
+    return 0;
+}
+
 int mpshm_semaphore_acquire(const mpshm_block *semaphore, int flags, uint64_t timeout_ns)
 {
     (void)semaphore, (void)flags, (void)timeout_ns;

@@ -8,7 +8,7 @@ from __future__ import annotations
 from multiprocessing.context import BaseContext
 from typing import Any
 
-from mp_core import conditions, locks
+from mp_core import _queue_locks, conditions, locks
 
 __all__ = ["install"]
 
@@ -36,3 +36,4 @@ def install() -> None:
     """Make the locks of every context those of mp_core. The functions of `multiprocessing` itself stay unchanged."""
     for kind in KINDS:
         setattr(BaseContext, kind.__name__, _method(kind))
+    _queue_locks.install()
