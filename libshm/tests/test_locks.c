@@ -245,8 +245,8 @@ static void a_killed_owner_loses_the_lock_to_the_next(int strategy)
 
     for (int i = 0; i < 20; i++) {
         kill_and_reap(child_that(acquire_lock, &lock));
-        /* Whoever looks at the dead process in /proc keeps its memory, and with it the lock of its
-         * slot, a moment longer. */
+        /* A process that looks at the dead one in /proc keeps its memory, and with it the lock of
+         * its slot, a moment longer. */
         if (i % 2)
             EVENTUALLY(mpshm_lock_acquire(&lock, MPSHM_NOWAIT, 0) == MPSHM_OWNER_DIED);
         else

@@ -1,4 +1,4 @@
-"""Every public name of multiprocessing and of its submodules is in mp_all; but for two it is the same object."""
+"""Every public name of multiprocessing and of its submodules is in mp_all; but for nine it is the same object."""
 
 from __future__ import annotations
 
@@ -18,6 +18,10 @@ import mp_all as mp
 EXCEPTIONS = {
     "spawn": "the launcher function, as in torch; `import mp_all.spawn` is the module all the same",
     "Pool": "a subclass of the standard pool, whose tasks survive the death of a worker",
+    **dict.fromkeys(
+        ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event", "Barrier"),
+        "a subclass of the class of the standard library that outlives its holder",
+    ),
 }
 # Modules that exist on every platform's disk and can only be imported on Windows.
 WINDOWS_ONLY = {"popen_spawn_win32"}

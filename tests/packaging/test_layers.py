@@ -24,6 +24,7 @@ FLOORS = [
     "session",
     "allocator",
     "reference",
+    "sync",
     "heap",
     "diagnostics",
     "manager",

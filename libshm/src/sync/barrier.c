@@ -192,7 +192,7 @@ void mpshm_barrier_reset(const mpshm_block *barrier)
 
     lock(session, b, 0);
     wake_all(session, b, MPSHM__BROKEN);
-    mpshm__wait_list_sweep(session, &b->list);
+    mpshm__wait_list_reap(session, &b->list);
     for (int i = 0; i < MPSHM__SLOTS; i++)
         atomic_store(&b->members[i], 0);
     atomic_store(&b->count, 0);

@@ -15,8 +15,7 @@ static void pass_on(struct mpshm__session *session, struct mpshm__condition *c)
     if (!mpshm__wait_list_has_dead(session, &c->list, MPSHM__WOKEN))
         return;
     mpshm__guard(session, &c->sync.word, 0);
-    for (int n = mpshm__wait_list_sweep(session, &c->list); n > 0; n--)
-        mpshm__wait_list_wake(session, &c->list, MPSHM__WOKEN);
+    mpshm__wait_list_pass_on(session, &c->list);
     mpshm__unguard(&c->sync.word);
 }
 

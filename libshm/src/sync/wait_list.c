@@ -32,7 +32,7 @@ int mpshm__wait_list_enter(struct mpshm__session *session, struct mpshm__wait_li
     int i = find_free(list);
 
     if (i < 0) {
-        mpshm__wait_list_sweep(session, list);
+        mpshm__wait_list_reap(session, list);
         i = find_free(list);
     }
     if (i < 0)
@@ -66,6 +66,8 @@ int mpshm__wait_list_wake(struct mpshm__session *session, struct mpshm__wait_lis
     while ((waiter = longest_waiting(list)) != NULL) {
         uint32_t waiting = MPSHM__WAITING;
         int dead = mpshm__owner_is_dead(session, atomic_load(&waiter->owner));
+        /* If it dies with its notification, only those that wait now may have that. */
+        atomic_store(&waiter->ticket, atomic_load(&list->next_ticket));
         /* It fails when the waiter has just left. */
         if (!atomic_compare_exchange_strong(&waiter->state, &waiting,
                                             dead ? MPSHM__NO_WAITER : state) ||
@@ -77,21 +79,31 @@ int mpshm__wait_list_wake(struct mpshm__session *session, struct mpshm__wait_lis
     return 0;
 }
 
-int mpshm__wait_list_sweep(struct mpshm__session *session, struct mpshm__wait_list *list)
+void mpshm__wait_list_reap(struct mpshm__session *session, struct mpshm__wait_list *list)
 {
     uint32_t top = top_of(list);
-    int woken = 0;
+
+    for (uint32_t i = 0; i < top; i++)
+        if (atomic_load(&list->waiters[i].state) != MPSHM__NO_WAITER &&
+            mpshm__owner_is_dead(session, atomic_load(&list->waiters[i].owner)))
+            atomic_store(&list->waiters[i].state, MPSHM__NO_WAITER);
+}
+
+void mpshm__wait_list_pass_on(struct mpshm__session *session, struct mpshm__wait_list *list)
+{
+    uint32_t top = top_of(list);
 
     for (uint32_t i = 0; i < top; i++) {
-        struct mpshm__waiter *waiter = &list->waiters[i];
-        uint32_t state = atomic_load(&waiter->state);
-        if (state == MPSHM__NO_WAITER ||
-            !mpshm__owner_is_dead(session, atomic_load(&waiter->owner)))
+        struct mpshm__waiter *dead = &list->waiters[i], *next;
+        if (atomic_load(&dead->state) != MPSHM__WOKEN ||
+            !mpshm__owner_is_dead(session, atomic_load(&dead->owner)))
             continue;
-        woken += state == MPSHM__WOKEN;
-        atomic_store(&waiter->state, MPSHM__NO_WAITER);
+        next = longest_waiting(list);
+        if (next != NULL && atomic_load(&next->ticket) < atomic_load(&dead->ticket))
+            mpshm__wait_list_wake(session, list, MPSHM__WOKEN);
+        /* Last, so that a kill before this line loses nothing. */
+        atomic_store(&dead->state, MPSHM__NO_WAITER);
     }
-    return woken;
 }
 
 int mpshm__wait_list_has_dead(struct mpshm__session *session, const struct mpshm__wait_list *list,

@@ -10,8 +10,11 @@ int mpshm__wait_list_enter(struct mpshm__session *session, struct mpshm__wait_li
  * nobody waits. */
 int mpshm__wait_list_wake(struct mpshm__session *session, struct mpshm__wait_list *list,
                           uint32_t state);
-/* With the guard held: free the entries of the dead. Returns how many of them had been woken. */
-int mpshm__wait_list_sweep(struct mpshm__session *session, struct mpshm__wait_list *list);
+/* With the guard held: free the entries of the dead. */
+void mpshm__wait_list_reap(struct mpshm__session *session, struct mpshm__wait_list *list);
+/* With the guard held: give the notification of each process that has died with it to the next that
+ * was waiting at that time. */
+void mpshm__wait_list_pass_on(struct mpshm__session *session, struct mpshm__wait_list *list);
 /* 1 when a dead process has an entry in `state`. */
 int mpshm__wait_list_has_dead(struct mpshm__session *session, const struct mpshm__wait_list *list,
                               uint32_t state);

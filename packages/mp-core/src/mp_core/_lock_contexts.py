@@ -1,6 +1,6 @@
 """The locks as methods of multiprocessing's contexts: `get_context("spawn").Lock()` is a `mp_core.Lock`.
 
-What multiprocessing itself makes by a context then has them too: queues, pools, and the locks of shared ctypes objects.
+Queues, pools and shared ctypes objects of multiprocessing get their locks from a context, so they have them too.
 """
 
 from __future__ import annotations

@@ -6,9 +6,9 @@ would take the rest of that message for the beginning of another. So the holder 
     wait until there is something to read | mark | read one message | unmark
                                             mark | write one message | unmark
 
-A process that is killed while it waits leaves no mark, and the queue goes on. One that is killed in the middle leaves
-the mark, and from then on each `get` or `put` is a `ReceiveError` or a `BrokenPipeError`. That is one more call to
-poll(2) for each message.
+A process that is killed while it waits leaves no mark, and the queue goes on. A process that is killed in the middle
+leaves the mark, and from then on each `get` is a `ReceiveError` and each `put` a `BrokenPipeError`. The price is one
+call of poll(2) for each message.
 
 The semaphore that bounds a queue counts messages: its units belong to no process.
 """

@@ -3,8 +3,8 @@
 They have the interface of `multiprocessing.synchronize` and are instances of its classes. Each waiter has an entry of
 its own in shared memory (`libshm/src/sync/wait_list.c`), so a dead one is passed over.
 
-The calls of cffi run without the GIL. One that a signal interrupts returns -EINTR; Python runs the handler before the
-next line, and the call is repeated for the time that is left.
+The calls of cffi run without the GIL. A call that a signal interrupts returns -EINTR; Python runs the handler before
+the next line, and the call is repeated for the time that is left.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Locks and semaphores that outlive the process that holds them.
 
-They have the interface of `multiprocessing.synchronize` and are instances of its classes. If their holder dies, the next
-process acquires them, with an `OwnerDiedWarning`. The lock is a word of shared memory (`libshm/src/sync`) and
-`native/lock.c` is its type; a process that cannot share memory gets the standard library's object instead.
+They have the interface of `multiprocessing.synchronize` and are instances of its classes. If their holder dies, the
+next process acquires them, with an `OwnerDiedWarning`. The lock is a word of shared memory (`libshm/src/sync`), and
+`native/lock_type.c` its type. A process that cannot share memory gets the standard library's object instead.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ def _make(cls: Any, block: Any, kind: int, most: int) -> Any:
 
 
 def _rebuild(cls: Any, handle: bytes, kind: int, most: int) -> Any:
+    from mp_core import _queue_locks  # which needs this module
+
+    _queue_locks.install()  # the lock may be a queue's
     return _make(cls, _sync.receive(handle), kind, most)
 
 
@@ -86,7 +89,7 @@ class RLock(_RLock):
     """
     A lock that its holder, a thread of a process, can acquire again.
 
-    It has the interface of ``multiprocessing.RLock``. What `Lock` says of its holder's death holds here too.
+    It has the interface of ``multiprocessing.RLock``. After its holder's death it passes on as a `Lock` does.
 
     Parameters
     ----------
