@@ -1,17 +1,18 @@
 /* Barriers that break when a party dies.
  *
  *        arrive               the last arrives            open
- *     FILLING ------> FILLING --------------> FULL --------------> FILLING, and all who wait go on
+ *     FILLING ------> FILLING --------------> FULL --------------> FILLING, all who wait go on
  *        |                                     |
  *        +---- a timeout, a death, break ------+-----> BROKEN ---- reset ----> FILLING
  *
  * What if it dies here
  *
- *   a party that waits          another one that waits finds it within 100 ms and breaks the
- * barrier the last, before it opens   likewise a member between two waits  likewise, if others
- * wait. A member has arrived before and has not resigned; a process that has never arrived is not
- * known anybody with the guard      its next owner breaks the barrier a party that was let go
- * nothing: the round is over, and its entry is swept later */
+ *   a party that waits          another one that waits sees it within 100 ms and breaks the barrier
+ *   the last, before it opens   likewise
+ *   a member between two waits  likewise, if others wait. A member has arrived before and has not
+ *                               resigned; a process that has never arrived is not known
+ *   a process with the guard    the guard's next owner breaks the barrier
+ *   a party that was released   nothing: the round is over, and its entry is reaped later */
 #include "sync/wait_list.h"
 
 static struct mpshm__barrier *of(const mpshm_block *barrier)

@@ -2,11 +2,11 @@
  *
  * What if it dies here
  *
- *   a waiter, before it is notified           notify finds it dead and takes the next
- *   a waiter, notified, not yet running       another waiter finds it within 100 ms, and is
- * notified in its place a notifier, in the middle                 whoever it has woken is woken;
- * the guard passes on a notifier, between exchange and wake-up  the waiter looks again within 100
- * ms */
+ *   a waiter, before it is notified     notify finds it dead and takes the next
+ *   a waiter, notified, not yet         another waiter finds it within 100 ms and passes its
+ *   running                             notification on, to one that waited at that time
+ *   a notifier, in the middle           those that it has woken stay woken; the guard passes on
+ *   a notifier, before the wake-up      the waiter looks again within 100 ms */
 #include "sync/wait_list.h"
 
 /* A notified process that has died gives its notification to the next. */

@@ -1,8 +1,8 @@
-/* A list of waiters that names each of them, so that a dead one is not woken in place of a living.
+/* A list of waiters that names each of them, so that no dead one is woken in place of a living one.
  *
- *   NO_WAITER -> WAITING       its owner, with the guard held
- *   WAITING   -> WOKEN, BROKEN whoever wakes it, with the guard held
- *   any       -> NO_WAITER     its owner; or anybody with the guard held, when its owner is dead
+ *   NO_WAITER -> WAITING         its owner, with the guard held
+ *   WAITING   -> WOKEN, BROKEN   the process that wakes it, with the guard held
+ *   any       -> NO_WAITER       its owner; any process with the guard, when the owner is dead
  *
  * Each step is one exchange of `state`, so a process that dies in between leaves a whole entry. */
 #include "sync/wait_list.h"

@@ -2,13 +2,15 @@
  *
  * Note [What if it dies here]
  *
- *   the owner                       the next process that looks finds its slot unlocked and
- * exchanges its word for its own: exactly one succeeds the owner, word released,       the word is
- * free; the sleepers look again when their sleep ends, nobody woken                    after 100 ms
- * at most a waiter that was woken         likewise a waiter, anywhere else         nothing to do: a
- * waiter has left no mark but the bit that makes one release wake in vain the owner forks the word
- * still names the parent; the child owns nothing the owner is stopped            it lives, and the
- * others wait
+ *   the owner                     the next process that looks finds its slot unlocked and exchanges
+ *                                 its word for its own: exactly one succeeds
+ *   the owner, word released,     the word is free; the sleepers look again when their sleep ends,
+ *   before the wake-up            after 100 ms at most
+ *   a waiter that was woken       likewise
+ *   a waiter, anywhere else       nothing: it leaves no mark but the bit that makes one release
+ *                                 wake in vain
+ *   the owner forks               the word still names the parent; the child owns nothing
+ *   the owner is stopped          it lives, and the others wait
  *
  *   No step needs the manager. */
 #include <time.h>

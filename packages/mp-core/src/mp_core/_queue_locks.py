@@ -67,14 +67,18 @@ def _sender(lock: Any, send: Callable[..., None]) -> Callable[..., None]:
     return send_bytes
 
 
+def _semlock(lock: Any) -> Any:
+    return lock._semlock
+
+
 def _guard(queue: Any) -> tuple[Callable[..., bytes], Callable[..., None]]:
     """Return the queue's functions that receive and send one message, with its locks held."""
     receive, send = queue._reader.recv_bytes, queue._writer.send_bytes
     if isinstance(queue._rlock, Lock):
-        queue._rlock._semlock._be_quiet()  # a reader that is killed while it waits harms nobody
+        _semlock(queue._rlock)._be_quiet()  # a reader that is killed while it waits harms nobody
         receive = _receiver(queue._rlock, receive, queue._reader)
     if isinstance(queue._wlock, Lock):
-        queue._wlock._semlock._be_quiet()
+        _semlock(queue._wlock)._be_quiet()
         send = _sender(queue._wlock, send)
     return receive, send
 
@@ -91,7 +95,7 @@ def install() -> None:
         reset(self, *args, **options)
         self._recv_bytes, self._send_bytes = _guard(self)
         if isinstance(self._sem, BoundedSemaphore):
-            self._sem._semlock._count_events()
+            _semlock(self._sem)._count_events()
 
     kind._reset = guarding_reset
     simple: Any = queues.SimpleQueue
@@ -104,7 +108,7 @@ def install() -> None:
         receive, _ = _guarded(self)
         with self._rlock:
             message = receive()
-        return ForkingPickler.loads(message)  # type: ignore[attr-defined]
+        return ForkingPickler.loads(message)
 
     @functools.wraps(original_put)
     def put(self: Any, thing: Any) -> None:

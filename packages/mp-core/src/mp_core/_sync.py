@@ -46,7 +46,7 @@ def receive(handle: bytes) -> Block:
 
 def standard(kind: Any, *args: Any, ctx: Any) -> Any:
     """Make the standard library's object, for a process that cannot share memory."""
-    return kind(*args, ctx=context._default_context.get_context() if ctx is None else ctx)  # type: ignore[attr-defined]
+    return kind(*args, ctx=context._default_context.get_context() if ctx is None else ctx)
 
 
 def nanoseconds(timeout: float | None) -> int:

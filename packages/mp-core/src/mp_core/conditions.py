@@ -69,6 +69,7 @@ class Condition(synchronize.Condition):
     """
 
     _lock: Any
+    _shared: SharedBlock
 
     def __new__(cls, lock: Any = None, *, ctx: Any = None) -> Any:
         block = _sync.create(lib.MPSHM_CONDITION)
@@ -78,9 +79,9 @@ class Condition(synchronize.Condition):
 
     @classmethod
     def _over(cls, shared: SharedBlock, lock: Any) -> Any:
-        self = object.__new__(cls)
+        self: Any = object.__new__(cls)
         self._shared, self._lock = shared, lock
-        self._make_methods()  # type: ignore[attr-defined]
+        self._make_methods()
         self._sleeping_count = _Count(lambda: lib.mpshm_condition_waiters(shared.pointer))
         self._woken_count = self._wait_semaphore = _Count(lambda: 0)
         return self
@@ -164,6 +165,8 @@ class Event(synchronize.Event):
     >>> event.wait(), event.is_set()
     (True, True)
     """
+
+    _shared: SharedBlock
 
     def __new__(cls, *, ctx: Any = None) -> Any:
         block = _sync.create(lib.MPSHM_EVENT)
@@ -250,6 +253,11 @@ class Barrier(synchronize.Barrier):
     >>> barrier.wait(), barrier.broken
     (0, False)
     """
+
+    _shared: SharedBlock
+    _action: Any
+    _timeout: float | None
+    _member_of: int
 
     def __new__(cls, parties: int, action: Any = None, timeout: float | None = None, *, ctx: Any = None) -> Any:
         if parties < 1:
@@ -352,7 +360,7 @@ class Barrier(synchronize.Barrier):
     @property
     def n_waiting(self) -> int:
         """How many have arrived and wait."""
-        return max(0, lib.mpshm_barrier_waiters(self._shared.pointer))
+        return max(0, int(lib.mpshm_barrier_waiters(self._shared.pointer)))
 
     @property
     def broken(self) -> bool:
