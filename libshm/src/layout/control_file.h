@@ -15,7 +15,8 @@
  *   - A process allocates only in its own segments, so allocation needs no lock between processes.
  *   - Any process may take or release a reference to any block, with atomic operations on the
  *     block's descriptor.
- *   - Shared memory contains no locks, so a process that dies cannot leave one locked. */
+ *   - The engine has no locks in shared memory, so a process that dies cannot leave one locked. The
+ *     locks of programs outlive their owners (sync_block.h). */
 #ifndef MPSHM_CONTROL_FILE_LAYOUT_H
 #define MPSHM_CONTROL_FILE_LAYOUT_H
 

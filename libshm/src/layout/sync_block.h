@@ -2,10 +2,10 @@
  *
  * Note [Owners]
  *
- *   A word names its owner by slot and incarnation: the slot is the process's number in its session,
- *   the incarnation counts the processes that have had it. So the word of a dead process never
- *   names a living one, and every process can ask the kernel whether the owner lives: the owner has
- *   the byte of its slot locked (control_file.h, Note [Liveness]).
+ *   A word names its owner by slot and incarnation: the slot is the number of the process in its
+ *   session, the incarnation counts the processes that have had it. So the word of a dead process
+ *   never names a living one, and every process can ask the kernel whether the owner lives: the
+ *   owner has the byte of its slot locked (control_file.h, Note [Liveness]).
  *
  *        31        30 ................ 10   9 ........ 0
  *     +---------+-------------------------+-------------+
