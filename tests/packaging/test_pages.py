@@ -12,7 +12,16 @@ import pytest
 from support.scripts import run_python
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ["tutorial", "who-shares", "shared-allocator", "strategies", "launcher", "pool", "locks", "coming-from-shared-memory"]
+PAGES = [
+    "tutorial",
+    "who-shares",
+    "shared-allocator",
+    "strategies",
+    "launcher",
+    "pool",
+    "locks",
+    "coming-from-shared-memory",
+]
 FENCE = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"# ([\w/-]+\.py)\n")
 
