@@ -160,6 +160,7 @@ typedef struct {
     uint64_t segments;             /* created by this process */
     uint64_t mappings;
     uint64_t descriptors;
+    uint64_t lock_bytes; /* in locks that this process has; no other number contains them */
 } mpshm_stats;
 
 void mpshm_get_stats(mpshm_stats *out);

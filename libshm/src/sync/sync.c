@@ -2,6 +2,7 @@
 #include <errno.h>
 
 #include "sync/owner.h"
+#include "sync/sync.h"
 
 static uint64_t size_of(int kind)
 {
@@ -46,12 +47,19 @@ int mpshm_sync_create(int strategy, int kind, uint32_t value, uint32_t max, int 
     return 0;
 }
 
+int mpshm__is_sync(const void *data, uint64_t nbytes)
+{
+    const struct mpshm__sync *sync = data;
+
+    for (int kind = MPSHM_LOCK; kind <= MPSHM_BARRIER; kind++)
+        if (nbytes == size_of(kind)) /* other blocks are not read: that would touch their pages */
+            return sync->magic == MPSHM__SYNC_MAGIC && sync->kind == (uint32_t)kind;
+    return 0;
+}
+
 int mpshm_sync_kind(const mpshm_block *block)
 {
-    const struct mpshm__sync *sync = block->data;
-
-    if (block->nbytes < sizeof(*sync) || sync->magic != MPSHM__SYNC_MAGIC ||
-        size_of((int)sync->kind) != block->nbytes)
-        return -EINVAL;
-    return (int)sync->kind;
+    return mpshm__is_sync(block->data, block->nbytes)
+               ? (int)((const struct mpshm__sync *)block->data)->kind
+               : -EINVAL;
 }
