@@ -20,7 +20,7 @@ import multiprocessing as _multiprocessing
 import typing as _typing
 from multiprocessing import *  # noqa: F403
 
-from mp_core import _aliases, _deprecated, _settings  # noqa: F401
+from mp_core import _aliases, _deprecated, _queue_locks, _settings  # noqa: F401
 from mp_core._install import install as install
 from mp_core._version import __version__ as __version__
 from mp_core.block import Block as Block

@@ -23,7 +23,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_core.errors import ReceiveError
-from mp_core.locks import BoundedSemaphore, Lock
+from mp_core.locks import BoundedSemaphore, Lock, before_receiving
 
 __all__ = ["install"]
 
@@ -128,3 +128,6 @@ def _guarded(queue: Any) -> tuple[Callable[..., bytes], Callable[..., None]]:
     if kept is None:
         kept = queue._mp_guarded = _guard(queue)
     return kept  # type: ignore[no-any-return]
+
+
+before_receiving.append(install)

@@ -7,6 +7,7 @@ next process acquires them, with an `OwnerDiedWarning`. The lock is a word of sh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from multiprocessing import synchronize
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,10 @@ else:
     )
 
 
+# Called in a process that receives a lock, which may be a queue's (_queue_locks.py).
+before_receiving: list[Callable[[], None]] = []
+
+
 def _make(cls: Any, block: Any, kind: int, most: int) -> Any:
     """Return a new object of the class over the block; the standard constructor is not called."""
     self = object.__new__(cls)
@@ -39,9 +44,8 @@ def _make(cls: Any, block: Any, kind: int, most: int) -> Any:
 
 
 def _rebuild(cls: Any, handle: bytes, kind: int, most: int) -> Any:
-    from mp_core import _queue_locks  # which needs this module
-
-    _queue_locks.install()  # the lock may be a queue's
+    for call in before_receiving:
+        call()
     return _make(cls, _sync.receive(handle), kind, most)
 
 
