@@ -1,5 +1,5 @@
 /* Allocating, sending, receiving and releasing a block that was used before needs no system
- * call: seccomp kills a process that makes one. */
+ * call, and neither does a lock without contention: seccomp kills a process that makes one. */
 #define _GNU_SOURCE
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -71,6 +71,40 @@ static void dirty_blocks_need_no_system_call(int strategy, uint64_t nbytes)
     CHECK_EQ(status, 0);
 }
 
+static void uncontended_locks_need_no_system_call(int strategy)
+{
+    pid_t pid = forked();
+
+    if (pid == 0) {
+        mpshm_block lock, semaphore, event, condition;
+        if (mpshm_sync_create(strategy, MPSHM_LOCK, 0, 1, 0, &lock) < 0 ||
+            mpshm_sync_create(strategy, MPSHM_SEMAPHORE, 2, 2, 0, &semaphore) < 0 ||
+            mpshm_sync_create(strategy, MPSHM_EVENT, 0, 1, 0, &event) < 0 ||
+            mpshm_sync_create(strategy, MPSHM_CONDITION, 0, 1, 0, &condition) < 0)
+            _exit(4);
+        if (forbid_system_calls() < 0)
+            _exit(77);
+        for (int i = 0; i < 1000; i++) {
+            if (mpshm_lock_acquire(&lock, MPSHM_NOWAIT, 0) != 0 || mpshm_lock_release(&lock) != 0)
+                _exit(5);
+            if (mpshm_semaphore_acquire(&semaphore, MPSHM_NOWAIT, 0) != 0 ||
+                mpshm_semaphore_release(&semaphore, MPSHM_NOWAIT) != 0)
+                _exit(6);
+            mpshm_event_set(&event);
+            if (mpshm_event_wait(&event, 0) != 0)
+                _exit(7);
+            mpshm_event_clear(&event);
+            if (mpshm_condition_notify(&condition, 1, MPSHM_NOWAIT) != 0)
+                _exit(8);
+        }
+        _exit(0);
+    }
+    int status = reap(pid);
+    if (status == 77)
+        SKIP("no seccomp filters here");
+    CHECK_EQ(status, 0);
+}
+
 int main(void)
 {
 #ifdef SANITIZED
@@ -79,6 +113,8 @@ int main(void)
     if (is_emulated())
         SKIP("valgrind makes system calls of its own");
     set_up();
+    for (int s = 0; s < 2; s++)
+        uncontended_locks_need_no_system_call(STRATEGIES[s]);
     for (int s = 0; s < 2; s++)
         for (uint64_t nbytes = 100; nbytes < 2000000; nbytes *= 20)
             dirty_blocks_need_no_system_call(STRATEGIES[s], nbytes);

@@ -19,6 +19,10 @@ from mp_core import _channels, _contexts
 EXCEPTIONS = {
     "spawn": "the launcher function, as in torch; `import mp_all.spawn` is the module all the same",
     "Pool": "a subclass of the standard pool, whose tasks survive the death of a worker",
+    **dict.fromkeys(
+        ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event", "Barrier"),
+        "a subclass of the class of the standard library that outlives its holder",
+    ),
 }
 CHANNELS = _channels.enabled()
 if CHANNELS:

@@ -25,6 +25,7 @@ FLOORS = [
     "session",
     "allocator",
     "reference",
+    "sync",
     "heap",
     "diagnostics",
     "manager",

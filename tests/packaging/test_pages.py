@@ -20,6 +20,7 @@ PAGES = [
     "launcher",
     "beyond-one-machine",
     "pool",
+    "locks",
     "jupyter",
     "finding-leaks",
     "troubleshooting",

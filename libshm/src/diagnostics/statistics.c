@@ -6,6 +6,7 @@
 #include "heap/heap.h"
 #include "segment/segment.h"
 #include "session/session.h"
+#include "sync/sync.h"
 
 static void count_segment(const struct mpshm__segment *segment, mpshm_stats *out)
 {
@@ -20,6 +21,12 @@ static void count_segment(const struct mpshm__segment *segment, mpshm_stats *out
         if (!(atomic_load(&block->state) & MPSHM__LIVE))
             continue;
         nbytes = atomic_load(&block->nbytes);
+        /* Only a block that this process has is certain to keep its pages. */
+        if (segment->local_refs[i] != 0 &&
+            mpshm__is_sync(segment->data + mpshm__offset(segment, i), nbytes)) {
+            out->lock_bytes += nbytes;
+            continue;
+        }
         if (segment->local_refs[i] != 0) {
             out->live_bytes += nbytes;
             out->live_blocks += 1;

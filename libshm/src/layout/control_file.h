@@ -15,7 +15,8 @@
  *   - A process allocates only in its own segments, so allocation needs no lock between processes.
  *   - Any process may take or release a reference to any block, with atomic operations on the
  *     block's descriptor.
- *   - Shared memory contains no locks, so a process that dies cannot leave one locked. */
+ *   - The engine has no locks in shared memory, so a process that dies cannot leave one locked. The
+ *     locks of programs outlive their owners (sync_block.h). */
 #ifndef MPSHM_CONTROL_FILE_LAYOUT_H
 #define MPSHM_CONTROL_FILE_LAYOUT_H
 
@@ -31,6 +32,7 @@ enum {
     MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
     MPSHM__SITES = 256, /* source lines that send, if senders give them */
     MPSHM__LAYOUT = 3,  /* the version of both layouts */
+    MPSHM__INCARNATIONS = 1 << 21,
 };
 
 /* Note [Liveness]
@@ -62,9 +64,11 @@ enum { MPSHM__SLOT_FREE = 0, MPSHM__SLOT_TAKEN = 1 };
 
 struct mpshm__slot {
     _Atomic uint32_t state;
-    _Atomic int32_t pid;         /* 0 until a forked child has written its own */
-    _Atomic uint64_t start_time; /* of that pid, to tell a recycled pid from this process */
-    uint64_t unused;
+    _Atomic int32_t pid;          /* 0 until a forked child has written its own */
+    _Atomic uint64_t start_time;  /* of that pid, to tell a recycled pid from this process */
+    _Atomic uint32_t incarnation; /* counts the processes that have had this slot, 1 to
+                                     MPSHM__INCARNATIONS - 1 */
+    uint32_t unused;
     _Atomic uint64_t making[2]; /* nonce of a named segment that is created and not registered */
     _Atomic uint32_t by_pid;    /* 1: this process could not lock its byte */
     unsigned char reserved[20];

@@ -71,6 +71,8 @@ static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
         }
         atomic_store(&slot->by_pid, lock == MPSHM__NO_LOCKS);
         atomic_store(&slot->making[0], 0);
+        atomic_store(&slot->incarnation,
+                     atomic_load(&slot->incarnation) % (MPSHM__INCARNATIONS - 1) + 1);
         mpshm__sign_slot(slot, getpid());
         /* This comes before any reference of the slot: from now on, processes that look for
          * references include the far slots. */

@@ -182,6 +182,9 @@ static PyMethodDef functions[] = {
     {"open_channel", mp_py_open_channel, METH_VARARGS, NULL},
     {"channel_count", mp_py_channel_count, METH_NOARGS, NULL},
     {"plain_pickle", mp_py_plain_pickle, METH_O, NULL},
+    {"setup_locks", mp_py_setup_locks, METH_O, NULL},
+    {"create_sync", mp_py_create_sync, METH_VARARGS, NULL},
+    {"sync_handle", mp_py_sync_handle, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -239,6 +242,14 @@ static PyObject *buffer_address(PyObject *op, void *closure)
     return PyLong_FromVoidPtr(((Buffer *)op)->block.data);
 }
 
+static PyObject *buffer_pointer(PyObject *op, void *closure)
+{
+    (void)closure;
+    if (((Buffer *)op)->block.segment == NULL)
+        return refuse_empty();
+    return PyLong_FromVoidPtr(&((Buffer *)op)->block);
+}
+
 static PyObject *buffer_strategy(PyObject *op, void *closure)
 {
     (void)closure;
@@ -257,6 +268,7 @@ static PyMethodDef buffer_methods[] = {
 static PyGetSetDef buffer_getset[] = {
     {"nbytes", buffer_nbytes, NULL, "Usable bytes.", NULL},
     {"_address", buffer_address, NULL, "The address of the first byte in this process.", NULL},
+    {"_pointer", buffer_pointer, NULL, "The address of the mpshm_block, for cffi.", NULL},
     {"_strategy", buffer_strategy, NULL, "The strategy's number.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -283,6 +295,8 @@ static int block_exec(PyObject *module)
     PyObject *capsule = mp_api_capsule();
     int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "Buffer", type);
 
+    if (rc == 0)
+        rc = mp_add_lock_type(module);
     if (rc == 0)
         rc = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "c_api", capsule);
     if (rc == 0)

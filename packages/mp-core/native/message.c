@@ -105,14 +105,19 @@ PyObject *mp_py_message_end(PyObject *module, PyObject *well)
 
 PyObject *mp_make_handle(const mpshm_block *block, int flags)
 {
-    unsigned char bytes[MPSHM_HANDLE_SIZE];
-    PyObject *handle;
-
     if (current != NULL && current->by_value)
         return PyErr_Format(PyExc_TypeError, "this message goes by value, because its receiver "
                                              "cannot share memory or set_sharing(False) was "
                                              "called, and a Block, a Lease or device memory "
                                              "cannot: send bytes(block) or an array instead");
+    return mp_make_tracked_handle(block, flags);
+}
+
+PyObject *mp_make_tracked_handle(const mpshm_block *block, int flags)
+{
+    unsigned char bytes[MPSHM_HANDLE_SIZE];
+    PyObject *handle;
+
     /* Make the list first: without memory for it there must be no in-flight reference. */
     if (current != NULL && current->handles == NULL && (current->handles = PyList_New(0)) == NULL)
         return NULL;

@@ -17,6 +17,8 @@ int mp_heap_block_at(const void *address, mpshm_block *block);
 int mp_goes_by_value(void);
 int mp_message_has_room(size_t nbytes, size_t limit);
 PyObject *mp_make_handle(const mpshm_block *block, int flags);
+/* The same, also in a message that goes by value. */
+PyObject *mp_make_tracked_handle(const mpshm_block *block, int flags);
 unsigned long long mp_count_copied(unsigned long long nbytes);
 
 /* ---- receive.c ---- */
@@ -25,6 +27,11 @@ PyObject *mp_receive_block(PyObject *handle, int *rc);
 Py_ssize_t mp_size_of_copy(PyObject *handle, int rc);
 int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes);
 PyObject *mp_refuse(PyObject *handle, int rc);
+
+/* ---- lock_type.c ---- */
+
+/* Add the type SemLock to the module. */
+int mp_add_lock_type(PyObject *module);
 
 /* ---- api.c ---- */
 
@@ -59,5 +66,9 @@ PyObject *mp_py_channel_count(PyObject *, PyObject *);
 PyObject *mp_py_plain_pickle(PyObject *, PyObject *);
 
 PyObject *mp_py_peer(PyObject *, PyObject *);
+
+PyObject *mp_py_setup_locks(PyObject *, PyObject *);
+PyObject *mp_py_create_sync(PyObject *, PyObject *);
+PyObject *mp_py_sync_handle(PyObject *, PyObject *);
 
 #endif

@@ -2,7 +2,8 @@
 
     import mp_all as multiprocessing
 
-It has every name of `multiprocessing`, as the same object except for `Pool`, which survives the death of a worker.
+It has every name of `multiprocessing`, as the same object except for `Pool`, which survives the death of a worker, and
+the locks, which survive the death of their holder.
 Arrays that cross a process boundary (queues, pipes, pools, arguments, results, executors) travel through shared memory.
 It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`,
 `ProcessPoolExecutor`, `memory_report`, a backend of joblib (`joblib_install`) and options of dask (`dask_options`).
@@ -55,6 +56,10 @@ if not _typing.TYPE_CHECKING and _platform.has_engine() and _channels.enabled():
 _aliases.install(__name__)
 _sys.modules[f"{__name__}.shared"] = _reductions.shared  # `from mp_all.shared import zeros`
 _reductions.init_reductions()
+if _platform.has_engine():
+    from mp_core import _lock_contexts
+
+    _lock_contexts.install()
 if _platform.system() == "linux":
     # This imports nothing of CUDA; it waits until a CUDA library is imported.
     import mp_cuda as _cuda

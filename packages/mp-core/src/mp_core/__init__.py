@@ -1,7 +1,7 @@
 """The core of mp-all: all of `multiprocessing`, sharing strategies, and blocks of shared memory. No NumPy.
 
-Every public name of `multiprocessing` is here and is the same object, so `isinstance` and `except` keep working; each
-of its submodules can be imported under this name too (``mp_core.pool``, ``mp_core.connection``, …).
+Every public name of `multiprocessing` is here and, but for the locks, is the same object, so `isinstance` and `except`
+keep working; each of its submodules can be imported under this name too (``mp_core.pool``, ``mp_core.connection``, …).
 
     mp_core.install           patch multiprocessing, so that a failed message frees its memory; importing does not
     mp_core.Block             an allocation of shared memory that can be sent
@@ -10,6 +10,8 @@ of its submodules can be imported under this name too (``mp_core.pool``, ``mp_co
     mp_core.set_sharing, get_sharing
     mp_core.set_strict_put
     mp_core.ReceiveError, SharedMemoryWarning, RepeatedCopyWarning
+    mp_core.Lock, RLock, Semaphore, BoundedSemaphore, Condition, Event, Barrier    these outlive their holders
+    mp_core.OwnerDiedWarning
     mp_core.memory_stats, list_segments, empty_cache
     mp_core.set_thread_name, get_thread_name, set_parent_death_signal
 """
@@ -19,13 +21,14 @@ import multiprocessing as _multiprocessing
 import typing as _typing
 from multiprocessing import *  # noqa: F403
 
-from mp_core import _aliases, _deprecated, _settings  # noqa: F401
+from mp_core import _aliases, _deprecated, _native, _settings  # noqa: F401
 from mp_core._channel_queues import set_strict_put as set_strict_put
 from mp_core._install import install as install
 from mp_core._version import __version__ as __version__
 from mp_core.block import Block as Block
 from mp_core.by_value import get_sharing as get_sharing
 from mp_core.by_value import set_sharing as set_sharing
+from mp_core.errors import OwnerDiedWarning as OwnerDiedWarning
 from mp_core.errors import ReceiveError as ReceiveError
 from mp_core.errors import RepeatedCopyWarning as RepeatedCopyWarning
 from mp_core.errors import SharedMemoryWarning as SharedMemoryWarning
@@ -43,6 +46,16 @@ from mp_core.stats import memory_stats as memory_stats
 from mp_core.strategy import get_all_sharing_strategies as get_all_sharing_strategies
 from mp_core.strategy import get_sharing_strategy as get_sharing_strategy
 from mp_core.strategy import set_sharing_strategy as set_sharing_strategy
+
+if _typing.TYPE_CHECKING or _native.ENGINE:  # without shared memory the locks are those of the standard library
+    from mp_core import _queue_locks  # noqa: F401
+    from mp_core.conditions import Barrier as Barrier
+    from mp_core.conditions import Condition as Condition
+    from mp_core.conditions import Event as Event
+    from mp_core.locks import BoundedSemaphore as BoundedSemaphore
+    from mp_core.locks import Lock as Lock
+    from mp_core.locks import RLock as RLock
+    from mp_core.locks import Semaphore as Semaphore
 
 if _typing.TYPE_CHECKING:
     # A type checker knows these after `import multiprocessing`, so it must know them here. At run time: _aliases.py.
@@ -64,6 +77,7 @@ if not _typing.TYPE_CHECKING:
         "Block",
         "Lease",
         "LeaseReference",
+        "OwnerDiedWarning",
         "ReceiveError",
         "RepeatedCopyWarning",
         "Segment",

@@ -31,6 +31,7 @@ __all__ = [
     "STRATEGIES",
     "Buffer",
     "Channel",
+    "SemLock",
     "allocate",
     "attach_to",
     "attach_with",
@@ -41,6 +42,7 @@ __all__ = [
     "compiled_version",
     "copied_bytes",
     "counters",
+    "create_sync",
     "discard",
     "empty_cache",
     "ffi",
@@ -73,9 +75,11 @@ __all__ = [
     "set_thread_name",
     "setup",
     "setup_channels",
+    "setup_locks",
     "setup_receiving",
     "share",
     "strategy",
+    "sync_handle",
 ]
 
 #: Whether there is shared memory.
@@ -156,6 +160,10 @@ make_channel: Any = _block.make_channel
 open_channel: Any = _block.open_channel
 plain_pickle: Any = _block.plain_pickle
 setup_channels: Any = _block.setup_channels
+SemLock: type = _block.SemLock
+create_sync: Any = _block.create_sync
+setup_locks: Any = _block.setup_locks
+sync_handle: Any = _block.sync_handle
 
 # ---- libshm, for Python ----------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import warnings
 
 __all__ = [
     "NO_MANAGER",
+    "OwnerDiedWarning",
     "ReceiveError",
     "RepeatedCopyWarning",
     "SharedMemoryWarning",
@@ -82,6 +83,19 @@ class RepeatedCopyWarning(UserWarning):
     Examples
     --------
     >>> issubclass(mp.RepeatedCopyWarning, UserWarning)
+    True
+    """
+
+
+class OwnerDiedWarning(RuntimeWarning):
+    """
+    Warn that a lock, or a unit of a semaphore, was acquired from a process that died while it had it.
+
+    The data that the lock guards may be half changed: check it, or set it up again.
+
+    Examples
+    --------
+    >>> issubclass(mp.OwnerDiedWarning, RuntimeWarning)
     True
     """
 

@@ -37,6 +37,7 @@ def memory_stats() -> dict[str, int]:
 
         - ``live_bytes``, ``live_blocks``: in blocks that this process references
         - ``in_flight_bytes``: in blocks made by this process, carried by messages that are not received yet
+        - ``lock_bytes``: in locks of this process, which no other number contains
         - ``cached_bytes``: free and cached for reuse, in memory made by this process
         - ``session_cached_bytes``, ``cache_limit``: the same for all processes of the session together, and its limit
         - ``copied_bytes``: copied from private into shared memory on sending, since this process began

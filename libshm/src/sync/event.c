@@ -1,0 +1,55 @@
+/* Events. Nobody owns one, so there is nothing to be lost with a process.
+ *
+ * What if it dies here: a process that is killed between setting the event and the wake-up costs
+ * the sleepers at most 100 ms (word.c). */
+#include "sync/word.h"
+
+enum { SET = 1, SLEEPERS = 2, ROUND = 4 };
+
+static _Atomic uint32_t *state_of(const mpshm_block *event)
+{
+    return &((struct mpshm__event *)event->data)->state;
+}
+
+void mpshm_event_set(const mpshm_block *event)
+{
+    _Atomic uint32_t *state = state_of(event);
+    uint32_t was = atomic_load(state);
+
+    do
+        if (was & SET)
+            return;
+    while (!atomic_compare_exchange_weak(state, &was, (was & ~SLEEPERS) + ROUND + SET));
+    if (was & SLEEPERS)
+        mpshm__futex_wake(state);
+}
+
+void mpshm_event_clear(const mpshm_block *event)
+{
+    atomic_fetch_and(state_of(event), ~(uint32_t)SET);
+}
+
+int mpshm_event_is_set(const mpshm_block *event)
+{
+    return atomic_load(state_of(event)) & SET;
+}
+
+int mpshm_event_wait(const mpshm_block *event, uint64_t timeout_ns)
+{
+    _Atomic uint32_t *state = state_of(event);
+    uint32_t was = atomic_load(state), begun = was / ROUND;
+    struct mpshm__sleep sleep;
+
+    if (was & SET)
+        return 0;
+    sleep = mpshm__sleep_until(timeout_ns == 0 ? 1 : mpshm__deadline(timeout_ns));
+    while (!(was & SET) && was / ROUND == begun) {
+        if (!(was & SLEEPERS) && !atomic_compare_exchange_weak(state, &was, was | SLEEPERS))
+            continue;
+        int rc = mpshm__sleep(&sleep, state, was | SLEEPERS);
+        was = atomic_load(state);
+        if (rc < 0 && !(was & SET) && was / ROUND == begun)
+            return rc;
+    }
+    return 0;
+}

@@ -1,0 +1,36 @@
+/* Locks. */
+#include "sync/word.h"
+
+int mpshm_lock_acquire(const mpshm_block *lock, int flags, uint64_t timeout_ns)
+{
+    struct mpshm__session *session = mpshm__session_of(lock);
+    struct mpshm__sync *sync = lock->data;
+    int rc = mpshm__word_try(&sync->word, mpshm__me(session));
+
+    if (rc == 0 || ((flags & MPSHM_NOWAIT) && timeout_ns != 0))
+        return rc;
+    if (timeout_ns != 0)
+        return mpshm__word_wait(session, &sync->word, mpshm__deadline(timeout_ns));
+    rc = mpshm__word_take_over(session, &sync->word);
+    return rc == MPSHM_OWNER_DIED || (flags & MPSHM_NOWAIT) ? rc : -ETIMEDOUT;
+}
+
+int mpshm_lock_release(const mpshm_block *lock)
+{
+    return mpshm__word_release(&((struct mpshm__sync *)lock->data)->word);
+}
+
+int mpshm_lock_is_held(const mpshm_block *lock)
+{
+    return (atomic_load(&((struct mpshm__sync *)lock->data)->word) & ~MPSHM__WAITERS) != 0;
+}
+
+void mpshm_lock_set_mark(const mpshm_block *lock, uint32_t mark)
+{
+    atomic_store(&((struct mpshm__sync *)lock->data)->mark, mark);
+}
+
+uint32_t mpshm_lock_mark(const mpshm_block *lock)
+{
+    return atomic_load(&((struct mpshm__sync *)lock->data)->mark);
+}

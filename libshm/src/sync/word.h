@@ -1,0 +1,67 @@
+/* A word that excludes, and that outlives its owner: see word.c. */
+#ifndef MPSHM_WORD_H
+#define MPSHM_WORD_H
+
+#include <errno.h>
+
+#include "platform/linux/futex.h"
+#include "sync/owner.h"
+
+enum { MPSHM__FOR_EVER = 0 }; /* a time that never comes */
+
+static inline int mpshm__word_try(_Atomic uint32_t *word, uint32_t me)
+{
+    uint32_t is_free = 0;
+
+    return atomic_compare_exchange_strong_explicit(word, &is_free, me, memory_order_acquire,
+                                                   memory_order_relaxed)
+               ? 0
+               : -EAGAIN;
+}
+
+/* -EPERM when nobody had it. */
+static inline int mpshm__word_release(_Atomic uint32_t *word)
+{
+    uint32_t before = atomic_exchange_explicit(word, 0, memory_order_release);
+
+    if (before & MPSHM__WAITERS)
+        mpshm__futex_wake_one(word);
+    return before == 0 ? -EPERM : 0;
+}
+
+/* Take the word from a dead owner: MPSHM_OWNER_DIED, or -EAGAIN when its owner lives. */
+int mpshm__word_take_over(struct mpshm__session *session, _Atomic uint32_t *word);
+/* Wait for the word until the time `until`. 0, MPSHM_OWNER_DIED, -ETIMEDOUT or -EINTR. */
+int mpshm__word_wait(struct mpshm__session *session, _Atomic uint32_t *word, uint64_t until);
+
+/* The guard of a structure, a word that is held for some nanoseconds. Nobody is woken when it
+ * becomes free, so giving it back is one plain store. 0 or MPSHM_OWNER_DIED; with MPSHM_NOWAIT also
+ * -EBUSY, after some attempts. */
+int mpshm__guard_slow(struct mpshm__session *session, _Atomic uint32_t *word, int flags);
+static inline int mpshm__guard(struct mpshm__session *session, _Atomic uint32_t *word, int flags)
+{
+    return mpshm__word_try(word, mpshm__me(session)) == 0 ? 0
+                                                          : mpshm__guard_slow(session, word, flags);
+}
+static inline void mpshm__unguard(_Atomic uint32_t *word)
+{
+    atomic_store_explicit(word, 0, memory_order_release);
+}
+
+/* How long one sleep may take, in nanoseconds: it begins small and doubles, up to `most`. A wake-up
+ * is lost with the process that had to make it, so no sleep is unbounded. */
+struct mpshm__sleep {
+    uint64_t next, most, until;
+};
+enum { MPSHM__FIRST_SLEEP_NS = 2000000, MPSHM__LONGEST_SLEEP_NS = 100000000 };
+static inline struct mpshm__sleep mpshm__sleep_until(uint64_t until)
+{
+    return (struct mpshm__sleep){MPSHM__FIRST_SLEEP_NS, MPSHM__LONGEST_SLEEP_NS, until};
+}
+/* Sleep while `*word` is `value`: 0 after a wake-up, 1 when it is time to look for the dead,
+ * -ETIMEDOUT or -EINTR. */
+int mpshm__sleep(struct mpshm__sleep *sleep, _Atomic uint32_t *word, uint32_t value);
+/* The time at which a timeout ends. */
+uint64_t mpshm__deadline(uint64_t timeout_ns);
+
+#endif
