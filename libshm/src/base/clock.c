@@ -22,6 +22,11 @@ uint64_t mpshm__coarse_ns(void)
     return read_clock(CLOCK_MONOTONIC_COARSE);
 }
 
+uint64_t mpshm__deadline(uint64_t timeout_ns)
+{
+    return timeout_ns >> 63 ? MPSHM__FOREVER : mpshm__now_ns() + timeout_ns;
+}
+
 void mpshm__sleep_ms(long ms)
 {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};

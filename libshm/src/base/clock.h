@@ -9,6 +9,10 @@ uint64_t mpshm__now_ns(void);
 /* The same clock to the last tick of the kernel, a few milliseconds ago at most. It never needs a
  * system call. */
 uint64_t mpshm__coarse_ns(void);
+/* The time at which a timeout ends. A timeout of 2^63 ns or more, or a negative one of a signed
+ * type, has no end. */
+enum { MPSHM__FOREVER = 0 };
+uint64_t mpshm__deadline(uint64_t timeout_ns);
 /* Sleep, at most until a signal arrives. */
 void mpshm__sleep_ms(long ms);
 

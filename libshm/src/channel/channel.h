@@ -2,6 +2,7 @@
 #ifndef MPSHM_CHANNEL_H
 #define MPSHM_CHANNEL_H
 
+#include "base/clock.h"
 #include "base/descriptor.h"
 #include "channel/ring.h"
 #include "mpshm.h"
@@ -54,10 +55,8 @@ void mpshm__wakeup_settle(mpshm_channel *end, int fd, const mpshm_waiter *waiter
 
 /* ---- waiting.c ---- */
 
-enum { MPSHM__FOREVER = 0 };
 /* Tell the processor that this is a spin. */
 void mpshm__relax(void);
-uint64_t mpshm__deadline(int64_t timeout_ns);
 /* Nanoseconds until `deadline`, at most `most`; 0 when it has passed. */
 uint64_t mpshm__remaining(uint64_t deadline, uint64_t most);
 /* Wait until the ring has a record: 1; 0 at the end of the file; -EAGAIN at the deadline. */

@@ -58,7 +58,7 @@ static int take(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
                           const mpshm_waiter *waiter)
 {
-    uint64_t deadline = mpshm__deadline(timeout_ns);
+    uint64_t deadline = mpshm__deadline((uint64_t)timeout_ns);
 
     if (end->in.ring == NULL)
         return -EBADF;
@@ -101,7 +101,7 @@ static int has_message(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 
 int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mpshm_waiter *waiter)
 {
-    uint64_t deadline = mpshm__deadline(timeout_ns);
+    uint64_t deadline = mpshm__deadline((uint64_t)timeout_ns);
 
     if (end->in.ring == NULL)
         return -EBADF;

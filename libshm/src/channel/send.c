@@ -87,7 +87,7 @@ int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nb
     if (rc < 0)
         return rc;
     if (nbytes <= MPSHM__LARGE)
-        return send_small(end, fd, data, nbytes, mpshm__deadline(timeout_ns), waiter);
+        return send_small(end, fd, data, nbytes, mpshm__deadline((uint64_t)timeout_ns), waiter);
     if (timeout_ns >= 0)
         return -EAGAIN;
     rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, MPSHM__FOREVER, waiter);

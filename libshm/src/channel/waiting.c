@@ -70,11 +70,6 @@ static int writer_runs_beside(mpshm_channel *end)
     return sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) > 1;
 }
 
-uint64_t mpshm__deadline(int64_t timeout_ns)
-{
-    return timeout_ns < 0 ? MPSHM__FOREVER : mpshm__now_ns() + (uint64_t)timeout_ns;
-}
-
 uint64_t mpshm__remaining(uint64_t deadline, uint64_t most)
 {
     if (deadline == MPSHM__FOREVER)

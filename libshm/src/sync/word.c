@@ -18,22 +18,12 @@
 #include "base/clock.h"
 #include "sync/word.h"
 
-uint64_t mpshm__deadline(uint64_t timeout_ns)
-{
-    uint64_t now;
-
-    if (timeout_ns == MPSHM_NO_TIMEOUT)
-        return MPSHM__FOR_EVER;
-    now = mpshm__now_ns();
-    return timeout_ns > UINT64_MAX - now ? MPSHM__FOR_EVER : now + timeout_ns;
-}
-
 int mpshm__sleep(struct mpshm__sleep *sleep, _Atomic uint32_t *word, uint32_t value)
 {
     uint64_t span = sleep->next;
     int err, last = 0;
 
-    if (sleep->until != MPSHM__FOR_EVER) {
+    if (sleep->until != MPSHM__FOREVER) {
         uint64_t now = mpshm__now_ns();
         if (now >= sleep->until)
             return -ETIMEDOUT;

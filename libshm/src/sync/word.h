@@ -4,10 +4,9 @@
 
 #include <errno.h>
 
+#include "base/clock.h"
 #include "platform/linux/futex.h"
 #include "sync/owner.h"
-
-enum { MPSHM__FOR_EVER = 0 }; /* a time that never comes */
 
 static inline int mpshm__word_try(_Atomic uint32_t *word, uint32_t me)
 {
@@ -61,7 +60,5 @@ static inline struct mpshm__sleep mpshm__sleep_until(uint64_t until)
 /* Sleep while `*word` is `value`: 0 after a wake-up, 1 when it is time to look for the dead,
  * -ETIMEDOUT or -EINTR. */
 int mpshm__sleep(struct mpshm__sleep *sleep, _Atomic uint32_t *word, uint32_t value);
-/* The time at which a timeout ends. */
-uint64_t mpshm__deadline(uint64_t timeout_ns);
 
 #endif
