@@ -56,7 +56,8 @@ def side_by_side(pictures: dict[str, npt.NDArray[np.uint8]]) -> Image.Image:
     for k, (label, pixels) in enumerate(pictures.items()):
         left = k * (width + GAP)
         sheet.paste(Image.fromarray(pixels), (left, LABEL))
-        draw.text((left + width // 2, LABEL // 2), label, "black", ImageFont.load_default(LABEL * 0.7), anchor="mm")
+        font = ImageFont.load_default(min(LABEL * 0.7, width / 6))  # a tile of the tests is narrow
+        draw.text((left + width // 2, LABEL // 2), label, "black", font, anchor="mm")
     return sheet
 
 

@@ -64,7 +64,8 @@ def everything_of_multiprocessing() -> None:
     assert_type(mp.Event(), multiprocessing.synchronize.Event)
     assert_type(mp.cpu_count(), int)
     assert_type(mp.Manager(), multiprocessing.managers.SyncManager)
-    assert_type(Pool(2), multiprocessing.pool.Pool)
+    ours: multiprocessing.pool.Pool = Pool(2)  # a subclass
+    ours.close()
     with mp.Pool(2, initializer=mp.install_shared_allocator) as pool:
         assert_type(pool.map(square, [1, 2]), list[Array])
         result: AsyncResult[Array] = pool.apply_async(square, (3,))
