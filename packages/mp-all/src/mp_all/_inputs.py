@@ -52,7 +52,7 @@ class Input:
         weakref.finalize(self, os.close, self.fd).atexit = False
         _open.add(self)
         # Writing allocates the pages; writing through a mapping would have the kernel clear them before.
-        rest = memoryview(content)
+        rest = content.data
         while rest:
             rest = rest[os.write(self.fd, rest) :]
         fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
