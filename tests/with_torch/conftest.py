@@ -32,6 +32,8 @@ def installed(resources_made_once: None) -> None:
 
 @pytest.fixture(scope="session")
 def fleet(installed: None) -> Iterator[carriers.Fleet]:
+    before, carriers.TIMEOUT = carriers.TIMEOUT, 90.0  # a child imports torch, for many seconds on a busy machine
     fleet = carriers.Fleet()
     yield fleet
     fleet.close()
+    carriers.TIMEOUT = before

@@ -18,9 +18,15 @@ import mp_all as mp
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:TypedStorage is deprecated", "ignore:torch.quantize", "ignore:Sparse", "ignore:The PyTorch API of nested"
-)
+pytestmark = [
+    pytest.mark.timeout(200),
+    pytest.mark.filterwarnings(
+        "ignore:TypedStorage is deprecated",
+        "ignore:torch.quantize",
+        "ignore:Sparse",
+        "ignore:The PyTorch API of nested",
+    ),
+]
 DTYPES = [
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
     torch.float64, torch.complex64, torch.complex128, torch.bool, torch.float8_e5m2, torch.uint16, torch.uint64,
@@ -418,6 +424,34 @@ LAZY = """
 
 def test_a_child_that_does_not_use_torch_does_not_import_it_and_is_installed_when_it_does(tmp_path: Path) -> None:
     assert succeeded(run_script(tmp_path, LAZY)) == "False True\nTrue [2.0, 2.0, 2.0, 2.0]\n"
+
+
+FIRST = """
+    import sys
+    import mp_all as mp
+
+    def received(connection):
+        assert "torch" not in sys.modules
+        thing = connection.recv()
+        thing[0] = 7
+        connection.send((type(thing).__name__, thing.is_shared()))
+
+    if __name__ == "__main__":
+        import torch
+        mp.torch_install()
+        for thing in (torch.zeros(3), torch.zeros(4)[1:], torch.zeros(3).untyped_storage()):
+            ours, theirs = mp.Pipe()
+            child = mp.get_context("spawn").Process(target=received, args=(theirs,))
+            child.start()
+            ours.send(thing)
+            print(*ours.recv(), int(thing[0]))
+            child.join()
+"""
+
+
+def test_a_child_may_import_torch_because_a_tensor_arrives(tmp_path: Path) -> None:
+    done = run_script(tmp_path, FIRST, timeout=100)
+    assert succeeded(done) == "Tensor True 7\nTensor True 7\nUntypedStorage True 7\n"
 
 
 UNCHANGED = """

@@ -165,6 +165,9 @@ def rebuild_storage(block: Block, offset: int, nbytes: int) -> Any:
     return storage_over(block, offset, nbytes)
 
 
+rebuild_storage.__module__ = "mp_torch"
+
+
 def warn_by_value(nbytes: int, error: Exception) -> None:
     """Warn, the first time, that *nbytes* bytes are sent by value because of *error*."""
     warn_user(

@@ -96,3 +96,6 @@ def rebuild_tensor(
     if parameter:
         return torch.nn.Parameter(tensor, requires_grad=requires_grad)
     return tensor.requires_grad_() if requires_grad else tensor
+
+
+rebuild_tensor.__module__ = rebuild_whole.__module__ = "mp_torch"
