@@ -237,6 +237,13 @@ def cross(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def model(session: nox.Session) -> None:
+    """Check the protocol of references on a model of Arm's memory, with kills and seeded faults: nox -s model."""
+    session.install(*GROUPS["cross"])
+    session.run("python", "-m", "tools.model", *session.posargs)
+
+
+@nox.session(default=False)
 def soak(session: nox.Session) -> None:
     """Run the long forms of tests: more kills, more ranks, ten minutes of a mixed stream."""
     install_all(session, "test")
