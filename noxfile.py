@@ -309,6 +309,13 @@ def build(session: nox.Session) -> None:
     session.run("python", "-m", "tools.installations", "dist", "--work", str(work), *session.posargs)
 
 
+@nox.session(name="other-wheels", default=False)
+def other_wheels(session: nox.Session) -> None:
+    """Build the compiled wheels for aarch64 and for musl with zig, in dist-other/; they are not run."""
+    session.install(*GROUPS["build"], *GROUPS["cross"])
+    session.run("python", "-m", "tools.other_wheels", "dist-other")
+
+
 @nox.session(tags=["ci"])
 def lint(session: nox.Session) -> None:
     """Check with ruff, mypy --strict, clang-format and the prose linter; change nothing."""
