@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shutil
 import sys
 from pathlib import Path
@@ -190,6 +191,15 @@ def libshm(session: nox.Session, sanitizer: str) -> None:
     """Test the C library, plain, under sanitizers or in valgrind."""
     build = Path(session.create_tmp()).resolve() / "libshm" / sanitizer
     session.run("make", "-C", "libshm", "check", f"BUILD={build}", *SANITIZERS[sanitizer], external=True)
+
+
+@nox.session(python=False, default=False)
+def musl(session: nox.Session) -> None:
+    """Test the C library against musl, with musl-gcc (on Debian or Ubuntu: apt-get install musl-tools)."""
+    build = Path(session.create_tmp()).resolve() / "libshm" / "musl"
+    # musl brings no headers of the kernel: those of this machine come last.
+    headers = f"-idirafter /usr/include -idirafter /usr/include/{platform.machine()}-linux-gnu"
+    session.run("make", "-C", "libshm", "check", f"BUILD={build}", f"CC=musl-gcc {headers}", external=True)
 
 
 @nox.session(python=False, default=False)
