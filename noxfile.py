@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import shutil
 import sys
@@ -211,6 +212,15 @@ def libshm(session: nox.Session, sanitizer: str) -> None:
 
 
 @nox.session(python=False, default=False)
+def musl(session: nox.Session) -> None:
+    """Test the C library against musl, with musl-gcc (on Debian or Ubuntu: apt-get install musl-tools)."""
+    build = Path(session.create_tmp()).resolve() / "libshm" / "musl"
+    # musl brings no headers of the kernel: those of this machine come last.
+    headers = f"-idirafter /usr/include -idirafter /usr/include/{platform.machine()}-linux-gnu"
+    session.run("make", "-C", "libshm", "check", f"BUILD={build}", f"CC=musl-gcc {headers}", external=True)
+
+
+@nox.session(python=False, default=False)
 def fuzz(session: nox.Session) -> None:
     """
     Fuzz the parser with ten million handles and the manager with ten million frames: nox -s fuzz [-- COUNT].
@@ -252,6 +262,13 @@ def cross(session: nox.Session) -> None:
     """Compile libshm for other platforms, without running it: nox -s cross [-- aarch64-macos]."""
     session.install(*GROUPS["cross"])
     session.run("python", "-m", "tools.cross", *session.posargs)
+
+
+@nox.session(default=False)
+def model(session: nox.Session) -> None:
+    """Check the protocol of references on a model of Arm's memory, with kills and seeded faults: nox -s model."""
+    session.install(*GROUPS["cross"])
+    session.run("python", "-m", "tools.model", *session.posargs)
 
 
 @nox.session(default=False)
@@ -343,6 +360,13 @@ def build(session: nox.Session) -> None:
     session.run("python", "-m", "tools.distributions", "dist")
     work = Path(session.create_tmp()).resolve()
     session.run("python", "-m", "tools.installations", "dist", "--work", str(work), *session.posargs)
+
+
+@nox.session(name="other-wheels", default=False)
+def other_wheels(session: nox.Session) -> None:
+    """Build the compiled wheels for aarch64 and for musl with zig, in dist-other/; they are not run."""
+    session.install(*GROUPS["build"], *GROUPS["cross"])
+    session.run("python", "-m", "tools.other_wheels", "dist-other")
 
 
 @nox.session(tags=["ci"])

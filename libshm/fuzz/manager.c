@@ -59,6 +59,7 @@ static void prepare(void)
 {
     static int done;
     pthread_t thread;
+    pthread_attr_t attributes;
 
     if (done++)
         return;
@@ -76,7 +77,10 @@ static void prepare(void)
         socks[i] = -1;
         take_a_slot(i);
     }
-    CHECK_EQ(pthread_create(&thread, NULL, manager_thread, (void *)(intptr_t)listener), 0);
+    /* The manager is a process, with a process's stack; a thread has 128 KiB with musl. */
+    pthread_attr_init(&attributes);
+    pthread_attr_setstacksize(&attributes, 8 << 20);
+    CHECK_EQ(pthread_create(&thread, &attributes, manager_thread, (void *)(intptr_t)listener), 0);
     pthread_detach(thread);
     ask_neighbour(neighbour_sock);
 }

@@ -18,7 +18,11 @@
  * at any later time, but not after the next releasing store. A fault can take the release away.
  *
  * Checked: a reader never sees the bytes of another life; a block is freed only without references and
- * messages, and once in each life; a block that nobody references is not left alive. */
+ * messages, and once in each life; a block that nobody references is not left alive.
+ *
+ * Seeded faults, each of which violates an assertion: NO_VERSION, NO_LIVE_CHECK, CLEAR_BEFORE_HOLD,
+ * RELAXED_RELEASE, NO_REAPER_FREE. HOLDERS_FIRST changes the order of the checks before a free; it violates
+ * none, since the version alone protects against what happens between the checks. */
 
 #ifndef KILLS
 #define KILLS 1
@@ -59,6 +63,7 @@ byte kills = KILLS;
 bool killed[SLOTS], reaped[SLOTS], ended[SLOTS];
 byte referencing = BIT(0); /* processes that may use the block */
 byte travelling = 0;       /* messages that a receiver can still receive */
+byte stolen = 0;    /* a replayed handle took the bit of a message before its handle was written: DESIGN.md, Known limits */
 bool taken = false;        /* the owner has the free block */
 
 /* ---- the window of a processor ---- */
@@ -94,7 +99,7 @@ end:
 #else
 #define STEP(me)                                                                                             \
     if                                                                                                       \
-    :: kills > 0 -> atomic { kills--; goto dead }                                                            \
+    :: atomic { kills > 0 -> kills--; goto dead }                                                            \
     :: true                                                                                                  \
     fi
 #endif
@@ -193,8 +198,7 @@ inline send(me, m, itslife)
         if
         :: place < BITS -> in_flight = in_flight | BIT(place)
         :: else -> overflow++
-        fi;
-        travelling++
+        fi
     };
     STEP(me);
     d_step { version++ };
@@ -204,6 +208,10 @@ inline send(me, m, itslife)
         message[m].place = place;
         message[m].life = itslife;
         message[m].sent = true;
+        if
+        :: stolen > 0 -> stolen--
+        :: else -> travelling++
+        fi;
         handle_generation = 0;
         from = 0;
         place = 0
@@ -222,7 +230,11 @@ inline clear_in_flight(m)
            ok = overflow > 0;
            overflow = (ok -> overflow - 1 : 0)
         fi;
-        travelling = (ok && travelling > 0 -> travelling - 1 : travelling)
+        if
+        :: ok && travelling > 0 -> travelling--
+        :: ok && travelling == 0 -> stolen++
+        :: else
+        fi
     }
 }
 

@@ -248,7 +248,7 @@ def parse_bytes(text: str) -> int | None:
 def counters() -> dict[str, int]:
     """Return the statistics of this process: zeros."""
     names = "live_bytes live_blocks in_flight_bytes cached_bytes session_cached_bytes cache_limit"
-    return dict.fromkeys([*names.split(), "segments", "mappings", "descriptors"], 0)
+    return dict.fromkeys([*names.split(), "segments", "mappings", "descriptors", "lock_bytes"], 0)
 
 
 def copied_bytes(more: int) -> int:

@@ -1,0 +1,141 @@
+"""Check libshm's protocol of references on a model of Arm's memory: `nox -s model`.
+
+spin (on Debian or Ubuntu: apt-get install spin) explores every interleaving of `libshm/model/references.pml`, in which
+processes send, receive, release, free and reuse one block and are killed after any store. The model with a seeded fault
+has to fail, each in the way that is named here.
+
+The model takes for granted that each operation of the protocol acquires, releases or both. So the C files are compiled
+for aarch64, and the instructions that the compiler chose are checked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+LIBSHM = Path(__file__).parents[1] / "libshm"
+MODEL = LIBSHM / "model" / "references.pml"
+
+
+class Case(NamedTuple):
+    """A variant of the model: its definitions, and the assertion that a seeded fault violates."""
+
+    name: str
+    defines: tuple[str, ...]
+    violated: str = ""
+
+
+# FORWARD: A sends the block on. SECOND: the owner sends two messages, and one is received by value. THIRD: C receives
+# the message of A, or replays the owner's. All three together have too many states.
+ALONE = ("FORWARD=0", "THIRD=0")
+CASES = [
+    Case("a message is sent on; its handle or an older one is received", ("KILLS=0", "SECOND=0")),
+    Case("two messages, one received by value", ("KILLS=0", *ALONE)),
+]
+WITH_KILLS = [
+    Case("the first, and one process is killed anywhere", ("KILLS=1", "SECOND=0")),
+    Case("the second, and one process is killed anywhere", ("KILLS=1", *ALONE)),
+    Case("one message is sent on, and two processes are killed anywhere", ("KILLS=2", "SECOND=0", "THIRD=0")),
+]
+FAULTS = [
+    Case("fault: a free does not compare the version", ("KILLS=0", "SECOND=0", "NO_VERSION"), "travelling==0"),
+    Case("fault: a free compares nothing", ("KILLS=0", "SECOND=0", "NO_LIVE_CHECK"), "live"),
+    Case("fault: a receive clears the message first", ("KILLS=0", "SECOND=0", "CLEAR_BEFORE_HOLD"), "referencing==0"),
+    Case("fault: a release is relaxed, on Arm only", ("KILLS=0", "SECOND=0", "RELAXED_RELEASE"), "bytes==expected"),
+    Case("fault: the reaper does not free", ("KILLS=1", "SECOND=0", *ALONE, "NO_REAPER_FREE"), "!(live)"),
+]
+
+# The memory that a search may use, in MB.
+MEMORY = 8000
+
+
+def explore(case: Case, folder: Path) -> str:
+    """Explore every state of *case*; return the number of states, or end the program."""
+    defines = [f"-D{name}" for name in case.defines]
+    subprocess.run(["spin", *defines, "-a", str(MODEL)], cwd=folder, check=True)
+    subprocess.run(
+        ["gcc", "-O2", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY}", "-o", "pan", "pan.c"], cwd=folder, check=True
+    )
+    done = subprocess.run(["./pan", "-m100000", "-w24"], cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
+    found = re.search(r"assertion violated (.*) \(at depth (\d+)\)", done.stdout)
+    states = re.search(r"(\d+) states, stored", done.stdout)
+    if re.search(r"out of memory|max search depth too small", done.stdout) or states is None:
+        raise SystemExit(f"{case.name}: the search was not completed\n{done.stdout}")
+    if case.violated:
+        if found is None or case.violated not in found[1].replace(" ", ""):
+            raise SystemExit(f"{case.name}: not found\n{done.stdout}")
+        return f"found after {states[1]} states: {found[1].strip()} is violated in step {found[2]}"
+    if "errors: 0" not in done.stdout:
+        steps = subprocess.run(
+            ["spin", *defines, "-t", "-p", str(MODEL)], cwd=folder, stdout=subprocess.PIPE, text=True
+        )
+        raise SystemExit(f"{case.name}: the model fails\n{done.stdout}\n{steps.stdout[-4000:]}")
+    return f"{states[1]} states, no error"
+
+
+# ---- the compiler's output -------------------------------------------------------------------------------------------
+
+SOURCES = ["reference/reference.c", "reference/message.c", "segment/holder_bits.c"]
+# The two relaxed loads of the reaper, which the kernel's locks order, and the stores before a block is live.
+RELAXED = {"reference/reference.c": 2, "reference/message.c": 0, "segment/holder_bits.c": 3}
+# Exclusive and atomic instructions of aarch64: those that order nothing, or in one direction only.
+WEAK = re.compile(r"\b(ldxrb?|stxrb?|ldapur?b?|ldaprb?|(?:ldadd|ldset|ldclr|swp|cas)(?:a|l)?b?)\s")
+ORDERED = re.compile(r"\b(ldarb?|stlrb?|ldaxrb?|stlxrb?|(?:ldadd|ldset|ldclr|swp|cas)alb?|__aarch64_\w+_acq_rel)\b")
+
+
+def weak_instructions(assembly: str) -> list[str]:
+    """
+    Return the instructions for shared memory that Arm may reorder.
+
+    >>> weak_instructions("ldaxr x8, [x0]\\nstlxr w9, x8, [x0]\\nldaddal x1, x2, [x3]\\nldar x1, [x2]")
+    []
+    >>> weak_instructions("ldxr x8, [x0]\\nstlxr w9, x8, [x0]\\nldadda x1, x2, [x3]")
+    ['ldxr', 'ldadda']
+    """
+    return [found[1] for found in WEAK.finditer(assembly)]
+
+
+def check_instructions(folder: Path) -> None:
+    for name in SOURCES:
+        source = LIBSHM / "src" / name
+        relaxed = source.read_text().count("memory_order_relaxed")
+        if relaxed != RELAXED[name]:
+            raise SystemExit(f"{name} has {relaxed} relaxed operations, and the model knows of {RELAXED[name]}")
+        for options in ([], ["-mcpu=neoverse_n1"]):  # with exclusive loads and stores, and with atomic instructions
+            output = folder / "aarch64.s"
+            compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-gnu.2.28", *options]
+            flags = ["-std=gnu11", "-O2", "-fPIC", f"-I{LIBSHM / 'include'}", f"-I{LIBSHM / 'src'}"]
+            subprocess.run([*compiler, *flags, "-S", "-o", str(output), str(source)], check=True)
+            text = output.read_text()
+            weak, ordered = weak_instructions(text), len(ORDERED.findall(text))
+            if weak:
+                raise SystemExit(
+                    f"{name} for aarch64 {options}: {weak} can be reordered, which the model does not know"
+                )
+            print(f"ok  {name}, aarch64 {' '.join(options) or 'v8.0'}: {ordered} ordered instructions, no weaker one")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="nox -s model --")
+    parser.add_argument("--short", action="store_true", help="no kills but for the reaper's fault")
+    asked = parser.parse_args()
+    for program in ("spin", "gcc"):
+        if shutil.which(program) is None:
+            raise SystemExit(f"{program} is missing (on Debian or Ubuntu: apt-get install {program})")
+    with tempfile.TemporaryDirectory(prefix="mp-model-") as name:
+        folder = Path(name)
+        check_instructions(folder)
+        for case in [*CASES, *([] if asked.short else WITH_KILLS), *FAULTS]:
+            begun = time.monotonic()
+            print(f"ok  {case.name}: {explore(case, folder)} ({time.monotonic() - begun:.0f} s)", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Build the compiled wheels for other Linux systems with zig: `nox -s other-wheels` puts them into dist-other/.
+
+mp-core and mp-reductions are compiled for aarch64 with glibc, and for x86-64 and aarch64 with musl (Alpine). zig brings
+the C library of each target. CPython's and NumPy's headers are those of this machine: both systems have the same sizes
+of types, and the stable ABI does not depend on more. The wheels are checked as those of the upload are, and for the
+machine and the C library that they are made for.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from tools.distributions import COMPILED, GLIBC, ROOT, build_environment, check_native
+
+# zig's name of a target, the platform in the name of its wheel, the machine of ELF, and the C library.
+TARGETS = {
+    f"aarch64-linux-gnu.{GLIBC}": ("manylinux_2_28_aarch64", 183, "libc.so.6"),
+    "x86_64-linux-musl": ("musllinux_1_2_x86_64", 62, "libc.so"),
+    "aarch64-linux-musl": ("musllinux_1_2_aarch64", 183, "libc.so"),
+}
+
+
+def build(target: str, package: str, to: Path) -> Path:
+    """Build the wheel of *package* for *target*."""
+    platform, _, _ = TARGETS[target]
+    cc = f"{sys.executable} -m ziglang cc -target {target}"
+    # musl is linked statically by default, and a Python extension cannot be.
+    shared = " -dynamic" if "musl" in target else ""
+    environment = {
+        **build_environment(),
+        "CC": cc + shared,
+        "LDSHARED": f"{cc}{shared} -shared",
+        "_PYTHON_HOST_PLATFORM": platform.replace("_", "-"),  # the build hooks name the wheel after it
+    }
+    command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(to)]
+    subprocess.run([*command, str(ROOT / "packages" / package)], check=True, env=environment, stdout=subprocess.DEVNULL)
+    return next(to.glob(f"{package.replace('-', '_')}-*-cp311-abi3-{platform}.whl"))
+
+
+def machine(program: bytes) -> int:
+    """
+    Return the machine in the header of an ELF file.
+
+    >>> machine(b"\\x7fELF" + bytes(14) + b"\\x3e\\x00")
+    62
+    """
+    return int.from_bytes(program[18:20], "little")
+
+
+def faults(wheel: Path, target: str, package: str) -> list[str]:
+    """Return the faults of a wheel, those of `check_native` and a wrong machine or C library."""
+    _, wanted, library = TARGETS[target]
+    wrong = check_native(wheel, COMPILED[package])
+    with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
+        for name in COMPILED[package]:
+            found = machine(archive.read(name))
+            if found != wanted:
+                wrong.append(f"{name} is for machine {found} instead of {wanted}")
+            dynamic = subprocess.run(
+                ["readelf", "--dynamic", archive.extract(name, folder)], stdout=subprocess.PIPE, text=True, check=True
+            ).stdout
+            if f"[{library}]" not in dynamic:
+                wrong.append(f"{name} does not need {library}:\n{dynamic}")
+    return wrong
+
+
+def main() -> None:
+    to = Path(sys.argv[1]).resolve()
+    to.mkdir(exist_ok=True)
+    for path in to.glob("mp_*.whl"):
+        path.unlink()
+    for target in TARGETS:
+        for package in COMPILED:
+            wheel = build(target, package.replace("_", "-"), to)
+            wrong = faults(wheel, target, package)
+            if wrong:
+                raise SystemExit(f"{wheel.name}: {'; '.join(wrong)}")
+            print(f"ok  {wheel.name}: {os.path.getsize(wheel)} bytes", flush=True)
+
+
+if __name__ == "__main__":
+    main()
