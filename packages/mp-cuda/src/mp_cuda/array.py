@@ -76,7 +76,7 @@ class DeviceArray:
         """
         Return the same array with other *fields*, which are named as the constructor's parameters.
         """
-        same = {"ptr": self.ptr, "shape": self.shape, "dtype": self.dtype, "device": self.device}
+        same: dict[str, Any] = {"ptr": self.ptr, "shape": self.shape, "dtype": self.dtype, "device": self.device}
         same |= {"strides": self.strides, "readonly": self.readonly, "owner": self._owner, "stream": self._stream}
         return DeviceArray(**(same | fields))
 
