@@ -254,7 +254,7 @@ class EngineContext(ProcessContext):
             before = now
             for state in self._states:
                 if not state.ended and now - state.heard > LOST_AFTER:
-                    self._lose(state, f"no sign of life for {LOST_AFTER:.0f} s")
+                    self._lose(state, f"no sign of life for {LOST_AFTER:g} s")
             if now >= beat_at:
                 beat_at = now + BEAT
                 self._send_all(lambda: protocol.Ping(time.monotonic()))

@@ -35,7 +35,7 @@ from mp_spawn.errors import Failure
 __all__ = ["BEAT", "LOST_AFTER", "Agents", "Engine", "EngineError", "Node", "Start", "spread", "versions"]
 
 BEAT = 0.5
-LOST_AFTER = 4.0
+LOST_AFTER = 3.5
 
 
 class EngineError(RuntimeError):
