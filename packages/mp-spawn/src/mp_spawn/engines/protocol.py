@@ -36,6 +36,8 @@ __all__ = ["BEAT", "LOST_AFTER", "Agents", "Engine", "EngineError", "Node", "Sta
 
 BEAT = 0.5
 LOST_AFTER = 3.5
+# Until the ranks of a node have started: modules are imported and memory is reserved, on a busy machine for seconds.
+LOST_WHILE_STARTING = 15.0
 
 
 class EngineError(RuntimeError):
