@@ -61,6 +61,15 @@ class EngineContext(ProcessContext):
     It has the methods of `ProcessContext`. The processes are not this program's children, so `processes` and
     `sentinels` are empty. After the first failure the other ranks are ended, whether or not `join` is being called.
 
+    Parameters
+    ----------
+    plan : Plan
+        The checked options; `start_processes` makes it.
+    wants_result : bool
+        Whether the ranks send their results.
+    grace_period : float
+        As for `join`.
+
     Attributes
     ----------
     nodes : list of Node

@@ -55,7 +55,7 @@ class Node(NamedTuple):
     """
     A node of a job.
 
-    Attributes
+    Parameters
     ----------
     name, address : str
         Its name, different from that of the other nodes, and its address, if it has one.
