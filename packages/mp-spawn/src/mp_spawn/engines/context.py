@@ -58,8 +58,8 @@ class EngineContext(ProcessContext):
     """
     The ranks of a job on an engine, as `start_processes` returns them with ``join=False`` and ``engine=``.
 
-    It has the methods of `ProcessContext`. The processes are not this program's children, so `processes` and
-    `sentinels` are empty. After the first failure the other ranks are ended, whether or not `join` is being called.
+    It has the methods of `ProcessContext`. The processes are not this program's children, so ``processes`` and
+    ``sentinels`` are empty. After the first failure the other ranks are ended, whether or not `join` is being called.
 
     Parameters
     ----------
