@@ -171,7 +171,7 @@ def start_processes(
         Record the Python stacks of a rank that ends by SIGSEGV and the like, in ``Failure.stack``, and of one that is
         too slow. A program that has enabled ``faulthandler`` itself keeps its own.
     engine : {"ray", "local"} or engine
-        Run the ranks on other machines: an object like `mp_spawn.engines.Ray`, or its name. Arrays are then shared
+        Run the ranks on other machines: an object like ``engines.Ray()``, or its name. Arrays are then shared
         within a machine, and writes do not reach other machines.
 
     Returns

@@ -14,6 +14,7 @@ from mp_spawn.engines.node_context import Commands, NodeContext, NodeJob, Relay
 from mp_spawn.engines.protocol import (
     BEAT,
     LOST_AFTER,
+    LOST_WHILE_STARTING,
     Ack,
     Beat,
     End,
@@ -81,6 +82,7 @@ class Agent:
         self.outbox = Outbox()
         self.code: int | None = None
         self._heard = time.monotonic()
+        self._limit = LOST_WHILE_STARTING
         # Whether the thread that listens to the driver is reserving memory, which can take seconds.
         self._busy = False
         self._commands = Commands()
@@ -148,6 +150,8 @@ class Agent:
                 return
             context = NodeContext.begin(self._job, self._commands, self.outbox.put)
             self.outbox.put(Started(context.pids()))
+            self.hear()
+            self._limit = LOST_AFTER
             if self._abandoned.is_set():
                 self._job.death_pipe.close()  # it came while the ranks were being started
             self.outbox.put(context.watch())
@@ -165,7 +169,8 @@ class Agent:
                 self.hear()
             elif now - before > 2 * BEAT:
                 self._heard = max(self._heard, now - LOST_AFTER / 2)  # this process was stopped itself
-            elif now - self._heard > LOST_AFTER:
+            elif now - self._heard > self._limit:
+                self.outbox.put(Lost(f"it heard nothing from the driver for {self._limit:g} s"))
                 self.abandon()
                 return
             elif self._guardian and os.getppid() != self._parent:

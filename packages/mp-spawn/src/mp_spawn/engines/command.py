@@ -138,6 +138,8 @@ def _print_failure(context: Any, error: ProcessException) -> None:
     rows = []
     for rank, pid, code, seconds in context.rows:
         failure = failed.get(rank)
-        ended = f"{failure.reason}, {failure.node}" if failure else "ended well" if code == 0 else "ended by mp-spawn"
+        ended = "ended well" if code == 0 else "ended by mp-spawn"
+        if failure is not None:
+            ended = failure.reason if failure.lost else f"{failure.reason}, on {failure.node}"
         rows.append(Row(rank, pid, ended, seconds, bool(failure)))
     show_table(rows)

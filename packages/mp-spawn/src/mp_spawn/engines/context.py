@@ -14,7 +14,7 @@ from typing import Any
 from mp_spawn.context import AFTER_A_SIGNAL, GRACE, INTERRUPTED, KILL_TO_DEAD, TERM_TO_KILL, ProcessContext
 from mp_spawn.engines import protocol
 from mp_spawn.engines.plan import Plan
-from mp_spawn.engines.protocol import BEAT, LOST_AFTER, EngineError, Node
+from mp_spawn.engines.protocol import BEAT, LOST_AFTER, LOST_WHILE_STARTING, EngineError, Node
 from mp_spawn.engines.sink import Writer, sink_for
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.output import Captured
@@ -58,8 +58,17 @@ class EngineContext(ProcessContext):
     """
     The ranks of a job on an engine, as `start_processes` returns them with ``join=False`` and ``engine=``.
 
-    It has the methods of `ProcessContext`. The processes are not this program's children, so `processes` and
-    `sentinels` are empty. After the first failure the other ranks are ended, whether or not `join` is being called.
+    It has the methods of `ProcessContext`. The processes are not this program's children, so ``processes`` and
+    ``sentinels`` are empty. After the first failure the other ranks are ended, whether or not `join` is being called.
+
+    Parameters
+    ----------
+    plan : Plan
+        The checked options; `start_processes` makes it.
+    wants_result : bool
+        Whether the ranks send their results.
+    grace_period : float
+        As for `join`.
 
     Attributes
     ----------
@@ -253,8 +262,9 @@ class EngineContext(ProcessContext):
                     state.heard = max(state.heard, now - LOST_AFTER / 2)
             before = now
             for state in self._states:
-                if not state.ended and now - state.heard > LOST_AFTER:
-                    self._lose(state, f"no sign of life for {LOST_AFTER:.0f} s")
+                limit = LOST_AFTER if state.pids[0] else LOST_WHILE_STARTING
+                if not state.ended and now - state.heard > limit:
+                    self._lose(state, f"no sign of life for {limit:g} s")
             if now >= beat_at:
                 beat_at = now + BEAT
                 self._send_all(lambda: protocol.Ping(time.monotonic()))

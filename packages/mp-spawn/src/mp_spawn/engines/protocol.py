@@ -35,7 +35,9 @@ from mp_spawn.errors import Failure
 __all__ = ["BEAT", "LOST_AFTER", "Agents", "Engine", "EngineError", "Node", "Start", "spread", "versions"]
 
 BEAT = 0.5
-LOST_AFTER = 4.0
+LOST_AFTER = 3.5
+# Until the ranks of a node have started: modules are imported and memory is reserved, on a busy machine for seconds.
+LOST_WHILE_STARTING = 15.0
 
 
 class EngineError(RuntimeError):
@@ -53,7 +55,7 @@ class Node(NamedTuple):
     """
     A node of a job.
 
-    Attributes
+    Parameters
     ----------
     name, address : str
         Its name, different from that of the other nodes, and its address, if it has one.
