@@ -84,7 +84,9 @@ def test_a_child_without_descriptors_gets_the_id_alone(
     assert run(ctx, 2) == 1000
 
 
-@pytest.mark.skipif(_channels.enabled(), reason="a channel takes two descriptors, so fewer of them fit: docs/channel.md")
+@pytest.mark.skipif(
+    _channels.enabled(), reason="a channel takes two descriptors, so fewer of them fit: docs/channel.md"
+)
 @pytest.mark.parametrize("spare", [0, 1, 2])
 @pytest.mark.parametrize("start_method", ["forkserver"])
 def test_a_fork_server_at_its_limit_of_descriptors_gets_none_of_ours(
