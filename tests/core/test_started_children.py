@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mp_all as mp
-from mp_core import _child_descriptors
+from mp_core import _channels, _child_descriptors
 
 WAIT_S = 60
 F = mp.reduction.ForkingPickler
@@ -84,6 +84,9 @@ def test_a_child_without_descriptors_gets_the_id_alone(
     assert run(ctx, 2) == 1000
 
 
+@pytest.mark.skipif(
+    _channels.enabled(), reason="a channel takes two descriptors, so fewer of them fit: docs/channel.md"
+)
 @pytest.mark.parametrize("spare", [0, 1, 2])
 @pytest.mark.parametrize("start_method", ["forkserver"])
 def test_a_fork_server_at_its_limit_of_descriptors_gets_none_of_ours(
