@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from mp_spawn.death_pipe import DeathPipe
-from mp_spawn.diagnostics import Stacks, oom_kills
+from mp_spawn.diagnostics import Stacks
 from mp_spawn.output import Inherit, Output
 from mp_spawn.payload import ForkedPayload, InheritedFd, Payload
 from mp_spawn.process_handle import PidFd
@@ -83,6 +83,9 @@ class Job:
                 inboxes.append(Inbox(read))
                 stacks.append(Stacks() if self.faulthandler else None)
                 specs.append(self._spec(rank, restarts, payload, write, stacks[-1]))
+            # Not at the top: `import mp_spawn` does not import mp-core.
+            from mp_core._oom_kills import oom_kills
+
             kills = oom_kills()
             started = self.launcher.start(self, specs, own_fds)
         except BaseException:
