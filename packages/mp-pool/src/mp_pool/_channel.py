@@ -46,7 +46,7 @@ Frame = tuple[int, int, Any]  # number of the task, kind, data
 class Worker:
     """One worker process. Not thread-safe: the caller holds the scheduler's lock, except in `read`."""
 
-    def __init__(self, make: Callable[..., Any], settings: Settings) -> None:
+    def __init__(self, make: Callable[..., Any], settings: Settings, initializer: SharedFunction | None) -> None:
         self.tasks: dict[int, Task] = {}  # sent and not answered, in this order
         # Packets for which there was no room yet, each with the descriptor to send, if any.
         self.backlog: deque[tuple[memoryview, Descriptor | None]] = deque()
@@ -104,6 +104,9 @@ class Worker:
             self.death = Descriptor(os.pidfd_open(self.pid))
         except (AttributeError, OSError):
             pass  # an old kernel, or a container that forbids it; or it has been reaped
+        if initializer is not None:
+            self._announce(initializer)
+            self.send_backlog()
         self.sentinel: int = self.process.sentinel if self.death is None else self.death.fileno()
 
     def close(self) -> None:
@@ -249,6 +252,9 @@ class Worker:
         """
         Read back and return every task that a dead worker has not begun; those left in `tasks` it had begun.
         """
+        if not self.ready:
+            self._drop_announcement()
+            return []
         if self.in_parts:
             # If a part is left, the worker has not begun. The pickle is incomplete now and is made again.
             unread = bool(self.backlog) or self._has_unread()
@@ -286,6 +292,13 @@ class Worker:
             return bool(self._far.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK))
         except OSError:
             return False
+
+    def is_ready(self) -> None:
+        """
+        Record that the worker has run its initializer.
+        """
+        self.ready = True
+        self._announced = None
 
     def answered(self, number: int) -> Task | None:
         """

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from mp_pool._channel import Worker
+from mp_pool._shared_function import SharedFunction
 from mp_pool._task import Outcome, Task
 from mp_pool._worker_main import Settings
 
@@ -33,7 +34,13 @@ class Dispatcher:
     The queue and the workers. The caller holds the scheduler's lock.
     """
 
-    def __init__(self, make: Callable[..., Any], settings: Settings, timeout: float | None) -> None:
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        settings: Settings,
+        initializer: SharedFunction | None,
+        timeout: float | None,
+    ) -> None:
         self.workers: list[Worker] = []
         self.queue: deque[Task | Iterator[Task]] = deque()
         self.free: dict[Worker, None] = {}  # ready, with fewer tasks than their window
@@ -43,14 +50,14 @@ class Dispatcher:
         self.timeout = timeout
         self.forgotten: deque[int] = deque()  # the numbers of functions that no more tasks call; any thread adds
         self._make = make
-        self._settings = settings
+        self._settings, self._initializer = settings, initializer
         self._numbers = 0
 
     def start_worker(self) -> None:
         """
         Start one more worker; raise any exception of starting a process.
         """
-        worker = Worker(self._make, self._settings)
+        worker = Worker(self._make, self._settings, self._initializer)
         if self.timeout is not None:
             worker.window = 1  # the time of a task begins when it is sent
         self.workers.append(worker)

@@ -286,7 +286,7 @@ class PoolThread(Workers):
                         outcomes.append((task, outcome))
                         count += 1
                 elif kind == _wire.READY:
-                    worker.ready = True
+                    worker.is_ready()
                     self._failures = 0
                     self.dispatcher.may_be_free(worker)
                 else:

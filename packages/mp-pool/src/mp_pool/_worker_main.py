@@ -38,6 +38,10 @@ class Settings(NamedTuple):
     executor: bool = False
     #: Set also before the worker imports anything, see `_environment`.
     environment: dict[str, str] | None = None
+    #: Whether workers are forked.
+    forked: bool = False
+    #: Whether the initializer comes through the socket.
+    initializer_comes: bool = False
 
 
 def _ignored(number: int, frame: object) -> None:
@@ -57,10 +61,10 @@ def work(tasks: Connection, results: Connection, settings: Settings) -> None:
     out = results.fileno()
     os.set_blocking(tasks.fileno(), False)
     try:
-        if settings.initializer is not None and not _initialize(settings, out):
-            return
-        _send(out, 0, _wire.READY, b"")
         with socket.socket(fileno=os.dup(tasks.fileno())) as source:
+            if not _initialize(settings, source, out):
+                return
+            _send(out, 0, _wire.READY, b"")
             _loop(source, out, settings)
     except BrokenPipeError:
         util.debug("worker: the pool's process has ended")
@@ -70,10 +74,12 @@ def work(tasks: Connection, results: Connection, settings: Settings) -> None:
         tasks.close()
 
 
-def _initialize(settings: Settings, out: int) -> bool:
-    assert settings.initializer is not None
+def _initialize(settings: Settings, source: socket.socket, out: int) -> bool:
     try:
-        settings.initializer(*settings.initargs)
+        if settings.initializer_comes:
+            _receive_function(source)()
+        elif settings.initializer is not None:
+            settings.initializer(*settings.initargs)
     except BaseException as error:
         if not settings.executor and not isinstance(error, Exception):
             raise
@@ -84,6 +90,20 @@ def _initialize(settings: Settings, out: int) -> bool:
         _send(out, 0, _wire.INIT_FAILED, _wire.dump_error(error))
         return False
     return True
+
+
+def _receive_function(source: socket.socket) -> Callable[..., object]:
+    buffer = bytearray(PACKET)
+    _wait(source.fileno())
+    size, extra, _, _ = source.recvmsg_into([buffer], EXTRA)
+    if size == 0:
+        raise BrokenPipeError
+    number, _, kind = HEADER.unpack_from(buffer)
+    _keep(number, kind, memoryview(buffer)[HEADER.size : size], extra)
+    try:
+        return _held_functions.referred(number)
+    finally:
+        _held_functions.forget(number)
 
 
 def _loop(source: socket.socket, out: int, settings: Settings) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import select
 import signal
 import time
@@ -12,6 +13,7 @@ from typing import Any
 from mp_core._oom_kills import oom_kills
 from mp_pool._channel import Worker
 from mp_pool._dispatch import LONG_TASK, Dispatcher
+from mp_pool._shared_function import share
 from mp_pool._task import Outcome, Task, name_of
 from mp_pool._worker_main import Settings
 from mp_pool.errors import TaskTimeoutError, WorkerLostError
@@ -38,8 +40,14 @@ class Workers:
     def __init__(
         self, make: Callable[..., Any], size: int, settings: Settings, timeout: float | None, lazily: bool
     ) -> None:
+        initializer = None
+        if settings.initializer is not None and not settings.forked:
+            # With the arguments of a process, their memory would be lost if the process ended before it read them.
+            initializer = share(functools.partial(settings.initializer, *settings.initargs), 0, lambda number: None)
+        if initializer is not None:
+            settings = settings._replace(initializer=None, initargs=(), initializer_comes=True)
         self.reason: BaseException | None = None  # the error that has ended the pool
-        self.dispatcher = Dispatcher(make, settings, timeout)
+        self.dispatcher = Dispatcher(make, settings, initializer, timeout)
         self.size = size
         self.wanted = 0 if lazily else size
         self._lazily, self._timeout = lazily, timeout

@@ -109,17 +109,24 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         self._shutdown_thread = False
         self._shutdown_lock = threading.Lock()
         self._started = False
-        environment = for_threads(threads_per_worker)
-        settings = Settings(initializer, self._initargs, max_tasks_per_child, max_memory_per_child, True, environment)
-        # As in the standard executor: forked workers start all at once, before the thread; others when there is work.
-        lazily = context.get_start_method(allow_none=False) != "fork"
+        forks = context.get_start_method(allow_none=False) == "fork"
+        settings = Settings(
+            initializer,
+            self._initargs,
+            max_tasks_per_child,
+            max_memory_per_child,
+            True,
+            for_threads(threads_per_worker),
+            forks,
+        )
         self._scheduler = PoolThread(
             context.Process,
             max_workers,
             settings,
             timeout=timeout,
             progress=bar(progress),
-            lazily=lazily,
+            # As in the standard executor: forked workers start all at once, before the thread; others when needed.
+            lazily=not forks,
             cause=_RemoteTraceback,  # type: ignore[arg-type]
             broken=_broken,
         )

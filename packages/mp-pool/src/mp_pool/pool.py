@@ -101,7 +101,10 @@ class Pool(multiprocessing.pool.Pool):
         self._initializer, self._initargs, self._maxtasksperchild = initializer, initargs, maxtasksperchild
         self._retries = retries
         environment = for_threads(threads_per_worker)
-        settings = Settings(initializer, tuple(initargs), maxtasksperchild, max_memory_per_child, False, environment)
+        forks = self._ctx.get_start_method(allow_none=False) == "fork"
+        settings = Settings(
+            initializer, tuple(initargs), maxtasksperchild, max_memory_per_child, False, environment, forks
+        )
         make = _maker(type(self).Process, self._ctx)
         self._scheduler = PoolThread(make, processes, settings, timeout=timeout, progress=bar(progress))
         self._cache = self._scheduler.sinks
