@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool._environment import NameThatSets
 from mp_pool._task import Task
-from mp_pool._wire import FORGET, HEADER, PACKET, drop
+from mp_pool._wire import FORGET, HEADER, PACKET, RICH, drop
 from mp_pool._worker_main import Settings, work
 
 __all__ = ["Frame", "Worker"]
@@ -150,7 +150,7 @@ class Worker:
             self.backlog.append((memoryview(header + view[:_ROOM]), None))
             self.backlog.extend((view[at : at + PACKET], None) for at in range(_ROOM, size, PACKET))
             self.send_backlog()
-        task.payload = None
+        task.payload, task.sent = None, payload if task.kind & RICH else None
         if not self.tasks:
             self.since = time.monotonic()
         self.tasks[task.number] = task
@@ -242,7 +242,7 @@ class Worker:
                 break
             self._to_forget.append(number)
         task = self.tasks.pop(number)
-        task.payload = packet[HEADER.size :]
+        task.payload, task.sent = packet[HEADER.size :], None
         assert len(task.payload) == length
         if self.left is not None:
             self.left += 1
@@ -263,6 +263,8 @@ class Worker:
             back = list(self.tasks.values()) if unread else []
             if unread:
                 self.tasks.clear()
+                for task in back:
+                    task.drop()
             return back
         back = []
         while (task := self.take_back()) is not None:

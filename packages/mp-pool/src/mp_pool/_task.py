@@ -38,6 +38,7 @@ class Task:
         "payload",
         "position",
         "retries",
+        "sent",
         "shared",
         "sink",
     )
@@ -67,6 +68,8 @@ class Task:
         self.kind = 0
         #: The pickle, until it is sent; a task that is taken back from a worker has it again.
         self.payload: Any = None
+        #: The payload at a worker, if it has resources: the worker may die before it has received them.
+        self.sent: Any = None
         #: The thread that waits for room in the queue.
         self.feeder: Any = None
 
@@ -101,11 +104,12 @@ class Task:
 
     def drop(self) -> None:
         """
-        Release the resources of the payload.
+        Release the resources of the payload that no worker has received. The next `pickle` makes it again.
         """
-        payload, self.payload = self.payload, None
-        if payload is not None:
-            _wire.drop(self.kind, payload)
+        for payload in (self.payload, self.sent):
+            if payload is not None:
+                _wire.drop(self.kind, payload)
+        self.payload = self.sent = None
 
 
 def name_of(task: Task) -> str:

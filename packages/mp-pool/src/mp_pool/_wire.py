@@ -101,7 +101,7 @@ def drop(kind: int, data: Any) -> None:
         try:
             ForkingPickler.loads(data)
         except Exception:
-            pass  # it is gone already
+            pass  # it has been received, or is gone
 
 
 def _described(error: BaseException) -> str:

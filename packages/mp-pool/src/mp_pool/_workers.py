@@ -161,6 +161,7 @@ class Workers:
             self.dispatcher.take_from(worker)
             self.dispatcher.workers.remove(worker)
             for task in reversed(worker.tasks.values()):
+                task.drop()
                 if worker.killed_for == task.number:
                     seconds = self._timeout or 0.0
                     error: Exception = TaskTimeoutError(worker.pid, seconds, name_of(task), task.position)
