@@ -116,7 +116,7 @@ class _ForOneReceiver(Exception):
 
 
 class _Found:
-    """What is beside the pickle."""
+    """The parts beside the pickle."""
 
     def __init__(self) -> None:
         self.own: list[Any] = []
