@@ -14,6 +14,8 @@ def event(library: type[Library]) -> str:
     try:
         pool = library(fail)
         pool.submit(square, 2)(PATIENCE)
+    except ModuleNotFoundError:
+        raise
     except BaseException as error:
         if "Timeout" in type(error).__name__:
             return "never answered"
