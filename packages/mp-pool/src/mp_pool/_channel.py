@@ -263,8 +263,8 @@ class Worker:
             back = list(self.tasks.values()) if unread else []
             if unread:
                 self.tasks.clear()
-                for task in back:
-                    task.drop()
+                for each in back:
+                    each.drop()
             return back
         back = []
         while (task := self.take_back()) is not None:
