@@ -14,6 +14,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
@@ -110,7 +111,8 @@ class PoolThread(Workers):
         """
         Return *function* for tasks that all call it, so that each worker gets it once; None if they have to carry it.
         """
-        return share(function, next(self._function_numbers), self._forget)
+        # Weakly: a task at a worker of this scheduler may have the function.
+        return share(function, next(self._function_numbers), weakref.WeakMethod(self._forget))
 
     def _forget(self, number: int) -> None:
         # Called where the last task is dropped: by any thread, also with the lock.
@@ -341,9 +343,11 @@ class PoolThread(Workers):
                         _wire.drop(kind, data)
                 self.dispatcher.take_from(worker)
                 self.dispatcher.queue.extend(worker.tasks.values())
+                worker.tasks.clear()
                 worker.close()
             self.dispatcher.workers.clear()
             self._leaving.clear()
+            self._in_poll.clear()
             self.dispatcher.free.clear()
             self.state = ENDED
         finally:

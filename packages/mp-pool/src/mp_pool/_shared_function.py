@@ -51,6 +51,9 @@ ONE_RECEIVER = (Block, Lease, LeaseReference)
 # The reducers of multiprocessing whose pickle may be read more than once; those of connections and sockets may not.
 OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
 
+# A weak reference to a method.
+Forget = Callable[[], Callable[[int], None] | None] | None
+
 
 class SharedFunction:
     """A pickled function, and the memory file with its large buffers."""
@@ -75,7 +78,7 @@ class SharedFunction:
         return kind, ForkingPickler.dumps((self._data, self._spans, self._own))
 
 
-def share(function: Callable[..., Any], number: int, forget: Callable[[int], None]) -> SharedFunction | None:
+def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFunction | None:
     """
     Pickle *function* for all workers; None if its tasks have to carry it. *forget* is called when no task has it.
     """
@@ -105,10 +108,12 @@ def share(function: Callable[..., Any], number: int, forget: Callable[[int], Non
     return shared
 
 
-def _end(file: Descriptor | None, number: int, forget: Callable[[int], None]) -> None:
+def _end(file: Descriptor | None, number: int, forget: Forget) -> None:
     if file is not None:
         file.close()
-    forget(number)
+    method = None if forget is None else forget()
+    if method is not None:
+        method(number)
 
 
 class _ForOneReceiver(Exception):

@@ -43,7 +43,7 @@ class Workers:
         initializer = None
         if settings.initializer is not None and not settings.forked:
             # With the arguments of a process, their memory would be lost if the process ended before it read them.
-            initializer = share(functools.partial(settings.initializer, *settings.initargs), 0, lambda number: None)
+            initializer = share(functools.partial(settings.initializer, *settings.initargs), 0, None)
         if initializer is not None:
             settings = settings._replace(initializer=None, initargs=(), initializer_comes=True)
         self.reason: BaseException | None = None  # the error that has ended the pool
