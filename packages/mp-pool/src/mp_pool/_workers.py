@@ -125,7 +125,8 @@ class Workers:
             if len(worker.tasks) > 1 and now > worker.since + LONG_TASK and not worker.recalled:
                 # Others may have later tasks in their sockets, which must not begin before these.
                 for each in self.dispatcher.workers:
-                    self.dispatcher.recall(each)
+                    if len(each.tasks) > 1:  # an idle one stays free
+                        self.dispatcher.recall(each)
             if self._timeout is not None and now > worker.since + self._timeout and worker.killed_for is None:
                 worker.killed_for = next(iter(worker.tasks))
                 worker.signal(signal.SIGKILL)
