@@ -424,6 +424,14 @@ def bench(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
+def comparison(session: nox.Session) -> None:
+    """Kill workers of several libraries' pools and write what happened into docs/pool.md."""
+    install_all(session, "test", "programs")
+    session.run("python", "-m", "benchmarks.install", "peers")  # Ray; if it cannot be installed, the table says so
+    session.run("python", "-m", "benchmarks.comparison", "--write")
+
+
+@nox.session(default=False)
 def dev(session: nox.Session) -> None:
     """Make a virtual environment in .venv with the seven packages editable and every tool."""
     python = ROOT / ".venv" / "bin" / "python"

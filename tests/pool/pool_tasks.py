@@ -131,6 +131,12 @@ def wait_for(path: str) -> str:
     return path
 
 
+def wait_unless_first(folder: str, path: str) -> None:
+    """Return at once in the first process that calls this; in the others once the file exists."""
+    if not first_time(f"{folder}/first"):
+        wait_for(path)
+
+
 def touch(path: str) -> str:
     Path(path).touch()
     return path

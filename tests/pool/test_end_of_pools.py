@@ -165,28 +165,41 @@ def test_shutdown_cancels_tasks_that_have_not_begun(ctx: BaseContext, tmp_path: 
 
 
 PROGRAM = """
-import os, sys, time
+import os, signal, sys, time
 import mp_all as mp
 
 def sleep(seconds):
     time.sleep(seconds)
 
 def begin(path):
-    open(path, "w").close()
+    open(path + "begun" + str(os.getpid()), "w").close()
     time.sleep(3600)
+
+def note_sigterm(path):
+    signal.signal(signal.SIGTERM, lambda number, frame: open(path + "term" + str(os.getpid()), "w").close())
 
 if __name__ == "__main__":
     kind, method, path = sys.argv[1:4]
     ctx = mp.get_context(method)
     if kind == "pool":
         with ctx.Pool(2) as pool:
-            print(*[process.pid for process in pool._pool], flush=True)
-            pool.map(begin, [path + "1", path + "2"])
+            pool.map(begin, [path] * 2)
+    if kind == "executor":
+        with mp.ProcessPoolExecutor(2, ctx) as executor:
+            list(executor.map(begin, [path] * 20))
+    if kind == "executor without with":
+        executor = mp.ProcessPoolExecutor(2, ctx)
+        list(executor.map(begin, [path] * 20))
+    if kind == "workers that ignore SIGTERM":
+        from mp_pool import _workers
+        _workers.GRACE = 3600
+        with ctx.Pool(2, note_sigterm, (path,)) as pool:
+            pool.map(begin, [path] * 2)
     if kind == "unclosed":
         pool = ctx.Pool(2)
         pool.apply(sleep, (0,))
         print("end of the program")
-    if kind == "executor":
+    if kind == "unclosed executor":
         executor = mp.ProcessPoolExecutor(2, ctx)
         executor.submit(print, "printed by a worker", flush=True)
 """
@@ -198,34 +211,74 @@ def program(folder: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("to_all", [True, False])
-def test_ctrl_c_ends_a_program_with_one_traceback(start_method: str, tmp_path: Path, to_all: bool) -> None:
-    flag = tmp_path / "flag"
-    process = subprocess.Popen(
-        [sys.executable, str(program(tmp_path)), "pool", start_method, str(flag)],
+class Running:
+    """A program whose two workers are busy."""
+
+    def __init__(self, kind: str, start_method: str, folder: Path) -> None:
+        self.process = start_in_terminal(kind, start_method, folder)
+        try:
+            assert until(lambda: len(list(folder.glob("flagbegun*"))) == 2, tasks.PATIENCE)
+            self.pids = [int(path.name.removeprefix("flagbegun")) for path in folder.glob("flagbegun*")]
+        except BaseException:
+            self.close()
+            raise
+
+    def interrupt(self, to_all: bool = True) -> None:
+        """Send SIGINT to all processes, as a terminal does, or to one, as `kill -INT` does."""
+        (os.killpg if to_all else os.kill)(self.process.pid, signal.SIGINT)
+
+    def end(self) -> str:
+        """Return what the program has written to its standard error, once it has ended."""
+        try:
+            return self.process.communicate(timeout=tasks.PATIENCE)[1]
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+
+
+def start_in_terminal(kind: str, start_method: str, folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(program(folder)), kind, start_method, str(folder / "flag")],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=os.environ | {"MPSHM_RUNTIME_DIR": str(tmp_path)},
+        env=os.environ | {"MPSHM_RUNTIME_DIR": str(folder)},
         # A shell without job control starts background programs with SIGINT ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    try:
-        assert process.stdout is not None
-        pids = [int(pid) for pid in process.stdout.readline().split()]
-        assert until(lambda: all(flag.with_name(f"flag{n}").exists() for n in (1, 2)), tasks.PATIENCE)
-        # A terminal sends SIGINT to all processes, `kill -INT` to one.
-        (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=tasks.PATIENCE)
-    finally:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        process.wait()
+
+
+@pytest.mark.parametrize("kind", ["pool", "executor", "executor without with"])
+@pytest.mark.parametrize("to_all", [True, False])
+def test_one_ctrl_c_ends_a_program_with_one_traceback(
+    start_method: str, tmp_path: Path, to_all: bool, kind: str
+) -> None:
+    program = Running(kind, start_method, tmp_path)
+    program.interrupt(to_all)
+    err = program.end()
     assert err.count("Traceback") == 1 and err.rstrip().endswith("KeyboardInterrupt"), err
-    assert until(lambda: all(map(ended, pids)), tasks.PATIENCE)
+    assert until(lambda: all(map(ended, program.pids)), tasks.PATIENCE)
+
+
+def test_a_second_ctrl_c_ends_workers_that_ignore_sigterm_at_once(start_method: str, tmp_path: Path) -> None:
+    program = Running("workers that ignore SIGTERM", start_method, tmp_path)
+    # Not to the workers: while a SIGINT is pending for their main thread, a SIGTERM goes to another thread.
+    program.interrupt(to_all=False)
+    noted = [tmp_path / f"flagterm{pid}" for pid in program.pids]
+    assert until(lambda: all(flag.exists() for flag in noted), tasks.PATIENCE)
+    # Now the program waits for the workers, for an hour.
+    assert not any(map(ended, program.pids))
+    program.interrupt()
+    err = program.end()
+    assert err.rstrip().endswith("KeyboardInterrupt") and "PoolWorker" not in err, err
+    assert until(lambda: all(map(ended, program.pids)), tasks.PATIENCE)
 
 
 def test_a_program_that_does_not_close_its_pool_ends(start_method: str, tmp_path: Path) -> None:
@@ -236,7 +289,7 @@ def test_a_program_that_does_not_close_its_pool_ends(start_method: str, tmp_path
 def test_a_program_that_does_not_shut_its_executor_down_finishes_the_submitted_tasks(
     start_method: str, tmp_path: Path
 ) -> None:
-    assert succeeded(run_script(tmp_path, PROGRAM, "executor", start_method, "-")) == "printed by a worker\n"
+    assert succeeded(run_script(tmp_path, PROGRAM, "unclosed executor", start_method, "-")) == "printed by a worker\n"
 
 
 def test_workers_end_when_their_parent_is_killed(start_method: str, tmp_path: Path) -> None:

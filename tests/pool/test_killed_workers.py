@@ -6,11 +6,14 @@ import os
 import pickle
 import signal
 import time
+from collections.abc import Iterator
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pool_tasks as tasks
 import pytest
+from support.memory_groups import remove_group
+from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
@@ -146,3 +149,81 @@ def test_tasks_that_a_killed_worker_has_not_begun_go_to_another_worker(
         tasks.touch(end)
         answers = [tasks.outcome(one), tasks.outcome(two)]
         assert sorted(isinstance(answer, mp.WorkerLostError) for answer in answers) == [False, True]
+
+
+def test_tasks_begin_in_the_order_of_their_submission_if_they_take_long(
+    kind: str, ctx: BaseContext, tmp_path: Path
+) -> None:
+    """Also if the first worker was ready long before the second."""
+    begun, late, end = tmp_path / "begun", str(tmp_path / "late"), str(tmp_path / "end")
+    begun.mkdir()
+    with tasks.either(kind, ctx, 2, initializer=tasks.wait_unless_first, initargs=(str(tmp_path), late)) as pool:
+        waits = [pool.submit(tasks.touch_and_wait, str(begun / str(n)), end) for n in range(12)]
+        assert until(lambda: os.listdir(begun) == ["0"], tasks.PATIENCE)
+        tasks.touch(late)
+        assert until(lambda: len(os.listdir(begun)) == 2, tasks.PATIENCE)
+        assert sorted(os.listdir(begun)) == ["0", "1"]
+        tasks.touch(end)
+        [wait() for wait in waits]
+
+
+OF_MEMORY = """
+import os, resource, signal, sys
+import mp_all as mp
+
+def grow(megabytes):
+    held = [os.urandom(1 << 20) * 16 for _ in range(megabytes // 16)]
+    return len(held)
+
+def kill():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    kind, method, how, group = sys.argv[1:5]
+    ctx = mp.get_context(method)
+    if how == "group":
+        open(group, "w").write(str(os.getpid()))
+    limit = (resource.setrlimit, (resource.RLIMIT_AS, (3 << 30, 3 << 30))) if how == "ulimit" else (None, ())
+    if kind == "pool":
+        pool = ctx.Pool(2, *limit)
+        submit = lambda function, *args: pool.apply_async(function, args).get
+    else:
+        pool = mp.ProcessPoolExecutor(2, ctx, *limit)
+        submit = lambda function, *args: pool.submit(function, *args).result
+    for wait in [submit(grow, 160), submit(grow, 16000), submit(kill), submit(grow, 16)]:
+        try:
+            print(wait())
+        except mp.WorkerLostError as error:
+            print(error.function, error.signal_name, error.out_of_memory)
+        except MemoryError:
+            print("MemoryError")
+    pool.terminate() if kind == "pool" else pool.shutdown()
+"""
+
+
+@pytest.mark.parametrize("how", ["group", "ulimit"])
+def test_lack_of_memory_is_told_apart_from_other_kills(
+    kind: str, start_method: str, tmp_path: Path, how: str, memory_group: Path
+) -> None:
+    """A control group has its worker killed; under `ulimit -v` the task gets a `MemoryError`, and the worker lives."""
+    done = run_script(tmp_path, OF_MEMORY, kind, start_method, how, str(memory_group / "cgroup.procs"))
+    lost = "grow SIGKILL True" if how == "group" else "MemoryError"
+    assert succeeded(done).splitlines() == ["10", lost, "kill SIGKILL False", "1"]
+
+
+@pytest.fixture
+def memory_group(how: str) -> Iterator[Path]:
+    """Make a control group with a limit of 600 MiB."""
+    group = Path(f"/sys/fs/cgroup/memory/mp-pool-test-{os.getpid()}")
+    if how != "group":
+        yield group
+        return
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text(str(600 << 20))
+    except OSError:
+        pytest.skip("needs a memory control group (v1) of its own, and the right to make one")
+    try:
+        yield group
+    finally:
+        remove_group(group)

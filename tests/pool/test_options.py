@@ -15,6 +15,7 @@ from typing import Any
 
 import pool_tasks as tasks
 import pytest
+from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
@@ -127,6 +128,73 @@ def test_an_initializer_that_always_dies_ends_the_pool(kind: str, ctx: BaseConte
         assert (error.exitcode, error.function) == (3, "its initializer")
 
 
+OF_MAIN = """
+import os
+AT_IMPORT = os.environ.get("OMP_NUM_THREADS"), "numpy" in __import__("sys").modules  # as NumPy's libraries read it
+import numpy
+import mp_all as mp
+import sys
+
+def seen():
+    return AT_IMPORT, os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.get("NUMBA_NUM_THREADS")
+
+if __name__ == "__main__":
+    ctx = mp.get_context(sys.argv[1])
+    with ctx.Pool(1, threads_per_worker=3, maxtasksperchild=1) as pool:
+        print([pool.apply(seen), pool.apply(seen)])
+    with mp.ProcessPoolExecutor(1, ctx, threads_per_worker=2) as executor:
+        print(executor.submit(seen).result())
+    assert not any("NUM_THREADS" in name for name in os.environ)
+"""
+
+
+def test_threads_per_worker_is_in_the_environment_before_numpy_is_imported(start_method: str, tmp_path: Path) -> None:
+    first, second = succeeded(run_script(tmp_path, OF_MAIN, start_method)).splitlines()
+    # A forked worker has the libraries that its parent has loaded before.
+    imported = [(None if start_method == "fork" else count, False) for count in ("3", "2")]
+    assert first == repr([(imported[0], "3", "3")] * 2)
+    assert second == repr((imported[1], "2", "2"))
+
+
+OF_BAR = """
+import sys
+import mp_all as mp
+
+def square(number):
+    if number == 7:
+        raise LookupError
+    return number * number
+
+if __name__ == "__main__":
+    if sys.argv[2] == "absent":
+        sys.modules["tqdm"] = sys.modules["tqdm.auto"] = None
+    ctx = mp.get_context(sys.argv[1])
+    with ctx.Pool(2, progress=True) as pool:
+        pool.map(square, [1] * 50, chunksize=4)
+        list(pool.imap(square, iter(range(7))))
+        list(pool.imap_unordered(square, [1] * 20, chunksize=3))
+        pool.apply_async(square, (7,)).wait()
+        pool.close()
+        pool.join()
+    with mp.ProcessPoolExecutor(2, ctx, progress=True) as executor:
+        list(executor.map(square, range(6), chunksize=4))
+        executor.submit(square, 7).exception()
+"""
+
+
+@pytest.mark.parametrize("tqdm", ["present", "absent"])
+def test_progress_shows_all_tasks_done_if_tqdm_is_installed(start_method: str, tmp_path: Path, tqdm: str) -> None:
+    if tqdm == "present":
+        pytest.importorskip("tqdm")
+    done = run_script(tmp_path, OF_BAR, start_method, tqdm)
+    assert done.returncode == 0 and done.stdout == "", done.stderr
+    if tqdm == "absent":
+        assert done.stderr == ""
+    else:
+        assert "78/78" in done.stderr and done.stderr.splitlines()[-1].startswith("100%"), done.stderr
+        assert "7/7" in done.stderr.splitlines()[-1]
+
+
 class Counted:
     """An endless iterable that counts the items taken."""
 
@@ -196,6 +264,7 @@ def test_an_iterable_that_blocks_delays_no_other_call(ctx: BaseContext) -> None:
         ({"retries": -1}, "retries must be 0 or more, not -1"),
         ({"timeout": 0}, "timeout must be more than 0 seconds, not 0"),
         ({"max_memory_per_child": 0}, "max_memory_per_child must be more than 0 bytes, not 0"),
+        ({"threads_per_worker": 0}, "threads_per_worker must be at least 1, not 0"),
     ],
 )
 def test_an_option_out_of_its_range_is_refused(options: dict[str, Any], match: str) -> None:

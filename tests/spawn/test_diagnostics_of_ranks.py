@@ -6,14 +6,14 @@ import logging
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
 import rank_functions as ranks
+from support.memory_groups import remove_group
 from support.scripts import run_script
 
-from mp_spawn import ProcessExitedException, ProcessRaisedException, diagnostics, run, start_processes
+from mp_spawn import ProcessExitedException, ProcessRaisedException, run, start_processes
 
 CRASHES = """
     import faulthandler, os, signal, sys, time
@@ -124,56 +124,6 @@ def test_ending_the_other_ranks_is_logged(start_method: str, caplog: pytest.LogC
     assert f"Terminating process {pid} via signal SIGTERM" in caplog.messages
 
 
-def fake(folder: Path, version: int, own: int, above: int) -> str:
-    """Make files like those in /proc and in the mounts of control groups."""
-    mount = folder / "cgroup"
-    for name, kills in (("", above), ("job", own)):
-        (mount / name).mkdir(parents=True, exist_ok=True)
-        file = mount / name / ("memory.events" if version == 2 else "memory.oom_control")
-        file.write_text(f"low 0\noom 9\noom_kill {kills}\noom_group_kill 0\n")
-    (mount / "job" / ("memory.max" if version == 2 else "memory.limit_in_bytes")).write_text(f"{64 << 20}\n")
-    (folder / "cgroup.txt").unlink(missing_ok=True)
-    proc = folder / "proc"
-    proc.mkdir(exist_ok=True)
-    (proc / "cgroup").write_text("0::/job\n" if version == 2 else "4:memory:/job\n0::/\n")
-    kind = "cgroup2 cgroup2 rw" if version == 2 else "cgroup cgroup rw,memory"
-    (proc / "mountinfo").write_text(f"30 25 0:26 / {mount} rw,nosuid - {kind}\n")
-    return str(proc)
-
-
-@pytest.mark.parametrize("version", [1, 2])
-def test_the_kills_of_a_control_group_are_compared_at_every_level(tmp_path: Path, version: int) -> None:
-    proc = fake(tmp_path, version, own=3, above=5)
-    before = diagnostics.oom_kills(proc)
-    assert sorted(before.values()) == [3, 5]
-    assert diagnostics.oom_kills_since(before, proc) == ""
-    fake(tmp_path, version, own=3, above=6)
-    assert diagnostics.oom_kills_since(before, proc).startswith("perhaps by the out-of-memory killer: 1 killed in ")
-    fake(tmp_path, version, own=4, above=6)
-    said = diagnostics.oom_kills_since(before, proc)
-    assert said == f"sent by the out-of-memory killer: 1 killed in {tmp_path}/cgroup/job, whose limit is 64 MiB"
-
-
-def test_the_group_of_a_container_is_found_at_its_mount_point(tmp_path: Path) -> None:
-    proc = Path(fake(tmp_path, 1, own=3, above=5))
-    (proc / "cgroup").write_text("4:memory:/docker/abc\n")
-    line = (proc / "mountinfo").read_text().replace(" / ", " /docker/abc ")
-    (proc / "mountinfo").write_text(line)
-    assert list(diagnostics.oom_kills(str(proc)).values()) == [5]
-
-
-def remove(group: Path) -> None:
-    """Remove the group once its last process has ended: helpers of multiprocessing end shortly after the program."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return group.rmdir()
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
-
-
 def test_a_kill_by_the_out_of_memory_killer_is_in_the_reason(tmp_path: Path, start_method: str) -> None:
     group = Path(f"/sys/fs/cgroup/memory/mp-spawn-test-{os.getpid()}")
     try:
@@ -201,7 +151,7 @@ def test_a_kill_by_the_out_of_memory_killer_is_in_the_reason(tmp_path: Path, sta
         assert done.stdout.startswith("process 1 terminated with signal SIGKILL | signal SIGKILL, sent by the"), done
         assert f"{group}, whose limit is 200 MiB" in done.stdout
     finally:
-        remove(group)
+        remove_group(group)
 
 
 def test_another_sigkill_is_not_reported_as_out_of_memory(start_method: str) -> None:

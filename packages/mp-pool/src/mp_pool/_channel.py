@@ -24,58 +24,36 @@ import time
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
+from mp_pool._environment import NameThatSets
 from mp_pool._task import Task
-from mp_pool._wire import HEADER, PACKET
+from mp_pool._wire import FORGET, HEADER, PACKET, RICH, drop
 from mp_pool._worker_main import Settings, work
 
-__all__ = ["Descriptor", "Frame", "Worker"]
+__all__ = ["Frame", "Worker"]
+
+if TYPE_CHECKING:
+    from mp_pool._shared_function import SharedFunction
 
 _ROOM = PACKET - HEADER.size
 _CHUNK = 1 << 20
 
-# Descriptors that a forked child must close: otherwise the end of this process would not end its workers. By identity.
-_own: dict[int, socket.socket | Descriptor] = {}
-
 Frame = tuple[int, int, Any]  # number of the task, kind, data
-
-
-class Descriptor:
-    """A descriptor of this process only, closed once."""
-
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        _own[id(self)] = self
-
-    def fileno(self) -> int:
-        """Return the number, -1 if it is closed."""
-        return self.fd
-
-    def close(self) -> None:
-        """Close it. Idempotent."""
-        _own.pop(id(self), None)
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-
-def _close_in_child() -> None:
-    for each in list(_own.values()):
-        each.close()
-    _own.clear()
-
-
-os.register_at_fork(after_in_child=_close_in_child)
 
 
 class Worker:
     """One worker process. Not thread-safe: the caller holds the scheduler's lock, except in `read`."""
 
-    def __init__(self, make: Callable[..., Any], settings: Settings) -> None:
+    def __init__(self, make: Callable[..., Any], settings: Settings, initializer: SharedFunction | None) -> None:
         self.tasks: dict[int, Task] = {}  # sent and not answered, in this order
-        self.backlog: deque[memoryview] = deque()  # packets for which there was no room yet
+        # Packets for which there was no room yet, each with the descriptor to send, if any.
+        self.backlog: deque[tuple[memoryview, Descriptor | None]] = deque()
         self.in_parts = False  # the only task of this worker comes in more than one packet, or late
+        self.functions: set[int] = set()  # the numbers of those it has been sent
+        self._announced: bytes | None = None  # the first of the parts, if it announces a function
+        self._to_forget: list[int] = []
         self.ready = False
         self.window = 4  # the limit for the length of `tasks`
         self.pace: float | None = None  # seconds per task, measured by the answers
@@ -92,7 +70,8 @@ class Worker:
         self.death: Descriptor | None = None
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._near, self._far = near, far
-        _own[id(near)], _own[id(far)] = near, far
+        close_in_children(near)
+        close_in_children(far)
         try:
             reader, writer = os.pipe()
         except BaseException:
@@ -106,6 +85,8 @@ class Worker:
                 near.setblocking(False)
                 os.set_blocking(reader, False)
                 self.process = make(target=work, args=(tasks, theirs, settings))
+                if settings.environment:
+                    self.process.name = NameThatSets(self.process.name, settings.environment)
                 # A Ctrl-C before the worker has installed its handler would end it with a traceback.
                 # The fork server, which this may start, would pass the mask on to unrelated processes.
                 inherits = getattr(self.process, "_start_method", None) in ("fork", "spawn")
@@ -123,6 +104,9 @@ class Worker:
             self.death = Descriptor(os.pidfd_open(self.pid))
         except (AttributeError, OSError):
             pass  # an old kernel, or a container that forbids it; or it has been reaped
+        if initializer is not None:
+            self._announce(initializer)
+            self.send_backlog()
         self.sentinel: int = self.process.sentinel if self.death is None else self.death.fileno()
 
     def close(self) -> None:
@@ -130,7 +114,7 @@ class Worker:
         Close all descriptors.
         """
         for each in (self._near, self._far):
-            _own.pop(id(each), None)
+            keep_in_children(each)
             each.close()
         for descriptor in (getattr(self, "results", None), self.death):
             if descriptor is not None:
@@ -143,7 +127,10 @@ class Worker:
         payload = task.payload
         size = len(payload)
         header = HEADER.pack(task.number, size, task.kind)
-        if size <= _ROOM:
+        function = task.shared
+        if function is not None and function.number in self.functions:
+            function = None  # the worker has it
+        if size <= _ROOM and function is None:
             try:
                 self._near.send(header + payload if type(payload) is bytes else header + bytes(payload))
             except OSError as error:
@@ -152,16 +139,18 @@ class Worker:
                 if self.tasks:
                     return False
                 self.in_parts = True
-                self.backlog.append(memoryview(header + payload))
+                self.backlog.append((memoryview(header + payload), None))
         else:
             if self.tasks:
-                return False  # a long task is sent alone
+                return False  # a long task is sent alone, as is the first of a function
+            if function is not None:
+                self._announce(function)
             self.in_parts = True
             view = memoryview(payload)
-            self.backlog.append(memoryview(header + view[:_ROOM]))
-            self.backlog.extend(view[at : at + PACKET] for at in range(_ROOM, size, PACKET))
+            self.backlog.append((memoryview(header + view[:_ROOM]), None))
+            self.backlog.extend((view[at : at + PACKET], None) for at in range(_ROOM, size, PACKET))
             self.send_backlog()
-        task.payload = None
+        task.payload, task.sent = None, payload if task.kind & RICH else None
         if not self.tasks:
             self.since = time.monotonic()
         self.tasks[task.number] = task
@@ -175,11 +164,39 @@ class Worker:
         """
         try:
             while self.backlog:
-                self._near.send(self.backlog[0])
+                packet, file = self.backlog[0]
+                if file is None:
+                    self._near.send(packet)
+                else:
+                    socket.send_fds(self._near, [packet], [file.fileno()])
                 self.backlog.popleft()
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM):
                 raise
+
+    def _announce(self, function: SharedFunction) -> None:
+        kind, payload = function.announcement()
+        self._announced = HEADER.pack(function.number, len(payload), kind) + payload
+        self.backlog.append((memoryview(self._announced), function.file))
+        self.functions.add(function.number)
+
+    def forget(self, number: int) -> None:
+        """
+        Tell the worker that no more tasks call the function *number*.
+        """
+        if number in self.functions:
+            self.functions.discard(number)
+            self._to_forget.append(number)
+            self._send_forgotten()
+
+    def _send_forgotten(self) -> None:
+        try:
+            # Behind the parts of a task it would look like an unread part.
+            while self._to_forget and not self.in_parts:
+                self._near.send(HEADER.pack(self._to_forget[-1], 0, FORGET))
+                self._to_forget.pop()
+        except OSError:
+            pass  # there is no room, so it is told later; or it has ended
 
     def writable_fd(self) -> int:
         """Return the descriptor to wait on while there is a backlog."""
@@ -215,13 +232,17 @@ class Worker:
         """
         if self.in_parts or not self.tasks:
             return None
-        try:
-            packet = self._far.recv(PACKET, socket.MSG_DONTWAIT)
-        except OSError:
-            return None
-        number, length, _ = HEADER.unpack_from(packet)
+        while True:
+            try:
+                packet = self._far.recv(PACKET, socket.MSG_DONTWAIT)
+            except OSError:
+                return None
+            number, length, kind = HEADER.unpack_from(packet)
+            if kind != FORGET:
+                break
+            self._to_forget.append(number)
         task = self.tasks.pop(number)
-        task.payload = packet[HEADER.size :]
+        task.payload, task.sent = packet[HEADER.size :], None
         assert len(task.payload) == length
         if self.left is not None:
             self.left += 1
@@ -231,18 +252,42 @@ class Worker:
         """
         Read back and return every task that a dead worker has not begun; those left in `tasks` it had begun.
         """
+        if not self.ready:
+            self._drop_announcement()
+            return []
         if self.in_parts:
             # If a part is left, the worker has not begun. The pickle is incomplete now and is made again.
             unread = bool(self.backlog) or self._has_unread()
+            self._drop_announcement()
             self.backlog.clear()
             back = list(self.tasks.values()) if unread else []
             if unread:
                 self.tasks.clear()
+                for each in back:
+                    each.drop()
             return back
         back = []
         while (task := self.take_back()) is not None:
             back.append(task)
         return back
+
+    def _drop_announcement(self) -> None:
+        """
+        Release the resources of the packet that announces a function, unless the worker has read it.
+        """
+        announced, self._announced = self._announced, None
+        if announced is None:
+            return
+        unread = any(packet == announced for packet, _ in self.backlog)
+        try:
+            while not unread:
+                unread = self._far.recv(PACKET, socket.MSG_DONTWAIT) == announced
+        except OSError:
+            pass  # the socket is empty
+        if unread:
+            number, _, kind = HEADER.unpack_from(announced)
+            self.functions.discard(number)
+            drop(kind, announced[HEADER.size :])
 
     def _has_unread(self) -> bool:
         try:
@@ -250,11 +295,21 @@ class Worker:
         except OSError:
             return False
 
+    def is_ready(self) -> None:
+        """
+        Record that the worker has run its initializer.
+        """
+        self.ready = True
+        self._announced = None
+
     def answered(self, number: int) -> Task | None:
         """
         Remove and return the task of a result.
         """
         self.in_parts = False
+        self._announced = None
+        if self._to_forget:
+            self._send_forgotten()
         return self.tasks.pop(number, None)
 
     def read(self) -> list[Frame]:

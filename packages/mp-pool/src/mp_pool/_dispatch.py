@@ -10,17 +10,20 @@ is idle, or when the running task takes longer than `LONG_TASK`: a long task del
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from mp_pool._channel import Worker
+from mp_pool._shared_function import SharedFunction
 from mp_pool._task import Outcome, Task
 from mp_pool._worker_main import Settings
 
 __all__ = ["LONG_TASK", "Dispatcher"]
 
 LONG_TASK = 0.1  # seconds
+SHORT = 0.001  # seconds: a task that takes longer should not delay those behind it
 AHEAD = 0.01  # seconds of work that a worker may have in its socket
 MOST = 128  # tasks in a worker's socket; it has room for some 200 small ones
 NAPS = (0.0001, 0.001)  # seconds
@@ -31,7 +34,13 @@ class Dispatcher:
     The queue and the workers. The caller holds the scheduler's lock.
     """
 
-    def __init__(self, make: Callable[..., Any], settings: Settings, timeout: float | None) -> None:
+    def __init__(
+        self,
+        make: Callable[..., Any],
+        settings: Settings,
+        initializer: SharedFunction | None,
+        timeout: float | None,
+    ) -> None:
         self.workers: list[Worker] = []
         self.queue: deque[Task | Iterator[Task]] = deque()
         self.free: dict[Worker, None] = {}  # ready, with fewer tasks than their window
@@ -39,15 +48,16 @@ class Dispatcher:
         self.news = False  # the scheduler's thread has something to look at
         self.changed = True  # it has other descriptors to look at
         self.timeout = timeout
+        self.forgotten: deque[int] = deque()  # the numbers of functions that no more tasks call; any thread adds
         self._make = make
-        self._settings = settings
+        self._settings, self._initializer = settings, initializer
         self._numbers = 0
 
     def start_worker(self) -> None:
         """
         Start one more worker; raise any exception of starting a process.
         """
-        worker = Worker(self._make, self._settings)
+        worker = Worker(self._make, self._settings, self._initializer)
         if self.timeout is not None:
             worker.window = 1  # the time of a task begins when it is sent
         self.workers.append(worker)
@@ -57,12 +67,27 @@ class Dispatcher:
         """Return the number of tasks, counting an iterator as one."""
         return len(self.queue) + sum(len(worker.tasks) for worker in self.workers)
 
+    def requeue(self, tasks: list[Task]) -> None:
+        """
+        Put *tasks*, which have been numbered, back into the queue, in the order in which they were first handed out.
+        """
+        front = list(tasks)
+        queue = self.queue
+        while queue and isinstance(head := queue[0], Task) and head.number:
+            front.append(head)
+            queue.popleft()
+        front.sort(key=lambda task: task.number, reverse=True)
+        queue.extendleft(front)
+
     def dispatch(self) -> None:
         """
         Hand out tasks until the queue is empty or the workers have enough.
         """
         if self.queue and self.free:
-            for worker in [worker for worker in self.free if not worker.tasks]:
+            idle = [worker for worker in self.free if not worker.tasks]
+            if idle:
+                self._recall_overtaken()
+            for worker in idle:
                 if not self._hand(worker):
                     break
             for worker in list(self.free):
@@ -86,7 +111,7 @@ class Dispatcher:
 
     def _send(self, worker: Worker, task: Task) -> bool:
         if not worker.send(task):
-            self.queue.appendleft(task)
+            self.requeue([task])
             self.free.pop(worker, None)  # until it has answered
             return False
         if worker.backlog:
@@ -149,14 +174,27 @@ class Dispatcher:
         back = []
         while len(worker.tasks) > 1 and (task := worker.take_back()) is not None:
             back.append(task)
-        self.queue.extendleft(reversed(back))
+        self.requeue(back)
+
+    def _recall_overtaken(self) -> None:
+        """
+        Take back the tasks that wait behind one that takes longer than those before: an idle worker begins them first.
+
+        So tasks begin in the order of their submission, as in the standard pool, unless all are short.
+        """
+        now = time.monotonic()
+        for worker in self.workers:
+            if len(worker.tasks) > 1 and not worker.recalled:
+                longest = 0.0 if worker.pace is None else max(SHORT, 8 * worker.pace)
+                if now - worker.since > longest:
+                    self.recall(worker)
 
     def take_from(self, worker: Worker) -> None:
         """
         Take back the tasks not begun by a worker that has ended or is about to.
         """
         self.free.pop(worker, None)
-        self.queue.extendleft(reversed(worker.take_all_back()))
+        self.requeue(worker.take_all_back())
 
     def nap(self) -> float:
         """
@@ -182,6 +220,15 @@ class Dispatcher:
         else:
             worker.window = min(MOST, int(AHEAD / worker.pace) + 2)
         self.may_be_free(worker)
+
+    def forget(self) -> None:
+        """
+        Have the workers release functions that no more tasks call.
+        """
+        while self.forgotten:
+            number = self.forgotten.popleft()
+            for worker in self.workers:
+                worker.forget(number)
 
     def may_be_free(self, worker: Worker) -> None:
         """

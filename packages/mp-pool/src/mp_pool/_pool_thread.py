@@ -9,10 +9,12 @@ lock is free; otherwise it leaves the task in the queue and wakes the scheduler.
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
@@ -20,12 +22,15 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_pool import _wire
-from mp_pool._channel import Descriptor, Frame, Worker
-from mp_pool._task import Outcome, Task
+from mp_pool._channel import Frame, Worker
+from mp_pool._descriptor import Descriptor
+from mp_pool._progress import Progress
+from mp_pool._shared_function import SharedFunction, share
+from mp_pool._task import Outcome, Task, deliver, report
 from mp_pool._worker_main import Settings
 from mp_pool._workers import DEATH, RESULTS, Workers, end_workers
 
-__all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "PoolThread", "report"]
+__all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "PoolThread"]
 
 RUNNING, CLOSED, TERMINATED, ENDED = range(4)
 
@@ -49,6 +54,7 @@ class PoolThread(Workers):
         *,
         timeout: float | None = None,
         lazily: bool = False,
+        progress: Progress | None = None,
         cause: Callable[[str], BaseException] = RemoteTraceback,
         broken: Callable[[BaseException | None], BaseException] = lambda error: error or ProcessError(TERMINATE_TEXT),
     ) -> None:
@@ -58,6 +64,8 @@ class PoolThread(Workers):
         self.sinks: dict[int, Any] = {}
         self.feeders: set[Any] = set()  # threads that read an iterable
         self._cause, self._broken = cause, broken
+        self._progress = progress
+        self._function_numbers = itertools.count(1)
         self._lock = threading.Lock()
         self._holder = 0
         self._attention = self._asleep = self._at_once = False
@@ -86,16 +94,30 @@ class PoolThread(Workers):
             self._end()
             raise
 
-    def submit(self, work: Task | Iterator[Task]) -> None:
+    def submit(self, work: Task | Iterator[Task], items: int = 0) -> None:
         """
-        Queue a task, or an iterator of tasks that never blocks, and send as many tasks as the workers take.
+        Queue a task, or an iterator of tasks that never blocks, of *items*; send as many tasks as the workers take.
         """
         if not self.is_own():
             raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
+        if self._progress is not None:
+            self._progress.expect(work.items if isinstance(work, Task) else items)
         self.dispatcher.queue.append(work)
         self.attend()
         if self.state == ENDED:
             self._abort()  # the thread has ended
+
+    def share(self, function: Callable[..., Any]) -> SharedFunction | None:
+        """
+        Return *function* for tasks that all call it, so that each worker gets it once; None if they have to carry it.
+        """
+        # Weakly: a task at a worker of this scheduler may have the function.
+        return share(function, next(self._function_numbers), weakref.WeakMethod(self._forget))
+
+    def _forget(self, number: int) -> None:
+        # Called where the last task is dropped: by any thread, also with the lock.
+        self.dispatcher.forgotten.append(number)
+        self.wake()
 
     def attend(self) -> None:
         """
@@ -229,8 +251,10 @@ class PoolThread(Workers):
         finally:
             self._leave()
         del answers
+        if self._progress is not None and outcomes:
+            self._progress.done(sum(task.items for task, _ in outcomes))
         for task, outcome in outcomes:
-            _deliver(task, outcome)
+            deliver(task, outcome)
         return more
 
     def _load(self, frames: list[Frame]) -> list[tuple[int, int, Any]]:
@@ -264,7 +288,7 @@ class PoolThread(Workers):
                         outcomes.append((task, outcome))
                         count += 1
                 elif kind == _wire.READY:
-                    worker.ready = True
+                    worker.is_ready()
                     self._failures = 0
                     self.dispatcher.may_be_free(worker)
                 else:
@@ -288,6 +312,7 @@ class PoolThread(Workers):
             return False
         if self._lazily:
             self.wanted = max(self.wanted, min(self.size, dispatcher.unfinished()))
+        dispatcher.forget()
         dispatcher.dispatch()
         if self.state == CLOSED and not self.feeders and not dispatcher.unfinished() and not dispatcher.failed:
             for worker in dispatcher.workers:
@@ -318,20 +343,24 @@ class PoolThread(Workers):
                         _wire.drop(kind, data)
                 self.dispatcher.take_from(worker)
                 self.dispatcher.queue.extend(worker.tasks.values())
+                worker.tasks.clear()
                 worker.close()
             self.dispatcher.workers.clear()
             self._leaving.clear()
+            self._in_poll.clear()
             self.dispatcher.free.clear()
             self.state = ENDED
         finally:
             self._leave()
         for task, outcome in outcomes:
-            _deliver(task, outcome)
+            deliver(task, outcome)
         self._abort()
         for feeder in list(self.feeders):
             feeder.room.release()
         for descriptor in self._waker:
             descriptor.close()
+        if self._progress is not None:
+            self._progress.close()
 
     def _abort(self) -> None:
         """
@@ -346,27 +375,9 @@ class PoolThread(Workers):
                 break  # another thread has taken the last one
             if isinstance(item, Task):
                 item.drop()
-                _deliver(item, (False, error))
+                deliver(item, (False, error))
         for sink in list(self.sinks.values()):
             sink._abort(error)
-
-
-def _deliver(task: Task, outcome: Outcome) -> None:
-    try:
-        task.sink._set(task.index, outcome)
-    except KeyError:
-        pass  # the result was dropped
-    except Exception as error:
-        report(error)
-
-
-def report(error: BaseException) -> None:
-    """
-    Print an exception of a callback, as `threading` prints that of a thread.
-    """
-    threading.excepthook(
-        threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
-    )
 
 
 def _drain(fd: int) -> None:

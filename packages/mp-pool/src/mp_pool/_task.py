@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from mp_pool import _wire
+from mp_pool._held_functions import FunctionReference
 
-__all__ = ["Outcome", "Sink", "Task", "name_of"]
+if TYPE_CHECKING:
+    from mp_pool._shared_function import SharedFunction
+
+__all__ = ["Outcome", "Sink", "Task", "deliver", "name_of", "report"]
 
 #: (True, the result) or (False, the exception)
 Outcome = tuple[bool, Any]
@@ -33,6 +38,8 @@ class Task:
         "payload",
         "position",
         "retries",
+        "sent",
+        "shared",
         "sink",
     )
 
@@ -45,6 +52,7 @@ class Task:
         kwds: dict[str, Any] | None = None,
         position: int | None = None,
         retries: int = 0,
+        shared: SharedFunction | None = None,
     ) -> None:
         self.sink = sink
         self.index = index
@@ -54,10 +62,14 @@ class Task:
         #: The position in the user's iterable, for errors.
         self.position = index if position is None else position
         self.retries = retries
+        #: The function, if the workers get it apart from the task.
+        self.shared = shared
         self.number = 0
         self.kind = 0
         #: The pickle, until it is sent; a task that is taken back from a worker has it again.
         self.payload: Any = None
+        #: The payload at a worker, if it has resources: the worker may die before it has received them.
+        self.sent: Any = None
         #: The thread that waits for room in the queue.
         self.feeder: Any = None
 
@@ -75,15 +87,29 @@ class Task:
         Make the payload; raise any exception of pickling.
         """
         if self.payload is None:
-            self.kind, self.payload = _wire.dump(self.function, self.args, self.kwds)
+            function: Any = self.function
+            args = self.args
+            if self.shared is not None:
+                reference = FunctionReference(self.shared.number)
+                if _wire.is_mapper(function):
+                    args = ((reference, args[0][1]),)
+                else:
+                    function = reference
+            self.kind, self.payload = _wire.dump(function, args, self.kwds)
+
+    @property
+    def items(self) -> int:
+        """The number of the user's items."""
+        return len(self.args[0][1]) if _wire.is_mapper(self.function) else 1
 
     def drop(self) -> None:
         """
-        Release the resources of the payload.
+        Release the resources of the payload that no worker has received. The next `pickle` makes it again.
         """
-        payload, self.payload = self.payload, None
-        if payload is not None:
-            _wire.drop(self.kind, payload)
+        for payload in (self.payload, self.sent):
+            if payload is not None:
+                _wire.drop(self.kind, payload)
+        self.payload = self.sent = None
 
 
 def name_of(task: Task) -> str:
@@ -96,3 +122,24 @@ def name_of(task: Task) -> str:
     while hasattr(function, "func"):
         function = function.func  # functools.partial
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+
+
+def deliver(task: Task, outcome: Outcome) -> None:
+    """
+    Hand the outcome of *task* to its sink; an exception of a callback affects no other task.
+    """
+    try:
+        task.sink._set(task.index, outcome)
+    except KeyError:
+        pass  # the result was dropped
+    except Exception as error:
+        report(error)
+
+
+def report(error: BaseException) -> None:
+    """
+    Print an exception of a callback, as `threading` prints that of a thread.
+    """
+    threading.excepthook(
+        threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
+    )

@@ -11,29 +11,37 @@ from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+from mp_pool._held_functions import FunctionReference
+
 __all__ = [
     "DONE",
     "FAILED",
+    "FORGET",
+    "FUNCTION",
     "HEADER",
     "INIT_FAILED",
     "PACKET",
+    "PLAIN",
     "READY",
+    "RICH",
     "drop",
     "dump",
     "dump_error",
     "dump_result",
     "is_mapper",
+    "is_plain",
     "load_error",
 ]
 
-#: Number of the task (0 asks the worker to end), bytes of the pickle, kind of the message.
+#: Number of the task (0 asks the worker to end) or of the function, bytes of the pickle, kind of the message.
 HEADER = struct.Struct("<QQB")
 #: A packet of tasks is never longer. The kernel's limit is about 200 KiB; a worker reads a packet in one call.
 PACKET = 100 * 1024
 
 # Kinds of messages. PLAIN pickles were made without reducers, and hold no resource that has to be released.
 PLAIN, RICH = 0, 1
-DONE, FAILED, READY, INIT_FAILED = 0, 2, 4, 6  # PLAIN or RICH is added
+DONE, FAILED, READY, INIT_FAILED = 0, 2, 4, 6  # of a worker; PLAIN or RICH is added
+TASK, FUNCTION, FORGET = 0, 2, 4  # of the parent; likewise
 
 _PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
 # Every pickler makes the same pickle of objects of exactly these types.
@@ -41,7 +49,10 @@ _ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None)})
 _FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 
 
-def _is_plain(thing: Any) -> bool:
+def is_plain(thing: Any) -> bool:
+    """
+    Tell whether the pickle of *thing* needs no reducers and holds no resources.
+    """
     kind = type(thing)
     if kind in _ATOMS:
         return True
@@ -50,7 +61,7 @@ def _is_plain(thing: Any) -> bool:
     # A function is pickled by its name, unless a library has registered a reducer.
     if kind in _FUNCTIONS:
         return kind not in ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    return False
+    return kind is FunctionReference
 
 
 def is_mapper(function: Any) -> bool:
@@ -64,9 +75,9 @@ def dump(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, An
     """
     Pickle a task; return whether reducers were needed, and the bytes.
     """
-    if not kwds and _is_plain(function):
+    if not kwds and is_plain(function):
         for thing in args[0] if is_mapper(function) else args:
-            if not _is_plain(thing):
+            if not is_plain(thing):
                 break
         else:
             return PLAIN, pickle.dumps((function, args, None), _PROTOCOL)
@@ -77,7 +88,7 @@ def dump_result(value: Any) -> tuple[int, Any]:
     """
     Pickle the result of a task.
     """
-    if _is_plain(value):
+    if is_plain(value):
         return PLAIN, pickle.dumps(value, _PROTOCOL)
     return RICH, ForkingPickler.dumps(value)
 
@@ -90,7 +101,7 @@ def drop(kind: int, data: Any) -> None:
         try:
             ForkingPickler.loads(data)
         except Exception:
-            pass  # it is gone already
+            pass  # it has been received, or is gone
 
 
 def _described(error: BaseException) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import array
 import os
 import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -14,14 +16,15 @@ from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from mp_pool import _wire
+from mp_pool import _held_functions, _wire
 from mp_pool._memory import private_bytes
-from mp_pool._wire import HEADER, PACKET
+from mp_pool._wire import FORGET, FUNCTION, HEADER, PACKET
 
 __all__ = ["Settings", "work"]
 
 RUN = 8  # tasks
 NAP = 50e-6  # seconds
+EXTRA = socket.CMSG_SPACE(4)  # bytes: a packet comes with at most one descriptor
 
 
 class Settings(NamedTuple):
@@ -33,6 +36,12 @@ class Settings(NamedTuple):
     max_memory: int | None = None
     #: As in concurrent.futures, SystemExit and the like are results, and errors of the initializer are logged.
     executor: bool = False
+    #: Set also before the worker imports anything, see `_environment`.
+    environment: dict[str, str] | None = None
+    #: Whether workers are forked.
+    forked: bool = False
+    #: Whether the initializer comes through the socket.
+    initializer_comes: bool = False
 
 
 def _ignored(number: int, frame: object) -> None:
@@ -48,13 +57,15 @@ def work(tasks: Connection, results: Connection, settings: Settings) -> None:
         signal.signal(signal.SIGINT, _ignored)
         signal.set_wakeup_fd(-1)  # a forked worker must not wake the parent's event loop
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.environ.update(settings.environment or {})
     out = results.fileno()
     os.set_blocking(tasks.fileno(), False)
     try:
-        if settings.initializer is not None and not _initialize(settings, out):
-            return
-        _send(out, 0, _wire.READY, b"")
-        _loop(tasks.fileno(), out, settings)
+        with socket.socket(fileno=os.dup(tasks.fileno())) as source:
+            if not _initialize(settings, source, out):
+                return
+            _send(out, 0, _wire.READY, b"")
+            _loop(source, out, settings)
     except BrokenPipeError:
         util.debug("worker: the pool's process has ended")
     finally:
@@ -63,10 +74,12 @@ def work(tasks: Connection, results: Connection, settings: Settings) -> None:
         tasks.close()
 
 
-def _initialize(settings: Settings, out: int) -> bool:
-    assert settings.initializer is not None
+def _initialize(settings: Settings, source: socket.socket, out: int) -> bool:
     try:
-        settings.initializer(*settings.initargs)
+        if settings.initializer_comes:
+            _receive_function(source)()
+        elif settings.initializer is not None:
+            settings.initializer(*settings.initargs)
     except BaseException as error:
         if not settings.executor and not isinstance(error, Exception):
             raise
@@ -79,7 +92,21 @@ def _initialize(settings: Settings, out: int) -> bool:
     return True
 
 
-def _loop(source: int, out: int, settings: Settings) -> None:
+def _receive_function(source: socket.socket) -> Callable[..., object]:
+    buffer = bytearray(PACKET)
+    _wait(source.fileno())
+    size, extra, _, _ = source.recvmsg_into([buffer], EXTRA)
+    if size == 0:
+        raise BrokenPipeError
+    number, _, kind = HEADER.unpack_from(buffer)
+    _keep(number, kind, memoryview(buffer)[HEADER.size : size], extra)
+    try:
+        return _held_functions.referred(number)
+    finally:
+        _held_functions.forget(number)
+
+
+def _loop(source: socket.socket, out: int, settings: Settings) -> None:
     buffer = bytearray(PACKET)
     view = memoryview(buffer)
     done = 0
@@ -90,16 +117,30 @@ def _loop(source: int, out: int, settings: Settings) -> None:
     value: Any
     payload: Any
     run = 0  # tasks since this process last waited
-    while size := _read(source, buffer, run):
-        run = run + 1 if size > 0 else 0
-        if size < 0:
+    while True:
+        try:
+            size, extra, _, _ = source.recvmsg_into([buffer], EXTRA)
+        except BlockingIOError:
+            if run >= RUN:
+                # Tasks follow each other closely, and this process is faster than the parent sends. If it slept in a
+                # read, each send would have to wake it.
+                time.sleep(NAP)
+            else:
+                _wait(source.fileno())
+            run = 0
             continue
-        number, length, _ = unpack(buffer)
-        if number == 0:
+        if size == 0:
             return
+        run += 1
+        number, length, kind = unpack(buffer)
         payload = view[first:size]
         if length != size - first:
-            payload = _rest(source, payload, length)
+            payload = _rest(source.fileno(), payload, length)
+        if kind > _wire.RICH:
+            _keep(number, kind, payload, extra)
+            continue
+        if number == 0:
+            return
         # One write of a result before the next read of a task: at a death the parent knows which task was running.
         try:
             function, args, kwds = loads(payload)
@@ -123,19 +164,23 @@ def _loop(source: int, out: int, settings: Settings) -> None:
             return
 
 
-def _read(source: int, buffer: bytearray, run: int) -> int:
+def _keep(number: int, kind: int, payload: Any, extra: list[Any]) -> None:
     """
-    Read a packet and return its size; 0 at the end, -1 if the caller is to call again.
+    Take a function for later tasks, with the descriptor of its memory file if it has one, or forget it.
     """
-    if run >= RUN:
-        # Tasks follow each other closely, and this process is faster than the parent sends. If it slept in a read, each
-        # send would have to wake it.
-        try:
-            return os.readv(source, [buffer])
-        except BlockingIOError:
-            time.sleep(NAP)
-            return -1
-    return _wait_and_read(source, buffer)
+    fds = array.array("i")
+    for _, _, data in extra:
+        fds.frombytes(data)
+    if kind & ~_wire.RICH == FUNCTION:
+        _held_functions.hold(number, payload, fds[0] if fds else -1)
+    elif kind == FORGET:
+        _held_functions.forget(number)
+
+
+def _wait(source: int) -> None:
+    waiting = select.poll()  # unlike select, it takes descriptors from 1024 on
+    waiting.register(source, select.POLLIN)
+    waiting.poll()
 
 
 def _wait_and_read(source: int, buffer: bytearray | memoryview) -> int:
@@ -143,9 +188,7 @@ def _wait_and_read(source: int, buffer: bytearray | memoryview) -> int:
         try:
             return os.readv(source, [buffer])
         except BlockingIOError:
-            waiting = select.poll()  # unlike select, it takes descriptors from 1024 on
-            waiting.register(source, select.POLLIN)
-            waiting.poll()
+            _wait(source)
 
 
 def _unsent(error: Exception, value: Any) -> MaybeEncodingError:

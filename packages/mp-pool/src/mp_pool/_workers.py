@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import select
 import signal
 import time
@@ -9,9 +10,10 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
+from mp_core._oom_kills import oom_kills
 from mp_pool._channel import Worker
 from mp_pool._dispatch import LONG_TASK, Dispatcher
-from mp_pool._memory import OomCounter
+from mp_pool._shared_function import share
 from mp_pool._task import Outcome, Task, name_of
 from mp_pool._worker_main import Settings
 from mp_pool.errors import TaskTimeoutError, WorkerLostError
@@ -22,6 +24,7 @@ ATTEMPTS = 3  # starts of workers, in a row, none of which became ready
 KILLED = 10  # the same, if the last was killed from outside, which is no fault of the initializer
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
 HANG_UP = 1.0  # seconds between the end of a worker's pipe and the end of the worker
+TOGETHER = 1.0  # seconds between the deaths of workers that the kernel killed for lack of memory at once
 RETRY = 0.2  # seconds from a failed start of a process to the next attempt
 
 RESULTS, DEATH, ROOM = range(3)
@@ -37,15 +40,23 @@ class Workers:
     def __init__(
         self, make: Callable[..., Any], size: int, settings: Settings, timeout: float | None, lazily: bool
     ) -> None:
+        initializer = None
+        if settings.initializer is not None and not settings.forked:
+            # With the arguments of a process, their memory would be lost if the process ended before it read them.
+            initializer = share(functools.partial(settings.initializer, *settings.initargs), 0, None)
+        if initializer is not None:
+            settings = settings._replace(initializer=None, initargs=(), initializer_comes=True)
         self.reason: BaseException | None = None  # the error that has ended the pool
-        self.dispatcher = Dispatcher(make, settings, timeout)
+        self.dispatcher = Dispatcher(make, settings, initializer, timeout)
         self.size = size
         self.wanted = 0 if lazily else size
         self._lazily, self._timeout = lazily, timeout
         self._leaving: list[Worker] = []  # workers that take no more tasks, and have not ended yet
         self._failures = 0
         self._retry_at: float | None = None
-        self._oom = OomCounter()
+        self._oom_kills = oom_kills()
+        self._unexplained = 0  # kills for which no worker was found yet, counted at `_counted_at`
+        self._counted_at = 0.0
         self._in_poll: dict[int, tuple[Worker, int]] = {}
         self._poll = select.poll()
 
@@ -112,7 +123,10 @@ class Workers:
             if not worker.tasks:
                 continue
             if len(worker.tasks) > 1 and now > worker.since + LONG_TASK and not worker.recalled:
-                self.dispatcher.recall(worker)
+                # Others may have later tasks in their sockets, which must not begin before these.
+                for each in self.dispatcher.workers:
+                    if len(each.tasks) > 1:  # an idle one stays free
+                        self.dispatcher.recall(each)
             if self._timeout is not None and now > worker.since + self._timeout and worker.killed_for is None:
                 worker.killed_for = next(iter(worker.tasks))
                 worker.signal(signal.SIGKILL)
@@ -148,12 +162,13 @@ class Workers:
             self.dispatcher.take_from(worker)
             self.dispatcher.workers.remove(worker)
             for task in reversed(worker.tasks.values()):
+                task.drop()
                 if worker.killed_for == task.number:
                     seconds = self._timeout or 0.0
                     error: Exception = TaskTimeoutError(worker.pid, seconds, name_of(task), task.position)
                 elif task.retries > 0:
                     task.retries -= 1
-                    self.dispatcher.queue.appendleft(task)
+                    self.dispatcher.requeue([task])
                     continue
                 else:
                     error = WorkerLostError(
@@ -180,7 +195,16 @@ class Workers:
             )
 
     def _out_of_memory(self, exitcode: int | None) -> bool:
-        return exitcode == -9 and self._oom.increased()
+        if exitcode != -signal.SIGKILL:
+            return False
+        # One look may find the kills of several workers, or of another process, which explains no later death.
+        now = time.monotonic()
+        before, self._oom_kills = self._oom_kills, oom_kills()
+        kills = max((count - before.get(group, count) for group, count in self._oom_kills.items()), default=0)
+        if kills > 0 or now - self._counted_at > TOGETHER:
+            self._unexplained, self._counted_at = kills, now
+        self._unexplained -= 1
+        return self._unexplained >= 0
 
 
 def _exitcode(worker: Worker) -> int | None:

@@ -28,7 +28,8 @@ class WorkerLostError(ProcessError):
         Position of the task among the tasks of its call: of the item in a `map` or ``imap`` (of the first item of the
         chunk), 0 for ``apply`` and ``submit``.
     out_of_memory : bool
-        Whether the kernel's out-of-memory counter has increased since the pool last read it.
+        Whether the kernel has killed a process of this program's control group for lack of memory since the pool last
+        looked, which is when it started or when a worker was killed.
 
     Attributes
     ----------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import concurrent.futures.process
 import os
+import sys
 import threading
 import time
 import weakref
@@ -17,8 +18,11 @@ from multiprocessing.context import BaseContext
 from multiprocessing.pool import starmapstar  # type: ignore[attr-defined]
 from typing import Any
 
+from mp_pool._environment import for_threads
 from mp_pool._feeder import batches
 from mp_pool._pool_thread import PoolThread
+from mp_pool._progress import progress as bar
+from mp_pool._shared_function import SharedFunction
 from mp_pool._task import Outcome, Task
 from mp_pool._worker_main import Settings
 from mp_pool.pool import check_options
@@ -48,7 +52,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         Arguments of *initializer*.
     max_tasks_per_child : int, optional
         Number of tasks after which a worker is replaced by a new one.
-    retries, timeout, max_memory_per_child : optional
+    retries, timeout, max_memory_per_child, threads_per_worker, progress : optional
         As for `Pool`.
 
     Raises
@@ -78,6 +82,8 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         retries: int = 0,
         timeout: float | None = None,
         max_memory_per_child: int | None = None,
+        threads_per_worker: int | None = None,
+        progress: bool = False,
     ) -> None:
         if max_workers is None:
             max_workers = getattr(os, "process_cpu_count", os.cpu_count)() or 1
@@ -90,7 +96,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
                 raise TypeError("max_tasks_per_child must be an integer")
             if max_tasks_per_child <= 0:
                 raise ValueError("max_tasks_per_child must be >= 1")
-        check_options(retries, timeout, max_memory_per_child)
+        check_options(retries, timeout, max_memory_per_child, threads_per_worker)
         context: Any = mp_context
         if context is None:
             context = get_context("spawn" if max_tasks_per_child is not None else None)
@@ -103,15 +109,24 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         self._shutdown_thread = False
         self._shutdown_lock = threading.Lock()
         self._started = False
-        settings = Settings(initializer, self._initargs, max_tasks_per_child, max_memory_per_child, executor=True)
-        # As in the standard executor: forked workers start all at once, before the thread; others when there is work.
-        lazily = context.get_start_method(allow_none=False) != "fork"
+        forks = context.get_start_method(allow_none=False) == "fork"
+        settings = Settings(
+            initializer,
+            self._initargs,
+            max_tasks_per_child,
+            max_memory_per_child,
+            True,
+            for_threads(threads_per_worker),
+            forks,
+        )
         self._scheduler = PoolThread(
             context.Process,
             max_workers,
             settings,
             timeout=timeout,
-            lazily=lazily,
+            progress=bar(progress),
+            # As in the standard executor: forked workers start all at once, before the thread; others when needed.
+            lazily=not forks,
             cause=_RemoteTraceback,  # type: ignore[arg-type]
             broken=_broken,
         )
@@ -193,15 +208,15 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         items: Iterator[Any] = enumerate(zip(*iterables, strict=False))
         if chunksize > 1:
             items = enumerate(batches(zip(*iterables, strict=False), chunksize))
-        submit, retries = self._submit, self._retries
+        submit, retries, shared = self._submit, self._retries, self._scheduler.share(fn)
 
         def next_future() -> Future[Any] | None:
             for index, item in items:
                 future: Future[Any] = Future()
                 if chunksize == 1:
-                    submit(_Call(future, fn, item, None, retries, index))
+                    submit(_Call(future, fn, item, None, retries, index, shared))
                 else:
-                    submit(_Call(future, starmapstar, ((fn, item),), None, retries, index * chunksize))
+                    submit(_Call(future, starmapstar, ((fn, item),), None, retries, index * chunksize, shared))
                 return future
             return None
 
@@ -236,6 +251,13 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         elif wait:
             scheduler.join()
 
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: object) -> None:
+        # Tasks do not see a Ctrl-C, so waiting for them would take as long as without it.
+        if kind is not None and issubclass(kind, KeyboardInterrupt):
+            self.terminate_workers()
+        else:
+            self.shutdown()
+
     def terminate_workers(self) -> None:
         """
         End the workers by SIGTERM, cancel the tasks that have not begun, and shut down. Running tasks fail.
@@ -267,8 +289,9 @@ class _Call(Task):
         kwds: dict[str, Any] | None,
         retries: int,
         position: int = 0,
+        shared: SharedFunction | None = None,
     ) -> None:
-        super().__init__(self, 0, function, args, kwds, position, retries)
+        super().__init__(self, 0, function, args, kwds, position, retries, shared)
         self.future = future
 
     def begin(self) -> bool:
@@ -279,7 +302,7 @@ class _Call(Task):
         future = self.future
         # The task refers to itself: drop its arguments now, not when the garbage collector runs.
         self.sink = _NO_SINK
-        self.function, self.args, self.kwds = starmapstar, (), None
+        self.function, self.args, self.kwds, self.shared = starmapstar, (), None, None
         if future.cancelled():
             future.set_running_or_notify_cancel()
         elif obj[0]:
@@ -342,10 +365,19 @@ def _at_exit() -> None:
     global _exiting
     _exiting = True
     running = [scheduler for scheduler in _running if scheduler.is_own()]
+    # In an interactive session, an earlier Ctrl-C is no reason to drop tasks.
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
+        for scheduler in running:
+            scheduler.terminate()
     for scheduler in running:
         scheduler.close()
-    for scheduler in running:
-        scheduler.join()
+    try:
+        for scheduler in running:
+            scheduler.join()
+    except KeyboardInterrupt:
+        for scheduler in running:
+            scheduler.terminate(at_once=True)
+        raise
 
 
 # It runs before the interpreter waits for its threads, and finishes all futures, as the standard library does.

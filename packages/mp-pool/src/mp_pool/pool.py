@@ -10,10 +10,12 @@ from multiprocessing.context import BaseContext
 from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar  # type: ignore[attr-defined]
 from typing import Any
 
+from mp_pool._environment import for_threads
 from mp_pool._feeder import Feeder, batches
-from mp_pool._pool_thread import PoolThread, report
+from mp_pool._pool_thread import PoolThread
+from mp_pool._progress import progress as bar
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
-from mp_pool._task import Task
+from mp_pool._task import Task, report
 from mp_pool._worker_main import Settings
 
 __all__ = ["Pool"]
@@ -48,6 +50,11 @@ class Pool(multiprocessing.pool.Pool):
         task fails with `TaskTimeoutError`, a `TimeoutError`.
     max_memory_per_child : int, optional
         Bytes of private memory; a worker with more after a task is replaced by a new one.
+    threads_per_worker : int, optional
+        Number of threads that numerical libraries (OpenMP, OpenBLAS, MKL, Numba, …) start in each worker, set in its
+        environment before it imports anything. A forked worker keeps the threads of libraries that are loaded already.
+    progress : bool, optional
+        Whether to show a progress bar over all tasks of the pool, if tqdm is installed.
 
     Raises
     ------
@@ -74,6 +81,8 @@ class Pool(multiprocessing.pool.Pool):
         retries: int = 0,
         timeout: float | None = None,
         max_memory_per_child: int | None = None,
+        threads_per_worker: int | None = None,
+        progress: bool = False,
     ) -> None:
         # Read by __del__ of the standard class.
         self._state = "INIT"
@@ -86,14 +95,18 @@ class Pool(multiprocessing.pool.Pool):
             raise ValueError(f"maxtasksperchild must be a positive int or None, not {maxtasksperchild!r}")
         if initializer is not None and not callable(initializer):
             raise TypeError(f"initializer must be callable, not {initializer!r}")
-        check_options(retries, timeout, max_memory_per_child)
+        check_options(retries, timeout, max_memory_per_child, threads_per_worker)
         self._ctx: Any = context or get_context()
         self._processes = processes
         self._initializer, self._initargs, self._maxtasksperchild = initializer, initargs, maxtasksperchild
         self._retries = retries
-        settings = Settings(initializer, tuple(initargs), maxtasksperchild, max_memory_per_child)
+        environment = for_threads(threads_per_worker)
+        forks = self._ctx.get_start_method(allow_none=False) == "fork"
+        settings = Settings(
+            initializer, tuple(initargs), maxtasksperchild, max_memory_per_child, False, environment, forks
+        )
         make = _maker(type(self).Process, self._ctx)
-        self._scheduler = PoolThread(make, processes, settings, timeout=timeout)
+        self._scheduler = PoolThread(make, processes, settings, timeout=timeout, progress=bar(progress))
         self._cache = self._scheduler.sinks
         self._scheduler.start()
         # Not the pool's own method, which would keep the pool alive.
@@ -149,15 +162,16 @@ class Pool(multiprocessing.pool.Pool):
         single = result.single = chunksize == 1 and mapper is mapstar
         retries = self._retries
         count = -(-length // chunksize)
+        shared = self._scheduler.share(func) if count > 1 else None
 
         def make(index: int, item: Any) -> Task:
             if single:
-                return Task(result, index, func, (item,), retries=retries)
-            return Task(result, index, mapper, ((func, item),), position=index * chunksize, retries=retries)
+                return Task(result, index, func, (item,), None, index, retries, shared)
+            return Task(result, index, mapper, ((func, item),), None, index * chunksize, retries, shared)
 
         items = iterable if single else batches(iterable, chunksize)
         if type(iterable) in (list, tuple, range):
-            self._scheduler.submit(_tasks(make, items))
+            self._scheduler.submit(_tasks(make, items), length)
             return result
 
         def ended(given: int, error: Exception | None) -> None:
@@ -214,11 +228,12 @@ class Pool(multiprocessing.pool.Pool):
             del self._cache[result._job]
             raise
         retries = self._retries
+        shared = self._scheduler.share(func)
 
         def make(index: int, item: Any) -> Task:
             if chunksize == 1:
-                return Task(result, index, func, (item,), retries=retries)
-            return Task(result, index, mapstar, ((func, item),), position=index * chunksize, retries=retries)
+                return Task(result, index, func, (item,), None, index, retries, shared)
+            return Task(result, index, mapstar, ((func, item),), None, index * chunksize, retries, shared)
 
         known = type(iterable) in (list, tuple, range)
         if type(iterable) is list:
@@ -235,9 +250,9 @@ class Pool(multiprocessing.pool.Pool):
 
             source = Bounded(result, iter(items), submit, buffersize)
         elif known:
-            length = -(-len(iterable) // chunksize)  # type: ignore[arg-type]
-            self._scheduler.submit(_tasks(make, items))
-            result._set_length(length)
+            length = len(iterable)  # type: ignore[arg-type]
+            self._scheduler.submit(_tasks(make, items), length)
+            result._set_length(-(-length // chunksize))
         else:
 
             def ended(given: int, error: Exception | None) -> None:
@@ -273,7 +288,7 @@ class Pool(multiprocessing.pool.Pool):
         self._scheduler.join()
 
 
-def check_options(retries: int, timeout: float | None, max_memory: int | None) -> None:
+def check_options(retries: int, timeout: float | None, max_memory: int | None, threads: int | None) -> None:
     """
     Raise `ValueError` for an option that is out of its range.
     """
@@ -283,6 +298,8 @@ def check_options(retries: int, timeout: float | None, max_memory: int | None) -
         raise ValueError(f"timeout must be more than 0 seconds, not {timeout}")
     if max_memory is not None and max_memory <= 0:
         raise ValueError(f"max_memory_per_child must be more than 0 bytes, not {max_memory}")
+    if threads is not None and threads < 1:
+        raise ValueError(f"threads_per_worker must be at least 1, not {threads}")
 
 
 def _maker(process: Callable[..., Any], context: Any) -> Callable[..., Any]:

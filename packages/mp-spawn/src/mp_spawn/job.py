@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
 from mp_spawn.death_pipe import DeathPipe
-from mp_spawn.diagnostics import Stacks, oom_kills
+from mp_spawn.diagnostics import Stacks
 from mp_spawn.output import Inherit, Output
 from mp_spawn.payload import ForkedPayload, InheritedFd, Payload
 from mp_spawn.pickling import main_can_be_imported
@@ -90,6 +90,9 @@ class Job:
                     for_ranks.append(os.dup(0))
                     spec = spec._replace(stdin=InheritedFd(for_ranks[-1]))
                 specs.append(spec)
+            # Not at the top: `import mp_spawn` does not import mp-core.
+            from mp_core._oom_kills import oom_kills
+
             kills = oom_kills()
             started = self.launcher.start(self, specs, own_fds)
         except BaseException:

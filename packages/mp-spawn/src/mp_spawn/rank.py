@@ -13,7 +13,7 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Self
 
-from mp_spawn.diagnostics import DUMP, Stacks, oom_kills_since
+from mp_spawn.diagnostics import DUMP, Stacks
 from mp_spawn.errors import Failure, name_of_signal
 from mp_spawn.process_handle import PidFd
 from mp_spawn.report_pipe import Inbox, Kind, Report
@@ -98,6 +98,8 @@ class Rank:
         self.read()
         code = self.process.exitcode
         if code == -signal.SIGKILL and self._kills_before:
+            from mp_core._oom_kills import oom_kills_since
+
             self._killed_by = oom_kills_since(self._kills_before)
         elif code is not None and -code in CRASHES and self.stacks is not None:
             self._stack = self.stacks.text()

@@ -1,0 +1,102 @@
+"""Kills by the kernel's out-of-memory killer: whether one has killed a process of this program.
+
+The out-of-memory killer counts its kills for each control group. cgroup v2 has `oom_kill` in memory.events, and counts
+a kill in the group of the killed process and in all groups above; v1 has it in memory.oom_control, and counts it in the
+group of the process only. The counters are read before a child starts and after it has died by SIGKILL, from its own
+group outwards.
+"""
+
+from __future__ import annotations
+
+import os
+
+__all__ = ["oom_kills", "oom_kills_since"]
+
+
+def oom_kills(proc: str = "/proc/self") -> dict[str, int]:
+    """
+    Count the kills in this process's control group and in those above it, by the folder of each, the own one first.
+
+    >>> all(isinstance(count, int) for count in oom_kills().values())
+    True
+    """
+    found: dict[str, int] = {}
+    for mount, path, name in _groups(proc):
+        while True:
+            count = _field(os.path.join(mount + path, name), "oom_kill")
+            if count is not None:
+                found[(mount + path).rstrip("/")] = count
+            if path in ("", "/"):
+                break
+            path = os.path.dirname(path)
+    return found
+
+
+def oom_kills_since(before: dict[str, int], proc: str = "/proc/self") -> str:
+    """
+    Describe the kills since *before*; empty if there are none, or if they cannot be counted.
+    """
+    for place, (folder, count) in enumerate(oom_kills(proc).items()):
+        kills = count - before.get(folder, count)
+        if kills > 0:
+            # The groups above also count kills outside this group.
+            sure = "sent by" if place == 0 else "perhaps by"
+            limit = _limit(folder)
+            text = f"{sure} the out-of-memory killer: {kills} killed in {folder}"
+            return text + (f", whose limit is {limit / (1 << 20):.0f} MiB" if limit else "")
+    return ""
+
+
+def _groups(proc: str) -> list[tuple[str, str, str]]:
+    """
+    Find the counters: the mount point, the path of the process's group below it, and the file.
+    """
+    try:
+        with open(f"{proc}/cgroup") as file:
+            paths = {fields[1]: fields[2] for line in file if len(fields := line.rstrip("\n").split(":", 2)) == 3}
+        with open(f"{proc}/mountinfo") as file:
+            mounts = [line.split() for line in file]
+    except OSError:
+        return []
+    found = []
+    for fields in mounts:
+        kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
+        if kind == "cgroup" and "memory" in options:
+            path = next((path for names, path in paths.items() if "memory" in names.split(",")), None)
+            name = "memory.oom_control"
+        elif kind == "cgroup2":
+            path, name = paths.get(""), "memory.events"
+        else:
+            continue
+        if path is None:
+            continue
+        root, mount = fields[3], fields[4]
+        # A container may see a part of the hierarchy, with that part's root as its mount point.
+        if root != "/" and (path + "/").startswith(root + "/"):
+            path = path[len(root) :]
+        if not os.path.isdir(mount + path):
+            path = "/"
+        found.append((mount, path, name))
+    return found
+
+
+def _field(path: str, name: str) -> int | None:
+    try:
+        with open(path) as file:
+            return next((int(line.split()[1]) for line in file if line.split()[:1] == [name]), None)
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _limit(folder: str) -> int:
+    """
+    Return the limit of a group in bytes; 0 if it has none.
+    """
+    for name in ("memory.max", "memory.limit_in_bytes"):
+        try:
+            with open(os.path.join(folder, name)) as file:
+                limit = int(file.read())
+        except (OSError, ValueError):
+            continue
+        return limit if limit < 1 << 60 else 0
+    return 0

@@ -1,0 +1,63 @@
+"""The environment of a worker that limits the threads of numerical libraries.
+
+Note [Before the main module]
+-----------------------------
+OpenMP, OpenBLAS and MKL read their variables once, when they are loaded. A worker started by spawn or forkserver
+imports the program's main module, which may import NumPy, before it unpickles its process object. The first thing that
+it unpickles, before that, has the name of the process in it. So the name's pickle sets the environment. It uses only
+standard modules: the path to this one may not be set yet.
+
+A forked worker sets the variables when it starts. Libraries that the program has loaded before keep their threads.
+"""
+
+from __future__ import annotations
+
+import importlib
+import operator
+from typing import Any
+
+__all__ = ["NameThatSets", "for_threads"]
+
+THREADS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "NUMBA", "RAYON")
+
+
+def for_threads(count: int | None) -> dict[str, str]:
+    """
+    Return the variables for *count* threads in each library; none for None.
+
+    >>> for_threads(2)["OMP_NUM_THREADS"]
+    '2'
+    """
+    return {} if count is None else dict.fromkeys((f"{name}_NUM_THREADS" for name in THREADS), str(count))
+
+
+class NameThatSets(str):
+    """
+    The name of a process; unpickling it sets variables of the environment.
+
+    >>> import os, pickle
+    >>> pickle.loads(pickle.dumps(NameThatSets("a name", {"SOME_VARIABLE": "3"}))), os.environ.pop("SOME_VARIABLE")
+    ('a name', '3')
+    """
+
+    environment: dict[str, str]
+
+    def __new__(cls, name: str, environment: dict[str, str]) -> NameThatSets:
+        made = super().__new__(cls, name)
+        made.environment = environment
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        environ = _Call(operator.attrgetter("environ"), _Call(importlib.import_module, "os"))
+        update = _Call(operator.methodcaller("update", self.environment), environ)
+        return operator.getitem, ((str(self), update), 0)
+
+
+class _Call:
+    """Pickle as a call."""
+
+    def __init__(self, function: Any, argument: Any) -> None:
+        self._function, self._argument = function, argument
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._function, (self._argument,)

@@ -1,0 +1,55 @@
+"""`Progress`: a progress bar over all tasks of a pool, if tqdm is installed."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+__all__ = ["Progress", "progress"]
+
+
+class Progress:
+    """A bar; its total grows with each call of the pool."""
+
+    def __init__(self, bar: Any) -> None:
+        self._bar = bar
+        self._lock = threading.Lock()
+
+    def expect(self, items: int) -> None:
+        """Add *items* to the total."""
+        with self._lock:
+            self._bar.total += items
+
+    def done(self, items: int) -> None:
+        """Advance by *items*, failed ones included."""
+        with self._lock:
+            bar = self._bar
+            bar.update(items)
+            if bar.n == bar.total:
+                bar.refresh()  # it would show the last ones with the next call
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        with self._lock:
+            self._bar.close()
+
+
+def progress(wanted: bool) -> Progress | None:
+    """
+    Return a bar if it is *wanted* and tqdm is installed, else None.
+
+    >>> progress(False)
+    """
+    if not wanted:
+        return None
+    try:
+        from tqdm.auto import tqdm  # type: ignore[import-untyped, unused-ignore]
+    except ImportError:
+        return None
+
+    class Bar(tqdm):  # type: ignore[misc, unused-ignore]
+        monitor_interval = 0  # no thread of its own
+
+    # tqdm's own lock is one between processes; only this process draws the bar.
+    Bar.set_lock(threading.RLock())
+    return Progress(Bar(total=0, unit="task"))

@@ -1,0 +1,190 @@
+"""`SharedFunction`: the function of a call with many tasks, pickled once and sent to each worker once.
+
+Note [Functions with large arrays]
+----------------------------------
+A `functools.partial`, a bound method or an object with `__call__` may hold large arrays, and each task of a `map` gets
+it. Its pickle is made once, in three parts:
+
+    the bytes         in the packet that announces the function to a worker, or in the memory file if they are long
+    private arrays    out-of-band buffers: copied once, into a memory file that each task maps privately
+    shared arrays     each worker is sent their blocks once, since an in-flight reference is good for one receiver
+
+The packet goes to a worker before the first task that needs it, as the first part of that task: so the worker has no
+other task then, and at the worker's death one look at the socket tells whether the packet was read. When the last task
+has its result, the workers are told to forget the function.
+
+- The worker dies before it reads the packet: the pool reads it back, and releases the in-flight references.
+- The worker dies later: the kernel closes its descriptor and mappings, its session releases its references.
+- The pool's process dies: the workers end. Nothing has a name.
+- A function that cannot be shared so (a reducer that makes a pickle for one receiver, a descriptor, no memory file):
+  each task carries it, as before.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pickle
+import weakref
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from mp_core import get_sharing
+from mp_core._native import ffi, message_begin, message_end
+from mp_core._pickling import _drop
+from mp_core._several_receivers import fan_out_mode
+from mp_core.block import Block, block_at
+from mp_core.lease import Lease, LeaseReference
+from mp_core.stats import add_copied_bytes
+from mp_pool import _wire
+from mp_pool._descriptor import Descriptor
+from mp_pool._held_functions import Spans, own_object
+
+__all__ = ["SharedFunction", "share"]
+
+ALIGNMENT = 64  # bytes: a cache line
+SMALL = 16 * 1024  # bytes: a shorter pickle goes in the packet, a smaller buffer in the pickle
+ONE_RECEIVER = (Block, Lease, LeaseReference)
+# The reducers of multiprocessing whose pickle may be read more than once; those of connections and sockets may not.
+OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
+
+# A weak reference to a method.
+Forget = Callable[[], Callable[[int], None] | None] | None
+
+
+class SharedFunction:
+    """A pickled function, and the memory file with its large buffers."""
+
+    def __init__(self, number: int, data: bytes, own: list[Any], buffers: list[memoryview]) -> None:
+        self.number = number
+        self._data: bytes | None = data
+        self._own = own
+        self._spans: Spans = []
+        self.file: Descriptor | None = None
+        if buffers or len(data) > SMALL:
+            self._data = data if len(data) <= SMALL else None
+            whole = buffers if self._data is not None else [memoryview(data), *buffers]
+            self._spans, self.file = _memory_file(whole)
+            add_copied_bytes(sum(view.nbytes for view in buffers))
+
+    def announcement(self) -> tuple[int, Any]:
+        """
+        Pickle what one worker needs; return the kind of the packet, and the bytes.
+        """
+        kind = _wire.FUNCTION | (_wire.RICH if self._own else _wire.PLAIN)
+        return kind, ForkingPickler.dumps((self._data, self._spans, self._own))
+
+
+def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFunction | None:
+    """
+    Pickle *function* for all workers; None if its tasks have to carry it. *forget* is called when no task has it.
+    """
+    if _wire.is_plain(function):
+        return None  # its name is its pickle
+    file, found = io.BytesIO(), _Found()
+    message_begin(False)
+    references: list[bytes] | None = None
+    try:
+        _Pickler(file, found).dump(function)
+    except Exception:
+        return None  # it is for one receiver, or each task fails with this error
+    finally:
+        # The objects that make these references have no place in a pickle that is read more than once.
+        references = message_end(False)
+        _drop(references)
+    if references:
+        return None
+    buffers = [buffer.raw() for buffer in found.buffers]
+    if buffers and not get_sharing():
+        return None
+    try:
+        shared = SharedFunction(number, file.getvalue(), found.own, buffers)
+    except (OSError, MemoryError):
+        return None  # no descriptor or no memory
+    weakref.finalize(shared, _end, shared.file, number, forget).atexit = False
+    return shared
+
+
+def _end(file: Descriptor | None, number: int, forget: Forget) -> None:
+    if file is not None:
+        file.close()
+    method = None if forget is None else forget()
+    if method is not None:
+        method(number)
+
+
+class _ForOneReceiver(Exception):
+    """A pickle of this object may be read only once."""
+
+
+class _Found:
+    """The parts beside the pickle."""
+
+    def __init__(self) -> None:
+        self.own: list[Any] = []
+        self.buffers: list[pickle.PickleBuffer] = []
+
+    def stays(self, buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes <= SMALL:
+            return True
+        if block_at(int(ffi.cast("uintptr_t", ffi.from_buffer(view)))) is not None:
+            raise _ForOneReceiver  # shared memory must stay shared
+        self.buffers.append(buffer)
+        return False
+
+
+class _Pickler(ForkingPickler):
+    def __init__(self, file: io.BytesIO, found: _Found) -> None:
+        # ForkingPickler passes positional arguments on, but no keyword arguments.
+        super().__init__(file, 5, True, found.stays)
+        self._found = found
+
+    def reducer_override(self, thing: Any) -> Any:
+        """Return the reduction of *thing*, or NotImplemented for the usual one."""
+        found, kind = self._found, type(thing)
+        if isinstance(thing, ONE_RECEIVER):
+            found.own.append(thing)
+            return own_object, (len(found.own) - 1,)
+        if isinstance(thing, Connection) or kind.__module__ == "multiprocessing.resource_sharer":
+            raise _ForOneReceiver  # a descriptor
+        reducer = ForkingPickler._extra_reducers.get(kind)  # type: ignore[attr-defined]
+        if reducer is None:
+            return NotImplemented
+        if reducer.__module__ == "multiprocessing.reduction":
+            if reducer.__name__ in OF_FUNCTIONS:
+                return NotImplemented
+            raise _ForOneReceiver
+        mode = fan_out_mode(reducer, thing)
+        if mode == "out of band":
+            return thing.__reduce_ex__(5)
+        if mode == "per receiver":
+            raise _ForOneReceiver
+        return NotImplemented
+
+
+def _memory_file(views: list[memoryview]) -> tuple[Spans, Descriptor]:
+    """
+    Copy *views* into a memory file that can no longer be changed.
+    """
+    spans = []
+    file = Descriptor(os.memfd_create("mp-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    try:
+        end = 0
+        for view in views:
+            spans.append((end, view.nbytes, view.readonly))
+            rest, at = view.cast("B") if view.nbytes else view, end
+            while rest.nbytes:
+                size = os.pwrite(file.fileno(), rest, at)
+                rest, at = rest[size:], at + size
+            end += view.nbytes + -view.nbytes % ALIGNMENT
+        os.ftruncate(file.fileno(), end)
+        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+        fcntl.fcntl(file.fileno(), fcntl.F_ADD_SEALS, seals)
+    except BaseException:
+        file.close()
+        raise
+    return spans, file

@@ -1,0 +1,150 @@
+"""Pools in tasks, in threads and beside forks, and functions that a worker does not find."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Iterator
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pool_tasks as tasks
+import pytest
+
+import mp_all as mp
+
+both = pytest.mark.parametrize("kind", tasks.KINDS)
+
+
+def plus(array: np.ndarray, number: int) -> np.ndarray:
+    return array + number
+
+
+def sum_in_a_pool(method: str, count: int) -> int:
+    with mp.get_context(method).Pool(2) as pool:
+        return sum(pool.map(tasks.square, range(count)))
+
+
+def sum_in_an_executor(method: str, count: int) -> int:
+    with mp.ProcessPoolExecutor(2, mp.get_context(method)) as executor:
+        return sum(executor.map(tasks.square, range(count)))
+
+
+@pytest.mark.parametrize("function", [sum_in_a_pool, sum_in_an_executor])
+def test_a_task_of_an_executor_may_use_a_pool(ctx: BaseContext, start_method: str, function: Any) -> None:
+    with mp.ProcessPoolExecutor(2, ctx) as executor:
+        futures = [executor.submit(function, start_method, 10) for _ in range(3)]
+        assert [future.result(tasks.PATIENCE) for future in futures] == [285] * 3
+
+
+def test_threads_may_share_a_pool(ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        results: dict[int, list[float]] = {}
+
+        def use(number: int) -> None:
+            call = pool.map_async(functools.partial(plus, np.full(20_000, number)), range(10), chunksize=1)
+            results[number] = [float(each[-1]) for each in call.get(tasks.PATIENCE)]
+
+        threads = [threading.Thread(target=use, args=(number,)) for number in range(6)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(tasks.PATIENCE)
+        assert results == {number: [float(number + n) for n in range(10)] for number in range(6)}
+
+
+def test_an_abandoned_imap_delays_no_other_call(ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        results = pool.imap(functools.partial(plus, np.ones(100_000)), range(1000), buffersize=3)
+        assert next(results)[0] == 1
+        del results
+        gc.collect()
+        assert pool.map_async(tasks.square, [3]).get(tasks.PATIENCE) == [9]
+
+
+def test_a_dropped_pool_delivers_its_results_and_ends(ctx: BaseContext) -> None:
+    pool = ctx.Pool(2)
+    thread = pool._scheduler.thread
+    results = pool.map_async(functools.partial(plus, np.ones(100_000)), range(50), chunksize=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of the pool, which nobody has closed
+        del pool
+        # The result keeps the pool until it is there.
+        assert len(results.get(tasks.PATIENCE)) == 50
+        gc.collect()
+        thread.join(tasks.PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_a_fork_beside_a_running_pool_disturbs_neither(ctx: BaseContext, tmp_path: Path) -> None:
+    with ctx.Pool(2) as pool:
+        path = str(tmp_path / "end")
+        results = pool.map_async(tasks.wait_for, [path] * 6, chunksize=1)
+        pid = os.fork()
+        if pid == 0:
+            code = 2
+            try:
+                code = int(sum_in_a_pool("fork", 10) != 285)
+                del pool
+                gc.collect()
+            finally:
+                os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        tasks.touch(path)
+        assert results.get(tasks.PATIENCE) == [path] * 6
+
+
+def raising() -> Iterator[int]:
+    yield from (1, 2)
+    raise LookupError("the end of the file")
+
+
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+@pytest.mark.parametrize("options", [{}, {"buffersize": 1}, {"chunksize": 2}])
+def test_the_error_of_an_iterable_comes_after_the_results_of_its_items(
+    ctx: BaseContext, method: str, options: dict[str, int]
+) -> None:
+    with ctx.Pool(2) as pool:
+        results = getattr(pool, method)(tasks.square, raising(), **options)
+        if "chunksize" not in options and (method == "imap" or options):
+            assert sorted(results.next(tasks.PATIENCE) for _ in range(2)) == [1, 4]
+        with pytest.raises(LookupError, match="the end of the file"):
+            for _ in range(3):
+                results.next(tasks.PATIENCE)
+        assert pool.apply(tasks.square, (5,)) == 25
+
+
+@pytest.fixture
+def only_here() -> Iterator[types.ModuleType]:
+    """A module that no file defines, so that only this process has it."""
+    module = types.ModuleType("only_here")
+    exec("def call(number): return number", vars(module))
+    sys.modules[module.__name__] = module
+    yield module
+    del sys.modules[module.__name__]
+
+
+@both
+def test_a_function_that_a_worker_does_not_find_names_the_searched_module(
+    kind: str, ctx: BaseContext, request: pytest.FixtureRequest
+) -> None:
+    with tasks.either(kind, ctx, 1) as pool:
+        assert pool.submit(tasks.square, 2)() == 4  # the worker has started, and inherits nothing more
+        module = request.getfixturevalue("only_here")
+        error = tasks.outcome(pool.submit(module.call, 1))
+        assert isinstance(error, ModuleNotFoundError) and "only_here" in str(error)
+        module.call.__module__ = tasks.__name__
+        tasks.call = module.call  # type: ignore[attr-defined]
+        try:
+            error = tasks.outcome(pool.submit(module.call, 1))
+        finally:
+            del tasks.call  # type: ignore[attr-defined]
+        assert isinstance(error, AttributeError) and "'call'" in str(error) and "module 'pool_tasks'" in str(error)
+        assert pool.submit(tasks.square, 3)() == 9
