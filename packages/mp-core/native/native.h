@@ -38,7 +38,7 @@ int mp_add_lock_type(PyObject *module);
 /* Return a new capsule around the table of mp_core.h. */
 PyObject *mp_api_capsule(void);
 
-/* ---- channel.c ---- */
+/* ---- channel_type.c ---- */
 
 /* Add the type Channel to the module: 0, or -1 with an exception. */
 int mp_add_channel_type(PyObject *module);

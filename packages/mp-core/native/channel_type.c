@@ -1,0 +1,251 @@
+/* The type under mp_core's connections: one end of a channel of libshm, with its pipe.
+ *
+ *   class ChannelConnection(Channel, multiprocessing.connection.Connection)
+ *
+ * Its methods come first in the method resolution order; what they leave out (send_bytes, closed,
+ * the context manager) is multiprocessing's own Python code on the attributes _handle, _readable
+ * and _writable. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "channel.h"
+
+/* ---- descriptors ---- */
+
+static PyObject *channel_fileno(PyObject *op, PyObject *unused)
+{
+    Channel *self = (Channel *)op;
+    struct call call = {.self = self};
+    (void)unused;
+
+    if (mp_channel_enter(self, 1, "") < 0)
+        return NULL;
+    int fd = self->fd, rc = 0;
+    if (self->readable)
+        rc = mpshm_channel_selectable(self->end, fd, WAITER(&call));
+    mp_channel_leave(self);
+    return rc < 0 || PyErr_Occurred() ? mp_channel_fail(rc) : PyLong_FromLong(fd);
+}
+
+static PyObject *channel_close(PyObject *op, PyObject *unused)
+{
+    Channel *self = (Channel *)op;
+    int fd = self->fd;
+    (void)unused;
+
+    if (fd < 0)
+        Py_RETURN_NONE;
+    self->fd = -1;
+    int rc = close(fd) < 0 ? -errno : 0;
+    mp_channel_release(self);
+    if (rc < 0 && rc != -EINTR) {
+        errno = -rc;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+/* _parts() -> (descriptor of the pipe, descriptor of the memory, side, readable, writable) */
+static PyObject *channel_parts(PyObject *op, PyObject *unused)
+{
+    Channel *self = (Channel *)op;
+    (void)unused;
+
+    if (mp_channel_enter(self, 1, "") < 0)
+        return NULL;
+    int object = mpshm_channel_object(self->end);
+    mp_channel_leave(self);
+    if (object < 0) {
+        PyErr_SetString(PyExc_OSError, "the program has closed the descriptor of this connection's "
+                                       "shared memory, so it can no longer be sent");
+        return NULL;
+    }
+    return Py_BuildValue("(iiiOO)", self->fd, object, self->side,
+                         self->readable ? Py_True : Py_False, self->writable ? Py_True : Py_False);
+}
+
+static void channel_dealloc(PyObject *op)
+{
+    Channel *self = (Channel *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+    if (self->fd >= 0) {
+        close(self->fd);
+        self->fd = -1;
+    }
+    self->users = 0;
+    mp_channel_release(self);
+    free_it(op);
+    Py_DECREF(type);
+}
+
+static PyObject *get_handle(PyObject *op, void *unused)
+{
+    (void)unused;
+    int fd = ((Channel *)op)->fd;
+    return fd < 0 ? Py_NewRef(Py_None) : PyLong_FromLong(fd);
+}
+
+static int set_handle(PyObject *op, PyObject *value, void *unused)
+{
+    (void)unused;
+    /* multiprocessing sets it to None to forget a descriptor that it has closed or given away. */
+    if (value != Py_None) {
+        PyErr_SetString(PyExc_AttributeError, "the descriptor of a channel cannot be replaced");
+        return -1;
+    }
+    ((Channel *)op)->fd = -1;
+    mp_channel_release((Channel *)op);
+    return 0;
+}
+
+static PyObject *get_flag(PyObject *op, void *which)
+{
+    return PyBool_FromLong(which ? ((Channel *)op)->writable : ((Channel *)op)->readable);
+}
+
+static int set_flag(PyObject *op, PyObject *value, void *which)
+{
+    int on = value == NULL ? -1 : PyObject_IsTrue(value);
+
+    if (on < 0)
+        return -1;
+    *(which ? &((Channel *)op)->writable : &((Channel *)op)->readable) = (char)on;
+    return 0;
+}
+
+/* ---- making ---- */
+
+static PyObject *wrap(PyObject *type, mpshm_channel *end, int fd, int side, int readable,
+                      int writable)
+{
+    allocfunc alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)type, Py_tp_alloc);
+    Channel *self = (Channel *)alloc((PyTypeObject *)type, 0);
+
+    if (self == NULL) {
+        close(fd);
+        mpshm_channel_close(end);
+        return NULL;
+    }
+    *self = (Channel){.ob_base = self->ob_base,
+                      .end = end,
+                      .fd = fd,
+                      .side = side,
+                      .readable = (char)readable,
+                      .writable = (char)writable};
+    return (PyObject *)self;
+}
+
+/* make_channel(type, duplex) -> (first end, second end), or -errno where there can be none. With
+ * one direction, the first reads. */
+PyObject *mp_py_make_channel(PyObject *module, PyObject *args)
+{
+    PyObject *type, *made[2];
+    mpshm_channel *ends[2];
+    int duplex, fds[2], rc;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "Op:make_channel", &type, &duplex))
+        return NULL;
+    rc = mpshm_channel_create(duplex, ends);
+    if (rc < 0)
+        return PyLong_FromLong(rc);
+    rc = duplex ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) : pipe2(fds, O_CLOEXEC);
+    if (rc < 0) {
+        rc = -errno;
+        mpshm_channel_close(ends[0]);
+        mpshm_channel_close(ends[1]);
+        return PyLong_FromLong(rc);
+    }
+    /* End 0 writes, and so does the second descriptor of a pipe. */
+    made[0] = wrap(type, ends[1], fds[0], 1, 1, duplex);
+    made[1] = wrap(type, ends[0], fds[1], 0, duplex, 1);
+    if (made[0] != NULL && made[1] != NULL)
+        return Py_BuildValue("(NN)", made[0], made[1]);
+    Py_XDECREF(made[0]);
+    Py_XDECREF(made[1]);
+    return NULL;
+}
+
+/* open_channel(type, fd, object, side, readable, writable) -> connection, or -errno. It takes both
+ * descriptors over. */
+PyObject *mp_py_open_channel(PyObject *module, PyObject *args)
+{
+    PyObject *type;
+    mpshm_channel *end;
+    int fd, object, side, readable, writable;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "Oiiipp:open_channel", &type, &fd, &object, &side, &readable,
+                          &writable))
+        return NULL;
+    int rc = mpshm_channel_open(object, side, &end);
+    if (rc < 0) {
+        close(object);
+        close(fd);
+        return PyLong_FromLong(rc);
+    }
+    return wrap(type, end, fd, side, readable, writable);
+}
+
+/* channel_count() -> how many ends this process has open */
+PyObject *mp_py_channel_count(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyLong_FromUnsignedLongLong(mpshm_channel_count());
+}
+
+static PyMethodDef methods[] = {
+    {"send", mp_channel_send, METH_O, "Send a (picklable) object."},
+    {"_send_bytes", mp_channel_send_bytes, METH_O, "Send one message."},
+    {"_try_send_bytes", mp_channel_try_send_bytes, METH_O, "Send one message unless it must wait."},
+    {"recv", mp_channel_recv, METH_NOARGS, "Receive a (picklable) object."},
+    {"recv_bytes", (PyCFunction)(void (*)(void))mp_channel_recv_bytes, METH_VARARGS | METH_KEYWORDS,
+     "Receive bytes data as a bytes object."},
+    {"_receive_within", mp_channel_receive_within, METH_O,
+     "Receive bytes, or None after a timeout."},
+    {"poll", (PyCFunction)(void (*)(void))mp_channel_poll, METH_VARARGS | METH_KEYWORDS,
+     "Whether there is any input available to be read."},
+    {"fileno", channel_fileno, METH_NOARGS, "File descriptor of the connection."},
+    {"close", channel_close, METH_NOARGS, "Close the connection."},
+    {"_close", channel_close, METH_NOARGS, "Close the connection."},
+    {"_parts", channel_parts, METH_NOARGS, "The descriptors and flags that its pickle needs."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"_handle", get_handle, set_handle, "The descriptor of the pipe.", NULL},
+    {"_readable", get_flag, set_flag, "Whether it can receive.", NULL},
+    {"_writable", get_flag, set_flag, "Whether it can send.", (void *)1},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "One end of a channel, with its pipe."},
+    {Py_tp_dealloc, channel_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "mp_core._block.Channel",
+    .basicsize = sizeof(Channel),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE,
+    .slots = slots,
+};
+
+int mp_add_channel_type(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    int rc = type == NULL || mp_channel_setup_names() < 0
+                 ? -1
+                 : PyModule_AddObjectRef(module, "Channel", type);
+
+    Py_XDECREF(type);
+    return rc;
+}
