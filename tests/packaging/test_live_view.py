@@ -114,7 +114,8 @@ def test_a_report_has_what_a_process_holds_and_who_sent_what_nobody_received(sen
     assert session["manager"] is not None
     parent, child = sender.of(sender.process.pid), sender.of(sender.child)
     assert parent is not None and child is not None
-    assert (parent["held_bytes"], parent["held_blocks"], parent["oldest"]) == (800_000, 1, None)
+    # The array, and the blocks of the queue's locks.
+    assert 800_000 <= parent["held_bytes"] < 850_000 and parent["held_blocks"] >= 1 and parent["oldest"] is None
     assert re.match(r"python\S* .*program.py", parent["command"])
     assert (child["held_bytes"], child["in_flight_bytes"], child["in_flight_blocks"]) == (0, 2 * NBYTES, 2)
     assert child["command"] == ""
