@@ -310,7 +310,7 @@ def test_without_the_default_only_a_program_that_names_it_gets_it(tmp_path: Path
         print(type(Parallel(n_jobs=2)._backend).__module__)
     """
     )
-    assert succeeded(run_script(tmp_path, program)) == "LokyBackend\nmp_all._joblib\n"
+    assert succeeded(run_script(tmp_path, program)) == "LokyBackend\nmp_all._integrations.joblib_backend\n"
 
 
 def test_without_joblib_the_error_names_the_extra(tmp_path: Path) -> None:

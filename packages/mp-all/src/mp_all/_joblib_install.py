@@ -30,9 +30,9 @@ def joblib_install(make_default: bool = True) -> None:
     [1, 2]
     """
     try:
-        from mp_all import _joblib
+        from mp_all._integrations import joblib_backend
     except ImportError as error:
         raise ImportError(
             f"joblib_install needs joblib 1.5 or newer ({error}): pip install 'mp-all[joblib]'"
         ) from error
-    _joblib.register(make_default)
+    joblib_backend.register(make_default)

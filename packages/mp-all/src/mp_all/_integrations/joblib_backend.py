@@ -2,9 +2,9 @@
 
 Note [What is sent]
 -------------------
-joblib gives a backend batches of calls, which go to a worker by `_sent.py`, as their results come back:
+joblib gives a backend batches of calls, which go to a worker by `sent.py`, as their results come back:
 
-    caller   Sent(batch)    large private arrays: inputs, see _inputs.py; other arrays: as in any message
+    caller   Sent(batch)    large private arrays: inputs, see inputs.py; other arrays: as in any message
     worker   _run(batch)     returns a Sent of the result, or of the exception with its traceback
 """
 
@@ -25,9 +25,9 @@ from joblib._parallel_backends import (
     SequentialBackend,
 )
 
-from mp_all import _joblib_workers
-from mp_all._inputs import Inputs
-from mp_all._sent import Sent
+from mp_all._integrations import joblib_workers
+from mp_all._integrations.inputs import Inputs
+from mp_all._integrations.sent import Sent
 
 __all__ = ["Backend"]
 
@@ -44,7 +44,7 @@ class _Failed:
 def _begin(threads: int) -> None:
     """Prepare a worker: tasks may name this backend for calls of their own."""
     register(make_default=False)
-    _joblib_workers.limit_threads(threads)
+    joblib_workers.limit_threads(threads)
 
 
 def _run(batch: Callable[[], Any]) -> Sent:
@@ -81,7 +81,7 @@ class Backend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         super().__init__(nesting_level=nesting_level, inner_max_num_threads=inner_max_num_threads)
         self._idle = idle_worker_timeout
         self._options: dict[str, Any] = {"retries": retries, "max_memory_per_child": max_memory_per_child}
-        self._workers: _joblib_workers.Workers | None = None
+        self._workers: joblib_workers.Workers | None = None
         self._inputs: Inputs | None = None
         self._futures: set[Future[Any]] = set()
 
@@ -94,7 +94,7 @@ class Backend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self._inputs = None if max_nbytes is None else Inputs(max_nbytes)
         environment = self._prepare_worker_env(n_jobs)
         options = self._options | {"initializer": _begin, "initargs": (int(environment["OMP_NUM_THREADS"]),)}
-        self._workers = _joblib_workers.take(n_jobs, environment, options, self._idle)
+        self._workers = joblib_workers.take(n_jobs, environment, options, self._idle)
         return n_jobs
 
     def start_call(self) -> None:
