@@ -115,11 +115,6 @@ def pass_barrier_and_raise(barrier: Any) -> None:
     raise ZeroDivisionError("on purpose")
 
 
-def get_one(queue: Any) -> None:
-    """Wait for a message."""
-    queue.get()
-
-
 def put_one(queue: Any, nbytes: int) -> None:
     """Put a message."""
     queue.put(bytes(nbytes))

@@ -116,7 +116,7 @@ static PyObject *acquire_for(mp_lock *self, int block, uint64_t timeout_ns)
     }
     self->count++;
     self->thread = PyThread_get_thread_ident();
-    if (rc == MPSHM_OWNER_DIED && !self->quiet)
+    if (rc == MPSHM_OWNER_DIED)
         return acquired_from_the_dead(self);
     Py_RETURN_TRUE;
 }

@@ -51,37 +51,6 @@ static PyObject *lock_after_fork(PyObject *op, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-static PyObject *lock_be_quiet(PyObject *op, PyObject *unused)
-{
-    (void)unused;
-    ((mp_lock *)op)->quiet = 1;
-    Py_RETURN_NONE;
-}
-
-static PyObject *lock_mark(PyObject *op, PyObject *unused)
-{
-    (void)unused;
-    return PyLong_FromUnsignedLong(mpshm_lock_mark(((mp_lock *)op)->block));
-}
-
-static PyObject *lock_set_mark(PyObject *op, PyObject *mark)
-{
-    unsigned long value = PyLong_AsUnsignedLong(mark);
-
-    if (value == (unsigned long)-1 && PyErr_Occurred())
-        return NULL;
-    mpshm_lock_set_mark(((mp_lock *)op)->block, (uint32_t)value);
-    Py_RETURN_NONE;
-}
-
-static PyObject *lock_count_events(PyObject *op, PyObject *unused)
-{
-    (void)unused;
-    if (((mp_lock *)op)->is_semaphore)
-        mpshm_semaphore_count_events(((mp_lock *)op)->block);
-    Py_RETURN_NONE;
-}
-
 static PyObject *get_kind(PyObject *op, void *closure)
 {
     (void)closure;
@@ -164,10 +133,6 @@ static PyMethodDef lock_methods[] = {
     {"_get_value", lock_get_value, METH_NOARGS, "How many units are left."},
     {"_is_zero", lock_is_zero, METH_NOARGS, "Whether none is left."},
     {"_after_fork", lock_after_fork, METH_NOARGS, "Forget what the parent has acquired."},
-    {"_be_quiet", lock_be_quiet, METH_NOARGS, "Do not warn of dead holders in this process."},
-    {"_mark", lock_mark, METH_NOARGS, "The number that the holder, or its dead predecessor, set."},
-    {"_set_mark", lock_set_mark, METH_O, "Set that number."},
-    {"_count_events", lock_count_events, METH_NOARGS, "Declare that units belong to no process."},
     {NULL, NULL, 0, NULL},
 };
 

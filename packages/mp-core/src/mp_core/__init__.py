@@ -48,7 +48,6 @@ from mp_core.strategy import get_sharing_strategy as get_sharing_strategy
 from mp_core.strategy import set_sharing_strategy as set_sharing_strategy
 
 if _typing.TYPE_CHECKING or _native.ENGINE:  # without shared memory the locks are those of the standard library
-    from mp_core import _queue_locks  # noqa: F401
     from mp_core.conditions import Barrier as Barrier
     from mp_core.conditions import Condition as Condition
     from mp_core.conditions import Event as Event

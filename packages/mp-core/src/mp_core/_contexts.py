@@ -13,6 +13,7 @@ from multiprocessing.context import BaseContext
 from typing import Any
 
 from mp_core import _channel_queues, _channels
+from mp_core._queue_locks import StandardLocks
 
 __all__ = ["NAMES", "default_context"]
 
@@ -32,19 +33,27 @@ class _Channels:
     def SimpleQueue(self: Any) -> Any:
         """Return a simple queue."""
         ends = _channels.make_pair(False)
-        return super().SimpleQueue() if ends is None else _channel_queues.SimpleQueue(ends, ctx=self.get_context())  # type: ignore[misc]
+        return (
+            super().SimpleQueue()
+            if ends is None
+            else _channel_queues.SimpleQueue(ends, ctx=StandardLocks(self.get_context()))
+        )  # type: ignore[misc]
 
     def Queue(self: Any, maxsize: int = 0) -> Any:
         """Return a queue with room for *maxsize* objects."""
         ends = _channels.make_pair(False)
-        return super().Queue(maxsize) if ends is None else _channel_queues.Queue(ends, maxsize, ctx=self.get_context())  # type: ignore[misc]
+        return (
+            super().Queue(maxsize)
+            if ends is None
+            else _channel_queues.Queue(ends, maxsize, ctx=StandardLocks(self.get_context()))
+        )  # type: ignore[misc]
 
     def JoinableQueue(self: Any, maxsize: int = 0) -> Any:
         """Return a queue with `task_done` and `join`."""
         ends = _channels.make_pair(False)
         if ends is None:
             return super().JoinableQueue(maxsize)  # type: ignore[misc]
-        return _channel_queues.JoinableQueue(ends, maxsize, ctx=self.get_context())
+        return _channel_queues.JoinableQueue(ends, maxsize, ctx=StandardLocks(self.get_context()))
 
     def get_context(self: Any, method: str | None = None) -> Any:
         """Return the context of a start method, or this one."""

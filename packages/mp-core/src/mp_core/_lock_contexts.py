@@ -1,6 +1,7 @@
 """The locks as methods of multiprocessing's contexts: `get_context("spawn").Lock()` is a `mp_core.Lock`.
 
-Queues, pools and shared ctypes objects of multiprocessing get their locks from a context, so they have them too.
+Shared ctypes objects of multiprocessing get their locks from a context, so they have them too. Queues have the standard
+library's: see `_queue_locks.py`.
 """
 
 from __future__ import annotations

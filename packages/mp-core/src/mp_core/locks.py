@@ -7,7 +7,6 @@ next process acquires them, with an `OwnerDiedWarning`. The lock is a word of sh
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from multiprocessing import synchronize
 from typing import TYPE_CHECKING, Any
 
@@ -31,10 +30,6 @@ else:
     )
 
 
-# Called in a process that receives a lock, which may be a queue's (_queue_locks.py).
-before_receiving: list[Callable[[], None]] = []
-
-
 def _make(cls: Any, block: Any, kind: int, most: int) -> Any:
     """Return a new object of the class over the block; the standard constructor is not called."""
     self = object.__new__(cls)
@@ -44,8 +39,6 @@ def _make(cls: Any, block: Any, kind: int, most: int) -> Any:
 
 
 def _rebuild(cls: Any, handle: bytes, kind: int, most: int) -> Any:
-    for call in before_receiving:
-        call()
     return _make(cls, _sync.receive(handle), kind, most)
 
 
