@@ -228,8 +228,8 @@ class Barrier(synchronize.Barrier):
 
     It has the interface of ``multiprocessing.Barrier``. A process is a party from its first `wait` on, until it ends
     without an error or drops the barrier. If it dies before that (killed, by ``os._exit``, or by an exception), while
-    others wait or before they do, they get a ``threading.BrokenBarrierError``, as after `abort`, until `reset`. A process
-    that has died before its first `wait` is not known to the barrier: use a timeout.
+    others wait or before they do, they get a ``threading.BrokenBarrierError``, as after `abort`, until `reset`. A
+    process that has died before its first `wait` is not known to the barrier: use a timeout.
 
     Parameters
     ----------
