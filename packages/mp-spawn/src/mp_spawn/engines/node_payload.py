@@ -39,7 +39,7 @@ from mp_spawn.payload import ALIGNMENT, Buffers, Payload, PickledPayload, Pickle
 from mp_spawn.payloads import Inheritance
 from mp_spawn.pickling import dumps_plainly, dumps_with, foreign_reducer
 
-__all__ = ["Cargo", "Shipment", "pack"]
+__all__ = ["NodePayload", "Shipment", "pack"]
 
 LOCAL_ONLY = (Connection, socket.socket, Lease, LeaseReference)
 
@@ -108,7 +108,7 @@ class _ForNodes:
         return thing.__reduce_ex__(5)
 
 
-class Cargo:
+class NodePayload:
     """A shipment on its node: the memory for its parts, and the payloads of the ranks."""
 
     def __init__(self, shipment: Shipment) -> None:
