@@ -50,12 +50,12 @@ from typing import Any, NamedTuple
 from mp_core import (
     _channels,
     _child_descriptors,
+    _fan_out,
     _native,
     _pickling,
     _platform,
     _receiving,
     _resource_tracker,
-    _several_receivers,
     strategy,
 )
 
@@ -145,7 +145,7 @@ def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, 
     return rebuild_connection, (dict(_packages), state, rebuild, args)
 
 
-_several_receivers.declare(_reduce_connection, lambda connection: "by reference")
+_fan_out.declare(_reduce_connection, lambda connection: "by reference")
 
 
 def rebuild_connection(

@@ -30,8 +30,8 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from mp_core import _install
+from mp_core._fan_out import fan_out_mode
 from mp_core._native import discard, message_begin, message_end, share
-from mp_core._several_receivers import fan_out_mode
 from mp_core.block import Block, allocate
 from mp_core.lease import Lease, LeaseReference
 from mp_core.strategy import get_sharing_strategy
