@@ -16,7 +16,7 @@ from support.waiting import until
 
 import mp_cuda
 from mp_core import Lease
-from mp_cuda import driver, exports, finalizer_queue, imports, ipc_events, process
+from mp_cuda import driver, exports, finalizer_queue, imports, ipc_events, process_identity
 from mp_cuda.dtype import dtype_of
 from mp_cuda.transports import handle as by_handle
 from mp_cuda.wire import Memory, Message
@@ -109,7 +109,7 @@ def test_an_equal_handle_of_another_process_is_another_allocation(
     pointers = iter([0x7000_0000, 0x7000_1000])
     monkeypatch.setattr(by_handle, "open", lambda *args: (next(pointers), None))
     monkeypatch.setattr(by_handle, "close", lambda *args: None)
-    one, another = (process.me()._replace(nonce=nonce) for nonce in (b"-first--", b"-second-"))
+    one, another = (process_identity.me()._replace(nonce=nonce) for nonce in (b"-first--", b"-second-"))
     received = []
     for owner, offer in zip((one, another, one), peer.call(offers, "lease", 3), strict=True):
         memory = Memory("handle", driver.uuid_of(0), owner, 1, b"equal" * 12 + b"----", 100)
@@ -129,7 +129,7 @@ def offers(name: str, count: int) -> list[bytes]:
 
 def test_an_equal_event_of_another_process_is_another_event(peer: p.Peer) -> None:
     handle = peer.call(event_handle, "e")
-    one, another = (process.me()._replace(nonce=nonce) for nonce in (b"-first--", b"-second-"))
+    one, another = (process_identity.me()._replace(nonce=nonce) for nonce in (b"-first--", b"-second-"))
     first = ipc_events.open_event(0, one, handle)
     assert ipc_events.open_event(0, another, handle) is not first
     assert ipc_events.open_event(0, one, handle) is first

@@ -16,7 +16,7 @@ from support.waiting import until
 
 import mp_all as mp
 import mp_cuda
-from mp_cuda import process
+from mp_cuda import process_identity
 from mp_cuda.exports import exports
 
 
@@ -189,7 +189,7 @@ def die_when_opening() -> None:
 
 
 def test_a_reused_pid_is_another_process() -> None:
-    me = process.me()
+    me = process_identity.me()
     assert me.alive
     assert not me._replace(started=me.started - 1).alive
     assert not me._replace(pid=2**22 - 1).alive

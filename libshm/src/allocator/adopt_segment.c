@@ -29,8 +29,8 @@
  *   - The owner is killed before the exchange: a, b, c are LISTED and still in the remote-free
  *     list. The adopter drains that list first, and only then lists the LISTED blocks: each once.
  *   - After the exchange: a, b and c are LISTED. d is lost, until the segment goes.
- *   - The adopter is killed before it has confirmed (orphan_segment.c): the manager has the segment
- * as before.
+ *   - The adopter is killed before it has confirmed (reclaim_segment.c): the manager has the
+ *     segment as before.
  *   - The adopter is killed after that: as an owner that is killed while it drains the list. All
  *     else that it writes here is private.
  *   - The adopter cannot fork here, because it has the engine's lock. */

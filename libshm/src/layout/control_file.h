@@ -83,7 +83,7 @@ struct mpshm__segment_entry {
     _Atomic int32_t owner_pid; /* a new manager finds the descriptor in this process */
     _Atomic int32_t owner_fd;
     _Atomic uint32_t
-        handed; /* slot + 1 of an adopter that has not confirmed yet: see orphan_segment.c */
+        handed; /* slot + 1 of an adopter that has not confirmed yet: see reclaim_segment.c */
     unsigned char reserved[12];
 };
 

@@ -1,4 +1,4 @@
-/* The parts of the manager. reaper.c: segments, slots and deaths. orphan_segment.c: segments
+/* The parts of the manager. reaper.c: segments, slots and deaths. reclaim_segment.c: segments
  * without an owner. cache_limit.c: the size of the cache. rendezvous.c: folder and socket. serve.c:
  * the clients' questions. manager.c: start, loop and end. */
 #ifndef MPSHM_MANAGER_H
@@ -37,7 +37,7 @@ struct manager {
     int pause_admitting;        /* until the next tick */
     uint64_t only_parent_since; /* since when only the parent is left; 0: not so */
     int refused; /* a process is in the session after all: wait again at the next tick */
-    /* ---- orphan_segment.c ---- */
+    /* ---- reclaim_segment.c ---- */
     uint64_t poll_at;                /* when to poll the orphans again */
     uint64_t since[MPSHM__SEGMENTS]; /* orphaned, or handed to an adopter; 0 for neither */
     uint64_t left_cached[MPSHM__SEGMENTS];
@@ -64,7 +64,7 @@ void mpshm__reaper_reap(struct manager *m, int slot);
 /* After the former manager was killed: find all that the control file lists. */
 void mpshm__reaper_resume(struct manager *m);
 
-/* ---- orphan_segment.c ---- */
+/* ---- reclaim_segment.c ---- */
 
 /* The segment with index `i` has lost its owner. */
 void mpshm__orphan_begin(struct manager *m, uint32_t i);

@@ -1,5 +1,11 @@
-/* The reaper: the manager's segments and slots, and the memory of dead processes, which it gives
- * back. */
+/* The reaper: finds dead processes, clears their bits in every block of every segment, frees the
+ * blocks that nobody else refers to, and frees their slots. It also keeps the manager's table of
+ * mapped segments, and builds it again when a manager replaces one that was killed.
+ *
+ * Where pages go back to the system: of a block freed here, in mpshm__try_free (reference.c), at
+ * once if its segment is an orphan or the cache is full. Otherwise the block stays cached for the
+ * living owner of its segment, within the limit of cache_limit.c. Of a dead owner's segments, in
+ * reclaim_segment.c. */
 #define _GNU_SOURCE
 #include <unistd.h>
 

@@ -10,8 +10,9 @@ the descriptor of the ring's memory along:
 
     ForkingPickler(ChannelConnection) --> (rebuild, (descriptor of the pipe, of the memory, side, readable, writable))
 
-Where there can be no ring (no memfd, no descriptor left, ``MP_CHANNEL=0``) `pipe()` makes an ordinary pair. Connections
-of `Listener` and `Client` are ordinary ones: their peer may be any program.
+``MP_CHANNEL=1`` turns channels on; unset, empty or ``0``, they are off. `pipe()` makes an ordinary pair then, and where
+there can be no ring (no memfd, no descriptor left). Connections of `Listener` and `Client` are ordinary ones: their
+peer may be any program.
 """
 
 from __future__ import annotations

@@ -29,7 +29,8 @@ The connection also carries the session, so that parent and children share one m
 message is kept while any process is attached to its session, and the parent must be attached before a child can send a
 message and end. A forked child has inherited all of this; a hook before the fork attaches its parent.
 
-The session is identified by its id and, where possible, by descriptors; see `_child_descriptors.py`.
+The session is identified by its id and, where possible, by descriptors; see `_child_descriptors.py`. The
+whole state that a child takes over is in `_child_session.py`.
 
 A launcher that gives its children no connection sends an `Inherited` itself. Its child calls `attach` first, and
 `register_loaded` before it sends: that function leaves out a package whose subject is not imported, so that a child
@@ -45,19 +46,20 @@ from collections.abc import Callable
 from multiprocessing import connection as _connection
 from multiprocessing import context
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from typing import Any
 
 from mp_core import (
     _channels,
     _child_descriptors,
+    _child_session,
+    _fan_out,
     _native,
     _pickling,
     _platform,
     _receiving,
     _resource_tracker,
-    _several_receivers,
-    strategy,
 )
+from mp_core._child_session import Inherited
 
 __all__ = ["Inherited", "attach", "inherited", "install", "rebuild_connection", "register", "register_loaded"]
 
@@ -69,7 +71,6 @@ _original_reducers: dict[type, Any] = {
 }
 _original_reducers[_channels.ChannelConnection] = _channels.reduce_channel
 _installed = False
-_inherited = False
 # Each registered package, and the module whose objects it sends. Children import these packages.
 _packages: dict[str, str] = {}
 # The parent's packages that `register_loaded` has to register.
@@ -115,24 +116,6 @@ def register(package: str, about: str = "") -> None:
     _packages[package] = about
 
 
-class Inherited(NamedTuple):
-    """The arguments of `attach`."""
-
-    packages: dict[str, str]
-    strategy: str
-    session: bytes
-    sharing: bool
-
-
-class _State(NamedTuple):
-    """The parent's state for a child that is being started; a running process keeps its own."""
-
-    strategy: str
-    session: bytes
-    sharing: bool
-    descriptors: tuple[Any, Any] | None = None
-
-
 def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     popen = context.get_spawning_popen()
     rebuild, args = _original_reducers[type(connection)](connection)
@@ -140,12 +123,11 @@ def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, 
         return rebuild, args
     state = None
     if popen is not None:
-        name, session = strategy.get_sharing_strategy(), _own_session()
-        state = tuple(_State(name, session, _native.share(None), _child_descriptors.for_child_of(popen)))
+        state = _child_session.for_child_of(popen)
     return rebuild_connection, (dict(_packages), state, rebuild, args)
 
 
-_several_receivers.declare(_reduce_connection, lambda connection: "by reference")
+_fan_out.declare(_reduce_connection, lambda connection: "by reference")
 
 
 def rebuild_connection(
@@ -156,7 +138,7 @@ def rebuild_connection(
     for package, about in packages.items():
         _register(package, about)
     if state is not None:
-        _inherit(_State(*state))
+        _child_session.take_over(_child_session.State(*state))
     return rebuild(*args)
 
 
@@ -164,14 +146,14 @@ def inherited() -> Inherited | None:
     """The state that a launcher gives to its children for `attach`; None when this process is not installed."""
     if not _installed:
         return None
-    return Inherited(dict(_packages), strategy.get_sharing_strategy(), _own_session(), _native.share(None))
+    return _child_session.for_launcher(_packages)
 
 
 def attach(packages: dict[str, str], name: str, session: bytes, sharing: bool) -> None:
     """In a launcher's child, before all else: attach to the parent's session, and remember its packages."""
     install()
     _awaited.update(packages)
-    _inherit(_State(name, session, sharing))
+    _child_session.take_over(_child_session.State(name, session, sharing))
 
 
 def register_loaded() -> None:
@@ -187,25 +169,9 @@ def _register(package: str, about: str) -> None:
         register(package, about)
 
 
-def _inherit(state: _State) -> None:
-    global _inherited
-    if _inherited:
-        return
-    _inherited = True
-    strategy.set_sharing_strategy(state.strategy)
-    if not state.sharing:
-        _native.share(False)
-    _child_descriptors.attach(state.session, state.descriptors)
-
-
-def _own_session() -> bytes:
-    """The id of this process's own session, after attaching to it."""
-    return _native.own_session()
-
-
 def _before_fork() -> None:
     if _installed:
-        _own_session()
+        _native.own_session()  # the parent attaches before it has a child
 
 
 _platform.register_at_fork(before=_before_fork)

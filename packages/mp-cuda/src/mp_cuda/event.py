@@ -12,7 +12,7 @@ from mp_cuda import driver, finalizer_queue
 from mp_cuda.errors import DriverError, ProducerGoneError, StaleHandleError
 from mp_cuda.exports import Export, exports
 from mp_cuda.imports import receive_reference
-from mp_cuda.process import Process, me
+from mp_cuda.process_identity import Process, me
 from mp_cuda.stream import NOT_READY, as_stream
 
 __all__ = ["Event", "rebuild_event"]

@@ -15,7 +15,7 @@ from typing import Any
 from mp_core import LeaseReference, ReceiveError, receive_lease
 from mp_cuda import at_exit, driver, finalizer_queue, ipc_events, transports
 from mp_cuda.errors import DriverError, MpCudaError, ProducerGoneError, StaleHandleError
-from mp_cuda.process import Process
+from mp_cuda.process_identity import Process
 from mp_cuda.stream import LEGACY
 from mp_cuda.wire import Memory, Message, Ready
 

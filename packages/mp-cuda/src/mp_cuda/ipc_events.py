@@ -18,7 +18,7 @@ from typing import Any
 from mp_core import collect_leases
 from mp_cuda import at_exit, driver, finalizer_queue, policy
 from mp_cuda.errors import DriverError
-from mp_cuda.process import Process
+from mp_cuda.process_identity import Process
 from mp_cuda.stream import as_stream
 
 __all__ = ["ImportedEvent", "PooledEvent", "close_all", "counts", "open_event", "record"]

@@ -11,7 +11,7 @@ from mp_cuda.errors import NotShareableError
 from mp_cuda.exports import Export
 from mp_cuda.layout import byte_range
 from mp_cuda.pointer import AllocationInfo, UnknownPointerError, allocation_of, reason
-from mp_cuda.process import me
+from mp_cuda.process_identity import me
 from mp_cuda.stream import LEGACY, as_stream, in_feeder
 from mp_cuda.wire import Memory, Message, Ready
 

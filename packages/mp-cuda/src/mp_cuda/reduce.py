@@ -13,7 +13,7 @@ from mp_cuda.exports import exports
 from mp_cuda.imports import open_ready, receive, receive_reference
 from mp_cuda.messages import message_of
 from mp_cuda.policy import Fallback
-from mp_cuda.process import me
+from mp_cuda.process_identity import me
 from mp_cuda.stream import LEGACY
 from mp_cuda.wire import Message, pack, unpack
 

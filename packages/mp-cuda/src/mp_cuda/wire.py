@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from mp_cuda.dtype import DType
-from mp_cuda.process import Process
+from mp_cuda.process_identity import Process
 
 __all__ = ["Memory", "Message", "Ready", "pack", "unpack"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from mp_pool._pool_thread import CLOSED, PoolThread
+from mp_pool._scheduler import CLOSED, Scheduler
 from mp_pool._task import Task
 
 __all__ = ["Feeder", "batches"]
@@ -25,7 +25,7 @@ class Feeder(threading.Thread):
 
     def __init__(
         self,
-        scheduler: PoolThread,
+        scheduler: Scheduler,
         items: Iterable[Any],
         make: Callable[[int, Any], Task],
         ended: Callable[[int, Exception | None], None],

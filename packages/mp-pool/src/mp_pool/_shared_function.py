@@ -33,15 +33,15 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_core import get_sharing
+from mp_core._fan_out import fan_out_mode
 from mp_core._native import ffi, message_begin, message_end
 from mp_core._pickling import _drop
-from mp_core._several_receivers import fan_out_mode
 from mp_core.block import Block, block_at
 from mp_core.lease import Lease, LeaseReference
 from mp_core.stats import add_copied_bytes
 from mp_pool import _wire
 from mp_pool._descriptor import Descriptor
-from mp_pool._held_functions import Spans, own_object
+from mp_pool._function_cache import Spans, own_object
 
 __all__ = ["SharedFunction", "share"]
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mp_pool import _wire
-from mp_pool._held_functions import FunctionReference
+from mp_pool._function_cache import FunctionReference
 
 if TYPE_CHECKING:
     from mp_pool._shared_function import SharedFunction

@@ -11,7 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
-from mp_pool._held_functions import FunctionReference
+from mp_pool._function_cache import FunctionReference
 
 __all__ = [
     "DONE",

@@ -16,7 +16,7 @@ from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
-from mp_pool import _held_functions, _wire
+from mp_pool import _function_cache, _wire
 from mp_pool._memory import private_bytes
 from mp_pool._wire import FORGET, FUNCTION, HEADER, PACKET
 
@@ -101,9 +101,9 @@ def _receive_function(source: socket.socket) -> Callable[..., object]:
     number, _, kind = HEADER.unpack_from(buffer)
     _keep(number, kind, memoryview(buffer)[HEADER.size : size], extra)
     try:
-        return _held_functions.referred(number)
+        return _function_cache.referred(number)
     finally:
-        _held_functions.forget(number)
+        _function_cache.forget(number)
 
 
 def _loop(source: socket.socket, out: int, settings: Settings) -> None:
@@ -172,9 +172,9 @@ def _keep(number: int, kind: int, payload: Any, extra: list[Any]) -> None:
     for _, _, data in extra:
         fds.frombytes(data)
     if kind & ~_wire.RICH == FUNCTION:
-        _held_functions.hold(number, payload, fds[0] if fds else -1)
+        _function_cache.hold(number, payload, fds[0] if fds else -1)
     elif kind == FORGET:
-        _held_functions.forget(number)
+        _function_cache.forget(number)
 
 
 def _wait(source: int) -> None:

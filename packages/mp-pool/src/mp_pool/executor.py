@@ -20,8 +20,8 @@ from typing import Any
 
 from mp_pool._environment import for_threads
 from mp_pool._feeder import batches
-from mp_pool._pool_thread import PoolThread
 from mp_pool._progress import progress as bar
+from mp_pool._scheduler import Scheduler
 from mp_pool._shared_function import SharedFunction
 from mp_pool._task import Outcome, Task
 from mp_pool._worker_main import Settings
@@ -119,7 +119,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             for_threads(threads_per_worker),
             forks,
         )
-        self._scheduler = PoolThread(
+        self._scheduler = Scheduler(
             context.Process,
             max_workers,
             settings,
@@ -357,7 +357,7 @@ def _broken(reason: BaseException | None) -> BaseException:
     return error
 
 
-_running: weakref.WeakSet[PoolThread] = weakref.WeakSet()
+_running: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 _exiting = False
 
 

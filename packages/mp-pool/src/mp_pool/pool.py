@@ -12,9 +12,9 @@ from typing import Any
 
 from mp_pool._environment import for_threads
 from mp_pool._feeder import Feeder, batches
-from mp_pool._pool_thread import PoolThread
 from mp_pool._progress import progress as bar
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
+from mp_pool._scheduler import Scheduler
 from mp_pool._task import Task, report
 from mp_pool._worker_main import Settings
 
@@ -106,7 +106,7 @@ class Pool(multiprocessing.pool.Pool):
             initializer, tuple(initargs), maxtasksperchild, max_memory_per_child, False, environment, forks
         )
         make = _maker(type(self).Process, self._ctx)
-        self._scheduler = PoolThread(make, processes, settings, timeout=timeout, progress=bar(progress))
+        self._scheduler = Scheduler(make, processes, settings, timeout=timeout, progress=bar(progress))
         self._cache = self._scheduler.sinks
         self._scheduler.start()
         # Not the pool's own method, which would keep the pool alive.

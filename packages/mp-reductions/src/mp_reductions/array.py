@@ -29,7 +29,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _install, _pickling, _reducers, _several_receivers
+from mp_core import _fan_out, _install, _pickling, _reducers
 from mp_core._native import by_value
 from mp_core.block import Block, Copied, allocate
 from mp_core.stats import add_copied_bytes
@@ -73,10 +73,10 @@ def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
         return a.__reduce__()
     if inline.has_room(a.nbytes):
         return inline.reduce_inline(a)
-    return _moved(a)
+    return _reduce_by_copy(a)
 
 
-def _moved(a: np.ndarray[Any, Any]) -> Any:
+def _reduce_by_copy(a: np.ndarray[Any, Any]) -> Any:
     """Reduce a private array by a copy in a new Block."""
     packed = pack(a)
     try:
@@ -150,7 +150,7 @@ _functions.setup(_BUILT_IN, reduce_ndarray, repeated_copy.notice, repeated_copy.
 # ---- one pickle for several receivers --------------------------------------------------------------------------------
 
 
-def _to_many(a: np.ndarray[Any, Any]) -> _several_receivers.FanOutMode:
+def _to_many(a: np.ndarray[Any, Any]) -> _fan_out.FanOutMode:
     """Return how *a* may be pickled for several receivers, each of which gets its own copy of a private array."""
     if a.dtype.hasobject:
         return "by reference"
@@ -170,5 +170,5 @@ def _has_no_block_object(a: np.ndarray[Any, Any]) -> bool:
 
 
 for _reducer in (_functions.reduce_array, reduce_ndarray):
-    _several_receivers.declare(_reducer, _to_many)
-_several_receivers.declare(reduce_memmap, lambda a: "by reference")
+    _fan_out.declare(_reducer, _to_many)
+_fan_out.declare(reduce_memmap, lambda a: "by reference")

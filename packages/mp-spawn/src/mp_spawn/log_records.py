@@ -5,9 +5,10 @@ Note [The way of a record]
     child: root logger -> _ToParent --JSON, one packet--> socket -> thread of the parent -> getLogger(name).handle()
 
 A child finds the address of the socket in the object of its own process: `multiprocessing` gives each process a copy of
-the dictionary `_config` of the process that made it. Under spawn and forkserver that dictionary is pickled, and loading
-it sets up the child; a forked child is set up after the fork. So every start method, pool and executor takes it along,
-to grandchildren too, and nothing is read from the environment.
+the dictionary `_config` of the process that made it. Under spawn and forkserver that dictionary is pickled, and
+unpickling the address replaces the handlers of the child's root logger; in a forked child a hook after the fork does
+so. The address thus reaches the children of every start method, pool and executor, and their children. Nothing is read
+from the environment.
 
 The socket has an abstract address, so no file is left; the parent accepts only processes of its own user, and
 unpickles nothing. A packet arrives whole or not at all, in the order in which its process sent it.

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from mp_core._fan_out import fan_out_mode
 from mp_core._install import attach, inherited
-from mp_core._several_receivers import fan_out_mode
 from mp_core.block import Block
 from mp_core.lease import Lease, LeaseReference
 from mp_spawn.payload import Buffers, Payload, PickledPayload, PickleFile, collected_fds, per_rank_object

@@ -12,7 +12,7 @@ from typing import Any
 
 from mp_cuda import driver
 from mp_cuda.pointer import AllocationInfo
-from mp_cuda.process import me
+from mp_cuda.process_identity import me
 
 __all__ = ["close", "export", "open", "skip"]
 

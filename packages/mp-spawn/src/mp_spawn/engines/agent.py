@@ -11,6 +11,7 @@ from collections import deque
 from typing import Any
 
 from mp_spawn.engines.node_context import Commands, NodeContext, NodeJob, Relay
+from mp_spawn.engines.node_payload import NodePayload
 from mp_spawn.engines.protocol import (
     BEAT,
     LOST_AFTER,
@@ -29,7 +30,6 @@ from mp_spawn.engines.protocol import (
     Started,
     versions,
 )
-from mp_spawn.engines.shipment import Cargo
 from mp_spawn.zygote import ZygoteLauncher
 
 __all__ = ["Agent", "Outbox"]
@@ -110,19 +110,19 @@ class Agent:
                 self.code = code
                 self.abandon()
 
-    def prepare(self, start: Start) -> Cargo:
+    def prepare(self, start: Start) -> NodePayload:
         """Make the memory for the bytes that follow *start*."""
         self._busy = True
         try:
-            return Cargo(start.shipment)
+            return NodePayload(start.shipment)
         finally:
             self.hear()
             self._busy = False
 
-    def begin(self, start: Start, cargo: Cargo) -> None:
+    def begin(self, start: Start, payload: NodePayload) -> None:
         """Start the ranks, once the bytes are in place; returns at once."""
         self.hear()
-        threading.Thread(target=self._run, args=(start, cargo), name="mp-spawn ranks", daemon=True).start()
+        threading.Thread(target=self._run, args=(start, payload), name="mp-spawn ranks", daemon=True).start()
 
     def refuse(self, error: BaseException) -> None:
         """Tell the driver that the ranks cannot be started."""
@@ -142,10 +142,10 @@ class Agent:
         """Wait until the agent has been abandoned or told to leave."""
         return self._abandoned.wait(timeout)
 
-    def _run(self, start: Start, cargo: Cargo) -> None:
+    def _run(self, start: Start, payload: NodePayload) -> None:
         try:
             self._relay = Relay(self.outbox.put, start.node.ranks.start)
-            self._job = NodeJob.of(start, cargo, ZygoteLauncher(), self._relay)
+            self._job = NodeJob.of(start, payload, ZygoteLauncher(), self._relay)
             if self._abandoned.is_set():
                 return
             context = NodeContext.begin(self._job, self._commands, self.outbox.put)
@@ -158,7 +158,7 @@ class Agent:
         except Exception as error:
             self.refuse(error)
         finally:
-            cargo.close()
+            payload.close()
             self._commands.close()
 
     def _beat(self) -> None:

@@ -94,7 +94,7 @@ def _drive(chosen: argparse.Namespace, nprocs: int, engine: Any) -> int:
     """
     Run the job from here.
     """
-    from mp_spawn.engines.context import EngineContext
+    from mp_spawn.engines.driver import EngineContext
     from mp_spawn.engines.plan import Plan
 
     plan = Plan.of(

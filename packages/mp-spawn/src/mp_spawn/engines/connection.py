@@ -143,7 +143,7 @@ def _receive_all(agent: Agent, connection: Any) -> None:
 
 def _start(agent: Agent, start: Start, connection: Any) -> None:
     try:
-        cargo = agent.prepare(start)
+        payload = agent.prepare(start)
     except Exception as error:
         agent.refuse(error)
         unwanted = memoryview(bytearray(CHUNK))
@@ -151,12 +151,12 @@ def _start(agent: Agent, start: Start, connection: Any) -> None:
         while left > 0:
             left -= _read_some(connection.fileno(), unwanted[:left])
         return
-    for part in cargo.parts:
+    for part in payload.parts:
         offset = 0
         while offset < part.nbytes:
             offset += _read_some(connection.fileno(), part[offset : offset + CHUNK])
             agent.hear()
-    agent.begin(start, cargo)
+    agent.begin(start, payload)
 
 
 def _read_some(fd: int, place: memoryview) -> int:

@@ -11,8 +11,8 @@ from multiprocessing import spawn
 from typing import Any, Self, cast
 
 from mp_spawn.context import ProcessContext
+from mp_spawn.engines.node_payload import NodePayload
 from mp_spawn.engines.protocol import End, Ended, Failing, Printed, Restarted, Row, Signal, Start
-from mp_spawn.engines.shipment import Cargo
 from mp_spawn.errors import Failure
 from mp_spawn.job import Job, Launcher, cpus_for
 from mp_spawn.output import _Piped
@@ -105,10 +105,10 @@ class NodeJob(Job):
     """The job of one node: ranks with numbers of the whole job, and a call that has come from another machine."""
 
     start_message: Start | None = None
-    cargo: Cargo | None = None
+    payload: NodePayload | None = None
 
     @classmethod
-    def of(cls, start: Start, cargo: Cargo, launcher: Launcher, output: Relay) -> Self:
+    def of(cls, start: Start, payload: NodePayload, launcher: Launcher, output: Relay) -> Self:
         """Return the job that the driver asks for."""
         count = len(start.node.ranks)
         return cls(
@@ -126,7 +126,7 @@ class NodeJob(Job):
             own_group=start.own_group,
             faulthandler=start.faulthandler,
             start_message=start,
-            cargo=cargo,
+            payload=payload,
         )
 
     def preparation(self) -> dict[str, Any]:
@@ -152,8 +152,8 @@ class NodeJob(Job):
         return data
 
     def _payloads(self, count: int) -> list[Payload]:
-        assert self.cargo is not None
-        return self.cargo.payloads(count)
+        assert self.payload is not None
+        return self.payload.payloads(count)
 
     def _spec(self, rank: int, *details: Any) -> RankSpec:
         assert self.start_message is not None

@@ -2,7 +2,7 @@
 
 Note [Driver, agent, engine]
 ----------------------------
-    driver    the program that calls run() or start_processes(); context.py
+    driver    the program that calls run() or start_processes(); driver.py
     agent     one on each node: runs the launcher for the node's ranks, and tells the driver how they end; agent.py
     engine    places the agents and carries bytes: a file each, local.py, ray.py, environment.py
 
@@ -80,7 +80,7 @@ class Node(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The job of one node. The bytes of its *buffers* and *blocks* follow, see shipment.py."""
+    """The job of one node. The bytes of its *buffers* and *blocks* follow, see node_payload.py."""
 
     node: Node
     shipment: Any

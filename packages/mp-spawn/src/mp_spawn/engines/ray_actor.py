@@ -44,11 +44,11 @@ class RayAgent:
     def start(self, start: Start, parts: list[Any]) -> None:
         """Fetch the parts, which Ray moves to this node once, copy each into its place, and start the ranks."""
         try:
-            cargo = self._agent.prepare(start)
-            for place, part in zip(cargo.parts, parts, strict=True):
+            payload = self._agent.prepare(start)
+            for place, part in zip(payload.parts, parts, strict=True):
                 if part is not None:
                     _copy(memoryview(ray.get(part)).cast("B"), place)
-            self._agent.begin(start, cargo)
+            self._agent.begin(start, payload)
         except Exception as error:
             self._agent.refuse(error)
 

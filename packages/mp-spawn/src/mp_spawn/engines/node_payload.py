@@ -30,8 +30,8 @@ from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from mp_core import _install
+from mp_core._fan_out import fan_out_mode
 from mp_core._native import discard, message_begin, message_end, share
-from mp_core._several_receivers import fan_out_mode
 from mp_core.block import Block, allocate
 from mp_core.lease import Lease, LeaseReference
 from mp_core.strategy import get_sharing_strategy
@@ -39,7 +39,7 @@ from mp_spawn.payload import ALIGNMENT, Buffers, Payload, PickledPayload, Pickle
 from mp_spawn.payloads import Inheritance
 from mp_spawn.pickling import dumps_plainly, dumps_with, foreign_reducer
 
-__all__ = ["Cargo", "Shipment", "pack"]
+__all__ = ["NodePayload", "Shipment", "pack"]
 
 LOCAL_ONLY = (Connection, socket.socket, Lease, LeaseReference)
 
@@ -108,7 +108,7 @@ class _ForNodes:
         return thing.__reduce_ex__(5)
 
 
-class Cargo:
+class NodePayload:
     """A shipment on its node: the memory for its parts, and the payloads of the ranks."""
 
     def __init__(self, shipment: Shipment) -> None:

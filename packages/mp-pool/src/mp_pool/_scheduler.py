@@ -1,4 +1,4 @@
-"""`PoolThread`: a thread that waits for results and deaths of all workers at once.
+"""`Scheduler`: a thread that waits for results and deaths of all workers at once.
 
 Note [Threads and the lock]
 ---------------------------
@@ -30,14 +30,14 @@ from mp_pool._task import Outcome, Task, deliver, report
 from mp_pool._worker_main import Settings
 from mp_pool._workers import DEATH, RESULTS, Workers, end_workers
 
-__all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "PoolThread"]
+__all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "Scheduler"]
 
 RUNNING, CLOSED, TERMINATED, ENDED = range(4)
 
 TERMINATE_TEXT = "the pool was terminated before this task was done"
 
 
-class PoolThread(Workers):
+class Scheduler(Workers):
     """
     Workers, a queue of tasks, and the thread that sends the tasks to the workers.
 

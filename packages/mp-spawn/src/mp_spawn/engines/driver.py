@@ -15,7 +15,7 @@ from mp_spawn.context import AFTER_A_SIGNAL, GRACE, INTERRUPTED, KILL_TO_DEAD, T
 from mp_spawn.engines import protocol
 from mp_spawn.engines.plan import Plan
 from mp_spawn.engines.protocol import BEAT, LOST_AFTER, LOST_WHILE_STARTING, EngineError, Node
-from mp_spawn.engines.sink import Writer, sink_for
+from mp_spawn.engines.remote_output import Writer, sink_for
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.output import Captured
 from mp_spawn.rank import _unpickled
@@ -264,7 +264,7 @@ class EngineContext(ProcessContext):
             for state in self._states:
                 limit = LOST_AFTER if state.pids[0] else LOST_WHILE_STARTING
                 if not state.ended and now - state.heard > limit:
-                    self._lose(state, f"no sign of life for {limit:g} s")
+                    self._node_lost(state, f"no sign of life for {limit:g} s")
             if now >= beat_at:
                 beat_at = now + BEAT
                 self._send_all(lambda: protocol.Ping(time.monotonic()))
@@ -290,7 +290,7 @@ class EngineContext(ProcessContext):
         if self._give_up_at is not None and now >= self._give_up_at:
             for state in self._states:
                 if not state.ended:
-                    self._lose(state, f"its agent has not ended the ranks in {TO_END:.0f} s")
+                    self._node_lost(state, f"its agent has not ended the ranks in {TO_END:.0f} s")
 
     def _failed(self) -> None:
         if self._end_at is None:
@@ -322,7 +322,7 @@ class EngineContext(ProcessContext):
                 self._refusal = self._refusal or EngineError(f"node {state.node} cannot start its ranks: {reason}")
                 self._failed()
             case protocol.Lost(reason):
-                self._lose(state, reason)
+                self._node_lost(state, reason)
 
     def _judge(self, state: _NodeState, ended: protocol.Ended) -> None:
         state.ended = True
@@ -334,7 +334,7 @@ class EngineContext(ProcessContext):
         if ended.failures:
             self._failed()
 
-    def _lose(self, state: _NodeState, reason: str) -> None:
+    def _node_lost(self, state: _NodeState, reason: str) -> None:
         """
         Report the ranks of a node as lost. They count from its last sign of life: others fail because of them.
         """
