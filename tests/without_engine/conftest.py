@@ -14,6 +14,14 @@ HERE = Path(__file__).parent
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(autouse=True)
+def default_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    Remove the strategy that a session chooses: without the engine there is one strategy only.
+    """
+    monkeypatch.delenv("MP_SHARING_STRATEGY", raising=False)
+
+
 @pytest.fixture(params=["Linux with MP_WITHOUT_ENGINE=1", "macOS"])
 def platform(request: pytest.FixtureRequest) -> str:
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Literal
 
-__all__ = ["FanOutMode", "declare", "fan_out_mode"]
+__all__ = ["FanOutMode", "declare", "declare_one_receiver", "fan_out_mode", "is_for_one_receiver"]
 
 #   "by reference"  as its reducer says; each Block, Lease or LeaseReference in the result is an object of its own
 #   "out of band"   the bytes are private to the sender; its pickle (protocol 5) carries them out of band
@@ -18,6 +18,18 @@ __all__ = ["FanOutMode", "declare", "fan_out_mode"]
 FanOutMode = Literal["by reference", "out of band", "per receiver"]
 
 _modes: dict[Any, Callable[[Any], FanOutMode]] = {}
+_for_one_receiver: tuple[type, ...] = ()
+
+
+def declare_one_receiver(*kinds: type) -> None:
+    """Declare that the pickle of an object of these *kinds* is an in-flight reference, good for one receiver."""
+    global _for_one_receiver
+    _for_one_receiver += kinds
+
+
+def is_for_one_receiver(thing: Any) -> bool:
+    """Return whether each receiver needs a pickle of *thing* of its own."""
+    return isinstance(thing, _for_one_receiver)
 
 
 def declare(reducer: Any, mode: Callable[[Any], FanOutMode]) -> None:

@@ -50,8 +50,14 @@ def install() -> None:
     tracing_dumps._undoes = tracing_dumps._traces = True  # type: ignore[attr-defined]
     ForkingPickler.dumps = classmethod(tracing_dumps)  # type: ignore[assignment]
 
-    put: Any = queues.Queue.put
+    for kind in (queues.Queue, queues.JoinableQueue):  # each has a put of its own
+        _trace_put(kind)
 
+
+def _trace_put(kind: Any) -> None:
+    put: Any = vars(kind)["put"]
+
+    @functools.wraps(put)
     def tracing_put(self: Any, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         line = calling_line()
         if line:
@@ -62,7 +68,7 @@ def install() -> None:
             _waiting.take(obj)
             raise
 
-    queues.Queue.put = tracing_put  # type: ignore[method-assign]
+    kind.put = tracing_put
 
 
 class _Inside(threading.local):

@@ -13,6 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mp_core import _native, _platform, _receiving, strategy
+from mp_core._fan_out import declare_one_receiver
 from mp_core._native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 from mp_core.errors import NO_MANAGER
 
@@ -224,3 +225,6 @@ _native.setup(Block)
 _receiving.setup()
 ForkingPickler.register(Block, reduce_block)
 ForkingPickler.register(Copied, _reduce_copied)
+
+
+declare_one_receiver(Block)

@@ -19,6 +19,7 @@ from multiprocessing import synchronize, util
 from typing import Any
 
 from mp_core import _sync
+from mp_core._fan_out import declare_one_receiver
 from mp_core._native import check, ffi, lib
 from mp_core._sync import SharedBlock
 from mp_core.locks import RLock
@@ -377,3 +378,6 @@ def _resign(shared: SharedBlock) -> None:
 
 def _rebuild_barrier(cls: Any, handle: bytes, action: Any, timeout: float | None) -> Any:
     return cls._over(SharedBlock.received(handle, lib.MPSHM_BARRIER), action, timeout)
+
+
+declare_one_receiver(Condition, Event, Barrier)

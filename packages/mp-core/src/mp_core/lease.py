@@ -24,6 +24,7 @@ from typing import NoReturn
 
 from mp_core import _platform
 from mp_core._deprecated import warn_renamed
+from mp_core._fan_out import declare_one_receiver
 from mp_core._native import rebuild_block, reduce_block
 from mp_core.block import Block, allocate
 from mp_core.process_control import set_thread_name
@@ -306,3 +307,6 @@ def _after_fork() -> None:
 ForkingPickler.register(Lease, _reduce)
 ForkingPickler.register(LeaseReference, _reduce)
 _platform.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_in_child)
+
+
+declare_one_receiver(Lease, LeaseReference)

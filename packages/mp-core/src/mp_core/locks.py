@@ -11,6 +11,7 @@ from multiprocessing import synchronize
 from typing import TYPE_CHECKING, Any
 
 from mp_core import _sync
+from mp_core._fan_out import declare_one_receiver
 from mp_core._native import SemLock, lib
 
 __all__ = ["BoundedSemaphore", "Lock", "RLock", "Semaphore"]
@@ -189,3 +190,6 @@ def _semaphore(cls: Any, value: int, most: int, fallback: Any, ctx: Any) -> Any:
     if block is _sync.NOT_SHARED:
         return _sync.standard(fallback, value, ctx=ctx)
     return _make(cls, block, _PLAIN, most)
+
+
+declare_one_receiver(Lock, RLock, Semaphore, BoundedSemaphore)

@@ -32,12 +32,11 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core import get_sharing
-from mp_core._fan_out import fan_out_mode
-from mp_core._native import ffi, message_begin, message_end
+from mp_core import _native, get_sharing
+from mp_core._fan_out import fan_out_mode, is_for_one_receiver
+from mp_core._native import message_begin, message_end
 from mp_core._pickling import _drop
-from mp_core.block import Block, block_at
-from mp_core.lease import Lease, LeaseReference
+from mp_core.block import block_at
 from mp_core.stats import add_copied_bytes
 from mp_pool import _wire
 from mp_pool._descriptor import Descriptor
@@ -47,7 +46,6 @@ __all__ = ["SharedFunction", "share"]
 
 ALIGNMENT = 64  # bytes: a cache line
 SMALL = 16 * 1024  # bytes: a shorter pickle goes in the packet, a smaller buffer in the pickle
-ONE_RECEIVER = (Block, Lease, LeaseReference)
 # The reducers of multiprocessing whose pickle may be read more than once; those of connections and sockets may not.
 OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
 
@@ -131,7 +129,7 @@ class _Found:
         view = buffer.raw()
         if view.nbytes <= SMALL:
             return True
-        if block_at(int(ffi.cast("uintptr_t", ffi.from_buffer(view)))) is not None:
+        if _native.ENGINE and block_at(int(_native.ffi.cast("uintptr_t", _native.ffi.from_buffer(view)))) is not None:
             raise _ForOneReceiver  # shared memory must stay shared
         self.buffers.append(buffer)
         return False
@@ -146,7 +144,7 @@ class _Pickler(ForkingPickler):
     def reducer_override(self, thing: Any) -> Any:
         """Return the reduction of *thing*, or NotImplemented for the usual one."""
         found, kind = self._found, type(thing)
-        if isinstance(thing, ONE_RECEIVER):
+        if is_for_one_receiver(thing):
             found.own.append(thing)
             return own_object, (len(found.own) - 1,)
         if isinstance(thing, Connection) or kind.__module__ == "multiprocessing.resource_sharer":

@@ -37,7 +37,7 @@ EPILOG = """
 The environment of each rank has RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE, and MASTER_ADDR and
 MASTER_PORT, by default 127.0.0.1 and a free port. When a rank fails, the command ends the others. Its exit
 code is that of the first failure: the rank's own, 1 for an exception, 128 + n for signal n. After --timeout it
-is 124. Rank 0 reads the standard input of the command unless that is a terminal.
+is 124. On one machine rank 0 reads the standard input of the command unless that is a terminal.
 """
 
 

@@ -10,16 +10,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from mp_core._fan_out import fan_out_mode
+from mp_core._fan_out import fan_out_mode, is_for_one_receiver
 from mp_core._install import attach, inherited
-from mp_core.block import Block
-from mp_core.lease import Lease, LeaseReference
 from mp_spawn.payload import Buffers, Payload, PickledPayload, PickleFile, collected_fds, per_rank_object
 from mp_spawn.pickling import dumps_plainly, dumps_with, foreign_reducer
 
 __all__ = ["payloads"]
-
-ONE_RECEIVER = (Block, Lease, LeaseReference)
 
 
 def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_method: str) -> list[Payload]:
@@ -51,6 +47,7 @@ class _OutOfBand:
     """
     Decides what goes beside a pickle that is made for all ranks.
 
+    >>> from mp_core import Block
     >>> found = _OutOfBand()
     >>> found.reduce(Block(100))[1], len(found.per_rank)
     ((0,), 1)
@@ -68,12 +65,12 @@ class _OutOfBand:
         """
         Return the reduction of *thing*, or NotImplemented for the usual one.
         """
+        if is_for_one_receiver(thing):
+            self.per_rank.append(thing)
+            return per_rank_object, (len(self.per_rank) - 1,)
         reducer = foreign_reducer(type(thing))
         if reducer is None:
             return NotImplemented
-        if isinstance(thing, ONE_RECEIVER):
-            self.per_rank.append(thing)
-            return per_rank_object, (len(self.per_rank) - 1,)
         way = fan_out_mode(reducer, thing)
         if way == "out of band":
             return thing.__reduce_ex__(5)

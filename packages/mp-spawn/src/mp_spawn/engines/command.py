@@ -11,6 +11,7 @@ from mp_spawn.child import run_module, run_script
 from mp_spawn.command_options import count_ranks, variables_of
 from mp_spawn.engines.job_environment import JobPlace, place_in_job
 from mp_spawn.errors import ProcessException
+from mp_spawn.job import check_options
 from mp_spawn.process_handle import readable
 from mp_spawn.signals import Forwarding
 from mp_spawn.terminal import Row, show_table
@@ -47,6 +48,8 @@ def main(chosen: argparse.Namespace) -> int | None:
 
     # On every node, so that none waits for another that has refused.
     _refuse_options_of_one_machine(chosen)
+    variables_of(chosen.env)
+    check_options(chosen.threads_per_rank, chosen.max_restarts, chosen.output)
     nprocs = count_ranks(chosen.nprocs)
     if place is not None and nprocs < place.nnodes:
         raise ValueError(f"-n {nprocs} is too small for {place.nnodes} nodes; give each a rank or more")
@@ -66,6 +69,7 @@ def main(chosen: argparse.Namespace) -> int | None:
 def _refuse_options_of_one_machine(chosen: argparse.Namespace) -> None:
     given = {
         "-n auto": chosen.nprocs == "auto",
+        f"--start-method {chosen.start_method}": chosen.start_method != "spawn",
         f"--bind {chosen.bind}": chosen.bind not in (None, "spread"),
         "--gpus-per-rank": chosen.gpus_per_rank is not None,
         "--timeout": chosen.timeout is not None,
