@@ -6,6 +6,7 @@ import concurrent.futures
 import logging
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -197,8 +198,10 @@ ORPHAN = """
 
     if __name__ == "__main__":
         came = threading.Event()
-        logging.getLogger().addFilter(lambda record: came.set() or True)
         logging.basicConfig(format="parent: %(message)s", stream=sys.stdout)
+        after = logging.Handler()  # handlers are called in order
+        after.emit = lambda record: came.set()
+        logging.getLogger().addHandler(after)
         mp.logging_to_parent()
         own, stop = os.getpid(), sys.argv[2]
         mp.get_context(sys.argv[1]).Process(target=log, args=(own, stop)).start()
@@ -215,7 +218,9 @@ def test_a_child_whose_parent_was_killed_logs_to_its_standard_error_and_does_not
     method: str, tmp_path: Path
 ) -> None:
     stop = tmp_path / "stop"
-    done = run_script(tmp_path, ORPHAN, method, str(stop), timeout=60)
+    # Its processes end at once and without a manager, so the folder of their session stays for the next program.
+    with tempfile.TemporaryDirectory(prefix="mpshm-") as folder:
+        done = run_script(tmp_path, ORPHAN, method, str(stop), timeout=60, MPSHM_RUNTIME_DIR=folder)
     assert done.returncode == -signal.SIGKILL
     assert stop.exists()
     assert "parent: first" in done.stdout
