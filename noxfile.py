@@ -62,7 +62,6 @@ nox.options.sessions = [
     *(f"tests-{HERE}({s})" for s in ("file_descriptor", "file_system")),
     "alone(mp-spawn)",
     "alone(mp-pool)",
-    "tests-without-engine",
 ]
 
 
