@@ -33,20 +33,16 @@ class _Channels:
     def SimpleQueue(self: Any) -> Any:
         """Return a simple queue."""
         ends = _channels.make_pair(False)
-        return (
-            super().SimpleQueue()
-            if ends is None
-            else _channel_queues.SimpleQueue(ends, ctx=StandardLocks(self.get_context()))
-        )  # type: ignore[misc]
+        if ends is None:
+            return super().SimpleQueue()  # type: ignore[misc]
+        return _channel_queues.SimpleQueue(ends, ctx=StandardLocks(self.get_context()))
 
     def Queue(self: Any, maxsize: int = 0) -> Any:
         """Return a queue with room for *maxsize* objects."""
         ends = _channels.make_pair(False)
-        return (
-            super().Queue(maxsize)
-            if ends is None
-            else _channel_queues.Queue(ends, maxsize, ctx=StandardLocks(self.get_context()))
-        )  # type: ignore[misc]
+        if ends is None:
+            return super().Queue(maxsize)  # type: ignore[misc]
+        return _channel_queues.Queue(ends, maxsize, ctx=StandardLocks(self.get_context()))
 
     def JoinableQueue(self: Any, maxsize: int = 0) -> Any:
         """Return a queue with `task_done` and `join`."""
