@@ -300,10 +300,6 @@ int mpshm_lock_acquire(const mpshm_block *lock, int flags, uint64_t timeout_ns);
 int mpshm_lock_release(const mpshm_block *lock);
 /* 1 when a process has it. */
 int mpshm_lock_is_held(const mpshm_block *lock);
-/* A number that the holder may set, 0 at first. It stays when the holder dies, so it tells the next
- * one in the middle of what that was. */
-void mpshm_lock_set_mark(const mpshm_block *lock, uint32_t mark);
-uint32_t mpshm_lock_mark(const mpshm_block *lock);
 
 /* Take a unit: 0, or MPSHM_OWNER_DIED when units of a dead process have returned. With
  * MPSHM_NOWAIT, -EAGAIN when there is none.
@@ -315,8 +311,6 @@ int mpshm_semaphore_acquire(const mpshm_block *semaphore, int flags, uint64_t ti
 /* Give a unit back. -EOVERFLOW when the semaphore has all its units. */
 int mpshm_semaphore_release(const mpshm_block *semaphore, int flags);
 uint32_t mpshm_semaphore_value(const mpshm_block *semaphore);
-/* Declare that a unit is an event and belongs to no process. */
-void mpshm_semaphore_count_events(const mpshm_block *semaphore);
 
 /* Become a waiter, before releasing the lock that belongs to the condition: returns a place.
  * -EUSERS when 1024 wait already. */

@@ -32,8 +32,7 @@ struct mpshm__sync {
     uint32_t kind;         /* enum mpshm_sync_kind */
     _Atomic uint32_t word; /* the owner of a lock; of everything else, the owner of its guard */
     uint32_t max;          /* units of a semaphore, parties of a barrier */
-    _Atomic uint32_t mark; /* of a lock's holder, for its successors */
-    uint32_t unused;
+    uint32_t unused[2];
 };
 
 /* Note [A semaphore's units]

@@ -24,13 +24,3 @@ int mpshm_lock_is_held(const mpshm_block *lock)
 {
     return (atomic_load(&((struct mpshm__sync *)lock->data)->word) & ~MPSHM__WAITERS) != 0;
 }
-
-void mpshm_lock_set_mark(const mpshm_block *lock, uint32_t mark)
-{
-    atomic_store(&((struct mpshm__sync *)lock->data)->mark, mark);
-}
-
-uint32_t mpshm_lock_mark(const mpshm_block *lock)
-{
-    return atomic_load(&((struct mpshm__sync *)lock->data)->mark);
-}

@@ -183,8 +183,3 @@ uint32_t mpshm_semaphore_value(const mpshm_block *semaphore)
 {
     return atomic_load(&((struct mpshm__semaphore *)semaphore->data)->value);
 }
-
-void mpshm_semaphore_count_events(const mpshm_block *semaphore)
-{
-    atomic_store(&((struct mpshm__semaphore *)semaphore->data)->events, 1);
-}

@@ -35,17 +35,6 @@ int mpshm_lock_is_held(const mpshm_block *lock)
     return -ENOSYS;
 }
 
-void mpshm_lock_set_mark(const mpshm_block *lock, uint32_t mark)
-{
-    (void)lock, (void)mark;
-}
-
-uint32_t mpshm_lock_mark(const mpshm_block *lock)
-{
-    (void)lock;
-    return 0;
-}
-
 int mpshm_semaphore_acquire(const mpshm_block *semaphore, int flags, uint64_t timeout_ns)
 {
     (void)semaphore, (void)flags, (void)timeout_ns;
@@ -62,11 +51,6 @@ uint32_t mpshm_semaphore_value(const mpshm_block *semaphore)
 {
     (void)semaphore;
     return 0;
-}
-
-void mpshm_semaphore_count_events(const mpshm_block *semaphore)
-{
-    (void)semaphore;
 }
 
 int mpshm_condition_enter(const mpshm_block *condition, int flags)
