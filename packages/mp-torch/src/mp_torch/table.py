@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from mp_core._native import beside, rebuild_block, reduce_block
+from mp_core._native import beside, find, rebuild_block, reduce_block
 from mp_core._pickling import MANY, TABLES
 from mp_core.block import Block
 from mp_torch import data_loader
@@ -30,6 +30,7 @@ __all__ = ["TensorTable", "rebuild_tensors"]
 _strided = torch.strided
 _tensor = torch.Tensor
 _frombuffer = torch.frombuffer
+_find = find
 #: pickle's opcode for short bytes and the length of a handle: the blocks of a message that fails are found by it.
 _OPCODE, _STEP = b"C\x38", 58
 
@@ -52,10 +53,15 @@ def _block_of(tensor: Any) -> Block | None:
     nbytes = storage.nbytes()
     if not nbytes or tensor.nbytes != nbytes:
         return None
-    place = place_of(storage)
-    if place is None or place[1] or place[0].nbytes != nbytes:
+    address = storage.data_ptr()
+    block = _find(Block, address)
+    if type(block) is not Block:
+        place = place_of(storage)  # it moves the storage, or leaves it to torch
+        return place[0] if place is not None else None
+    if block._address != address or block.nbytes != nbytes:
         return None
-    return place[0]
+    remember(storage, address)
+    return block
 
 
 class TensorTable:
@@ -91,13 +97,16 @@ class TensorTable:
         if len(set(map(id, tensors))) != len(tensors):
             return False
         try:
-            blocks = list(map(_block_of, tensors))
+            blocks: list[Any] = list(map(_block_of, tensors))
         except (MemoryError, OSError):
             return False
         if None in blocks:
             return False
-        for block, tensor in zip(blocks, tensors, strict=True):
-            self._add(block, tensor)
+        self._blocks, self.count = blocks, len(blocks)
+        self._dtypes = [tensor.dtype for tensor in tensors]
+        self._shapes = [tensor.shape for tensor in tensors]
+        dtype, shape = self._dtypes[0], self._shapes[0]
+        self._alike = all(each is dtype for each in self._dtypes) and all(each == shape for each in self._shapes)
         return True
 
     def _add(self, block: Any, tensor: Any) -> None:
@@ -124,22 +133,18 @@ def rebuild_tensors(handles: bytes, dtypes: Any, shapes: Any) -> list[Any]:
         dtypes = [dtypes] * count
     if isinstance(shapes, tuple):
         shapes = [shapes] * count
-    return [
-        _rebuilt(rebuild_block(handles[_STEP * k + 2 : _STEP * (k + 1)]), dtype, shape)
-        for k, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True))
-    ]
-
-
-def _rebuilt(block: Block, dtype: Any, shape: tuple[int, ...]) -> Any:
-    address = block._address
-    if is_known(address):
-        return rebuild_whole(block, dtype, shape)
-    tensor = _frombuffer(block, dtype=dtype)
-    remember(tensor.untyped_storage(), address)
-    if tensor.shape == shape:
-        return tensor
-    # A shape that needs another number of elements is a RuntimeError of torch.
-    return tensor.view(shape)
+    tensors = []
+    for k, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
+        block = rebuild_block(handles[_STEP * k + 2 : _STEP * (k + 1)])
+        address = block._address
+        if is_known(address):
+            tensors.append(rebuild_whole(block, dtype, shape))
+            continue
+        tensor = _frombuffer(block, dtype=dtype)
+        remember(tensor.untyped_storage(), address)
+        # A shape that needs another number of elements is a RuntimeError of torch.
+        tensors.append(tensor if tensor.shape == shape else tensor.view(shape))
+    return tensors
 
 
 rebuild_tensors.__module__ = "mp_torch"
