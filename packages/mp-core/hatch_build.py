@@ -28,7 +28,7 @@ MANAGER = "shm-manager"
 
 
 def interface(include: Path) -> str:
-    """Return mpshm.h and the headers that it includes, in its order, without preprocessor lines: cffi reads the rest."""
+    """Return mpshm.h and the headers that it includes, in order, without preprocessor lines: the rest is for cffi."""
     header = (include / "mpshm.h").read_text()
     parts = [(include / name).read_text() for name in re.findall(r'(?m)^#include "(.+)"', header)]
     return re.sub(r"(?m)^#.*$", "", "".join([*parts, header]))
