@@ -60,9 +60,8 @@ def rate(stage: Stage, size: int, side: int, batches: int, workers: int) -> floa
     """Return the batches a second of one pass, from the moment when each worker has delivered two."""
     loader = importlib.import_module("torch.utils.data").DataLoader
     ahead = 2 * workers
-    seen = 0
-    for images, numbers in loader(Images(side, size * (batches + ahead)), size, num_workers=workers):
-        seen += 1
+    made = loader(Images(side, size * (batches + ahead)), size, num_workers=workers)
+    for seen, (images, numbers) in enumerate(made, 1):
         assert int(numbers[0]) == size * (seen - 1) and images.shape[0] == size
         if seen == ahead:
             start = time.perf_counter()
