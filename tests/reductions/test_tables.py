@@ -88,6 +88,10 @@ def test_any_mixture_of_arrays_arrives_equal_and_the_same_object_once(
         assert result[len(made) + k] is result[position]
 
 
+def test_an_empty_table_is_an_empty_list() -> None:
+    assert _functions.rebuild_table(_functions.Table(0).__reduce__()[1][0]) == []
+
+
 @pytest.mark.parametrize("count", [MANY, 1500])
 def test_a_list_of_many_small_arrays_and_a_list_in_a_tuple_have_a_table(echo: Carrier, count: int) -> None:
     sent = private(count)

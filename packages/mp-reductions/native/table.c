@@ -13,7 +13,7 @@ static PyObject *rebuild, *on_exhaustion;
 /* Return memory for `nbytes` more bytes; NULL with an exception. */
 static unsigned char *more(Table *self, size_t nbytes)
 {
-    if (self->used + nbytes > self->room) {
+    if (self->data == NULL || self->used + nbytes > self->room) {
         size_t room = self->room * 2 > self->used + nbytes ? self->room * 2 : self->used + nbytes;
         room = room < 4096 ? 4096 : room;
         unsigned char *data = PyMem_Realloc(self->data, room);
@@ -23,8 +23,6 @@ static unsigned char *more(Table *self, size_t nbytes)
         }
         self->data = data;
         self->room = room;
-        if (self->used == 0)
-            self->used = sizeof(uint32_t);
     }
     return self->data + self->used;
 }
@@ -236,6 +234,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *names)
         self->number = number;
         self->nd = -1;
         self->pack_nbytes = PACK;
+        self->used = sizeof(uint32_t); /* the number of records */
     }
     return (PyObject *)self;
 }

@@ -159,9 +159,8 @@ def _dump(cls: Any, obj: Any, take: Take) -> memoryview:
     pickler.dump(obj)
     if taken:
         file = io.BytesIO(_wrapped(cls, load_with, file.getvalue(), taken))
-    for table in tables:
-        if table.count:
-            return _wrapped(cls, load_beside, file.getvalue(), tables)
+    if any(table.count for table in tables):
+        return _wrapped(cls, load_beside, file.getvalue(), [table if table.count else None for table in tables])
     return file.getbuffer()
 
 
