@@ -107,7 +107,8 @@ class EngineContext(ProcessContext):
         self._done = threading.Event()
         self._agents = plan.engine.place(plan.nprocs)
         try:
-            self.nodes = self._agents.nodes
+            self.nodes = self._lay_out(self._agents)
+            plan = self._plan
             self.error_files = [""] * plan.nprocs
             self._states = [_NodeState(node) for node in self.nodes]
             self._greet()
@@ -196,6 +197,12 @@ class EngineContext(ProcessContext):
         return [self._results[rank] for rank in range(self._plan.nprocs)]
 
     # ---- the start ---------------------------------------------------------------------------------------------------
+
+    def _lay_out(self, agents: protocol.Agents) -> list[Node]:
+        """
+        Return the nodes, each with its ranks.
+        """
+        return agents.nodes
 
     def _greet(self) -> None:
         """

@@ -129,6 +129,13 @@ class NodeJob(Job):
             payload=payload,
         )
 
+    def send(self, rank: int, data: bytes) -> None:
+        """
+        Send a message to the mailbox of a rank.
+        """
+        assert self.start_message is not None and self.payload is not None
+        self.payload.post_office.send(rank - self.start_message.node.ranks.start, data)
+
     def preparation(self) -> dict[str, Any]:
         """
         Return multiprocessing's preparation data: the driver's, as far as this machine has its files.

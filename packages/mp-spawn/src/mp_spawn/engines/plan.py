@@ -34,6 +34,8 @@ class Plan:
     daemon: bool
     own_group: bool
     needs_main: bool
+    #: Whether each rank gets devices of its own, out of those of its node.
+    divides_devices: bool = True
 
     @classmethod
     def of(
@@ -109,7 +111,7 @@ class Plan:
                 self.max_restarts,
                 self.faulthandler,
                 self.own_group,
-                getattr(self.engine, "gpus_per_rank", 0.0),
+                getattr(self.engine, "gpus_per_rank", 0.0) if self.divides_devices else 0.0,
             )
             for index, node in enumerate(nodes)
         ]

@@ -124,6 +124,13 @@ class Ack(NamedTuple):
     nbytes: int
 
 
+class Mail(NamedTuple):
+    """A message for a rank with a `Mailbox`, or from it."""
+
+    rank: int
+    data: bytes
+
+
 class Leave(NamedTuple):
     """The job is over: the agent may end."""
 
