@@ -8,7 +8,7 @@ from mp_pool._task import Task
 
 __all__ = ["Node"]
 
-AHEAD = 0.05  # seconds of work that a node may have beside what its workers run
+AHEAD = 0.1  # seconds of work that a node may have beside what its workers run
 MOST = 10_000  # tasks
 
 

@@ -372,5 +372,8 @@ def _pickled(task: Task) -> bytes:
             return pickle.dumps((function, task.args, None), 5)
         return dump((function, task.args, task.kwds), what)
     if _wire.is_mapper(function):
-        return dump((function, (task.args[0][1],), None), what)
+        chunk = task.args[0][1]
+        if _wire.is_plain(chunk):
+            return pickle.dumps((function, (chunk,), None), 5)
+        return dump((function, (chunk,), None), what)
     return dump((None, task.args, task.kwds), what)
