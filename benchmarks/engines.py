@@ -1,4 +1,4 @@
-"""P18: measure ranks and pools on a Ray cluster beside Ray itself: python -m benchmarks.engines [--rounds N] [--gib SIZE]
+"""P18: measure ranks and pools on a Ray cluster beside Ray itself: python -m benchmarks.engines [--gib SIZE]
 
 A cluster of three nodes with 4 CPUs each is simulated on this machine, so that a transfer is one over the loopback
 interface, whose counter tells how many bytes crossed. Each row runs all ways in turns and prints medians. It needs ray

@@ -77,9 +77,8 @@ class WorkerLostError(ProcessError):
             return f"node {self.node} was lost while it had {self.function}, task {self.index}: {self.lost}"
         where = f" on node {self.node}" if self.node else ""
         memory = " (the kernel reports that it killed a process for want of memory)" if self.out_of_memory else ""
-        return (
-            f"worker {self.pid}{where} {how_it_ended(self.exitcode)} while it ran {self.function}, task {self.index}{memory}"
-        )
+        task = f"{self.function}, task {self.index}"
+        return f"worker {self.pid}{where} {how_it_ended(self.exitcode)} while it ran {task}{memory}"
 
 
 class TaskTimeoutError(ResultTimeoutError, TimeoutError):

@@ -6,13 +6,13 @@ Note [A pool over nodes]
              map, imap, ... <--outcomes--        <==      (serve.py)
 
 Each task and each result is one `bytes`, pickled by value where it begins and unpickled where it ends: driver and
-worker. What is between them, the engine, the agent and the node's rank, passes it on. The function of a `map`, if it has
-arrays or other state, goes to each node once, and there to each worker once.
+worker. The engine, the agent and the node's rank pass it on. The function of a `map`, if it has arrays or other state,
+goes to each node once, and there to each worker once.
 
 A node has as many tasks as it has workers, and beside them as many as it completes in `AHEAD` seconds, so that it does
 not wait for the network between small tasks, and long tasks go to the node that has room first.
 
-What may end, and what follows:
+Processes that may end:
 
 - A worker: the node's pool replaces it, and its task fails with `WorkerLostError` or, with `retries=`, is repeated.
 - A node, or its rank or agent: its tasks fail likewise, and the error names the node. The other nodes go on. After the

@@ -314,12 +314,15 @@ class NodeScheduler:
     def _lose(self, node: Node, reason: str) -> list[tuple[Task, tuple[bool, Any]]]:
         node.lost = True
         tasks, node.tasks = list(node.tasks.values()), {}
+        if self.reason is not None or self.state == TERMINATED:
+            self._queue.extend(tasks)  # they fail with the pool
+            return []
         ended = []
         for task in tasks:
             error = WorkerLostError(0, None, name_of(task), task.position, False, node.name, reason)
             if (outcome := self._lost(task, error)) is not None:
                 ended.append((task, outcome))
-        if self.state == RUNNING and self.reason is None and all(each.lost for each in self._nodes):
+        if not self._told_to_end and all(each.lost for each in self._nodes):
             self.reason = WorkerLostError(0, None, "the tasks of the pool", 0, False, node.name, reason)
         return ended
 

@@ -29,7 +29,7 @@ def refuse_what_is_local(thing: Any) -> None:
 
 def without_file(thing: Any) -> Any:
     """
-    Return a memory-mapped array as a plain one: its reducer sends the path, where another machine may have another file.
+    Return a memory-mapped array as a plain one: its reducer sends a path, and another machine may have another file.
     """
     numpy = sys.modules.get("numpy")
     return numpy.asarray(thing) if numpy is not None and isinstance(thing, numpy.memmap) else thing

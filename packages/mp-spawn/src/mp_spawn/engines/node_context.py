@@ -247,7 +247,7 @@ class NodeContext(ProcessContext):
     def _restart(self, old: Rank, failure: Failure, job: Job) -> None:
         super()._restart(old, failure, job)
         self._blobs.pop(old.index, None)
-        self._tell(Restarted(self._numbered(failure), job.max_restarts, self._ranks[old.index].pid))
+        self._tell(Restarted(self._numbered(failure), self._ranks[old.index].pid))
 
     def _events(self) -> Events:
         # This is not the main thread: the commands are no signals of this process.

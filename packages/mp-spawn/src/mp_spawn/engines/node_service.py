@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_spawn.engines import engine_for, protocol
-from mp_spawn.engines.driver import EngineContext, _NodeState
+from mp_spawn.engines.driver import EngineContext
 from mp_spawn.engines.mailbox import Mailbox
+from mp_spawn.engines.node_state import NodeState
 from mp_spawn.engines.plan import Plan
 from mp_spawn.engines.protocol import Agents, Node
 
@@ -48,7 +49,7 @@ class NodeService(EngineContext):
         self._plan = dataclasses.replace(self._plan, nprocs=len(agents.nodes))
         return [node._replace(ranks=range(index, index + 1)) for index, node in enumerate(agents.nodes)]
 
-    def _take(self, index: int, state: _NodeState, message: Any) -> None:
+    def _take(self, index: int, state: NodeState, message: Any) -> None:
         super()._take(index, state, message)
         match message:
             case protocol.Started():
@@ -61,12 +62,12 @@ class NodeService(EngineContext):
                 self._refusal = None
                 self._hear((index, "lost", f"it cannot start its rank: {reason}"))
 
-    def _judge(self, state: _NodeState, ended: protocol.Ended) -> None:
+    def _judge(self, state: NodeState, ended: protocol.Ended) -> None:
         state.ended = True
         reasons = [failure.describe() for failure, _ in ended.failures]
         self._hear((self._states.index(state), "lost", ", ".join(reasons) or "its rank has ended"))
 
-    def _node_lost(self, state: _NodeState, reason: str) -> None:
+    def _node_lost(self, state: NodeState, reason: str) -> None:
         state.ended = True
         index = self._states.index(state)
         self._agents.drop(index)
