@@ -134,6 +134,16 @@ def test_a_killed_node_is_named_and_all_end(script: str, tmp_path: Path) -> None
         assert until(lambda: all(map(ended, pids)), 10)
 
 
+def test_the_ranks_of_a_killed_node_are_started_again_on_node_0(script: str, tmp_path: Path) -> None:
+    once = "print('again') if os.path.exists(sys.argv[2]) else (open(sys.argv[2], 'x'), time.sleep(300))"
+    with nodes("-n", "3", "--max-restarts", "1", script, once, str(tmp_path / "once")) as started:
+        assert until((tmp_path / "once").exists, 60)
+        started[2].kill()
+        assert started[0].stdout is not None
+        assert "-again-1:2] again" in started[0].stdout.readline()
+        started[0].terminate()
+
+
 def test_no_rank_outlives_node_0(script: str, tmp_path: Path) -> None:
     with nodes("-n", "3", script, "wait", str(tmp_path)) as started:
         pids = ranks_in(tmp_path, 3)
@@ -195,9 +205,26 @@ def listens(port: int) -> bool:
     return f"0100007F:{port:04X}" in [fields[1] for fields in lines if fields[3] == "0A"]
 
 
-@pytest.mark.skipif(shutil.which("mpirun") is None, reason="no mpirun")
-def test_mpirun_starts_the_nodes(script: str) -> None:
-    mpirun = ["mpirun", "--oversubscribe", "--allow-run-as-root", "-x", "MP_SPAWN_KEY", "-n", "3"]
+# Open MPI sets OMPI_*, MPICH sets PMI_*. Debian has both side by side.
+MPIRUN = {"openmpi": ["--oversubscribe", "--allow-run-as-root", "-x", "MP_SPAWN_KEY"], "mpich": []}
+
+
+def mpirun_of(kind: str) -> str | None:
+    """
+    Return the launcher of Open MPI or MPICH.
+    """
+    path = shutil.which(f"mpirun.{kind}") or shutil.which("mpirun")
+    if path is None:
+        return None
+    version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30).stdout
+    return path if ("Open MPI" in version) == (kind == "openmpi") else None
+
+
+@pytest.mark.parametrize("kind", MPIRUN)
+def test_mpirun_starts_the_nodes(script: str, kind: str) -> None:
+    if (launcher := mpirun_of(kind)) is None:
+        pytest.skip(f"no mpirun of {kind}")
+    mpirun = [launcher, *MPIRUN[kind], "-n", "3"]
     for how, code in (("show", 0), ("sys.exit(7)", 7)):
         done = subprocess.run(
             [*mpirun, sys.executable, "-m", "mp_spawn", "-n", "6", script, how],

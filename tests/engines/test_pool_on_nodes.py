@@ -73,9 +73,7 @@ def test_arrays_go_there_and_back_and_one_for_all_tasks_is_copied_once_for_each_
     large = np.arange(300_000.0)
     with mp.Pool(6, engine=engine) as pool:
         for value in (np.arange(5), large, mp.shared.array(large), np.array(["a", None])):
-            np.testing.assert_equal(
-                pool.map(tasks.square if value.dtype != object else np.copy, [value])[0] is None, False
-            )
+            np.testing.assert_equal(pool.map(np.copy, [value])[0], value)
         np.testing.assert_equal(pool.apply(tasks.square, (large,)), large * large)
         assert pool.apply(tasks.square, (large,)).flags.writeable
         found = pool.map(functools.partial(tasks.place_of_memory, large), range(12), chunksize=1)
