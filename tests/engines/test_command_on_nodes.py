@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,33 +19,9 @@ import pytest
 from support.processes import ended
 from support.waiting import until
 
-from mp_spawn.engines.job_environment import first_host, place_in_job
+from mp_spawn.engines.job_place import first_host, place_in_job
 
 KEY = "a secret for the tests"
-SCRIPT = """
-    import os, pathlib, signal, sys, time
-
-    rank = int(os.environ["RANK"])
-    if sys.argv[1] == "show":
-        print(*(os.environ[name] for name in ("LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")))
-    elif sys.argv[1] == "wait":
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(40 + rank))
-        path = pathlib.Path(sys.argv[2], f".{rank}")
-        path.write_text(str(os.getpid()))
-        path.rename(path.with_name(str(rank)))
-        time.sleep(300)
-    elif rank == 2:
-        eval(sys.argv[1])
-    else:
-        time.sleep(300)
-"""
-
-
-@pytest.fixture
-def script(tmp_path: Path) -> str:
-    path = tmp_path / "a_script.py"
-    path.write_text(textwrap.dedent(SCRIPT))
-    return str(path)
 
 
 def free_port() -> int:
@@ -213,7 +188,7 @@ def mpirun_of(kind: str) -> str | None:
     """
     Return the launcher of Open MPI or MPICH.
     """
-    path = shutil.which(f"mpirun.{kind}") or shutil.which("mpirun")
+    path = os.environ.get(f"MPIRUN_{kind.upper()}") or shutil.which(f"mpirun.{kind}") or shutil.which("mpirun")
     if path is None:
         return None
     version = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=30).stdout

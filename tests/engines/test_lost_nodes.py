@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from drivers import start_driver
 from node_functions import wait_for_ever, wait_once
 from support.processes import ended
 from support.waiting import until
@@ -91,7 +90,7 @@ def test_a_node_may_be_lost_as_often_as_max_restarts_says(tmp_path: Path) -> Non
 def test_a_node_whose_driver_is_silent_ends_its_ranks(tmp_path: Path) -> None:
     folder = tmp_path / "pids"
     folder.mkdir()
-    driver = start_driver(tmp_path, folder)
+    driver = start_driver(tmp_path, folder, 4, "engines.Local(nodes=2)")
     pids = pids_in(folder, 4)
     os.kill(driver.pid, signal.SIGSTOP)
     try:
@@ -105,23 +104,8 @@ def test_a_node_whose_driver_is_silent_ends_its_ranks(tmp_path: Path) -> None:
 def test_no_rank_outlives_its_driver(tmp_path: Path, signum: int) -> None:
     folder = tmp_path / "pids"
     folder.mkdir()
-    driver = start_driver(tmp_path, folder)
+    driver = start_driver(tmp_path, folder, 4, "engines.Local(nodes=2)")
     pids = pids_in(folder, 4)
     driver.send_signal(signum)
     assert until(lambda: all(map(ended, pids.values())), PROMISED)
     driver.wait(30)
-
-
-def start_driver(tmp_path: Path, folder: Path) -> subprocess.Popen[bytes]:
-    program = tmp_path / "driver.py"
-    program.write_text(
-        "import sys\n"
-        "import mp_all as mp\n"
-        "from mp_spawn import engines\n"
-        "sys.path.insert(0, sys.argv[2])\n"
-        "from node_functions import wait_for_ever, wait_once\n"
-        "if __name__ == '__main__':\n"
-        "    mp.run(wait_for_ever, (sys.argv[1],), nprocs=4, engine=engines.Local(nodes=2))\n"
-    )
-    command = [sys.executable, str(program), str(folder), str(Path(__file__).parent)]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL)

@@ -24,7 +24,7 @@ from typing import Any
 
 from mp_spawn.engines import local
 from mp_spawn.engines.connection import ConnectedAgents, serve
-from mp_spawn.engines.job_environment import JobPlace
+from mp_spawn.engines.job_place import JobPlace
 from mp_spawn.engines.protocol import Agents, EngineError, Node, spread
 
 __all__ = ["Environment", "join_job"]

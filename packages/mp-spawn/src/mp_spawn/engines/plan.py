@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing import spawn
 from typing import Any
 
-from mp_spawn.engines.job_environment import INSIDE
+from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.engines.node_payload import Shipment, pack
 from mp_spawn.engines.protocol import Engine, Node, Start
 from mp_spawn.job import Env, check_call, check_options
