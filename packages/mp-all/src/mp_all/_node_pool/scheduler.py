@@ -297,7 +297,8 @@ class NodeScheduler:
         except Exception as error:
             return False, error
         if outcome.kind == "timeout":
-            return False, TaskTimeoutError(*detail, name_of(task), task.position)
+            pid, seconds = detail
+            return False, TaskTimeoutError(pid, seconds, name_of(task), task.position)
         pid, exitcode, out_of_memory = detail
         return self._lost(task, WorkerLostError(pid, exitcode, name_of(task), task.position, out_of_memory, node.name))
 
