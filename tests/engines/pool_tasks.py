@@ -75,6 +75,15 @@ def wait_for_ever(folder: str, task: int) -> None:
     time.sleep(300)
 
 
+def wait_for_go(folder: str, task: int) -> int:
+    """
+    Return the task; the first one waits for a file "go".
+    """
+    while task == 0 and not Path(folder, "go").exists():
+        time.sleep(0.02)
+    return task
+
+
 def wait_for_ever_once(folder: str, task: int) -> int:
     if not Path(folder, str(task)).exists():
         wait_for_ever(folder, task)

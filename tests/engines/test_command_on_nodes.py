@@ -22,6 +22,8 @@ from support.waiting import until
 from mp_spawn.engines.job_place import first_host, place_in_job
 
 KEY = "a secret for the tests"
+# The promise is 5 seconds. A loaded machine adds some.
+PROMISED = 5.0 + 3.0
 
 
 def free_port() -> int:
@@ -332,11 +334,14 @@ def test_a_node_that_is_cut_off_is_reported_and_ends_its_ranks(
             pids = ranks_in(tmp_path, 2)
             cut = time.monotonic()
             subprocess.run(["ip", "link", "set", ours, "down"], check=True)
+            line = node_0.stderr.readline()
+            print("reported after", time.monotonic() - cut)
+            assert b"lost with its node" in line
+            assert time.monotonic() - cut < PROMISED
             assert node_1.wait(30) == 1
             assert until(lambda: all(map(ended, pids)), 10)
-            assert time.monotonic() - cut < 8
+            assert time.monotonic() - cut < PROMISED
             assert node_0.wait(30) == 255
-            assert b"lost with its node" in node_0.stderr.read()
         finally:
             node_0.kill()
             node_1.kill()

@@ -116,6 +116,18 @@ def test_the_initializer_runs_in_each_worker_and_its_failure_is_that_of_all_task
         pool.map(tasks.square, range(6))
 
 
+def test_tasks_that_wait_behind_long_ones_go_to_an_idle_node(tmp_path: Path) -> None:
+    with mp.Pool(2, engine=engines.Local(nodes=2)) as pool:
+        pool.map(abs, range(5000), chunksize=1)  # both nodes have been seen to be fast, so each gets many tasks at once
+        results = [pool.apply_async(tasks.wait_for_go, (str(tmp_path), i)) for i in range(20)]
+        # One node waits for the other one's tasks.
+        assert results[19].get(60) == 19
+        assert all(result.get(60) == i for i, result in enumerate(results) if i)
+        assert not results[0].ready()
+        (tmp_path / "go").touch()
+        assert results[0].get(60) == 0
+
+
 def test_a_task_that_takes_too_long_is_ended() -> None:
     with mp.Pool(2, engine="local", timeout=0.5) as pool:
         with pytest.raises(mp.TaskTimeoutError, match="sleep, task 0, ran longer than"):
@@ -199,7 +211,7 @@ def test_no_worker_outlives_the_driver(tmp_path: Path, signum: int) -> None:
         assert err.count("KeyboardInterrupt") == (signum == signal.SIGINT)
     finally:
         driver.kill()
-        driver.wait()
+        driver.communicate()
 
 
 def test_impossible_options_are_refused() -> None:

@@ -10,7 +10,7 @@ worker. The engine, the agent and the node's rank pass it on. The function of a 
 goes to each node once, and there to each worker once.
 
 A node has as many tasks as it has workers, and beside them as many as it completes in `AHEAD` seconds, so that it does
-not wait for the network between small tasks, and long tasks go to the node that has room first.
+not wait for the network between small tasks. If they wait behind long ones, an idle node gets them.
 
 Processes that may end:
 

@@ -6,7 +6,20 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Broken", "Close", "Done", "Forget", "Function", "Outcome", "Packed", "Ready", "Settings", "Tasks"]
+__all__ = [
+    "Broken",
+    "Close",
+    "Done",
+    "Forget",
+    "Function",
+    "GiveBack",
+    "GivenBack",
+    "Outcome",
+    "Packed",
+    "Ready",
+    "Settings",
+    "Tasks",
+]
 
 
 class Packed:
@@ -58,6 +71,12 @@ class Tasks(NamedTuple):
     tasks: list[tuple[int, int, bytes]]
 
 
+class GiveBack(NamedTuple):
+    """Another node is idle: give back so many tasks, if as many have not begun."""
+
+    tasks: int
+
+
 class Close(NamedTuple):
     """There will be no more tasks, and all have been answered."""
 
@@ -81,6 +100,12 @@ class Done(NamedTuple):
     """Tasks have ended."""
 
     outcomes: list[Outcome]
+
+
+class GivenBack(NamedTuple):
+    """The numbers of tasks that this node has not begun, and no longer has."""
+
+    numbers: list[int]
 
 
 class Broken(NamedTuple):

@@ -8,6 +8,7 @@ from mp_pool._task import Task
 
 __all__ = ["Node"]
 
+LONG = 0.1  # seconds without an answer, after which an idle node gets tasks of this one
 AHEAD = 0.1  # seconds of work that a node may have beside what its workers run
 MOST = 10_000  # tasks
 
@@ -27,6 +28,8 @@ class Node:
         self.functions: set[int] = set()
         #: The first message to its rank.
         self.greeting = b""
+        #: Whether it has been asked to give tasks back, and has not answered yet.
+        self.asked = False
         self._since = 0.0
         # Seconds per task of the whole node, measured by its answers.
         self._pace: float | None = None
@@ -37,12 +40,20 @@ class Node:
 
         >>> node = Node(0, "a", 4)
         >>> node.room(), setattr(node, "ready", True), node.room()
-        (0, None, 8)
+        (0, None, 4)
         """
         if self.lost or not self.ready:
             return 0
-        ahead = self.size if self._pace is None else min(MOST, int(AHEAD / self._pace))
+        ahead = 0 if self._pace is None else min(MOST, int(AHEAD / self._pace))
         return self.size + ahead - len(self.tasks)
+
+    def idle(self) -> int:
+        """Return how many of its workers have no task."""
+        return max(0, self.size - len(self.tasks)) if self.ready and not self.lost else 0
+
+    def waiting(self, now: float) -> int:
+        """Return how many tasks wait here behind long ones, and may be given to another node."""
+        return 0 if self.asked or now - self._since < LONG else len(self.tasks) - self.size
 
     def begin(self, number: int, task: Task) -> None:
         """Add a task that is being sent."""

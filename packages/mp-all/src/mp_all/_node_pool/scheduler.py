@@ -16,10 +16,10 @@ from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 from typing import Any
 
 from mp_all._node_pool import messages
+from mp_all._node_pool.calls import SharedFunction, is_name, pickled
 from mp_all._node_pool.messages import Packed
-from mp_all._node_pool.node import Node
+from mp_all._node_pool.node import LONG, Node
 from mp_all._node_pool.serve import serve
-from mp_all._node_pool.worker import dump
 from mp_pool import TaskTimeoutError, WorkerLostError, _wire
 from mp_pool._scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
 from mp_pool._task import Task, deliver, name_of, report
@@ -30,14 +30,6 @@ from mp_spawn.engines.node_service import Event, NodeService
 __all__ = ["NodeScheduler"]
 
 BATCH = 1 << 20  # bytes of tasks in one message
-
-
-class SharedFunction:
-    """A function that goes to each node once. When no task has it any more, the nodes forget it."""
-
-    def __init__(self, number: int, function: Packed) -> None:
-        self.number = number
-        self.function = function
 
 
 class NodeScheduler:
@@ -103,7 +95,7 @@ class NodeScheduler:
         """
         Return *function* for tasks that all call it, so that each node gets it once; None if it is just a name.
         """
-        if _is_name(function):
+        if is_name(function):
             return None
         try:
             packed = Packed(*pack_by_value(function, "the function"))
@@ -198,7 +190,7 @@ class NodeScheduler:
                     continue
                 task.number = 1
             try:
-                return task, _pickled(task)
+                return task, pickled(task)
             except Exception as error:
                 self._events.put((-1, "failed", (task, error)))
         return None
@@ -219,8 +211,12 @@ class NodeScheduler:
 
     def _run(self) -> None:
         try:
-            while self._step(*self._events.get()):
-                pass
+            more = True
+            while more:
+                try:
+                    more = self._step(*self._events.get(timeout=self._patience()))
+                except queue.Empty:
+                    self._balance()
         except BaseException as error:
             # A bug here must not let the program hang.
             self.reason = error
@@ -248,6 +244,7 @@ class NodeScheduler:
                 outcomes = self._take(self._nodes[index], pickle.loads(detail))
         if kind != "wake":
             self._dispatch()
+            self._balance()
         if outcomes and self._progress is not None:
             self._progress.done(sum(task.items for task, _ in outcomes))
         for task, outcome in outcomes:
@@ -257,6 +254,26 @@ class NodeScheduler:
             if self.reason is not None or (self.state == CLOSED and not self._told_to_end and not self._unfinished()):
                 self._finish()
         return True
+
+    def _patience(self) -> float | None:
+        """
+        Return after how many seconds to look for tasks that wait, while others are idle; None if there are none.
+        """
+        with self._lock:
+            wait = not self._queue and any(len(node.tasks) > node.size for node in self._nodes)
+        return LONG if wait else None
+
+    def _balance(self) -> None:
+        """
+        Ask nodes with long tasks to give back those that wait behind them, if others are idle.
+        """
+        with self._lock:
+            idle = 0 if self._queue else sum(node.idle() for node in self._nodes)
+            for node in self._nodes:
+                if idle > 0 and (count := min(idle, node.waiting(time.monotonic()))) > 0:
+                    node.asked = True
+                    idle -= count
+                    self._send(node, messages.GiveBack(count))
 
     def _finish(self) -> None:
         """
@@ -275,6 +292,10 @@ class NodeScheduler:
         match message:
             case messages.Ready():
                 node.ready = True
+            case messages.GivenBack(numbers):
+                node.asked = False
+                self._queue.extendleft([node.tasks.pop(number) for number in numbers])
+                self._dispatch()
             case messages.Broken(error):
                 self.reason = self.reason or _wire.load_error(error, RemoteTraceback)
             case messages.Done(outcomes):
@@ -353,31 +374,3 @@ class NodeScheduler:
                 deliver(item, (False, error))
         for sink in list(self.sinks.values()):
             sink._abort(error)
-
-
-def _is_name(function: Any) -> bool:
-    """
-    Tell whether another process finds the function by its name in a module.
-    """
-    if not _wire.is_plain(function):
-        return False
-    # The main module may be a notebook or a terminal; and a function inside another has no name for others.
-    return function.__module__ != "__main__" and "<" not in function.__qualname__
-
-
-def _pickled(task: Task) -> bytes:
-    """
-    Pickle the call of a task by value, without the function if the nodes get it apart.
-    """
-    function: Any = task.function
-    what = f"a task of {name_of(task)}"
-    if task.shared is None:
-        if _is_name(function) and not task.kwds and all(map(_wire.is_plain, task.args)):
-            return pickle.dumps((function, task.args, None), 5)
-        return dump((function, task.args, task.kwds), what)
-    if _wire.is_mapper(function):
-        chunk = task.args[0][1]
-        if _wire.is_plain(chunk):
-            return pickle.dumps((function, (chunk,), None), 5)
-        return dump((function, (chunk,), None), what)
-    return dump((None, task.args, task.kwds), what)

@@ -11,7 +11,19 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from mp_all._node_pool import worker
-from mp_all._node_pool.messages import Broken, Close, Done, Forget, Function, Outcome, Ready, Settings, Tasks
+from mp_all._node_pool.messages import (
+    Broken,
+    Close,
+    Done,
+    Forget,
+    Function,
+    GiveBack,
+    GivenBack,
+    Outcome,
+    Ready,
+    Settings,
+    Tasks,
+)
 from mp_pool import Pool, TaskTimeoutError, WorkerLostError
 from mp_pool._task import Task
 
@@ -56,12 +68,15 @@ class NodePool:
             message = pickle.loads(self._connection.recv_bytes())
             match message:
                 case Tasks(tasks):
-                    self._scheduler.submit(map(self._task, tasks), len(tasks))
+                    for task in tasks:
+                        self._scheduler.submit(self._task(task))
                 case Function(number, function):
                     caller = worker.Caller(function)
                     self._functions[number] = caller, self._scheduler.share(caller)
                 case Forget(number):
                     del self._functions[number]
+                case GiveBack(count):
+                    self._outgoing.put(GivenBack(self._take_back(count)))
                 case Close():
                     break
         self._functions.clear()
@@ -69,6 +84,23 @@ class NodePool:
         self._pool.join()
         self._outgoing.put(None)
         self._sender.join()
+
+    def _take_back(self, count: int) -> list[int]:
+        """
+        Take the last tasks that no worker has out of the queue; return their numbers.
+        """
+        numbers: list[int] = []
+        scheduler = self._scheduler
+        scheduler._enter(True)
+        try:
+            tasks = scheduler.dispatcher.queue
+            while tasks and len(numbers) < count:
+                task = tasks.pop()
+                task.drop()
+                numbers.append(task.index)
+        finally:
+            scheduler._leave()
+        return numbers
 
     def _task(self, parts: tuple[int, int, bytes]) -> Task:
         number, function, data = parts
