@@ -6,6 +6,7 @@ import functools
 import itertools
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -80,8 +81,11 @@ def test_arrays_go_there_and_back_and_one_for_all_tasks_is_copied_once_for_each_
     places = {(node, inode) for node, inode, _ in found}
     assert len(places) == len({node for node, _ in places}) == 3
     assert all(writable for _, _, writable in found)
-    with mp.Pool(1, engine="local") as pool, pytest.raises(TypeError, match="cannot reach another machine"):
-        pool.apply(tasks.square, (mp.Pipe()[0],))
+    ends = mp.Pipe()
+    with mp.Pool(1, engine="local") as pool, pytest.raises(pickle.PicklingError, match="cannot reach another machine"):
+        pool.apply(tasks.square, (ends[0],))
+    for end in ends:
+        end.close()
 
 
 def test_an_exception_arrives_with_its_traceback_and_ends_no_other_task(engine: Any) -> None:
