@@ -110,7 +110,7 @@ int mpshm_block_send(const mpshm_block *block, int flags, unsigned char *handle)
 
 /* Receive the block of a handle, once, in any process of the same user, also in the sender. The
  * caller releases it. -EBADMSG when the handle is damaged, -ESTALE when it was received before or
- * its memory is gone, -ETIMEDOUT when it has expired, -EMFILE when this process has no descriptor
+ * its memory is gone, -ETIME when it has expired, -EMFILE when this process has no descriptor
  * left to attach the memory. */
 int mpshm_block_receive(const unsigned char *handle, size_t len, int flags, mpshm_block *out);
 

@@ -97,7 +97,7 @@ static int find_block(const struct mpshm__handle *handle, int flags, int with_sl
     int err;
 
     if (mpshm__is_late(handle))
-        return -ETIMEDOUT;
+        return -ETIME;
     if ((flags & MPSHM_NOWAIT) && !mpshm__session_is_attached(handle->session))
         return -EAGAIN;
     err = mpshm__session_attach(handle->session, mpshm__is_own_session(handle->session), session);
@@ -155,7 +155,7 @@ static int receive(const struct mpshm__handle *handle, int flags, mpshm_block *o
 /* A message that expired while it was received was freed meanwhile. */
 static int reason(int err, const struct mpshm__handle *handle)
 {
-    return err == -ESTALE && mpshm__is_late(handle) ? -ETIMEDOUT : err;
+    return err == -ESTALE && mpshm__is_late(handle) ? -ETIME : err;
 }
 
 int mpshm_block_receive(const unsigned char *bytes, size_t len, int flags, mpshm_block *out)

@@ -1,7 +1,7 @@
 /* Messages that expire, so that one that is never read does not keep its block for ever.
  *
  * Note [Messages that expire]
- *   A message carries its deadline in the handle. From then on no process receives it (-ETIMEDOUT).
+ *   A message carries its deadline in the handle. From then on no process receives it (-ETIME).
  *   The block remembers the latest deadline of all its messages. When that has passed, no process
  *   holds the block, and no message is counted beyond the bits of the mask, the manager frees it.
  *
@@ -10,7 +10,7 @@
  *   may happen between the check and the exchange:
  *
  *   - A receiver takes a reference: it sets its holder bit and then adds to the version. Either the
- *     exchange fails, or the receiver finds a dead block and gives up (-ETIMEDOUT).
+ *     exchange fails, or the receiver finds a dead block and gives up (-ETIME).
  *   - A receiver without a slot copies the bytes: it adds to in_flight_overflow and then to the
  *     version. The same.
  *   - A process sends the block once more: it needs a reference of its own for that, and notes the

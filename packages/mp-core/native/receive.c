@@ -233,7 +233,7 @@ Py_ssize_t mp_size_of_copy(PyObject *handle, int rc)
     Py_ssize_t len;
     uint64_t nbytes;
 
-    if (rc == 0 || rc == -EBADMSG || rc == -ESTALE ||
+    if (rc == 0 || rc == -EBADMSG || rc == -ESTALE || rc == -ETIME ||
         PyBytes_AsStringAndSize(handle, &bytes, &len) < 0 ||
         mpshm_handle_info((unsigned char *)bytes, (size_t)len, &nbytes) != 1 ||
         nbytes > PY_SSIZE_T_MAX)

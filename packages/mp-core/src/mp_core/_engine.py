@@ -71,6 +71,7 @@ __all__ = [
     "session_of",
     "sessions_and_processes",
     "set_message_line",
+    "set_message_timeout",
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
@@ -272,6 +273,11 @@ def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...
 def set_message_line(line: str | None) -> None:
     """Note the line of the program that sends the next messages of this thread; None for no line."""
     lib.mpshm_set_site(ffi.NULL if line is None else line.encode(errors="replace"))
+
+
+def set_message_timeout(timeout_ns: int) -> None:
+    """Let the messages of this process expire after that time; 0 for no timeout."""
+    lib.mpshm_set_message_timeout(timeout_ns)
 
 
 def own_session() -> bytes:

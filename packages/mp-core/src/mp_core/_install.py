@@ -149,11 +149,13 @@ def inherited() -> Inherited | None:
     return _child_session.for_launcher(_packages)
 
 
-def attach(packages: dict[str, str], name: str, session: bytes, sharing: bool) -> None:
+def attach(
+    packages: dict[str, str], name: str, session: bytes, sharing: bool, message_timeout: float | None
+) -> None:
     """In a launcher's child, before all else: attach to the parent's session, and remember its packages."""
     install()
     _awaited.update(packages)
-    _child_session.take_over(_child_session.State(name, session, sharing))
+    _child_session.take_over(_child_session.State(name, session, sharing, message_timeout))
 
 
 def register_loaded() -> None:

@@ -58,6 +58,7 @@ __all__ = [
     "session_of",
     "sessions_and_processes",
     "set_message_line",
+    "set_message_timeout",
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
@@ -268,6 +269,10 @@ def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...
 
 def set_message_line(line: str | None) -> None:
     """Do nothing: nothing shows the line."""
+
+
+def set_message_timeout(timeout_ns: int) -> None:
+    """Do nothing: no message carries memory that somebody has to free."""
 
 
 def empty_cache() -> None:
