@@ -307,3 +307,12 @@ PyObject *mp_py_discard(PyObject *module, PyObject *handle)
         discard(bytes);
     Py_RETURN_NONE;
 }
+
+/* discard_unread(data): discard every handle in the bytes of messages that no process will read. */
+PyObject *mp_py_discard_unread(PyObject *module, PyObject *data)
+{
+    (void)module;
+
+    discard_rest(data);
+    Py_RETURN_NONE;
+}

@@ -44,6 +44,7 @@ __all__ = [
     "counters",
     "create_sync",
     "discard",
+    "discard_unread",
     "empty_cache",
     "ffi",
     "find",
@@ -147,6 +148,7 @@ rebuild_copy: Any = _block.rebuild_copy
 reduce_block: Any = _block.reduce_block
 reduce_copy: Any = _block.reduce_copy
 discard: Any = _block.discard
+discard_unread: Any = _block.discard_unread
 loads: Any = _block.loads
 message_begin: Any = _block.message_begin
 message_begin_by_value: Any = _block.message_begin_by_value

@@ -99,6 +99,10 @@ def install() -> None:
     _pickling.install()
     _receiving.install()
     _resource_tracker.install()
+    if _platform.has_engine():
+        from mp_core import _unread
+
+        _unread.install()
     if os.environ.get("MP_TRACE", "") == "1":
         from mp_core import _trace
 

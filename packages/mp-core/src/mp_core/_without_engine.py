@@ -33,6 +33,7 @@ __all__ = [
     "copied_bytes",
     "counters",
     "discard",
+    "discard_unread",
     "empty_cache",
     "find",
     "get_thread_name",
@@ -116,6 +117,10 @@ reduce_copy = reduce_block
 
 
 def discard(handle: bytes) -> None:
+    """Do nothing: no message carries a reference."""
+
+
+def discard_unread(data: bytes) -> None:
     """Do nothing: no message carries a reference."""
 
 
