@@ -300,6 +300,15 @@ def adoption(session: nox.Session) -> None:
     session.run("pytest", *(session.posargs or ["tests/adoption"]))
 
 
+@nox.session(name="vector-envs", default=False)
+def vector_envs(session: nox.Session) -> None:
+    """Test the vector environments of docs/adoption.md; they install torch, from its index of CPU builds."""
+    install_all(session, "test", "adoption")
+    session.install("torch>=2.12", "--extra-index-url", "https://download.pytorch.org/whl/cpu")
+    session.install("--group", "vector-envs")
+    session.run("pytest", *(session.posargs or ["tests/adoption/test_adopted_programs.py"]))
+
+
 @nox.session(default=False)
 def joblib(session: nox.Session) -> None:
     """Run joblib's and scikit-learn's own tests of parallelism with the backend mp_all as joblib's default."""

@@ -50,7 +50,8 @@ from mp_core.strategy import get_all_sharing_strategies as get_all_sharing_strat
 from mp_core.strategy import get_sharing_strategy as get_sharing_strategy
 from mp_core.strategy import set_sharing_strategy as set_sharing_strategy
 
-if _typing.TYPE_CHECKING or _native.ENGINE:  # without shared memory the locks are those of the standard library
+# Without shared memory, and to a type checker, the locks are those of the standard library, whose interface they have.
+if not _typing.TYPE_CHECKING and _native.ENGINE:
     from mp_core.conditions import Barrier as Barrier
     from mp_core.conditions import Condition as Condition
     from mp_core.conditions import Event as Event
