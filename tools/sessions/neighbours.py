@@ -43,7 +43,6 @@ def adoption(session: nox.Session) -> None:
 def vector_envs(session: nox.Session) -> None:
     """Test the vector environments of docs/adoption.md, which need torch: stable-baselines3, tianshou, PettingZoo."""
     install_all(session, "test", "adoption")
-    session.install("torch>=2.12", "--extra-index-url", "https://download.pytorch.org/whl/cpu")
     session.install(*GROUPS["vector-envs"])
     session.run("pytest", *(session.posargs or ["tests/adoption/test_adopted_programs.py"]))
 
