@@ -52,7 +52,7 @@ FAULTS = [
     Case("fault: a free compares nothing", ("KILLS=0", "SECOND=0", "NO_LIVE_CHECK"), "live"),
     Case("fault: a receive clears the message first", ("KILLS=0", "SECOND=0", "CLEAR_BEFORE_HOLD"), "referencing==0"),
     Case("fault: a release is relaxed, on Arm only", ("KILLS=0", "SECOND=0", "RELAXED_RELEASE"), "bytes==expected"),
-    Case("fault: an expired block is freed under a reader", ("KILLS=0", *ALONE, "EXPIRY", "EXPIRY_OF_COUNTED"), "bytes=="),
+    Case("fault: a block expires under its reader", ("KILLS=0", *ALONE, "EXPIRY", "EXPIRY_OF_COUNTED"), "bytes=="),
     Case("fault: the reaper does not free", ("KILLS=1", "SECOND=0", *ALONE, "NO_REAPER_FREE"), "!(live)"),
 ]
 

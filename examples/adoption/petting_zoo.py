@@ -9,9 +9,11 @@ from pettingzoo import ParallelEnv
 
 
 class Cameras(ParallelEnv):
-    metadata = {"name": "cameras"}
-    possible_agents = agents = ["left", "right"]
     render_mode = "rgb_array"
+
+    def __init__(self):
+        self.metadata = {"name": "cameras"}
+        self.possible_agents = self.agents = ["left", "right"]
 
     def observation_space(self, agent):
         return gym.spaces.Box(0, 255, (1080, 1920, 3), np.uint8)

@@ -1,4 +1,4 @@
-"""Step two cameras in stable-baselines3's processes. Usual: `python stable_baselines.py`; ours: `python -m mp_all ...`."""
+"""Step two cameras with stable-baselines3. Usual: `python stable_baselines.py`; ours: `python -m mp_all ...`."""
 
 import time
 

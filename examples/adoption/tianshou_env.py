@@ -1,4 +1,4 @@
-"""Step two cameras in tianshou's processes. Usual: `python tianshou_env.py`; ours: `python -m mp_all tianshou_env.py`."""
+"""Step two cameras with tianshou. Usual: `python tianshou_env.py`; ours: `python -m mp_all tianshou_env.py`."""
 
 import time
 

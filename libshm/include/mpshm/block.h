@@ -47,9 +47,9 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
 
 /* Write a handle, MPSHM_HANDLE_SIZE bytes for one receiver, to `handle`. The block is in flight
  * until it is received, and stays alive even if this process dies. The caller keeps its own
- * reference. `flags` are 0, MPSHM_LASTING and MPSHM_COPY. The latter says that the bytes were copied for this
- * receiver and need not be shared, so a receiver that cannot share memory may take them by value,
- * with mpshm_block_read. */
+ * reference. `flags` are 0, MPSHM_LASTING and MPSHM_COPY. The latter says that the bytes were
+ * copied for this receiver and need not be shared, so a receiver that cannot share memory may take
+ * them by value, with mpshm_block_read. */
 int mpshm_block_send(const mpshm_block *block, int flags, unsigned char *handle);
 
 /* Receive the block of a handle, once, in any process of the same user, also in the sender. The

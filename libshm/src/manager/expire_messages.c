@@ -4,7 +4,8 @@
  * look. The first message with one wakes it. It then looks at every block four times in the
  * shortest timeout, at least every five seconds and at most ten times a second.
  *
- * A manager that is stopped or absent frees nothing; the receivers refuse what has expired anyway. */
+ * A manager that is stopped or absent frees nothing; the receivers refuse what has expired anyway.
+ */
 #include "base/clock.h"
 #include "manager/manager.h"
 #include "reference/reference.h"

@@ -52,8 +52,7 @@ static inline int mpshm__handle_parse(const unsigned char *bytes, size_t len,
     if (len != sizeof(*handle))
         return -EBADMSG;
     memcpy(handle, bytes, sizeof(*handle));
-    if (handle->check != mpshm__handle_checksum(handle) ||
-        handle->message > MPSHM__NO_BIT)
+    if (handle->check != mpshm__handle_checksum(handle) || handle->message > MPSHM__NO_BIT)
         return -EBADMSG;
     return 0;
 }

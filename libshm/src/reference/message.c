@@ -30,8 +30,8 @@ int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
     state = atomic_load(&block->state);
     handle.generation = MPSHM__GENERATION(state) & 0xffffffu;
     handle.copied = (flags & MPSHM_COPY) != 0;
-    handle.deadline = flags & MPSHM_LASTING || ref->nbytes == 0 ? MPSHM__NEVER
-                                                               : mpshm__message_deadline();
+    handle.deadline =
+        flags & MPSHM_LASTING || ref->nbytes == 0 ? MPSHM__NEVER : mpshm__message_deadline();
     mpshm__note_deadline(session->control, segment, ref->index, handle.generation, handle.deadline);
 
     out = atomic_load(&block->in_flight);

@@ -5,9 +5,9 @@
  *   The block remembers the latest deadline of all its messages. When that has passed, no process
  *   holds the block, and no message is counted beyond the bits of the mask, the manager frees it.
  *
- *   The free is the one of mpshm__try_free, which reads the state, checks, and replaces the state by
- *   compare and exchange; the only difference is that messages which have expired do not count. What
- *   may happen between the check and the exchange:
+ *   The free is the one of mpshm__try_free, which reads the state, checks, and replaces the state
+ * by compare and exchange; the only difference is that messages which have expired do not count.
+ * What may happen between the check and the exchange:
  *
  *   - A receiver takes a reference: it sets its holder bit and then adds to the version. Either the
  *     exchange fails, or the receiver finds a dead block and gives up (-ETIME).

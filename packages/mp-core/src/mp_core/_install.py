@@ -153,9 +153,7 @@ def inherited() -> Inherited | None:
     return _child_session.for_launcher(_packages)
 
 
-def attach(
-    packages: dict[str, str], name: str, session: bytes, sharing: bool, message_timeout: float | None
-) -> None:
+def attach(packages: dict[str, str], name: str, session: bytes, sharing: bool, message_timeout: float | None) -> None:
     """In a launcher's child, before all else: attach to the parent's session, and remember its packages."""
     install()
     _awaited.update(packages)

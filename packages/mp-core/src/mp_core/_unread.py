@@ -15,14 +15,14 @@ because the kernel counts the ends, whichever processes have inherited them:
 
 - A process that writes between the two reading ends gets EPIPE, as it should, and takes its references back. One that
   writes beside the second has put its message into a closed pipe: the loop looks again.
-- A process that is killed in between, at any line, leaves a leak, and its descriptors are closed by the kernel. One that
-  is stopped in between has an end of a pipe, as it had before.
+- A process that is killed in between, at any line, leaves a leak, and the kernel closes its descriptors. One that is
+  stopped in between has an end of a pipe, as it had before.
 - A thread that forks meanwhile would leave W to its child. A lock keeps forks out.
 - A process without descriptors or /proc, or whose user has changed, cannot open W: the memory stays in flight.
 
 This is for anonymous pipes, which `Queue`, `SimpleQueue` and ``Pipe(False)`` have. The kernel tells nothing about the
-other holders of a socket, so ``Pipe()`` is left out. So is the last end that a process has when it is killed, or ends as
-a child of multiprocessing does, without closing it. `set_message_timeout` is for these.
+other holders of a socket, so ``Pipe()`` is left out. So is the last end of a process that is killed, or that ends as a
+child of multiprocessing does, without closing it. `set_message_timeout` is for these.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""Messages that expire: `set_message_timeout`. The library keeps the deadlines (`libshm/src/reference/message_timeout.c`).
-"""
+"""Messages that expire: `set_message_timeout`. `libshm/src/reference/message_timeout.c` keeps the deadlines."""
 
 from __future__ import annotations
 
