@@ -13,10 +13,10 @@ because the kernel counts the ends, whichever processes have inherited them:
     discard the handles in it             each carries a checksum (native/receive.c)
     close W
 
-- A process that writes between the two reading ends gets EPIPE, as it should, and takes its references back. One that
-  writes beside the second has put its message into a closed pipe: the loop looks again.
-- A process that is killed in between, at any line, leaves a leak, and the kernel closes its descriptors. One that is
-  stopped in between has an end of a pipe, as it had before.
+- A process that writes between the two reading ends gets EPIPE, as it should, and takes its references back. A process
+  that writes beside the second has put its message into a closed pipe: the loop looks again.
+- A process that is killed in between, at any line, leaves a leak, and the kernel closes its descriptors. A stopped
+  process has an end of a pipe, as it had before.
 - A thread that forks meanwhile would leave W to its child. A lock keeps forks out.
 - A process without descriptors or /proc, or whose user has changed, cannot open W: the memory stays in flight.
 
