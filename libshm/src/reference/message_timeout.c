@@ -5,17 +5,15 @@
  *   The block remembers the latest deadline of all its messages. When that has passed, no process
  *   holds the block, and no message is counted beyond the bits of the mask, the manager frees it.
  *
- *   The free is the one of mpshm__try_free, which reads the state, checks, and replaces the state
- * by compare and exchange. Only the check differs: messages that have expired do not count. Between
- *   the check and the exchange
+ *   The free is the one of mpshm__try_free, which reads the state, checks, and replaces the state by
+ *   compare and exchange. Only its check differs: expired messages do not count. Meanwhile
  *
  *   - a receiver takes a reference: it sets its holder bit and then adds to the version. Either the
  *     exchange fails, or the receiver finds a dead block and gives up (-ETIME).
  *   - a receiver without a slot copies the bytes: it adds to in_flight_overflow and then to the
  *     version. The same.
  *   - a process sends the block once more: it needs a reference of its own for that, and notes the
- *     deadline while it has it. A manager that sees no holder therefore sees the
- *     deadline of each message.
+ *     deadline while it has it. So a manager that sees no holder sees the deadline of each message.
  *
  *   The receiver's own look at the deadline protects late receivers of a block that was reused 2^24
  *   times, whose generation is the old one again.
