@@ -50,6 +50,7 @@ PyObject *mp_py_loads(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
 PyObject *mp_py_rebuild_block(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_copy(PyObject *, PyObject *);
 PyObject *mp_py_discard(PyObject *, PyObject *);
+PyObject *mp_py_discard_unread(PyObject *, PyObject *);
 PyObject *mp_py_inject(PyObject *, PyObject *);
 
 PyObject *mp_py_message_begin(PyObject *, PyObject *);
