@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing import synchronize, util
 from typing import Any
 
-from mp_core import _sync
+from mp_core import _exit_status, _sync
 from mp_core._fan_out import declare_one_receiver
 from mp_core._native import check, ffi, lib
 from mp_core._sync import SharedBlock
@@ -371,8 +370,7 @@ class Barrier(synchronize.Barrier):
 
 def _resign(shared: SharedBlock) -> None:
     """At the end of a process, or of its barrier. An end by an exception breaks the barrier for the others."""
-    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    if error is None or (isinstance(error, SystemExit) and not error.code):
+    if not _exit_status.is_error():
         lib.mpshm_barrier_resign(shared.pointer)
 
 
@@ -380,4 +378,5 @@ def _rebuild_barrier(cls: Any, handle: bytes, action: Any, timeout: float | None
     return cls._over(SharedBlock.received(handle, lib.MPSHM_BARRIER), action, timeout)
 
 
+_exit_status.watch()
 declare_one_receiver(Condition, Event, Barrier)
