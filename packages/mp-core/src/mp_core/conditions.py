@@ -272,6 +272,7 @@ class Barrier(synchronize.Barrier):
         self = object.__new__(cls)
         self._shared, self._action, self._timeout = shared, action, timeout
         self._member_of = 0
+        _exit_status.watch()
         return self
 
     def __init__(self, parties: int, action: Any = None, timeout: float | None = None, *, ctx: Any = None) -> None:
@@ -378,5 +379,4 @@ def _rebuild_barrier(cls: Any, handle: bytes, action: Any, timeout: float | None
     return cls._over(SharedBlock.received(handle, lib.MPSHM_BARRIER), action, timeout)
 
 
-_exit_status.watch()
 declare_one_receiver(Condition, Event, Barrier)
