@@ -105,3 +105,22 @@ def wait_for_end(connection: Any, answer: Any) -> None:
         connection.recv()
     except EOFError:
         answer.send("EOFError")
+
+
+def send_on_each_other_one(ends: list[Any]) -> None:
+    """
+    Send the number of each pipe on its second end.
+    """
+    for number, writer in enumerate(ends[1::2]):
+        writer.send(number)
+
+
+class Dies:
+    """
+    Ends the process that unpickles it.
+    """
+
+    EXITCODE = 17
+
+    def __reduce__(self) -> Any:
+        return os._exit, (self.EXITCODE,)

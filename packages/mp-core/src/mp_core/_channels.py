@@ -20,13 +20,14 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import connection as _connection
+from multiprocessing import context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core import _native
+from mp_core import _child_descriptors, _native
 
 __all__ = ["ChannelConnection", "counts", "enabled", "make_pair", "pipe", "reduce_channel", "strict_put"]
 
@@ -87,14 +88,26 @@ def reduce_channel(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]
     """Pickle a connection with the descriptor of its ring."""
     from multiprocessing.reduction import DupFd  # Windows has none, and no channel
 
-    fd, memory, side, readable, writable = connection._parts()
-    return _rebuild, (DupFd(fd), DupFd(memory), side, readable, writable)
+    fd, memory, *form = connection._parts()
+    popen = context.get_spawning_popen()
+    passed = None if popen is None else _child_descriptors.pass_on(popen, (fd, memory))
+    if passed is not None:
+        return _rebuild_passed, (*passed, *form)
+    return _rebuild, (DupFd(fd), DupFd(memory), *form)
 
 
 def _rebuild(pipe: Any, memory: Any, side: int, readable: bool, writable: bool) -> Any:
     fds = pipe.detach(), memory.detach()
     for fd in fds:
         os.set_inheritable(fd, False)
+    return _open(fds, side, readable, writable)
+
+
+def _rebuild_passed(duplicate: Any, number: int, side: int, readable: bool, writable: bool) -> Any:
+    return _open(_child_descriptors.taken(duplicate, number, 2), side, readable, writable)
+
+
+def _open(fds: Sequence[int], side: int, readable: bool, writable: bool) -> Any:
     opened = _native.open_channel(ChannelConnection, *fds, side, readable, writable)
     if isinstance(opened, int):
         _native.check(opened, "the ring of a received connection")
