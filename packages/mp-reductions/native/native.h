@@ -16,6 +16,14 @@ extern mp_core_api mp_core;
 /* Initialise the fast path, given the module. -1 with an exception on failure. */
 int mp_init_fast_path(PyObject *module);
 
+/* fast_path.c: the bytes of an array that a message may carry itself; -1 for another one. */
+Py_ssize_t mp_inline_nbytes(PyObject *array);
+
+/* whole_message.c: given rebuild_from_bytes. -1 with an exception on failure. */
+int mp_init_whole_message(PyObject *rebuild);
+/* Return the message of such an array, or NULL without an exception for another one. */
+PyObject *mp_pickle_whole(PyObject *array);
+
 /* fork_private.c: return 1 if a heap block contains pointers to Python objects, so that a forked
  * child needs a private copy of it. */
 int mp_holds_objects(const void *data, uint64_t nbytes);
