@@ -92,6 +92,15 @@ def work(queue: Any, ready: Any) -> None:
     queue.task_done()
 
 
+def count_for_ever(queue: Any) -> None:
+    """
+    Count a task and finish it, again and again.
+    """
+    while True:
+        queue._count()
+        queue.task_done()
+
+
 def kill_self_after_put(queue: Any) -> None:
     queue.put("last words")
     os.kill(os.getpid(), signal.SIGKILL)
