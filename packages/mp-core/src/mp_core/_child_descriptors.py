@@ -6,9 +6,9 @@
     child    attach(session, ...)    gives the first kind to the library
              taken(...)              returns the second kind
 
-With the first kind a child needs no path: it can share even if the folder was removed or the child runs as another user. Without
-them it finds the folder by the session's id. Linux sends at most 253 descriptors in one message, so a fork server takes
-no more for one child; where ours would exceed that, the child is pickled again without them.
+With the first kind a child needs no path: it can share even if the folder was removed or the child is another user's.
+Without them it finds the folder by the session's id. Linux sends at most 253 descriptors in one message, so a fork
+server takes no more for one child; where ours would exceed that, the child is pickled again without the first kind.
 
 If the parent dies in between, the kernel closes them. If another thread forks in between, its child inherits a copy, as
 it does of every descriptor of a process that is being started.
