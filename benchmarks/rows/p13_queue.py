@@ -8,9 +8,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from benchmarks import work
 from benchmarks.bench import Bench, Task
 from benchmarks.driver import Stage
+from benchmarks.peers import Courier
 from benchmarks.rows.p12_channel import NOTE
 from benchmarks.samples import Line, Sample
 
@@ -34,7 +34,7 @@ def stream(stage: Stage, size: int) -> float:
     """Return the seconds for `COUNT` messages: ints, or fresh arrays of *size* bytes."""
     queue: Any = stage.context.Queue(1000)
     done = stage.context.SimpleQueue()
-    child = stage.start(work.drain, queue, done, COUNT, stage.peer.courier())
+    child = stage.start(drain, queue, done, stage.peer.courier())
     queue.put(1)
     done.get()
     messages = [stage.peer.fresh(size) if size else number for number in range(COUNT)]
@@ -43,7 +43,18 @@ def stream(stage: Stage, size: int) -> float:
         queue.put(message)
     done.get()
     taken = time.perf_counter() - start
+    queue.put(None)
     child.join(30)
     queue.close()
     queue.join_thread()
     return taken
+
+
+def drain(queue: Any, done: Any, courier: Courier) -> None:
+    """Touch each message. Wait before the end: a process that exits may keep the core of the one that it has woken."""
+    courier.touch(queue.get())
+    done.put("ready")
+    for _ in range(COUNT):
+        courier.touch(queue.get())
+    done.put("drained")
+    queue.get()
