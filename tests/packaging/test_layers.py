@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "libshm" / "src"
+INCLUDE = ROOT / "libshm" / "include"
 LONGEST = 400
 
 # From the bottom to the top; libshm/DESIGN.md draws the same.
@@ -72,6 +73,13 @@ def test_each_file_of_libshm_includes_every_header_by_its_folder() -> None:
         if name != "mpshm.h" and not (SRC / name).is_file()
     ]
     assert plain == []
+
+
+def test_the_headers_of_the_interface_stand_in_the_order_of_their_includes() -> None:
+    order = re.findall(r'(?m)^#include "(.+)"', (INCLUDE / "mpshm.h").read_text())
+    assert sorted(order) == sorted(str(path.relative_to(INCLUDE)) for path in INCLUDE.glob("*/*.h"))
+    for at, name in enumerate(order):
+        assert set(re.findall(r'(?m)^#include "(.+)"', (INCLUDE / name).read_text())) <= set(order[:at])
 
 
 def test_no_file_has_more_than_400_lines() -> None:

@@ -17,12 +17,12 @@ keep working; each of its submodules can be imported under this name too (``mp_c
 """
 
 # Private names have an underscore: all other names of this module are public.
+import importlib as _importlib
 import multiprocessing as _multiprocessing
 import typing as _typing
 from multiprocessing import *  # noqa: F403
 
 from mp_core import _aliases, _deprecated, _native, _settings  # noqa: F401
-from mp_core._channel_queues import set_strict_put as set_strict_put
 from mp_core._install import install as install
 from mp_core._version import __version__ as __version__
 from mp_core.block import Block as Block
@@ -47,7 +47,8 @@ from mp_core.strategy import get_all_sharing_strategies as get_all_sharing_strat
 from mp_core.strategy import get_sharing_strategy as get_sharing_strategy
 from mp_core.strategy import set_sharing_strategy as set_sharing_strategy
 
-if _typing.TYPE_CHECKING or _native.ENGINE:  # without shared memory the locks are those of the standard library
+if _typing.TYPE_CHECKING:
+    from mp_core._channel_queues import set_strict_put as set_strict_put
     from mp_core.conditions import Barrier as Barrier
     from mp_core.conditions import Condition as Condition
     from mp_core.conditions import Event as Event
@@ -99,6 +100,14 @@ if not _typing.TYPE_CHECKING:
     ]
     __all__ += _multiprocessing.__all__
 
+# The modules of names that are imported at their first use: every rank imports this package, and few need these.
+_MODULES = {"set_strict_put": "_channel_queues"}
+if _native.ENGINE:  # without shared memory the locks are those of the standard library
+    _MODULES |= dict.fromkeys(("Barrier", "Condition", "Event"), "conditions")
+    _MODULES |= dict.fromkeys(("BoundedSemaphore", "Lock", "RLock", "Semaphore"), "locks")
+for _name in _MODULES:
+    globals().pop(_name, None)  # those of multiprocessing, from the `import *` above
+
 # Users of torch know three functions by these names.
 _set_thread_name = set_thread_name
 _get_thread_name = get_thread_name
@@ -116,6 +125,9 @@ else:  # a type checker that saw this would accept any name
         if name in _deprecated.RENAMED:
             _deprecated.warn_renamed(name, _deprecated.RENAMED[name])
             return globals()[_deprecated.RENAMED[name]]
+        if name in _MODULES:
+            value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+            return value
         # `import *` does not bring submodules, nor names that a later Python adds.
         return getattr(_multiprocessing, name)
 
