@@ -6,7 +6,7 @@ import os
 
 import nox
 
-from tools.sessions import ROOT, STRATEGIES, install_all
+from tools.sessions import GROUPS, ROOT, STRATEGIES, install_all
 
 
 @nox.session(default=False)
@@ -37,6 +37,14 @@ def adoption(session: nox.Session) -> None:
     """Test what docs/adoption.md shows: joblib, scikit-learn, dask and gymnasium on mp_all."""
     install_all(session, "test", "adoption")
     session.run("pytest", *(session.posargs or ["tests/adoption"]))
+
+
+@nox.session(name="vector-envs", default=False)
+def vector_envs(session: nox.Session) -> None:
+    """Test the vector environments of docs/adoption.md, which need torch: stable-baselines3, tianshou, PettingZoo."""
+    install_all(session, "test", "adoption")
+    session.install(*GROUPS["vector-envs"])
+    session.run("pytest", *(session.posargs or ["tests/adoption/test_adopted_programs.py"]))
 
 
 @nox.session(default=False)

@@ -175,6 +175,7 @@ static PyMethodDef functions[] = {
     {"reduce_block", reduce_block, METH_O, reduce_block_doc},
     {"reduce_copy", reduce_copy, METH_O, NULL},
     {"discard", mp_py_discard, METH_O, NULL},
+    {"discard_unread", mp_py_discard_unread, METH_O, NULL},
     {"inject", mp_py_inject, METH_O, NULL},
     {"peer", mp_py_peer, METH_O, NULL},
     {"message_begin", mp_py_message_begin, METH_O, NULL},

@@ -46,6 +46,7 @@ __all__ = [
     "counters",
     "create_sync",
     "discard",
+    "discard_unread",
     "empty_cache",
     "ffi",
     "find",
@@ -74,6 +75,7 @@ __all__ = [
     "session_of",
     "sessions_and_processes",
     "set_message_line",
+    "set_message_timeout",
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
@@ -151,6 +153,7 @@ rebuild_copy: Any = _block.rebuild_copy
 reduce_block: Any = _block.reduce_block
 reduce_copy: Any = _block.reduce_copy
 discard: Any = _block.discard
+discard_unread: Any = _block.discard_unread
 loads: Any = _block.loads
 message_begin: Any = _block.message_begin
 message_begin_by_value: Any = _block.message_begin_by_value
@@ -280,6 +283,11 @@ def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...
 def set_message_line(line: str | None) -> None:
     """Note the line of the program that sends the next messages of this thread; None for no line."""
     lib.mpshm_set_site(ffi.NULL if line is None else line.encode(errors="replace"))
+
+
+def set_message_timeout(timeout_ns: int) -> None:
+    """Let the messages of this process expire after that time; 0 for no timeout."""
+    lib.mpshm_set_message_timeout(timeout_ns)
 
 
 def own_session() -> bytes:

@@ -35,6 +35,7 @@ __all__ = [
     "copy_in",
     "counters",
     "discard",
+    "discard_unread",
     "empty_cache",
     "find",
     "get_thread_name",
@@ -61,6 +62,7 @@ __all__ = [
     "session_of",
     "sessions_and_processes",
     "set_message_line",
+    "set_message_timeout",
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
@@ -124,6 +126,10 @@ reduce_copy = reduce_block
 
 
 def discard(handle: bytes) -> None:
+    """Do nothing: no message carries a reference."""
+
+
+def discard_unread(data: bytes) -> None:
     """Do nothing: no message carries a reference."""
 
 
@@ -291,6 +297,10 @@ def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...
 
 def set_message_line(line: str | None) -> None:
     """Do nothing: nothing shows the line."""
+
+
+def set_message_timeout(timeout_ns: int) -> None:
+    """Do nothing: no message carries memory that somebody has to free."""
 
 
 def empty_cache() -> None:

@@ -38,7 +38,7 @@ from mp_core._native import by_value
 from mp_core.block import Block, Copied, allocate
 from mp_core.stats import add_copied_bytes
 from mp_reductions import _functions, buffers, inline, repeated_copy, tensors
-from mp_reductions.exhaustion import warn_once
+from mp_reductions.by_value_warning import warn_once
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
 from mp_reductions.sharing import address_of, find_block
