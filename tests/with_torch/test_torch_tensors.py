@@ -15,15 +15,7 @@ from mp_core.block import block_at
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
 
-pytestmark = [
-    pytest.mark.timeout(200),
-    pytest.mark.filterwarnings(
-        "ignore:TypedStorage is deprecated",
-        "ignore:torch.quantize",
-        "ignore:Sparse",
-        "ignore:The PyTorch API of nested",
-    ),
-]
+pytestmark = pytest.mark.timeout(200)
 DTYPES = [
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
     torch.float64, torch.complex64, torch.complex128, torch.bool, torch.float8_e5m2, torch.uint16, torch.uint64,
