@@ -10,9 +10,9 @@ the descriptor of the ring's memory along:
 
     ForkingPickler(ChannelConnection) --> (rebuild, (descriptor of the pipe, of the memory, side, readable, writable))
 
-``MP_CHANNEL=1`` turns channels on; unset, empty or ``0``, they are off. `pipe()` makes an ordinary pair then, and where
-there can be no ring (no memfd, no descriptor left). Connections of `Listener` and `Client` are ordinary ones: their
-peer may be any program.
+``MP_CHANNEL=0`` turns channels off. `pipe()` makes an ordinary pair then, and where there can be no ring (no memfd,
+half of the descriptors in use). Connections of `Listener` and `Client` are ordinary ones: their peer may be any
+program.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
 
 
 def enabled() -> bool:
-    """Return whether `MP_CHANNEL` asks for channels."""
+    """Return whether `MP_CHANNEL` asks for channels, as it does unless it is 0."""
     text = os.environ.get("MP_CHANNEL", "")
     if text not in ("", "0", "1"):
         raise ValueError(f"MP_CHANNEL must be 1 for channels or 0 for ordinary pipes, not {text!r}")
-    return text == "1"
+    return text != "0"
 
 
 def strict_put() -> bool:
