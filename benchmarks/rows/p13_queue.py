@@ -5,12 +5,9 @@ The bound is pickle on both sides. The standard queue also wakes its feeder thre
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
+from benchmarks import work
 from benchmarks.bench import Bench, Task
 from benchmarks.driver import Stage
-from benchmarks.peers import Courier
 from benchmarks.rows.p12_channel import NOTE
 from benchmarks.samples import Line, Sample
 
@@ -32,29 +29,5 @@ def measure(bench: Bench) -> list[Line]:
 
 def stream(stage: Stage, size: int) -> float:
     """Return the seconds for `COUNT` messages: ints, or fresh arrays of *size* bytes."""
-    queue: Any = stage.context.Queue(1000)
-    done = stage.context.SimpleQueue()
-    child = stage.start(drain, queue, done, stage.peer.courier())
-    queue.put(1)
-    done.get()
-    messages = [stage.peer.fresh(size) if size else number for number in range(COUNT)]
-    start = time.perf_counter()
-    for message in messages:
-        queue.put(message)
-    done.get()
-    taken = time.perf_counter() - start
-    queue.put(None)
-    child.join(30)
-    queue.close()
-    queue.join_thread()
-    return taken
-
-
-def drain(queue: Any, done: Any, courier: Courier) -> None:
-    """Touch each message. Wait before the end: a process that exits may keep the core of the one that it has woken."""
-    courier.touch(queue.get())
-    done.put("ready")
-    for _ in range(COUNT):
-        courier.touch(queue.get())
-    done.put("drained")
-    queue.get()
+    fresh = stage.peer.fresh
+    return work.seconds_through(stage, stage.context.Queue(1000), lambda k: fresh(size) if size else k, COUNT)
