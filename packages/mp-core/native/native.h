@@ -33,6 +33,11 @@ PyObject *mp_refuse(PyObject *handle, int rc);
 /* Add the type SemLock to the module. */
 int mp_add_lock_type(PyObject *module);
 
+/* ---- journal.c ---- */
+
+/* Add the type Journal to the module. */
+int mp_add_journal_type(PyObject *module);
+
 /* ---- api.c ---- */
 
 /* Return a new capsule around the table of mp_core.h. */
@@ -66,9 +71,12 @@ PyObject *mp_py_channel_count(PyObject *, PyObject *);
 PyObject *mp_py_plain_pickle(PyObject *, PyObject *);
 
 PyObject *mp_py_peer(PyObject *, PyObject *);
+PyObject *mp_py_is_of_atoms(PyObject *, PyObject *);
+PyObject *mp_py_is_small(PyObject *, PyObject *);
 
 PyObject *mp_py_setup_locks(PyObject *, PyObject *);
 PyObject *mp_py_create_sync(PyObject *, PyObject *);
 PyObject *mp_py_sync_handle(PyObject *, PyObject *);
+PyObject *mp_py_condition_notify(PyObject *, PyObject *const *, Py_ssize_t);
 
 #endif

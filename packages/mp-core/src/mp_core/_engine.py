@@ -31,6 +31,7 @@ __all__ = [
     "STRATEGIES",
     "Buffer",
     "Channel",
+    "Journal",
     "SemLock",
     "allocate",
     "attach_to",
@@ -40,6 +41,7 @@ __all__ = [
     "channel_count",
     "check",
     "compiled_version",
+    "condition_notify",
     "copied_bytes",
     "counters",
     "create_sync",
@@ -49,6 +51,8 @@ __all__ = [
     "find",
     "get_thread_name",
     "handle_alive",
+    "is_of_atoms",
+    "is_small",
     "lib",
     "library_name",
     "loads",
@@ -153,6 +157,8 @@ message_end: Any = _block.message_end
 by_value: Any = _block.by_value
 share: Any = _block.share
 peer: Any = _block.peer
+is_of_atoms: Any = _block.is_of_atoms
+is_small: Any = _block.is_small
 copied_bytes: Any = _block.copied_bytes
 Channel: type = _block.Channel
 channel_count: Any = _block.channel_count
@@ -161,7 +167,9 @@ open_channel: Any = _block.open_channel
 plain_pickle: Any = _block.plain_pickle
 setup_channels: Any = _block.setup_channels
 SemLock: type = _block.SemLock
+Journal: type = _block.Journal
 create_sync: Any = _block.create_sync
+condition_notify: Any = _block.condition_notify
 setup_locks: Any = _block.setup_locks
 sync_handle: Any = _block.sync_handle
 

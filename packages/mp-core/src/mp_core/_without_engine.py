@@ -23,6 +23,7 @@ __all__ = [
     "STRATEGIES",
     "Buffer",
     "Channel",
+    "Journal",
     "allocate",
     "attach_to",
     "attach_with",
@@ -37,6 +38,8 @@ __all__ = [
     "find",
     "get_thread_name",
     "handle_alive",
+    "is_of_atoms",
+    "is_small",
     "library_name",
     "loads",
     "make_channel",
@@ -327,6 +330,32 @@ class Channel:
     """The base of a connection with a ring; none can be made."""
 
     __slots__ = ()
+
+
+def is_of_atoms(thing: Any) -> bool:
+    """Tell whether *thing* is a number, a text, bytes or None, or a tuple or list of such, up to three deep."""
+    return _is_of_atoms(thing, 3)
+
+
+def is_small(thing: Any) -> bool:
+    """Return False: only batches of tasks ask, and without an engine there are none."""
+    return False
+
+
+def _is_of_atoms(thing: Any, depth: int) -> bool:
+    if type(thing) in _ATOMS:
+        return True
+    return depth > 0 and type(thing) in (tuple, list) and all(_is_of_atoms(each, depth - 1) for each in thing)
+
+
+_ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None)})
+
+
+class Journal:
+    """The substitute for a worker's journal; none can be made, and a pool sends its tasks one by one."""
+
+    def __init__(self, memory: object) -> None:
+        raise OSError(errno.ENOSYS, "no journal without shared memory")
 
 
 def make_channel(kind: type, duplex: bool) -> int:
