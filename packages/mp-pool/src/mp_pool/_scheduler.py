@@ -22,11 +22,12 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_pool import _wire
-from mp_pool._channel import Frame, Worker
 from mp_pool._descriptor import Descriptor
 from mp_pool._progress import Progress
+from mp_pool._result_pipe import Frame
 from mp_pool._shared_function import SharedFunction, share
 from mp_pool._task import Outcome, Task, deliver, report
+from mp_pool._worker import Worker
 from mp_pool._worker_main import Settings
 from mp_pool._workers import DEATH, RESULTS, Workers, end_workers
 
@@ -230,6 +231,7 @@ class Scheduler(Workers):
         self._asleep = False
         answers: list[tuple[Worker, list[tuple[int, int, Any]]]] = []
         dead: list[Worker] = []
+        told: set[Worker] = set()
         for fd, _ in events:
             if fd == self._waker[0].fileno():
                 _drain(fd)
@@ -237,10 +239,14 @@ class Scheduler(Workers):
             worker, what = self._in_poll.get(fd, (None, 0))
             if worker is not None and what == RESULTS:
                 answers.append((worker, self._load(worker.read())))
+                told.add(worker)
             elif worker is not None and what == DEATH:
                 dead.append(worker)
             else:
                 self.dispatcher.changed = True
+        for worker in list(self.dispatcher.workers):
+            if worker.batches.at_worker and worker not in told and (frames := worker.batches.read()):
+                answers.append((worker, self._load(frames)))
         for worker in dead:
             while not worker.hung_up and (frames := worker.read()):
                 answers.append((worker, self._load(frames)))
@@ -265,7 +271,7 @@ class Scheduler(Workers):
             try:
                 if kind == _wire.DONE:
                     outcome = True, ForkingPickler.loads(data)
-                elif kind != _wire.READY:
+                elif kind not in (_wire.READY, _wire.BATCH_END, _wire.JOURNAL_READY):
                     outcome = False, _wire.load_error(data, self._cause)
             except Exception as error:
                 outcome = False, error  # only this task fails
@@ -291,10 +297,15 @@ class Scheduler(Workers):
                     worker.is_ready()
                     self._failures = 0
                     self.dispatcher.may_be_free(worker)
-                else:
+                elif kind == _wire.JOURNAL_READY:
+                    worker.batches.ready = True
+                elif kind == _wire.INIT_FAILED:
                     worker.failure = outcome[1]
+            worker.batches.forget_finished()
             if count:
                 self.dispatcher.has_answered(worker, count, now)
+            elif loaded and worker.batches.ready:
+                self.dispatcher.may_be_free(worker)
         for worker, _ in answers:
             if worker.hung_up and worker not in dead:
                 self._hung_up(worker, now)

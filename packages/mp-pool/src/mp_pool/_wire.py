@@ -11,15 +11,21 @@ from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+from mp_core._native import is_of_atoms
 from mp_pool._function_cache import FunctionReference
 
 __all__ = [
+    "BATCH",
+    "BATCH_END",
     "DONE",
     "FAILED",
     "FORGET",
     "FUNCTION",
+    "FUNCTIONS",
     "HEADER",
     "INIT_FAILED",
+    "JOURNAL",
+    "JOURNAL_READY",
     "PACKET",
     "PLAIN",
     "READY",
@@ -33,35 +39,29 @@ __all__ = [
     "load_error",
 ]
 
-#: Number of the task (0 asks the worker to end) or of the function, bytes of the pickle, kind of the message.
+#: Number of the task (0 asks the worker to end), function or batch, bytes of the pickle, kind of the message.
 HEADER = struct.Struct("<QQB")
 #: A packet of tasks is never longer. The kernel's limit is about 200 KiB; a worker reads a packet in one call.
 PACKET = 100 * 1024
 
 # Kinds of messages. PLAIN pickles were made without reducers, and hold no resource that has to be released.
 PLAIN, RICH = 0, 1
-DONE, FAILED, READY, INIT_FAILED = 0, 2, 4, 6  # of a worker; PLAIN or RICH is added
-TASK, FUNCTION, FORGET = 0, 2, 4  # of the parent; likewise
+DONE, FAILED, READY, INIT_FAILED, BATCH_END, JOURNAL_READY = 0, 2, 4, 6, 8, 10  # of a worker; PLAIN or RICH is added
+TASK, FUNCTION, FORGET, JOURNAL, BATCH = 0, 2, 4, 6, 8  # of the parent; likewise
 
 _PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
-# Every pickler makes the same pickle of objects of exactly these types.
-_ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None)})
-_FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
+FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 
 
 def is_plain(thing: Any) -> bool:
     """
     Tell whether the pickle of *thing* needs no reducers and holds no resources.
     """
-    kind = type(thing)
-    if kind in _ATOMS:
-        return True
-    if kind is tuple or kind is list:
-        return _ATOMS.issuperset(map(type, thing))
     # A function is pickled by its name, unless a library has registered a reducer.
-    if kind in _FUNCTIONS:
+    kind = type(thing)
+    if kind in FUNCTIONS:
         return kind not in ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    return kind is FunctionReference
+    return is_of_atoms(thing) or kind is FunctionReference
 
 
 def is_mapper(function: Any) -> bool:
