@@ -271,7 +271,7 @@ class Scheduler(Workers):
             try:
                 if kind == _wire.DONE:
                     outcome = True, ForkingPickler.loads(data)
-                elif kind not in (_wire.READY, _wire.BATCH_END, _wire.JOURNAL_READY):
+                elif kind in (_wire.FAILED, _wire.INIT_FAILED):
                     outcome = False, _wire.load_error(data, self._cause)
             except Exception as error:
                 outcome = False, error  # only this task fails
@@ -299,6 +299,8 @@ class Scheduler(Workers):
                     self.dispatcher.may_be_free(worker)
                 elif kind == _wire.JOURNAL_READY:
                     worker.batches.ready = True
+                elif kind == _wire.HAS_FUNCTION:
+                    worker.has_function()
                 elif kind == _wire.INIT_FAILED:
                     worker.failure = outcome[1]
             worker.batches.forget_finished()

@@ -13,7 +13,8 @@ The packet goes to a worker before the first task that needs it, as the first pa
 other task then, and at the worker's death one look at the socket tells whether the packet was read. When the last task
 has its result, the workers are told to forget the function.
 
-- The worker dies before it reads the packet: the pool reads it back, and releases the in-flight references.
+- The worker dies before it tells that it has received the function: the pool releases the in-flight references, unless
+  the worker has taken them (`_in_flight.py`).
 - The worker dies later: the kernel closes its descriptor and mappings, its session releases its references.
 - The pool's process dies: the workers end. Nothing has a name.
 - A function that cannot be shared so (a reducer that makes a pickle for one receiver, a descriptor, no memory file):
@@ -41,6 +42,7 @@ from mp_core.stats import add_copied_bytes
 from mp_pool import _wire
 from mp_pool._descriptor import Descriptor
 from mp_pool._function_cache import Spans, own_object
+from mp_pool._in_flight import Handles, dump_tracked
 
 __all__ = ["SharedFunction", "share"]
 
@@ -68,12 +70,12 @@ class SharedFunction:
             self._spans, self.file = _memory_file(whole)
             add_copied_bytes(sum(view.nbytes for view in buffers))
 
-    def announcement(self) -> tuple[int, Any]:
+    def announcement(self) -> tuple[int, Any, Handles]:
         """
-        Pickle what one worker needs; return the kind of the packet, and the bytes.
+        Pickle what one worker needs; return the kind of the packet, the bytes and the in-flight references in them.
         """
         kind = _wire.FUNCTION | (_wire.RICH if self._own else _wire.PLAIN)
-        return kind, ForkingPickler.dumps((self._data, self._spans, self._own))
+        return kind, *dump_tracked((self._data, self._spans, self._own))
 
 
 def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFunction | None:

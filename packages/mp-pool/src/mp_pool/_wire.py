@@ -22,6 +22,7 @@ __all__ = [
     "FORGET",
     "FUNCTION",
     "FUNCTIONS",
+    "HAS_FUNCTION",
     "HEADER",
     "INIT_FAILED",
     "JOURNAL",
@@ -31,8 +32,8 @@ __all__ = [
     "READY",
     "RICH",
     "drop",
-    "dump",
     "dump_error",
+    "dump_plain",
     "dump_result",
     "is_mapper",
     "is_plain",
@@ -46,7 +47,8 @@ PACKET = 100 * 1024
 
 # Kinds of messages. PLAIN pickles were made without reducers, and hold no resource that has to be released.
 PLAIN, RICH = 0, 1
-DONE, FAILED, READY, INIT_FAILED, BATCH_END, JOURNAL_READY = 0, 2, 4, 6, 8, 10  # of a worker; PLAIN or RICH is added
+# Of a worker; PLAIN or RICH is added.
+DONE, FAILED, READY, INIT_FAILED, BATCH_END, JOURNAL_READY, HAS_FUNCTION = 0, 2, 4, 6, 8, 10, 12
 TASK, FUNCTION, FORGET, JOURNAL, BATCH = 0, 2, 4, 6, 8  # of the parent; likewise
 
 _PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
@@ -71,17 +73,16 @@ def is_mapper(function: Any) -> bool:
     return function is mapstar or function is starmapstar
 
 
-def dump(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any] | None) -> tuple[int, Any]:
+def dump_plain(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any] | None) -> bytes | None:
     """
-    Pickle a task; return whether reducers were needed, and the bytes.
+    Pickle a task that needs no reducers; return None for another one.
     """
-    if not kwds and is_plain(function):
-        for thing in args[0] if is_mapper(function) else args:
-            if not is_plain(thing):
-                break
-        else:
-            return PLAIN, pickle.dumps((function, args, None), _PROTOCOL)
-    return RICH, ForkingPickler.dumps((function, args, kwds or None))
+    if kwds or not is_plain(function):
+        return None
+    for thing in args[0] if is_mapper(function) else args:
+        if not is_plain(thing):
+            return None
+    return pickle.dumps((function, args, None), _PROTOCOL)
 
 
 def dump_result(value: Any) -> tuple[int, Any]:

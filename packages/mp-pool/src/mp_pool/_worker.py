@@ -29,9 +29,10 @@ from typing import TYPE_CHECKING, Any
 from mp_pool._batches import AT_ONCE, Batches
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool._environment import NameThatSets
+from mp_pool._in_flight import Handles, forget, release
 from mp_pool._result_pipe import Frame, ResultPipe
 from mp_pool._task import Task
-from mp_pool._wire import BATCH, FORGET, HEADER, JOURNAL, PACKET, RICH, drop
+from mp_pool._wire import BATCH, FORGET, HEADER, JOURNAL, PACKET, RICH
 from mp_pool._worker_main import Settings, work
 
 __all__ = ["Worker"]
@@ -52,7 +53,8 @@ class Worker:
         self.batches = Batches()
         self.in_parts = False  # the only task of this worker comes in more than one packet, or late
         self.functions: set[int] = set()  # the numbers of those it has been sent
-        self._announced: bytes | None = None  # the first of the parts, if it announces a function
+        self._announced: bytes | None = None  # the packet of a function that the worker may not have received
+        self._handles: Handles = ()  # in it
         self._to_forget: list[int] = []
         self.ready = False
         self.window = 4  # the limit for the length of `tasks`
@@ -210,7 +212,7 @@ class Worker:
                 raise
 
     def _announce(self, function: SharedFunction) -> None:
-        kind, payload = function.announcement()
+        kind, payload, self._handles = function.announcement()
         self._announced = HEADER.pack(function.number, len(payload), kind) + payload
         self.backlog.append((memoryview(self._announced), function.file))
         self.functions.add(function.number)
@@ -318,21 +320,21 @@ class Worker:
 
     def _drop_announcement(self) -> None:
         """
-        Release the resources of the packet that announces a function, unless the worker has read it.
+        Release the resources of the packet that announces a function, unless the worker has received it.
         """
-        announced, self._announced = self._announced, None
-        if announced is None:
-            return
-        unread = any(packet == announced for packet, _ in self.backlog)
-        try:
-            while not unread:
-                unread = self._far.recv(PACKET, socket.MSG_DONTWAIT) == announced
-        except OSError:
-            pass  # the socket is empty
-        if unread:
+        announced, handles = self._announced, self._handles
+        self._announced, self._handles = None, ()
+        if announced is not None:
             number, _, kind = HEADER.unpack_from(announced)
             self.functions.discard(number)
-            drop(kind, announced[HEADER.size :])
+            release(kind, announced[HEADER.size :], handles)
+
+    def has_function(self) -> None:
+        """
+        Record that the worker has received the function that it was sent last.
+        """
+        forget(self._handles)
+        self._announced, self._handles = None, ()
 
     def _has_unread(self) -> bool:
         try:
@@ -345,17 +347,21 @@ class Worker:
         Record that the worker has run its initializer.
         """
         self.ready = True
-        self._announced = None
+        self.has_function()
 
     def answered(self, number: int) -> Task | None:
         """
         Remove and return the task of a result.
         """
         self.in_parts = False
-        self._announced = None
+        if self._announced is not None:
+            self.has_function()
         if self._to_forget:
             self._send_forgotten()
-        return self.tasks.pop(number, None)
+        task = self.tasks.pop(number, None)
+        if task is not None:
+            task.has_answer()
+        return task
 
     def read(self) -> list[Frame]:
         """

@@ -79,7 +79,7 @@ def work(tasks: Connection, results: Connection, settings: Settings) -> None:
 def _initialize(settings: Settings, source: socket.socket, out: int) -> bool:
     try:
         if settings.initializer_comes:
-            _receive_function(source)()
+            _receive_function(source, out)()
         elif settings.initializer is not None:
             settings.initializer(*settings.initargs)
     except BaseException as error:
@@ -94,13 +94,13 @@ def _initialize(settings: Settings, source: socket.socket, out: int) -> bool:
     return True
 
 
-def _receive_function(source: socket.socket) -> Callable[..., object]:
+def _receive_function(source: socket.socket, out: int) -> Callable[..., object]:
     buffer = bytearray(PACKET)
     size, extra, _, _ = source.recvmsg_into([buffer], EXTRA)
     if size == 0:
         raise BrokenPipeError
     number, _, kind = HEADER.unpack_from(buffer)
-    _keep(number, kind, memoryview(buffer)[HEADER.size : size], extra)
+    _keep(number, kind, memoryview(buffer)[HEADER.size : size], extra, out)
     try:
         return _function_cache.referred(number)
     finally:
@@ -151,7 +151,7 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
             journal = _open_journal(extra, out) or journal
             continue
         if kind > _wire.RICH:
-            _keep(number, kind, payload, extra)
+            _keep(number, kind, payload, extra, out)
             continue
         if number == 0:
             return
@@ -241,13 +241,15 @@ def _descriptors(extra: list[Any]) -> array.array[int]:
     return fds
 
 
-def _keep(number: int, kind: int, payload: Any, extra: list[Any]) -> None:
+def _keep(number: int, kind: int, payload: Any, extra: list[Any], out: int) -> None:
     """
     Take a function for later tasks, with the descriptor of its memory file if it has one, or forget it.
     """
     fds = _descriptors(extra)
     if kind & ~_wire.RICH == FUNCTION:
         _function_cache.hold(number, payload, fds[0] if fds else -1)
+        if kind & _wire.RICH:
+            _send(out, 0, _wire.HAS_FUNCTION, b"")
     elif kind == FORGET:
         _function_cache.forget(number)
 
