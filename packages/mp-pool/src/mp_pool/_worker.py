@@ -103,7 +103,7 @@ class Worker:
         except (AttributeError, OSError):
             pass  # an old kernel, or a container that forbids it; or it has been reaped
         if initializer is not None:
-            self._announce(initializer)
+            self._announce(initializer, getattr(self.process, "_popen", None))
             self.send_backlog()
         self.sentinel: int = self.process.sentinel if self.death is None else self.death.fileno()
 
@@ -211,8 +211,8 @@ class Worker:
             if error.errno not in (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM):
                 raise
 
-    def _announce(self, function: SharedFunction) -> None:
-        kind, payload, self._handles = function.announcement()
+    def _announce(self, function: SharedFunction, starting: Any = None) -> None:
+        kind, payload, self._handles = function.announcement(starting)
         self._announced = HEADER.pack(function.number, len(payload), kind) + payload
         self.backlog.append((memoryview(self._announced), function.file))
         self.functions.add(function.number)

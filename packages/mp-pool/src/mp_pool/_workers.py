@@ -13,7 +13,7 @@ from typing import Any
 from mp_core._oom_kills import oom_kills
 from mp_pool._batches import LOOK
 from mp_pool._dispatch import LONG_TASK, Dispatcher
-from mp_pool._shared_function import share
+from mp_pool._shared_function import INITIALIZER, share
 from mp_pool._task import Outcome, Task, name_of
 from mp_pool._worker import Worker
 from mp_pool._worker_main import Settings
@@ -44,7 +44,7 @@ class Workers:
         initializer = None
         if settings.initializer is not None and not settings.forked:
             # With the arguments of a process, their memory would be lost if the process ended before it read them.
-            initializer = share(functools.partial(settings.initializer, *settings.initargs), 0, None)
+            initializer = share(functools.partial(settings.initializer, *settings.initargs), INITIALIZER, None)
         if initializer is not None:
             settings = settings._replace(initializer=None, initargs=(), initializer_comes=True)
         self.reason: BaseException | None = None  # the error that has ended the pool
