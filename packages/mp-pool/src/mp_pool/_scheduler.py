@@ -157,7 +157,7 @@ class Scheduler(Workers):
         """
         if self.state == ENDED or not self.is_own():
             return
-        self._at_once = at_once
+        self._at_once = self._at_once or at_once  # after a second Ctrl-C it stays so
         self.state = TERMINATED
         self.wake()
         try:
