@@ -54,7 +54,7 @@ def run(library: type[Library], kills: bool) -> tuple[str, float]:
 def event(library: type[Library]) -> str:
     _, calm = run(library, False)
     told, seconds = run(library, True)
-    return f"{told}; {seconds / calm:.1f} × the time without kills"
+    return f"{told}; {seconds / calm:.1f} times the time without kills"
 
 
 if __name__ == "__main__":
