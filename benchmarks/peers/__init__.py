@@ -17,6 +17,7 @@ from benchmarks.peers.shared_array import SharedArrayReused
 from benchmarks.peers.stdlib import StandardLibrary
 from benchmarks.peers.torch_fd import TorchDescriptors
 from benchmarks.peers.torch_fs import TorchFiles
+from benchmarks.peers.torch_ours import TorchInstalled
 
 __all__ = ["PEERS", "Courier", "Peer"]
 
@@ -37,5 +38,6 @@ PEERS: dict[str, type[Peer]] = {
         Pebble,
         JoblibLoky,
         RayActor,
+        TorchInstalled,
     )
 }

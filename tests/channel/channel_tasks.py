@@ -17,7 +17,7 @@ def echo(connection: Any) -> None:
 
 def echo_queue(requests: Any, answers: Any) -> None:
     """
-    As `echo`, from one queue to another.
+    Do as `echo`, from one queue to another.
     """
     while (message := requests.get()) is not None:
         answers.put(message)

@@ -28,6 +28,10 @@ Py_ssize_t mp_size_of_copy(PyObject *handle, int rc);
 int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes);
 PyObject *mp_refuse(PyObject *handle, int rc);
 
+/* ---- beside.c ---- */
+
+PyObject *mp_beside(int table, size_t at);
+
 /* ---- lock_type.c ---- */
 
 /* Add the type SemLock to the module. */
@@ -55,6 +59,7 @@ PyObject *mp_py_loads(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
 PyObject *mp_py_rebuild_block(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_copy(PyObject *, PyObject *);
 PyObject *mp_py_discard(PyObject *, PyObject *);
+PyObject *mp_py_discard_unread(PyObject *, PyObject *);
 PyObject *mp_py_inject(PyObject *, PyObject *);
 
 PyObject *mp_py_message_begin(PyObject *, PyObject *);
@@ -69,6 +74,12 @@ PyObject *mp_py_make_channel(PyObject *, PyObject *);
 PyObject *mp_py_open_channel(PyObject *, PyObject *);
 PyObject *mp_py_channel_count(PyObject *, PyObject *);
 PyObject *mp_py_plain_pickle(PyObject *, PyObject *);
+
+PyObject *mp_py_copy_in(PyObject *, PyObject *);
+
+PyObject *mp_py_beside(PyObject *, PyObject *);
+PyObject *mp_py_load_beside(PyObject *, PyObject *);
+PyObject *mp_py_setup_beside(PyObject *, PyObject *);
 
 PyObject *mp_py_peer(PyObject *, PyObject *);
 PyObject *mp_py_is_of_atoms(PyObject *, PyObject *);

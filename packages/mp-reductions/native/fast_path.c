@@ -24,8 +24,7 @@ static size_t inline_limit;
 
 /* ---- arrays ---- */
 
-/* Return the number of bytes of the array, or -1 if it cannot take the fast path. */
-static Py_ssize_t fast_nbytes(PyObject *op)
+Py_ssize_t mp_fast_nbytes(PyObject *op)
 {
     const PyArrayObject *a = (const PyArrayObject *)op;
 
@@ -89,9 +88,7 @@ static PyObject *reduced(PyObject *rebuild, PyObject *memory, const PyArrayObjec
 
 /* ---- sending ---- */
 
-/* Copy the array's bytes into a new block and return a handle of it. On failure returns NULL,
- * without an exception if the slow path may try. */
-static PyObject *copy_to_block(PyObject *op, size_t nbytes)
+PyObject *mp_copy_to_block(PyObject *op, size_t nbytes)
 {
     const void *data = PyArray_DATA((PyArrayObject *)op);
     PyObject *handle;
@@ -133,7 +130,7 @@ static PyObject *reduce_slowly(PyObject *op)
 PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
 {
     PyArrayObject *a = (PyArrayObject *)op, *owner = a;
-    Py_ssize_t nbytes = fast_nbytes(op);
+    Py_ssize_t nbytes = mp_fast_nbytes(op);
     PyObject *base, *handle;
     mpshm_block block;
     (void)module;
@@ -160,7 +157,7 @@ PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
     }
     if (mp_core.message_has_room((size_t)nbytes, inline_limit))
         return reduced(from_bytes, PyBytes_FromStringAndSize(PyArray_DATA(a), nbytes), a);
-    handle = copy_to_block(op, (size_t)nbytes);
+    handle = mp_copy_to_block(op, (size_t)nbytes);
     if (handle == NULL)
         return PyErr_Occurred() ? NULL : reduce_slowly(op);
     return reduced(from_block, handle, a);
@@ -173,16 +170,8 @@ static PyObject *damaged(const char *why)
     return PyErr_Format(PyExc_ValueError, "the message of an array is damaged: %s", why);
 }
 
-/* The array that a message describes. */
-typedef struct {
-    PyObject *dtype;
-    Py_ssize_t nbytes;
-    int nd;
-    npy_intp dims[NPY_MAXDIMS];
-} layout;
-
 /* Check a dtype's character and a shape. -1 with an exception if they describe no array. */
-static int checked(PyObject *name, PyObject *shape, layout *out)
+static int checked(PyObject *name, PyObject *shape, mp_layout *out)
 {
     Py_UCS4 ch = PyUnicode_Check(name) && PyUnicode_GetLength(name) == 1
                      ? PyUnicode_ReadChar(name, 0)
@@ -214,8 +203,7 @@ static int checked(PyObject *name, PyObject *shape, layout *out)
     return 0;
 }
 
-/* Make an array over `data`, or with private memory if that is NULL. */
-static PyObject *array_over(const layout *layout, void *data)
+PyObject *mp_array_over(const mp_layout *layout, void *data)
 {
     return PyArray_NewFromDescr(ndarray_type, (PyArray_Descr *)Py_NewRef(layout->dtype), layout->nd,
                                 layout->dims, NULL, data, data ? NPY_ARRAY_CARRAY : 0, NULL);
@@ -227,7 +215,7 @@ PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
     PyObject *name, *shape, *a;
     const char *data;
     Py_ssize_t len;
-    layout layout;
+    mp_layout layout;
     (void)module;
 
     if (!PyArg_ParseTuple(args, "y#OO:rebuild_from_bytes", &data, &len, &name, &shape) ||
@@ -237,7 +225,7 @@ PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
         return PyErr_Format(PyExc_ValueError,
                             "the message of an array is damaged: it has %zd bytes and not %zd", len,
                             layout.nbytes);
-    a = array_over(&layout, NULL);
+    a = mp_array_over(&layout, NULL);
     if (a != NULL)
         memcpy(PyArray_DATA((PyArrayObject *)a), data, (size_t)len);
     return a;
@@ -246,13 +234,13 @@ PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
 /* The block of `handle` cannot be shared: take its bytes if they were copied for this receiver. */
 static PyObject *receive_by_value(PyObject *handle, int rc, PyObject *name, PyObject *shape)
 {
-    layout layout;
+    mp_layout layout;
     Py_ssize_t nbytes = mp_core.size_of_copy(handle, rc);
     PyObject *a = NULL;
 
-    /* copy_to_block() made the block as large as the array. */
+    /* mp_copy_to_block() made the block as large as the array. */
     if (nbytes >= 0 && checked(name, shape, &layout) == 0 && layout.nbytes == nbytes)
-        a = array_over(&layout, NULL);
+        a = mp_array_over(&layout, NULL);
     if (a != NULL &&
         mp_core.read_copy(handle, rc, PyArray_DATA((PyArrayObject *)a), (uint64_t)nbytes) == 0)
         return a;
@@ -260,8 +248,7 @@ static PyObject *receive_by_value(PyObject *handle, int rc, PyObject *name, PyOb
     return mp_core.refuse(handle, rc);
 }
 
-/* Make an array over the whole of a Block; takes over the reference to `memory`. */
-static PyObject *array_over_block(PyObject *memory, const layout *layout)
+PyObject *mp_array_over_block(PyObject *memory, const mp_layout *layout)
 {
     const mpshm_block *block = &((mp_buffer *)memory)->block;
     PyObject *a = NULL;
@@ -273,7 +260,7 @@ static PyObject *array_over_block(PyObject *memory, const layout *layout)
                      "the message of an array is damaged: %zd bytes do not fit in a block of %llu",
                      layout->nbytes, (unsigned long long)block->nbytes);
     else
-        a = array_over(layout, block->data);
+        a = mp_array_over(layout, block->data);
     if (a == NULL)
         Py_DECREF(memory);
     else if (PyArray_SetBaseObject((PyArrayObject *)a, memory) < 0)
@@ -285,7 +272,7 @@ static PyObject *array_over_block(PyObject *memory, const layout *layout)
 PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
 {
     PyObject *memory, *name, *shape;
-    layout layout;
+    mp_layout layout;
     int rc;
     (void)module;
 
@@ -304,9 +291,24 @@ PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
                             memory);
     }
     if (checked(name, shape, &layout) == 0)
-        return array_over_block(memory, &layout);
+        return mp_array_over_block(memory, &layout);
     Py_DECREF(memory);
     return NULL;
+}
+
+int mp_layout_of(unsigned char ch, int nd, const int64_t *dims, mp_layout *out)
+{
+    if (ch >= CHARS || known[ch].dtype == NULL || nd > NPY_MAXDIMS)
+        return -1;
+    out->dtype = known[ch].dtype;
+    out->nbytes = (Py_ssize_t)known[ch].itemsize;
+    out->nd = nd;
+    for (int i = 0; i < nd; i++) {
+        if (dims[i] < 0 || __builtin_mul_overflow(out->nbytes, dims[i], &out->nbytes))
+            return -1;
+        out->dims[i] = (npy_intp)dims[i];
+    }
+    return 0;
 }
 
 /* ---- settings ---- */
@@ -352,6 +354,11 @@ PyObject *mp_py_set_inline_limit(PyObject *module, PyObject *number)
         return NULL;
     inline_limit = nbytes;
     Py_RETURN_NONE;
+}
+
+size_t mp_inline_limit(void)
+{
+    return inline_limit;
 }
 
 PyObject *mp_py_get_inline_limit(PyObject *module, PyObject *unused)
