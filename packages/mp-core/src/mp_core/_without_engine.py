@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from mp_core import _platform
+from mp_core._batches_without_engine import Journal, is_of_atoms, is_small
 from mp_core._version import __version__
 
 __all__ = [
@@ -363,32 +364,6 @@ class Channel:
     """The base of a connection with a ring; none can be made."""
 
     __slots__ = ()
-
-
-def is_of_atoms(thing: Any) -> bool:
-    """Tell whether *thing* is a number, a text, bytes or None, or a tuple or list of such, up to three deep."""
-    return _is_of_atoms(thing, 3)
-
-
-def is_small(thing: Any) -> bool:
-    """Return False: only batches of tasks ask, and without an engine there are none."""
-    return False
-
-
-def _is_of_atoms(thing: Any, depth: int) -> bool:
-    if type(thing) in _ATOMS:
-        return True
-    return depth > 0 and type(thing) in (tuple, list) and all(_is_of_atoms(each, depth - 1) for each in thing)
-
-
-_ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None)})
-
-
-class Journal:
-    """The substitute for a worker's journal; none can be made, and a pool sends its tasks one by one."""
-
-    def __init__(self, memory: object) -> None:
-        raise OSError(errno.ENOSYS, "no journal without shared memory")
 
 
 def make_channel(kind: type, duplex: bool) -> int:

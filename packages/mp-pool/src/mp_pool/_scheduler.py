@@ -18,13 +18,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_pool import _wire
 from mp_pool._descriptor import Descriptor
 from mp_pool._progress import Progress
-from mp_pool._result_pipe import Frame
 from mp_pool._shared_function import SharedFunction, share
 from mp_pool._task import Outcome, Task, deliver, report
 from mp_pool._worker import Worker
@@ -242,7 +240,7 @@ class Scheduler(Workers):
                 continue
             worker, what = self._in_poll.get(fd, (None, 0))
             if worker is not None and what == RESULTS:
-                answers.append((worker, self._load(worker.read())))
+                answers.append((worker, _wire.load(worker.read(), self._cause)))
                 told.add(worker)
             elif worker is not None and what == DEATH:
                 dead.append(worker)
@@ -250,10 +248,10 @@ class Scheduler(Workers):
                 self.dispatcher.changed = True
         for worker in list(self.dispatcher.workers):
             if worker.batches.at_worker and worker not in told and (frames := worker.batches.read()):
-                answers.append((worker, self._load(frames)))
+                answers.append((worker, _wire.load(frames, self._cause)))
         for worker in dead:
             while not worker.hung_up and (frames := worker.read()):
-                answers.append((worker, self._load(frames)))
+                answers.append((worker, _wire.load(frames, self._cause)))
         self._enter(True)
         try:
             outcomes = self._take_in(answers, dead)
@@ -266,21 +264,6 @@ class Scheduler(Workers):
         for task, outcome in outcomes:
             deliver(task, outcome)
         return more
-
-    def _load(self, frames: list[Frame]) -> list[tuple[int, int, Any]]:
-        loaded: list[tuple[int, int, Any]] = []
-        for number, kind, data in frames:
-            kind &= ~_wire.RICH
-            outcome: Outcome | None = None
-            try:
-                if kind == _wire.DONE:
-                    outcome = True, ForkingPickler.loads(data)
-                elif kind in (_wire.FAILED, _wire.INIT_FAILED):
-                    outcome = False, _wire.load_error(data, self._cause)
-            except Exception as error:
-                outcome = False, error  # only this task fails
-            loaded.append((number, kind, outcome))
-        return loaded
 
     def _take_in(self, answers: list[Any], dead: list[Worker]) -> list[tuple[Task, Outcome]]:
         """

@@ -37,6 +37,7 @@ __all__ = [
     "dump_result",
     "is_mapper",
     "is_plain",
+    "load",
     "load_error",
 ]
 
@@ -146,6 +147,25 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
     raised: BaseException = error
     raised.__cause__ = cause(f'\n"""\n{text}"""')
     return raised
+
+
+def load(frames: list[tuple[int, int, Any]], cause: Callable[[str], BaseException]) -> list[tuple[int, int, Any]]:
+    """
+    Unpickle the messages of a worker: each has its number, its kind, and the outcome of a task, None if it has none.
+    """
+    loaded: list[tuple[int, int, Any]] = []
+    for number, kind, data in frames:
+        kind &= ~RICH
+        outcome: tuple[bool, Any] | None = None
+        try:
+            if kind == DONE:
+                outcome = True, ForkingPickler.loads(data)
+            elif kind in (FAILED, INIT_FAILED):
+                outcome = False, load_error(data, cause)
+        except Exception as error:
+            outcome = False, error  # only this task fails
+        loaded.append((number, kind, outcome))
+    return loaded
 
 
 class UnpicklableExceptionError(MaybeEncodingError):  # type: ignore[misc]
