@@ -22,6 +22,7 @@ static const mp_core_api api = {
     .read_copy = mp_read_copy,
     .refuse = mp_refuse,
     .beside = mp_beside,
+    .set_pickler = mp_set_pickler,
 };
 
 PyObject *mp_api_capsule(void)

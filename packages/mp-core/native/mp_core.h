@@ -15,7 +15,7 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core._native.c_api"
-enum { MP_CORE_API_VERSION = 2 };
+enum { MP_CORE_API_VERSION = 3 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
@@ -82,6 +82,12 @@ typedef struct {
 
     /* Return the reduction of the object at position `at` of a table. */
     PyObject *(*beside)(int table, size_t at);
+
+    /* Let `pickle` make the message of an object of exactly that type, as long as `reducer` is the
+     * reducer that ForkingPickler has for it. It returns bytes, or NULL without an exception for an
+     * object that needs the reducer. It is not called for a message by value. */
+    void (*set_pickler)(PyTypeObject *type, PyObject *reducer,
+                        PyObject *(*pickle)(PyObject *object));
 } mp_core_api;
 
 #endif

@@ -47,6 +47,14 @@ int mp_add_journal_type(PyObject *module);
 /* Return a new capsule around the table of mp_core.h. */
 PyObject *mp_api_capsule(void);
 
+/* ---- plain_pickle.c ---- */
+
+int mp_setup_plain_pickle(PyObject *dumps, PyObject *protocol, PyObject *forking_pickler);
+void mp_set_pickler(PyTypeObject *type, PyObject *reducer, PyObject *(*pickle)(PyObject *object));
+/* Return the pickle of an object that needs no ForkingPickler; otherwise NULL, perhaps with an
+ * exception. Without `may_share` it is one that multiprocessing alone would make. */
+PyObject *mp_plain_pickle(PyObject *object, int may_share);
+
 /* ---- channel_type.c ---- */
 
 /* Add the type Channel to the module: 0, or -1 with an exception. */

@@ -126,6 +126,20 @@ static PyObject *reduce_slowly(PyObject *op)
     return PyObject_CallFunctionObjArgs(slow_path, op, NULL);
 }
 
+Py_ssize_t mp_inline_nbytes(PyObject *op)
+{
+    PyArrayObject *a = (PyArrayObject *)op;
+    Py_ssize_t nbytes = mp_fast_nbytes(op);
+    mpshm_block block;
+
+    if (nbytes < 0 || (size_t)nbytes > inline_limit || PyArray_BASE(a) != NULL)
+        return -1;
+    if (mp_core.heap_block_at(PyArray_DATA(a), &block) < 0)
+        return nbytes;
+    mp_core.block_release(&block); /* it is in shared memory: resized in place */
+    return -1;
+}
+
 /* reduce_array(a) -> its reduction, by the slow path if the array cannot take the fast one */
 PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
 {
@@ -318,7 +332,7 @@ int mp_init_fast_path(PyObject *module)
     ndarray_type = &PyArray_Type;
     from_bytes = PyObject_GetAttrString(module, "rebuild_from_bytes");
     from_block = PyObject_GetAttrString(module, "rebuild_from_block");
-    return from_bytes == NULL || from_block == NULL ? -1 : 0;
+    return from_bytes == NULL || from_block == NULL ? -1 : mp_init_whole_message(from_bytes);
 }
 
 /* setup({char: dtype}, reduce_ndarray, on_large_copy, large_nbytes). The references are kept for
@@ -327,10 +341,14 @@ PyObject *mp_py_setup(PyObject *module, PyObject *args)
 {
     PyObject *dtypes, *slow, *notice, *name, *dtype;
     Py_ssize_t at = 0, large;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "O!OOn:setup", &PyDict_Type, &dtypes, &slow, &notice, &large))
         return NULL;
+    PyObject *reducer = PyObject_GetAttrString(module, "reduce_array");
+    if (reducer == NULL)
+        return NULL;
+    mp_core.set_pickler(ndarray_type, reducer, mp_pickle_whole);
+    Py_DECREF(reducer);
     slow_path = Py_NewRef(slow);
     on_large_copy = Py_NewRef(notice);
     large_nbytes = (size_t)large;

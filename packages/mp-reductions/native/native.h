@@ -46,6 +46,13 @@ size_t mp_inline_limit(void);
 
 /* table.c: add the type Table to the module. -1 with an exception on failure. */
 int mp_add_table_type(PyObject *module);
+/* fast_path.c: the bytes of an array that a message may carry itself; -1 for another one. */
+Py_ssize_t mp_inline_nbytes(PyObject *array);
+
+/* whole_message.c: given rebuild_from_bytes. -1 with an exception on failure. */
+int mp_init_whole_message(PyObject *rebuild);
+/* Return the message of such an array, or NULL without an exception for another one. */
+PyObject *mp_pickle_whole(PyObject *array);
 
 /* fork_private.c: return 1 if a heap block contains pointers to Python objects, so that a forked
  * child needs a private copy of it. */
