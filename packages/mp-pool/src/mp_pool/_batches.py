@@ -16,7 +16,7 @@ resources, and an exception go through the pipe, before the journal notes them.
 
 - The worker dies: the journal has all results of tasks that it has done, and names the one that it was running.
 - The worker is stopped: its unclaimed tasks are taken back; it will not begin them when it continues.
-- The parent dies: see `_worker.py`. The memory has no name.
+- The parent dies: see `_worker.py`. The memory has no name. Its mapping keeps a descriptor in each of the two processes.
 - No descriptor or no memory for a journal, here or in the worker: it gets its tasks one by one.
 """
 
@@ -72,7 +72,7 @@ class Batches:
             return -1
         self.journal = False  # one attempt
         try:
-            fd = os.memfd_create("mp-pool-journal", os.MFD_CLOEXEC)
+            fd = os.memfd_create("mp-journal", os.MFD_CLOEXEC)
         except OSError:
             return -1
         try:
