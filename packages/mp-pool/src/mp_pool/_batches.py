@@ -16,7 +16,7 @@ resources, and an exception go through the pipe, before the journal notes them.
 
 - The worker dies: the journal has all results of tasks that it has done, and names the one that it was running.
 - The worker is stopped: its unclaimed tasks are taken back; it will not begin them when it continues.
-- The parent dies: see `_worker.py`. The memory has no name. Its mapping keeps a descriptor in each of the two processes.
+- The parent dies: see `_worker.py`. The memory has no name. Its mapping keeps a descriptor on each side.
 - No descriptor or no memory for a journal, here or in the worker: it gets its tasks one by one.
 """
 
