@@ -24,7 +24,7 @@ needs_engine = pytest.mark.skipif(
 )
 CFFI = {"check", "ffi", "lib"}
 # Without the engine the locks are those of the standard library.
-LOCKS = {"SemLock", "create_sync", "setup_locks", "sync_handle"}
+LOCKS = {"SemLock", "condition_notify", "create_sync", "setup_locks", "sync_handle"}
 
 
 @needs_engine
