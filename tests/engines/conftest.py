@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import os
 import shutil
@@ -85,7 +86,8 @@ def leak_check(request: pytest.FixtureRequest, resources_made_once: None) -> Ite
     def left() -> list[str]:
         new = leaks.processes().keys() - processes.keys()
         found = [f"process {pid} {command}" for pid in new if not is_of_ray(command := command_of(pid))]
-        return found + [f"folder {path}" for path in Path("/tmp").glob(f"{os.getpid()}-node-*/mpshm-*/*")]
+        # Not Path.glob, which raises when a folder goes while it looks.
+        return found + [f"folder {path}" for path in glob.glob(f"/tmp/{os.getpid()}-node-*/mpshm-*/*")]
 
     until(lambda: not left(), leaks.PATIENCE)
     assert not left()
