@@ -70,6 +70,14 @@ def tests_without_engine(session: nox.Session) -> None:
     session.run("pytest", *(session.posargs or WITHOUT_ENGINE), env=env)
 
 
+@nox.session(name="tests-without-channels", tags=["ci"])
+def tests_without_channels(session: nox.Session) -> None:
+    """Test pipes and queues with MP_CHANNEL=0, that is, with those of the standard library."""
+    install_all(session, "test")
+    tests = session.posargs or ["tests/core", "tests/contract", "tests/pool", f"--ignore={PROGRAMS}"]
+    session.run("pytest", *tests, env={"MP_CHANNEL": "0"})
+
+
 @nox.session(name="tests-debian", python=False, default=False)
 def tests_debian(session: nox.Session) -> None:
     """
