@@ -14,7 +14,6 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "libshm" / "src"
 INCLUDE = ROOT / "libshm" / "include"
-LONGEST = 400
 
 # From the bottom to the top; libshm/DESIGN.md draws the same.
 FLOORS = [
@@ -80,9 +79,3 @@ def test_the_headers_of_the_interface_stand_in_the_order_of_their_includes() -> 
     assert sorted(order) == sorted(str(path.relative_to(INCLUDE)) for path in INCLUDE.glob("*/*.h"))
     for at, name in enumerate(order):
         assert set(re.findall(r'(?m)^#include "(.+)"', (INCLUDE / name).read_text())) <= set(order[:at])
-
-
-def test_no_file_has_more_than_400_lines() -> None:
-    files = [*sources(), *ROOT.glob("packages/*/src/**/*.py")]
-    long = {str(f.relative_to(ROOT)): n for f in files if (n := len(f.read_text().splitlines())) > LONGEST}
-    assert long == {}

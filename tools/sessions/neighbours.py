@@ -60,7 +60,7 @@ def joblib(session: nox.Session) -> None:
         session.run(*pytest, "--timeout", "300", "-k", "parallel or n_jobs", "--pyargs", *theirs, env=env)
 
 
-@nox.session(default=False)
+@nox.session(default=False, tags=["ci"])
 @nox.parametrize("strategy", STRATEGIES)
 def torch(session: nox.Session, strategy: str) -> None:
     """Test with torch: its tensors on mp-all's queues, then the same with mp_torch installed, DataLoader, examples."""

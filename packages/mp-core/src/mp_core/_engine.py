@@ -35,12 +35,14 @@ __all__ = [
     "allocate",
     "attach_to",
     "attach_with",
+    "beside",
     "by_value",
     "c_api",
     "channel_count",
     "check",
     "compiled_version",
     "copied_bytes",
+    "copy_in",
     "counters",
     "create_sync",
     "discard",
@@ -52,6 +54,7 @@ __all__ = [
     "handle_alive",
     "lib",
     "library_name",
+    "load_beside",
     "loads",
     "make_channel",
     "message_begin",
@@ -76,6 +79,7 @@ __all__ = [
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
+    "setup_beside",
     "setup_channels",
     "setup_locks",
     "setup_receiving",
@@ -139,6 +143,7 @@ _block = _load_block()
 c_api: Any = _block.c_api  # PyCapsule_Import finds it under "mp_core._native.c_api"
 Buffer: type = _block.Buffer
 allocate: Any = _block.allocate
+copy_in: Any = _block.copy_in
 find: Any = _block.find
 setup: Any = _block.setup
 setup_receiving: Any = _block.setup_receiving
@@ -155,6 +160,9 @@ message_begin_by_value: Any = _block.message_begin_by_value
 message_end: Any = _block.message_end
 by_value: Any = _block.by_value
 share: Any = _block.share
+beside: Any = _block.beside
+load_beside: Any = _block.load_beside
+setup_beside: Any = _block.setup_beside
 peer: Any = _block.peer
 copied_bytes: Any = _block.copied_bytes
 Channel: type = _block.Channel

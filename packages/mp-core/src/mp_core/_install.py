@@ -173,9 +173,19 @@ def _register(package: str, about: str) -> None:
         register(package, about)
 
 
+def _is_fork_server() -> bool:
+    """Return whether this process is the server of ``forkserver``. It has an address, has started no server, serves."""
+    server: Any = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    if server is None or server._forkserver_address is None:
+        return False
+    return server._forkserver_pid is None and server._inherited_fds is None
+
+
 def _before_fork() -> None:
-    if _installed:
-        _native.own_session()  # the parent attaches before it has a child
+    # The parent attaches before it has a child. A fork server may have imported us (since Python 3.14.10 it imports the
+    # main module), but its children belong to the session of the process that has asked for them.
+    if _installed and not _is_fork_server():
+        _native.own_session()
 
 
 _platform.register_at_fork(before=_before_fork)

@@ -90,6 +90,7 @@ def _failed(message: Any, error: BaseException) -> Any:
     if task is not None:
         return task
     if known is not error:
+        del message  # the traceback would keep it, and the buffer under it could not be closed
         raise known
     return NotImplemented
 

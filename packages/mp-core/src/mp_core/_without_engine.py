@@ -26,11 +26,13 @@ __all__ = [
     "allocate",
     "attach_to",
     "attach_with",
+    "beside",
     "by_value",
     "c_api",
     "channel_count",
     "compiled_version",
     "copied_bytes",
+    "copy_in",
     "counters",
     "discard",
     "discard_unread",
@@ -39,6 +41,7 @@ __all__ = [
     "get_thread_name",
     "handle_alive",
     "library_name",
+    "load_beside",
     "loads",
     "make_channel",
     "message_begin",
@@ -63,6 +66,7 @@ __all__ = [
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
+    "setup_beside",
     "setup_channels",
     "setup_receiving",
     "share",
@@ -87,6 +91,11 @@ class Buffer:
 
 
 def allocate(kind: type, code: int, nbytes: int, zeroed: bool) -> int:
+    """Return -ENOSYS: there is no shared memory."""
+    return -errno.ENOSYS
+
+
+def copy_in(kind: type, address: int, nbytes: int) -> int:
     """Return -ENOSYS: there is no shared memory."""
     return -errno.ENOSYS
 
@@ -172,6 +181,20 @@ def share(on: bool | None) -> bool:
     if on is not None:
         _shares = on
     return before
+
+
+def setup_beside(loads: Callable[..., Any], function: Any) -> None:
+    """Do nothing: no message has tables here."""
+
+
+def beside(number: int) -> NoReturn:
+    """Raise a ValueError: no message has tables here."""
+    raise ValueError(f"the message is damaged: it has no object number {number}")
+
+
+def load_beside(stream: Any, tables: list[Any]) -> NoReturn:
+    """Raise a `ReceiveError`, since the message is of a process that has the engine."""
+    raise _on_refusal(errno.ENOSYS, b"")
 
 
 _unpickle: Callable[..., Any] = pickle.loads
