@@ -87,8 +87,8 @@ def stream(stage: Stage, size: int, count: int) -> float:
 
 def seconds_through(stage: Stage, queue: Any, make: Callable[[int], Any], count: int) -> float:
     """Return the seconds for ``make(0)``, ``make(1)``, … through *queue*, from the first put to the last touch."""
-    done = stage.context.SimpleQueue()
-    child = stage.start(drain, queue, done, count, stage.peer.courier())
+    done, end = stage.context.SimpleQueue(), stage.context.SimpleQueue()
+    child = stage.start(drain, queue, done, end, count, stage.peer.courier())
     queue.put(make(0))  # before the clock starts: threads start and both ends attach
     done.get()
     messages = [make(number) for number in range(count)]
@@ -97,18 +97,21 @@ def seconds_through(stage: Stage, queue: Any, make: Callable[[int], Any], count:
         queue.put(x)
     done.get()
     taken = time.perf_counter() - start
+    end.put(None)
     child.join(30)
     queue.close()
     queue.join_thread()
     return taken
 
 
-def drain(queue: Any, done: Any, count: int, courier: Courier) -> None:
+def drain(queue: Any, done: Any, end: Any, count: int, courier: Courier) -> None:
+    """Touch each message. Wait before the end: a process that exits may keep the core of the one that it has woken."""
     courier.touch(queue.get())
     done.put("ready")
     for _ in range(count):
         courier.touch(queue.get())
     done.put("drained")
+    end.get()
     queue.close()
 
 

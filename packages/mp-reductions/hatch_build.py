@@ -96,7 +96,8 @@ def compile_extension(root: Path, build: Path) -> Path:
     command.build_lib = command.build_temp = str(build)
     command.ensure_finalized()
     command.run()
-    return build / EXTENSION
+    # setuptools takes the first suffix of the interpreter with "abi3" in it, which Python 3.15 has two of.
+    return Path(command.get_outputs()[0]).rename(build / EXTENSION)
 
 
 class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]

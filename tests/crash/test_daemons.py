@@ -142,6 +142,7 @@ KILLED_OWNER = """
     if __name__ == "__main__":
         mp.shared.ones(10)
         reader, writer = os.pipe()
+        gate, opener = os.pipe()
         parent = os.fork()
         if parent == 0:
             small = mp.shared.full(1000, 5.0)
@@ -149,8 +150,9 @@ KILLED_OWNER = """
             child = os.fork()
             if child == 0:
                 os.write(said, b"r")
-                os.read(0, 1)  # until the test has seen it all
-                os._exit(0 if (small == 5).all() else 5)
+                os.read(gate, 1)  # until the test has seen it all
+                os.write(writer, b"intact" if (small == 5).all() else b"changed")
+                os._exit(0)
             os.read(ready, 1)
             much = mp.shared.empty(NBYTES, "u1")
             much[:] = 1
@@ -167,7 +169,8 @@ KILLED_OWNER = """
         took = time.monotonic() - since
         assert os.path.exists(f"/proc/{child}")
         assert took < 2, took
-        os.kill(child, signal.SIGKILL)
+        os.write(opener, b"g")
+        assert os.read(reader, 20) == b"intact"
         print("returned")
 """
 

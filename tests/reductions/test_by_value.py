@@ -96,7 +96,12 @@ def test_a_message_over_a_network_is_what_multiprocessing_alone_would_send() -> 
     with connected("AF_INET") as (ours, theirs):
         for thing in (5, np.arange(9.0), [np.arange(N), "text", np.ma.masked_array([1, 2], [0, 1])]):
             ours.send(thing)
-            assert theirs.recv_bytes() == pickle.dumps(thing)
+            message = theirs.recv_bytes()
+            if pickle.DEFAULT_PROTOCOL == 4:
+                assert message == pickle.dumps(thing)
+            # Since Python 3.14 the default is 5, and a reducer does not know the pickler's protocol: arrays take 4.
+            assert b"mp_" not in message
+            assert repr(pickle.loads(message)) == repr(thing)
 
 
 def test_arrays_are_shared_over_a_local_socket_of_relatives(strategy: str) -> None:

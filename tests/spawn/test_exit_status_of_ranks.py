@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import select
-import subprocess
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -100,7 +100,7 @@ def test_a_daemon_that_a_rank_leaves_behind_does_not_delay_join_of_its_process(s
     context.processes[0].join()
     assert context.processes[0].exitcode == 0
     assert context.join(timeout=60)
-    subprocess.run(["kill", "-9", context.captured[0].stdout.strip()], check=True)
+    os.kill(int(context.captured[0].stdout), signal.SIGKILL)
 
 
 REAPER = """

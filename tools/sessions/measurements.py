@@ -14,6 +14,13 @@ def demo(session: nox.Session) -> None:
     session.run("python", "examples/tiles/demo.py", *session.posargs)
 
 
+@nox.session(name="bench-engines", default=False)
+def bench_engines(session: nox.Session) -> None:
+    """Measure ranks and pools on a simulated Ray cluster beside Ray: nox -s bench-engines [-- --gib SIZE]"""
+    install_all(session, "ray")
+    session.run("python", "-m", "benchmarks.engines", *session.posargs)
+
+
 @nox.session(default=False)
 def bench(session: nox.Session) -> None:
     """Run the benchmarks: nox -s bench -- [--torch] [--peers] [--write] [--compare [--fail-above RATIO]]"""

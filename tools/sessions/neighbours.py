@@ -6,7 +6,7 @@ import os
 
 import nox
 
-from tools.sessions import ROOT, STRATEGIES, install_all
+from tools.sessions import GROUPS, ROOT, STRATEGIES, install_all
 
 
 @nox.session(default=False)
@@ -39,6 +39,14 @@ def adoption(session: nox.Session) -> None:
     session.run("pytest", *(session.posargs or ["tests/adoption"]))
 
 
+@nox.session(name="vector-envs", default=False)
+def vector_envs(session: nox.Session) -> None:
+    """Test the vector environments of docs/adoption.md, which need torch: stable-baselines3, tianshou, PettingZoo."""
+    install_all(session, "test", "adoption")
+    session.install(*GROUPS["vector-envs"])
+    session.run("pytest", *(session.posargs or ["tests/adoption/test_adopted_programs.py"]))
+
+
 @nox.session(default=False)
 def joblib(session: nox.Session) -> None:
     """Run joblib's and scikit-learn's own tests of parallelism with the backend mp_all as joblib's default."""
@@ -52,7 +60,7 @@ def joblib(session: nox.Session) -> None:
         session.run(*pytest, "--timeout", "300", "-k", "parallel or n_jobs", "--pyargs", *theirs, env=env)
 
 
-@nox.session(default=False)
+@nox.session(default=False, tags=["ci"])
 @nox.parametrize("strategy", STRATEGIES)
 def torch(session: nox.Session, strategy: str) -> None:
     """Test with torch: its tensors on mp-all's queues, then the same with mp_torch installed, DataLoader, examples."""

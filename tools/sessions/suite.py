@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
@@ -69,6 +68,14 @@ def tests_without_engine(session: nox.Session) -> None:
     if compiled:
         session.error(f"the engine was compiled: {compiled}")
     session.run("pytest", *(session.posargs or WITHOUT_ENGINE), env=env)
+
+
+@nox.session(name="tests-without-channels", tags=["ci"])
+def tests_without_channels(session: nox.Session) -> None:
+    """Test pipes and queues with MP_CHANNEL=0, that is, with those of the standard library."""
+    install_all(session, "test")
+    tests = session.posargs or ["tests/core", "tests/contract", "tests/pool", f"--ignore={PROGRAMS}"]
+    session.run("pytest", *tests, env={"MP_CHANNEL": "0"})
 
 
 @nox.session(name="tests-debian", python=False, default=False)
@@ -144,12 +151,23 @@ def numpy_newest(session: nox.Session) -> None:
 @nox.session(default=False)
 @nox.parametrize("kind", [nox.param("ray", id="ray", tags=["ci"]), nox.param("mpi", id="mpi")])
 def engines(session: nox.Session, kind: str) -> None:
-    """Test ranks on several nodes: on a Ray cluster of three, or under mpirun, which has to be installed."""
+    """
+    Test ranks on several nodes: on a Ray cluster of three, or under Open MPI's and MPICH's mpirun, and Slurm's srun.
+
+    Both mpiruns are installed from PyPI. Slurm is used if it is there and this is root (on Debian or Ubuntu: apt-get
+    install slurmd slurmctld slurm-client munge).
+    """
     install_all(session, "test", *(["ray"] if kind == "ray" else []))
-    if kind == "mpi" and shutil.which("mpirun") is None:
-        session.error("mpirun is missing (on Debian or Ubuntu: apt-get install openmpi-bin)")
-    tests = ["tests/engines"] if kind == "ray" else ["tests/engines/test_command_on_nodes.py"]
-    session.run("pytest", *(session.posargs or tests))
+    if kind == "ray":
+        session.run("pytest", *(session.posargs or ["tests/engines"]))
+        return
+    env = {}
+    for name in ("openmpi", "mpich"):
+        prefix = Path(session.create_tmp()).resolve() / name
+        session.install("--prefix", str(prefix), name)
+        env[f"MPIRUN_{name.upper()}"] = str(prefix / "bin" / "mpirun")
+    tests = ["tests/engines/test_command_on_nodes.py", "tests/engines/test_slurm.py"]
+    session.run("pytest", *(session.posargs or tests), env=env)
 
 
 @nox.session(default=False)

@@ -35,8 +35,9 @@ typedef struct {
  * MPSHM_COPY for a message whose bytes were copied for its receiver alone (see mpshm_block_send);
  * MPSHM_NOWAIT for -EAGAIN instead of a conversation with the manager or a wait for the lock. A
  * process that has allocated and received before seldom needs the manager, so a binding may first
- * try with MPSHM_NOWAIT and let other threads run only while it really waits. */
-enum mpshm_flags { MPSHM_ZEROED = 1, MPSHM_NOWAIT = 2, MPSHM_COPY = 4 };
+ * try with MPSHM_NOWAIT and let other threads run only while it really waits. MPSHM_LASTING for a
+ * message that does not expire. */
+enum mpshm_flags { MPSHM_ZEROED = 1, MPSHM_NOWAIT = 2, MPSHM_COPY = 4, MPSHM_LASTING = 8 };
 
 /* Allocate `nbytes` (0 is allowed), aligned to 64 bytes, and to a page from 32 KiB on. The caller
  * releases it. A free block with its pages is used again without a system call. -ENOMEM or -ENOSPC
@@ -46,14 +47,15 @@ int mpshm_block_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *
 
 /* Write a handle, MPSHM_HANDLE_SIZE bytes for one receiver, to `handle`. The block is in flight
  * until it is received, and stays alive even if this process dies. The caller keeps its own
- * reference. `flags` is 0 or MPSHM_COPY. The latter says that the bytes were copied for this
- * receiver and need not be shared, so a receiver that cannot share memory may take them by value,
- * with mpshm_block_read. */
+ * reference. `flags` are 0, MPSHM_LASTING and MPSHM_COPY. The latter says that the bytes were
+ * copied for this receiver and need not be shared, so a receiver that cannot share memory may take
+ * them by value, with mpshm_block_read. */
 int mpshm_block_send(const mpshm_block *block, int flags, unsigned char *handle);
 
 /* Receive the block of a handle, once, in any process of the same user, also in the sender. The
  * caller releases it. -EBADMSG when the handle is damaged, -ESTALE when it was received before or
- * its memory is gone, -EMFILE when this process has no descriptor left to attach the memory. */
+ * its memory is gone, -ETIME when it has expired, -EMFILE when this process has no descriptor left
+ * to attach the memory. */
 int mpshm_block_receive(const unsigned char *handle, size_t len, int flags, mpshm_block *out);
 
 /* Read a handle without receiving it: `*nbytes` is the size of its block. Returns 1 when it was
@@ -73,6 +75,13 @@ int mpshm_block_read(const unsigned char *handle, size_t len, void *data, uint64
 
 /* Receive a handle and drop its block, for a message that will never be delivered. */
 int mpshm_block_discard(const unsigned char *handle, size_t len);
+
+/* Let the messages that this process sends from now on expire, so that one that is never received
+ * gives its memory back: after `timeout_ns`, rounded up to a tenth of a second, it cannot be
+ * received, and soon after the manager frees its block, unless a process holds that or another
+ * message of it has not expired. 0, the default, for no timeout. Messages of blocks of 0 bytes and
+ * with MPSHM_LASTING do not expire. */
+void mpshm_set_message_timeout(uint64_t timeout_ns);
 
 /* Give the reference back. The last release in any process frees the block. It costs a few atomic
  * operations. A second release of the same mpshm_block does nothing. */

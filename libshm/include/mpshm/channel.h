@@ -22,7 +22,8 @@ typedef struct {
 } mpshm_waiter;
 
 /* Make a channel: ends[0] writes and ends[1] reads, or both do both if `duplex`. The caller closes
- * each. -EOPNOTSUPP where there are no memfds; -EMFILE, -ENOMEM. */
+ * each. -EOPNOTSUPP where there are no memfds; -EMFILE, also when half of the descriptors that this
+ * process may have are in use, since a channel takes one more than its pipe; -ENOMEM. */
 int mpshm_channel_create(int duplex, mpshm_channel **ends);
 
 /* Open end 0 or 1 of a channel whose memory another process has passed as the descriptor `object`,

@@ -9,6 +9,7 @@ keep working; each of its submodules can be imported under this name too (``mp_c
     mp_core.set_sharing_strategy, get_sharing_strategy, get_all_sharing_strategies
     mp_core.set_sharing, get_sharing
     mp_core.set_strict_put
+    mp_core.set_message_timeout, get_message_timeout
     mp_core.ReceiveError, SharedMemoryWarning, RepeatedCopyWarning
     mp_core.Lock, RLock, Semaphore, BoundedSemaphore, Condition, Event, Barrier    these outlive their holders
     mp_core.OwnerDiedWarning
@@ -36,6 +37,8 @@ from mp_core.lease import Lease as Lease
 from mp_core.lease import LeaseReference as LeaseReference
 from mp_core.lease import collect_leases as collect_leases
 from mp_core.lease import receive_lease as receive_lease
+from mp_core.message_timeout import get_message_timeout as get_message_timeout
+from mp_core.message_timeout import set_message_timeout as set_message_timeout
 from mp_core.process_control import get_thread_name as get_thread_name
 from mp_core.process_control import set_parent_death_signal as set_parent_death_signal
 from mp_core.process_control import set_thread_name as set_thread_name
@@ -48,14 +51,8 @@ from mp_core.strategy import get_sharing_strategy as get_sharing_strategy
 from mp_core.strategy import set_sharing_strategy as set_sharing_strategy
 
 if _typing.TYPE_CHECKING:
+    # The locks are not here: to a type checker they are those of multiprocessing, whose interface they have.
     from mp_core._channel_queues import set_strict_put as set_strict_put
-    from mp_core.conditions import Barrier as Barrier
-    from mp_core.conditions import Condition as Condition
-    from mp_core.conditions import Event as Event
-    from mp_core.locks import BoundedSemaphore as BoundedSemaphore
-    from mp_core.locks import Lock as Lock
-    from mp_core.locks import RLock as RLock
-    from mp_core.locks import Semaphore as Semaphore
 
 if _typing.TYPE_CHECKING:
     # A type checker knows these after `import multiprocessing`, so it must know them here. At run time: _aliases.py.
@@ -85,6 +82,7 @@ if not _typing.TYPE_CHECKING:
         "collect_leases",
         "empty_cache",
         "get_all_sharing_strategies",
+        "get_message_timeout",
         "get_sharing",
         "get_sharing_strategy",
         "get_thread_name",
@@ -92,6 +90,7 @@ if not _typing.TYPE_CHECKING:
         "list_segments",
         "memory_stats",
         "receive_lease",
+        "set_message_timeout",
         "set_parent_death_signal",
         "set_sharing",
         "set_sharing_strategy",

@@ -99,6 +99,10 @@ def install() -> None:
     _pickling.install()
     _receiving.install()
     _resource_tracker.install()
+    if _platform.has_engine():
+        from mp_core import _unread
+
+        _unread.install()
     if os.environ.get("MP_TRACE", "") == "1":
         from mp_core import _trace
 
@@ -149,11 +153,11 @@ def inherited() -> Inherited | None:
     return _child_session.for_launcher(_packages)
 
 
-def attach(packages: dict[str, str], name: str, session: bytes, sharing: bool) -> None:
+def attach(packages: dict[str, str], name: str, session: bytes, sharing: bool, message_timeout: float | None) -> None:
     """In a launcher's child, before all else: attach to the parent's session, and remember its packages."""
     install()
     _awaited.update(packages)
-    _child_session.take_over(_child_session.State(name, session, sharing))
+    _child_session.take_over(_child_session.State(name, session, sharing, message_timeout))
 
 
 def register_loaded() -> None:
@@ -169,9 +173,19 @@ def _register(package: str, about: str) -> None:
         register(package, about)
 
 
+def _is_fork_server() -> bool:
+    """Return whether this process is the server of ``forkserver``. It has an address, has started no server, serves."""
+    server: Any = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    if server is None or server._forkserver_address is None:
+        return False
+    return server._forkserver_pid is None and server._inherited_fds is None
+
+
 def _before_fork() -> None:
-    if _installed:
-        _native.own_session()  # the parent attaches before it has a child
+    # The parent attaches before it has a child. A fork server may have imported us (since Python 3.14.10 it imports the
+    # main module), but its children belong to the session of the process that has asked for them.
+    if _installed and not _is_fork_server():
+        _native.own_session()
 
 
 _platform.register_at_fork(before=_before_fork)

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable
 from multiprocessing import synchronize, util
 from typing import Any
 
-from mp_core import _sync
+from mp_core import _exit_status, _sync
 from mp_core._fan_out import declare_one_receiver
 from mp_core._native import check, ffi, lib
 from mp_core._sync import SharedBlock
@@ -273,6 +272,7 @@ class Barrier(synchronize.Barrier):
         self = object.__new__(cls)
         self._shared, self._action, self._timeout = shared, action, timeout
         self._member_of = 0
+        _exit_status.watch()
         return self
 
     def __init__(self, parties: int, action: Any = None, timeout: float | None = None, *, ctx: Any = None) -> None:
@@ -371,8 +371,7 @@ class Barrier(synchronize.Barrier):
 
 def _resign(shared: SharedBlock) -> None:
     """At the end of a process, or of its barrier. An end by an exception breaks the barrier for the others."""
-    error = sys.exc_info()[1] or getattr(sys, "last_value", None)
-    if error is None or (isinstance(error, SystemExit) and not error.code):
+    if not _exit_status.is_error():
         lib.mpshm_barrier_resign(shared.pointer)
 
 
