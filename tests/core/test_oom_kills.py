@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mp_core._oom_kills import oom_kills, oom_kills_since
+from mp_core._oom_kills import oom_kills, oom_kills_since, own_kills_between
 
 
 def fake(folder: Path, version: int, own: int, above: int) -> str:
@@ -37,6 +37,17 @@ def test_the_kills_of_a_control_group_are_compared_at_every_level(tmp_path: Path
     fake(tmp_path, version, own=4, above=6)
     said = oom_kills_since(before, proc)
     assert said == f"sent by the out-of-memory killer: 1 killed in {tmp_path}/cgroup/job, whose limit is 64 MiB"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_kills_in_the_groups_above_are_not_counted_as_the_own_groups(tmp_path: Path, version: int) -> None:
+    proc = fake(tmp_path, version, own=3, above=5)
+    before = oom_kills(proc)
+    fake(tmp_path, version, own=3, above=9)
+    assert own_kills_between(before, oom_kills(proc)) == 0
+    fake(tmp_path, version, own=4, above=9)
+    assert own_kills_between(before, oom_kills(proc)) == 1
+    assert own_kills_between(before, {}) == own_kills_between({}, before) == 0
 
 
 def test_the_group_of_a_container_is_found_at_its_mount_point(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from support.processes import ended
 from support.waiting import until
 
 LONG = os.environ.get("MP_SOAK") == "1"
@@ -36,28 +37,37 @@ def left_in(folder: Path) -> list[str]:
     return [os.path.relpath(path, folder) for path in found] + [f"manager {p}" for p in managers(folder)]
 
 
-def managers(folder: Path) -> list[int]:
-    """Return the managers of the sessions in *folder*; a zombie has no command line."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[0] == b"shm-manager" and words[1].startswith(os.fsencode(folder)):
-            found.append(int(entry))
-    return found
+def managers(folder: str | Path) -> list[int]:
+    """Return the managers of the sessions in *folder* that have not ended."""
+    of_any = {int(entry): manager_command(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()}
+    return [pid for pid, words in of_any.items() if words and words[1].startswith(os.fsencode(folder))]
+
+
+def manager_command(pid: int) -> list[bytes]:
+    """
+    Return the command line of a manager; empty if the process is none, or has ended.
+
+    A process that begins a program, or is about to end, has no command line for a moment. In the second case it still
+    has its files.
+    """
+    process = Path(f"/proc/{pid}")
+    try:
+        if (process / "comm").read_text() != "shm-manager\n":
+            return []
+        line = until(lambda: ended(pid) or (process / "cmdline").read_bytes())
+    except OSError:
+        return []
+    assert line, f"manager {pid} neither runs nor ends"
+    return [] if line is True else line.split(b"\0")
 
 
 def names_of(pids: Iterable[int]) -> set[str]:
-    """The names in /dev/shm that these processes have mapped."""
+    """Return the names in /dev/shm that these processes have mapped."""
     return {name for pid in pids for name in NAME.findall(Path(f"/proc/{pid}/maps").read_text())}
 
 
 def memory_of(*pids: int) -> int:
-    """Bytes in use in all segments that these processes have open."""
+    """Return the bytes in use in all segments that these processes have open."""
     segments = {}
     for pid in pids:
         for entry in os.listdir(f"/proc/{pid}/fd"):
@@ -72,7 +82,7 @@ def memory_of(*pids: int) -> int:
 
 
 def with_dev_shm_of(size: str, *command: str) -> list[str]:
-    """The command, in a mount namespace whose /dev/shm has that size."""
+    """Return the command, in a mount namespace whose /dev/shm has that size."""
     script = f'mount -t tmpfs -o size={size} shm /dev/shm && exec "$@"'
     return ["unshare", "-m", "sh", "-c", script, "sh", *command]
 

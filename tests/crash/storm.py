@@ -18,10 +18,10 @@ import warnings
 import zlib
 from collections import Counter
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scene import managers
 
 import mp_all as mp
 
@@ -85,18 +85,6 @@ def consume(fault: str, seed: int, channel: Connection, report: Connection) -> N
         got += 1
 
 
-def managers() -> list[int]:
-    found = []
-    for entry in os.listdir("/proc"):
-        try:
-            words = Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0") if entry.isdigit() else [b""]
-        except OSError:
-            continue
-        if words[0] == b"shm-manager" and words[1].startswith(os.fsencode(os.environ["MPSHM_RUNTIME_DIR"])):
-            found.append(int(entry))
-    return found
-
-
 def one_fault(fault: str, seed: int) -> Counter[str]:
     rng = random.Random(-seed)
     reader, writer = mp.Pipe(False)
@@ -115,7 +103,7 @@ def one_fault(fault: str, seed: int) -> Counter[str]:
     if fault in KILLED:
         time.sleep(rng.random() * 0.012)
         for name in KILLED[fault]:
-            for pid in managers() if name == "manager" else [actors[name].pid]:
+            for pid in managers(os.environ["MPSHM_RUNTIME_DIR"]) if name == "manager" else [actors[name].pid]:
                 os.kill(pid, signal.SIGKILL)
     said = listen(reports, fault, seed)
     for name, process in actors.items():

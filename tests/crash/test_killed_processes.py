@@ -9,31 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
+from scene import LONG
 from support.scripts import run_script, succeeded
 from support.waiting import until
 
-LONG = os.environ.get("MP_SOAK") == "1"
-TO_IMPORT = {"PYTHONPATH": str(Path(__file__).parents[1])}  # the programs use tests/support
+HERE = Path(__file__).parent
+TO_IMPORT = {"PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
 
 PRELUDE = """
     import fcntl, os, signal, sys, time
-    from pathlib import Path
     import numpy as np
     import mp_all as mp
+    from scene import managers
     from support.processes import ended
 
     FOLDER = os.environ["MPSHM_RUNTIME_DIR"]
-
-    def managers():
-        found = []
-        for entry in Path("/proc").iterdir():
-            try:
-                words = (entry / "cmdline").read_bytes().split(b"\\0")
-            except OSError:
-                continue
-            if words[0] == b"shm-manager" and words[1].decode().startswith(FOLDER):
-                found.append(int(entry.name))
-        return found
 
     def until(condition, timeout=20):
         deadline = time.monotonic() + timeout
@@ -66,7 +56,7 @@ PRODUCER = """
         process.join(50)
         assert process.exitcode == (-signal.SIGKILL if kill else 0), process.exitcode
         if len(sys.argv) > 4:
-            [os.kill(pid, signal.SIGKILL) for pid in managers()]
+            [os.kill(pid, signal.SIGKILL) for pid in managers(FOLDER)]
         time.sleep(wait)  # what is to be shown is that nothing happens
         assert all(np.array_equal(reader.recv(), several(k)) for k in range(count))
         print("intact")
@@ -86,7 +76,7 @@ MANAGER = """
         for round in range(int(sys.argv[1])):
             there.put(numbered(round))
             assert (back.get() == round + 1).all()
-            killed = managers()
+            killed = managers(FOLDER)
             [os.kill(pid, signal.SIGKILL) for pid in killed]
             until(lambda: all(ended(pid) for pid in killed))
             if (child := os.fork()) == 0:  # the next client that needs one
@@ -94,7 +84,7 @@ MANAGER = """
             assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         there.put(None)
         process.join(20)
-        assert (keep == 7).all() and len(managers()) == 1
+        assert (keep == 7).all() and len(managers(FOLDER)) == 1
         print("replaced")
 """
 
@@ -163,7 +153,7 @@ def test_the_next_program_removes_the_leftovers_when_all_are_killed(
     program = """
     if __name__ == "__main__":
         a = mp.shared.ones(100_000)
-        everybody = [*managers(), os.getpid()]
+        everybody = [*managers(FOLDER), os.getpid()]
         for pid in everybody:
             os.kill(pid, signal.SIGKILL)
     """

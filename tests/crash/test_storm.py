@@ -19,10 +19,15 @@ TIMEOUT = 3600 if LONG else 110
 pytestmark = pytest.mark.timeout(TIMEOUT + 10)
 
 
+def finished(command: list[str], folder: Path, strategy: str) -> subprocess.CompletedProcess[str]:
+    tests = str(Path(__file__).parents[1])
+    own = {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy, "PYTHONPATH": tests}
+    return subprocess.run(command, env=os.environ | own, capture_output=True, text=True, timeout=TIMEOUT)
+
+
 def run(command: list[str], strategy: str) -> None:
     with runtime_folder() as folder:
-        environment = os.environ | {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+        done = finished(command, folder, strategy)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         assert done.stdout.startswith(f"{FAULTS} faults: ")
 
@@ -39,12 +44,6 @@ def test_every_message_is_delivered_or_reported_with_a_full_dev_shm() -> None:
 
 def test_arrays_stay_intact_while_generations_daemons_and_managers_come_and_go(tmp_path: Path, strategy: str) -> None:
     with runtime_folder() as folder:
-        environment = os.environ | {
-            "MPSHM_RUNTIME_DIR": str(folder),
-            "MP_SHARING_STRATEGY": strategy,
-            "PYTHONPATH": str(Path(__file__).parents[1]),
-        }
-        command = python(CHURN, str(SECONDS), "3", str(tmp_path))
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT)
+        done = finished(python(CHURN, str(SECONDS), "3", str(tmp_path)), folder, strategy)
         assert done.returncode == 0, done.stdout + done.stderr
         assert re.match(r"\d+ faults: .*\nworkers: ", done.stdout), done.stdout

@@ -17,7 +17,7 @@ from support.waiting import until
 
 from mp_spawn import engines
 
-# The ranks of the command do this: show their place, wait, or let rank 2 do something.
+# The ranks of the command show their place, wait, or let rank 2 do something.
 SCRIPT = """
     import os, pathlib, signal, sys, time
 

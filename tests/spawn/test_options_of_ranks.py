@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rank_functions as ranks
 from support.scripts import run_script, succeeded
 
 from mp_spawn import ProcessRaisedException, context, run, start_processes
+from mp_spawn.options import options_among
 
 
 def test_env_is_a_mapping_or_a_function_of_the_rank(start_method: str) -> None:
@@ -120,3 +124,10 @@ def test_a_rank_that_raises_and_hangs_is_killed_before_it_is_started_again(
 ) -> None:
     monkeypatch.setattr(context, "TERM_TO_KILL", 0.2)
     assert run(ranks.raise_and_hang, (tmp_path,), 2, start_method=start_method, max_restarts=1) == [0, 1]
+
+
+@pytest.mark.parametrize("function", [start_processes, run])
+def test_each_option_of_the_signature_is_passed_on(function: Callable[..., Any]) -> None:
+    not_of_ranks = {"fn", "args", "nprocs", "join", "timeout", "grace_period", "engine"}
+    options = set(inspect.signature(function).parameters) - not_of_ranks
+    assert set(options_among(dict.fromkeys(options))) == options

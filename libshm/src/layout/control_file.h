@@ -87,8 +87,8 @@ struct mpshm__segment_entry {
     unsigned char reserved[12];
 };
 
-/* A source line that sends, once for all processes of the session: see sent.c. A process that is
- * killed while it writes one leaves an entry that stays unfinished until the session ends. */
+/* A source line that sends, once for all processes of the session: see message_origin.c. If a
+ * process is killed while it writes one, the entry stays unfinished until the session ends. */
 enum { MPSHM__SITE_FREE = 0, MPSHM__SITE_BEGUN = 1, MPSHM__SITE_WRITTEN = 2 };
 
 struct mpshm__site {

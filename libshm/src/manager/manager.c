@@ -145,9 +145,9 @@ static int loop(struct manager *m, struct waiter *w)
             if (m->fds[c].revents != 0 && mpshm__client_serve(m, c) < 0)
                 mpshm__client_disconnected(m, c);
         if (m->fds[FOLDER].revents)
-            mpshm__rendezvous_changed(m);
+            mpshm__folder_changed(m);
         else if (m->broken)
-            mpshm__rendezvous_repair(m);
+            mpshm__folder_repair(m);
         if (m->fds[LISTENER].revents)
             mpshm__client_accept(m);
         mpshm__reaper_poll(m);
@@ -157,7 +157,7 @@ static int loop(struct manager *m, struct waiter *w)
         mpshm__cache_limit_poll(m);
         if (mpshm__now_ns() - touched > TOUCH_MS * 1000000ull) {
             touched = mpshm__now_ns();
-            mpshm__rendezvous_touch(m);
+            mpshm__folder_touch(m);
         }
         if (m->refused) { /* at the next tick, because a missing lock must not keep the manager busy
                            */
@@ -240,7 +240,7 @@ int mpshm_manager_run(int listener, int control_fd, const char *folder)
     m->fds[FOLDER] = (struct pollfd){.fd = -1};
     m->fds[CACHE] = (struct pollfd){.fd = mpshm__cache_limit_fd(m), .events = POLLIN};
     m->top = FIRST;
-    mpshm__rendezvous_watch(m);
+    mpshm__folder_watch(m);
     mpshm__reaper_discover(m);
     err = loop(m, &w);
     if (err == 0)

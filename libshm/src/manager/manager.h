@@ -1,6 +1,6 @@
 /* The parts of the manager. reaper.c: segments, slots and deaths. reclaim_segment.c: segments
  * without an owner. cache_limit.c: the size of the cache. expire_messages.c: messages that nobody
- * reads. rendezvous.c: folder and socket. serve.c: the clients' questions. manager.c: start, loop
+ * reads. folder_watch.c: folder and socket. serve.c: the clients' questions. manager.c: start, loop
  * and end. */
 #ifndef MPSHM_MANAGER_H
 #define MPSHM_MANAGER_H
@@ -31,7 +31,7 @@ struct manager {
     unsigned char watched[MPSHM__SLOTS];
     int watching;
     int orphans;   /* segments without an owner */
-    int folder_fd; /* locked: see rendezvous.c */
+    int folder_fd; /* locked: see folder_watch.c */
     uint64_t socket_inode;
     int broken;                 /* the folder could not be created again yet */
     int spare;                  /* a descriptor for refusing clients when there is no other */
@@ -105,15 +105,15 @@ int mpshm__client_add(struct manager *m, int sock);
 int mpshm__client_serve(struct manager *m, int c);
 void mpshm__client_disconnected(struct manager *m, int c);
 
-/* ---- rendezvous.c ---- */
+/* ---- folder_watch.c ---- */
 
 /* Watch folder and socket from now on. */
-void mpshm__rendezvous_watch(struct manager *m);
+void mpshm__folder_watch(struct manager *m);
 /* Create them again if they were removed, and listen there. */
-void mpshm__rendezvous_repair(struct manager *m);
+void mpshm__folder_repair(struct manager *m);
 /* The folder has changed. */
-void mpshm__rendezvous_changed(struct manager *m);
+void mpshm__folder_changed(struct manager *m);
 /* Touch the files, so that cleaners of old files leave them. */
-void mpshm__rendezvous_touch(const struct manager *m);
+void mpshm__folder_touch(const struct manager *m);
 
 #endif

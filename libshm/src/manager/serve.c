@@ -137,7 +137,7 @@ int mpshm__client_serve(struct manager *m, int c)
         break;
     case MPSHM__CHILD:
         child(m, c, f.a, fd);
-        mpshm__rendezvous_repair(m);
+        mpshm__folder_repair(m);
         return 0;
     case MPSHM__REGISTER:
         f.err = registered(m, c, &f, fd);

@@ -8,7 +8,7 @@
 #include "reference/block.h"
 #include "reference/handle.h"
 #include "reference/message_timeout.h"
-#include "reference/sent.h"
+#include "reference/message_origin.h"
 #include "session/connection.h"
 #include "session/own_session.h"
 
@@ -36,7 +36,7 @@ int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
 
     out = atomic_load(&block->in_flight);
     if (out == 0)
-        mpshm__note_sent(session, segment, ref->index);
+        mpshm__note_origin(session, segment, ref->index);
     do {
         if (out == UINT64_MAX) {
             atomic_fetch_add(&block->in_flight_overflow, 1);

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 
-__all__ = ["oom_kills", "oom_kills_since"]
+__all__ = ["oom_kills", "oom_kills_since", "own_kills_between"]
 
 
 def oom_kills(proc: str = "/proc/self") -> dict[str, int]:
@@ -45,6 +45,18 @@ def oom_kills_since(before: dict[str, int], proc: str = "/proc/self") -> str:
             text = f"{sure} the out-of-memory killer: {kills} killed in {folder}"
             return text + (f", whose limit is {limit / (1 << 20):.0f} MiB" if limit else "")
     return ""
+
+
+def own_kills_between(before: dict[str, int], now: dict[str, int]) -> int:
+    """
+    Return how many kills the process's own group counts in *now* and not in *before*.
+
+    The groups above also count kills outside this group.
+
+    >>> own_kills_between({"/job": 1, "": 7}, {"/job": 3, "": 12})
+    2
+    """
+    return next((count - before.get(folder, count) for folder, count in now.items()), 0)
 
 
 def _groups(proc: str) -> list[tuple[str, str, str]]:

@@ -152,7 +152,7 @@ class Semaphore(_Semaphore):
     __reduce__ = _reduce
 
 
-class BoundedSemaphore(_BoundedSemaphore):
+class BoundedSemaphore(Semaphore, _BoundedSemaphore):
     """
     A `Semaphore` that cannot have more units than it began with: one release more is a `ValueError`.
 
@@ -176,11 +176,6 @@ class BoundedSemaphore(_BoundedSemaphore):
 
     def __new__(cls, value: int = 1, *, ctx: Any = None) -> Any:
         return _semaphore(cls, value, value, synchronize.BoundedSemaphore, ctx)
-
-    def __init__(self, value: int = 1, *, ctx: Any = None) -> None:
-        pass
-
-    __reduce__ = _reduce
 
 
 def _semaphore(cls: Any, value: int, most: int, fallback: Any, ctx: Any) -> Any:

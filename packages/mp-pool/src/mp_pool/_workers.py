@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiprocessing import connection
 from typing import Any
 
-from mp_core._oom_kills import oom_kills
+from mp_core._oom_kills import oom_kills, own_kills_between
 from mp_pool._batches import LOOK
 from mp_pool._dispatch import LONG_TASK, Dispatcher
 from mp_pool._shared_function import INITIALIZER, share
@@ -206,7 +206,7 @@ class Workers:
         # One look may find the kills of several workers, or of another process, which explains no later death.
         now = time.monotonic()
         before, self._oom_kills = self._oom_kills, oom_kills()
-        kills = max((count - before.get(group, count) for group, count in self._oom_kills.items()), default=0)
+        kills = own_kills_between(before, self._oom_kills)
         if kills > 0 or now - self._counted_at > TOGETHER:
             self._unexplained, self._counted_at = kills, now
         self._unexplained -= 1

@@ -13,7 +13,7 @@ import os
 import signal
 import time
 
-from mp_spawn.payload import InheritedFd, memory_file
+from mp_spawn.payload import InheritedFd, OwnedFd, memory_file
 
 __all__ = ["DUMP", "Stacks", "write_stacks_to"]
 
@@ -23,12 +23,11 @@ DUMP: int = int(getattr(signal, "SIGRTMAX", 3)) - 3
 LONGEST = 1 << 20
 
 
-class Stacks:
+class Stacks(OwnedFd):
     """The stacks that one rank has written, in the launcher."""
 
     def __init__(self) -> None:
-        self.fd = memory_file()
-        self._process = os.getpid()
+        super().__init__(memory_file())
 
     def text(self) -> str:
         """Return everything written so far."""
@@ -43,17 +42,6 @@ class Stacks:
                 break
             time.sleep(0.005)
         return text
-
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        # A forked rank has closed the number itself, and may use it for another file.
-        if os.getpid() == self._process:
-            self.close()
 
 
 def _is_writing(pid: int) -> bool:

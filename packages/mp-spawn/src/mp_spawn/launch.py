@@ -15,7 +15,7 @@ from typing import Any, Literal, Unpack, overload
 from mp_spawn.context import ProcessContext
 from mp_spawn.context_launcher import ContextLauncher
 from mp_spawn.job import Env, Job, Launcher, check_call, check_options, check_start_method, cpus_for
-from mp_spawn.options import Args, Cpus, Fn, Options
+from mp_spawn.options import Args, Cpus, Fn, Options, options_among
 from mp_spawn.output import output_for
 from mp_spawn.process_handle import has_pidfds
 from mp_spawn.rank import stacks_of
@@ -194,17 +194,7 @@ def start_processes(
     --------
     >>> mp.start_processes(print, args=("says hello",), nprocs=2, output="capture")
     """
-    options: dict[str, Any] = {
-        "daemon": daemon,
-        "start_method": start_method,
-        "context": context,
-        "env": env,
-        "threads_per_rank": threads_per_rank,
-        "cpu_affinity": cpu_affinity,
-        "output": output,
-        "max_restarts": max_restarts,
-        "faulthandler": faulthandler,
-    }
+    options = options_among(locals())
     if engine is not None:
         return _engines().start(engine, fn, args, nprocs, join, **options)  # type: ignore[no-any-return]
     job = prepare(fn, args, nprocs, **options)
@@ -326,17 +316,7 @@ def run(
     >>> mp.run(divmod, args=(2,), nprocs=4)
     [(0, 0), (0, 1), (1, 0), (1, 1)]
     """
-    options: dict[str, Any] = {
-        "daemon": daemon,
-        "start_method": start_method,
-        "context": context,
-        "env": env,
-        "threads_per_rank": threads_per_rank,
-        "cpu_affinity": cpu_affinity,
-        "output": output,
-        "max_restarts": max_restarts,
-        "faulthandler": faulthandler,
-    }
+    options = options_among(locals())
     if engine is not None:
         blobs = _engines().run(engine, fn, args, nprocs, timeout, grace_period, **options)
         return [_result(rank, blob) for rank, blob in enumerate(blobs)]

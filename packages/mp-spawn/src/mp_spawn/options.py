@@ -1,15 +1,15 @@
-"""The types of the launcher's options."""
+"""The options of the launcher."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from multiprocessing.context import BaseContext
 from typing import Any, Literal, TypedDict
 
 from mp_spawn.job import Env
 
-__all__ = ["Args", "Cpus", "Fn", "Options"]
+__all__ = ["Args", "Cpus", "Fn", "Options", "options_among"]
 
 Cpus = Literal["spread"] | Sequence[int | Iterable[int]] | None
 Fn = Callable[..., Any]
@@ -27,3 +27,18 @@ class Options(TypedDict, total=False):
     max_restarts: int
     faulthandler: bool
     engine: Any
+
+
+# These and the ones above decide how the ranks are started, on this machine and by an engine.
+_TORCHS_TOO = ("daemon", "start_method")
+
+
+def options_among(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """
+    Return those *arguments* of `start_processes` or `run` that say how to start ranks.
+
+    >>> options_among({"fn": print, "nprocs": 2, "daemon": True, "env": None, "engine": "ray"})
+    {'daemon': True, 'env': None}
+    """
+    names = (*_TORCHS_TOO, *(name for name in Options.__annotations__ if name != "engine"))
+    return {name: arguments[name] for name in names if name in arguments}

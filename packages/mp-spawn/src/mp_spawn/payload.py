@@ -49,6 +49,7 @@ __all__ = [
     "Call",
     "ForkedPayload",
     "InheritedFd",
+    "OwnedFd",
     "Payload",
     "PickleFile",
     "PickledPayload",
@@ -76,6 +77,27 @@ class InheritedFd:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _inherit, (DupFd(self.fd),)
+
+
+class OwnedFd:
+    """A descriptor that this process has opened, and closes with the object."""
+
+    fd = -1  # until `__init__` has it
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._process = os.getpid()
+
+    def close(self) -> None:
+        """Close the descriptor. Idempotent."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        # A forked rank has closed the number itself, and may use it for another file.
+        if self.fd >= 0 and os.getpid() == self._process:
+            self.close()
 
 
 def _inherit(duplicate: Any) -> InheritedFd:

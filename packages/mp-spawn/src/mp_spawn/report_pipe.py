@@ -17,6 +17,8 @@ import struct
 import time
 from typing import NamedTuple
 
+from mp_spawn.payload import OwnedFd
+
 __all__ = ["Inbox", "Kind", "Report", "Reporter"]
 
 _HEADER = struct.Struct("!4sBdQQ")
@@ -74,14 +76,13 @@ class Reporter:
             pass
 
 
-class Inbox:
-    """The parent's end of the pipe. It owns *fd* and never blocks."""
+class Inbox(OwnedFd):
+    """The parent's end of the pipe, which never blocks."""
 
     def __init__(self, fd: int) -> None:
+        super().__init__(fd)
         os.set_blocking(fd, False)
-        self.fd = fd
         self.report: Report | None = None
-        self._process = os.getpid()
         self._buffer = bytearray()
         self._size = _HEADER.size
 
@@ -114,14 +115,3 @@ class Inbox:
         self.report = Report(Kind(kind), at, text, bytes(memoryview(self._buffer)[end:]))
         self._buffer = bytearray()
         return False
-
-    def close(self) -> None:
-        """Close the pipe. Idempotent."""
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-    def __del__(self) -> None:
-        # A forked rank has closed the number itself, and may use it for another file.
-        if os.getpid() == self._process:
-            self.close()

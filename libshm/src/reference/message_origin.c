@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "reference/sent.h"
+#include "reference/message_origin.h"
 #include "segment/segment.h"
 
 static _Thread_local char line[MPSHM_SITE_SIZE];
@@ -38,8 +38,8 @@ static uint32_t site_number(struct mpshm__control *control)
     return 0;
 }
 
-void mpshm__note_sent(const struct mpshm__session *session, const struct mpshm__segment *segment,
-                      uint32_t i)
+void mpshm__note_origin(const struct mpshm__session *session, const struct mpshm__segment *segment,
+                        uint32_t i)
 {
     struct mpshm__sent *sent = &segment->sent[i];
     /* The slot has the pid already; getpid() would be a system call. */

@@ -27,7 +27,7 @@
 
 static const char *const LEAVES[] = {"", "socket", "control", "start"};
 
-void mpshm__rendezvous_touch(const struct manager *m)
+void mpshm__folder_touch(const struct manager *m)
 {
     char path[MPSHM__PATH];
 
@@ -50,7 +50,7 @@ static void lock_folder(struct manager *m)
         flock(m->folder_fd, LOCK_SH | LOCK_NB);
 }
 
-void mpshm__rendezvous_watch(struct manager *m)
+void mpshm__folder_watch(struct manager *m)
 {
     char path[MPSHM__PATH];
     struct stat st;
@@ -74,7 +74,7 @@ void mpshm__rendezvous_watch(struct manager *m)
     m->broken = m->socket_inode == 0; /* tried again at the next tick */
 }
 
-void mpshm__rendezvous_repair(struct manager *m)
+void mpshm__folder_repair(struct manager *m)
 {
     char path[MPSHM__PATH];
     struct stat st;
@@ -92,11 +92,11 @@ void mpshm__rendezvous_repair(struct manager *m)
     }
     close(m->fds[LISTENER].fd);
     m->fds[LISTENER].fd = listener;
-    mpshm__rendezvous_watch(m);
+    mpshm__folder_watch(m);
 }
 
 /* Repair at the next tick, so that a process that is removing the folder finds it empty. */
-void mpshm__rendezvous_changed(struct manager *m)
+void mpshm__folder_changed(struct manager *m)
 {
     char events[4096];
 
