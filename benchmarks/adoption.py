@@ -18,6 +18,9 @@ from tqdm import tqdm
 FOLDER = Path(__file__).parents[1] / "examples" / "adoption"
 PROGRAMS = {
     "gymnasium: 60 steps of two cameras, 6 MB": (["vector_env.py"], ["-m", "mp_all", "vector_env.py"]),
+    "stable-baselines3: the same": (["stable_baselines.py"], ["-m", "mp_all", "stable_baselines.py"]),
+    "tianshou: the same": (["tianshou_env.py"], ["-m", "mp_all", "tianshou_env.py"]),
+    "PettingZoo: 30 steps, 4 players, 6 MB": (["petting_zoo.py"], ["-m", "mp_all", "petting_zoo.py"]),
     "joblib: 40 results of 13 MB": (["joblib_tiles.py"], ["joblib_tiles.py", "mp_all"]),
     "scikit-learn: cross_val_predict of 32 MB": (["sklearn_predict.py"], ["sklearn_predict.py", "mp_all"]),
     "dask: 10 blocks of 32 MB": (["dask_blocks.py"], ["dask_blocks.py", "mp_all"]),

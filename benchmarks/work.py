@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -80,29 +81,37 @@ def forget(stage: Stage) -> None:
 
 
 def stream(stage: Stage, size: int, count: int) -> float:
-    """Return the seconds for *count* fresh arrays through a `Queue(8)`, from the first put to the last touch."""
-    queue, done = stage.peer.queue(stage, size), stage.context.SimpleQueue()
-    child = stage.start(drain, queue, done, count, stage.peer.courier())
-    queue.put(stage.peer.fresh(size))  # before the clock starts: threads start and both ends attach
+    """Return the seconds for *count* fresh arrays through a `Queue(8)`."""
+    return seconds_through(stage, stage.peer.queue(stage, size), lambda _: stage.peer.fresh(size), count)
+
+
+def seconds_through(stage: Stage, queue: Any, make: Callable[[int], Any], count: int) -> float:
+    """Return the seconds for ``make(0)``, ``make(1)``, … through *queue*, from the first put to the last touch."""
+    done, end = stage.context.SimpleQueue(), stage.context.SimpleQueue()
+    child = stage.start(drain, queue, done, end, count, stage.peer.courier())
+    queue.put(make(0))  # before the clock starts: threads start and both ends attach
     done.get()
-    messages = [stage.peer.fresh(size) for _ in range(count)]
+    messages = [make(number) for number in range(count)]
     start = time.perf_counter()
     for x in messages:
         queue.put(x)
     done.get()
     taken = time.perf_counter() - start
+    end.put(None)
     child.join(30)
     queue.close()
     queue.join_thread()
     return taken
 
 
-def drain(queue: Any, done: Any, count: int, courier: Courier) -> None:
+def drain(queue: Any, done: Any, end: Any, count: int, courier: Courier) -> None:
+    """Touch each message. Wait before the end: a process that exits may keep the core of the one that it has woken."""
     courier.touch(queue.get())
     done.put("ready")
     for _ in range(count):
         courier.touch(queue.get())
     done.put("drained")
+    end.get()
     queue.close()
 
 

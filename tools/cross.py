@@ -51,7 +51,8 @@ def cross(target: str, folder: Path) -> None:
     # All warnings but one: musl's own macro for control messages compares signed with unsigned.
     subprocess.run([*make, "CFLAGS=-O2 -Werror -Wno-error=sign-compare", f"{build}/libshm.a"], check=True)
     source, linked = build / "every.c", build / "every"
-    source.write_text(program(functions((LIBSHM / "include" / "mpshm.h").read_text())))
+    headers = sorted((LIBSHM / "include").rglob("*.h"))
+    source.write_text(program(functions("".join(header.read_text() for header in headers))))
     command = [*cc, f"-I{LIBSHM / 'include'}", "-o", str(linked), str(source), str(build / "libshm.a"), "-pthread"]
     subprocess.run(command, check=True)
     system = next(name for name in MAGIC if name in target)

@@ -57,7 +57,7 @@ def behaviours(document: str, found: dict[str, str]) -> list[tuple[str, str, str
             if any(test.partition("::")[2].removeprefix("test_").startswith(prefix) for prefix in prefixes)
         )
         said = ", ".join(f"{counts[kind]} {kind}" for kind in ("failed", "passed", "skipped") if counts[kind])
-        rows.append((number, text, said or "no test"))
+        rows.append((number, text, said or "no test of its own"))
     return rows
 
 

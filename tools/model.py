@@ -38,10 +38,13 @@ ALONE = ("FORWARD=0", "THIRD=0")
 CASES = [
     Case("a message is sent on; its handle or an older one is received", ("KILLS=0", "SECOND=0")),
     Case("two messages, one received by value", ("KILLS=0", *ALONE)),
+    Case("the first, and messages expire", ("KILLS=0", "SECOND=0", "EXPIRY")),
+    Case("the second, and messages expire", ("KILLS=0", *ALONE, "EXPIRY")),
 ]
 WITH_KILLS = [
     Case("the first, and one process is killed anywhere", ("KILLS=1", "SECOND=0")),
     Case("the second, and one process is killed anywhere", ("KILLS=1", *ALONE)),
+    Case("the second, messages expire, and one process is killed anywhere", ("KILLS=1", *ALONE, "EXPIRY")),
     Case("one message is sent on, and two processes are killed anywhere", ("KILLS=2", "SECOND=0", "THIRD=0")),
 ]
 FAULTS = [
@@ -49,6 +52,7 @@ FAULTS = [
     Case("fault: a free compares nothing", ("KILLS=0", "SECOND=0", "NO_LIVE_CHECK"), "live"),
     Case("fault: a receive clears the message first", ("KILLS=0", "SECOND=0", "CLEAR_BEFORE_HOLD"), "referencing==0"),
     Case("fault: a release is relaxed, on Arm only", ("KILLS=0", "SECOND=0", "RELAXED_RELEASE"), "bytes==expected"),
+    Case("fault: a block expires under its reader", ("KILLS=0", *ALONE, "EXPIRY", "EXPIRY_OF_COUNTED"), "bytes=="),
     Case("fault: the reaper does not free", ("KILLS=1", "SECOND=0", *ALONE, "NO_REAPER_FREE"), "!(live)"),
 ]
 

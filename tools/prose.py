@@ -11,7 +11,6 @@ import argparse
 import ast
 import io
 import re
-import subprocess
 import sys
 import tokenize
 import tomllib
@@ -19,7 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[1]
+from tools.tracked import ROOT, tracked
+
 WORDS = Path(__file__).with_name("retired_words.toml")
 PROSE = {".md", ".rst"}
 C = {".c", ".h"}
@@ -145,15 +145,10 @@ def check(path: str, text: str) -> list[Found]:
 
 def files(only: list[str]) -> list[str]:
     """Return the tracked files to read, relative to the repository."""
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--", *only]
-    listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()
     return [
-        name
-        for name in sorted(set(listed))
-        if Path(name).suffix in PROSE | C | OTHER
-        and "/corpus/" not in name
-        and (ROOT / name).is_file()
-        and name not in OURS
+        str(path)
+        for path in tracked(only)
+        if path.suffix in PROSE | C | OTHER and "corpus" not in path.parts and str(path) not in OURS
     ]
 
 

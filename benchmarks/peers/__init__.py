@@ -16,6 +16,7 @@ from benchmarks.peers.shared_array import SharedArrayReused
 from benchmarks.peers.stdlib import StandardLibrary
 from benchmarks.peers.torch_fd import TorchDescriptors
 from benchmarks.peers.torch_fs import TorchFiles
+from benchmarks.peers.torch_ours import TorchInstalled
 
 __all__ = ["PEERS", "Courier", "Peer"]
 
@@ -35,5 +36,6 @@ PEERS: dict[str, type[Peer]] = {
         Mpire,
         JoblibLoky,
         RayActor,
+        TorchInstalled,
     )
 }

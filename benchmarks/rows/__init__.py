@@ -18,6 +18,9 @@ from benchmarks.rows import (
     p15_idle,
     p16_calls,
     p17_kills,
+    p19_tensors,
+    p20_loader,
+    p21_frozen,
 )
 
 ROWS = {
@@ -36,4 +39,7 @@ ROWS = {
     "P15": p15_idle,
     "P16": p16_calls,
     "P17": p17_kills,
+    "P19": p19_tensors,
+    "P20": p20_loader,
+    "P21": p21_frozen,
 }

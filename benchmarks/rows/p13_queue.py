@@ -5,9 +5,6 @@ The bound is pickle on both sides. The standard queue also wakes its feeder thre
 
 from __future__ import annotations
 
-import time
-from typing import Any
-
 from benchmarks import work
 from benchmarks.bench import Bench, Task
 from benchmarks.driver import Stage
@@ -32,18 +29,5 @@ def measure(bench: Bench) -> list[Line]:
 
 def stream(stage: Stage, size: int) -> float:
     """Return the seconds for `COUNT` messages: ints, or fresh arrays of *size* bytes."""
-    queue: Any = stage.context.Queue(1000)
-    done = stage.context.SimpleQueue()
-    child = stage.start(work.drain, queue, done, COUNT, stage.peer.courier())
-    queue.put(1)
-    done.get()
-    messages = [stage.peer.fresh(size) if size else number for number in range(COUNT)]
-    start = time.perf_counter()
-    for message in messages:
-        queue.put(message)
-    done.get()
-    taken = time.perf_counter() - start
-    child.join(30)
-    queue.close()
-    queue.join_thread()
-    return taken
+    fresh = stage.peer.fresh
+    return work.seconds_through(stage, stage.context.Queue(1000), lambda k: fresh(size) if size else k, COUNT)

@@ -62,6 +62,46 @@ inline try_free(me)
     atomic { seen_generation = 0; seen_version = 0 } /* fewer states */
 }
 
+/* mpshm__free_expired: as try_free, but messages in the mask do not count. */
+inline free_expired(me)
+{
+    do
+    :: atomic {
+           if
+           :: !live -> break
+           :: else -> seen_generation = generation; seen_version = version
+           fi
+       };
+#ifndef EXPIRY_OF_COUNTED
+       if :: overflow != 0 -> break :: else fi;
+#endif
+       SEE_HOLDERS;
+       atomic {
+           if
+           :: SAME_STATE ->
+              assert(live);
+              assert(referencing == 0);
+              generation++;
+              version = 0;
+              live = false;
+              travelling = 0; /* they are lost */
+              won = true
+           :: else -> won = false
+           fi
+       };
+       if
+       :: won ->
+          STEP(me);
+          d_step { in_flight = 0 };
+          STEP(me);
+          d_step { assert(!listed && !taken); listed = true; won = false };
+          break
+       :: else
+       fi
+    od;
+    atomic { seen_generation = 0; seen_version = 0 }
+}
+
 inline hold(me)
 {
     d_step { RELEASING(me) -> holders = holders | BIT(me) }

@@ -20,8 +20,13 @@
  * Checked: a reader never sees the bytes of another life; a block is freed only without references and
  * messages, and once in each life; a block that nobody references is not left alive.
  *
+ * With EXPIRY, the manager may also find, at any time after the first message was sent, that the deadline of all
+ * messages has passed, and frees the block as reference/message_timeout.c says: messages in the mask do not count then. They
+ * are lost, but a reader still never sees the bytes of another life. The receivers' own look at the deadline is left out.
+ *
  * Seeded faults, each of which violates an assertion: NO_VERSION, NO_LIVE_CHECK, CLEAR_BEFORE_HOLD,
- * RELAXED_RELEASE, NO_REAPER_FREE. HOLDERS_FIRST changes the order of the checks before a free; it violates
+ * RELAXED_RELEASE, NO_REAPER_FREE, EXPIRY_OF_COUNTED (a free does not look at in_flight_overflow, on which a reader by value
+ * relies). HOLDERS_FIRST changes the order of the checks before a free; it violates
  * none, since the version alone protects against what happens between the checks. */
 
 #ifndef KILLS
@@ -162,8 +167,17 @@ active proctype reaper()
 {
     LOCALS;
     byte p;
+#ifdef EXPIRY
+    bool expired;
+#endif
 again:
     if
+#ifdef EXPIRY
+    :: message[0].sent && !expired ->
+       expired = true;
+       free_expired(4);
+       goto again
+#endif
     :: killed[0] && !reaped[0] -> p = 0
     :: killed[1] && !reaped[1] -> p = 1
     :: killed[2] && !reaped[2] -> p = 2

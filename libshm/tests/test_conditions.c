@@ -1,24 +1,6 @@
 /* Conditions, events and barriers: nobody is woken in vain, and the dead keep nobody waiting. */
 #define _GNU_SOURCE
-#include <sys/mman.h>
-
-#include "engine.h"
-
-static const uint64_t MS = 1000000, LONG = 20000000000u;
-
-static mpshm_block make(int strategy, int kind, uint32_t max)
-{
-    mpshm_block b = {0};
-
-    CHECK_EQ(mpshm_sync_create(strategy, kind, 0, max, 0, &b), 0);
-    return b;
-}
-
-static void kill_and_reap(pid_t pid)
-{
-    CHECK_EQ(kill(pid, SIGKILL), 0);
-    CHECK_EQ(reap(pid), -SIGKILL);
-}
+#include "sync.h"
 
 /* ---- conditions ---- */
 
@@ -38,7 +20,7 @@ static pid_t waiter(mpshm_block *condition)
 
 static void notifications_go_to_the_longest_waiting(int strategy)
 {
-    mpshm_block condition = make(strategy, MPSHM_CONDITION, 1);
+    mpshm_block condition = make(strategy, MPSHM_CONDITION, 0, 1);
     pid_t pids[3];
 
     CHECK_EQ(mpshm_condition_notify(&condition, 1, 0), 0);
@@ -58,7 +40,7 @@ static void notifications_go_to_the_longest_waiting(int strategy)
 
 static void a_dead_waiter_swallows_no_notification(int strategy)
 {
-    mpshm_block condition = make(strategy, MPSHM_CONDITION, 1);
+    mpshm_block condition = make(strategy, MPSHM_CONDITION, 0, 1);
     pid_t dead = waiter(&condition), alive = waiter(&condition);
 
     kill_and_reap(dead);
@@ -70,7 +52,7 @@ static void a_dead_waiter_swallows_no_notification(int strategy)
 
 static void a_notification_of_a_waiter_that_dies_with_it_is_passed_on(int strategy)
 {
-    mpshm_block condition = make(strategy, MPSHM_CONDITION, 1);
+    mpshm_block condition = make(strategy, MPSHM_CONDITION, 0, 1);
     pid_t first = waiter(&condition), second = waiter(&condition);
 
     /* Stopped, it is notified and cannot leave. */
@@ -89,7 +71,7 @@ static void on_signal(int signum)
 
 static void a_waiter_that_gives_up_passes_its_notification_on(int strategy)
 {
-    mpshm_block condition = make(strategy, MPSHM_CONDITION, 1);
+    mpshm_block condition = make(strategy, MPSHM_CONDITION, 0, 1);
     int place = mpshm_condition_enter(&condition, 0);
     pid_t second = waiter(&condition);
     struct sigaction action = {.sa_handler = on_signal};
@@ -105,7 +87,7 @@ static void a_waiter_that_gives_up_passes_its_notification_on(int strategy)
 
 static void a_thousand_dead_waiters_leave_room(int strategy)
 {
-    mpshm_block condition = make(strategy, MPSHM_CONDITION, 1);
+    mpshm_block condition = make(strategy, MPSHM_CONDITION, 0, 1);
 
     for (int i = 0; i < 3; i++) {
         pid_t pid = forked();
@@ -127,7 +109,7 @@ static void a_thousand_dead_waiters_leave_room(int strategy)
 static void an_event_wakes_all_even_if_it_is_cleared_at_once(int strategy)
 {
     enum { WAITERS = 4 };
-    mpshm_block event = make(strategy, MPSHM_EVENT, 1);
+    mpshm_block event = make(strategy, MPSHM_EVENT, 0, 1);
     int ready[2];
     pid_t pids[WAITERS];
     char byte = 1;
@@ -188,7 +170,7 @@ static pid_t party(mpshm_block *barrier, int rounds)
 static void a_barrier_opens_for_all_round_after_round(int strategy)
 {
     enum { PARTIES = 3 };
-    mpshm_block barrier = make(strategy, MPSHM_BARRIER, PARTIES);
+    mpshm_block barrier = make(strategy, MPSHM_BARRIER, 0, PARTIES);
     pid_t pids[PARTIES];
 
     CHECK_EQ(mpshm_barrier_parties(&barrier), PARTIES);
@@ -204,7 +186,7 @@ static void a_barrier_opens_for_all_round_after_round(int strategy)
 
 static void a_dead_party_breaks_a_barrier(int strategy)
 {
-    mpshm_block barrier = make(strategy, MPSHM_BARRIER, 3);
+    mpshm_block barrier = make(strategy, MPSHM_BARRIER, 0, 3);
     pid_t dead = party(&barrier, 1), alive;
 
     EVENTUALLY(mpshm_barrier_waiters(&barrier) == 1);
@@ -226,7 +208,7 @@ static void a_dead_party_breaks_a_barrier(int strategy)
 
 static void a_member_that_dies_between_two_rounds_breaks_the_next(int strategy)
 {
-    mpshm_block barrier = make(strategy, MPSHM_BARRIER, 2);
+    mpshm_block barrier = make(strategy, MPSHM_BARRIER, 0, 2);
     int passed[2];
     char byte = 1;
     pid_t pid;
@@ -247,7 +229,7 @@ static void a_member_that_dies_between_two_rounds_breaks_the_next(int strategy)
 
 static void a_last_party_that_dies_before_it_opens_breaks_the_barrier(int strategy)
 {
-    mpshm_block barrier = make(strategy, MPSHM_BARRIER, 2);
+    mpshm_block barrier = make(strategy, MPSHM_BARRIER, 0, 2);
     pid_t waits = party(&barrier, 1), last, late;
     int place, arrived[2];
     uint32_t order;
@@ -273,7 +255,7 @@ static void a_last_party_that_dies_before_it_opens_breaks_the_barrier(int strate
 
 static void a_timeout_breaks_a_barrier_for_all(int strategy)
 {
-    mpshm_block barrier = make(strategy, MPSHM_BARRIER, 3);
+    mpshm_block barrier = make(strategy, MPSHM_BARRIER, 0, 3);
     pid_t other = party(&barrier, 1);
     int place;
     uint32_t order;
@@ -300,7 +282,7 @@ static void a_timeout_breaks_a_barrier_for_all(int strategy)
 static void random_kills_leave_nobody_waiting(int strategy)
 {
     enum { PARTIES = 3, ROUNDS = 60 };
-    mpshm_block barrier = make(strategy, MPSHM_BARRIER, PARTIES);
+    mpshm_block barrier = make(strategy, MPSHM_BARRIER, 0, PARTIES);
 
     srand(11);
     for (int r = 0; r < ROUNDS; r++) {

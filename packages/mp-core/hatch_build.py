@@ -27,9 +27,11 @@ EXTENSION = "_libshm.abi3.so"
 MANAGER = "shm-manager"
 
 
-def header_as_cdef(header: str) -> str:
-    """Return the header without its preprocessor lines: the rest is C that cffi can read."""
-    return re.sub(r"(?m)^#.*$", "", header)
+def interface(include: Path) -> str:
+    """Return mpshm.h and the headers that it includes, in order, without preprocessor lines: the rest is for cffi."""
+    header = (include / "mpshm.h").read_text()
+    parts = [(include / name).read_text() for name in re.findall(r'(?m)^#include "(.+)"', header)]
+    return re.sub(r"(?m)^#.*$", "", "".join([*parts, header]))
 
 
 def without_engine() -> bool:
@@ -70,7 +72,7 @@ def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
     refuse_without_tools()
     subprocess.run(["make", "-C", str(libshm), f"BUILD={build}"], check=True)
     ffi = cffi.FFI()
-    ffi.cdef(header_as_cdef((libshm / "include" / "mpshm.h").read_text()))
+    ffi.cdef(interface(libshm / "include"))
     ffi.set_source(
         "_libshm",
         '#include "mpshm.h"',

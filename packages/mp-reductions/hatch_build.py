@@ -1,7 +1,7 @@
 """Compile the extension module into the wheel, carry the headers of mp-core and libshm into the sdist.
 
-The module links nothing of mp-core, so the build needs two headers and no mp-core: in the repository they are mp-core's
-and libshm's own, in an unpacked sdist they are copies in `include/`. On macOS and Windows nothing is compiled.
+The module links nothing of mp-core, so the build needs headers and no mp-core: in the repository they are mp-core's and
+libshm's own, in an unpacked sdist they are copies in `include/`. On macOS and Windows nothing is compiled.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ NUMPY_API = "NPY_1_25_API_VERSION"
 # Without a procedure linkage table, each call into the interpreter is one jump less: 10 of the 100 ns of reduce_array.
 FLAGS = ["-fvisibility=hidden", "-std=gnu11", "-O2", "-Werror=implicit-function-declaration", "-fno-plt"]
 EXTENSION = "_native.abi3.so"
-HEADERS = ("packages/mp-core/native/mp_core.h", "libshm/include/mpshm.h")
+HEADER = "mp_core.h"
 
 
-def headers(root: Path) -> list[Path]:
+def include_dirs(root: Path) -> list[Path]:
     """
-    Return the paths of `HEADERS`, in an unpacked sdist or in the repository.
+    Return the folders of mp-core's header and libshm's, which are one folder in an unpacked sdist.
     """
-    carried = [root / "include" / Path(name).name for name in HEADERS]
-    return carried if carried[0].is_file() else [root.parents[1] / name for name in HEADERS]
+    if (root / "include").is_dir():
+        return [root / "include"]
+    return [root.parent / "mp-core" / "native", root.parents[1] / "libshm" / "include"]
 
 
 def without_engine() -> bool:
@@ -81,7 +82,7 @@ def compile_extension(root: Path, build: Path) -> Path:
     extension = Extension(
         EXTENSION.partition(".")[0],
         sources=[str(source) for source in sorted((root / "native").glob("*.c"))],
-        include_dirs=[*dict.fromkeys(str(header.parent) for header in headers(root)), numpy.get_include()],
+        include_dirs=[*map(str, include_dirs(root)), numpy.get_include()],
         extra_compile_args=FLAGS,
         define_macros=[
             ("Py_LIMITED_API", LIMITED_API),
@@ -103,8 +104,9 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
         if self.target_name == "sdist":
-            for header in headers(root):
-                build_data["force_include"][str(header)] = f"include/{header.name}"
+            if not (root / "include").is_dir():  # otherwise this is an unpacked sdist, which has all
+                mp_core, libshm = include_dirs(root)
+                build_data["force_include"] |= {str(mp_core / HEADER): f"include/{HEADER}", str(libshm): "include"}
             return
 
         build_data["pure_python"] = False

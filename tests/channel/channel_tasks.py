@@ -17,7 +17,7 @@ def echo(connection: Any) -> None:
 
 def echo_queue(requests: Any, answers: Any) -> None:
     """
-    As `echo`, from one queue to another.
+    Do as `echo`, from one queue to another.
     """
     while (message := requests.get()) is not None:
         answers.put(message)
@@ -92,6 +92,15 @@ def work(queue: Any, ready: Any) -> None:
     queue.task_done()
 
 
+def count_for_ever(queue: Any) -> None:
+    """
+    Count a task and finish it, again and again.
+    """
+    while True:
+        queue._count()
+        queue.task_done()
+
+
 def kill_self_after_put(queue: Any) -> None:
     queue.put("last words")
     os.kill(os.getpid(), signal.SIGKILL)
@@ -105,3 +114,22 @@ def wait_for_end(connection: Any, answer: Any) -> None:
         connection.recv()
     except EOFError:
         answer.send("EOFError")
+
+
+def send_on_each_other_one(ends: list[Any]) -> None:
+    """
+    Send the number of each pipe on its second end.
+    """
+    for number, writer in enumerate(ends[1::2]):
+        writer.send(number)
+
+
+class Dies:
+    """
+    Ends the process that unpickles it.
+    """
+
+    EXITCODE = 17
+
+    def __reduce__(self) -> Any:
+        return os._exit, (self.EXITCODE,)

@@ -23,3 +23,14 @@ def forking() -> Any:
     The context of fork, for properties that do not depend on the start method.
     """
     return _contexts.default_context.get_context("fork")
+
+
+@pytest.fixture(params=[True, False], ids=["duplex", "one way"])
+def ends(request: pytest.FixtureRequest, forking: Any) -> Any:
+    """
+    The reading and the writing end of a pipe.
+    """
+    reader, writer = forking.Pipe(request.param)
+    yield reader, writer
+    reader.close()
+    writer.close()

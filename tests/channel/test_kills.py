@@ -14,7 +14,8 @@ import pytest
 import mp_all as mp
 
 LONG = os.environ.get("MP_SOAK") == "1"
-KILLS = 3000 if LONG else 60
+# With MP_SOAK=1 the two tests below kill more than ten thousand readers and writers.
+KILLS = 3400 if LONG else 60
 SIZES = [0, 10, 1000, 70_000, 20, 300_000]
 
 
@@ -48,7 +49,7 @@ def test_a_reader_that_is_killed_while_it_waits_holds_nobody_up(channels: Any, k
     queue.close()
 
 
-@pytest.mark.timeout(1100 if LONG else 100)
+@pytest.mark.timeout(3000 if LONG else 100)
 def test_writers_killed_at_random_leave_whole_messages_in_order(forking: Any) -> None:
     queue, chance = forking.SimpleQueue(), random.Random(1)
     for kills in range(KILLS):
@@ -83,7 +84,7 @@ def check(message: Any, last: dict[int, int]) -> None:
     last[writer] = count
 
 
-@pytest.mark.timeout(1100 if LONG else 100)
+@pytest.mark.timeout(3000 if LONG else 100)
 def test_readers_killed_at_random_lose_at_most_the_message_they_had(forking: Any) -> None:
     queue, chance = forking.SimpleQueue(), random.Random(2)
     put = got = 0
@@ -105,3 +106,26 @@ def test_readers_killed_at_random_lose_at_most_the_message_they_had(forking: Any
     assert rest == sorted(set(rest))
     assert 0 <= lost <= KILLS
     queue.close()
+
+
+@pytest.mark.timeout(3000 if LONG else 100)
+def test_users_of_a_joinable_queue_killed_at_random_hold_nobody_up(forking: Any) -> None:
+    queue, chance = forking.JoinableQueue(), random.Random(3)
+    for _ in range(KILLS // 10):
+        workers = [forking.Process(target=tasks.count_for_ever, args=(queue,), daemon=True) for _ in range(2)]
+        for worker in workers:
+            worker.start()
+        time.sleep(chance.random() * 0.01)
+        for worker in workers:
+            kill(worker)
+        queue.put("task")
+        assert queue.get() == "task"
+        queue.task_done()
+        # Each killed worker may have counted a task that it did not finish.
+        for _ in workers:
+            if not queue._all_done():
+                queue.task_done()
+        queue.join()
+    queue.close()
+    queue._reader.close()
+    queue._writer.close()

@@ -5,52 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support import drop_in
 from support.scripts import run_script, succeeded
 
-METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-
-PROGRAM = """
-    import sys
-    import numpy as np
-    import mp_all as multiprocessing
-
-    def work(job, results):
-        while (item := job.get()) is not None:
-            item += 1
-            results.put(item)
-
-    def square(a):
-        return a * a
-
-    if __name__ == "__main__":
-        multiprocessing.set_start_method(sys.argv[1])
-        job, results = multiprocessing.Queue(), multiprocessing.Queue()
-        process = multiprocessing.Process(target=work, args=(job, results))
-        process.start()
-        mine = np.zeros(100_000)
-        job.put(mine)
-        job.put(mine[:3])
-        job.put(None)
-        print(results.get(timeout=30).sum(), results.get(timeout=30), mine.sum())
-        process.join(30)
-        with multiprocessing.Pool(2) as pool:
-            print([float(a.sum()) for a in pool.map(square, [np.full(50_000, k) for k in range(4)])])
-            print([float(a.sum()) for a in pool.imap(square, [np.full(5, k) for k in range(4)])])
-            pool.close()
-            pool.join()
-        with multiprocessing.Manager() as manager:
-            shared = manager.dict(a=np.arange(3))
-            shared["b"] = np.ones(50_000)
-            print(shared["a"] + 1, shared["b"].sum())
-        print(process.exitcode, multiprocessing.active_children())
-"""
-EXPECTED = """\
-100000.0 [1. 1. 1.] 0.0
-[0.0, 50000.0, 200000.0, 450000.0]
-[0.0, 5.0, 20.0, 45.0]
-[1 2 3] 50000.0
-0 []
-"""
+METHODS = pytest.mark.parametrize("method", drop_in.METHODS)
 
 # The worker's module and the main module are the user's: neither imports mp_all in a child.
 WORKER = """
@@ -132,8 +90,8 @@ INHERITED = """
 
 @METHODS
 def test_a_program_runs_with_only_its_import_changed(tmp_path: Path, strategy: str, method: str) -> None:
-    done = run_script(tmp_path, PROGRAM, method, MP_SHARING_STRATEGY=strategy)
-    assert succeeded(done) == EXPECTED
+    done = run_script(tmp_path, drop_in.PROGRAM, method, MP_SHARING_STRATEGY=strategy)
+    assert succeeded(done) == drop_in.EXPECTED
 
 
 @METHODS

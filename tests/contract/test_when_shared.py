@@ -50,6 +50,10 @@ def first(thing: Any) -> Any:
     return thing[0]
 
 
+def last(thing: Any) -> Any:
+    return thing[-1]
+
+
 def boxed(thing: Any) -> Any:
     return thing["box"][0].held
 
@@ -150,6 +154,10 @@ ROWS: dict[str, Row] = {
     "a read-only view of a shared array": Row(lambda echo, tmp: read_only()),
     "a private array of more than 32 KiB": Row(lambda echo, tmp: numbers()),
     "a private array of 32 KiB or less": Row(lambda echo, tmp: np.ones(4096)),
+    # 8 in the message, 8 in blocks of their own, 184 copied into one block and out of it
+    "a private array of up to 4 KiB, the 17th of its message or a later one, beyond 32 KiB in all": Row(
+        lambda echo, tmp: [np.ones(512) for _ in range(200)], last, nbytes=(8 + 2 * 184) * 4096 // 2
+    ),
     "a slice of a private array (its own bytes, not its base's)": Row(
         lambda echo, tmp: numbers()[1::2], nbytes=4 * COUNT
     ),

@@ -20,7 +20,7 @@ import mp_all as mp
 
 
 def channel(kind: str) -> tuple[Callable[[Any], None], Callable[[], Any], list[Any]]:
-    """(send, receive, what to close)"""
+    """Return a function that sends, one that receives, and what to close."""
     if kind == "pipe":
         reader, writer = mp.Pipe(False)
         return writer.send, reader.recv, [reader, writer]

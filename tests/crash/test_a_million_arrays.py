@@ -64,8 +64,8 @@ def test_a_million_arrays_under_a_limit_of_64_descriptors(strategy: str) -> None
         assert (done.returncode, done.stderr) == (0, ""), done.stderr
         seen = json.loads(done.stdout)
         assert seen["intact"], seen
-        assert seen["descriptors"] <= 16 + 4, seen  # four belong to the pipes
-        assert seen["theirs"] <= 16 + 4, seen
+        assert seen["descriptors"] <= 16 + 6, seen  # six belong to the pipes: four ends and two rings
+        assert seen["theirs"] <= 16 + 6, seen
         # The interpreter and NumPy alone have some 230; glibc's heaps grow in pieces.
         assert seen["more mappings"] <= 100, seen
         assert seen["bytes each"] <= 150, seen

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,25 @@ from support import leaks
 from support.waiting import until
 
 from mp_spawn import engines
+
+# What ranks of the command do: show their place, wait, or let rank 2 do something.
+SCRIPT = """
+    import os, pathlib, signal, sys, time
+
+    rank = int(os.environ["RANK"])
+    if sys.argv[1] == "show":
+        print(*(os.environ[name] for name in ("LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK")))
+    elif sys.argv[1] == "wait":
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(40 + rank))
+        path = pathlib.Path(sys.argv[2], f".{rank}")
+        path.write_text(str(os.getpid()))
+        path.rename(path.with_name(str(rank)))
+        time.sleep(300)
+    elif rank == 2:
+        eval(sys.argv[1])
+    else:
+        time.sleep(300)
+"""
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 
@@ -104,3 +124,13 @@ def engine(request: pytest.FixtureRequest) -> Any:
         return engines.Local(nodes=3)
     request.getfixturevalue("cluster")
     return engines.Ray(nodes=3)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    """
+    Write the script of the command's ranks, and return its path.
+    """
+    path = tmp_path / "a_script.py"
+    path.write_text(textwrap.dedent(SCRIPT))
+    return str(path)

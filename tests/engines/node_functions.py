@@ -67,6 +67,20 @@ def wait_for_ever(rank: int, folder: str) -> None:
     time.sleep(300)
 
 
+def wait_once(rank: int, folder: str, array: np.ndarray) -> None:
+    """
+    Write the pid of this rank as `wait_for_ever` does, and wait for a file "go"; started again, say so and return.
+    """
+    if Path(folder, str(rank)).exists():
+        Path(folder, f".again-{rank}").write_text(str(array[-1]))
+        Path(folder, f".again-{rank}").rename(Path(folder, f"again-{rank}"))
+        return
+    Path(folder, f".{rank}").write_text(str(os.getpid()))
+    Path(folder, f".{rank}").rename(Path(folder, str(rank)))
+    while not Path(folder, "go").exists():
+        time.sleep(0.02)
+
+
 def fail_once(rank: int, folder: str) -> int:
     path = Path(folder, f"failed-{rank}")
     if rank == 1 and not path.exists():

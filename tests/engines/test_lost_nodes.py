@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from node_functions import wait_for_ever
+from drivers import start_driver
+from node_functions import wait_for_ever, wait_once
 from support.processes import ended
 from support.waiting import until
 
@@ -50,10 +50,47 @@ def test_a_node_that_dies_or_is_silent_is_named_with_its_ranks(tmp_path: Path, s
     assert until(lambda: all(map(ended, pids.values())), PROMISED)
 
 
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGSTOP])
+def test_the_ranks_of_a_lost_node_are_started_again_on_another(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, signum: int
+) -> None:
+    context: Any = mp.start_processes(
+        wait_once,
+        (str(tmp_path), np.arange(200_000.0)),
+        nprocs=4,
+        join=False,
+        max_restarts=1,
+        engine=engines.Local(nodes=2),
+    )
+    pids = pids_in(tmp_path, 4)
+    os.kill(agents_of(context)[1], signum)
+    # These two return when the ranks of the lost node have been started again.
+    assert until(lambda: (tmp_path / "again-2").exists() and (tmp_path / "again-3").exists(), PROMISED + 10)
+    assert (tmp_path / "again-2").read_text() == "199999.0"
+    assert [node.name for node in context.nodes] == ["local-0", "local-2"]
+    assert not ended(pids[0])
+    (tmp_path / "go").touch()
+    assert context.join(30)
+    assert "they are started again on another (1 of 1)" in caplog.text
+    assert until(lambda: all(map(ended, pids.values())), PROMISED)
+
+
+def test_a_node_may_be_lost_as_often_as_max_restarts_says(tmp_path: Path) -> None:
+    context: Any = mp.start_processes(
+        wait_for_ever, (str(tmp_path),), nprocs=2, join=False, max_restarts=1, engine=engines.Local(nodes=2)
+    )
+    first = pids_in(tmp_path, 2)[1]
+    os.kill(agents_of(context)[1], signal.SIGKILL)
+    assert until(lambda: pids_in(tmp_path, 2)[1] != first, 30)
+    os.kill(agents_of(context)[2], signal.SIGKILL)
+    with pytest.raises(mp.ProcessExitedException, match="process 1 was lost with its node local-2"):
+        context.join()
+
+
 def test_a_node_whose_driver_is_silent_ends_its_ranks(tmp_path: Path) -> None:
     folder = tmp_path / "pids"
     folder.mkdir()
-    driver = start_driver(tmp_path, folder)
+    driver = start_driver(tmp_path, folder, 4, "engines.Local(nodes=2)")
     pids = pids_in(folder, 4)
     os.kill(driver.pid, signal.SIGSTOP)
     try:
@@ -67,23 +104,8 @@ def test_a_node_whose_driver_is_silent_ends_its_ranks(tmp_path: Path) -> None:
 def test_no_rank_outlives_its_driver(tmp_path: Path, signum: int) -> None:
     folder = tmp_path / "pids"
     folder.mkdir()
-    driver = start_driver(tmp_path, folder)
+    driver = start_driver(tmp_path, folder, 4, "engines.Local(nodes=2)")
     pids = pids_in(folder, 4)
     driver.send_signal(signum)
     assert until(lambda: all(map(ended, pids.values())), PROMISED)
     driver.wait(30)
-
-
-def start_driver(tmp_path: Path, folder: Path) -> subprocess.Popen[bytes]:
-    program = tmp_path / "driver.py"
-    program.write_text(
-        "import sys\n"
-        "import mp_all as mp\n"
-        "from mp_spawn import engines\n"
-        "sys.path.insert(0, sys.argv[2])\n"
-        "from node_functions import wait_for_ever\n"
-        "if __name__ == '__main__':\n"
-        "    mp.run(wait_for_ever, (sys.argv[1],), nprocs=4, engine=engines.Local(nodes=2))\n"
-    )
-    command = [sys.executable, str(program), str(folder), str(Path(__file__).parent)]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL)

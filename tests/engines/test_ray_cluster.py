@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import conftest
+import numpy as np
 import pytest
-from node_functions import devices, environment, wait_for_ever
+from drivers import start_driver
+from node_functions import devices, environment, wait_for_ever, wait_once
 from support.processes import ended
 from support.waiting import until
 
@@ -81,6 +83,35 @@ def test_a_lost_node_is_named_with_its_ranks(cluster: Any, tmp_path: Path, victi
         cluster.remove_node(node, allow_graceful=False)
 
 
+def test_the_ranks_of_a_lost_node_are_started_again_on_another(cluster: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "extra"
+    folder.mkdir()
+    node = conftest.add_node(cluster, folder, resources={"extra": 2})
+    other = conftest.add_node(cluster, tmp_path, resources={"extra": 2})
+    try:
+        context: Any = mp.start_processes(
+            wait_once,
+            (str(folder), np.arange(200_000.0)),
+            nprocs=2,
+            join=False,
+            max_restarts=1,
+            engine=engines.Ray(nodes=1, resources={"extra": 1}),
+        )
+        assert until(lambda: len(list(folder.glob("[0-9]"))) == 2, 60)
+        first = context.nodes[0]
+        # Ray may have chosen either of the two.
+        chosen = node if first.name.endswith(node.node_id[:6]) else other
+        raylet = chosen.all_processes["raylet"][0].process.pid
+        for pid in [raylet, *children_of(raylet)]:
+            os.kill(pid, signal.SIGKILL)
+        assert until(lambda: (folder / "again-0").exists() and (folder / "again-1").exists(), 60)
+        assert context.join(30)
+        assert context.nodes[0].name != first.name
+    finally:
+        for each in node, other:
+            cluster.remove_node(each, allow_graceful=False)
+
+
 def children_of(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
@@ -89,18 +120,7 @@ def children_of(pid: int) -> list[int]:
 def test_no_rank_outlives_a_driver_on_ray(cluster: Any, tmp_path: Path, signum: int) -> None:
     folder = tmp_path / "pids"
     folder.mkdir()
-    program = tmp_path / "driver.py"
-    program.write_text(
-        "import sys\n"
-        "import mp_all as mp\n"
-        "from mp_spawn import engines\n"
-        "sys.path.insert(0, sys.argv[2])\n"
-        "from node_functions import wait_for_ever\n"
-        "if __name__ == '__main__':\n"
-        "    mp.run(wait_for_ever, (sys.argv[1],), nprocs=6, engine=engines.Ray(sys.argv[3], nodes=3))\n"
-    )
-    command = [sys.executable, str(program), str(folder), str(Path(__file__).parent), cluster.address]
-    driver = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    driver = start_driver(tmp_path, folder, 6, f"engines.Ray({cluster.address!r}, nodes=3)")
     assert until(lambda: len(list(folder.glob("[0-9]"))) == 6, 60)
     pids = [int(path.read_text()) for path in folder.glob("[0-9]")]
     os.kill(driver.pid, signum)

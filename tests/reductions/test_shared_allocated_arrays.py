@@ -136,7 +136,7 @@ def test_untouched_zeros_use_no_memory(scope: None, needs_memory: Callable[[int]
 
 
 def resident() -> int:
-    """Bytes of memory that this process has touched."""
+    """Return the bytes of memory that this process has touched."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

@@ -16,7 +16,7 @@ def frozen(array: np.ndarray) -> np.ndarray:
 
 
 def unaligned(make: Make) -> np.ndarray:
-    """Numbers that begin at an odd byte."""
+    """Return numbers that begin at an odd byte."""
     return make(np.arange(41, dtype=np.uint8))[1:].view(np.float64)
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import threading
-import warnings
 from multiprocessing.reduction import ForkingPickler
-from pathlib import Path
 from typing import Any
 
 import pytest
 from support import tasks
 from support.carriers import Carrier
-from support.scripts import run_script, succeeded
 
 import mp_all as mp
 
@@ -199,66 +195,6 @@ def test_memory_that_torch_has_shared_stays_torchs(echo: Carrier) -> None:
     assert not has_our_memory(tensor)
 
 
-def train(model: Any) -> None:
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter += 1
-
-
-def test_a_model_in_shared_memory_is_trained_by_children(start_method: str, strategy: str) -> None:
-    model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)).share_memory()
-    before = [parameter.clone() for parameter in model.parameters()]
-    ctx = mp.get_context(start_method)
-    ranks = [ctx.Process(target=train, args=(model,)) for _ in range(2)]
-    for rank in ranks:
-        rank.start()
-        rank.join(60)  # one after the other: Hogwild may lose updates
-        assert rank.exitcode == 0
-        rank.close()
-    for parameter, old in zip(model.parameters(), before, strict=True):
-        assert parameter.is_shared()
-        assert torch.allclose(parameter, old + 2)
-
-
-def test_memory_returns_when_the_last_tensor_is_dropped(echo: Carrier) -> None:
-    before = mp.memory_stats()["live_bytes"]
-    tensor = echo.call(tasks.echo, torch.ones(1 << 15))
-    assert tensor.sum() == 1 << 15
-    assert mp.memory_stats()["live_bytes"] == before + (4 << 15)
-    del tensor
-    assert mp.memory_stats()["live_bytes"] == before
-
-
-def test_a_thousand_tensors_need_no_descriptor(echo: Carrier) -> None:
-    tensors = [torch.full((256,), float(k)) for k in range(1000)]
-    before = mp.memory_stats()
-    results = echo.call(tasks.echo, tensors)
-    after = mp.memory_stats()
-    assert [each[-1].item() for each in results] == list(range(1000))
-    assert after["descriptors"] - before["descriptors"] <= 2
-    assert after["mappings"] - before["mappings"] <= 4
-
-
-def test_two_threads_that_send_one_tensor_move_it_once(strategy: str) -> None:
-    for _ in range(30):
-        tensor = torch.zeros(1 << 16)
-        messages: list[Any] = []
-        barrier = threading.Barrier(2)
-
-        def send(tensor: Any = tensor, messages: list[Any] = messages, barrier: Any = barrier) -> None:
-            barrier.wait(30)
-            messages.append(ForkingPickler.dumps(tensor))
-
-        threads = [threading.Thread(target=send) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        for message in messages:
-            ForkingPickler.loads(message).add_(1)
-        assert tensor[0] == 2 and tensor[-1] == 2
-
-
 def test_a_queue_of_torchs_own_shares_the_same_tensors(start_method: str, strategy: str) -> None:
     tensor = torch.zeros(3).share_memory_()
     ctx = torch.multiprocessing.get_context(start_method)
@@ -296,27 +232,6 @@ def test_by_value_a_tensor_arrives_as_a_copy_that_torch_alone_can_load() -> None
     assert not tensor.is_shared()
 
 
-def test_without_memory_a_tensor_travels_by_value_and_a_warning_says_so(
-    monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    from mp_torch import storage
-
-    def none(*_: Any, **__: Any) -> Any:
-        raise MemoryError("none left")
-
-    monkeypatch.setattr(storage, "allocate", none)
-    tensor = torch.arange(5.0)
-    with warnings.catch_warnings(record=True) as seen:
-        warnings.simplefilter("always")
-        monkeypatch.setattr("mp_core.errors._told", set())
-        for each in (tensor, tensor[2:], tensor.untyped_storage(), torch.eye(2).to_sparse()):
-            assert repr(there_and_back(each)) == repr(each)
-        assert torch.UntypedStorage._new_shared(8).nbytes() == 8
-    assert [each.category for each in seen if "shared memory ran out" in str(each.message)] == [mp.SharedMemoryWarning]
-    with pytest.raises(MemoryError, match="none left"):
-        tensor.share_memory_()
-
-
 def test_either_function_sets_both_strategies() -> None:
     before = mp.get_sharing_strategy()
     try:
@@ -345,125 +260,3 @@ def test_a_handle_that_reaches_beyond_its_block_is_an_error(
         rebuild_tensor((block, offset, nbytes), torch.float64, start, shape, strides, False, False, False, False)
     with pytest.raises((ValueError, RuntimeError)):
         rebuild_whole(block, torch.float64, (11,))
-
-
-KILLED = """
-    import os, signal, sys
-    import mp_all as mp
-    import torch
-
-    def produce(connection):
-        connection.send([torch.full((20_000,), float(k)) for k in range(5)])
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    def consume(connection, tensor):
-        connection.send(float(tensor[0]))
-        signal.pause()
-
-    if __name__ == "__main__":
-        mp.torch_install()
-        ctx = mp.get_context(sys.argv[1])
-        reader, writer = ctx.Pipe(False)
-        producer = ctx.Process(target=produce, args=(writer,))
-        producer.start()
-        producer.join(50)
-        assert producer.exitcode == -signal.SIGKILL
-        tensors = reader.recv()
-        assert [bool((t == k).all()) for k, t in enumerate(tensors)] == [True] * 5
-        del tensors
-
-        tensor = torch.ones(1 << 18)
-        consumer = ctx.Process(target=consume, args=(writer, tensor))
-        consumer.start()
-        assert reader.poll(50) and reader.recv() == 1
-        consumer.kill()
-        consumer.join(50)
-        assert tensor.sum() == 1 << 18
-        del tensor
-        from support.waiting import until
-        assert until(lambda: mp.memory_stats()["live_bytes"] == 0), mp.memory_stats()
-        print("intact")
-"""
-
-
-def test_a_killed_producer_loses_no_tensor_and_a_killed_consumer_keeps_none(
-    tmp_path: Path, start_method: str, strategy: str
-) -> None:
-    done = run_script(
-        tmp_path, KILLED, start_method, MP_SHARING_STRATEGY=strategy, PYTHONPATH=str(Path(__file__).parents[1])
-    )
-    assert succeeded(done) == "intact\n"
-
-
-LAZY = """
-    import sys
-    import mp_all as mp
-
-    def imported(connection):
-        connection.send(("torch" in sys.modules, "mp_torch" in sys.modules))
-        import torch
-        tensor = torch.ones(4)
-        connection.send(tensor)
-        connection.recv()
-        connection.send((tensor.is_shared(), tensor.tolist()))
-
-    if __name__ == "__main__":
-        import mp_torch
-        mp_torch.install()
-        ours, theirs = mp.Pipe()
-        child = mp.get_context("spawn").Process(target=imported, args=(theirs,))
-        child.start()
-        print(*ours.recv())
-        tensor = ours.recv()
-        tensor += 1
-        ours.send(None)
-        print(*ours.recv())
-        child.join()
-"""
-
-
-def test_a_child_that_does_not_use_torch_does_not_import_it_and_is_installed_when_it_does(tmp_path: Path) -> None:
-    assert succeeded(run_script(tmp_path, LAZY)) == "False True\nTrue [2.0, 2.0, 2.0, 2.0]\n"
-
-
-FIRST = """
-    import sys
-    import mp_all as mp
-
-    def received(connection):
-        assert "torch" not in sys.modules
-        thing = connection.recv()
-        thing[0] = 7
-        connection.send((type(thing).__name__, thing.is_shared()))
-
-    if __name__ == "__main__":
-        import torch
-        mp.torch_install()
-        for thing in (torch.zeros(3), torch.zeros(4)[1:], torch.zeros(3).untyped_storage()):
-            ours, theirs = mp.Pipe()
-            child = mp.get_context("spawn").Process(target=received, args=(theirs,))
-            child.start()
-            ours.send(thing)
-            print(*ours.recv(), int(thing[0]))
-            child.join()
-"""
-
-
-def test_a_child_may_import_torch_because_a_tensor_arrives(tmp_path: Path) -> None:
-    done = run_script(tmp_path, FIRST, timeout=100)
-    assert succeeded(done) == "Tensor True 7\nTensor True 7\nUntypedStorage True 7\n"
-
-
-UNCHANGED = """
-    import sys
-    import mp_all as multiprocessing
-    import torch
-    from multiprocessing.reduction import ForkingPickler
-    print(b"mp_torch" in bytes(ForkingPickler.dumps(torch.ones(3))))
-"""
-
-
-def test_the_environment_installs_and_without_it_torch_sends_its_tensors(tmp_path: Path) -> None:
-    assert succeeded(run_script(tmp_path, UNCHANGED, MP_TORCH="1")) == "True\n"
-    assert succeeded(run_script(tmp_path, UNCHANGED)) == "False\n"
-    assert succeeded(run_script(tmp_path, "import mp_torch\n" + UNCHANGED.replace("\n    ", "\n"))) == "False\n"

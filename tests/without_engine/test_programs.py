@@ -3,64 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from support import drop_in
 
 from .conftest import Run, warnings_in
 
-METHODS = pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-
-PROGRAM = """
-    import sys
-    import numpy as np
-    import mp_all as multiprocessing
-
-    def work(job, results):
-        while (item := job.get()) is not None:
-            results.put(item + 1)
-
-    def square(a):
-        return a * a
-
-    if __name__ == "__main__":
-        multiprocessing.set_start_method(sys.argv[1])
-        job, results = multiprocessing.Queue(), multiprocessing.Queue()
-        process = multiprocessing.Process(target=work, args=(job, results))
-        process.start()
-        mine = np.zeros(100_000)
-        job.put(mine)
-        job.put(mine)
-        job.put(mine[:3])
-        job.put(None)
-        print(results.get(timeout=30).sum(), results.get(timeout=30).sum(), results.get(timeout=30), mine.sum())
-        process.join(30)
-        with multiprocessing.Pool(2) as pool:
-            print([float(a.sum()) for a in pool.map(square, [np.full(5, k) for k in range(4)])])
-            try:
-                pool.apply(divmod, (1, 0))
-            except ZeroDivisionError as error:
-                print(error)
-            pool.close()
-            pool.join()
-        with multiprocessing.Manager() as manager:
-            shared = manager.dict(a=np.arange(3))
-            shared["b"] = np.ones(50_000)
-            print(shared["a"] + 1, shared["b"].sum())
-        print(process.exitcode, multiprocessing.active_children())
-"""
-EXPECTED = """\
-100000.0 100000.0 [1. 1. 1.] 0.0
-[0.0, 5.0, 20.0, 45.0]
-integer division or modulo by zero
-[1 2 3] 50000.0
-0 []
-"""
+METHODS = pytest.mark.parametrize("method", drop_in.METHODS)
 
 
 @METHODS
 def test_a_program_runs_with_one_warning_for_each_process_that_sends_a_large_array(
     run: Run, platform: str, method: str
 ) -> None:
-    done = run(PROGRAM, method)
-    assert (done.returncode, done.stdout.replace("by zero by zero", "by zero")) == (0, EXPECTED), done.stderr
+    done = run(drop_in.PROGRAM, method)
+    assert (done.returncode, done.stdout) == (0, drop_in.EXPECTED), done.stderr
     warnings = warnings_in(done)
     assert len(warnings) == 2, done.stderr  # this process and the worker behind the queue
     assert all(f"SharedMemoryWarning: mp-core has no shared memory on {platform}" in line for line in warnings)

@@ -22,6 +22,11 @@ uint64_t mpshm__coarse_ns(void)
     return read_clock(CLOCK_MONOTONIC_COARSE);
 }
 
+uint32_t mpshm__tick(void)
+{
+    return (uint32_t)(mpshm__coarse_ns() / MPSHM__TICK_NS);
+}
+
 uint64_t mpshm__deadline(uint64_t timeout_ns)
 {
     return timeout_ns >> 63 ? MPSHM__FOREVER : mpshm__now_ns() + timeout_ns;

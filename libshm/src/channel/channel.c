@@ -17,6 +17,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -82,6 +83,16 @@ static int map(int object, uint64_t nbytes, struct mpshm__channel_mapping **out)
     return 0;
 }
 
+/* 1 when descriptors are scarce. The kernel gives the lowest free number, so half of those that
+ * this process may have are in use when it gives one of the upper half. The others are for
+ * descriptors that the program cannot do without. */
+static int is_scarce(int fd)
+{
+    struct rlimit limit;
+
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)fd >= limit.rlim_cur / 2;
+}
+
 int mpshm_channel_create(int duplex, mpshm_channel **ends)
 {
     struct mpshm__channel_mapping *mapping;
@@ -90,7 +101,9 @@ int mpshm_channel_create(int duplex, mpshm_channel **ends)
 
     if (object < 0)
         return object;
-    if (mpshm__object_must_reserve(MPSHM_FILE_DESCRIPTOR))
+    if (is_scarce(object))
+        rc = -EMFILE;
+    if (rc == 0 && mpshm__object_must_reserve(MPSHM_FILE_DESCRIPTOR))
         rc = mpshm__reserve(object, 0, nbytes);
     if (rc == 0)
         rc = map(object, nbytes, &mapping);

@@ -31,7 +31,7 @@ enum {
     MPSHM__SEGMENTS = 8192, /* segments of a session at one time */
     MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
     MPSHM__SITES = 256, /* source lines that send, if senders give them */
-    MPSHM__LAYOUT = 3,  /* the version of both layouts */
+    MPSHM__LAYOUT = 4,  /* the version of both layouts */
     MPSHM__INCARNATIONS = 1 << 21,
 };
 
@@ -110,7 +110,8 @@ struct mpshm__control {
     _Atomic uint32_t cache_unwatched; /* 1: the process that caches first wakes the manager; see
                                          cache_limit.c */
     _Atomic uint32_t manager_starts;  /* how many managers the session has had */
-    unsigned char reserved[128 - 88];
+    _Atomic uint32_t message_ticks;   /* the shortest message timeout that was used; 0: none was */
+    unsigned char reserved[128 - 92];
     struct mpshm__slot slots[MPSHM__SLOTS];
     struct mpshm__segment_entry segments[MPSHM__SEGMENTS];
     struct mpshm__site sites[MPSHM__SITES];

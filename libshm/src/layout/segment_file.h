@@ -87,13 +87,16 @@ struct mpshm__far {
     _Atomic uint64_t holders[MPSHM__FAR_WORDS];
 };
 
-/* The message that has been in flight for longest, for people who look: nothing depends on it. It
- * is written before the first in-flight bit is set, and means nothing while there is none. Two
- * processes that send at the same moment may mix their entries. */
+/* The message that has been in flight for longest, for people who look. It is written before the
+ * first in-flight bit is set, and means nothing while there is none. Two processes that send at the
+ * same moment may mix their entries. */
 struct mpshm__sent {
     _Atomic uint64_t at_ns; /* on the coarse monotonic clock */
     _Atomic int32_t pid;
     _Atomic uint32_t site; /* index + 1 in the control file; 0: unknown */
+    /* When the last of its messages expires: generation << 32 | tick. The one field that decides
+     * about something: see message_timeout.c. */
+    _Atomic uint64_t deadline;
 };
 
 struct mpshm__segment_header {
@@ -118,7 +121,7 @@ struct mpshm__segment_header {
 
 _Static_assert(sizeof(struct mpshm__block) == 64, "a descriptor is a cache line");
 _Static_assert(sizeof(struct mpshm__metadata) == 2, "metadata is two bytes");
-_Static_assert(sizeof(struct mpshm__sent) == 16, "four messages are a cache line");
+_Static_assert(sizeof(struct mpshm__sent) == 24, "the record of a message is 24 bytes");
 _Static_assert(sizeof(struct mpshm__far) == 96, "far holders of a block are 96 bytes");
 
 #endif

@@ -116,6 +116,7 @@ static int poll_timeout(struct manager *m)
 
     if (m->watching || m->pause_admitting || m->refused || m->broken)
         wait = TICK_MS;
+    wait = sooner(wait, mpshm__messages_timeout(m));
     return sooner(wait, sooner(mpshm__orphans_timeout(m), mpshm__cache_limit_timeout(m)));
 }
 
@@ -150,6 +151,7 @@ static int loop(struct manager *m, struct waiter *w)
         if (m->fds[LISTENER].revents)
             mpshm__client_accept(m);
         mpshm__reaper_poll(m);
+        mpshm__messages_expire(m);
         if (m->orphans)
             mpshm__orphans_reclaim(m);
         mpshm__cache_limit_poll(m);

@@ -1,6 +1,7 @@
 /* The parts of the manager. reaper.c: segments, slots and deaths. reclaim_segment.c: segments
- * without an owner. cache_limit.c: the size of the cache. rendezvous.c: folder and socket. serve.c:
- * the clients' questions. manager.c: start, loop and end. */
+ * without an owner. cache_limit.c: the size of the cache. expire_messages.c: messages that nobody
+ * reads. rendezvous.c: folder and socket. serve.c: the clients' questions. manager.c: start, loop
+ * and end. */
 #ifndef MPSHM_MANAGER_H
 #define MPSHM_MANAGER_H
 
@@ -43,6 +44,7 @@ struct manager {
     uint64_t left_cached[MPSHM__SEGMENTS];
     uint32_t live_index[MPSHM__SEGMENTS]; /* a block that was live at the last poll */
     struct mpshm__cache_limit *cache;     /* cache_limit.c */
+    uint64_t messages_at;                 /* when it looked for expired messages last */
 };
 
 /* ---- reaper.c ---- */
@@ -86,6 +88,13 @@ int mpshm__cache_limit_fd(const struct manager *m);
 void mpshm__cache_limit_poll(struct manager *m);
 /* Milliseconds until it is time; -1 while nothing is cached. */
 int mpshm__cache_limit_timeout(const struct manager *m);
+
+/* ---- expire_messages.c ---- */
+
+/* Free the blocks whose messages have expired, when it is time. */
+void mpshm__messages_expire(struct manager *m);
+/* Milliseconds until it is time; -1 while no process uses timeouts. */
+int mpshm__messages_timeout(const struct manager *m);
 
 /* ---- serve.c ---- */
 

@@ -13,13 +13,15 @@ struct mpshm__handle {
     uint64_t segment;       /* first half of its nonce */
     uint32_t segment_index; /* of its entry in the control file */
     uint32_t block;
-    uint32_t generation;
-    uint32_t message; /* the bit of in_flight, or MPSHM__NO_BIT; and MPSHM__COPIED */
+    uint32_t generation : 24;
+    uint32_t message : 7; /* the bit of in_flight, or MPSHM__NO_BIT */
+    uint32_t copied : 1;
+    uint32_t deadline; /* the tick from which on it cannot be received, or MPSHM__NEVER */
     uint64_t nbytes;
     uint64_t check; /* of all the rest */
 };
 
-enum { MPSHM__NO_BIT = 64, MPSHM__COPIED = 1 << 16 };
+enum { MPSHM__NO_BIT = 64 };
 
 _Static_assert(sizeof(struct mpshm__handle) == MPSHM_HANDLE_SIZE, "the size is public");
 
@@ -50,8 +52,7 @@ static inline int mpshm__handle_parse(const unsigned char *bytes, size_t len,
     if (len != sizeof(*handle))
         return -EBADMSG;
     memcpy(handle, bytes, sizeof(*handle));
-    if (handle->check != mpshm__handle_checksum(handle) ||
-        (handle->message & ~(uint32_t)MPSHM__COPIED) > MPSHM__NO_BIT)
+    if (handle->check != mpshm__handle_checksum(handle) || handle->message > MPSHM__NO_BIT)
         return -EBADMSG;
     return 0;
 }

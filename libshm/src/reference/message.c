@@ -7,6 +7,7 @@
 #include "base/engine_lock.h"
 #include "reference/block.h"
 #include "reference/handle.h"
+#include "reference/message_timeout.h"
 #include "reference/sent.h"
 #include "session/connection.h"
 #include "session/own_session.h"
@@ -21,12 +22,17 @@ int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
     struct mpshm__handle handle = {
         .segment_index = segment->index, .block = ref->index, .nbytes = ref->nbytes};
     uint64_t state, out, bit;
+    unsigned message;
 
     /* No lock: the caller's reference keeps the block alive, and every change is atomic. */
     memcpy(handle.session, session->id, MPSHM_ID_SIZE);
     handle.segment = segment->nonce[0];
     state = atomic_load(&block->state);
-    handle.generation = MPSHM__GENERATION(state);
+    handle.generation = MPSHM__GENERATION(state) & 0xffffffu;
+    handle.copied = (flags & MPSHM_COPY) != 0;
+    handle.deadline =
+        flags & MPSHM_LASTING || ref->nbytes == 0 ? MPSHM__NEVER : mpshm__message_deadline();
+    mpshm__note_deadline(session->control, segment, ref->index, handle.generation, handle.deadline);
 
     out = atomic_load(&block->in_flight);
     if (out == 0)
@@ -34,19 +40,18 @@ int mpshm_block_send(const mpshm_block *ref, int flags, unsigned char *bytes)
     do {
         if (out == UINT64_MAX) {
             atomic_fetch_add(&block->in_flight_overflow, 1);
-            handle.message = MPSHM__NO_BIT;
+            message = MPSHM__NO_BIT;
             break;
         }
         /* The search begins at another bit for each message, so that a handle that was received
          * once is not valid again for the next message. */
         unsigned from = (unsigned)(state & 63);
         uint64_t free = ~out, turned = from ? free >> from | free << (64 - from) : free;
-        handle.message = ((unsigned)__builtin_ctzll(turned) + from) % 64;
-        bit = (uint64_t)1 << handle.message;
+        message = ((unsigned)__builtin_ctzll(turned) + from) % 64;
+        bit = (uint64_t)1 << message;
     } while (!atomic_compare_exchange_weak(&block->in_flight, &out, out | bit));
     atomic_fetch_add(&block->state, 1); /* afterwards: see Note [References] */
-    if (flags & MPSHM_COPY)
-        handle.message |= MPSHM__COPIED;
+    handle.message = message & 0x7fu;
     mpshm__handle_write(&handle, bytes);
     return 0;
 }
@@ -59,7 +64,7 @@ int mpshm_handle_info(const unsigned char *bytes, size_t len, uint64_t *nbytes)
     if (err < 0)
         return err;
     *nbytes = handle.nbytes;
-    return (handle.message & MPSHM__COPIED) != 0;
+    return handle.copied;
 }
 
 /* ---- receive ---- */
@@ -67,7 +72,6 @@ int mpshm_handle_info(const unsigned char *bytes, size_t len, uint64_t *nbytes)
 /* -ESTALE when the message was received before. */
 static int clear_in_flight(struct mpshm__block *block, uint32_t message)
 {
-    message &= ~(uint32_t)MPSHM__COPIED;
     if (message < MPSHM__NO_BIT) {
         uint64_t bit = (uint64_t)1 << message;
         return atomic_fetch_and(&block->in_flight, ~bit) & bit ? 0 : -ESTALE;
@@ -82,7 +86,7 @@ static int clear_in_flight(struct mpshm__block *block, uint32_t message)
 
 static int is_live(uint64_t state, uint32_t generation)
 {
-    return (state & MPSHM__LIVE) && MPSHM__GENERATION(state) == (generation & 0xffffffu);
+    return (state & MPSHM__LIVE) && MPSHM__GENERATION(state) == generation;
 }
 
 /* Attach the segment of a handle and look up its block. With MPSHM_NOWAIT only a session and a
@@ -92,6 +96,8 @@ static int find_block(const struct mpshm__handle *handle, int flags, int with_sl
 {
     int err;
 
+    if (mpshm__is_late(handle))
+        return -ETIME;
     if ((flags & MPSHM_NOWAIT) && !mpshm__session_is_attached(handle->session))
         return -EAGAIN;
     err = mpshm__session_attach(handle->session, mpshm__is_own_session(handle->session), session);
@@ -146,6 +152,12 @@ static int receive(const struct mpshm__handle *handle, int flags, mpshm_block *o
     return err;
 }
 
+/* A message that expired while it was received was freed meanwhile. */
+static int reason(int err, const struct mpshm__handle *handle)
+{
+    return err == -ESTALE && mpshm__is_late(handle) ? -ETIME : err;
+}
+
 int mpshm_block_receive(const unsigned char *bytes, size_t len, int flags, mpshm_block *out)
 {
     struct mpshm__handle handle;
@@ -157,7 +169,7 @@ int mpshm_block_receive(const unsigned char *bytes, size_t len, int flags, mpshm
         return -EAGAIN;
     err = receive(&handle, flags, out);
     mpshm__unlock();
-    return err;
+    return reason(err, &handle);
 }
 
 int mpshm_handle_alive(const unsigned char *bytes, size_t len)
@@ -219,7 +231,7 @@ static int copy_out_locked(const struct mpshm__handle *handle, void *data)
     mpshm__lock();
     int err = copy_out(handle, data);
     mpshm__unlock();
-    return err;
+    return reason(err, handle);
 }
 
 int mpshm_block_read(const unsigned char *bytes, size_t len, void *data, uint64_t nbytes)
@@ -229,7 +241,7 @@ int mpshm_block_read(const unsigned char *bytes, size_t len, void *data, uint64_
 
     if (err < 0)
         return err;
-    if (!(handle.message & MPSHM__COPIED) || handle.nbytes != nbytes)
+    if (!handle.copied || handle.nbytes != nbytes)
         return -EINVAL;
     return copy_out_locked(&handle, data);
 }

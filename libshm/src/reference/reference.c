@@ -3,27 +3,35 @@
 #include "allocator/cache.h"
 #include "allocator/purge.h"
 #include "allocator/size_class.h"
+#include "reference/message_timeout.h"
 #include "reference/reference.h"
 #include "segment/holder_bits.h"
 
+/* Which messages keep a block alive. */
+enum messages { ALL_MESSAGES, MESSAGES_IN_TIME };
+
 static int has_references(const struct mpshm__control *control,
-                          const struct mpshm__segment *segment, uint32_t i)
+                          const struct mpshm__segment *segment, uint32_t i, uint32_t generation,
+                          enum messages which)
 {
     const struct mpshm__block *block = &segment->blocks[i];
 
     /* In this order, because a receive sets its holder bit before it clears its message. */
-    if (atomic_load(&block->in_flight) != 0 || atomic_load(&block->in_flight_overflow) != 0)
+    if (atomic_load(&block->in_flight) != 0 && which == ALL_MESSAGES)
+        return 1;
+    if (atomic_load(&block->in_flight_overflow) != 0)
         return 1;
     for (int w = 0; w < MPSHM__NEAR_WORDS; w++)
         if (atomic_load(&block->holders[w]) != 0)
             return 1;
     /* Set before the first process with a far slot has a reference: see process_slot.c. */
-    if (atomic_load(&control->far) == 0)
-        return 0;
-    for (int w = 0; w < MPSHM__FAR_WORDS; w++)
-        if (atomic_load(&segment->far[i].holders[w]) != 0)
-            return 1;
-    return 0;
+    if (atomic_load(&control->far) != 0)
+        for (int w = 0; w < MPSHM__FAR_WORDS; w++)
+            if (atomic_load(&segment->far[i].holders[w]) != 0)
+                return 1;
+    /* After the holders: see message_timeout.c, Note [Messages that expire]. */
+    return which == MESSAGES_IN_TIME && atomic_load(&block->in_flight) != 0 &&
+           !mpshm__all_late(segment, i, generation);
 }
 
 static void push_remote_free(struct mpshm__segment *segment, uint32_t i)
@@ -38,14 +46,16 @@ static void push_remote_free(struct mpshm__segment *segment, uint32_t i)
     while (!atomic_compare_exchange_weak(&h->remote_free, &head, (uint64_t)i + 1));
 }
 
-void mpshm__try_free(struct mpshm__control *control, struct mpshm__segment *segment, uint32_t i)
+static void free_without(enum messages which, struct mpshm__control *control,
+                         struct mpshm__segment *segment, uint32_t i)
 {
     struct mpshm__block *block = &segment->blocks[i];
     struct mpshm__segment_header *h = segment->header;
     uint64_t state = atomic_load(&block->state);
 
     do {
-        if (!(state & MPSHM__LIVE) || has_references(control, segment, i))
+        if (!(state & MPSHM__LIVE) ||
+            has_references(control, segment, i, MPSHM__GENERATION(state), which))
             return;
         /* fails, and repeats the check, when another process took a reference meanwhile */
     } while (!atomic_compare_exchange_strong(&block->state, &state,
@@ -72,6 +82,21 @@ void mpshm__try_free(struct mpshm__control *control, struct mpshm__segment *segm
      * owner loses it until the segment goes: a leak of address space and of at most one dirty
      * block. */
     push_remote_free(segment, i);
+}
+
+void mpshm__try_free(struct mpshm__control *control, struct mpshm__segment *segment, uint32_t i)
+{
+    free_without(ALL_MESSAGES, control, segment, i);
+}
+
+void mpshm__free_expired(struct mpshm__control *control, struct mpshm__segment *segment)
+{
+    for (uint32_t i = 0, used = mpshm__used(segment); i < used; i++) {
+        const struct mpshm__block *block = &segment->blocks[i];
+        if (atomic_load_explicit(&block->state, memory_order_relaxed) & MPSHM__LIVE &&
+            atomic_load_explicit(&block->in_flight, memory_order_relaxed) != 0)
+            free_without(MESSAGES_IN_TIME, control, segment, i);
+    }
 }
 
 void mpshm__clear_dead_holders(struct mpshm__control *control, struct mpshm__segment *segment,

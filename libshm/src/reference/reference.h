@@ -7,6 +7,8 @@
 
 /* Free block `i` if it has no references. Exactly one process frees a block. */
 void mpshm__try_free(struct mpshm__control *control, struct mpshm__segment *segment, uint32_t i);
+/* Free each block of a segment whose messages have all expired and that no process holds. */
+void mpshm__free_expired(struct mpshm__control *control, struct mpshm__segment *segment);
 /* Clear the bits of dead processes, one bit per slot, in every block of a segment. */
 void mpshm__clear_dead_holders(struct mpshm__control *control, struct mpshm__segment *segment,
                                const uint64_t gone[MPSHM__HOLDER_WORDS]);

@@ -21,6 +21,8 @@ static const mp_core_api api = {
     .size_of_copy = mp_size_of_copy,
     .read_copy = mp_read_copy,
     .refuse = mp_refuse,
+    .beside = mp_beside,
+    .set_pickler = mp_set_pickler,
 };
 
 PyObject *mp_api_capsule(void)

@@ -107,6 +107,11 @@ static PyObject *reduce_copy(PyObject *module, PyObject *block)
     return reduce(module, block, MPSHM_COPY, &rebuild, "rebuild_copy");
 }
 
+PyDoc_STRVAR(beside_doc, "beside(number, /)\n--\n\n"
+                         "Return an object that the message carries beside its pickle.");
+PyDoc_STRVAR(load_beside_doc,
+             "load_beside(stream, tables, /)\n--\n\n"
+             "Unpickle *stream*, which refers to the objects in *tables* by number.");
 PyDoc_STRVAR(
     rebuild_block_doc,
     "rebuild_block(handle, /)\n--\n\n"
@@ -159,6 +164,7 @@ int mp_heap_block_at(const void *address, mpshm_block *block)
 
 static PyMethodDef functions[] = {
     {"allocate", allocate, METH_VARARGS, NULL},
+    {"copy_in", mp_py_copy_in, METH_VARARGS, NULL},
     {"find", find, METH_VARARGS, NULL},
     {"setup", setup, METH_O, NULL},
     {"setup_receiving", mp_py_setup_receiving, METH_VARARGS, NULL},
@@ -169,6 +175,7 @@ static PyMethodDef functions[] = {
     {"reduce_block", reduce_block, METH_O, reduce_block_doc},
     {"reduce_copy", reduce_copy, METH_O, NULL},
     {"discard", mp_py_discard, METH_O, NULL},
+    {"discard_unread", mp_py_discard_unread, METH_O, NULL},
     {"inject", mp_py_inject, METH_O, NULL},
     {"peer", mp_py_peer, METH_O, NULL},
     {"message_begin", mp_py_message_begin, METH_O, NULL},
@@ -177,6 +184,9 @@ static PyMethodDef functions[] = {
     {"share", mp_py_share, METH_O, NULL},
     {"message_end", mp_py_message_end, METH_O, NULL},
     {"copied_bytes", mp_py_copied_bytes, METH_O, NULL},
+    {"beside", mp_py_beside, METH_O, beside_doc},
+    {"load_beside", mp_py_load_beside, METH_VARARGS, load_beside_doc},
+    {"setup_beside", mp_py_setup_beside, METH_VARARGS, NULL},
     {"setup_channels", mp_py_setup_channels, METH_VARARGS, NULL},
     {"make_channel", mp_py_make_channel, METH_VARARGS, NULL},
     {"open_channel", mp_py_open_channel, METH_VARARGS, NULL},

@@ -11,7 +11,7 @@
 
 #include "channel.h"
 
-static PyObject *plain_dumps, *protocol, *forking_pickler, *loads_name, *send_object_name;
+static PyObject *forking_pickler, *loads_name, *send_object_name;
 
 void *mp_channel_call_allocate(void *of, uint64_t nbytes)
 {
@@ -138,54 +138,17 @@ PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data)
     return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_True);
 }
 
-/* 1 for an object that pickles without reducers: numbers, texts, and small containers of them. */
-static int is_plain(PyObject *object, int depth)
-{
-    enum { FEW = 16 };
-    Py_ssize_t n;
-
-    if (object == Py_None || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
-        PyUnicode_CheckExact(object) || PyBytes_CheckExact(object) || PyBool_Check(object))
-        return 1;
-    if (depth == 0)
-        return 0;
-    if (PyTuple_CheckExact(object)) {
-        if ((n = PyTuple_Size(object)) > FEW)
-            return 0;
-        for (Py_ssize_t i = 0; i < n; i++)
-            if (!is_plain(PyTuple_GetItem(object, i), depth - 1))
-                return 0;
-        return 1;
-    }
-    if (PyList_CheckExact(object)) {
-        if ((n = PyList_Size(object)) > FEW)
-            return 0;
-        for (Py_ssize_t i = 0; i < n; i++)
-            if (!is_plain(PyList_GetItem(object, i), depth - 1))
-                return 0;
-        return 1;
-    }
-    return 0;
-}
-
-/* plain_pickle(object) -> bytes, or None for an object whose pickle needs a ForkingPickler */
-PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
-{
-    (void)module;
-    if (!is_plain(object, 3))
-        Py_RETURN_NONE;
-    return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
-}
-
 PyObject *mp_channel_send(PyObject *op, PyObject *object)
 {
     Channel *self = (Channel *)op;
 
-    if (self->fd < 0 || !self->writable || !is_plain(object, 3))
-        return PyObject_CallMethodObjArgs(op, send_object_name, object, NULL);
-    PyObject *data = PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
-    PyObject *result = data == NULL ? NULL : mp_channel_send_bytes(op, data);
-    Py_XDECREF(data);
+    PyObject *data =
+        self->fd < 0 || !self->writable ? NULL : mp_plain_pickle(object, self->shares == 1);
+    if (data == NULL)
+        return PyErr_Occurred() ? NULL
+                                : PyObject_CallMethodObjArgs(op, send_object_name, object, NULL);
+    PyObject *result = mp_channel_send_bytes(op, data);
+    Py_DECREF(data);
     return result;
 }
 
@@ -285,10 +248,9 @@ PyObject *mp_py_setup_channels(PyObject *module, PyObject *args)
 
     if (!PyArg_ParseTuple(args, "OOO:setup_channels", &dumps, &number, &pickler))
         return NULL;
-    /* Once for the process, which keeps them. */
-    plain_dumps = Py_NewRef(dumps);
-    protocol = Py_NewRef(number);
-    forking_pickler = Py_NewRef(pickler);
+    forking_pickler = Py_NewRef(pickler); /* the process keeps it */
+    if (mp_setup_plain_pickle(dumps, number, pickler) < 0)
+        return NULL;
     Py_RETURN_NONE;
 }
 

@@ -9,6 +9,7 @@ typedef struct {
     int side;
     int users; /* threads inside a call */
     char readable, writable;
+    char shares; /* whether messages may share memory: 1, 0, or -1 when it is not known yet */
 } Channel;
 
 /* One call. */

@@ -118,6 +118,20 @@ static int set_flag(PyObject *op, PyObject *value, void *which)
     return 0;
 }
 
+static PyObject *get_shares(PyObject *op, void *unused)
+{
+    int shares = ((Channel *)op)->shares;
+    (void)unused;
+    return shares < 0 ? Py_NewRef(Py_None) : PyBool_FromLong(shares);
+}
+
+static int set_shares(PyObject *op, PyObject *value, void *unused)
+{
+    (void)unused;
+    ((Channel *)op)->shares = value == NULL || value == Py_None ? -1 : value == Py_True;
+    return 0;
+}
+
 /* ---- making ---- */
 
 static PyObject *wrap(PyObject *type, mpshm_channel *end, int fd, int side, int readable,
@@ -136,7 +150,8 @@ static PyObject *wrap(PyObject *type, mpshm_channel *end, int fd, int side, int 
                       .fd = fd,
                       .side = side,
                       .readable = (char)readable,
-                      .writable = (char)writable};
+                      .writable = (char)writable,
+                      .shares = -1};
     return (PyObject *)self;
 }
 
@@ -221,6 +236,7 @@ static PyGetSetDef getset[] = {
     {"_handle", get_handle, set_handle, "The descriptor of the pipe.", NULL},
     {"_readable", get_flag, set_flag, "Whether it can receive.", NULL},
     {"_writable", get_flag, set_flag, "Whether it can send.", (void *)1},
+    {"_mp_shares", get_shares, set_shares, "Whether messages share memory; None: not known.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

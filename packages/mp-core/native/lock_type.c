@@ -211,5 +211,5 @@ PyObject *mp_py_sync_handle(PyObject *module, PyObject *block)
     if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
         ((mp_buffer *)block)->block.segment == NULL)
         return PyErr_Format(PyExc_ValueError, "%R is not the block of a lock", block);
-    return mp_make_tracked_handle(&((mp_buffer *)block)->block, 0);
+    return mp_make_tracked_handle(&((mp_buffer *)block)->block, MPSHM_LASTING);
 }

@@ -15,10 +15,13 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core._native.c_api"
-enum { MP_CORE_API_VERSION = 1 };
+enum { MP_CORE_API_VERSION = 3 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
+
+/* The tables of objects that a message may have; see beside.c, Note [Objects beside a pickle]. */
+enum { MP_TABLES = 2 };
 
 /* The base of mp_core.Block: one reference of this process to a block. */
 typedef struct {
@@ -76,6 +79,15 @@ typedef struct {
 
     /* Raise the error that says why the block cannot be received; returns NULL. */
     PyObject *(*refuse)(PyObject *handle, int rc);
+
+    /* Return the reduction of the object at position `at` of a table. */
+    PyObject *(*beside)(int table, size_t at);
+
+    /* Let `pickle` make the message of an object of exactly that type, as long as `reducer` is the
+     * reducer that ForkingPickler has for it. It returns bytes, or NULL without an exception for an
+     * object that needs the reducer. It is not called for a message by value. */
+    void (*set_pickler)(PyTypeObject *type, PyObject *reducer,
+                        PyObject *(*pickle)(PyObject *object));
 } mp_core_api;
 
 #endif

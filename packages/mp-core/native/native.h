@@ -28,6 +28,10 @@ Py_ssize_t mp_size_of_copy(PyObject *handle, int rc);
 int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes);
 PyObject *mp_refuse(PyObject *handle, int rc);
 
+/* ---- beside.c ---- */
+
+PyObject *mp_beside(int table, size_t at);
+
 /* ---- lock_type.c ---- */
 
 /* Add the type SemLock to the module. */
@@ -37,6 +41,14 @@ int mp_add_lock_type(PyObject *module);
 
 /* Return a new capsule around the table of mp_core.h. */
 PyObject *mp_api_capsule(void);
+
+/* ---- plain_pickle.c ---- */
+
+int mp_setup_plain_pickle(PyObject *dumps, PyObject *protocol, PyObject *forking_pickler);
+void mp_set_pickler(PyTypeObject *type, PyObject *reducer, PyObject *(*pickle)(PyObject *object));
+/* Return the pickle of an object that needs no ForkingPickler; otherwise NULL, perhaps with an
+ * exception. Without `may_share` it is one that multiprocessing alone would make. */
+PyObject *mp_plain_pickle(PyObject *object, int may_share);
 
 /* ---- channel_type.c ---- */
 
@@ -50,6 +62,7 @@ PyObject *mp_py_loads(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
 PyObject *mp_py_rebuild_block(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_copy(PyObject *, PyObject *);
 PyObject *mp_py_discard(PyObject *, PyObject *);
+PyObject *mp_py_discard_unread(PyObject *, PyObject *);
 PyObject *mp_py_inject(PyObject *, PyObject *);
 
 PyObject *mp_py_message_begin(PyObject *, PyObject *);
@@ -64,6 +77,12 @@ PyObject *mp_py_make_channel(PyObject *, PyObject *);
 PyObject *mp_py_open_channel(PyObject *, PyObject *);
 PyObject *mp_py_channel_count(PyObject *, PyObject *);
 PyObject *mp_py_plain_pickle(PyObject *, PyObject *);
+
+PyObject *mp_py_copy_in(PyObject *, PyObject *);
+
+PyObject *mp_py_beside(PyObject *, PyObject *);
+PyObject *mp_py_load_beside(PyObject *, PyObject *);
+PyObject *mp_py_setup_beside(PyObject *, PyObject *);
 
 PyObject *mp_py_peer(PyObject *, PyObject *);
 

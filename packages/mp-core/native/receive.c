@@ -233,7 +233,7 @@ Py_ssize_t mp_size_of_copy(PyObject *handle, int rc)
     Py_ssize_t len;
     uint64_t nbytes;
 
-    if (rc == 0 || rc == -EBADMSG || rc == -ESTALE ||
+    if (rc == 0 || rc == -EBADMSG || rc == -ESTALE || rc == -ETIME ||
         PyBytes_AsStringAndSize(handle, &bytes, &len) < 0 ||
         mpshm_handle_info((unsigned char *)bytes, (size_t)len, &nbytes) != 1 ||
         nbytes > PY_SSIZE_T_MAX)
@@ -305,5 +305,14 @@ PyObject *mp_py_discard(PyObject *module, PyObject *handle)
         return NULL;
     if (len == MPSHM_HANDLE_SIZE)
         discard(bytes);
+    Py_RETURN_NONE;
+}
+
+/* discard_unread(data): discard every handle in the bytes of messages that no process will read. */
+PyObject *mp_py_discard_unread(PyObject *module, PyObject *data)
+{
+    (void)module;
+
+    discard_rest(data);
     Py_RETURN_NONE;
 }

@@ -24,8 +24,7 @@ static size_t inline_limit;
 
 /* ---- arrays ---- */
 
-/* Return the number of bytes of the array, or -1 if it cannot take the fast path. */
-static Py_ssize_t fast_nbytes(PyObject *op)
+Py_ssize_t mp_fast_nbytes(PyObject *op)
 {
     const PyArrayObject *a = (const PyArrayObject *)op;
 
@@ -89,9 +88,7 @@ static PyObject *reduced(PyObject *rebuild, PyObject *memory, const PyArrayObjec
 
 /* ---- sending ---- */
 
-/* Copy the array's bytes into a new block and return a handle of it. On failure returns NULL,
- * without an exception if the slow path may try. */
-static PyObject *copy_to_block(PyObject *op, size_t nbytes)
+PyObject *mp_copy_to_block(PyObject *op, size_t nbytes)
 {
     const void *data = PyArray_DATA((PyArrayObject *)op);
     PyObject *handle;
@@ -129,11 +126,25 @@ static PyObject *reduce_slowly(PyObject *op)
     return PyObject_CallFunctionObjArgs(slow_path, op, NULL);
 }
 
+Py_ssize_t mp_inline_nbytes(PyObject *op)
+{
+    PyArrayObject *a = (PyArrayObject *)op;
+    Py_ssize_t nbytes = mp_fast_nbytes(op);
+    mpshm_block block;
+
+    if (nbytes < 0 || (size_t)nbytes > inline_limit || PyArray_BASE(a) != NULL)
+        return -1;
+    if (mp_core.heap_block_at(PyArray_DATA(a), &block) < 0)
+        return nbytes;
+    mp_core.block_release(&block); /* it is in shared memory: resized in place */
+    return -1;
+}
+
 /* reduce_array(a) -> its reduction, by the slow path if the array cannot take the fast one */
 PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
 {
     PyArrayObject *a = (PyArrayObject *)op, *owner = a;
-    Py_ssize_t nbytes = fast_nbytes(op);
+    Py_ssize_t nbytes = mp_fast_nbytes(op);
     PyObject *base, *handle;
     mpshm_block block;
     (void)module;
@@ -160,7 +171,7 @@ PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
     }
     if (mp_core.message_has_room((size_t)nbytes, inline_limit))
         return reduced(from_bytes, PyBytes_FromStringAndSize(PyArray_DATA(a), nbytes), a);
-    handle = copy_to_block(op, (size_t)nbytes);
+    handle = mp_copy_to_block(op, (size_t)nbytes);
     if (handle == NULL)
         return PyErr_Occurred() ? NULL : reduce_slowly(op);
     return reduced(from_block, handle, a);
@@ -173,16 +184,8 @@ static PyObject *damaged(const char *why)
     return PyErr_Format(PyExc_ValueError, "the message of an array is damaged: %s", why);
 }
 
-/* The array that a message describes. */
-typedef struct {
-    PyObject *dtype;
-    Py_ssize_t nbytes;
-    int nd;
-    npy_intp dims[NPY_MAXDIMS];
-} layout;
-
 /* Check a dtype's character and a shape. -1 with an exception if they describe no array. */
-static int checked(PyObject *name, PyObject *shape, layout *out)
+static int checked(PyObject *name, PyObject *shape, mp_layout *out)
 {
     Py_UCS4 ch = PyUnicode_Check(name) && PyUnicode_GetLength(name) == 1
                      ? PyUnicode_ReadChar(name, 0)
@@ -214,8 +217,7 @@ static int checked(PyObject *name, PyObject *shape, layout *out)
     return 0;
 }
 
-/* Make an array over `data`, or with private memory if that is NULL. */
-static PyObject *array_over(const layout *layout, void *data)
+PyObject *mp_array_over(const mp_layout *layout, void *data)
 {
     return PyArray_NewFromDescr(ndarray_type, (PyArray_Descr *)Py_NewRef(layout->dtype), layout->nd,
                                 layout->dims, NULL, data, data ? NPY_ARRAY_CARRAY : 0, NULL);
@@ -227,7 +229,7 @@ PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
     PyObject *name, *shape, *a;
     const char *data;
     Py_ssize_t len;
-    layout layout;
+    mp_layout layout;
     (void)module;
 
     if (!PyArg_ParseTuple(args, "y#OO:rebuild_from_bytes", &data, &len, &name, &shape) ||
@@ -237,7 +239,7 @@ PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
         return PyErr_Format(PyExc_ValueError,
                             "the message of an array is damaged: it has %zd bytes and not %zd", len,
                             layout.nbytes);
-    a = array_over(&layout, NULL);
+    a = mp_array_over(&layout, NULL);
     if (a != NULL)
         memcpy(PyArray_DATA((PyArrayObject *)a), data, (size_t)len);
     return a;
@@ -246,13 +248,13 @@ PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
 /* The block of `handle` cannot be shared: take its bytes if they were copied for this receiver. */
 static PyObject *receive_by_value(PyObject *handle, int rc, PyObject *name, PyObject *shape)
 {
-    layout layout;
+    mp_layout layout;
     Py_ssize_t nbytes = mp_core.size_of_copy(handle, rc);
     PyObject *a = NULL;
 
-    /* copy_to_block() made the block as large as the array. */
+    /* mp_copy_to_block() made the block as large as the array. */
     if (nbytes >= 0 && checked(name, shape, &layout) == 0 && layout.nbytes == nbytes)
-        a = array_over(&layout, NULL);
+        a = mp_array_over(&layout, NULL);
     if (a != NULL &&
         mp_core.read_copy(handle, rc, PyArray_DATA((PyArrayObject *)a), (uint64_t)nbytes) == 0)
         return a;
@@ -260,8 +262,7 @@ static PyObject *receive_by_value(PyObject *handle, int rc, PyObject *name, PyOb
     return mp_core.refuse(handle, rc);
 }
 
-/* Make an array over the whole of a Block; takes over the reference to `memory`. */
-static PyObject *array_over_block(PyObject *memory, const layout *layout)
+PyObject *mp_array_over_block(PyObject *memory, const mp_layout *layout)
 {
     const mpshm_block *block = &((mp_buffer *)memory)->block;
     PyObject *a = NULL;
@@ -273,7 +274,7 @@ static PyObject *array_over_block(PyObject *memory, const layout *layout)
                      "the message of an array is damaged: %zd bytes do not fit in a block of %llu",
                      layout->nbytes, (unsigned long long)block->nbytes);
     else
-        a = array_over(layout, block->data);
+        a = mp_array_over(layout, block->data);
     if (a == NULL)
         Py_DECREF(memory);
     else if (PyArray_SetBaseObject((PyArrayObject *)a, memory) < 0)
@@ -285,7 +286,7 @@ static PyObject *array_over_block(PyObject *memory, const layout *layout)
 PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
 {
     PyObject *memory, *name, *shape;
-    layout layout;
+    mp_layout layout;
     int rc;
     (void)module;
 
@@ -304,9 +305,24 @@ PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
                             memory);
     }
     if (checked(name, shape, &layout) == 0)
-        return array_over_block(memory, &layout);
+        return mp_array_over_block(memory, &layout);
     Py_DECREF(memory);
     return NULL;
+}
+
+int mp_layout_of(unsigned char ch, int nd, const int64_t *dims, mp_layout *out)
+{
+    if (ch >= CHARS || known[ch].dtype == NULL || nd > NPY_MAXDIMS)
+        return -1;
+    out->dtype = known[ch].dtype;
+    out->nbytes = (Py_ssize_t)known[ch].itemsize;
+    out->nd = nd;
+    for (int i = 0; i < nd; i++) {
+        if (dims[i] < 0 || __builtin_mul_overflow(out->nbytes, dims[i], &out->nbytes))
+            return -1;
+        out->dims[i] = (npy_intp)dims[i];
+    }
+    return 0;
 }
 
 /* ---- settings ---- */
@@ -316,7 +332,7 @@ int mp_init_fast_path(PyObject *module)
     ndarray_type = &PyArray_Type;
     from_bytes = PyObject_GetAttrString(module, "rebuild_from_bytes");
     from_block = PyObject_GetAttrString(module, "rebuild_from_block");
-    return from_bytes == NULL || from_block == NULL ? -1 : 0;
+    return from_bytes == NULL || from_block == NULL ? -1 : mp_init_whole_message(from_bytes);
 }
 
 /* setup({char: dtype}, reduce_ndarray, on_large_copy, large_nbytes). The references are kept for
@@ -325,10 +341,14 @@ PyObject *mp_py_setup(PyObject *module, PyObject *args)
 {
     PyObject *dtypes, *slow, *notice, *name, *dtype;
     Py_ssize_t at = 0, large;
-    (void)module;
 
     if (!PyArg_ParseTuple(args, "O!OOn:setup", &PyDict_Type, &dtypes, &slow, &notice, &large))
         return NULL;
+    PyObject *reducer = PyObject_GetAttrString(module, "reduce_array");
+    if (reducer == NULL)
+        return NULL;
+    mp_core.set_pickler(ndarray_type, reducer, mp_pickle_whole);
+    Py_DECREF(reducer);
     slow_path = Py_NewRef(slow);
     on_large_copy = Py_NewRef(notice);
     large_nbytes = (size_t)large;
@@ -352,6 +372,11 @@ PyObject *mp_py_set_inline_limit(PyObject *module, PyObject *number)
         return NULL;
     inline_limit = nbytes;
     Py_RETURN_NONE;
+}
+
+size_t mp_inline_limit(void)
+{
+    return inline_limit;
 }
 
 PyObject *mp_py_get_inline_limit(PyObject *module, PyObject *unused)

@@ -34,7 +34,7 @@ static int module_exec(PyObject *module)
 {
     if (PyArray_ImportNumPyAPI() < 0 || load_mp_core() < 0)
         return -1;
-    return mp_init_fast_path(module);
+    return mp_init_fast_path(module) < 0 ? -1 : mp_add_table_type(module);
 }
 
 PyDoc_STRVAR(reduce_array_doc,
@@ -48,6 +48,10 @@ PyDoc_STRVAR(from_block_doc,
              "rebuild_from_block(memory, char, shape, /)\n--\n\n"
              "Make an array over a whole `Block`, or over the block of a handle (bytes). Raises "
              "`ValueError` if the shape needs more bytes than the block has.");
+PyDoc_STRVAR(rebuild_table_doc,
+             "rebuild_table(data, /)\n--\n\n"
+             "Make the list of the arrays in the bytes of a table. Raises `ValueError` if they are "
+             "damaged.");
 PyDoc_STRVAR(get_handler_doc, "get_handler()\n--\n\n"
                               "Return NumPy's memory handler of this context, a capsule.");
 PyDoc_STRVAR(set_handler_doc,
@@ -75,6 +79,8 @@ static PyMethodDef functions[] = {
     {"reduce_array", mp_py_reduce_array, METH_O, reduce_array_doc},
     {"rebuild_from_bytes", mp_py_rebuild_from_bytes, METH_VARARGS, from_bytes_doc},
     {"rebuild_from_block", mp_py_rebuild_from_block, METH_VARARGS, from_block_doc},
+    {"rebuild_table", mp_py_rebuild_table, METH_O, rebuild_table_doc},
+    {"setup_table", mp_py_setup_table, METH_O, NULL},
     {"get_handler", mp_py_get_handler, METH_NOARGS, get_handler_doc},
     {"set_handler", mp_py_set_handler, METH_O, set_handler_doc},
     {"shared_handler", mp_py_shared_handler, METH_NOARGS, shared_handler_doc},

@@ -227,6 +227,11 @@ int mpshm_list_processes(mpshm_session_info *sessions, int session_room, int *se
     return 0;
 }
 
+void mpshm_set_message_timeout(uint64_t timeout_ns)
+{
+    (void)timeout_ns;
+}
+
 void mpshm_set_site(const char *text)
 {
     (void)text;

@@ -34,6 +34,7 @@ if _platform.system() == "linux":
     from mp_all._joblib_install import joblib_install as joblib_install
     from mp_pool import *  # noqa: F403
     from mp_pool import _contexts
+    from mp_pool.pool import use_engines as _use_engines
 
 __version__ = _core.__version__
 
@@ -46,6 +47,16 @@ if not _typing.TYPE_CHECKING:  # to a type checker all imported names above are 
         __all__ += [name for name in _pool.__all__ if name not in __all__]  # Pool is in both
         __all__ += ["dask_options", "joblib_install"]
     __all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
+
+
+def _node_scheduler(*args: _typing.Any) -> _typing.Any:
+    """
+    Return the scheduler of a pool with an engine. Few programs need it, so its modules are imported here.
+    """
+    from mp_all._node_pool.scheduler import NodeScheduler
+
+    return NodeScheduler(*args)
+
 
 if not _typing.TYPE_CHECKING and _platform.has_engine() and _channels.enabled():
     # Pipes and queues whose messages skip the pipe; multiprocessing's own stay as they are.
@@ -66,6 +77,7 @@ if _platform.system() == "linux":
 
     _cuda.init_reductions()
     _contexts.install()
+    _use_engines(_node_scheduler)
 if _os.environ.get("MP_TORCH", "0") not in ("", "0"):
     torch_install()
 

@@ -9,6 +9,7 @@ keep working; each of its submodules can be imported under this name too (``mp_c
     mp_core.set_sharing_strategy, get_sharing_strategy, get_all_sharing_strategies
     mp_core.set_sharing, get_sharing
     mp_core.set_strict_put
+    mp_core.set_message_timeout, get_message_timeout
     mp_core.ReceiveError, SharedMemoryWarning, RepeatedCopyWarning
     mp_core.Lock, RLock, Semaphore, BoundedSemaphore, Condition, Event, Barrier    these outlive their holders
     mp_core.OwnerDiedWarning
@@ -17,12 +18,12 @@ keep working; each of its submodules can be imported under this name too (``mp_c
 """
 
 # Private names have an underscore: all other names of this module are public.
+import importlib as _importlib
 import multiprocessing as _multiprocessing
 import typing as _typing
 from multiprocessing import *  # noqa: F403
 
 from mp_core import _aliases, _deprecated, _native, _settings  # noqa: F401
-from mp_core._channel_queues import set_strict_put as set_strict_put
 from mp_core._install import install as install
 from mp_core._version import __version__ as __version__
 from mp_core.block import Block as Block
@@ -36,6 +37,8 @@ from mp_core.lease import Lease as Lease
 from mp_core.lease import LeaseReference as LeaseReference
 from mp_core.lease import collect_leases as collect_leases
 from mp_core.lease import receive_lease as receive_lease
+from mp_core.message_timeout import get_message_timeout as get_message_timeout
+from mp_core.message_timeout import set_message_timeout as set_message_timeout
 from mp_core.process_control import get_thread_name as get_thread_name
 from mp_core.process_control import set_parent_death_signal as set_parent_death_signal
 from mp_core.process_control import set_thread_name as set_thread_name
@@ -47,14 +50,9 @@ from mp_core.strategy import get_all_sharing_strategies as get_all_sharing_strat
 from mp_core.strategy import get_sharing_strategy as get_sharing_strategy
 from mp_core.strategy import set_sharing_strategy as set_sharing_strategy
 
-if _typing.TYPE_CHECKING or _native.ENGINE:  # without shared memory the locks are those of the standard library
-    from mp_core.conditions import Barrier as Barrier
-    from mp_core.conditions import Condition as Condition
-    from mp_core.conditions import Event as Event
-    from mp_core.locks import BoundedSemaphore as BoundedSemaphore
-    from mp_core.locks import Lock as Lock
-    from mp_core.locks import RLock as RLock
-    from mp_core.locks import Semaphore as Semaphore
+if _typing.TYPE_CHECKING:
+    # The locks are not here: to a type checker they are those of multiprocessing, whose interface they have.
+    from mp_core._channel_queues import set_strict_put as set_strict_put
 
 if _typing.TYPE_CHECKING:
     # A type checker knows these after `import multiprocessing`, so it must know them here. At run time: _aliases.py.
@@ -84,6 +82,7 @@ if not _typing.TYPE_CHECKING:
         "collect_leases",
         "empty_cache",
         "get_all_sharing_strategies",
+        "get_message_timeout",
         "get_sharing",
         "get_sharing_strategy",
         "get_thread_name",
@@ -91,6 +90,7 @@ if not _typing.TYPE_CHECKING:
         "list_segments",
         "memory_stats",
         "receive_lease",
+        "set_message_timeout",
         "set_parent_death_signal",
         "set_sharing",
         "set_sharing_strategy",
@@ -98,6 +98,14 @@ if not _typing.TYPE_CHECKING:
         "set_thread_name",
     ]
     __all__ += _multiprocessing.__all__
+
+# The modules of names that are imported at their first use: every rank imports this package, and few need these.
+_MODULES = {"set_strict_put": "_channel_queues"}
+if _native.ENGINE:  # without shared memory the locks are those of the standard library
+    _MODULES |= dict.fromkeys(("Barrier", "Condition", "Event"), "conditions")
+    _MODULES |= dict.fromkeys(("BoundedSemaphore", "Lock", "RLock", "Semaphore"), "locks")
+for _name in _MODULES:
+    globals().pop(_name, None)  # those of multiprocessing, from the `import *` above
 
 # Users of torch know three functions by these names.
 _set_thread_name = set_thread_name
@@ -116,6 +124,9 @@ else:  # a type checker that saw this would accept any name
         if name in _deprecated.RENAMED:
             _deprecated.warn_renamed(name, _deprecated.RENAMED[name])
             return globals()[_deprecated.RENAMED[name]]
+        if name in _MODULES:
+            value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+            return value
         # `import *` does not bring submodules, nor names that a later Python adds.
         return getattr(_multiprocessing, name)
 

@@ -15,6 +15,9 @@ ring if there is room:
 So an object that changes after `put` does not change its message, and `put` still never waits for a reader. An error of
 pickling goes to `_on_queue_feeder_error`, as before, or is raised if `set_strict_put` says so.
 
+A `JoinableQueue` counts its unfinished tasks in a semaphore, without the lock that a killed process keeps for ever in
+the standard one.
+
 A getter that is killed after it has received and before it releases the semaphore of a bounded queue takes one place of
 `maxsize` with it, as in the standard library.
 """
@@ -25,6 +28,7 @@ import errno
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from multiprocessing import queues, util
 from multiprocessing.reduction import ForkingPickler
 from queue import Empty, Full
@@ -37,6 +41,7 @@ __all__ = ["JoinableQueue", "Queue", "SimpleQueue", "set_strict_put"]
 _strict = _channels.strict_put()
 _SENTINEL: Any = vars(queues)["_sentinel"]
 _Base: Any = queues.Queue
+_plain_pickle = _native.plain_pickle
 
 
 def set_strict_put(strict: bool) -> None:
@@ -58,11 +63,6 @@ def set_strict_put(strict: bool) -> None:
     """
     global _strict
     _strict = bool(strict)
-
-
-def _pickle(obj: Any) -> Any:
-    data = _native.plain_pickle(obj)
-    return ForkingPickler.dumps(obj) if data is None else data
 
 
 class SimpleQueue(queues.SimpleQueue):  # type: ignore[type-arg]
@@ -88,7 +88,7 @@ class Queue(_Base):  # type: ignore[misc]
     _writer: Any
 
     def __init__(self, ends: tuple[Any, Any], maxsize: int = 0, *, ctx: Any) -> None:
-        super().__init__(maxsize, ctx=ctx)
+        _Base.__init__(self, maxsize, ctx=ctx)  # without the lock of a JoinableQueue
         self._reader.close()
         self._writer.close()
         self._reader, self._writer = ends
@@ -96,6 +96,8 @@ class Queue(_Base):  # type: ignore[misc]
 
     def _reset(self, after_fork: bool = False) -> None:
         super()._reset(after_fork)
+        self._lock = threading.Lock()  # to enter a condition takes longer than to enter its lock
+        self._notempty = threading.Condition(self._lock)
         self._feeding = [False]  # True while the feeder thread has a message
         self._has_put = False
 
@@ -105,15 +107,18 @@ class Queue(_Base):  # type: ignore[misc]
         if not self._sem.acquire(block, timeout):
             raise Full
         try:
-            data = _pickle(obj)
+            data = _plain_pickle(obj)
+            if data is None:
+                data = ForkingPickler.dumps(obj)
         except BaseException as error:
             self._sem.release()
             if _strict or not isinstance(error, Exception):
                 raise
             self._on_queue_feeder_error(error, obj)
             return
-        self._count()
-        with self._notempty:
+        if self._counts:
+            self._count()
+        with self._lock:
             self._has_put = True
             if not self._buffer and not self._feeding[0]:
                 try:
@@ -126,6 +131,9 @@ class Queue(_Base):  # type: ignore[misc]
                 self._start_thread()
             self._buffer.append(data)
             self._notempty.notify()
+
+    #: Whether `_count` has to be told of each message.
+    _counts = False
 
     def _count(self) -> None:
         """Count one more unfinished task, before a process can finish it."""
@@ -199,14 +207,53 @@ class _Feeder:
                 self.on_error(error, data)
 
 
+class _Joiners:
+    """
+    The processes that wait in `join`, without a lock that a killed process could keep.
+
+    A joiner counts itself and takes a wake-up; the process that finishes the last task gives each of them one. If it is
+    killed in between, the joiner looks by itself. A killed joiner leaves more wake-ups than needed, which do no harm.
+    """
+
+    LOOK_S = 0.1
+
+    def __init__(self, ctx: Any) -> None:
+        self._count, self._wakeups = ctx.Semaphore(0), ctx.Semaphore(0)
+
+    def wait_until(self, finished: Callable[[], bool]) -> None:
+        self._count.release()
+        try:
+            while not finished():
+                self._wakeups.acquire(True, self.LOOK_S)
+        finally:
+            self._count.acquire(False)
+
+    def wake(self) -> None:
+        for _ in range(self._count.get_value()):
+            self._wakeups.release()
+
+
 class JoinableQueue(Queue, queues.JoinableQueue):  # type: ignore[type-arg]
     """A `multiprocessing.JoinableQueue` over a channel."""
+
+    _counts = True
 
     def __init__(self, ends: tuple[Any, Any], maxsize: int = 0, *, ctx: Any) -> None:
         super().__init__(ends, maxsize, ctx=ctx)
         self._unfinished_tasks = ctx.Semaphore(0)
-        self._cond = ctx.Condition()
+        self._cond = _Joiners(ctx)
 
     def _count(self) -> None:
-        with self._cond:
-            self._unfinished_tasks.release()
+        self._unfinished_tasks.release()
+
+    def task_done(self) -> None:
+        if not self._unfinished_tasks.acquire(False):
+            raise ValueError("task_done() called too many times")
+        if self._all_done():
+            self._cond.wake()
+
+    def join(self) -> None:
+        self._cond.wait_until(self._all_done)
+
+    def _all_done(self) -> bool:
+        return bool(self._unfinished_tasks.get_value() == 0)

@@ -10,8 +10,8 @@ the descriptor of the ring's memory along:
 
     ForkingPickler(ChannelConnection) --> (rebuild, (descriptor of the pipe, of the memory, side, readable, writable))
 
-``MP_CHANNEL=1`` turns channels on; unset, empty or ``0``, they are off. `pipe()` makes an ordinary pair then, and where
-there can be no ring (no memfd, no descriptor left). Connections of `Listener` and `Client` are ordinary ones: their
+``MP_CHANNEL=0`` turns channels off. `pipe()` makes an ordinary pair then, and where there can be no ring (no memfd, half
+of the descriptors in use). Connections of `Listener` and `Client` are ordinary ones: their
 peer may be any program.
 """
 
@@ -20,13 +20,14 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing import connection as _connection
+from multiprocessing import context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core import _native
+from mp_core import _child_descriptors, _native
 
 __all__ = ["ChannelConnection", "counts", "enabled", "make_pair", "pipe", "reduce_channel", "strict_put"]
 
@@ -45,11 +46,11 @@ class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
 
 
 def enabled() -> bool:
-    """Return whether `MP_CHANNEL` asks for channels."""
+    """Return whether `MP_CHANNEL` asks for channels, as it does unless it is 0."""
     text = os.environ.get("MP_CHANNEL", "")
     if text not in ("", "0", "1"):
         raise ValueError(f"MP_CHANNEL must be 1 for channels or 0 for ordinary pipes, not {text!r}")
-    return text == "1"
+    return text != "0"
 
 
 def strict_put() -> bool:
@@ -87,14 +88,26 @@ def reduce_channel(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]
     """Pickle a connection with the descriptor of its ring."""
     from multiprocessing.reduction import DupFd  # Windows has none, and no channel
 
-    fd, memory, side, readable, writable = connection._parts()
-    return _rebuild, (DupFd(fd), DupFd(memory), side, readable, writable)
+    fd, memory, *form = connection._parts()
+    popen = context.get_spawning_popen()
+    passed = None if popen is None else _child_descriptors.pass_on(popen, (fd, memory))
+    if passed is not None:
+        return _rebuild_passed, (*passed, *form)
+    return _rebuild, (DupFd(fd), DupFd(memory), *form)
 
 
 def _rebuild(pipe: Any, memory: Any, side: int, readable: bool, writable: bool) -> Any:
     fds = pipe.detach(), memory.detach()
     for fd in fds:
         os.set_inheritable(fd, False)
+    return _open(fds, side, readable, writable)
+
+
+def _rebuild_passed(duplicate: Any, number: int, side: int, readable: bool, writable: bool) -> Any:
+    return _open(_child_descriptors.taken(duplicate, number, 2), side, readable, writable)
+
+
+def _open(fds: Sequence[int], side: int, readable: bool, writable: bool) -> Any:
     opened = _native.open_channel(ChannelConnection, *fds, side, readable, writable)
     if isinstance(opened, int):
         _native.check(opened, "the ring of a received connection")

@@ -1,12 +1,14 @@
-"""Descriptors by which a child that is started by exec attaches to its parent's session.
+"""Descriptors that a child which is started by exec gets beside those of its arguments.
 
-    parent   for_child_of(popen)     opens them and adds them to those that the child inherits, once per child
-             Process.start returns   closes them, whether the child was started or not
-    child    attach(session, ...)    gives them to the library
+    parent   for_child_of(popen)     opens those by which it attaches to its parent's session, once per child
+             pass_on(popen, fds)     puts those of a connection with a ring into the child's socket
+             Process.start returns   closes them all, whether the child was started or not
+    child    attach(session, ...)    gives the first kind to the library
+             taken(...)              returns the second kind
 
-With them a child needs no path: it can share even if the folder was removed or the child runs as another user. Without
-them it finds the folder by the session's id. Linux sends at most 253 descriptors in one message, so a fork server takes
-no more for one child; where ours would exceed that, the child is pickled again without them.
+With the first kind a child needs no path: it can share even if the folder was removed or the child is another user's.
+Without them it finds the folder by the session's id. Linux sends at most 253 descriptors in one message, so a fork
+server takes no more for one child; where ours would exceed that, the child is pickled again without the first kind.
 
 If the parent dies in between, the kernel closes them. If another thread forks in between, its child inherits a copy, as
 it does of every descriptor of a process that is being started.
@@ -16,12 +18,13 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Sequence
 from multiprocessing import context, reduction
 from typing import Any
 
-from mp_core import _native
+from mp_core import _native, _passed_descriptors
 
-__all__ = ["attach", "close_after_start", "for_child_of", "open_for_child", "too_many"]
+__all__ = ["attach", "close_after_start", "for_child_of", "open_for_child", "pass_on", "taken", "too_many"]
 
 # SCM_MAX_FD of Linux, minus the four descriptors that the fork server itself sends.
 FORKSERVER_TAKES = 253 - 4
@@ -36,6 +39,10 @@ class _Start(threading.local):
     popen: Any = None
     # True only inside `closing_start`, which closes them.
     room = False
+    # The descriptors of connections, and the child that they are for.
+    queue: _passed_descriptors.Queue | None = None
+    queue_of: Any = None
+    closes_queue = False
 
 
 _start = _Start()
@@ -72,6 +79,28 @@ def attach(session: bytes, duplicates: Duplicates | None) -> None:
     _native.attach_with(session, fds)
 
 
+def pass_on(popen: Any, fds: Sequence[int]) -> tuple[Any, int] | None:
+    """
+    Pass the descriptors of one connection to the child that *popen* starts.
+
+    It returns arguments of `taken`, or None where each descriptor has to go by itself: nobody would close the socket (a
+    program's own kind of process), or it has no room.
+    """
+    if not _start.closes_queue:
+        return None
+    if _start.queue is None:
+        try:
+            _start.queue, _start.queue_of = _passed_descriptors.Queue(), popen
+        except OSError:
+            return None
+    return _start.queue.put(fds) if _start.queue_of is popen else None
+
+
+def taken(duplicate: Any, number: int, count: int) -> list[int]:
+    """In the child: return the *count* descriptors of one connection."""
+    return _passed_descriptors.take(duplicate, number, count)
+
+
 def too_many() -> bool:
     """Take our descriptors back if a fork server would refuse this thread's child because of them; return whether."""
     popen = context.get_spawning_popen()
@@ -80,6 +109,7 @@ def too_many() -> bool:
     if len(popen._fds) <= FORKSERVER_TAKES:
         return False
     _close()
+    _close_queue()
     popen._fds.clear()
     _start.room = False
     return True
@@ -91,6 +121,12 @@ def _close() -> None:
     _start.opened, _start.popen = (), None
 
 
+def _close_queue() -> None:
+    if _start.queue is not None:
+        _start.queue.close()
+    _start.queue, _start.queue_of = None, None
+
+
 def close_after_start(kind: Any) -> None:
     """Close the descriptors of each child of this *kind* of process after its start, successful or not."""
     start = kind._Popen
@@ -100,11 +136,12 @@ def close_after_start(kind: Any) -> None:
     def closing_start(process: Any) -> Any:
         before = _start.__dict__.copy()  # pickling an argument may start a process of its own
         _start.__dict__.clear()
-        _start.room = True
+        _start.room = _start.closes_queue = True
         try:
             return start(process)
         finally:
             _close()
+            _close_queue()
             _start.__dict__.clear()
             _start.__dict__.update(before)
 

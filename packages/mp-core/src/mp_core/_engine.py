@@ -35,15 +35,18 @@ __all__ = [
     "allocate",
     "attach_to",
     "attach_with",
+    "beside",
     "by_value",
     "c_api",
     "channel_count",
     "check",
     "compiled_version",
     "copied_bytes",
+    "copy_in",
     "counters",
     "create_sync",
     "discard",
+    "discard_unread",
     "empty_cache",
     "ffi",
     "find",
@@ -51,6 +54,7 @@ __all__ = [
     "handle_alive",
     "lib",
     "library_name",
+    "load_beside",
     "loads",
     "make_channel",
     "message_begin",
@@ -71,9 +75,11 @@ __all__ = [
     "session_of",
     "sessions_and_processes",
     "set_message_line",
+    "set_message_timeout",
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
+    "setup_beside",
     "setup_channels",
     "setup_locks",
     "setup_receiving",
@@ -137,6 +143,7 @@ _block = _load_block()
 c_api: Any = _block.c_api  # PyCapsule_Import finds it under "mp_core._native.c_api"
 Buffer: type = _block.Buffer
 allocate: Any = _block.allocate
+copy_in: Any = _block.copy_in
 find: Any = _block.find
 setup: Any = _block.setup
 setup_receiving: Any = _block.setup_receiving
@@ -146,12 +153,16 @@ rebuild_copy: Any = _block.rebuild_copy
 reduce_block: Any = _block.reduce_block
 reduce_copy: Any = _block.reduce_copy
 discard: Any = _block.discard
+discard_unread: Any = _block.discard_unread
 loads: Any = _block.loads
 message_begin: Any = _block.message_begin
 message_begin_by_value: Any = _block.message_begin_by_value
 message_end: Any = _block.message_end
 by_value: Any = _block.by_value
 share: Any = _block.share
+beside: Any = _block.beside
+load_beside: Any = _block.load_beside
+setup_beside: Any = _block.setup_beside
 peer: Any = _block.peer
 copied_bytes: Any = _block.copied_bytes
 Channel: type = _block.Channel
@@ -272,6 +283,11 @@ def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...
 def set_message_line(line: str | None) -> None:
     """Note the line of the program that sends the next messages of this thread; None for no line."""
     lib.mpshm_set_site(ffi.NULL if line is None else line.encode(errors="replace"))
+
+
+def set_message_timeout(timeout_ns: int) -> None:
+    """Let the messages of this process expire after that time; 0 for no timeout."""
+    lib.mpshm_set_message_timeout(timeout_ns)
 
 
 def own_session() -> bytes:

@@ -99,6 +99,10 @@ def install() -> None:
     _pickling.install()
     _receiving.install()
     _resource_tracker.install()
+    if _platform.has_engine():
+        from mp_core import _unread
+
+        _unread.install()
     if os.environ.get("MP_TRACE", "") == "1":
         from mp_core import _trace
 
@@ -149,11 +153,11 @@ def inherited() -> Inherited | None:
     return _child_session.for_launcher(_packages)
 
 
-def attach(packages: dict[str, str], name: str, session: bytes, sharing: bool) -> None:
+def attach(packages: dict[str, str], name: str, session: bytes, sharing: bool, message_timeout: float | None) -> None:
     """In a launcher's child, before all else: attach to the parent's session, and remember its packages."""
     install()
     _awaited.update(packages)
-    _child_session.take_over(_child_session.State(name, session, sharing))
+    _child_session.take_over(_child_session.State(name, session, sharing, message_timeout))
 
 
 def register_loaded() -> None:

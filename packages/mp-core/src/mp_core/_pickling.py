@@ -19,6 +19,16 @@ that the callback takes stays out of the pickle and must be passed to the unpick
     taken            pickle of (load_with, (bytes of the pickle, [Block, Block, ...]))
 
 Only messages and the arguments of processes are pickled so, and only if the caller names no protocol.
+
+Note [Tables]
+-------------
+A package may keep many small objects of a class out of the pickle of a message, in a *table* (`native/beside.c`):
+
+    table = make(number)      for each message
+    table.reduce(object)      the reducer of the class in the message's own pickler; a reducer that pickles something
+                              with another pickler meanwhile has the usual one
+    table.take_list(list)     True if the message is a list of such objects only, and the table has them all
+    table.count               0: the message needs no table
 """
 
 from __future__ import annotations
@@ -34,9 +44,17 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_core import _child_descriptors, by_value
-from mp_core._native import discard, message_begin, message_begin_by_value, message_end
+from mp_core._native import (
+    beside,
+    discard,
+    load_beside,
+    message_begin,
+    message_begin_by_value,
+    message_end,
+    setup_beside,
+)
 
-__all__ = ["can_be_pickled", "install", "load_with", "take_buffers"]
+__all__ = ["can_be_pickled", "install", "load_with", "take_buffers", "use_table"]
 
 
 def install() -> None:
@@ -130,22 +148,54 @@ def _dump(cls: Any, obj: Any, take: Take) -> memoryview:
         return place is None
 
     file = io.BytesIO()
-    cls(file, PROTOCOL, True, stays).dump(obj)
+    pickler = cls(file, PROTOCOL, True, stays)
+    tables = [make(number) for number, make in enumerate(_tables.values())]
+    if type(obj) is list and len(obj) > MANY:
+        for table in tables:
+            if table.take_list(obj):
+                return _wrapped(cls, load_beside, None, [table])
+    for kind, table in zip(_tables, tables, strict=True):
+        _set_reducer(pickler.dispatch_table, kind, table.reduce)
+    pickler.dump(obj)
     if taken:
-        whole = io.BytesIO()
-        cls(whole, PROTOCOL).dump(_Loaded(file.getvalue(), taken))
-        file = whole
+        file = io.BytesIO(_wrapped(cls, load_with, file.getvalue(), taken))
+    if any(table.count for table in tables):
+        return _wrapped(cls, load_beside, file.getvalue(), [table if table.count else None for table in tables])
     return file.getbuffer()
 
 
-class _Loaded:
-    """Pickle as a call to `load_with(*parts)`."""
+_set_reducer = dict.__setitem__  # the pickler's table is a dict that watches insertions
+_tables: dict[type, Callable[[int], Any]] = {}
+MANY = 16
+
+
+def use_table(kind: type, make: Callable[[int], Any]) -> None:
+    """Keep many objects of *kind* in one message out of its pickle, in the table that *make* returns."""
+    if kind not in _tables and len(_tables) == TABLES:
+        raise ValueError(f"a message has {TABLES} tables at most")
+    _tables[kind] = make
+
+
+#: As MP_TABLES in mp_core.h.
+TABLES = 2
+setup_beside(pickle.loads, beside)
+
+
+def _wrapped(cls: Any, function: Callable[..., Any], *parts: Any) -> memoryview:
+    """Return the pickle of a call of *function* with *parts*."""
+    file = io.BytesIO()
+    cls(file, PROTOCOL).dump(_Call(function, parts))
+    return file.getbuffer()
+
+
+class _Call:
+    """Pickle as a call."""
 
     def __init__(self, *parts: Any) -> None:
         self.parts = parts
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return load_with, self.parts
+        return self.parts
 
 
 def load_with(data: bytes, places: list[Any]) -> Any:

@@ -26,6 +26,8 @@ __all__ = ["install", "refuse", "setup"]
 
 _REASONS = {
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close files",
+    errno.ETIME: "its sender gave it a timeout (set_message_timeout), which has ended, and its memory was freed; "
+    "receive messages sooner, or set a longer timeout",
     errno.ENFILE: "the system has no descriptor left; close files, or raise fs.file-max",
     errno.ENOMEM: "this process has no address space left to map it; check its limit (ulimit -v)",
     errno.EUSERS: "too many processes of this session use shared memory already; let some of them end",

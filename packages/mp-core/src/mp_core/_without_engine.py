@@ -26,18 +26,22 @@ __all__ = [
     "allocate",
     "attach_to",
     "attach_with",
+    "beside",
     "by_value",
     "c_api",
     "channel_count",
     "compiled_version",
     "copied_bytes",
+    "copy_in",
     "counters",
     "discard",
+    "discard_unread",
     "empty_cache",
     "find",
     "get_thread_name",
     "handle_alive",
     "library_name",
+    "load_beside",
     "loads",
     "make_channel",
     "message_begin",
@@ -58,9 +62,11 @@ __all__ = [
     "session_of",
     "sessions_and_processes",
     "set_message_line",
+    "set_message_timeout",
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
+    "setup_beside",
     "setup_channels",
     "setup_receiving",
     "share",
@@ -85,6 +91,11 @@ class Buffer:
 
 
 def allocate(kind: type, code: int, nbytes: int, zeroed: bool) -> int:
+    """Return -ENOSYS: there is no shared memory."""
+    return -errno.ENOSYS
+
+
+def copy_in(kind: type, address: int, nbytes: int) -> int:
     """Return -ENOSYS: there is no shared memory."""
     return -errno.ENOSYS
 
@@ -115,6 +126,10 @@ reduce_copy = reduce_block
 
 
 def discard(handle: bytes) -> None:
+    """Do nothing: no message carries a reference."""
+
+
+def discard_unread(data: bytes) -> None:
     """Do nothing: no message carries a reference."""
 
 
@@ -166,6 +181,20 @@ def share(on: bool | None) -> bool:
     if on is not None:
         _shares = on
     return before
+
+
+def setup_beside(loads: Callable[..., Any], function: Any) -> None:
+    """Do nothing: no message has tables here."""
+
+
+def beside(number: int) -> NoReturn:
+    """Raise a ValueError: no message has tables here."""
+    raise ValueError(f"the message is damaged: it has no object number {number}")
+
+
+def load_beside(stream: Any, tables: list[Any]) -> NoReturn:
+    """Raise a `ReceiveError`, since the message is of a process that has the engine."""
+    raise _on_refusal(errno.ENOSYS, b"")
 
 
 _unpickle: Callable[..., Any] = pickle.loads
@@ -268,6 +297,10 @@ def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...
 
 def set_message_line(line: str | None) -> None:
     """Do nothing: nothing shows the line."""
+
+
+def set_message_timeout(timeout_ns: int) -> None:
+    """Do nothing: no message carries memory that somebody has to free."""
 
 
 def empty_cache() -> None:

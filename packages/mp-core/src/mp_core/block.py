@@ -17,7 +17,7 @@ from mp_core._fan_out import declare_one_receiver
 from mp_core._native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 from mp_core.errors import NO_MANAGER
 
-__all__ = ["Block", "Copied", "allocate", "block_at", "rebuild_block", "reduce_block"]
+__all__ = ["Block", "Copied", "allocate", "block_at", "copy_in", "rebuild_block", "reduce_block"]
 
 if TYPE_CHECKING:
 
@@ -111,11 +111,30 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
     block = _native.allocate(Block, strategy.CODES[name], size, zeroed)
     if isinstance(block, Block):
         return block
-    if -block in _NO_ROOM:
+    return _fail(-block, size, name)
+
+
+def copy_in(address: int, nbytes: int) -> Block:
+    """
+    Copy *nbytes* bytes at *address* of this process into a new block.
+
+    It raises the errors of `Block`.
+
+    >>> block = Block(3)
+    >>> memoryview(block)[:] = b"abc"
+    >>> bytes(copy_in(block._address + 1, 2))
+    b'bc'
+    """
+    block = _native.copy_in(Block, address, nbytes)
+    return block if isinstance(block, Block) else _fail(-block, nbytes, strategy.get_sharing_strategy())
+
+
+def _fail(number: int, size: int, name: str) -> NoReturn:
+    if number in _NO_ROOM:
         raise MemoryError(_no_room(size, name))
-    if -block in _NO_RESOURCE:
-        raise MemoryError(f"cannot allocate {size} bytes of shared memory ({name}): {_reason(-block)}")
-    raise OSError(-block, f"cannot allocate {size} bytes of shared memory ({name}): {_reason(-block)}")
+    if number in _NO_RESOURCE:
+        raise MemoryError(f"cannot allocate {size} bytes of shared memory ({name}): {_reason(number)}")
+    raise OSError(number, f"cannot allocate {size} bytes of shared memory ({name}): {_reason(number)}")
 
 
 def block_at(address: int) -> Block | None:

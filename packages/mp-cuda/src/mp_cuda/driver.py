@@ -74,7 +74,7 @@ def _start() -> None:
 
 
 def started() -> bool:
-    """Has mp_cuda initialised the driver in this process?"""
+    """Return whether mp_cuda has initialised the driver in this process."""
     return _driver is not None and not _forked
 
 

@@ -108,7 +108,7 @@ class Event:
 
     @property
     def cuda_event(self) -> int:
-        """Its number in the driver; 0 until it is created."""
+        """The event's number in the driver; 0 until it is created."""
         return int(self._event) if self._event is not None else 0
 
     def record(self, stream: Any = None) -> None:

@@ -99,7 +99,7 @@ class Received:
 
     @property
     def producer_alive(self) -> bool:
-        """Is the process that owns the memory still running?"""
+        """Whether the process that owns the memory is still running."""
         return self.memory.owner.alive
 
     def make_wait(self, stream: Any) -> None:

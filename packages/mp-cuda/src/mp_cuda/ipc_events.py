@@ -146,7 +146,7 @@ def open_event(device: int, owner: Process, handle: bytes) -> ImportedEvent:
 
 
 def counts() -> tuple[int, int]:
-    """(events in the pool and in use, events of other processes that are open)"""
+    """Return how many events are in the pool or in use, and how many of other processes are open."""
     return _made, len(_opened)
 
 

@@ -24,7 +24,7 @@ def row_major(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
 
 
 def is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    """Is it in C order without gaps? The stride of an axis of length 1 is ignored."""
+    """Return whether the layout is C order without gaps. The stride of an axis of length 1 is ignored."""
     if 0 in shape:
         return True
     return all(n == 1 or a == b for n, a, b in zip(shape, strides, row_major(shape, itemsize), strict=True))

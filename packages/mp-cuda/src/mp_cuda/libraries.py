@@ -5,6 +5,9 @@ Note [Registration on import]
 `init_reductions()` imports neither the bindings nor a library. It registers the types of libraries already imported.
 For the others it puts a finder into `sys.meta_path`, which sees the name of each module at its first import, and
 registers the types after one of the watched modules has been executed.
+
+wrapt's `register_post_import_hook` would replace 37 lines of this. `import wrapt` (2.5) imports asyncio: 40 to 60 ms of
+CPU time more in each process that imports mp_all, where all of mp_all takes 215.
 """
 
 from __future__ import annotations

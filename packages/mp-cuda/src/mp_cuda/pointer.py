@@ -35,9 +35,9 @@ class AllocationInfo(NamedTuple):
     buffer_id: int
     """Unique in a process; addresses are reused."""
     legacy: bool
-    """Can it be opened by a handle?"""
+    """Whether a handle can open it."""
     pool: int
-    """Its memory pool; 0 if none."""
+    """The memory pool that it is from; 0 if none."""
     pool_exportable: bool
     managed: bool
     host: bool

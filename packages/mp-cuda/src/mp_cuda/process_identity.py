@@ -18,7 +18,7 @@ class Process(NamedTuple):
 
     @property
     def alive(self) -> bool:
-        """Is it still running? A zombie is not."""
+        """Whether the process is still running. A zombie is not."""
         now = _started(self.pid)
         if now is not None:
             return now == self.started

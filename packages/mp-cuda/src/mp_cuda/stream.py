@@ -46,7 +46,11 @@ def as_stream(stream: Any) -> Any:
 
 
 def in_feeder() -> bool:
-    """Is this the thread in which a `Queue` pickles? The stream of the thread that called `put` is unknown there."""
+    """
+    Return whether this is the thread in which a `Queue` pickles.
+
+    The stream of the thread that called `put` is unknown there.
+    """
     return threading.current_thread().name == "QueueFeederThread"
 
 
@@ -91,7 +95,7 @@ class Stream:
         with driver.guard(self.device):
             self._stream = driver.call("cuStreamCreate", 1 if non_blocking else 0)
         self.ptr = int(self._stream)
-        """Its number in the driver."""
+        """The stream's number in the driver."""
         self._task: _Destroy | None = _Destroy(self.device, self._stream)
         finalizer_queue.expect()
 

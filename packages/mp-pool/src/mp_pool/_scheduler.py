@@ -138,6 +138,10 @@ class Scheduler(Workers):
         if self.dispatcher.news or self.state != RUNNING:
             self.wake()
 
+    def processes(self) -> list[Any]:
+        """Return the processes of the workers."""
+        return [worker.process for worker in list(self.dispatcher.workers)]
+
     def is_own(self) -> bool:
         """Tell whether this process made it, rather than a parent that forked."""
         return self._pid == os.getpid()

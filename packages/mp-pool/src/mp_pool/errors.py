@@ -31,6 +31,11 @@ class WorkerLostError(ProcessError):
         Whether the kernel has killed a process of this program's control group for lack of memory since the pool last
         looked, which is when it started or when a worker was killed.
 
+    node : str
+        With ``engine=``, name and address of the worker's node; else empty.
+    lost : str
+        If the whole node is lost, the reason; *pid* is then 0 and *exitcode* None.
+
     Attributes
     ----------
     signal_name : str or None
@@ -48,21 +53,32 @@ class WorkerLostError(ProcessError):
     """
 
     def __init__(
-        self, pid: int, exitcode: int | None, function: str, index: int = 0, out_of_memory: bool = False
+        self,
+        pid: int,
+        exitcode: int | None,
+        function: str,
+        index: int = 0,
+        out_of_memory: bool = False,
+        node: str = "",
+        lost: str = "",
     ) -> None:
-        super().__init__(pid, exitcode, function, index, out_of_memory)
+        super().__init__(pid, exitcode, function, index, out_of_memory, node, lost)
         self.pid = pid
         self.exitcode = exitcode
         self.function = function
         self.index = index
         self.out_of_memory = out_of_memory
+        self.node = node
+        self.lost = lost
         self.signal_name = signal_name(exitcode)
 
     def __str__(self) -> str:
+        if self.lost:
+            return f"node {self.node} was lost while it had {self.function}, task {self.index}: {self.lost}"
+        where = f" on node {self.node}" if self.node else ""
         memory = " (the kernel reports that it killed a process for want of memory)" if self.out_of_memory else ""
-        return (
-            f"worker {self.pid} {how_it_ended(self.exitcode)} while it ran {self.function}, task {self.index}{memory}"
-        )
+        task = f"{self.function}, task {self.index}"
+        return f"worker {self.pid}{where} {how_it_ended(self.exitcode)} while it ran {task}{memory}"
 
 
 class TaskTimeoutError(ResultTimeoutError, TimeoutError):

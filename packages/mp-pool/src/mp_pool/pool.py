@@ -18,7 +18,7 @@ from mp_pool._scheduler import Scheduler
 from mp_pool._task import Task, report
 from mp_pool._worker_main import Settings
 
-__all__ = ["Pool"]
+__all__ = ["Pool", "use_engines"]
 
 Callback = Callable[[Any], object] | None
 
@@ -55,11 +55,14 @@ class Pool(multiprocessing.pool.Pool):
         environment before it imports anything. A forked worker keeps the threads of libraries that are loaded already.
     progress : bool, optional
         Whether to show a progress bar over all tasks of the pool, if tqdm is installed.
+    engine : {"ray", "local"} or engine, optional
+        Have the workers on other machines: an object like ``engines.Ray()``, or its name. *processes* is the number of
+        workers on all nodes together. Only ``mp_all.Pool`` has it. Tasks and results travel by value.
 
     Raises
     ------
     ValueError
-        If a number is out of its range.
+        If a number is out of its range, or *context* is of another start method than spawn with *engine*.
     TypeError
         If *initializer* cannot be called.
 
@@ -83,10 +86,13 @@ class Pool(multiprocessing.pool.Pool):
         max_memory_per_child: int | None = None,
         threads_per_worker: int | None = None,
         progress: bool = False,
+        engine: Any = None,
     ) -> None:
         # Read by __del__ of the standard class.
         self._state = "INIT"
         self._change_notifier: Any = None
+        if engine is not None:
+            _check_engine(processes, context)
         if processes is None:
             processes = getattr(os, "process_cpu_count", os.cpu_count)() or 1
         if processes < 1:
@@ -105,8 +111,12 @@ class Pool(multiprocessing.pool.Pool):
         settings = Settings(
             initializer, tuple(initargs), maxtasksperchild, max_memory_per_child, False, environment, forks
         )
-        make = _maker(type(self).Process, self._ctx)
-        self._scheduler = Scheduler(make, processes, settings, timeout=timeout, progress=bar(progress))
+        self._scheduler: Any
+        if engine is not None:
+            self._scheduler = _engine_scheduler(engine, processes, settings, timeout, bar(progress))
+        else:
+            make = _maker(type(self).Process, self._ctx)
+            self._scheduler = Scheduler(make, processes, settings, timeout=timeout, progress=bar(progress))
         self._cache = self._scheduler.sinks
         self._scheduler.start()
         # Not the pool's own method, which would keep the pool alive.
@@ -116,7 +126,7 @@ class Pool(multiprocessing.pool.Pool):
     @property
     def _pool(self) -> list[Any]:
         scheduler = self.__dict__.get("_scheduler")
-        return [] if scheduler is None else [worker.process for worker in list(scheduler.dispatcher.workers)]
+        return [] if scheduler is None else scheduler.processes()
 
     def _repopulate_pool(self) -> None:
         self._scheduler.wake()  # it restarts workers by itself
@@ -286,6 +296,31 @@ class Pool(multiprocessing.pool.Pool):
         if self._state == RUN:
             raise ValueError("Pool is still running")
         self._scheduler.join()
+
+
+# The scheduler of a pool with an engine; mp_all, which knows the engines, sets it.
+_engine_scheduler: Callable[..., Any]
+
+
+def use_engines(scheduler: Callable[..., Any]) -> None:
+    """
+    Have pools with an engine use this scheduler, made of engine, processes, settings, timeout and progress.
+    """
+    global _engine_scheduler
+    _engine_scheduler = scheduler
+
+
+def _check_engine(processes: int | None, context: BaseContext | None) -> None:
+    """
+    Raise `ValueError` for what a pool on other machines cannot have.
+    """
+    if "_engine_scheduler" not in globals():
+        raise ValueError("engine= needs the engines of mp-spawn, which mp-all brings: use mp_all.Pool")
+    if processes is None:
+        raise ValueError("with engine=, give processes, the number of workers on all nodes together")
+    method = None if context is None else context.get_start_method()
+    if method not in (None, "spawn"):
+        raise ValueError(f"a context of {method!r} cannot be had with engine=, whose workers are spawned; leave it out")
 
 
 def check_options(retries: int, timeout: float | None, max_memory: int | None, threads: int | None) -> None:

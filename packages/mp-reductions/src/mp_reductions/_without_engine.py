@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 __all__ = [
+    "Table",
     "block_at",
     "get_handler",
     "get_inline_limit",
@@ -20,9 +21,13 @@ __all__ = [
     "set_handler",
     "set_inline_limit",
     "setup",
+    "setup_table",
     "shared_handler",
     "swap_memory",
 ]
+
+#: No message has a table of arrays.
+Table = None
 
 _reduce: Callable[[Any], Any]
 _inline_limit = 0
@@ -32,6 +37,10 @@ def setup(dtypes: Any, reduce_ndarray: Callable[[Any], Any], on_large_copy: Any,
     """Set the function that reduces every array."""
     global _reduce
     _reduce = reduce_ndarray
+
+
+def setup_table(on_exhaustion: Any) -> None:
+    """Do nothing: no message has a table of arrays."""
 
 
 def reduce_array(a: Any) -> Any:

@@ -19,10 +19,14 @@ per process, with a character of its own ('d', 'i', '?'). That character and the
 completely, so C code reduces it by the same rules (`native/fast_path.c`), and a message with a thousand small arrays is
 cheap. A dtype that only equals one of them (it may have metadata, which NumPy's == ignores) does not take the fast
 path. All other arrays, and all errors, come to `reduce_ndarray` here.
+
+From the 17th such array of a message on, arrays of up to 4 KiB and arrays that are a whole block go into a table beside
+the pickle (`native/table.c`). The small ones are packed, and private again when they arrive.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -34,7 +38,7 @@ from mp_core._native import by_value
 from mp_core.block import Block, Copied, allocate
 from mp_core.stats import add_copied_bytes
 from mp_reductions import _functions, buffers, inline, repeated_copy, tensors
-from mp_reductions.exhaustion import warn_once
+from mp_reductions.by_value_warning import warn_once
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
 from mp_reductions.sharing import address_of, find_block
@@ -57,6 +61,8 @@ def init_reductions() -> None:
     ForkingPickler.register(np.memmap, reduce_memmap)
     _reducers.of_subclasses(np.ndarray, choose_reducer)
     _pickling.take_buffers(buffers.take)
+    if _functions.Table is not None:
+        _pickling.use_table(np.ndarray, _functions.Table)
     _reducers.when_registered("torch", tensors.stand_before)
     _install.register("mp_reductions", about="numpy")
 
@@ -145,6 +151,7 @@ _BUILT_IN: dict[str, np.dtype[Any]] = {
 }
 
 _functions.setup(_BUILT_IN, reduce_ndarray, repeated_copy.notice, repeated_copy.LARGE)
+_functions.setup_table(lambda nbytes, number: warn_once(nbytes, OSError(number, os.strerror(number))))
 
 
 # ---- one pickle for several receivers --------------------------------------------------------------------------------

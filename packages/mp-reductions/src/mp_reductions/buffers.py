@@ -14,7 +14,7 @@ import numpy as np
 from mp_core.block import Block, Copied, allocate, block_at
 from mp_core.stats import add_copied_bytes
 from mp_reductions import inline
-from mp_reductions.exhaustion import warn_once
+from mp_reductions.by_value_warning import warn_once
 from mp_reductions.sharing import address_of
 
 __all__ = ["take"]

@@ -15,7 +15,12 @@ __all__ = ["init_reductions", "install"]
 
 # Messages name these functions by this package. It imports torch before their modules: when torch registers its
 # reducers, in the middle of its import, ours must be there already or not yet begun.
-_REBUILD = {"rebuild_storage": "storage", "rebuild_tensor": "tensor", "rebuild_whole": "tensor"}
+_REBUILD = {
+    "rebuild_storage": "storage",
+    "rebuild_tensor": "tensor",
+    "rebuild_tensors": "table",
+    "rebuild_whole": "tensor",
+}
 
 if not _typing.TYPE_CHECKING:  # with this, a type checker would accept any name
 

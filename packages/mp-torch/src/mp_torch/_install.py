@@ -20,7 +20,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from mp_core import _install, _reducers, strategy
+from mp_core import _install, _pickling, _reducers, strategy
 
 __all__ = ["init_reductions", "install"]
 
@@ -79,12 +79,14 @@ def _reducer_for(kind: type, theirs: _reducers.Reducer) -> _reducers.Reducer:
     name = OURS.get(f"{kind.__module__}.{kind.__name__}")
     if name is None:
         return theirs
-    from mp_torch import storage, tensor
+    from mp_torch import storage, table, tensor
 
     if not storage.can_move():
         return theirs
     storage.install()
     _follow_strategy()
+    if kind.__name__ == "Tensor":
+        _pickling.use_table(kind, table.TensorTable)
     ours: _reducers.Reducer = getattr(storage if name == "reduce_storage" else tensor, name)
     return ours
 

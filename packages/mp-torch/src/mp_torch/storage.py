@@ -30,11 +30,20 @@ from typing import Any
 import torch
 
 from mp_core._native import by_value
-from mp_core.block import Block, allocate, block_at
+from mp_core.block import Block, allocate, block_at, copy_in
 from mp_core.errors import SharedMemoryWarning, warn_user
-from mp_core.stats import add_copied_bytes
 
-__all__ = ["Place", "can_move", "install", "place_of", "rebuild_storage", "reduce_storage", "storage_over"]
+__all__ = [
+    "Place",
+    "can_move",
+    "install",
+    "is_known",
+    "place_of",
+    "rebuild_storage",
+    "reduce_storage",
+    "remember",
+    "storage_over",
+]
 
 #: A block, and the first byte and the number of bytes of a storage in it.
 Place = tuple[Block, int, int]
@@ -59,20 +68,24 @@ def can_move() -> bool:
 
 # ---- one storage for one address -------------------------------------------------------------------------------------
 
-_known: dict[int, Any] = {}
+_known: dict[int, int] = {}
 _limit = 128
+_storage: Any = torch.UntypedStorage
 
 
-def _remember(storage: Any, address: int) -> None:
+def remember(storage: Any, address: int) -> None:
+    """Let later messages find the storage at *address*."""
     global _limit
     before = _known.get(address)
-    if before is not None and before.cdata == storage._cdata:
-        return
-    _known[address] = torch.multiprocessing.reductions.StorageWeakRef(storage)
+    if before is not None:
+        if before == storage._cdata:
+            return
+        _storage._free_weak_ref(before)
+    _known[address] = storage._weak_ref()
     if len(_known) > _limit:
         for key, reference in list(_known.items()):
-            if reference.expired():
-                _known.pop(key, None)
+            if _storage._expired(reference) and _known.pop(key, None) is not None:
+                _storage._free_weak_ref(reference)
         _limit = max(128, 2 * len(_known))
 
 
@@ -81,14 +94,20 @@ def storage_over(block: Block, offset: int, nbytes: int) -> Any:
     address = block._address + offset
     known = _known.get(address)
     if known is not None:
-        storage = torch.UntypedStorage._new_with_weak_ptr(known.cdata)
+        storage = _storage._new_with_weak_ptr(known)
         if storage is not None and storage.nbytes() == nbytes and storage.data_ptr() == address:
             return storage
     if offset < 0 or nbytes <= 0 or offset + nbytes > block.nbytes:
         raise ValueError(f"the handle of a storage is damaged: {nbytes} bytes at {offset} of {block.nbytes}")
     storage = _frombuffer(block, dtype=_uint8, count=nbytes, offset=offset).untyped_storage()
-    _remember(storage, address)
+    remember(storage, address)
     return storage
+
+
+def is_known(address: int) -> bool:
+    """Return whether a storage that lives was sent or received at *address*."""
+    known = _known.get(address)
+    return known is not None and not _storage._expired(known)
 
 
 # ---- moving ----------------------------------------------------------------------------------------------------------
@@ -114,25 +133,14 @@ def place_of(storage: Any) -> Place | None:
     offset = address - block._address
     if offset + nbytes > block.nbytes:
         return None
-    _remember(storage, address)
+    remember(storage, address)
     return block, offset, nbytes
 
 
-# torch's own copy releases the GIL in C++ code that a thread must not end in. The thread that feeds a queue may end
-# there, when its process exits, and std::terminate would then abort the process.
-SMALL = 1 << 16
-_signature = ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t
-_memmove_holding_the_gil: Any = ctypes.PYFUNCTYPE(*_signature)(("memmove", ctypes.PyDLL(None)))
-_memmove: Any = ctypes.CFUNCTYPE(*_signature)(("memmove", ctypes.CDLL(None)))
-
-
 def _move(storage: Any, nbytes: int) -> Block:
-    block = allocate(nbytes, zeroed=False)
-    inside = _frombuffer(block, dtype=_uint8).untyped_storage()
-    copy = _memmove_holding_the_gil if nbytes < SMALL else _memmove
-    copy(block._address, storage.data_ptr(), nbytes)
-    add_copied_bytes(nbytes)
-    storage._swap_data_ptr_(inside)
+    """Move a storage. torch's own copy would release the GIL in C++ code that a thread must not end in."""
+    block = copy_in(storage.data_ptr(), nbytes)
+    storage._swap_data_ptr_(_frombuffer(block, dtype=_uint8).untyped_storage())
     return block
 
 

@@ -17,7 +17,7 @@ def types() -> tuple[type, ...]:
 
 
 def handles(obj: Any) -> bool:
-    """Is *obj* on a CUDA device? Tensors of the host keep their reducer."""
+    """Return whether *obj* is on a CUDA device. Tensors of the host keep their reducer."""
     return bool(obj.is_cuda)
 
 

@@ -22,6 +22,7 @@ from mp_spawn.engines.protocol import (
     Hello,
     Leave,
     Lost,
+    Mail,
     Ping,
     Pong,
     Refused,
@@ -106,6 +107,8 @@ class Agent:
                 self._commands.push(message)
             case Ack(nbytes) if self._relay is not None:
                 self._relay.acknowledge(nbytes)
+            case Mail(rank, data) if self._job is not None:
+                self._job.send(rank, data)
             case Leave(code):
                 self.code = code
                 self.abandon()
@@ -150,6 +153,7 @@ class Agent:
                 return
             context = NodeContext.begin(self._job, self._commands, self.outbox.put)
             self.outbox.put(Started(context.pids()))
+            payload.post_office.begin(start.node.ranks.start, self.outbox.put)
             self.hear()
             self._limit = LOST_AFTER
             if self._abandoned.is_set():

@@ -9,7 +9,7 @@ from typing import Any
 
 from mp_spawn.child import run_module, run_script
 from mp_spawn.command_options import count_ranks, variables_of
-from mp_spawn.engines.job_environment import JobPlace, place_in_job
+from mp_spawn.engines.job_place import JobPlace, place_in_job
 from mp_spawn.errors import ProcessException
 from mp_spawn.job import check_options
 from mp_spawn.process_handle import readable

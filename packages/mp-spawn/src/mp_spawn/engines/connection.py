@@ -13,7 +13,7 @@ import queue
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mp_spawn.engines.agent import Agent
@@ -34,16 +34,29 @@ class ConnectedAgents:
         self._connections = list(connections)
         self._came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
         self._to_write: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in connections]
-        self._threads = []
+        self._dropped: list[Any] = []
+        self._threads: list[threading.Thread] = []
         for index in range(len(connections)):
-            for target in (self._read, self._write):
-                thread = threading.Thread(target=target, args=(index,), name="mp-spawn connection", daemon=True)
-                thread.start()
-                self._threads.append(thread)
+            self._begin(index)
 
-    def start(self, starts: list[Start], parts: list[memoryview]) -> None:
+    def _begin(self, index: int) -> None:
+        args = index, self._connections[index], self._to_write[index]
+        for target in (self._read, self._write):
+            thread = threading.Thread(target=target, args=args, name="mp-spawn connection", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _put_in_place(self, index: int, connection: Any, node: Node) -> None:
+        """
+        Have a new agent in the place of one that was dropped.
+        """
+        self._dropped.append(self._connections[index])
+        self._connections[index], self._to_write[index], self.nodes[index] = connection, queue.SimpleQueue(), node
+        self._begin(index)
+
+    def start(self, starts: Mapping[int, Start], parts: list[memoryview]) -> None:
         """Queue the jobs, and after each the same *parts*, of which no copy is made here."""
-        for node, start in enumerate(starts):
+        for node, start in starts.items():
             self.send(node, start)
             for part in parts:
                 self._to_write[node].put(part)
@@ -78,25 +91,29 @@ class ConnectedAgents:
             _shut_down(connection)
         for thread in self._threads:
             thread.join(TO_LEAVE)
-        for connection in self._connections:
+        for connection in [*self._connections, *self._dropped]:
             connection.close()
 
-    def _read(self, index: int) -> None:
+    def _read(self, index: int, connection: Any, to_write: Any) -> None:
         try:
             while True:
-                self._came.put((index, pickle.loads(self._connections[index].recv_bytes())))
+                self._take(index, connection, pickle.loads(connection.recv_bytes()))
         except (EOFError, OSError) as error:
-            self._came.put((index, Lost(f"its agent has closed the connection ({type(error).__name__})")))
+            self._take(index, connection, Lost(f"its agent has closed the connection ({type(error).__name__})"))
         except Exception as error:
-            self._came.put((index, Lost(f"its agent sent what cannot be read: {error!r}")))
+            self._take(index, connection, Lost(f"its agent sent what cannot be read: {error!r}"))
 
-    def _write(self, index: int) -> None:
+    def _take(self, index: int, connection: Any, message: Any) -> None:
+        if self._connections[index] is connection:  # it has not been replaced
+            self._came.put((index, message))
+
+    def _write(self, index: int, connection: Any, to_write: queue.SimpleQueue[Any]) -> None:
         with contextlib.suppress(OSError, ValueError):  # the reader reports it
-            while (frame := self._to_write[index].get()) is not None:
+            while (frame := to_write.get()) is not None:
                 if isinstance(frame, bytes):
-                    self._connections[index].send_bytes(frame)
+                    connection.send_bytes(frame)
                 else:
-                    _write_all(self._connections[index].fileno(), frame)
+                    _write_all(connection.fileno(), frame)
 
 
 def _shut_down(connection: Any) -> None:

@@ -13,8 +13,9 @@ from typing import Any
 
 from mp_spawn.context import AFTER_A_SIGNAL, GRACE, INTERRUPTED, KILL_TO_DEAD, TERM_TO_KILL, ProcessContext
 from mp_spawn.engines import protocol
+from mp_spawn.engines.node_state import TO_GREET, NodeState
 from mp_spawn.engines.plan import Plan
-from mp_spawn.engines.protocol import BEAT, LOST_AFTER, LOST_WHILE_STARTING, EngineError, Node
+from mp_spawn.engines.protocol import BEAT, LOST_AFTER, EngineError, Node
 from mp_spawn.engines.remote_output import Writer, sink_for
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.output import Captured
@@ -23,35 +24,12 @@ from mp_spawn.signals import ENDING
 
 __all__ = ["EngineContext"]
 
-# Seconds for agents that have been placed to say hello; for one that was told to end its ranks to say how they ended.
-TO_GREET = 60.0
+# Seconds for an agent that was told to end its ranks to say how they ended.
 TO_END = TERM_TO_KILL + KILL_TO_DEAD + LOST_AFTER
 # A scheduler that signals each node does so within as many seconds: it is one signal.
 TO_ALL_NODES = 2.0
-# The exit code of a rank whose real one nobody can know, as multiprocessing has it.
-UNKNOWN = 255
 
 logger = logging.getLogger("mp_spawn")
-
-
-class _NodeState:
-    """The driver's knowledge about a node."""
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.pids = [0] * len(node.ranks)
-        self.heard = time.monotonic()
-        self.ended = False
-        self.hello: protocol.Hello | None = None
-        # The agent's clock less ours, and the round trip with which that was measured.
-        self.clock = 0.0
-        self._round_trip = float("inf")
-
-    def measure(self, pong: protocol.Pong, now: float) -> None:
-        """Compare the clocks; see Note [Clocks]."""
-        if now - pong.sent < self._round_trip:
-            self._round_trip = now - pong.sent
-            self.clock = pong.at - (pong.sent + now) / 2
 
 
 class EngineContext(ProcessContext):
@@ -107,12 +85,16 @@ class EngineContext(ProcessContext):
         self._done = threading.Event()
         self._agents = plan.engine.place(plan.nprocs)
         try:
-            self.nodes = self._agents.nodes
+            self.nodes = self._lay_out(self._agents)
+            plan = self._plan
             self.error_files = [""] * plan.nprocs
-            self._states = [_NodeState(node) for node in self.nodes]
+            self._states = [NodeState(node) for node in self.nodes]
             self._greet()
             sink = sink_for(plan.output, self.nodes)
-            starts = plan.starts(self.nodes, self._address(), wants_result)
+            self._master = self._address()
+            starts = {
+                index: plan.start(index, node, self._master, wants_result) for index, node in enumerate(self.nodes)
+            }
         except BaseException:
             self._agents.close(1)
             raise
@@ -197,6 +179,12 @@ class EngineContext(ProcessContext):
 
     # ---- the start ---------------------------------------------------------------------------------------------------
 
+    def _lay_out(self, agents: protocol.Agents) -> list[Node]:
+        """
+        Return the nodes, each with its ranks.
+        """
+        return agents.nodes
+
     def _greet(self) -> None:
         """
         Wait until every agent has said hello, and compare versions.
@@ -214,15 +202,8 @@ class EngineContext(ProcessContext):
                     state.hello = message
                     state.heard = time.monotonic()
                     self._agents.send(index, protocol.Ping(time.monotonic()))
-        ours = protocol.versions()
         for state in self._states:
-            assert state.hello is not None
-            theirs = state.hello.versions
-            other = [
-                f"{name} {theirs.get(name)} and not {ours[name]}" for name in ours if theirs.get(name) != ours[name]
-            ]
-            if other:
-                raise EngineError(f"node {state.node} has {', '.join(other)}; install the same versions on all nodes")
+            state.check_versions()
 
     def _address(self) -> tuple[str, int]:
         """
@@ -261,8 +242,8 @@ class EngineContext(ProcessContext):
                 for state in self._states:  # this process was stopped itself
                     state.heard = max(state.heard, now - LOST_AFTER / 2)
             before = now
-            for state in self._states:
-                limit = LOST_AFTER if state.pids[0] else LOST_WHILE_STARTING
+            for state in list(self._states):
+                limit = state.limit()
                 if not state.ended and now - state.heard > limit:
                     self._node_lost(state, f"no sign of life for {limit:g} s")
             if now >= beat_at:
@@ -296,11 +277,14 @@ class EngineContext(ProcessContext):
         if self._end_at is None:
             self._end_at = time.monotonic() + self._grace_period
 
-    def _take(self, index: int, state: _NodeState, message: Any) -> None:
+    def _take(self, index: int, state: NodeState, message: Any) -> None:
         if state.ended:
             return
         now = state.heard = time.monotonic()
         match message:
+            case protocol.Hello():
+                state.hello = message
+                self._start_again(index, state)
             case protocol.Pong():
                 state.measure(message, now)
             case protocol.Started(pids):
@@ -309,8 +293,9 @@ class EngineContext(ProcessContext):
                 self._writer.put(index, message)
             case protocol.Failing():
                 self._failed()
-            case protocol.Restarted(failure, limit, pid):
-                logger.warning("%s; it is started again (%d of %d)", failure.describe(), failure.restarts + 1, limit)
+            case protocol.Restarted(failure, pid):
+                again = state.restarts + failure.restarts + 1
+                logger.warning("%s; it is started again (%d of %d)", failure.describe(), again, self._plan.max_restarts)
                 state.pids[failure.rank - state.node.ranks.start] = pid
                 self._writer.sink.add(failure.rank, failure.for_file())
             case protocol.Signalled(signum):
@@ -324,7 +309,7 @@ class EngineContext(ProcessContext):
             case protocol.Lost(reason):
                 self._node_lost(state, reason)
 
-    def _judge(self, state: _NodeState, ended: protocol.Ended) -> None:
+    def _judge(self, state: NodeState, ended: protocol.Ended) -> None:
         state.ended = True
         self._results.update(ended.results)
         self.rows += ended.rows
@@ -334,18 +319,53 @@ class EngineContext(ProcessContext):
         if ended.failures:
             self._failed()
 
-    def _node_lost(self, state: _NodeState, reason: str) -> None:
+    def _node_lost(self, state: NodeState, reason: str) -> None:
         """
-        Report the ranks of a node as lost. They count from its last sign of life: others fail because of them.
+        Report the ranks of a node as lost, or start them on another.
         """
         state.ended = True
-        self._agents.drop(self._states.index(state))
-        for rank, pid in zip(state.node.ranks, state.pids, strict=True):
-            text = f"was lost with its node {state.node}: {reason}"
-            lost = Failure(rank, pid, text, exit_code=UNKNOWN, at=state.heard, node=str(state.node), lost=True)
-            self._failures.append(lost)
-            self.rows.append(protocol.Row(rank, pid, None, 0.0))
+        index = self._states.index(state)
+        self._agents.drop(index)
+        lost = state.lost(reason)
+        if self._replace(index, state, reason):
+            self._past += lost
+            return
+        self._failures += lost
+        self.rows += [protocol.Row(failure.rank, failure.pid, None, 0.0) for failure in lost]
         self._failed()
+
+    def _replace(self, index: int, state: NodeState, reason: str) -> bool:
+        """
+        Have the ranks of a lost node started elsewhere; return False if they may not or cannot be.
+        """
+        if state.restarts >= self._plan.max_restarts or self._end_at is not None:
+            return False
+        again = state.restarts + 1
+        about = f"node {state.node} was lost ({reason}) with its {len(state.node.ranks)} ranks"
+        try:
+            self._agents.replace(index)
+        except EngineError as error:
+            logger.warning("%s; they cannot be started on another: %s", about, error)
+            return False
+        logger.warning("%s; they are started again on another (%d of %d)", about, again, self._plan.max_restarts)
+        self._states[index] = NodeState(state.node, again)
+        return True
+
+    def _start_again(self, index: int, state: NodeState) -> None:
+        """
+        Start the ranks of a lost node at the new agent, which has said hello.
+        """
+        state.node = self._agents.nodes[index]
+        try:
+            state.check_versions()
+        except EngineError as error:
+            self._node_lost(state, str(error))
+            return
+        self._writer.rename(state.node)
+        start = self._plan.start(index, state.node, self._master, self._wants_result, state.restarts)
+        # In a thread of its own: large arrays take their time, and the heartbeat goes on.
+        args = {index: start}, self._plan.parts
+        threading.Thread(target=self._agents.start, args=args, name="mp-spawn start", daemon=True).start()
 
     def _code(self) -> int:
         """

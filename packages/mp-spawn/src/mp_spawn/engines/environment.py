@@ -24,7 +24,7 @@ from typing import Any
 
 from mp_spawn.engines import local
 from mp_spawn.engines.connection import ConnectedAgents, serve
-from mp_spawn.engines.job_environment import JobPlace
+from mp_spawn.engines.job_place import JobPlace
 from mp_spawn.engines.protocol import Agents, EngineError, Node, spread
 
 __all__ = ["Environment", "join_job"]
@@ -114,12 +114,19 @@ class _JobAgents(ConnectedAgents):
 
     def __init__(self, connections: list[Any], nodes: list[Node], process: Any) -> None:
         super().__init__(connections, nodes)
-        self._process = process
+        self._processes = [process]
+
+    def replace(self, node: int) -> None:
+        """Start another agent on this node: the launcher that has started the nodes has given no others."""
+        connection, process = local.start_agent()
+        self._processes.append(process)
+        name = f"{self.nodes[0].name}-again-{len(self._processes) - 1}"
+        self._put_in_place(node, connection, Node(name, self.nodes[0].address, self.nodes[node].ranks))
 
     def close(self, code: int) -> None:
         """Close the connections and reap the agent of this node."""
         super().close(code)
-        local.reap([self._process])
+        local.reap(self._processes)
 
 
 def _family(host: str, port: int) -> socket.AddressFamily:

@@ -52,12 +52,22 @@ class _LocalAgents(ConnectedAgents):
 
     def __init__(self, connections: list[Any], nodes: list[Node], processes: list[subprocess.Popen[bytes]]) -> None:
         super().__init__(connections, nodes)
+        #: All that have been started, and the present one of each index.
         self.processes = processes
+        self._by_index = list(processes)
 
     def drop(self, node: int) -> None:
         """Kill the agent."""
         super().drop(node)
-        self.processes[node].kill()
+        self._by_index[node].kill()
+
+    def replace(self, node: int) -> None:
+        """Start an agent with another name."""
+        connection, process = start_agent()
+        self.processes.append(process)
+        self._by_index[node] = process
+        name = f"local-{len(self.processes) - 1}"
+        self._put_in_place(node, connection, self.nodes[node]._replace(name=name))
 
     def close(self, code: int) -> None:
         """Close the connections and reap the agents."""

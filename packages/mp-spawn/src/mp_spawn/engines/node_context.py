@@ -129,6 +129,13 @@ class NodeJob(Job):
             payload=payload,
         )
 
+    def send(self, rank: int, data: bytes) -> None:
+        """
+        Send a message to the mailbox of a rank.
+        """
+        assert self.start_message is not None and self.payload is not None
+        self.payload.post_office.send(rank - self.start_message.node.ranks.start, data)
+
     def preparation(self) -> dict[str, Any]:
         """
         Return multiprocessing's preparation data: the driver's, as far as this machine has its files.
@@ -240,7 +247,7 @@ class NodeContext(ProcessContext):
     def _restart(self, old: Rank, failure: Failure, job: Job) -> None:
         super()._restart(old, failure, job)
         self._blobs.pop(old.index, None)
-        self._tell(Restarted(self._numbered(failure), job.max_restarts, self._ranks[old.index].pid))
+        self._tell(Restarted(self._numbered(failure), self._ranks[old.index].pid))
 
     def _events(self) -> Events:
         # This is not the main thread: the commands are no signals of this process.

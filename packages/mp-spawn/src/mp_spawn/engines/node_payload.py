@@ -23,25 +23,31 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-import socket
-import sys
 from collections.abc import Callable, Mapping
-from multiprocessing.connection import Connection
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from mp_core import _install
 from mp_core._fan_out import fan_out_mode
 from mp_core._native import discard, message_begin, message_end, share
 from mp_core.block import Block, allocate
-from mp_core.lease import Lease, LeaseReference
 from mp_core.strategy import get_sharing_strategy
-from mp_spawn.payload import ALIGNMENT, Buffers, Payload, PickledPayload, PickleFile, collected_fds, per_rank_object
+from mp_spawn.engines.by_value import refuse_what_is_local, without_file
+from mp_spawn.engines.mailbox import Mailbox, PostOffice
+from mp_spawn.payload import (
+    ALIGNMENT,
+    Buffers,
+    InheritedFd,
+    Payload,
+    PickledPayload,
+    PickleFile,
+    collected_fds,
+    per_rank_object,
+)
 from mp_spawn.payloads import Inheritance
 from mp_spawn.pickling import dumps_plainly, dumps_with, foreign_reducer
 
 __all__ = ["NodePayload", "Shipment", "pack"]
-
-LOCAL_ONLY = (Connection, socket.socket, Lease, LeaseReference)
 
 
 class Shipment(NamedTuple):
@@ -54,6 +60,8 @@ class Shipment(NamedTuple):
     blocks: list[int]
     #: The driver's packages, sharing strategy, and whether it shares; None if it has not installed mp-core.
     inherited: tuple[Mapping[str, str], str, bool] | None
+    #: Whether each rank has a mailbox.
+    mailbox: bool
 
 
 def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[memoryview]]:
@@ -75,7 +83,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[
     state = dict(_install._packages), get_sharing_strategy(), bool(share(None))
     inherited = state if _install._installed else None
     sizes = [(view.nbytes, view.readonly) for view in views]
-    return Shipment(call, sizes, [view.nbytes for view in blocks], inherited), [*views, *blocks]
+    return Shipment(call, sizes, [view.nbytes for view in blocks], inherited, found.mailbox), [*views, *blocks]
 
 
 class _ForNodes:
@@ -84,6 +92,7 @@ class _ForNodes:
     def __init__(self) -> None:
         self.buffers: list[pickle.PickleBuffer] = []
         self.blocks: list[Block] = []
+        self.mailbox = False
 
     def reduce(self, thing: Any) -> Any:
         """
@@ -92,20 +101,17 @@ class _ForNodes:
         if isinstance(thing, Block):
             self.blocks.append(thing)
             return per_rank_object, (len(self.blocks) - 1,)
-        if isinstance(thing, LOCAL_ONLY):
-            raise TypeError(f"a {type(thing).__name__} among the arguments cannot reach another machine; leave it out")
+        refuse_what_is_local(thing)
+        self.mailbox = self.mailbox or isinstance(thing, Mailbox)
         reducer = foreign_reducer(type(thing))
         if reducer is None:
             return NotImplemented
-        numpy = sys.modules.get("numpy")
-        if numpy is not None and isinstance(thing, numpy.memmap):
-            # Its reducer sends the path, at which another machine may have another file.
-            thing = numpy.asarray(thing)
-        elif fan_out_mode(reducer, thing) == "by reference":
+        plain = without_file(thing)
+        if plain is thing and fan_out_mode(reducer, thing) == "by reference":
             reduced = reducer(thing)
             if any(isinstance(part, Block) for part in reduced[1]):
                 return reduced
-        return thing.__reduce_ex__(5)
+        return plain.__reduce_ex__(5)
 
 
 class NodePayload:
@@ -131,6 +137,8 @@ class NodePayload:
             self._first_block = allocate(1, zeroed=False)
         else:
             self._inherited = None
+        #: The agent's ends of the ranks' mailboxes.
+        self.post_office = PostOffice()
         self._blocks = [allocate(nbytes, zeroed=False) for nbytes in shipment.blocks]
         #: Where the bytes of each part are to be written.
         self.parts: list[memoryview] = []
@@ -149,14 +157,20 @@ class NodePayload:
         call = PickleFile(self._shipment.call, [])
         made: list[Payload] = []
         for _ in range(count):
-            with collected_fds() as fds:
-                own = PickleFile(dumps_plainly((Inheritance(self._inherited), self._blocks)), fds)
+            with ExitStack() as on_exit, collected_fds() as fds:
+                beside: list[Any] = list(self._blocks)
+                if self._shipment.mailbox:
+                    end = self.post_office.open()
+                    on_exit.callback(os.close, end)
+                    beside.append(InheritedFd(end))
+                own = PickleFile(dumps_plainly((Inheritance(self._inherited), beside)), fds)
             fd = os.dup(self._fd) if self._fd >= 0 else -1
             made.append(PickledPayload(call, own, Buffers.over(fd, list(self._spans))))
         return made
 
     def close(self) -> None:
-        """Free the memory, as far as no rank uses it. Idempotent."""
+        """Free the memory, as far as no rank uses it, and close the mailboxes. Idempotent."""
+        self.post_office.close()
         fd, self._fd = self._fd, -1
         self.parts.clear()
         self._blocks.clear()

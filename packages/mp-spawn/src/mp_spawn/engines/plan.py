@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from multiprocessing import spawn
 from typing import Any
 
-from mp_spawn.engines.job_environment import INSIDE
+from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.engines.node_payload import Shipment, pack
 from mp_spawn.engines.protocol import Engine, Node, Start
 from mp_spawn.job import Env, check_call, check_options
@@ -34,6 +34,8 @@ class Plan:
     daemon: bool
     own_group: bool
     needs_main: bool
+    #: Whether each rank gets devices of its own, out of those of its node.
+    divides_devices: bool = True
 
     @classmethod
     def of(
@@ -83,36 +85,26 @@ class Plan:
             needs_main,
         )
 
-    def starts(self, nodes: list[Node], master: tuple[str, int], wants_result: bool) -> list[Start]:
-        """Return the message that starts the ranks of each node."""
+    def start(self, group: int, node: Node, master: tuple[str, int], wants_result: bool, restarts: int = 0) -> Start:
+        """Return the message that starts the ranks of the node with the number *group*."""
         main = spawn.get_preparation_data("rank")
         if not (self.needs_main and main_can_be_imported()):
             main = {key: value for key, value in main.items() if not key.startswith("init_main")}
-        main = {
-            "dir": os.getcwd(),
-            **{
-                key: main[key]
-                for key in ("sys_path", "sys_argv", "init_main_from_name", "init_main_from_path")
-                if key in main
-            },
-        }
-        return [
-            Start(
-                node,
-                self.shipment,
-                [self._env(rank, index, node, master) for rank in node.ranks],
-                main,
-                wants_result,
-                self.daemon,
-                self.threads_per_rank,
-                self.spread,
-                self.max_restarts,
-                self.faulthandler,
-                self.own_group,
-                getattr(self.engine, "gpus_per_rank", 0.0),
-            )
-            for index, node in enumerate(nodes)
-        ]
+        kept = ("sys_path", "sys_argv", "init_main_from_name", "init_main_from_path")
+        return Start(
+            node,
+            self.shipment,
+            [self._env(rank, group, node, master) for rank in node.ranks],
+            {"dir": os.getcwd(), **{key: main[key] for key in kept if key in main}},
+            wants_result,
+            self.daemon,
+            self.threads_per_rank,
+            self.spread,
+            self.max_restarts - restarts,
+            self.faulthandler,
+            self.own_group,
+            getattr(self.engine, "gpus_per_rank", 0.0) if self.divides_devices else 0.0,
+        )
 
     def _env(self, rank: int, group: int, node: Node, master: tuple[str, int]) -> Mapping[str, str]:
         world = {

@@ -124,6 +124,13 @@ class Ack(NamedTuple):
     nbytes: int
 
 
+class Mail(NamedTuple):
+    """A message for a rank with a `Mailbox`, or from it."""
+
+    rank: int
+    data: bytes
+
+
 class Leave(NamedTuple):
     """The job is over: the agent may end."""
 
@@ -163,7 +170,6 @@ class Restarted(NamedTuple):
     """A rank has failed and is started again."""
 
     failure: Failure
-    limit: int
     pid: int
 
 
@@ -225,8 +231,8 @@ class Agents(Protocol):
 
     nodes: list[Node]
 
-    def start(self, starts: list[Start], parts: list[memoryview]) -> None:
-        """Send each agent its job, and every agent the same *parts*. It does not wait for them."""
+    def start(self, starts: Mapping[int, Start], parts: list[memoryview]) -> None:
+        """Send agents, by index, their jobs, and each the same *parts*. It does not wait for them."""
 
     def send(self, node: int, message: Any) -> None:
         """Send a message to an agent, in order; it neither waits nor raises if the agent has died."""
@@ -236,6 +242,13 @@ class Agents(Protocol):
 
     def drop(self, node: int) -> None:
         """End an agent that is lost, without waiting; there will be no more messages from it."""
+
+    def replace(self, node: int) -> None:
+        """
+        Begin to place an agent for the ranks of a lost node elsewhere, without waiting.
+
+        It gets the same index. `nodes` has its name when its `Hello` comes. Raise `EngineError` if there is no place.
+        """
 
     def close(self, code: int) -> None:
         """Give the nodes back. Agents that still run are ended. *code* is the exit code of the job."""

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import pickle
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from mp_spawn.engines.protocol import Agents, EngineError, Leave, Lost, Node, Start
+from mp_spawn.engines.protocol import Agents, EngineError
+from mp_spawn.engines.ray_agents import RayAgents, named
 from mp_spawn.job import _at_least
 
 __all__ = ["Ray"]
 
 EXTRA = 'pip install "mp-spawn[ray]"'
-# Seconds for a message that is ready to arrive; for the agents to leave; before the program says that it waits.
-TO_FETCH = 1.0
-TO_LEAVE = 2.0
+# Seconds before the program says that it waits.
 BEFORE_NOTICE = 2.0
 
 
@@ -79,25 +76,26 @@ class Ray:
 
         alive = [node for node in ray.nodes() if node["Alive"]]
         counts = self._counts(nprocs, alive)
-        bundles = [{name: amount * count for name, amount in self.resources.items() if amount} for count in counts]
+        bundles = [self.needs(count) for count in counts]
         group = placement_group(bundles, strategy="STRICT_SPREAD")
         try:
             self._await(group, nprocs, len(counts), ray)
             by_id = {node["NodeID"]: node for node in alive}
             ids = placement_group_table(group)["bundles_to_node_id"]
             found = [by_id[ids[index]] for index in range(len(counts))]
-            hosts = [node["NodeManagerHostname"] for node in found]
             nodes = []
             first = 0
-            for count, node, host in zip(counts, found, hosts, strict=True):
-                # A cluster on one machine, as for a test, has several nodes of one name.
-                name = host if hosts.count(host) == 1 else f"{host}-{node['NodeID'][:6]}"
-                nodes.append(Node(name, node["NodeManagerAddress"], range(first, first + count)))
+            for count, node in zip(counts, found, strict=True):
+                nodes.append(named(node, alive, range(first, first + count)))
                 first += count
-            return _RayAgents(ray, group, nodes, bundles, self)
+            return RayAgents(ray, group, nodes, found, self)
         except BaseException:
             remove_placement_group(group)
             raise
+
+    def needs(self, count: int) -> dict[str, float]:
+        """Return the resources that so many ranks need."""
+        return {name: amount * count for name, amount in self.resources.items() if amount}
 
     def _counts(self, nprocs: int, alive: list[Any]) -> list[int]:
         """
@@ -168,93 +166,3 @@ def _connected(address: str | None) -> Any:
                 f"(engines.Ray(address=...)), or start one for this program (address='local'): {error}"
             ) from error
     return ray
-
-
-class _RayAgents:
-    """The actors, and one call of `poll` under way to each."""
-
-    def __init__(self, ray: Any, group: Any, nodes: list[Node], bundles: list[dict[str, float]], engine: Ray) -> None:
-        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
-
-        from mp_spawn.engines.ray_actor import RayAgent
-
-        self.nodes = nodes
-        self._ray = ray
-        self._group = group
-        groups = {"poll": 1, "send": 1, "start": 1}
-        actor = ray.remote(max_restarts=0, max_task_retries=0, concurrency_groups=groups)(RayAgent)
-        threads = max(1, int(engine.resources["CPU"]))
-        self._actors: list[Any] = []
-        for index, (node, bundle) in enumerate(zip(nodes, bundles, strict=True)):
-            options: dict[str, Any] = {
-                "num_cpus": bundle.get("CPU", 0),
-                "num_gpus": bundle.get("GPU", 0),
-                "resources": {name: amount for name, amount in bundle.items() if name not in ("CPU", "GPU")},
-                "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
-            }
-            if engine.runtime_env is not None:
-                options["runtime_env"] = dict(engine.runtime_env)
-            self._actors.append(actor.options(**options).remote(node.address, threads))
-        self._polls = {each.poll.remote(): index for index, each in enumerate(self._actors)}
-        # The parts in Ray's store, and the calls of the agents that copy them; kept until all calls have returned.
-        self._held: tuple[list[Any], list[Any]] = [], []
-
-    def start(self, starts: list[Start], parts: list[memoryview]) -> None:
-        """Put each part into Ray's store once; the agents fetch them."""
-        held = [self._ray.put(pickle.PickleBuffer(part)) if part.nbytes else None for part in parts]
-        calls = [actor.start.remote(start, held) for actor, start in zip(self._actors, starts, strict=True)]
-        self._held = held, calls
-
-    def send(self, node: int, message: Any) -> None:
-        """Call the actor, and wait for nothing."""
-        self._actors[node].send.remote(message)
-
-    def receive(self, timeout: float) -> list[tuple[int, Any]]:
-        """Return what the calls of `poll` have brought, and call again."""
-        if not self._polls:
-            time.sleep(timeout)
-            return []
-        polls = list(self._polls)
-        ready, rest = self._ray.wait(polls, num_returns=1, timeout=timeout)
-        if ready and rest:
-            ready += self._ray.wait(rest, num_returns=len(rest), timeout=0)[0]
-        came: list[tuple[int, Any]] = []
-        for poll in ready:
-            node = self._polls.pop(poll)
-            try:
-                messages = self._ray.get(poll, timeout=TO_FETCH)
-            except self._ray.exceptions.RayError as error:
-                came.append((node, Lost(f"{type(error).__name__}, {_first_line(error)}")))
-                continue
-            came += [(node, message) for message in messages]
-            self._polls[self._actors[node].poll.remote()] = node
-        if (calls := self._held[1]) and not self._ray.wait(calls, num_returns=len(calls), timeout=0)[1]:
-            self._held = [], []
-        return came
-
-    def drop(self, node: int) -> None:
-        """Kill the actor."""
-        with contextlib.suppress(Exception):
-            self._ray.kill(self._actors[node])
-        self._polls = {poll: index for poll, index in self._polls.items() if index != node}
-
-    def close(self, code: int) -> None:
-        """End the actors and free the resources."""
-        from ray.util import remove_placement_group
-
-        left = [self._actors[node].send.remote(Leave(code)) for node in set(self._polls.values())]
-        with contextlib.suppress(Exception):
-            if left:
-                self._ray.wait(left, num_returns=len(left), timeout=TO_LEAVE)
-        for actor in self._actors:
-            with contextlib.suppress(Exception):
-                self._ray.kill(actor)
-        with contextlib.suppress(Exception):
-            remove_placement_group(self._group)
-        self._polls, self._held = {}, ([], [])
-
-
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # The last line names the cause, as the ModuleNotFoundError of a node without mp-spawn.
-    return f"{lines[0]} {lines[-1]}" if len(lines) > 1 else "".join(lines)

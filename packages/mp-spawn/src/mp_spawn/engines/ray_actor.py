@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import ray
@@ -14,6 +15,8 @@ __all__ = ["RayAgent"]
 
 # Bytes that are copied at once.
 STEP = 64 << 20
+# Seconds.
+TOGETHER = 0.002
 
 
 class RayAgent:
@@ -31,9 +34,14 @@ class RayAgent:
 
     @ray.method(concurrency_group="poll")  # type: ignore[untyped-decorator, unused-ignore]
     def poll(self) -> list[Any]:
-        """Return the messages for the driver; wait for the first one."""
+        """Return the messages for the driver; wait for the first one, and briefly for those that follow it."""
         self._agent.hear()
-        return self._agent.outbox.take(BEAT)
+        messages = self._agent.outbox.take(BEAT)
+        if messages:
+            # A call costs the driver as long.
+            time.sleep(TOGETHER)
+            messages += self._agent.outbox.take(0.0)
+        return messages
 
     @ray.method(concurrency_group="send")  # type: ignore[untyped-decorator, unused-ignore]
     def send(self, message: Any) -> None:

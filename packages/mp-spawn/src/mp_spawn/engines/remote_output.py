@@ -29,10 +29,10 @@ class _Labelled(Prefix):
 
     def __init__(self, labels: dict[int, str]) -> None:
         super().__init__()
-        self._labels = labels
+        self.labels = labels
 
     def _prefix(self, rank: int) -> str:
-        return f"[{self._labels[rank]}] "
+        return f"[{self.labels[rank]}] "
 
 
 class _Plain(Prefix):
@@ -68,7 +68,7 @@ def sink_for(kind: str | os.PathLike[str], nodes: list[Node]) -> Any:
     """
     Return the sink for that value of ``output=``.
     """
-    labels = {rank: f"{node.name}:{rank}" for node in nodes for rank in node.ranks}
+    labels = _labels(nodes)
     if kind == "prefix":
         return _Labelled(labels)
     if kind == "inherit":
@@ -76,6 +76,10 @@ def sink_for(kind: str | os.PathLike[str], nodes: list[Node]) -> Any:
     if kind == "capture":
         return Capture()
     return _Folder(kind, range(len(labels)))
+
+
+def _labels(nodes: list[Node]) -> dict[int, str]:
+    return {rank: f"{node.name}:{rank}" for node in nodes for rank in node.ranks}
 
 
 class Writer:
@@ -91,6 +95,11 @@ class Writer:
         self._queue: queue.SimpleQueue[tuple[int, Printed] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mp-spawn output", daemon=True)
         self._thread.start()
+
+    def rename(self, node: Node) -> None:
+        """Have the name of another node in front of the lines of its ranks."""
+        if isinstance(self.sink, _Labelled):
+            self.sink.labels.update(_labels([node]))
 
     def put(self, node: int, printed: Printed) -> None:
         """Queue a piece of output from a node."""

@@ -1,4 +1,4 @@
-"""Private data that cannot go through shared memory: it travels in the message, and a warning says so once."""
+"""The warning for private data that travels in the message, because it cannot go through shared memory: shown once."""
 
 from __future__ import annotations
 

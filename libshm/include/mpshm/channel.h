@@ -1,0 +1,63 @@
+/* Channels, which carry messages through shared memory. */
+#ifndef MPSHM_PUBLIC_CHANNEL_H
+#define MPSHM_PUBLIC_CHANNEL_H
+#include <stdint.h>
+
+/* A channel carries messages through a ring in shared memory, beside a pipe or a socketpair that
+ * belongs to the caller. The pipe tells of the end of the file and of a broken pipe, and wakes a
+ * sleeping reader; each call takes the descriptor `fd` of its own end of it. Any number of
+ * processes may have an end. Messages are ordered and whole. A writer that is killed leaves no part
+ * of a message, a reader that is killed takes no more than one. */
+typedef struct mpshm_channel mpshm_channel;
+
+/* The functions that a call needs of its binding. `allocate` returns memory for a message of that
+ * size, or NULL to leave the message in the ring (-ENOMEM); it is called again if the message's
+ * writer died. `begin_wait` and `end_wait` surround each wait, so that a binding can let other
+ * threads run; end_wait returns 0, or a negative number that the call gives up with. */
+typedef struct {
+    void *self;
+    void *(*allocate)(void *self, uint64_t nbytes);
+    void (*begin_wait)(void *self);
+    int (*end_wait)(void *self);
+} mpshm_waiter;
+
+/* Make a channel: ends[0] writes and ends[1] reads, or both do both if `duplex`. The caller closes
+ * each. -EOPNOTSUPP where there are no memfds; -EMFILE, also when half of the descriptors that this
+ * process may have are in use, since a channel takes one more than its pipe; -ENOMEM. */
+int mpshm_channel_create(int duplex, mpshm_channel **ends);
+
+/* Open end 0 or 1 of a channel whose memory another process has passed as the descriptor `object`,
+ * which is taken over on success. -EPROTO when another version of libshm made it. */
+int mpshm_channel_open(int object, int side, mpshm_channel **out);
+
+/* Close an end. The caller closes its descriptor of the pipe first, so that a writer that hears of
+ * it here finds the pipe broken. */
+void mpshm_channel_close(mpshm_channel *end);
+
+/* The descriptor of the channel's memory, to be passed to another process; -EBADF when the program
+ * has closed it. It stays the channel's. */
+int mpshm_channel_object(mpshm_channel *end);
+
+/* The ends that this process has open. */
+uint64_t mpshm_channel_count(void);
+
+/* Send a message. A negative timeout waits for room without end; otherwise -EAGAIN when there is
+ * none in time, and always -EAGAIN for a message of more than 64 KiB, which passes through the ring
+ * in parts. -EPIPE when no process can read it any more. */
+int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
+                       int64_t timeout_ns, const mpshm_waiter *waiter);
+
+/* Receive a message into the memory that `allocate` returned: 1; 0 at the end of the file; -EAGAIN
+ * when none came in time (a negative timeout waits without end). */
+int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
+                          const mpshm_waiter *waiter);
+
+/* 1 when a message or the end of the file can be received within the timeout, otherwise 0. */
+int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mpshm_waiter *waiter);
+
+/* Call it before the program waits for `fd` with select, poll or epoll: from then on the descriptor
+ * is readable while, and only while, there is something to receive. That costs a message to an
+ * empty channel two system calls. */
+int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+
+#endif

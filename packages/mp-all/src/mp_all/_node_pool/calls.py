@@ -1,0 +1,49 @@
+"""The calls of tasks as the nodes get them: pickled by value, and a function that many tasks call apart from them."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+from mp_all._node_pool.messages import Packed
+from mp_all._node_pool.worker import dump
+from mp_pool import _wire
+from mp_pool._task import Task, name_of
+
+__all__ = ["SharedFunction", "is_name", "pickled"]
+
+
+class SharedFunction:
+    """A function that goes to each node once. When no task has it any more, the nodes forget it."""
+
+    def __init__(self, number: int, function: Packed) -> None:
+        self.number = number
+        self.function = function
+
+
+def is_name(function: Any) -> bool:
+    """
+    Tell whether another process finds the function by its name in a module.
+    """
+    if not _wire.is_plain(function):
+        return False
+    # The main module may be a notebook or a terminal; and a function inside another has no name for others.
+    return function.__module__ != "__main__" and "<" not in function.__qualname__
+
+
+def pickled(task: Task) -> bytes:
+    """
+    Pickle the call of a task by value, without the function if the nodes get it apart.
+    """
+    function: Any = task.function
+    what = f"a task of {name_of(task)}"
+    if task.shared is None:
+        if is_name(function) and not task.kwds and all(map(_wire.is_plain, task.args)):
+            return pickle.dumps((function, task.args, None), 5)
+        return dump((function, task.args, task.kwds), what)
+    if _wire.is_mapper(function):
+        chunk = task.args[0][1]
+        if _wire.is_plain(chunk):
+            return pickle.dumps((function, (chunk,), None), 5)
+        return dump((function, (chunk,), None), what)
+    return dump((None, task.args, task.kwds), what)

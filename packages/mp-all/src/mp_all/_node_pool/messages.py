@@ -1,0 +1,114 @@
+"""The messages between the driver and the ranks of a pool over nodes; each is pickled by itself."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+__all__ = [
+    "Broken",
+    "Close",
+    "Done",
+    "Forget",
+    "Function",
+    "GiveBack",
+    "GivenBack",
+    "Outcome",
+    "Packed",
+    "Ready",
+    "Settings",
+    "Tasks",
+]
+
+
+class Packed:
+    """A pickle made by value, and its large buffers, which a worker maps where a pickle inside would be copied."""
+
+    def __init__(self, data: bytes, buffers: Sequence[Any]) -> None:
+        self.data = data
+        self.buffers = buffers
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Packed, (self.data, [pickle.PickleBuffer(buffer) for buffer in self.buffers])
+
+    def load(self) -> Any:
+        """Unpickle it."""
+        return pickle.loads(self.data, buffers=self.buffers)
+
+
+# ---- from the driver to a node ---------------------------------------------------------------------------------------
+
+
+class Settings(NamedTuple):
+    """The first message: the pool that the node is to have."""
+
+    processes: int
+    #: (initializer, initargs), or None.
+    initializer: Packed | None
+    maxtasksperchild: int | None
+    timeout: float | None
+    max_memory_per_child: int | None
+    environment: dict[str, str] | None
+
+
+class Function(NamedTuple):
+    """A function that several tasks call."""
+
+    number: int
+    function: Packed
+
+
+class Forget(NamedTuple):
+    """No more tasks call this function."""
+
+    number: int
+
+
+class Tasks(NamedTuple):
+    """Tasks: the number of each, the number of its function or 0, and its pickle."""
+
+    tasks: list[tuple[int, int, bytes]]
+
+
+class GiveBack(NamedTuple):
+    """Another node is idle: give back so many tasks, if as many have not begun."""
+
+    tasks: int
+
+
+class Close(NamedTuple):
+    """There will be no more tasks, and all have been answered."""
+
+
+# ---- from a node to the driver ---------------------------------------------------------------------------------------
+
+
+class Ready(NamedTuple):
+    """The node's pool has been started."""
+
+
+class Outcome(NamedTuple):
+    """The end of a task. For "returned" and "raised" *detail* is a pickle, else what the exception is made of."""
+
+    number: int
+    kind: str
+    detail: Any
+
+
+class Done(NamedTuple):
+    """Tasks have ended."""
+
+    outcomes: list[Outcome]
+
+
+class GivenBack(NamedTuple):
+    """The numbers of tasks that this node has not begun, and no longer has."""
+
+    numbers: list[int]
+
+
+class Broken(NamedTuple):
+    """The node's pool has ended by itself, because of its initializer: the pickled exception."""
+
+    error: bytes

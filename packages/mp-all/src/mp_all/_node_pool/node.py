@@ -1,0 +1,68 @@
+"""`Node`: the driver's knowledge about one node of a pool."""
+
+from __future__ import annotations
+
+import time
+
+from mp_pool._task import Task
+
+__all__ = ["Node"]
+
+LONG = 0.1  # seconds without an answer, after which an idle node gets tasks of this one
+AHEAD = 0.1  # seconds of work that a node may have beside what its workers run
+MOST = 10_000  # tasks
+
+
+class Node:
+    """A node, its tasks, and how many it may have."""
+
+    def __init__(self, index: int, name: str, size: int) -> None:
+        self.index = index
+        self.name = name
+        #: The number of its workers.
+        self.size = size
+        self.ready = self.lost = False
+        #: The tasks that it has, by number.
+        self.tasks: dict[int, Task] = {}
+        #: The numbers of the functions that it has.
+        self.functions: set[int] = set()
+        #: The first message to its rank.
+        self.greeting = b""
+        #: Whether it has been asked to give tasks back, and has not answered yet.
+        self.asked = False
+        self._since = 0.0
+        # Seconds per task of the whole node, measured by its answers.
+        self._pace: float | None = None
+
+    def room(self) -> int:
+        """
+        Return how many more tasks it may have.
+
+        >>> node = Node(0, "a", 4)
+        >>> node.room(), setattr(node, "ready", True), node.room()
+        (0, None, 4)
+        """
+        if self.lost or not self.ready:
+            return 0
+        ahead = 0 if self._pace is None else min(MOST, int(AHEAD / self._pace))
+        return self.size + ahead - len(self.tasks)
+
+    def idle(self) -> int:
+        """Return how many of its workers have no task."""
+        return max(0, self.size - len(self.tasks)) if self.ready and not self.lost else 0
+
+    def waiting(self, now: float) -> int:
+        """Return how many tasks wait here behind long ones, and may be given to another node."""
+        return 0 if self.asked or now - self._since < LONG else len(self.tasks) - self.size
+
+    def begin(self, number: int, task: Task) -> None:
+        """Add a task that is being sent."""
+        if not self.tasks:
+            self._since = time.monotonic()
+        self.tasks[number] = task
+
+    def answered(self, count: int, now: float) -> None:
+        """Note that so many tasks have ended since the last answer."""
+        pace = max(1e-6, (now - self._since) / count)
+        self._pace = pace if self._pace is None else (self._pace + pace) / 2
+        self._since = now

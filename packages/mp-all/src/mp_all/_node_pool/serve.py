@@ -1,0 +1,142 @@
+"""The rank of a node: a pool for the tasks that come from the driver."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import threading
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mp_all._node_pool import worker
+from mp_all._node_pool.messages import (
+    Broken,
+    Close,
+    Done,
+    Forget,
+    Function,
+    GiveBack,
+    GivenBack,
+    Outcome,
+    Ready,
+    Settings,
+    Tasks,
+)
+from mp_pool import Pool, TaskTimeoutError, WorkerLostError
+from mp_pool._task import Task
+
+__all__ = ["serve"]
+
+
+def serve(rank: int, connection: Connection) -> None:
+    """
+    Be the node's pool until the driver closes it. The driver's end ends this process, by its death pipe.
+    """
+    settings = pickle.loads(connection.recv_bytes())
+    NodePool(connection, settings).run()
+
+
+class NodePool:
+    """A pool whose tasks and outcomes are messages."""
+
+    def __init__(self, connection: Connection, settings: Settings) -> None:
+        self._connection = connection
+        self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._functions: dict[int, tuple[worker.Caller, Any]] = {}
+        os.environ.update(settings.environment or {})
+        self._pool = Pool(
+            settings.processes,
+            worker.begin,
+            (os.getpid(), settings.initializer),
+            settings.maxtasksperchild,
+            get_context("spawn"),
+            timeout=settings.timeout,
+            max_memory_per_child=settings.max_memory_per_child,
+        )
+        self._scheduler = self._pool._scheduler
+        # So that `_abort` is called when the pool ends by itself.
+        self._scheduler.sinks[-1] = self
+        self._outgoing.put(Ready())
+        self._sender = threading.Thread(target=self._send, name="mp_all node pool", daemon=True)
+        self._sender.start()
+
+    def run(self) -> None:
+        """Take messages until `Close`."""
+        while True:
+            message = pickle.loads(self._connection.recv_bytes())
+            match message:
+                case Tasks(tasks):
+                    for task in tasks:
+                        self._scheduler.submit(self._task(task))
+                case Function(number, function):
+                    caller = worker.Caller(function)
+                    self._functions[number] = caller, self._scheduler.share(caller)
+                case Forget(number):
+                    del self._functions[number]
+                case GiveBack(count):
+                    self._outgoing.put(GivenBack(self._take_back(count)))
+                case Close():
+                    break
+        self._functions.clear()
+        self._pool.close()
+        self._pool.join()
+        self._outgoing.put(None)
+        self._sender.join()
+
+    def _take_back(self, count: int) -> list[int]:
+        """
+        Take the last tasks that no worker has out of the queue; return their numbers.
+        """
+        numbers: list[int] = []
+        scheduler = self._scheduler
+        scheduler._enter(True)
+        try:
+            tasks = scheduler.dispatcher.queue
+            while tasks and len(numbers) < count:
+                task = tasks.pop()
+                task.drop()
+                numbers.append(task.index)
+        finally:
+            scheduler._leave()
+        return numbers
+
+    def _task(self, parts: tuple[int, int, bytes]) -> Task:
+        number, function, data = parts
+        if function == 0:
+            return Task(self, number, worker.run, (data,))
+        caller, shared = self._functions[function]
+        return Task(self, number, caller, (data,), shared=shared)
+
+    def _set(self, number: int, outcome: tuple[bool, Any]) -> None:
+        """Take the outcome of a task: the sink of all tasks of the pool."""
+        ended_well, value = outcome
+        if ended_well:
+            returned, data = value
+            self._outgoing.put(Outcome(number, "returned" if returned else "raised", data))
+        elif isinstance(value, WorkerLostError):
+            self._outgoing.put(Outcome(number, "lost", (value.pid, value.exitcode, value.out_of_memory)))
+        elif isinstance(value, TaskTimeoutError):
+            self._outgoing.put(Outcome(number, "timeout", (value.pid, value.seconds)))
+        else:
+            self._outgoing.put(Outcome(number, "raised", worker.dump_error_by_value(value)))
+
+    def _abort(self, error: BaseException) -> None:
+        if self._scheduler.reason is not None:
+            self._outgoing.put(Broken(worker.dump_error_by_value(error)))
+
+    def _send(self) -> None:
+        """
+        Send what has come meanwhile, all outcomes in one message.
+        """
+        ended = False
+        while not ended:
+            messages = [self._outgoing.get()]
+            while not self._outgoing.empty():
+                messages.append(self._outgoing.get())
+            ended = None in messages
+            done = Done([message for message in messages if isinstance(message, Outcome)])
+            others = [message for message in messages if message is not None and not isinstance(message, Outcome)]
+            for message in ([done] if done.outcomes else []) + others:
+                self._connection.send_bytes(pickle.dumps(message, 5))

@@ -1,0 +1,96 @@
+/* Pickles without a ForkingPickler, which costs a few microseconds, and more than all else of a
+ * small message: for numbers, texts and small containers of them, and for objects of one type that
+ * another package pickles in C (mp_reductions: small arrays).
+ *
+ * The pickles are the same to a reader. A program that registers a reducer of its own for the type
+ * gets its reducer. */
+#include "native.h"
+
+static PyObject *plain_dumps, *protocol, *forking_pickler, *reducers_name;
+
+/* By mp_set_pickler. */
+static PyTypeObject *pickled_type;
+static PyObject *pickled_reducer;
+static PyObject *(*pickle_it)(PyObject *object);
+
+void mp_set_pickler(PyTypeObject *type, PyObject *reducer, PyObject *(*pickle)(PyObject *object))
+{
+    PyObject *before = pickled_reducer;
+
+    pickled_type = type;
+    pickled_reducer = Py_NewRef(reducer);
+    pickle_it = pickle;
+    Py_XDECREF(before);
+}
+
+/* 1 for an object that pickles without reducers: numbers, texts, and small containers of them. */
+static int is_plain(PyObject *object, int depth)
+{
+    enum { FEW = 16 };
+    Py_ssize_t n;
+
+    if (object == Py_None || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
+        PyUnicode_CheckExact(object) || PyBytes_CheckExact(object) || PyBool_Check(object))
+        return 1;
+    if (depth == 0)
+        return 0;
+    if (PyTuple_CheckExact(object)) {
+        if ((n = PyTuple_Size(object)) > FEW)
+            return 0;
+        for (Py_ssize_t i = 0; i < n; i++)
+            if (!is_plain(PyTuple_GetItem(object, i), depth - 1))
+                return 0;
+        return 1;
+    }
+    if (PyList_CheckExact(object)) {
+        if ((n = PyList_Size(object)) > FEW)
+            return 0;
+        for (Py_ssize_t i = 0; i < n; i++)
+            if (!is_plain(PyList_GetItem(object, i), depth - 1))
+                return 0;
+        return 1;
+    }
+    return 0;
+}
+
+/* 1 if the registered reducer of the type is the one that the C function stands for. */
+static int has_known_reducer(void)
+{
+    PyObject *table = PyObject_GetAttr(forking_pickler, reducers_name);
+    int known = table != NULL && PyDict_Check(table) &&
+                PyDict_GetItemWithError(table, (PyObject *)pickled_type) == pickled_reducer;
+
+    Py_XDECREF(table);
+    PyErr_Clear();
+    return known;
+}
+
+PyObject *mp_plain_pickle(PyObject *object, int may_share)
+{
+    if (is_plain(object, 3))
+        return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
+    if (may_share && Py_TYPE(object) == pickled_type && !mp_goes_by_value() && has_known_reducer())
+        return pickle_it(object);
+    return NULL;
+}
+
+/* plain_pickle(object) -> bytes, or None for an object whose pickle needs a ForkingPickler */
+PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
+{
+    (void)module;
+    PyObject *data = mp_plain_pickle(object, 1);
+
+    if (data == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return data;
+}
+
+int mp_setup_plain_pickle(PyObject *dumps, PyObject *number, PyObject *pickler)
+{
+    /* Once for the process, which keeps them. */
+    plain_dumps = Py_NewRef(dumps);
+    protocol = Py_NewRef(number);
+    forking_pickler = Py_NewRef(pickler);
+    reducers_name = PyUnicode_InternFromString("_extra_reducers");
+    return reducers_name == NULL ? -1 : 0;
+}

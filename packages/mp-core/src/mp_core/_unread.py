@@ -1,0 +1,116 @@
+"""Messages that are still in a pipe when its last reading end is closed: their memory is freed.
+
+Note [The last reading end]
+---------------------------
+No process will ever read what is in a pipe without reading ends. The process that closes the last one can know that,
+because the kernel counts the ends, whichever processes have inherited them:
+
+    something is in the pipe              ioctl FIONREAD
+    open a writing end, W                 through /proc/self/fd
+    close the reading end
+    W has no reader (POLLERR)?            no: another process reads on
+    open a reading end, read all, close   what was in the pipe is there as long as W is open
+    discard the handles in it             each carries a checksum (native/receive.c)
+    close W
+
+- A process that writes between the two reading ends gets EPIPE, as it should, and takes its references back. A process
+  that writes beside the second has put its message into a closed pipe: the loop looks again.
+- A process that is killed in between, at any line, leaves a leak, and the kernel closes its descriptors. A stopped
+  process has an end of a pipe, as it had before.
+- A thread that forks meanwhile would leave W to its child. A lock keeps forks out.
+- A process without descriptors or /proc, or whose user has changed, cannot open W: the memory stays in flight.
+
+This is for anonymous pipes, which `Queue`, `SimpleQueue` and ``Pipe(False)`` have. The kernel tells nothing about the
+other holders of a socket, so ``Pipe()`` is left out. So is the last end of a process that is killed, or that ends as a
+child of multiprocessing does, without closing it. `set_message_timeout` is for these.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import struct
+import termios
+import threading
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mp_core import _platform
+from mp_core._native import discard_unread
+
+__all__ = ["close_reader", "install"]
+
+_lock = threading.RLock()  # a finaliser may run in a thread that has it
+
+
+def install() -> None:
+    """Let each reading end of a pipe look, when it is closed, whether it is the last."""
+    original: Any = Connection._close  # type: ignore[attr-defined]
+    if getattr(original, "_looks", False):
+        return
+
+    # The names are bound here, because the last connections are closed while modules are taken down.
+    def closing(self: Any, original: Any = original, close_reader: Any = close_reader) -> None:
+        if self._writable or not close_reader(self._handle):
+            original(self)
+
+    closing._looks = True  # type: ignore[attr-defined]
+    Connection._close = closing  # type: ignore[attr-defined]
+
+
+def close_reader(fd: int) -> bool:
+    """
+    Close a reading end and free the memory of what nobody can read any more; False, and nothing is done, if the pipe
+    is empty.
+    """
+    with _lock:
+        try:
+            if not _nbytes_in(fd) or not os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:["):
+                return False
+            writer = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return False
+        try:
+            os.close(fd)
+            while _is_without_reader(writer) and _nbytes_in(writer):
+                discard_unread(_content(writer))
+        except OSError:
+            pass  # without a descriptor the messages stay in flight
+        finally:
+            os.close(writer)
+        return True
+
+
+def _nbytes_in(fd: int) -> int:
+    number: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
+    return number
+
+
+def _is_without_reader(writer: int) -> bool:
+    poll = select.poll()
+    poll.register(writer, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _content(writer: int) -> bytes:
+    reader = os.open(f"/proc/self/fd/{writer}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    parts = []
+    try:
+        while part := os.read(reader, 1 << 20):
+            parts.append(part)
+    except BlockingIOError:
+        pass
+    finally:
+        os.close(reader)
+    return b"".join(parts)
+
+
+def _new_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+_platform.register_at_fork(
+    before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_new_lock
+)

@@ -1,0 +1,301 @@
+/* The table of the small arrays of one message, which travels beside its pickle.
+ *
+ * table.h has its format. The first arrays of a message are left to pickle: so a message with a few
+ * has no table. */
+#include <string.h>
+
+#include "table.h"
+
+static PyObject *rebuild, *on_exhaustion;
+
+/* ---- writing ---- */
+
+/* Return memory for `nbytes` more bytes; NULL with an exception. */
+static unsigned char *more(Table *self, size_t nbytes)
+{
+    if (self->data == NULL || self->used + nbytes > self->room) {
+        size_t room = self->room * 2 > self->used + nbytes ? self->room * 2 : self->used + nbytes;
+        room = room < 4096 ? 4096 : room;
+        unsigned char *data = PyMem_Realloc(self->data, room);
+        if (data == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        self->data = data;
+        self->room = room;
+    }
+    return self->data + self->used;
+}
+
+int mp_table_put_record(Table *self, enum place place, const PyArrayObject *a)
+{
+    const npy_intp *dims = PyArray_DIMS((PyArrayObject *)a);
+    int nd = PyArray_NDIM(a);
+    int same = nd == self->nd && memcmp(dims, self->dims, (size_t)nd * sizeof dims[0]) == 0;
+    record r = {(unsigned char)place, (unsigned char)PyArray_DESCR(a)->type, (unsigned char)nd,
+                (unsigned char)same};
+    unsigned char *at = more(self, sizeof(uint32_t) + sizeof(r) + (size_t)nd * sizeof(int64_t));
+
+    if (at == NULL)
+        return -1;
+    at = self->data + self->used;
+    memcpy(at, &r, sizeof(r));
+    self->used += sizeof(r);
+    if (!same) {
+        for (int i = 0; i < nd; i++) {
+            int64_t n = dims[i];
+            memcpy(self->data + self->used, &n, sizeof(n));
+            self->used += sizeof(n);
+            self->dims[i] = dims[i];
+        }
+        self->nd = nd;
+    }
+    self->count++;
+    return 0;
+}
+
+int mp_table_put_bytes(Table *self, const void *bytes, size_t nbytes)
+{
+    unsigned char *at = more(self, nbytes);
+
+    if (at == NULL)
+        return -1;
+    memcpy(at, bytes, nbytes);
+    self->used += nbytes;
+    return 0;
+}
+
+/* Takes over the reference to `handle`, which may be NULL with an exception set. */
+static int put_handle(Table *self, enum place place, const PyArrayObject *a, PyObject *handle)
+{
+    int rc = handle == NULL || mp_table_put_record(self, place, a) < 0 ||
+                     mp_table_put_bytes(self, MP_HANDLE_OPCODE, 2) < 0 ||
+                     mp_table_put_bytes(self, PyBytes_AsString(handle), MPSHM_HANDLE_SIZE) < 0
+                 ? -1
+                 : 1;
+    Py_XDECREF(handle);
+    return rc;
+}
+
+/* Put a small private array into the table: for want of room in the message, and of memory. */
+static int put_inline(Table *self, const PyArrayObject *a, size_t nbytes)
+{
+    if (mp_table_put_record(self, IN_TABLE, a) < 0)
+        return -1;
+    return mp_table_put_bytes(self, PyArray_DATA((PyArrayObject *)a), nbytes) < 0 ? -1 : 1;
+}
+
+static int new_pack(Table *self, size_t nbytes, mpshm_block *pack)
+{
+    size_t size = self->pack_nbytes > nbytes ? self->pack_nbytes : nbytes;
+    int rc = mp_core.block_allocate(*mp_core.strategy, size, MPSHM_NOWAIT, pack);
+
+    if (rc < 0) {
+        int strategy = *mp_core.strategy;
+        Py_BEGIN_ALLOW_THREADS rc = mp_core.block_allocate(strategy, size, 0, pack);
+        Py_END_ALLOW_THREADS
+    }
+    self->pack_nbytes = PACK;
+    return rc;
+}
+
+/* Put a small private array into a pack: 1, or -1. */
+static int put_packed(Table *self, const PyArrayObject *a, size_t nbytes)
+{
+    enum place place = IN_PACK;
+    PyObject *handle = NULL;
+
+    if (self->pack.data == NULL || nbytes > self->pack.nbytes - self->packed) {
+        mpshm_block pack;
+        int rc = new_pack(self, nbytes, &pack);
+        if (rc < 0) { /* deliver it all the same */
+            PyObject *told = PyObject_CallFunction(on_exhaustion, "ni", (Py_ssize_t)nbytes, -rc);
+            Py_XDECREF(told);
+            return told == NULL ? -1 : put_inline(self, a, nbytes);
+        }
+        handle = mp_core.make_handle(&pack, MPSHM_COPY);
+        if (handle == NULL) {
+            mp_core.block_release(&pack);
+            return -1;
+        }
+        if (self->pack.data != NULL)
+            mp_core.block_release(&self->pack); /* its in-flight reference keeps it */
+        self->pack = pack;
+        self->packed = 0;
+        place = FIRST;
+    }
+    memcpy((char *)self->pack.data + self->packed, PyArray_DATA((PyArrayObject *)a), nbytes);
+    self->packed += nbytes;
+    mp_core.count_copied(nbytes);
+    if (place == FIRST)
+        return put_handle(self, place, a, handle);
+    return mp_table_put_record(self, place, a) < 0 ? -1 : 1;
+}
+
+enum memory mp_memory_of(PyObject *op, Py_ssize_t nbytes)
+{
+    PyArrayObject *owner = (PyArrayObject *)op;
+    PyObject *base = nbytes < 0 ? NULL : PyArray_BASE(owner);
+    mpshm_block block;
+
+    if (nbytes < 0)
+        return NOT_FAST;
+    if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type) {
+        const mpshm_block *own = &((mp_buffer *)base)->block;
+        /* Another reference to the Block may be in the message, too, and pickle's memo finds it. */
+        return Py_REFCNT(base) == 1 && own->data == PyArray_DATA(owner) &&
+                       own->nbytes == (uint64_t)nbytes
+                   ? OWN_BLOCK
+                   : NOT_FAST;
+    }
+    for (; base != NULL; base = PyArray_BASE(owner)) {
+        if (!PyArray_CheckExact(base))
+            return NOT_FAST; /* memory of an unknown object */
+        owner = (PyArrayObject *)base;
+    }
+    if (mp_core.heap_block_at(PyArray_DATA(owner), &block) < 0)
+        return PRIVATE;
+    int whole = block.data == PyArray_DATA((PyArrayObject *)op) && block.nbytes == (uint64_t)nbytes;
+    mp_core.block_release(&block);
+    return whole ? HEAP_BLOCK : NOT_FAST;
+}
+
+int mp_table_add(Table *self, PyObject *op, enum memory memory, Py_ssize_t nbytes)
+{
+    const PyArrayObject *a = (const PyArrayObject *)op;
+    mpshm_block block;
+
+    if (memory == OWN_BLOCK) {
+        const mpshm_block *own = &((mp_buffer *)PyArray_BASE((PyArrayObject *)a))->block;
+        return put_handle(self, IN_BLOCK, a, mp_core.make_handle(own, 0));
+    }
+    if (memory == HEAP_BLOCK) {
+        if (mp_core.heap_block_at(PyArray_DATA((PyArrayObject *)a), &block) < 0) {
+            PyErr_SetString(PyExc_RuntimeError, "an array was resized while it was sent");
+            return -1;
+        }
+        PyObject *handle = mp_core.make_handle(&block, 0);
+        mp_core.block_release(&block);
+        return put_handle(self, IN_BLOCK, a, handle);
+    }
+    if (nbytes > SMALL || (size_t)nbytes > mp_inline_limit())
+        return 0;
+    if (!mp_core.message_has_room((size_t)nbytes, mp_inline_limit()))
+        return put_packed(self, a, (size_t)nbytes);
+    return put_inline(self, a, (size_t)nbytes);
+}
+
+/* reduce(array) -> its reduction: its number in the table, or as without a table */
+static PyObject *table_reduce(PyObject *op, PyObject *array)
+{
+    Table *self = (Table *)op;
+
+    if (self->left < FEW) {
+        self->left++;
+        return mp_py_reduce_array(NULL, array);
+    }
+    Py_ssize_t nbytes = mp_fast_nbytes(array);
+    enum memory memory = mp_memory_of(array, nbytes);
+    int added = memory == NOT_FAST ? 0 : mp_table_add(self, array, memory, nbytes);
+    if (added < 0)
+        return NULL;
+    return added ? mp_core.beside(self->number, self->count - 1) : mp_py_reduce_array(NULL, array);
+}
+
+/* __reduce__() -> (rebuild_table, (bytes,)) */
+static PyObject *table_pickle(PyObject *op, PyObject *unused)
+{
+    Table *self = (Table *)op;
+    (void)unused;
+
+    if (more(self, 0) == NULL)
+        return NULL;
+    memcpy(self->data, &self->count, sizeof(self->count));
+    return Py_BuildValue("(O(y#))", rebuild, (char *)self->data, (Py_ssize_t)self->used);
+}
+
+static PyObject *table_count(PyObject *op, void *closure)
+{
+    (void)closure;
+    return PyLong_FromUnsignedLong(((Table *)op)->count);
+}
+
+/* Table(number of the table in its message) */
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    int number;
+    (void)names;
+
+    if (!PyArg_ParseTuple(args, "i:Table", &number))
+        return NULL;
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Table *self = (Table *)alloc(type, 0);
+    if (self != NULL) {
+        self->number = number;
+        self->nd = -1;
+        self->pack_nbytes = PACK;
+        self->used = sizeof(uint32_t); /* the number of records */
+    }
+    return (PyObject *)self;
+}
+
+static void table_dealloc(PyObject *op)
+{
+    Table *self = (Table *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+    if (self->pack.data != NULL)
+        mp_core.block_release(&self->pack);
+    PyMem_Free(self->data);
+    release(op);
+    Py_DECREF(type);
+}
+
+/* ---- the type ---- */
+
+static PyMethodDef methods[] = {
+    {"reduce", table_reduce, METH_O, "Reduce an array of the message."},
+    {"take_list", mp_table_take_list, METH_O, "Become a list of arrays, the whole message."},
+    {"__reduce__", table_pickle, METH_NOARGS, "Pickle as the list of its arrays."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"count", table_count, NULL, "The number of arrays in it.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "Table(number, /)\n--\n\nThe small arrays of one message, beside its pickle."},
+    {Py_tp_new, table_new},
+    {Py_tp_dealloc, table_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "mp_reductions._native.Table",
+    .basicsize = sizeof(Table),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = slots,
+};
+
+/* setup_table(on_exhaustion): called with (bytes, errno) when there is no memory for a pack */
+PyObject *mp_py_setup_table(PyObject *module, PyObject *callable)
+{
+    (void)module;
+    on_exhaustion = Py_NewRef(callable); /* once for the process, which keeps it */
+    Py_RETURN_NONE;
+}
+
+int mp_add_table_type(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "Table", type);
+
+    Py_XDECREF(type);
+    rebuild = PyObject_GetAttrString(module, "rebuild_table");
+    return rebuild == NULL ? -1 : rc;
+}

@@ -1,0 +1,100 @@
+"""Pickle for another machine: everything by value, and nothing that belongs to this machine."""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import sys
+from multiprocessing.connection import Connection
+from typing import Any
+
+from mp_core._native import discard, message_begin, message_end
+from mp_core.lease import Lease, LeaseReference
+from mp_spawn.pickling import dumps_with, foreign_reducer
+
+__all__ = ["dumps_by_value", "pack_by_value", "refuse_what_is_local", "without_file"]
+
+# Objects that refer to a file or a process of this machine.
+LOCAL_ONLY = (Connection, socket.socket, Lease, LeaseReference)
+LARGE = 16 * 1024  # bytes: a smaller buffer stays in the pickle
+
+
+def refuse_what_is_local(thing: Any) -> None:
+    """
+    Raise `TypeError` for an object that cannot be used on another machine.
+    """
+    if isinstance(thing, LOCAL_ONLY):
+        raise TypeError(f"a {type(thing).__name__} cannot reach another machine; leave it out of the arguments")
+
+
+def without_file(thing: Any) -> Any:
+    """
+    Return a memory-mapped array as a plain one: its reducer sends a path, and another machine may have another file.
+    """
+    numpy = sys.modules.get("numpy")
+    return numpy.asarray(thing) if numpy is not None and isinstance(thing, numpy.memmap) else thing
+
+
+class _Large(list[pickle.PickleBuffer]):
+    """Takes the large buffers out of a pickle."""
+
+    def append(self, buffer: pickle.PickleBuffer) -> bool:  # type: ignore[override]
+        """Take the buffer; return True, for pickle, if it stays inside."""
+        if buffer.raw().nbytes < LARGE:
+            return True
+        super().append(buffer)
+        return False
+
+
+class _InBand(list[pickle.PickleBuffer]):
+    """Leaves all buffers in the pickle."""
+
+    def append(self, buffer: pickle.PickleBuffer) -> bool:  # type: ignore[override]
+        return True
+
+
+class _ByValue:
+    """Decides how objects are pickled."""
+
+    def __init__(self) -> None:
+        self.buffers: list[pickle.PickleBuffer] = _InBand()
+
+    def reduce(self, thing: Any) -> Any:
+        """
+        Return the reduction of *thing*, or NotImplemented for the usual one.
+        """
+        refuse_what_is_local(thing)
+        return NotImplemented if foreign_reducer(type(thing)) is None else without_file(thing).__reduce_ex__(5)
+
+
+class _ByValueBeside(_ByValue):
+    def __init__(self) -> None:
+        self.buffers = _Large()
+
+
+def _dumps(kind: type[_ByValue], thing: Any, what: str) -> tuple[bytes, _ByValue]:
+    message_begin(False)
+    try:
+        return dumps_with(kind, thing, what, "spawn")
+    finally:
+        # No reference may be in flight: there is no receiver on this machine.
+        for handle in message_end(False) or ():
+            discard(handle)
+
+
+def dumps_by_value(thing: Any, what: str) -> bytes:
+    """
+    Pickle *thing* for another machine; `pickle.loads` loads it. *what* names it in the error.
+
+    >>> pickle.loads(dumps_by_value([1, "a"], "a list"))
+    [1, 'a']
+    """
+    return _dumps(_ByValue, thing, what)[0]
+
+
+def pack_by_value(thing: Any, what: str) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    """
+    Pickle *thing* likewise, with its large buffers beside the pickle.
+    """
+    data, found = _dumps(_ByValueBeside, thing, what)
+    return data, list(found.buffers)

@@ -1,0 +1,227 @@
+"""A pool over nodes: the interface of a pool, and a worker, a node or the driver that ends."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import multiprocessing
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pool_tasks as tasks
+import pytest
+from support.processes import ended
+from support.waiting import until
+
+import mp_all as mp
+from mp_spawn import engines
+
+# The promise, and some time for a loaded machine.
+PROMISED = 5.0 + 5.0
+
+
+def written(folder: Path, count: int) -> list[list[int]]:
+    """
+    Wait for the files that `wait_for_ever` writes: the pids of each worker and of its rank, and its node.
+    """
+    assert until(lambda: len(list(folder.glob("[0-9]"))) == count, 60)
+    return [[int(word) for word in path.read_text().split()] for path in sorted(folder.glob("[0-9]"))]
+
+
+def outcomes(results: Iterator[Any]) -> Iterator[Any]:
+    """
+    Yield each result, or the exception in its place.
+    """
+    while True:
+        try:
+            yield next(results)
+        except StopIteration:
+            return
+        except mp.WorkerLostError as error:
+            yield error
+
+
+def test_its_methods_return_what_those_of_a_pool_return(engine: Any) -> None:
+    with mp.Pool(6, engine=engine) as pool:
+        assert isinstance(pool, multiprocessing.pool.Pool)
+        squares = [i * i for i in range(1000)]
+        assert pool.map(tasks.square, range(1000)) == squares
+        assert pool.map(tasks.square, range(100), chunksize=1) == squares[:100]
+        assert list(pool.imap(tasks.square, iter(range(100)))) == squares[:100]
+        assert sorted(pool.imap_unordered(tasks.square, range(100), chunksize=7)) == squares[:100]
+        assert pool.starmap(divmod, [(7, 2), (9, 4)]) == [(3, 1), (2, 1)]
+        assert pool.apply(divmod, (7, 2)) == (3, 1)
+        assert pool.apply_async(dict, kwds={"a": 1}).get(30) == {"a": 1}
+        assert pool.map(lambda x: x + 1, [1, 2]) == [2, 3]
+        done: list[int] = []
+        pool.map_async(tasks.square, [2], callback=done.extend).wait(30)
+        assert done == [4]
+        # The generator is endless.
+        assert list(itertools.islice(pool.imap(tasks.square, itertools.count(), buffersize=10), 30)) == squares[:30]
+        pool.close()
+        pool.join()
+
+
+def test_arrays_go_there_and_back_and_one_for_all_tasks_is_copied_once_for_each_node(engine: Any) -> None:
+    large = np.arange(300_000.0)
+    with mp.Pool(6, engine=engine) as pool:
+        for value in (np.arange(5), large, mp.shared.array(large), np.array(["a", None])):
+            np.testing.assert_equal(pool.map(np.copy, [value])[0], value)
+        np.testing.assert_equal(pool.apply(tasks.square, (large,)), large * large)
+        assert pool.apply(tasks.square, (large,)).flags.writeable
+        found = pool.map(functools.partial(tasks.place_of_memory, large), range(12), chunksize=1)
+    places = {(node, inode) for node, inode, _ in found}
+    assert len(places) == len({node for node, _ in places}) == 3
+    assert all(writable for _, _, writable in found)
+    ends = mp.Pipe()
+    with mp.Pool(1, engine="local") as pool, pytest.raises(pickle.PicklingError, match="cannot reach another machine"):
+        pool.apply(tasks.square, (ends[0],))
+    for end in ends:
+        end.close()
+
+
+def test_an_exception_arrives_with_its_traceback_and_ends_no_other_task(engine: Any) -> None:
+    with mp.Pool(3, engine=engine) as pool:
+        results = [pool.apply_async(tasks.raise_at_three, (i,)) for i in range(6)]
+        with pytest.raises(ValueError, match="three") as caught:
+            results[3].get(30)
+        assert "raise_at_three" in str(caught.value.__cause__)
+        assert [result.get(30) for i, result in enumerate(results) if i != 3] == [0, 1, 2, 4, 5]
+
+
+def test_a_killed_worker_fails_its_task_alone_and_names_its_node(engine: Any) -> None:
+    with mp.Pool(3, engine=engine) as pool:
+        found = list(outcomes(pool.imap(tasks.die_at_three, range(8))))
+        error = found.pop(3)
+        assert found == [0, 1, 2, 4, 5, 6, 7]
+        assert (error.signal_name, error.function, error.index) == ("SIGKILL", "die_at_three", 3)
+        assert error.node
+        assert error.node in str(error)
+
+
+def test_the_task_of_a_killed_worker_is_repeated_if_asked(engine: Any, tmp_path: Path) -> None:
+    die = functools.partial(tasks.die_once, str(tmp_path / "died"))
+    with mp.Pool(3, engine=engine, retries=1) as pool:
+        assert pool.map(die, range(8), chunksize=1) == list(range(8))
+
+
+def test_the_initializer_runs_in_each_worker_and_its_failure_is_that_of_all_tasks(engine: Any) -> None:
+    with mp.Pool(3, tasks.begin, ("a word",), engine=engine) as pool:
+        assert pool.map(tasks.words, range(6), chunksize=1) == [["a word"]] * 6
+    with mp.Pool(3, tasks.fail_to_begin, engine=engine) as pool, pytest.raises(LookupError, match="no begin"):
+        pool.map(tasks.square, range(6))
+
+
+def test_tasks_that_wait_behind_long_ones_go_to_an_idle_node(tmp_path: Path) -> None:
+    with mp.Pool(2, engine=engines.Local(nodes=2)) as pool:
+        pool.map(abs, range(5000), chunksize=1)  # both nodes have been seen to be fast, so each gets many tasks at once
+        results = [pool.apply_async(tasks.wait_for_go, (str(tmp_path), i)) for i in range(20)]
+        # One node waits for the other one's tasks.
+        assert results[19].get(60) == 19
+        assert all(result.get(60) == i for i, result in enumerate(results) if i)
+        assert not results[0].ready()
+        (tmp_path / "go").touch()
+        assert results[0].get(60) == 0
+
+
+def test_a_task_that_takes_too_long_is_ended() -> None:
+    with mp.Pool(2, engine="local", timeout=0.5) as pool:
+        with pytest.raises(mp.TaskTimeoutError, match="sleep, task 0, ran longer than"):
+            pool.apply(time.sleep, (60,))
+        assert pool.apply(abs, (-1,)) == 1
+
+
+@pytest.mark.parametrize("victim", ["agent", "rank"])
+def test_a_lost_node_fails_its_tasks_names_itself_and_the_others_go_on(tmp_path: Path, victim: str) -> None:
+    with mp.Pool(6, engine=engines.Local(nodes=3)) as pool:
+        results = [pool.apply_async(tasks.wait_for_ever, (str(tmp_path), i)) for i in range(6)]
+        pids = written(tmp_path, 6)
+        on_node_1 = [i for i, (_, _, node) in enumerate(pids) if node == 1]
+        agents = pool._scheduler._service._agents.processes
+        lost = time.monotonic()
+        os.kill(agents[1].pid if victim == "agent" else pids[on_node_1[0]][1], signal.SIGKILL)
+        for index in on_node_1:
+            with pytest.raises(mp.WorkerLostError, match="node local-1 was lost while it had wait_for_ever") as caught:
+                results[index].get(PROMISED)
+            assert caught.value.node == "local-1"
+        assert time.monotonic() - lost < PROMISED
+        assert until(lambda: all(ended(pids[i][0]) for i in on_node_1), PROMISED)
+        assert not any(result.ready() for i, result in enumerate(results) if i not in on_node_1)
+        pool.terminate()
+        with pytest.raises(multiprocessing.ProcessError):
+            results[0 if 0 not in on_node_1 else 5].get(PROMISED)
+        assert until(lambda: all(ended(worker) for worker, _, _ in pids), PROMISED)
+
+
+def test_the_tasks_of_a_lost_node_are_repeated_on_others_if_asked(tmp_path: Path) -> None:
+    with mp.Pool(3, engine=engines.Local(nodes=3), retries=1) as pool:
+        results = [pool.apply_async(tasks.wait_for_ever_once, (str(tmp_path), i)) for i in range(3)]
+        written(tmp_path, 3)
+        agents = pool._scheduler._service._agents.processes
+        for agent in agents[:2]:
+            os.kill(agent.pid, signal.SIGKILL)
+        # The third node has its own task, which waits for ever.
+        assert until(lambda: sum(result.ready() for result in results) == 0, 0.1)
+        kept = next(i for i, (_, _, node) in enumerate(written(tmp_path, 3)) if node == 2)
+        os.kill(written(tmp_path, 3)[kept][0], signal.SIGKILL)
+        assert [result.get(60) for result in results] == [0, 1, 2]
+
+
+def test_without_a_node_all_tasks_fail(tmp_path: Path) -> None:
+    with mp.Pool(2, engine=engines.Local(nodes=2)) as pool:
+        result = pool.map_async(functools.partial(tasks.wait_for_ever, str(tmp_path)), range(8), chunksize=1)
+        written(tmp_path, 2)
+        for agent in pool._scheduler._service._agents.processes:
+            os.kill(agent.pid, signal.SIGKILL)
+        with pytest.raises(mp.WorkerLostError, match="node local-"):
+            result.get(PROMISED)
+        with pytest.raises(mp.WorkerLostError, match="node local-"):
+            pool.apply_async(abs, (1,)).get(PROMISED)
+
+
+PROGRAM = """
+import functools, sys
+import mp_all as mp
+sys.path.insert(0, sys.argv[2])
+import pool_tasks as tasks
+
+if __name__ == "__main__":
+    with mp.Pool(4, engine=mp.engines.Local(nodes=2)) as pool:
+        pool.map(functools.partial(tasks.wait_for_ever, sys.argv[1]), range(4), chunksize=1)
+"""
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
+def test_no_worker_outlives_the_driver(tmp_path: Path, signum: int) -> None:
+    program, folder = tmp_path / "program.py", tmp_path / "pids"
+    program.write_text(PROGRAM)
+    folder.mkdir()
+    driver = subprocess.Popen(
+        [sys.executable, str(program), str(folder), str(Path(__file__).parent)], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        pids = written(folder, 4)
+        driver.send_signal(signum)
+        assert until(lambda: all(ended(worker) and ended(rank) for worker, rank, _ in pids), PROMISED)
+        _, err = driver.communicate(timeout=30)
+        assert err.count("KeyboardInterrupt") == (signum == signal.SIGINT)
+    finally:
+        driver.kill()
+        driver.communicate()
+
+
+def test_impossible_options_are_refused() -> None:
+    with pytest.raises(ValueError, match="on all nodes together"):
+        mp.Pool(engine="local")
+    with pytest.raises(ValueError, match="'fork' cannot be had"):
+        mp.get_context("fork").Pool(2, engine="local")
+    with pytest.raises(ValueError, match="'kubernetes' is unknown"):
+        mp.Pool(2, engine="kubernetes")

@@ -1,0 +1,105 @@
+"""A message that is one small array: pickled in C, and read as the pickle of any other message."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as of_numpy
+
+import mp_all as mp
+from mp_core import _native
+
+F = mp.reduction.ForkingPickler
+
+DTYPES = st.sampled_from("?bBhHiIlLqQefdgFDG")
+SHAPES = of_numpy.array_shapes(min_dims=0, max_dims=6, min_side=0, max_side=5)
+
+
+@given(DTYPES, SHAPES, st.randoms())
+def test_it_arrives_as_it_left(dtype: str, shape: tuple[int, ...], chance: Any) -> None:
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    sent = np.frombuffer(chance.randbytes(size), dtype).reshape(shape).copy()
+    data = _native.plain_pickle(sent)
+    assert data is not None
+    pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
+    got = F.loads(data)
+    assert type(got) is np.ndarray
+    assert (got.dtype, got.shape, got.flags.writeable) == (sent.dtype, sent.shape, True)
+    assert got.tobytes() == sent.tobytes()
+
+
+@pytest.mark.parametrize("n", [255, 256, 4095])
+def test_every_width_of_a_number_of_its_shape_arrives(n: int) -> None:
+    for shape in ((n,), (1, n), (n, 1, 1, 1)):
+        assert F.loads(_native.plain_pickle(np.ones(shape, "b"))).shape == shape
+    assert F.loads(_native.plain_pickle(np.ones((0, 100_000)))).shape == (0, 100_000)
+
+
+class Sub(np.ndarray):
+    pass
+
+
+def others() -> Iterator[Any]:
+    small = np.arange(12.0).reshape(3, 4)
+    yield from (small[1:], small.T, small[:, ::2], small.view(Sub), small.astype(">f8"), small.astype("M8[s]"))
+    yield from (np.array([None, 1]), np.array(["text"]), np.zeros(3, "i,d"), np.ones(100_000), mp.shared.ones(3))
+    readonly = np.ones(3)
+    readonly.flags.writeable = False
+    yield readonly
+
+
+@pytest.mark.parametrize("array", [*others()], ids=lambda array: f"{type(array).__name__} {array.dtype} {array.shape}")
+def test_other_arrays_take_the_reducer(array: Any) -> None:
+    assert _native.plain_pickle(array) is None
+
+
+def test_a_reducer_of_the_program_comes_first() -> None:
+    table: Any = F._extra_reducers
+    before = table[np.ndarray]
+    F.register(np.ndarray, lambda array: (str, ("mine",)))
+    try:
+        assert _native.plain_pickle(np.ones(3)) is None
+    finally:
+        F.register(np.ndarray, before)
+    assert _native.plain_pickle(np.ones(3)) is not None
+
+
+def test_a_message_by_value_is_numpys_own() -> None:
+    mp.set_sharing(False)
+    try:
+        assert _native.plain_pickle(np.ones(3)) is None
+    finally:
+        mp.set_sharing(True)
+    ours, theirs = mp.Pipe()
+    mp.set_sharing(False, ours)
+    for _ in range(2):
+        ours.send(np.ones(3))
+        assert b"mp_reductions" not in theirs.recv_bytes()
+    mp.set_sharing(True, ours)
+    for _ in range(2):
+        ours.send(np.ones(3))
+        assert b"rebuild_from_bytes" in theirs.recv_bytes()
+    ours.close()
+    theirs.close()
+
+
+def test_the_inline_limit_is_kept() -> None:
+    before = mp.get_inline_limit()
+    mp.set_inline_limit(100)
+    try:
+        assert _native.plain_pickle(np.ones(13)) is None
+        assert _native.plain_pickle(np.ones(12)) is not None
+    finally:
+        mp.set_inline_limit(before)
+
+
+def test_pickle_itself_reads_it() -> None:
+    np.testing.assert_array_equal(pickle.loads(_native.plain_pickle(np.arange(5))), np.arange(5))

@@ -1,0 +1,86 @@
+"""The C library: its tests, sanitizers, fuzzers, other platforms, the model of its protocol."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from pathlib import Path
+
+import nox
+
+from tools.sessions import GROUPS, ROOT
+
+SANITIZERS = {
+    "plain": [],
+    "asan": ["SAN=address,undefined"],
+    "tsan": ["SAN=thread"],
+    "valgrind": ["WRAP=valgrind -q --error-exitcode=9"],
+}
+
+
+@nox.session(python=False)
+@nox.parametrize("sanitizer", [nox.param(s, id=s, tags=["ci"] * (s != "valgrind")) for s in SANITIZERS])
+def libshm(session: nox.Session, sanitizer: str) -> None:
+    """Test the C library, plain, under sanitizers or in valgrind."""
+    build = Path(session.create_tmp()).resolve() / "libshm" / sanitizer
+    session.run("make", "-C", "libshm", "check", f"BUILD={build}", *SANITIZERS[sanitizer], external=True)
+
+
+@nox.session(python=False, default=False)
+def musl(session: nox.Session) -> None:
+    """Test the C library against musl, with musl-gcc (on Debian or Ubuntu: apt-get install musl-tools)."""
+    build = Path(session.create_tmp()).resolve() / "libshm" / "musl"
+    # musl brings no headers of the kernel: those of this machine come last.
+    headers = f"-idirafter /usr/include -idirafter /usr/include/{platform.machine()}-linux-gnu"
+    session.run("make", "-C", "libshm", "check", f"BUILD={build}", f"CC=musl-gcc {headers}", external=True)
+
+
+@nox.session(python=False, default=False)
+def fuzz(session: nox.Session) -> None:
+    """
+    Fuzz the parser with ten million handles and the manager with ten million frames: nox -s fuzz [-- COUNT].
+
+    Seeded mutations everywhere; libFuzzer, guided by coverage, for five minutes more where there is clang.
+    """
+    build = Path(session.create_tmp()).resolve() / "libshm" / "asan"
+    count = session.posargs[0] if session.posargs else "10000000"
+    make = ["make", "-C", "libshm", f"BUILD={build}", "SAN=address,undefined"]
+    env = {"FUZZ_COUNT": count, "SHM_MANAGER": str(build / "shm-manager")}
+    session.run(
+        *make, "all", str(build / "tests/test_fuzz_handle"), str(build / "tests/test_fuzz_manager"), external=True
+    )
+    corpus = ROOT / "libshm" / "fuzz" / "corpus"
+    for target in ("handle", "manager"):
+        known = sorted(str(path) for path in (corpus / target).iterdir())
+        session.run(str(build / f"tests/test_fuzz_{target}"), *known, env=env, external=True)
+    if shutil.which("clang") is None:
+        session.log("libFuzzer was not run: clang is missing (on Debian or Ubuntu: apt-get install clang)")
+        return
+    session.run("make", "-C", "libshm", f"BUILD={build}", "fuzzers", external=True)
+    for target in ("handle", "manager"):
+        found = Path(session.create_tmp()).resolve() / f"corpus-{target}"
+        found.mkdir(exist_ok=True)
+        env["MPSHM_RUNTIME_DIR"] = session.create_tmp()
+        session.run(
+            str(build / "fuzz" / target),
+            "-max_total_time=300",
+            "-print_final_stats=1",
+            str(found),
+            str(corpus / target),
+            env=env,
+            external=True,
+        )
+
+
+@nox.session(default=False, tags=["ci"])
+def cross(session: nox.Session) -> None:
+    """Compile libshm for other platforms, without running it: nox -s cross [-- aarch64-macos]."""
+    session.install(*GROUPS["cross"])
+    session.run("python", "-m", "tools.cross", *session.posargs)
+
+
+@nox.session(default=False)
+def model(session: nox.Session) -> None:
+    """Check the protocol of references on a model of Arm's memory, with kills and seeded faults: nox -s model."""
+    session.install(*GROUPS["cross"])
+    session.run("python", "-m", "tools.model", *session.posargs)

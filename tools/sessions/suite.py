@@ -1,0 +1,190 @@
+"""The test suite of this project: every interpreter, strategy, NumPy, driver and node."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import nox
+
+from tools.sessions import GROUPS, STRATEGIES, WHEELS, install_all
+
+PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+PROGRAMS = "tests/contract/programs"
+# The oldest version that mp-cuda supports, the last 12.9 (without `.reserved`), one in between, and the newest.
+BINDINGS = {
+    "12.9.1": "cuda-bindings==12.9.1",
+    "12.9": "cuda-bindings==12.9.*",
+    "13.0": "cuda-bindings==13.0.*",
+    "newest": "cuda-bindings<14",
+}
+# Tests of behaviour that does not depend on shared memory run without the engine, too.
+WITHOUT_ENGINE = [
+    "tests/without_engine",
+    "tests/contract/test_public_names.py",
+    "tests/core/test_thread_names.py",
+    "tests/pool/test_errors.py",
+    "tests/spawn/test_exit_status_of_ranks.py",
+    "tests/spawn/test_torch_surface.py",
+]
+
+
+# Tagged "ci": .github/workflows/ci.yml makes a job of each, and holds no list of its own.
+@nox.session(python=PYTHONS, tags=["ci"])
+@nox.parametrize("strategy", STRATEGIES)
+def tests(session: nox.Session, strategy: str) -> None:
+    """Run the test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
+    install_all(session, "test", "demo", "bench", "build")
+    env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
+    if session.posargs:
+        session.run("pytest", *session.posargs, env=env)
+        return
+    # Tests that do not depend on the strategy run once, and the launcher's run in a process without other children.
+    if strategy == "file_system":
+        half = ["tests/core", "tests/crash"], ["tests/reductions", "tests/contract", f"--ignore={PROGRAMS}"]
+        lanes = [[["--only-strategy-tests", *paths]] for paths in half]
+    else:
+        # On a stub driver, not a GPU; in a separate process, since the stub becomes the process's CUDA driver.
+        separate = [["tests/packaging", "tests/bench", "tests/pool"], ["tests/spawn", "tests/engines"], ["tests/cuda"]]
+        lanes = [[["tests", *(f"--ignore={path}" for paths in (*separate, [PROGRAMS]) for path in paths)]], separate]
+    in_lanes(session, lanes, env)
+
+
+def in_lanes(session: nox.Session, lanes: list[list[list[str]]], env: dict[str, str]) -> None:
+    """Run pytest with each list of arguments: those of a lane in order, the lanes at once."""
+    texts = [" ; ".join(shlex.join(["pytest", *arguments]) for arguments in lane) for lane in lanes]
+    session.run("python", "-m", "tools.lanes", *texts, env=env)
+
+
+@nox.session(name="tests-without-engine", tags=["ci"])
+def tests_without_engine(session: nox.Session) -> None:
+    """Test without shared memory, as on macOS and Windows: nothing is compiled, arrays travel by pickle."""
+    env = {"MP_WITHOUT_ENGINE": "1"}
+    session.install(*GROUPS["test"], *GROUPS["build"])
+    session.install("--no-cache-dir", "--force-reinstall", "--no-deps", *WHEELS, env=env)
+    session.install(*WHEELS, env=env)
+    compiled = [str(path) for path in Path(session.virtualenv.location).glob("lib/*/site-packages/mp_*/*.so")]
+    if compiled:
+        session.error(f"the engine was compiled: {compiled}")
+    session.run("pytest", *(session.posargs or WITHOUT_ENGINE), env=env)
+
+
+@nox.session(name="tests-without-channels", tags=["ci"])
+def tests_without_channels(session: nox.Session) -> None:
+    """Test pipes and queues with MP_CHANNEL=0, that is, with those of the standard library."""
+    install_all(session, "test")
+    tests = session.posargs or ["tests/core", "tests/contract", "tests/pool", f"--ignore={PROGRAMS}"]
+    session.run("pytest", *tests, env={"MP_CHANNEL": "0"})
+
+
+@nox.session(name="tests-debian", python=False, default=False)
+def tests_debian(session: nox.Session) -> None:
+    """
+    Run the test suite on Debian unstable's Python: nox -s tests-debian -- 3.14 [arguments of pytest].
+
+    It needs root: debootstrap makes the distribution in a temporary folder, and the tests run in it by chroot.
+    """
+    session.run(sys.executable, "-m", "tools.debian", session.create_tmp(), *session.posargs, external=True)
+
+
+@nox.session(name="tests-emulated", default=False)
+def tests_emulated(session: nox.Session) -> None:
+    """
+    Run the tests on Debian 13 for arm64 under qemu-user: nox -s tests-emulated [-- arguments of pytest].
+
+    It needs root, debootstrap and qemu-user-static, and takes hours.
+    """
+    session.install(*GROUPS["build"], *GROUPS["cross"])
+    session.run("python", "-m", "tools.emulated", session.create_tmp(), *session.posargs)
+
+
+@nox.session(name="cuda-stub", default=False)
+@nox.parametrize("bindings", [nox.param(b, id=b) for b in BINDINGS])
+def cuda_stub(session: nox.Session, bindings: str) -> None:
+    """Test mp-cuda on the stub driver, not a GPU, with old and new bindings, numba-cuda, cuda.core, joblib."""
+    install_all(session, "test")
+    session.install("numba-cuda>=0.30", "joblib>=1.4")
+    session.install("--upgrade", "--no-deps", BINDINGS[bindings])
+    # With 12.9.1 numba-cuda 0.30 needs libcudart, and cuda.core 1.2 crashes when its process ends.
+    libraries = ["-k", "not real_"] if bindings == "12.9.1" else []
+    session.run("pytest", "tests/cuda", *libraries, *session.posargs)
+
+
+@nox.session(default=False)
+def cuda(session: nox.Session) -> None:
+    """Test and measure mp-cuda on a GPU; fail without one. nox -s cuda -- [--with cupy-cuda13x] [--write]"""
+    install_all(session, "test")
+    session.install("numba-cuda>=0.30")
+    args = list(session.posargs)
+    while "--with" in args:
+        at = args.index("--with")
+        session.install(args[at + 1])
+        del args[at : at + 2]
+    session.run("python", "-m", "tools.gpu", "--installed", *args)
+
+
+@nox.session(name="gpu-wheels", default=False)
+def gpu_wheels(session: nox.Session) -> None:
+    """
+    Fill build/gpu-wheels for a machine with a GPU and no network, where `python3 -m tools.gpu` does the rest.
+
+    nox -s gpu-wheels -- [--python 3.12] [--with numba-cuda] [--without numpy]
+    """
+    session.install(*GROUPS["build"], *GROUPS["cross"])
+    session.run("python", "-m", "tools.gpu_wheels", "build/gpu-wheels", *session.posargs)
+
+
+@nox.session(python=PYTHONS, default=False)
+def contract(session: nox.Session) -> None:
+    """Run CPython's tests on mp_all and multiprocessing: nox -s contract-3.11 [-- fork] [-- futures --json FILE]."""
+    install_all(session)
+    session.run("python", "tests/contract/cpython/compare.py", *session.posargs)
+
+
+def on_numpy(session: nox.Session, *numpy: str) -> None:
+    install_all(session, "test")
+    session.install("--upgrade", *numpy)
+    session.run("python", "-c", "import numpy, sys; print('NumPy', numpy.__version__, 'on Python', sys.version)")
+    session.run("pytest", *(session.posargs or ["tests/core", "tests/reductions", "tests/contract"]))
+
+
+@nox.session(name="numpy-1.26", python="3.11", default=False)
+def numpy_lowest(session: nox.Session) -> None:
+    """Test with the lowest supported NumPy, on the lowest Python."""
+    on_numpy(session, "numpy==1.26.*")
+
+
+@nox.session(name="numpy-newest", python="3.13", default=False)
+def numpy_newest(session: nox.Session) -> None:
+    """Test with the newest NumPy, pre-releases included."""
+    on_numpy(session, "--pre", "numpy")
+
+
+@nox.session(default=False)
+@nox.parametrize("kind", [nox.param("ray", id="ray", tags=["ci"]), nox.param("mpi", id="mpi")])
+def engines(session: nox.Session, kind: str) -> None:
+    """
+    Test ranks on several nodes: on a Ray cluster of three, or under Open MPI's and MPICH's mpirun, and Slurm's srun.
+
+    Both mpiruns are installed from PyPI. Slurm is used if it is there and this is root (on Debian or Ubuntu: apt-get
+    install slurmd slurmctld slurm-client munge).
+    """
+    install_all(session, "test", *(["ray"] if kind == "ray" else []))
+    if kind == "ray":
+        session.run("pytest", *(session.posargs or ["tests/engines"]))
+        return
+    env = {}
+    for name in ("openmpi", "mpich"):
+        prefix = Path(session.create_tmp()).resolve() / name
+        session.install("--prefix", str(prefix), name)
+        env[f"MPIRUN_{name.upper()}"] = str(prefix / "bin" / "mpirun")
+    tests = ["tests/engines/test_command_on_nodes.py", "tests/engines/test_slurm.py"]
+    session.run("pytest", *(session.posargs or tests), env=env)
+
+
+@nox.session(default=False)
+def programs(session: nox.Session) -> None:
+    """Test published programs and libraries from PyPI with their import of multiprocessing changed."""
+    install_all(session, "test", "programs")
+    session.run("pytest", "tests/contract/programs", *session.posargs)
