@@ -1,7 +1,7 @@
 """Run commands in another distribution: a folder, its mounts and a process namespace. Needs root and Linux.
 
-debootstrap makes the distribution in the folder. Each command runs by chroot in a mount namespace and a process namespace
-of its own: when it ends, killed or not, the kernel unmounts everything and ends every process in it.
+debootstrap makes the distribution in the folder. Each command runs by chroot in a mount namespace and a process
+namespace of its own: when it ends, killed or not, the kernel unmounts everything and ends every process in it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch", "mp-all"]
+from tools.distributions import ROOT
+
 NAMESPACES = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--propagation", "private"]
 NAMESPACES += ["--pid", "--fork", "--kill-child", "--mount-proc"]
 CERTIFICATES = Path("etc/ssl/certs/ca-certificates.crt")
@@ -36,13 +36,13 @@ exit $?
 """
 
 
-def check_machine(*programs: str) -> None:
-    """End the program if this machine cannot make a chroot with these programs beside the usual ones."""
+def check_machine() -> None:
+    """End the program if this machine cannot make a chroot."""
     if sys.platform != "linux" or os.geteuid() != 0:
         raise SystemExit("the chroot is made and mounted by root, on Linux: run it as root, or in a container")
-    for program in ("debootstrap", "unshare", "setpriv", "git", *programs):
+    for program in ("debootstrap", "unshare", "setpriv", "git"):
         if shutil.which(program) is None:
-            raise SystemExit(f"{program} is missing (on Debian or Ubuntu: apt-get install debootstrap util-linux git qemu-user-static)")
+            raise SystemExit(f"{program} is missing (on Debian or Ubuntu: apt-get install debootstrap util-linux git)")
 
 
 def bootstrap(root: Path, suite: str, packages: str, *options: str) -> None:

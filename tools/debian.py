@@ -7,7 +7,8 @@ import sys
 import time
 from pathlib import Path
 
-from tools.chroot import PACKAGES, Chroot, bootstrap, check_machine, copy_sources, empty_folder
+from tools.chroot import Chroot, bootstrap, check_machine, copy_sources, empty_folder
+from tools.distributions import PACKAGES
 
 DEBIAN = "python{0} python{0}-venv python{0}-dev libpython{0}-testsuite gcc make ca-certificates"
 STRATEGIES = ["file_descriptor", "file_system"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from multiprocessing import connection
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.scripts import run_script, succeeded
 
 import mp_all as mp
 from mp_core import _child_descriptors
@@ -120,3 +122,26 @@ def test_a_connection_sent_to_a_running_child_carries_none(descriptors: list[Any
     again.close()
     first.close()
     second.close()
+
+
+PRELOADED = """
+    import mp_all as mp
+    from mp_core import _native
+
+    def tell(queue):
+        queue.put(_native.own_session())
+
+    if __name__ == "__main__":
+        ctx = mp.get_context("forkserver")
+        ctx.set_forkserver_preload(["mp_all"])
+        queue = ctx.SimpleQueue()
+        for _ in range(2):
+            child = ctx.Process(target=tell, args=(queue,))
+            child.start()
+            print(queue.get() == _native.own_session())
+            child.join()
+"""
+
+
+def test_children_of_a_fork_server_that_has_loaded_us_share_in_their_starters_session(tmp_path: Path) -> None:
+    assert succeeded(run_script(tmp_path, PRELOADED)) == "True\nTrue\n"

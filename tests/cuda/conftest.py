@@ -29,7 +29,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if device.HARDWARE and item.get_closest_marker("needs_stub"):
             item.add_marker(pytest.mark.skip(reason="needs the stub driver's gates, faults or counters"))
         if not device.HARDWARE and item.get_closest_marker("needs_gpu"):
-            item.add_marker(pytest.mark.skip(reason="needs a GPU: nox -s cuda on a machine that has one"))
+            item.add_marker(pytest.mark.skip(reason="needs a GPU: python3 -m tools.gpu on a machine that has one"))
 
 
 @pytest.fixture(scope="session", autouse=True)

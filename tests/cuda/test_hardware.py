@@ -1,4 +1,4 @@
-"""Tests that need a GPU. They are skipped elsewhere; `nox -s cuda` runs them."""
+"""Tests that need a GPU. They are skipped elsewhere; `python3 -m tools.gpu` runs them."""
 
 from __future__ import annotations
 

@@ -88,6 +88,17 @@ def tests_debian(session: nox.Session) -> None:
     session.run(sys.executable, "-m", "tools.debian", session.create_tmp(), *session.posargs, external=True)
 
 
+@nox.session(name="tests-emulated", default=False)
+def tests_emulated(session: nox.Session) -> None:
+    """
+    Run the tests on Debian 13 for arm64 under qemu-user: nox -s tests-emulated [-- arguments of pytest].
+
+    It needs root, debootstrap and qemu-user-static, and takes hours.
+    """
+    session.install(*GROUPS["build"], *GROUPS["cross"])
+    session.run("python", "-m", "tools.emulated", session.create_tmp(), *session.posargs)
+
+
 @nox.session(name="cuda-stub", default=False)
 @nox.parametrize("bindings", [nox.param(b, id=b) for b in BINDINGS])
 def cuda_stub(session: nox.Session, bindings: str) -> None:
@@ -102,7 +113,7 @@ def cuda_stub(session: nox.Session, bindings: str) -> None:
 
 @nox.session(default=False)
 def cuda(session: nox.Session) -> None:
-    """Test mp-cuda on a GPU; fail without one. nox -s cuda -- [--with cupy-cuda13x] [--with torch]"""
+    """Test and measure mp-cuda on a GPU; fail without one. nox -s cuda -- [--with cupy-cuda13x] [--write]"""
     install_all(session, "test")
     session.install("numba-cuda>=0.30")
     args = list(session.posargs)
@@ -110,16 +121,18 @@ def cuda(session: nox.Session) -> None:
         at = args.index("--with")
         session.install(args[at + 1])
         del args[at : at + 2]
-    session.run("python", "-m", "mp_all")
-    session.run("pytest", "tests/cuda", *args, env={"MP_CUDA_TEST_DEVICE": "hardware"})
+    session.run("python", "-m", "tools.gpu", "--installed", *args)
 
 
-@nox.session(name="bench-cuda", default=False)
-def bench_cuda(session: nox.Session) -> None:
-    """Measure round trips of a device array, beside torch; fail without a GPU."""
-    install_all(session)
-    session.install("torch")
-    session.run("python", "-m", "benchmarks.cuda", *session.posargs)
+@nox.session(name="gpu-wheels", default=False)
+def gpu_wheels(session: nox.Session) -> None:
+    """
+    Fill build/gpu-wheels for a machine with a GPU and no network, where `python3 -m tools.gpu` does the rest.
+
+    nox -s gpu-wheels -- [--python 3.12] [--with numba-cuda] [--without numpy]
+    """
+    session.install(*GROUPS["build"], *GROUPS["cross"])
+    session.run("python", "-m", "tools.gpu_wheels", "build/gpu-wheels", *session.posargs)
 
 
 @nox.session(python=PYTHONS, default=False)
