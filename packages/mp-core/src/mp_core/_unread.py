@@ -79,7 +79,7 @@ def _looking(original: Any, late: Any = sys.is_finalizing) -> Any:
 
 
 def close_channel(end: Any, close: Callable[[Any], None]) -> bool:
-    """Do for the reading end of a channel what `close_reader` does for a pipe: the pipe beside the ring has the ends."""
+    """Do for the reading end of a channel what `close_reader` does for a pipe."""
     with _lock:
         memory = writer = -1
         try:
