@@ -20,7 +20,8 @@ because the kernel counts the ends, whichever processes have inherited them:
 - A thread that forks meanwhile would leave W to its child. A lock keeps forks out.
 - A process without descriptors or /proc, or whose user has changed, cannot open W: the memory stays in flight.
 
-This is for anonymous pipes, which `Queue`, `SimpleQueue` and ``Pipe(False)`` have. The kernel tells nothing about the
+This is for anonymous pipes, which `Queue`, `SimpleQueue` and ``Pipe(False)`` have without a ring; with one,
+`native/unread.c` takes the messages from the ring in the same steps. The kernel tells nothing about the
 other holders of a socket, so ``Pipe()`` is left out. So is the last end of a process that is killed, or that ends as a
 child of multiprocessing does, without closing it. `set_message_timeout` is for these.
 """
