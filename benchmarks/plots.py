@@ -37,6 +37,7 @@ STYLES: dict[str, tuple[str, str, Any, str]] = {
     "faster-fifo": ("faster-fifo", "P", "-.", "#2e7d32"),
     "Pool": ("Pool.apply", "p", (0, (5, 1, 1, 1)), "#222222"),
     "mpire": ("mpire", "h", (0, (5, 1, 1, 1)), "#6a3d9a"),
+    "pebble": ("pebble", "H", (0, (5, 1, 1, 1)), "#6a3d9a"),
     "joblib": ("joblib", "d", (0, (5, 1, 1, 1)), "#6a3d9a"),
     "Ray": ("Ray actor", "*", (0, (5, 1, 1, 1)), "#6a3d9a"),
     "floor": ("memcpy and an int", "", (0, (4, 3)), "#888888"),

@@ -13,7 +13,15 @@ from pathlib import Path
 from benchmarks.comparison.libraries import LIBRARIES
 
 LIMIT = 60  # seconds
-EVENTS = ("killed_task", "killed_idle", "segfault", "initializer_raises", "endless_task", "strange_exception")
+EVENTS = (
+    "killed_task",
+    "killed_idle",
+    "killed_often",
+    "segfault",
+    "initializer_raises",
+    "endless_task",
+    "strange_exception",
+)
 PAGE = Path(__file__).parents[2] / "docs" / "pool.md"
 BEGIN, END = "<!-- comparison -->", "<!-- /comparison -->"
 

@@ -10,6 +10,7 @@ from benchmarks.peers.iceoryx import Iceoryx2
 from benchmarks.peers.joblib_loky import JoblibLoky
 from benchmarks.peers.mpire_pool import Mpire
 from benchmarks.peers.ours import Ours
+from benchmarks.peers.pebble_pool import Pebble
 from benchmarks.peers.pool import Pool
 from benchmarks.peers.ray_actor import RayActor
 from benchmarks.peers.shared_array import SharedArrayReused
@@ -34,6 +35,7 @@ PEERS: dict[str, type[Peer]] = {
         FasterFifo,
         Pool,
         Mpire,
+        Pebble,
         JoblibLoky,
         RayActor,
         TorchInstalled,

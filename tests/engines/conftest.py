@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import importlib.util
 import os
 import shutil
@@ -16,7 +17,7 @@ from support.waiting import until
 
 from mp_spawn import engines
 
-# The ranks of the command show their place, wait, or let rank 2 do something.
+# The ranks of the command do this: show their place, wait, or let rank 2 do something.
 SCRIPT = """
     import os, pathlib, signal, sys, time
 
@@ -85,7 +86,8 @@ def leak_check(request: pytest.FixtureRequest, resources_made_once: None) -> Ite
     def left() -> list[str]:
         new = leaks.processes().keys() - processes.keys()
         found = [f"process {pid} {command}" for pid in new if not is_of_ray(command := command_of(pid))]
-        return found + [f"folder {path}" for path in Path("/tmp").glob(f"{os.getpid()}-node-*/mpshm-*/*")]
+        # Not Path.glob, which raises when a folder goes while it looks.
+        return found + [f"folder {path}" for path in glob.glob(f"/tmp/{os.getpid()}-node-*/mpshm-*/*")]
 
     until(lambda: not left(), leaks.PATIENCE)
     assert not left()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -224,3 +225,14 @@ def test_limits_of_control_groups_of_version_1_are_found_at_every_level(tmp_path
         "memory 1.0 MiB used of 1.0 GiB",
         "memory 1.0 GiB used of 3.0 GiB",
     ]
+
+
+def test_a_reader_that_has_seen_enough_causes_no_traceback() -> None:
+    shown = subprocess.run(
+        ["bash", "-c", f"{shlex.quote(sys.executable)} -m mp_all | head -1"], capture_output=True, text=True, timeout=60
+    )
+    assert (shown.stdout, shown.stderr) == ("versions\n", "")
+
+
+def test_a_message_timeout_is_shown() -> None:
+    assert "0.5 s after they are sent" in succeeded(run_python("-m", "mp_all", MP_MESSAGE_TIMEOUT="0.5"))

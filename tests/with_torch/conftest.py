@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support import carriers
 
 import mp_all as mp
+
+# Of torch. A child that one test forks has the filters of that test, and serves the others: so all have the same.
+WARNINGS = ("TypedStorage is deprecated", "torch.quantize", "Sparse", "The PyTorch API of nested")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            for warning in WARNINGS:
+                item.add_marker(pytest.mark.filterwarnings(f"ignore:{warning}"))
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -15,7 +15,7 @@ import mp_all as mp
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
 
-pytestmark = [pytest.mark.timeout(200), pytest.mark.filterwarnings("ignore:Sparse")]
+pytestmark = pytest.mark.timeout(200)
 
 
 def there_and_back(thing: Any) -> Any:

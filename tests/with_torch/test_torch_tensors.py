@@ -11,18 +11,11 @@ from support import tasks
 from support.carriers import Carrier
 
 import mp_all as mp
+from mp_core.block import block_at
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
 
-pytestmark = [
-    pytest.mark.timeout(200),
-    pytest.mark.filterwarnings(
-        "ignore:TypedStorage is deprecated",
-        "ignore:torch.quantize",
-        "ignore:Sparse",
-        "ignore:The PyTorch API of nested",
-    ),
-]
+pytestmark = pytest.mark.timeout(200)
 DTYPES = [
     torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
     torch.float64, torch.complex64, torch.complex128, torch.bool, torch.float8_e5m2, torch.uint16, torch.uint64,
@@ -52,9 +45,7 @@ def storages_of(tensors: list[Any]) -> set[int]:
 
 
 def has_our_memory(tensor: Any) -> bool:
-    before = mp.memory_stats()["copied_bytes"]
-    shared = tensor.is_shared() and b"mp_core" in bytes(ForkingPickler.dumps(tensor.untyped_storage()))
-    return shared and mp.memory_stats()["copied_bytes"] == before
+    return tensor.is_shared() and block_at(tensor.untyped_storage().data_ptr()) is not None
 
 
 @pytest.mark.parametrize("count", [3, 1 << 15])

@@ -5,7 +5,7 @@
  *   The block remembers the latest deadline of all its messages. When that has passed, no process
  *   holds the block, and no message is counted beyond the bits of the mask, the manager frees it.
  *
- *   The free is the one of mpshm__try_free, which reads the state, checks, and replaces the state by
+ *   The free is that of mpshm__try_free, which reads the state, checks, and replaces the state by
  *   compare and exchange. Only its check differs: expired messages do not count. Meanwhile
  *
  *   - a receiver takes a reference: it sets its holder bit and then adds to the version. Either the

@@ -43,10 +43,15 @@ static void undo(struct mpshm__semaphore *s)
     atomic_store(&s->log, 0);
 }
 
-static int lock(struct mpshm__session *session, struct mpshm__semaphore *s, int flags)
+/* `me` is the word of this process: its slot is looked up once for each call. */
+static inline int lock(struct mpshm__session *session, struct mpshm__semaphore *s, uint32_t me,
+                       int flags)
 {
-    int rc = mpshm__guard(session, &s->sync.word, flags);
+    int rc = mpshm__word_try(&s->sync.word, me);
 
+    if (__builtin_expect(rc == 0, 1))
+        return 0;
+    rc = mpshm__guard_slow(session, &s->sync.word, flags);
     if (rc == MPSHM_OWNER_DIED) {
         undo(s);
         return 0;
@@ -87,9 +92,10 @@ static int settle(struct mpshm__session *session, struct mpshm__semaphore *s)
 }
 
 /* Take a unit, with the guard held. 0 when there is one. */
-static int take(struct mpshm__session *session, struct mpshm__semaphore *s, int *died)
+static inline int take(struct mpshm__session *session, struct mpshm__semaphore *s, uint32_t me,
+                       int *died)
 {
-    uint32_t me = mpshm__me(session), value;
+    uint32_t value;
     uint64_t mine = (uint64_t)(me >> MPSHM__OWNER_SHIFT) << 32;
     int i = session->slot < 0 ? NOBODY : session->slot;
     uint64_t held = atomic_load_explicit(&s->held[i], memory_order_relaxed);
@@ -107,16 +113,17 @@ static int take(struct mpshm__session *session, struct mpshm__semaphore *s, int 
     return 0;
 }
 
-static int attempt(struct mpshm__session *session, struct mpshm__semaphore *s, int flags)
+static inline int attempt(struct mpshm__session *session, struct mpshm__semaphore *s, int flags)
 {
-    int died = 0, rc = lock(session, s, flags);
+    uint32_t me = mpshm__me(session);
+    int died = 0, rc = lock(session, s, me, flags);
 
     if (rc < 0)
         return rc;
-    rc = take(session, s, &died);
+    rc = take(session, s, me, &died);
     if (rc < 0 && settle(session, s)) {
         died = 1;
-        rc = take(session, s, &died);
+        rc = take(session, s, me, &died);
     }
     if (rc < 0 && !(flags & MPSHM_NOWAIT)) /* the caller is going to sleep */
         atomic_store(&s->sleepers, 1);
@@ -153,8 +160,8 @@ int mpshm_semaphore_release(const mpshm_block *semaphore, int flags)
 {
     struct mpshm__session *session = mpshm__session_of(semaphore);
     struct mpshm__semaphore *s = semaphore->data;
-    int i = session->slot < 0 ? NOBODY : session->slot, wake, rc = lock(session, s, flags);
-    uint32_t value;
+    uint32_t me = mpshm__me(session), value;
+    int i = session->slot < 0 ? NOBODY : session->slot, wake, rc = lock(session, s, me, flags);
     uint64_t held;
 
     if (rc < 0)
@@ -165,7 +172,7 @@ int mpshm_semaphore_release(const mpshm_block *semaphore, int flags)
         return -EOVERFLOW;
     }
     held = atomic_load_explicit(&s->held[i], memory_order_relaxed);
-    if (units(held) != 0 && held >> 32 == mpshm__me(session) >> MPSHM__OWNER_SHIFT)
+    if (units(held) != 0 && held >> 32 == me >> MPSHM__OWNER_SHIFT)
         held--;
     else
         atomic_store_explicit(&s->events, 1, memory_order_relaxed);

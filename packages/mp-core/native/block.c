@@ -178,6 +178,9 @@ static PyMethodDef functions[] = {
     {"discard_unread", mp_py_discard_unread, METH_O, NULL},
     {"inject", mp_py_inject, METH_O, NULL},
     {"peer", mp_py_peer, METH_O, NULL},
+    {"condition_notify", (PyCFunction)(void (*)(void))mp_py_condition_notify, METH_FASTCALL, NULL},
+    {"is_of_atoms", mp_py_is_of_atoms, METH_O, NULL},
+    {"is_small", mp_py_is_small, METH_O, NULL},
     {"message_begin", mp_py_message_begin, METH_O, NULL},
     {"message_begin_by_value", mp_py_message_begin_by_value, METH_NOARGS, NULL},
     {"by_value", mp_py_by_value, METH_NOARGS, NULL},
@@ -307,6 +310,8 @@ static int block_exec(PyObject *module)
 
     if (rc == 0)
         rc = mp_add_lock_type(module);
+    if (rc == 0)
+        rc = mp_add_journal_type(module);
     if (rc == 0)
         rc = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "c_api", capsule);
     if (rc == 0)

@@ -15,6 +15,7 @@ typedef struct {
     unsigned forks;
 } mp_lock;
 
+extern PyObject *mp_lock_type;     /* the class SemLock */
 extern unsigned mp_forks;          /* how many lie between this process and the first */
 extern PyObject *mp_on_owner_died; /* called with 1 for a semaphore: it warns */
 

@@ -166,7 +166,7 @@ int mp_add_lock_type(PyObject *module)
     PyObject *type = PyType_FromModuleAndSpec(module, &lock_spec, NULL);
     int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "SemLock", type);
 
-    Py_XDECREF(type);
+    mp_lock_type = type; /* kept for ever */
     if (rc == 0)
         pthread_atfork(NULL, NULL, count_fork);
     return rc;

@@ -37,6 +37,11 @@ PyObject *mp_beside(int table, size_t at);
 /* Add the type SemLock to the module. */
 int mp_add_lock_type(PyObject *module);
 
+/* ---- journal.c ---- */
+
+/* Add the type Journal to the module. */
+int mp_add_journal_type(PyObject *module);
+
 /* ---- api.c ---- */
 
 /* Return a new capsule around the table of mp_core.h. */
@@ -85,9 +90,12 @@ PyObject *mp_py_load_beside(PyObject *, PyObject *);
 PyObject *mp_py_setup_beside(PyObject *, PyObject *);
 
 PyObject *mp_py_peer(PyObject *, PyObject *);
+PyObject *mp_py_is_of_atoms(PyObject *, PyObject *);
+PyObject *mp_py_is_small(PyObject *, PyObject *);
 
 PyObject *mp_py_setup_locks(PyObject *, PyObject *);
 PyObject *mp_py_create_sync(PyObject *, PyObject *);
 PyObject *mp_py_sync_handle(PyObject *, PyObject *);
+PyObject *mp_py_condition_notify(PyObject *, PyObject *const *, Py_ssize_t);
 
 #endif

@@ -20,7 +20,10 @@ import mp_reductions as _reductions
 import mp_spawn as _spawn
 from mp_all._report import memory_report as memory_report
 from mp_all._torch import torch_install as torch_install
-from mp_core import *  # noqa: F403
+
+if _typing.TYPE_CHECKING:  # before mp_core's Pool, which is multiprocessing's: to a type checker the first one stays
+    from mp_pool.pool import Pool as Pool
+from mp_core import *  # type: ignore[assignment]  # noqa: F403
 from mp_core import _aliases, _channels, _platform
 from mp_core import _get_thread_name as _get_thread_name
 from mp_core import _prctl_pr_set_pdeathsig as _prctl_pr_set_pdeathsig

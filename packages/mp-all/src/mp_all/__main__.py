@@ -45,6 +45,8 @@ def sharing() -> Iterator[tuple[str, str]]:
     yield "NumPy allocates", f"in {'shared' if shared else 'private'} memory ({because('MP_SHARED_ALLOCATOR')})"
     if os.environ.get("MP_CACHE_BYTES"):
         yield "cached up to", f"{os.environ['MP_CACHE_BYTES']} (MP_CACHE_BYTES)"
+    if mp_all.get_message_timeout() is not None:
+        yield "messages expire", f"{mp_all.get_message_timeout():g} s after they are sent (MP_MESSAGE_TIMEOUT)"
     for strategy in sorted(mp_all.get_all_sharing_strategies()):
         yield f"try {strategy}", tried(strategy)
 
@@ -112,4 +114,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # as in `python -m mp_all | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

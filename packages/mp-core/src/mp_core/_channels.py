@@ -10,9 +10,9 @@ the descriptor of the ring's memory along:
 
     ForkingPickler(ChannelConnection) --> (rebuild, (descriptor of the pipe, of the memory, side, readable, writable))
 
-``MP_CHANNEL=0`` turns channels off. `pipe()` makes an ordinary pair then, and where there can be no ring (no memfd, half
-of the descriptors in use). Connections of `Listener` and `Client` are ordinary ones: their
-peer may be any program.
+``MP_CHANNEL=0`` turns channels off. `pipe()` makes an ordinary pair then, and where there can be no ring (no memfd,
+half of the descriptors in use). Connections of `Listener` and `Client` are ordinary ones: their peer may be any
+program.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ __all__ = [
     "STRATEGIES",
     "Buffer",
     "Channel",
+    "Journal",
     "SemLock",
     "allocate",
     "attach_to",
@@ -41,6 +42,7 @@ __all__ = [
     "channel_count",
     "check",
     "compiled_version",
+    "condition_notify",
     "copied_bytes",
     "copy_in",
     "counters",
@@ -52,6 +54,8 @@ __all__ = [
     "find",
     "get_thread_name",
     "handle_alive",
+    "is_of_atoms",
+    "is_small",
     "lib",
     "library_name",
     "load_beside",
@@ -164,6 +168,8 @@ beside: Any = _block.beside
 load_beside: Any = _block.load_beside
 setup_beside: Any = _block.setup_beside
 peer: Any = _block.peer
+is_of_atoms: Any = _block.is_of_atoms
+is_small: Any = _block.is_small
 copied_bytes: Any = _block.copied_bytes
 Channel: type = _block.Channel
 channel_count: Any = _block.channel_count
@@ -172,7 +178,9 @@ open_channel: Any = _block.open_channel
 plain_pickle: Any = _block.plain_pickle
 setup_channels: Any = _block.setup_channels
 SemLock: type = _block.SemLock
+Journal: type = _block.Journal
 create_sync: Any = _block.create_sync
+condition_notify: Any = _block.condition_notify
 setup_locks: Any = _block.setup_locks
 sync_handle: Any = _block.sync_handle
 

@@ -68,7 +68,7 @@ def take(duplicate: Any, number: int, count: int) -> list[int]:
 
 
 def _empty(fd: int, most: int) -> dict[int, list[int]]:
-    arrived = {}
+    arrived: dict[int, list[int]] = {}
     with socket.socket(fileno=fd) as queue:
         queue.setblocking(False)
         while True:

@@ -31,6 +31,7 @@ import fcntl
 import os
 import select
 import struct
+import sys
 import termios
 import threading
 from multiprocessing.connection import Connection
@@ -50,9 +51,12 @@ def install() -> None:
     if getattr(original, "_looks", False):
         return
 
-    # The names are bound here, because the last connections are closed while modules are taken down.
-    def closing(self: Any, original: Any = original, close_reader: Any = close_reader) -> None:
-        if self._writable or not close_reader(self._handle):
+    # The names are bound here, because the last connections are closed while modules are taken down, of which
+    # close_reader needs several: then it is too late.
+    def closing(
+        self: Any, original: Any = original, close_reader: Any = close_reader, late: Any = sys.is_finalizing
+    ) -> None:
+        if self._writable or late() or not close_reader(self._handle):
             original(self)
 
     closing._looks = True  # type: ignore[attr-defined]

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from mp_core import _platform
+from mp_core._batches_without_engine import Journal, is_of_atoms, is_small
 from mp_core._version import __version__
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "STRATEGIES",
     "Buffer",
     "Channel",
+    "Journal",
     "allocate",
     "attach_to",
     "attach_with",
@@ -40,6 +42,8 @@ __all__ = [
     "find",
     "get_thread_name",
     "handle_alive",
+    "is_of_atoms",
+    "is_small",
     "library_name",
     "load_beside",
     "loads",

@@ -19,7 +19,7 @@ from typing import Any
 
 from mp_core import _exit_status, _sync
 from mp_core._fan_out import declare_one_receiver
-from mp_core._native import check, ffi, lib
+from mp_core._native import check, condition_notify, ffi, lib
 from mp_core._sync import SharedBlock
 from mp_core.locks import RLock
 
@@ -137,9 +137,12 @@ class Condition(synchronize.Condition):
         n : int, default 1
             How many.
         """
-        assert self._lock._semlock._is_mine(), "lock is not owned"
-        if n > 0:
-            lib.mpshm_condition_notify(self._shared.pointer, min(n, 2**32 - 1), 0)
+        mine = condition_notify(self._shared.block, self._lock._semlock, n)
+        assert mine is not False, "lock is not owned"
+        if mine is None:  # a lock of the standard library
+            assert self._lock._semlock._is_mine(), "lock is not owned"
+            if n > 0:
+                lib.mpshm_condition_notify(self._shared.pointer, min(n, 2**32 - 1), 0)
 
 
 def _rebuild_condition(cls: Any, handle: bytes, lock: Any) -> Any:

@@ -4,8 +4,9 @@ Note [How many tasks a worker has]
 ----------------------------------
 A worker that waits for its next task costs two wake-ups of processes for each task. So it has more tasks in its socket,
 as many as it completes in about ten milliseconds. While all workers have many, the scheduler sleeps for a part of that
-time: one wake-up for many results, and no worker ever waits. The tasks in a socket are taken back when another worker
-is idle, or when the running task takes longer than `LONG_TASK`: a long task delays no other, as in the standard pool.
+time: one wake-up for many results, and no worker ever waits. Tiny tasks go in batches (`_batches.py`). The tasks that a
+worker has not begun are taken back when another worker is idle, or when the running task takes longer than `LONG_TASK`:
+a long task delays no other, as in the standard pool.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mp_pool._channel import Worker
+from mp_pool._batches import AT_ONCE, fits
+from mp_pool._batches import MOST as MOST_IN_BATCH
 from mp_pool._shared_function import SharedFunction
 from mp_pool._task import Outcome, Task
+from mp_pool._worker import Worker
 from mp_pool._worker_main import Settings
 
 __all__ = ["LONG_TASK", "Dispatcher"]
@@ -25,7 +28,9 @@ __all__ = ["LONG_TASK", "Dispatcher"]
 LONG_TASK = 0.1  # seconds
 SHORT = 0.001  # seconds: a task that takes longer should not delay those behind it
 AHEAD = 0.01  # seconds of work that a worker may have in its socket
-MOST = 128  # tasks in a worker's socket; it has room for some 200 small ones
+MOST = 128  # tasks in a worker's socket, one by one; it has room for some 200 small ones
+TINY = 0.00025  # seconds: shorter tasks go in batches
+FEW = 4  # tasks: fewer go one by one
 NAPS = (0.0001, 0.001)  # seconds
 
 
@@ -88,37 +93,95 @@ class Dispatcher:
             if idle:
                 self._recall_overtaken()
             for worker in idle:
-                if not self._hand(worker):
+                if not self.queue or not self._hand(worker):
                     break
-            for worker in list(self.free):
-                if not self.queue:
+            if self.queue:
+                self._hand_to_free()
+        if self.free and not self.queue:
+            for worker in self.workers:
+                if len(worker.tasks) > 1:
+                    self._balance()
                     break
-                while worker in self.free and self._hand(worker):
-                    pass
-        if not self.queue and self.free:
-            self._balance()
+
+    def _hand_to_free(self) -> None:
+        for worker in list(self.free):
+            while self.queue and worker in self.free and self._hand(worker):
+                pass
 
     def _hand(self, worker: Worker) -> bool:
         """
-        Give *worker* the next task; return False if there is none, or no room for it.
+        Give *worker* the next task, or the next tiny ones; return False if there is none, or no room for it.
         """
+        is_tiny = worker.pace is not None and worker.pace < TINY and self.timeout is None
+        if is_tiny and worker.takes_batch():
+            return self._hand_batch(worker)
         task = self._next()
+        while task is not None and not self._is_pickled(task):
+            task = self._next()
         if task is None:
             return False
         if worker.tasks or self.timeout is not None:
             self.news = True
-        return self._send(worker, task)
+        sent = self._send(worker, task)
+        if is_tiny and self.queue:
+            worker.offer_journal()
+        return sent
+
+    def _hand_batch(self, worker: Worker) -> bool:
+        self.news = True
+        most = min(MOST_IN_BATCH, max(1, worker.window // AT_ONCE))
+        if self.queue and isinstance(self.queue[-1], Task):
+            most = min(most, -(-len(self.queue) // len(self.workers)))
+        if worker.left is not None:
+            most = min(most, worker.left)
+        tasks: list[Task] = []
+        other = None
+        while len(tasks) < most and (task := self._next()) is not None:
+            if not fits(task):
+                other = task
+                break
+            tasks.append(task)
+        sent: bool | None = None
+        if len(tasks) >= FEW:
+            sent = worker.send_batch(tasks)
+            if sent and other is not None:
+                self.requeue([other])
+            elif sent is False:
+                self.requeue(tasks if other is None else [*tasks, other])
+        if sent is None:
+            # One goes now; the others may be in a shorter batch later.
+            rest = tasks if other is None else [*tasks, other]
+            for at, task in enumerate(rest):
+                if self._is_pickled(task):
+                    self.requeue(rest[at + 1 :])
+                    return self._send(worker, task)
+            return False
+        return self._has_been_given(worker, sent)
+
+    def _is_pickled(self, task: Task) -> bool:
+        """
+        Pickle *task*, or record that it has failed.
+        """
+        try:
+            task.pickle()
+        except Exception as error:
+            self.failed.append((task, (False, error)))
+            self.news = True
+            return False
+        return True
 
     def _send(self, worker: Worker, task: Task) -> bool:
-        if not worker.send(task):
+        sent = worker.send(task)
+        if not sent:
             self.requeue([task])
-            self.free.pop(worker, None)  # until it has answered
-            return False
-        if worker.backlog:
+        elif worker.backlog:
             self.news = self.changed = True
-        if len(worker.tasks) >= worker.window or worker.in_parts or worker.left == 0:
-            self.free.pop(worker, None)
-        return True
+        return self._has_been_given(worker, sent)
+
+    def _has_been_given(self, worker: Worker, sent: bool) -> bool:
+        if not sent or not self._may_have_more(worker):
+            self.free.pop(worker, None)  # until it has answered
+        return sent
 
     def _next(self) -> Task | None:
         while self.queue:
@@ -138,12 +201,6 @@ class Dispatcher:
                     continue
                 self._numbers += 1
                 task.number = self._numbers
-            try:
-                task.pickle()
-            except Exception as error:
-                self.failed.append((task, (False, error)))
-                self.news = True
-                continue
             return task
         return None
 
@@ -151,18 +208,19 @@ class Dispatcher:
         """
         Give idle workers tasks that others have not begun.
         """
-        idle = [worker for worker in self.free if not worker.tasks]
-        for worker in idle:
+        for worker in [worker for worker in self.free if not worker.tasks]:
             busiest = max(self.workers, key=lambda each: len(each.tasks))
             # Half of its tasks. It may begin the oldest at any moment.
             count = len(busiest.tasks) // 2
-            for _ in range(count):
-                if worker not in self.free or (task := busiest.take_back()) is None:
-                    break
-                if not self._send(worker, task):
-                    return
+            back: list[Task] = []
+            while len(back) < count and (some := busiest.take_back()):
+                back += some
+            self._has_returned(busiest, back)
+            while self.queue and worker in self.free and self._hand(worker):
+                pass
             if busiest.tasks and worker.tasks:
                 self.news = True
+        self._hand_to_free()
 
     def recall(self, worker: Worker) -> None:
         """
@@ -172,9 +230,16 @@ class Dispatcher:
         worker.recalled = True
         self.free.pop(worker, None)
         back = []
-        while len(worker.tasks) > 1 and (task := worker.take_back()) is not None:
-            back.append(task)
+        while len(worker.tasks) > 1 and (some := worker.take_back()):
+            back += some
+        self._has_returned(worker, back)
+
+    def _has_returned(self, worker: Worker, back: list[Task]) -> None:
         self.requeue(back)
+        if not worker.tasks:
+            # It had begun none, so no answer comes.
+            worker.recalled = False
+            self.may_be_free(worker)
 
     def _recall_overtaken(self) -> None:
         """
@@ -182,11 +247,10 @@ class Dispatcher:
 
         So tasks begin in the order of their submission, as in the standard pool, unless all are short.
         """
-        now = time.monotonic()
         for worker in self.workers:
             if len(worker.tasks) > 1 and not worker.recalled:
                 longest = 0.0 if worker.pace is None else max(SHORT, 8 * worker.pace)
-                if now - worker.since > longest:
+                if time.monotonic() - worker.since > longest:
                     self.recall(worker)
 
     def take_from(self, worker: Worker) -> None:
@@ -202,7 +266,7 @@ class Dispatcher:
         """
         least = NAPS[1]
         for worker in self.workers:
-            if len(worker.tasks) < 16 or worker.pace is None:
+            if len(worker.tasks) < 16 or worker.pace is None or worker.batches.at_worker:
                 return 0.0
             least = min(least, worker.pace * len(worker.tasks) / 2)
         return least if least >= NAPS[0] else 0.0
@@ -218,7 +282,8 @@ class Dispatcher:
         if self.timeout is not None or worker.pace > LONG_TASK / 2:
             worker.window = 1
         else:
-            worker.window = min(MOST, int(AHEAD / worker.pace) + 2)
+            most = AT_ONCE * MOST_IN_BATCH if worker.batches.ready else MOST
+            worker.window = min(most, int(AHEAD / worker.pace) + 2)
         self.may_be_free(worker)
 
     def forget(self) -> None:
@@ -234,5 +299,10 @@ class Dispatcher:
         """
         Add *worker* to `free` if it may get tasks.
         """
-        if worker.ready and worker.left != 0 and len(worker.tasks) < worker.window and not worker.in_parts:
+        if worker.ready and self._may_have_more(worker):
             self.free[worker] = None
+
+    def _may_have_more(self, worker: Worker) -> bool:
+        if worker.left == 0 or len(worker.tasks) >= worker.window or worker.in_parts:
+            return False
+        return len(worker.batches.at_worker) < AT_ONCE

@@ -18,15 +18,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_pool import _wire
-from mp_pool._channel import Frame, Worker
 from mp_pool._descriptor import Descriptor
 from mp_pool._progress import Progress
 from mp_pool._shared_function import SharedFunction, share
 from mp_pool._task import Outcome, Task, deliver, report
+from mp_pool._worker import Worker
 from mp_pool._worker_main import Settings
 from mp_pool._workers import DEATH, RESULTS, Workers, end_workers
 
@@ -160,7 +159,7 @@ class Scheduler(Workers):
         """
         if self.state == ENDED or not self.is_own():
             return
-        self._at_once = at_once
+        self._at_once = self._at_once or at_once  # after a second Ctrl-C it stays so
         self.state = TERMINATED
         self.wake()
         try:
@@ -234,20 +233,25 @@ class Scheduler(Workers):
         self._asleep = False
         answers: list[tuple[Worker, list[tuple[int, int, Any]]]] = []
         dead: list[Worker] = []
+        told: set[Worker] = set()
         for fd, _ in events:
             if fd == self._waker[0].fileno():
                 _drain(fd)
                 continue
             worker, what = self._in_poll.get(fd, (None, 0))
             if worker is not None and what == RESULTS:
-                answers.append((worker, self._load(worker.read())))
+                answers.append((worker, _wire.load(worker.read(), self._cause)))
+                told.add(worker)
             elif worker is not None and what == DEATH:
                 dead.append(worker)
             else:
                 self.dispatcher.changed = True
+        for worker in list(self.dispatcher.workers):
+            if worker.batches.at_worker and worker not in told and (frames := worker.batches.read()):
+                answers.append((worker, _wire.load(frames, self._cause)))
         for worker in dead:
             while not worker.hung_up and (frames := worker.read()):
-                answers.append((worker, self._load(frames)))
+                answers.append((worker, _wire.load(frames, self._cause)))
         self._enter(True)
         try:
             outcomes = self._take_in(answers, dead)
@@ -260,21 +264,6 @@ class Scheduler(Workers):
         for task, outcome in outcomes:
             deliver(task, outcome)
         return more
-
-    def _load(self, frames: list[Frame]) -> list[tuple[int, int, Any]]:
-        loaded: list[tuple[int, int, Any]] = []
-        for number, kind, data in frames:
-            kind &= ~_wire.RICH
-            outcome: Outcome | None = None
-            try:
-                if kind == _wire.DONE:
-                    outcome = True, ForkingPickler.loads(data)
-                elif kind != _wire.READY:
-                    outcome = False, _wire.load_error(data, self._cause)
-            except Exception as error:
-                outcome = False, error  # only this task fails
-            loaded.append((number, kind, outcome))
-        return loaded
 
     def _take_in(self, answers: list[Any], dead: list[Worker]) -> list[tuple[Task, Outcome]]:
         """
@@ -295,10 +284,17 @@ class Scheduler(Workers):
                     worker.is_ready()
                     self._failures = 0
                     self.dispatcher.may_be_free(worker)
-                else:
+                elif kind == _wire.JOURNAL_READY:
+                    worker.batches.ready = True
+                elif kind == _wire.HAS_FUNCTION:
+                    worker.has_function()
+                elif kind == _wire.INIT_FAILED:
                     worker.failure = outcome[1]
+            worker.batches.forget_finished()
             if count:
                 self.dispatcher.has_answered(worker, count, now)
+            elif loaded and worker.batches.ready:
+                self.dispatcher.may_be_free(worker)
         for worker, _ in answers:
             if worker.hung_up and worker not in dead:
                 self._hung_up(worker, now)

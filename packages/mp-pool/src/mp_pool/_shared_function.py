@@ -13,7 +13,8 @@ The packet goes to a worker before the first task that needs it, as the first pa
 other task then, and at the worker's death one look at the socket tells whether the packet was read. When the last task
 has its result, the workers are told to forget the function.
 
-- The worker dies before it reads the packet: the pool reads it back, and releases the in-flight references.
+- The worker dies before it tells that it has received the function: the pool releases the in-flight references, unless
+  the worker has taken them (`_in_flight.py`).
 - The worker dies later: the kernel closes its descriptor and mappings, its session releases its references.
 - The pool's process dies: the workers end. Nothing has a name.
 - A function that cannot be shared so (a reducer that makes a pickle for one receiver, a descriptor, no memory file):
@@ -29,20 +30,24 @@ import pickle
 import weakref
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.context import get_spawning_popen, set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_core import _native, get_sharing
 from mp_core._fan_out import fan_out_mode, is_for_one_receiver
 from mp_core._native import message_begin, message_end
-from mp_core._pickling import _drop
+from mp_core._pickling import _drop, can_be_pickled
 from mp_core.block import block_at
 from mp_core.stats import add_copied_bytes
 from mp_pool import _wire
 from mp_pool._descriptor import Descriptor
 from mp_pool._function_cache import Spans, own_object
+from mp_pool._in_flight import Handles, dump_tracked
 
-__all__ = ["SharedFunction", "share"]
+__all__ = ["INITIALIZER", "SharedFunction", "share"]
+
+INITIALIZER = 0  # its number
 
 ALIGNMENT = 64  # bytes: a cache line
 SMALL = 16 * 1024  # bytes: a shorter pickle goes in the packet, a smaller buffer in the pickle
@@ -68,12 +73,20 @@ class SharedFunction:
             self._spans, self.file = _memory_file(whole)
             add_copied_bytes(sum(view.nbytes for view in buffers))
 
-    def announcement(self) -> tuple[int, Any]:
+    def announcement(self, starting: Any = None) -> tuple[int, Any, Handles]:
         """
-        Pickle what one worker needs; return the kind of the packet, and the bytes.
+        Pickle what one worker needs; return the kind of the packet, the bytes and the in-flight references in them.
+
+        Locks may go to a child that is being started: *starting* is its Popen object.
         """
         kind = _wire.FUNCTION | (_wire.RICH if self._own else _wire.PLAIN)
-        return kind, ForkingPickler.dumps((self._data, self._spans, self._own))
+        before = get_spawning_popen()
+        if starting is not None:
+            set_spawning_popen(starting)
+        try:
+            return kind, *dump_tracked((self._data, self._spans, self._own))
+        finally:
+            set_spawning_popen(before)
 
 
 def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFunction | None:
@@ -93,7 +106,7 @@ def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFu
         # The objects that make these references have no place in a pickle that is read more than once.
         references = message_end(False)
         _drop(references)
-    if references:
+    if references or (number != INITIALIZER and found.own and not can_be_pickled(found.own)):
         return None
     buffers = [buffer.raw() for buffer in found.buffers]
     if buffers and not get_sharing():

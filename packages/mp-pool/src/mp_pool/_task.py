@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from mp_pool import _wire
 from mp_pool._function_cache import FunctionReference
+from mp_pool._in_flight import Handles, dump_tracked, forget, release
 
 if TYPE_CHECKING:
     from mp_pool._shared_function import SharedFunction
@@ -31,6 +32,7 @@ class Task:
         "args",
         "feeder",
         "function",
+        "handles",
         "index",
         "kind",
         "kwds",
@@ -70,6 +72,8 @@ class Task:
         self.payload: Any = None
         #: The payload at a worker, if it has resources: the worker may die before it has received them.
         self.sent: Any = None
+        #: The in-flight references in it.
+        self.handles: Handles = ()
         #: The thread that waits for room in the queue.
         self.feeder: Any = None
 
@@ -95,21 +99,34 @@ class Task:
                     args = ((reference, args[0][1]),)
                 else:
                     function = reference
-            self.kind, self.payload = _wire.dump(function, args, self.kwds)
+            self.kind, self.payload = _wire.PLAIN, _wire.dump_plain(function, args, self.kwds)
+            if self.payload is None:
+                payload, self.handles = dump_tracked((function, args, self.kwds or None))
+                self.kind, self.payload = _wire.RICH, payload
 
     @property
     def items(self) -> int:
         """The number of the user's items."""
         return len(self.args[0][1]) if _wire.is_mapper(self.function) else 1
 
+    def has_answer(self) -> None:
+        """
+        Note that the worker has received the task.
+        """
+        if self.handles:
+            forget(self.handles)
+            self.handles = ()
+
     def drop(self) -> None:
         """
-        Release the resources of the payload that no worker has received. The next `pickle` makes it again.
+        Release the resources of a payload that no worker has received, as far as is known. The next `pickle` makes it
+        again.
         """
-        for payload in (self.payload, self.sent):
-            if payload is not None:
-                _wire.drop(self.kind, payload)
+        payload = self.sent if self.payload is None else self.payload
+        if payload is not None:
+            release(self.kind, payload, self.handles)
         self.payload = self.sent = None
+        self.handles = ()
 
 
 def name_of(task: Task) -> str:

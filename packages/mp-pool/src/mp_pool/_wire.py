@@ -11,57 +11,60 @@ from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 from typing import Any
 
+from mp_core._native import is_of_atoms
 from mp_pool._function_cache import FunctionReference
 
 __all__ = [
+    "BATCH",
+    "BATCH_END",
     "DONE",
     "FAILED",
     "FORGET",
     "FUNCTION",
+    "FUNCTIONS",
+    "HAS_FUNCTION",
     "HEADER",
     "INIT_FAILED",
+    "JOURNAL",
+    "JOURNAL_READY",
     "PACKET",
     "PLAIN",
     "READY",
     "RICH",
     "drop",
-    "dump",
     "dump_error",
+    "dump_plain",
     "dump_result",
     "is_mapper",
     "is_plain",
+    "load",
     "load_error",
 ]
 
-#: Number of the task (0 asks the worker to end) or of the function, bytes of the pickle, kind of the message.
+#: Number of the task (0 asks the worker to end), function or batch, bytes of the pickle, kind of the message.
 HEADER = struct.Struct("<QQB")
 #: A packet of tasks is never longer. The kernel's limit is about 200 KiB; a worker reads a packet in one call.
 PACKET = 100 * 1024
 
 # Kinds of messages. PLAIN pickles were made without reducers, and hold no resource that has to be released.
 PLAIN, RICH = 0, 1
-DONE, FAILED, READY, INIT_FAILED = 0, 2, 4, 6  # of a worker; PLAIN or RICH is added
-TASK, FUNCTION, FORGET = 0, 2, 4  # of the parent; likewise
+# Of a worker; PLAIN or RICH is added.
+DONE, FAILED, READY, INIT_FAILED, BATCH_END, JOURNAL_READY, HAS_FUNCTION = 0, 2, 4, 6, 8, 10, 12
+TASK, FUNCTION, FORGET, JOURNAL, BATCH = 0, 2, 4, 6, 8  # of the parent; likewise
 
 _PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
-# Every pickler makes the same pickle of objects of exactly these types.
-_ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None)})
-_FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
+FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
 
 
 def is_plain(thing: Any) -> bool:
     """
     Tell whether the pickle of *thing* needs no reducers and holds no resources.
     """
-    kind = type(thing)
-    if kind in _ATOMS:
-        return True
-    if kind is tuple or kind is list:
-        return _ATOMS.issuperset(map(type, thing))
     # A function is pickled by its name, unless a library has registered a reducer.
-    if kind in _FUNCTIONS:
+    kind = type(thing)
+    if kind in FUNCTIONS:
         return kind not in ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-    return kind is FunctionReference
+    return is_of_atoms(thing) or kind is FunctionReference
 
 
 def is_mapper(function: Any) -> bool:
@@ -71,17 +74,16 @@ def is_mapper(function: Any) -> bool:
     return function is mapstar or function is starmapstar
 
 
-def dump(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any] | None) -> tuple[int, Any]:
+def dump_plain(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any] | None) -> bytes | None:
     """
-    Pickle a task; return whether reducers were needed, and the bytes.
+    Pickle a task that needs no reducers; return None for another one.
     """
-    if not kwds and is_plain(function):
-        for thing in args[0] if is_mapper(function) else args:
-            if not is_plain(thing):
-                break
-        else:
-            return PLAIN, pickle.dumps((function, args, None), _PROTOCOL)
-    return RICH, ForkingPickler.dumps((function, args, kwds or None))
+    if kwds or not is_plain(function):
+        return None
+    for thing in args[0] if is_mapper(function) else args:
+        if not is_plain(thing):
+            return None
+    return pickle.dumps((function, args, None), _PROTOCOL)
 
 
 def dump_result(value: Any) -> tuple[int, Any]:
@@ -145,6 +147,25 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
     raised: BaseException = error
     raised.__cause__ = cause(f'\n"""\n{text}"""')
     return raised
+
+
+def load(frames: list[tuple[int, int, Any]], cause: Callable[[str], BaseException]) -> list[tuple[int, int, Any]]:
+    """
+    Unpickle the messages of a worker: each has its number, its kind, and the outcome of a task, None if it has none.
+    """
+    loaded: list[tuple[int, int, Any]] = []
+    for number, kind, data in frames:
+        kind &= ~RICH
+        outcome: tuple[bool, Any] | None = None
+        try:
+            if kind == DONE:
+                outcome = True, ForkingPickler.loads(data)
+            elif kind in (FAILED, INIT_FAILED):
+                outcome = False, load_error(data, cause)
+        except Exception as error:
+            outcome = False, error  # only this task fails
+        loaded.append((number, kind, outcome))
+    return loaded
 
 
 class UnpicklableExceptionError(MaybeEncodingError):  # type: ignore[misc]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import array
+import mmap
 import os
+import pickle
 import select
 import signal
 import socket
@@ -16,9 +18,10 @@ from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
+from mp_core._native import Journal
 from mp_pool import _function_cache, _wire
 from mp_pool._memory import private_bytes
-from mp_pool._wire import FORGET, FUNCTION, HEADER, PACKET
+from mp_pool._wire import BATCH, FORGET, FUNCTION, HEADER, JOURNAL, PACKET
 
 __all__ = ["Settings", "work"]
 
@@ -59,7 +62,6 @@ def work(tasks: Connection, results: Connection, settings: Settings) -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.update(settings.environment or {})
     out = results.fileno()
-    os.set_blocking(tasks.fileno(), False)
     try:
         with socket.socket(fileno=os.dup(tasks.fileno())) as source:
             if not _initialize(settings, source, out):
@@ -77,7 +79,7 @@ def work(tasks: Connection, results: Connection, settings: Settings) -> None:
 def _initialize(settings: Settings, source: socket.socket, out: int) -> bool:
     try:
         if settings.initializer_comes:
-            _receive_function(source)()
+            _receive_function(source, out)()
         elif settings.initializer is not None:
             settings.initializer(*settings.initargs)
     except BaseException as error:
@@ -92,14 +94,13 @@ def _initialize(settings: Settings, source: socket.socket, out: int) -> bool:
     return True
 
 
-def _receive_function(source: socket.socket) -> Callable[..., object]:
+def _receive_function(source: socket.socket, out: int) -> Callable[..., object]:
     buffer = bytearray(PACKET)
-    _wait(source.fileno())
     size, extra, _, _ = source.recvmsg_into([buffer], EXTRA)
     if size == 0:
         raise BrokenPipeError
     number, _, kind = HEADER.unpack_from(buffer)
-    _keep(number, kind, memoryview(buffer)[HEADER.size : size], extra)
+    _keep(number, kind, memoryview(buffer)[HEADER.size : size], extra, out)
     try:
         return _function_cache.referred(number)
     finally:
@@ -111,22 +112,26 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
     view = memoryview(buffer)
     done = 0
     caught = BaseException if settings.executor else Exception
-    max_tasks, max_memory = settings.max_tasks, settings.max_memory
     unpack, first = HEADER.unpack_from, HEADER.size
-    loads, dump_result = ForkingPickler.loads, _wire.dump_result
+    loads = ForkingPickler.loads
+    journal: Any = None
     value: Any
     payload: Any
     run = 0  # tasks since this process last waited
+    buffers = [buffer]
+    waiting = select.poll()  # unlike select, it takes descriptors from 1024 on
+    waiting.register(source, select.POLLIN)
     while True:
         try:
-            size, extra, _, _ = source.recvmsg_into([buffer], EXTRA)
+            size, extra, _, _ = source.recvmsg_into(buffers, EXTRA, socket.MSG_DONTWAIT)
         except BlockingIOError:
             if run >= RUN:
                 # Tasks follow each other closely, and this process is faster than the parent sends. If it slept in a
                 # read, each send would have to wake it.
                 time.sleep(NAP)
             else:
-                _wait(source.fileno())
+                # Not in a read: a process that is killed there may take the packet with it, which it has not begun.
+                waiting.poll()
             run = 0
             continue
         if size == 0:
@@ -136,8 +141,17 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
         payload = view[first:size]
         if length != size - first:
             payload = _rest(source.fileno(), payload, length)
+        if kind == BATCH:
+            count = _run_batch(journal, number, payload, out, settings, done)
+            run, done = RUN, done + count
+            if _has_to_end(settings, done):
+                return
+            continue
+        if kind == JOURNAL:
+            journal = _open_journal(extra, out) or journal
+            continue
         if kind > _wire.RICH:
-            _keep(number, kind, payload, extra)
+            _keep(number, kind, payload, extra, out)
             continue
         if number == 0:
             return
@@ -149,46 +163,95 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
         except caught as error:
             kind, data = _wire.FAILED, _wire.dump_error(error)
         else:
-            try:
-                kind, data = dump_result(value)
-            except Exception as error:
-                kind, data = _wire.FAILED, _wire.dump_error(error if settings.executor else _unsent(error, value))
+            kind, data = _dumped(value, settings)
         # These objects must not live until the next task comes.
         function = args = kwds = value = payload = None
         _send(out, number, kind, data)
         del data
         done += 1
-        if done == max_tasks or (max_memory is not None and private_bytes() > max_memory):
-            # The parent takes back the tasks that it has sent meanwhile: they are in the socket.
-            util.debug("worker: ends after %d tasks", done)
+        if _has_to_end(settings, done):
             return
 
 
-def _keep(number: int, kind: int, payload: Any, extra: list[Any]) -> None:
+def _has_to_end(settings: Settings, done: int) -> bool:
+    if done == settings.max_tasks or (settings.max_memory is not None and private_bytes() > settings.max_memory):
+        # The parent takes back the tasks that it has sent meanwhile.
+        util.debug("worker: ends after %d tasks", done)
+        return True
+    return False
+
+
+def _dumped(value: Any, settings: Settings) -> tuple[int, Any]:
+    try:
+        return _wire.dump_result(value)
+    except Exception as error:
+        return _wire.FAILED, _wire.dump_error(error if settings.executor else _unsent(error, value))
+
+
+def _open_journal(extra: list[Any], out: int) -> Any:
     """
-    Take a function for later tasks, with the descriptor of its memory file if it has one, or forget it.
+    Map the memory of the journal that the parent has sent; return None if this is not possible, and tell nothing.
     """
+    fds = _descriptors(extra)
+    if not fds:
+        return None  # too many are open
+    try:
+        journal = Journal(mmap.mmap(fds[0], 0))
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(fds[0])
+    _send(out, 0, _wire.JOURNAL_READY, b"")
+    return journal
+
+
+def _run_batch(journal: Any, batch: int, payload: Any, out: int, settings: Settings, done: int) -> int:
+    """
+    Run the tasks of a batch until one is taken back, and tell the parent; return how many have run.
+    """
+    caught = BaseException if settings.executor else Exception
+    numbers, calls = pickle.loads(payload)
+    begin, append = journal.begin, journal.done
+    count = 0
+    for function, args in calls:
+        if not begin(batch, count):
+            break
+        try:
+            value = function(*args)
+        except caught as error:
+            kind, data = _wire.FAILED, _wire.dump_error(error)
+        else:
+            kind, data = _dumped(value, settings)
+        if kind != _wire.PLAIN or not append(data):
+            _send(out, numbers[count], kind, data)
+            append(None)
+        del data
+        value = None
+        count += 1
+        if settings.max_memory is not None and _has_to_end(settings, done + count):
+            break
+    _send(out, 0, _wire.BATCH_END, b"")
+    return count
+
+
+def _descriptors(extra: list[Any]) -> array.array[int]:
     fds = array.array("i")
     for _, _, data in extra:
         fds.frombytes(data)
+    return fds
+
+
+def _keep(number: int, kind: int, payload: Any, extra: list[Any], out: int) -> None:
+    """
+    Take a function for later tasks, with the descriptor of its memory file if it has one, or forget it.
+    """
+    fds = _descriptors(extra)
     if kind & ~_wire.RICH == FUNCTION:
         _function_cache.hold(number, payload, fds[0] if fds else -1)
+        if kind & _wire.RICH:
+            _send(out, 0, _wire.HAS_FUNCTION, b"")
     elif kind == FORGET:
         _function_cache.forget(number)
-
-
-def _wait(source: int) -> None:
-    waiting = select.poll()  # unlike select, it takes descriptors from 1024 on
-    waiting.register(source, select.POLLIN)
-    waiting.poll()
-
-
-def _wait_and_read(source: int, buffer: bytearray | memoryview) -> int:
-    while True:
-        try:
-            return os.readv(source, [buffer])
-        except BlockingIOError:
-            _wait(source)
 
 
 def _unsent(error: Exception, value: Any) -> MaybeEncodingError:
@@ -207,7 +270,7 @@ def _rest(source: int, begun: memoryview, length: int) -> bytearray:
     at = len(begun)
     view[:at] = begun
     while at < length:
-        size = _wait_and_read(source, view[at:])  # the parent may send more slowly than this reads
+        size = os.readv(source, [view[at:]])  # the parent may send more slowly than this reads
         if size == 0:
             raise BrokenPipeError  # the parent died while it sent
         at += size

@@ -11,10 +11,11 @@ from multiprocessing import connection
 from typing import Any
 
 from mp_core._oom_kills import oom_kills, own_kills_between
-from mp_pool._channel import Worker
+from mp_pool._batches import LOOK
 from mp_pool._dispatch import LONG_TASK, Dispatcher
-from mp_pool._shared_function import share
+from mp_pool._shared_function import INITIALIZER, share
 from mp_pool._task import Outcome, Task, name_of
+from mp_pool._worker import Worker
 from mp_pool._worker_main import Settings
 from mp_pool.errors import TaskTimeoutError, WorkerLostError
 
@@ -43,7 +44,7 @@ class Workers:
         initializer = None
         if settings.initializer is not None and not settings.forked:
             # With the arguments of a process, their memory would be lost if the process ended before it read them.
-            initializer = share(functools.partial(settings.initializer, *settings.initargs), 0, None)
+            initializer = share(functools.partial(settings.initializer, *settings.initargs), INITIALIZER, None)
         if initializer is not None:
             settings = settings._replace(initializer=None, initargs=(), initializer_comes=True)
         self.reason: BaseException | None = None  # the error that has ended the pool
@@ -64,6 +65,9 @@ class Workers:
         """
         Start workers until there are `wanted`.
         """
+        if len(self.dispatcher.workers) >= self.wanted:
+            self._retry_at = None
+            return
         now = time.monotonic()
         if self._retry_at is not None and now < self._retry_at:
             return
@@ -112,6 +116,8 @@ class Workers:
                 times.append(worker.since + LONG_TASK)
             if worker.tasks and self._timeout is not None and worker.killed_for is None:
                 times.append(worker.since + self._timeout)
+            if worker.batches.waits():
+                times.append(time.monotonic() + LOOK)
             if worker.hung_up:
                 times.append(worker.since + HANG_UP)
         return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None

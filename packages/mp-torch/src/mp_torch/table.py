@@ -133,6 +133,10 @@ def rebuild_tensors(handles: bytes, dtypes: Any, shapes: Any) -> list[Any]:
         dtypes = [dtypes] * count
     if isinstance(shapes, tuple):
         shapes = [shapes] * count
+    if len(handles) != _STEP * count or not len(dtypes) == len(shapes) == count:
+        raise ValueError(
+            f"the message of tensors is damaged: {len(dtypes)} dtypes and {len(shapes)} shapes for {count}"
+        )
     tensors = []
     for k, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
         block = rebuild_block(handles[_STEP * k + 2 : _STEP * (k + 1)])

@@ -32,7 +32,7 @@ class ConnectedAgents:
     def __init__(self, connections: Sequence[Any], nodes: list[Node]) -> None:
         self.nodes = nodes
         self._connections = list(connections)
-        self._came: queue.SimpleQueue[tuple[int, Any]] = queue.SimpleQueue()
+        self._came: queue.SimpleQueue[tuple[int, Any, Any]] = queue.SimpleQueue()
         self._to_write: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in connections]
         self._dropped: list[Any] = []
         self._threads: list[threading.Thread] = []
@@ -50,7 +50,6 @@ class ConnectedAgents:
         """
         Have a new agent in the place of one that was dropped.
         """
-        self._dropped.append(self._connections[index])
         self._connections[index], self._to_write[index], self.nodes[index] = connection, queue.SimpleQueue(), node
         self._begin(index)
 
@@ -72,10 +71,12 @@ class ConnectedAgents:
             came.append(self._came.get(timeout=timeout))
             while True:
                 came.append(self._came.get_nowait())
-        return came
+        # The end of a dropped connection must not be taken for that of the agent in its place.
+        return [(index, message) for index, connection, message in came if connection not in self._dropped]
 
     def drop(self, node: int) -> None:
         """Shut the connection down, which ends the agent if it can hear."""
+        self._dropped.append(self._connections[node])
         self._to_write[node].put(None)
         _shut_down(self._connections[node])
 
@@ -91,7 +92,7 @@ class ConnectedAgents:
             _shut_down(connection)
         for thread in self._threads:
             thread.join(TO_LEAVE)
-        for connection in [*self._connections, *self._dropped]:
+        for connection in {*self._connections, *self._dropped}:
             connection.close()
 
     def _read(self, index: int, connection: Any, to_write: Any) -> None:
@@ -104,8 +105,7 @@ class ConnectedAgents:
             self._take(index, connection, Lost(f"its agent sent what cannot be read: {error!r}"))
 
     def _take(self, index: int, connection: Any, message: Any) -> None:
-        if self._connections[index] is connection:  # it has not been replaced
-            self._came.put((index, message))
+        self._came.put((index, connection, message))
 
     def _write(self, index: int, connection: Any, to_write: queue.SimpleQueue[Any]) -> None:
         with contextlib.suppress(OSError, ValueError):  # the reader reports it

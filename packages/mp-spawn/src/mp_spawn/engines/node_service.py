@@ -50,6 +50,8 @@ class NodeService(EngineContext):
         return [node._replace(ranks=range(index, index + 1)) for index, node in enumerate(agents.nodes)]
 
     def _take(self, index: int, state: NodeState, message: Any) -> None:
+        if state.ended:
+            return  # after "lost" comes nothing
         super()._take(index, state, message)
         match message:
             case protocol.Started():

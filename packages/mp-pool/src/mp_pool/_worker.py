@@ -26,21 +26,21 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
+from mp_pool._batches import AT_ONCE, Batches
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool._environment import NameThatSets
+from mp_pool._in_flight import Handles, forget, release
+from mp_pool._result_pipe import Frame, ResultPipe
 from mp_pool._task import Task
-from mp_pool._wire import FORGET, HEADER, PACKET, RICH, drop
+from mp_pool._wire import BATCH, FORGET, HEADER, JOURNAL, PACKET, RICH
 from mp_pool._worker_main import Settings, work
 
-__all__ = ["Frame", "Worker"]
+__all__ = ["Worker"]
 
 if TYPE_CHECKING:
     from mp_pool._shared_function import SharedFunction
 
 _ROOM = PACKET - HEADER.size
-_CHUNK = 1 << 20
-
-Frame = tuple[int, int, Any]  # number of the task, kind, data
 
 
 class Worker:
@@ -50,9 +50,11 @@ class Worker:
         self.tasks: dict[int, Task] = {}  # sent and not answered, in this order
         # Packets for which there was no room yet, each with the descriptor to send, if any.
         self.backlog: deque[tuple[memoryview, Descriptor | None]] = deque()
+        self.batches = Batches()
         self.in_parts = False  # the only task of this worker comes in more than one packet, or late
         self.functions: set[int] = set()  # the numbers of those it has been sent
-        self._announced: bytes | None = None  # the first of the parts, if it announces a function
+        self._announced: bytes | None = None  # the packet of a function that the worker may not have received
+        self._handles: Handles = ()  # in it
         self._to_forget: list[int] = []
         self.ready = False
         self.window = 4  # the limit for the length of `tasks`
@@ -63,10 +65,6 @@ class Worker:
         self.killed_for: int | None = None  # the number of the task that took too long
         self.told_to_end = False
         self.failure: BaseException | None = None  # the exception of its initializer
-        self.hung_up = False
-        self._partial = b""
-        self._large: tuple[int, int, bytearray] | None = None
-        self._filled = 0
         self.death: Descriptor | None = None
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._near, self._far = near, far
@@ -77,7 +75,7 @@ class Worker:
         except BaseException:
             self.close()
             raise
-        self.results = Descriptor(reader)
+        self.results = ResultPipe(reader)
         # For the worker; a forked one keeps it.
         theirs = Connection(writer, readable=False)
         try:
@@ -105,7 +103,7 @@ class Worker:
         except (AttributeError, OSError):
             pass  # an old kernel, or a container that forbids it; or it has been reaped
         if initializer is not None:
-            self._announce(initializer)
+            self._announce(initializer, getattr(self.process, "_popen", None))
             self.send_backlog()
         self.sentinel: int = self.process.sentinel if self.death is None else self.death.fileno()
 
@@ -158,6 +156,45 @@ class Worker:
             self.left -= 1
         return True
 
+    def offer_journal(self) -> None:
+        """
+        Prepare for batches, unless that has been tried.
+        """
+        if self.in_parts or (fd := self.batches.make_journal()) < 0:
+            return
+        try:
+            socket.send_fds(self._near, [HEADER.pack(0, 0, JOURNAL)], [fd])
+        except OSError:
+            pass  # there is no room: its tasks go one by one
+        finally:
+            os.close(fd)
+
+    def takes_batch(self) -> bool:
+        """Tell whether a batch may be sent."""
+        return self.batches.ready and len(self.batches.at_worker) < AT_ONCE
+
+    def send_batch(self, tasks: list[Task]) -> bool | None:
+        """
+        Send *tasks* in one packet; return False if there is no room for it now, None if it is too long.
+        """
+        packet = self.batches.pack(tasks)
+        if packet is None:
+            return None
+        try:
+            self._near.send(packet)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM):
+                raise
+            self.batches.unsent()
+            return False
+        if not self.tasks:
+            self.since = time.monotonic()
+        for task in tasks:
+            self.tasks[task.number] = task
+        if self.left is not None:
+            self.left -= len(tasks)
+        return True
+
     def send_backlog(self) -> None:
         """
         Send as much of a long task as there is room for.
@@ -174,8 +211,8 @@ class Worker:
             if error.errno not in (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM):
                 raise
 
-    def _announce(self, function: SharedFunction) -> None:
-        kind, payload = function.announcement()
+    def _announce(self, function: SharedFunction, starting: Any = None) -> None:
+        kind, payload, self._handles = function.announcement(starting)
         self._announced = HEADER.pack(function.number, len(payload), kind) + payload
         self.backlog.append((memoryview(self._announced), function.file))
         self.functions.add(function.number)
@@ -226,27 +263,37 @@ class Worker:
         except OSError:
             pass  # it has ended
 
-    def take_back(self) -> Task | None:
+    def take_back(self) -> list[Task]:
         """
-        Read back and return the oldest task that the worker has not read; None if there is none.
+        Return the tasks of the oldest packet that the worker has not read, or those of its batch that it has not begun.
         """
         if self.in_parts or not self.tasks:
-            return None
+            return []
+        back = self._unread()
+        for task in back:
+            del self.tasks[task.number]
+        if self.left is not None:
+            self.left += len(back)
+        return back
+
+    def _unread(self) -> list[Task]:
         while True:
             try:
                 packet = self._far.recv(PACKET, socket.MSG_DONTWAIT)
             except OSError:
-                return None
+                return self.batches.recall()
             number, length, kind = HEADER.unpack_from(packet)
-            if kind != FORGET:
-                break
-            self._to_forget.append(number)
-        task = self.tasks.pop(number)
-        task.payload, task.sent = packet[HEADER.size :], None
-        assert len(task.payload) == length
-        if self.left is not None:
-            self.left += 1
-        return task
+            if kind == FORGET:
+                self._to_forget.append(number)
+            elif kind == JOURNAL:
+                self.batches.journal = None  # it is made again
+            elif kind == BATCH:
+                return self.batches.take_unread(number)
+            else:
+                task = self.tasks[number]
+                task.payload, task.sent = packet[HEADER.size :], None
+                assert len(task.payload) == length
+                return [task]
 
     def take_all_back(self) -> list[Task]:
         """
@@ -267,27 +314,27 @@ class Worker:
                     each.drop()
             return back
         back = []
-        while (task := self.take_back()) is not None:
-            back.append(task)
+        while some := self.take_back():
+            back += some
         return back
 
     def _drop_announcement(self) -> None:
         """
-        Release the resources of the packet that announces a function, unless the worker has read it.
+        Release the resources of the packet that announces a function, unless the worker has received it.
         """
-        announced, self._announced = self._announced, None
-        if announced is None:
-            return
-        unread = any(packet == announced for packet, _ in self.backlog)
-        try:
-            while not unread:
-                unread = self._far.recv(PACKET, socket.MSG_DONTWAIT) == announced
-        except OSError:
-            pass  # the socket is empty
-        if unread:
+        announced, handles = self._announced, self._handles
+        self._announced, self._handles = None, ()
+        if announced is not None:
             number, _, kind = HEADER.unpack_from(announced)
             self.functions.discard(number)
-            drop(kind, announced[HEADER.size :])
+            release(kind, announced[HEADER.size :], handles)
+
+    def has_function(self) -> None:
+        """
+        Record that the worker has received the function that it was sent last.
+        """
+        forget(self._handles)
+        self._announced, self._handles = None, ()
 
     def _has_unread(self) -> bool:
         try:
@@ -300,75 +347,31 @@ class Worker:
         Record that the worker has run its initializer.
         """
         self.ready = True
-        self._announced = None
+        self.has_function()
 
     def answered(self, number: int) -> Task | None:
         """
         Remove and return the task of a result.
         """
         self.in_parts = False
-        self._announced = None
+        if self._announced is not None:
+            self.has_function()
         if self._to_forget:
             self._send_forgotten()
-        return self.tasks.pop(number, None)
+        task = self.tasks.pop(number, None)
+        if task is not None:
+            task.has_answer()
+        return task
 
     def read(self) -> list[Frame]:
         """
-        Return the complete messages of the worker so far. It needs no lock: only one thread reads.
+        Return the results of the worker so far. It needs no lock: only one thread reads.
         """
-        frames: list[Frame] = []
-        for _ in range(64):  # a limit, so that the other workers get their turn
-            if self._large is not None:
-                if not self._read_large(frames):
-                    break
-                continue
-            try:
-                data = os.read(self.results.fileno(), _CHUNK)
-            except BlockingIOError:
-                break
-            if not data:
-                self.hung_up = True
-                break
-            short = len(data) < 4096
-            self._parse(self._partial + data if self._partial else data, frames)
-            if short:
-                break  # there is probably no more; otherwise poll reports it
-        return frames
+        frames = self.results.read()
+        # At the end of the pipe the worker does no more, so this finds the last results.
+        return frames + self.batches.read() if self.batches.at_worker else frames
 
-    def _parse(self, data: bytes, frames: list[Frame]) -> None:
-        at, end, first = 0, len(data), HEADER.size
-        unpack = HEADER.unpack_from
-        while end - at >= first:
-            number, length, kind = unpack(data, at)
-            stop = at + first + length
-            if stop > end:
-                if length > _CHUNK // 16:
-                    whole = bytearray(length)
-                    self._filled = end - at - first
-                    whole[: self._filled] = data[at + first :]
-                    self._large = (number, kind, whole)
-                    at = end
-                break
-            frames.append((number, kind, data[at + first : stop]))
-            at = stop
-        self._partial = data[at:]
-
-    def _read_large(self, frames: list[Frame]) -> bool:
-        """
-        Read more of a long result; return False if there is nothing to read.
-        """
-        assert self._large is not None
-        number, kind, whole = self._large
-        try:
-            with memoryview(whole) as view, view[self._filled :] as rest:
-                size = os.readv(self.results.fileno(), [rest])
-        except BlockingIOError:
-            return False
-        if size == 0:
-            self.hung_up = True
-            return False
-        self._filled += size
-        if self._filled == len(whole):
-            self._large = None
-            frames.append((number, kind, whole))
-        return True
+    @property
+    def hung_up(self) -> bool:
+        """Whether the pipe has ended."""
+        return self.results.hung_up

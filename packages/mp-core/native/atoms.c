@@ -1,0 +1,66 @@
+/* Objects whose pickle every pickler makes in the same way, and which own nothing that it would
+ * have to release. */
+#include "native.h"
+
+enum { DEPTH = 3 };
+
+static int is_atom(PyObject *object)
+{
+    return object == Py_None || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
+           PyUnicode_CheckExact(object) || PyBytes_CheckExact(object) || PyBool_Check(object) ||
+           Py_TYPE(object) == &PyComplex_Type;
+}
+
+static int is_of_atoms(PyObject *object, int depth)
+{
+    if (is_atom(object))
+        return 1;
+    if (depth == 0)
+        return 0;
+    if (PyTuple_CheckExact(object)) {
+        for (Py_ssize_t i = 0, n = PyTuple_Size(object); i < n; i++)
+            if (!is_of_atoms(PyTuple_GetItem(object, i), depth - 1))
+                return 0;
+        return 1;
+    }
+    if (PyList_CheckExact(object)) {
+        for (Py_ssize_t i = 0; i < PyList_Size(object); i++)
+            if (!is_of_atoms(PyList_GetItem(object, i), depth - 1))
+                return 0;
+        return 1;
+    }
+    return 0;
+}
+
+static int is_small(PyObject *object, int depth)
+{
+    enum { SHORT = 256, FEW = 8 };
+
+    if (PyUnicode_CheckExact(object))
+        return PyUnicode_GetLength(object) <= SHORT;
+    if (PyBytes_CheckExact(object))
+        return PyBytes_Size(object) <= SHORT;
+    if (PyTuple_CheckExact(object) && depth > 0) {
+        Py_ssize_t n = PyTuple_Size(object);
+        for (Py_ssize_t i = 0; i < n && n <= FEW; i++)
+            if (!is_small(PyTuple_GetItem(object, i), depth - 1))
+                return 0;
+        return n <= FEW;
+    }
+    return is_atom(object);
+}
+
+/* is_small(object) -> whether it is an immutable object of few atoms */
+PyObject *mp_py_is_small(PyObject *module, PyObject *object)
+{
+    (void)module;
+    return PyBool_FromLong(is_small(object, DEPTH));
+}
+
+/* is_of_atoms(object) -> whether it is a number, a text, bytes or None, or a tuple or list of such
+ */
+PyObject *mp_py_is_of_atoms(PyObject *module, PyObject *object)
+{
+    (void)module;
+    return PyBool_FromLong(is_of_atoms(object, DEPTH));
+}

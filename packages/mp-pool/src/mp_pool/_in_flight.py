@@ -1,0 +1,75 @@
+"""The in-flight references of messages to workers, and their release when a worker has died.
+
+Note [A reference that was used again]
+--------------------------------------
+A message that carries a shared array has an in-flight reference to its block, which the receiver takes. When a worker
+has died, nobody knows whether it had received the message that it read last; so the pool receives it, which is refused
+if the worker had. But a block has 64 such references, which are used again: another message with the same array may
+have the same one by now, and would find it gone. So the references of all messages that have no answer yet are counted,
+in this process. A reference that two of them have was received by the worker that has died.
+
+The same array in a queue, or sent by another process at the same moment, is not counted: its message may then be lost,
+with a `ReceiveError`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+from mp_core._native import discard, message_begin, message_end
+from mp_pool import _wire
+
+__all__ = ["Handles", "dump_tracked", "forget", "release"]
+
+Handles = tuple[bytes, ...]
+
+_counts: Counter[bytes] = Counter()
+_lock = threading.RLock()  # a signal handler may submit a task
+
+
+def dump_tracked(thing: Any) -> tuple[Any, Handles]:
+    """
+    Pickle *thing* for a worker; return the bytes and the in-flight references in them.
+    """
+    message_begin(True)
+    try:
+        data = ForkingPickler.dumps(thing)
+    except BaseException:
+        message_end(False)  # dumps() has released those of its failure
+        raise
+    handles = tuple(message_end(True) or ())
+    if handles:
+        with _lock:
+            _counts.update(handles)
+    return data, handles
+
+
+def forget(handles: Handles) -> None:
+    """
+    Note that the message was received.
+    """
+    if handles:
+        with _lock:
+            for handle in handles:
+                if _counts[handle] > 1:
+                    _counts[handle] -= 1
+                else:
+                    del _counts[handle]
+
+
+def release(kind: int, data: Any, handles: Handles) -> None:
+    """
+    Release the resources of a message that a dead worker may have received.
+    """
+    with _lock:
+        again = {handle for handle in handles if _counts[handle] > 1}
+        forget(handles)
+    if not again:
+        _wire.drop(kind, data)
+        return
+    for handle in handles:
+        if handle not in again:
+            discard(handle)

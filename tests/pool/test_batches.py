@@ -1,0 +1,205 @@
+"""Tiny tasks go to workers in batches, and each is still a task of its own: at a death, behind a long one, in order."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import resource
+import signal
+import threading
+import time
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import pool_tasks as tasks
+import pytest
+from support.waiting import until
+
+import mp_all as mp
+from mp_core import _native
+
+COUNT = 20_000
+Journal: Any = _native.Journal
+needs_engine = pytest.mark.skipif(not _native.ENGINE, reason="batches need the engine")
+pytestmark = [needs_engine, pytest.mark.timeout(300)]
+
+
+def has_batches(pool: Any) -> bool:
+    return any(worker.batches.ready for worker in pool._scheduler.dispatcher.workers)
+
+
+def warm(pool: Any) -> None:
+    """Run tiny tasks until a worker gets batches."""
+    assert until(lambda: pool.map(tasks.square, range(3000), chunksize=1) and has_batches(pool), tasks.PATIENCE)
+
+
+def strange(number: int) -> Any:
+    if number % 331 == 5:
+        raise LookupError(number)
+    if number % 97 == 3:
+        return bytes(70_000)  # too long for the journal
+    if number % 89 == 2:
+        return {number}  # its pickle needs more than atoms
+    return number
+
+
+@pytest.mark.parametrize("kind", tasks.KINDS)
+def test_results_and_exceptions_of_a_batch_arrive_each_at_its_place(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx) as pool:
+        warm_up = [pool.submit(tasks.square, n) for n in range(5000)]
+        assert [wait() for wait in warm_up] == [n * n for n in range(5000)]
+        waits = [pool.submit(strange, n) for n in range(5000)]
+        for n, wait in enumerate(waits):
+            answer = tasks.outcome(wait)
+            if n % 331 == 5:
+                assert type(answer) is LookupError and answer.args == (n,)
+            else:
+                assert answer == strange(n)
+        assert has_batches(pool.pool)
+
+
+def end_on_some(number: int) -> int:
+    return tasks.end_on(number, 77, 5077, 10_077)
+
+
+def test_only_the_task_of_a_batch_is_lost_that_its_worker_was_running(ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        warm(pool)
+        results, got, lost = pool.imap(end_on_some, range(COUNT)), [], []
+        while True:
+            try:
+                got.append(next(results))
+            except StopIteration:
+                break
+            except mp.WorkerLostError as error:
+                lost.append((error.function, error.index))
+        assert lost == [("end_on_some", n) for n in (77, 5077, 10_077)]
+        assert got == [n for n in range(COUNT) if n not in (77, 5077, 10_077)]
+
+
+counts: mmap.mmap
+
+
+def count_in(path: str) -> None:
+    global counts
+    with open(path, "r+b") as file:
+        counts = mmap.mmap(file.fileno(), 0)
+
+
+def count(number: int) -> int:
+    counts[number] += 1
+    return number
+
+
+@pytest.mark.parametrize("kind", tasks.KINDS)
+def test_no_task_of_a_batch_is_done_twice_or_lost_unnamed_when_workers_are_killed_at_random(
+    kind: str, ctx: BaseContext, start_method: str, tmp_path: Path
+) -> None:
+    # A worker that is not forked imports NumPy first: it has to live longer than that.
+    longest = 0.05 if start_method == "fork" else 0.5
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    chance = random.Random(seed)
+    path = tmp_path / "counts"
+    path.write_bytes(bytes(COUNT))
+    with tasks.either(kind, ctx, 2, initializer=count_in, initargs=(str(path),)) as pool:
+        over, killed = threading.Event(), []
+
+        def kill() -> None:
+            while not over.wait(chance.uniform(0.0, longest)):
+                ready = [worker for worker in list(pool.pool._scheduler.dispatcher.workers) if worker.ready]
+                if ready:
+                    worker = chance.choice(ready)
+                    worker.signal(signal.SIGKILL)
+                    killed.append(worker.pid)
+
+        killer = threading.Thread(target=kill)
+        killer.start()
+        try:
+            waits = [pool.submit(count, n) for n in range(COUNT)]
+            answers = [tasks.outcome(wait) for wait in waits]
+        finally:
+            over.set()
+            killer.join()
+    data = path.read_bytes()
+    lost = 0
+    for n, answer in enumerate(answers):
+        if isinstance(answer, mp.WorkerLostError):
+            lost += 1
+            assert answer.pid in killed and answer.function == "count" and data[n] <= 1
+        else:
+            assert answer == n and data[n] == 1
+    assert lost <= len(killed)
+
+
+def sleep_on(number: int, which: int, seconds: float) -> float:
+    if number == which:
+        time.sleep(seconds)
+    return time.monotonic()
+
+
+def test_a_long_task_in_a_batch_delays_no_other(ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        warm(pool)
+        waits = [pool.apply_async(sleep_on, (n, 3000, 4.0)) for n in range(6000)]
+        ends = [wait.get(tasks.PATIENCE) for wait in waits]
+        assert sum(end >= ends[3000] for end in ends) < 100
+
+
+def test_the_tasks_of_a_stopped_worker_are_done_by_others(ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        warm(pool)
+        waits = [pool.apply_async(tasks.square, (n,)) for n in range(COUNT)]
+        stopped = pool._scheduler.dispatcher.workers[0]
+        stopped.signal(signal.SIGSTOP)
+        try:
+            late = []
+            for n, wait in enumerate(waits):
+                wait.wait(tasks.PATIENCE if len(late) < 2 else 1)
+                if not wait.ready():
+                    late.append(n)
+                    assert len(late) < 2, "only the task is late that the stopped worker had begun"
+        finally:
+            stopped.signal(signal.SIGCONT)
+        assert [wait.get(tasks.PATIENCE) for wait in waits] == [n * n for n in range(COUNT)]
+
+
+def leave_no_descriptor() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), 4096))
+
+
+def test_a_worker_without_a_descriptor_for_the_journal_gets_its_tasks_one_by_one() -> None:
+    with mp.get_context("fork").Pool(1, initializer=leave_no_descriptor) as pool:
+        assert pool.map(tasks.square, range(3000), chunksize=1) == [n * n for n in range(3000)]
+
+
+def journals() -> tuple[Any, Any]:
+    memory = mmap.mmap(-1, 65536)
+    return Journal(memory), Journal(memory)
+
+
+def test_a_journal_gives_each_result_once_and_begins_no_recalled_task() -> None:
+    worker, sender = journals()
+    assert worker.begin(2, 0) and worker.done(b"one") and worker.begin(2, 1)
+    assert sender.results(2) == [b"one"] and sender.results(2) == []
+    assert sender.recall(2) == 2 and not worker.begin(2, 2)
+    assert worker.done(None) and sender.results(2) == [None]
+    assert sender.recall(5) == 0 and not worker.begin(5, 0)
+    assert sender.results(5) == []
+    assert worker.begin(8, 0) and not worker.done(bytes(65536)) and worker.done(b"")
+    assert sender.results(8) == [b""] and sender.results(2) == []
+
+
+def test_a_damaged_journal_gives_no_results() -> None:
+    chance = random.Random(7)
+    for _ in range(300):
+        memory = mmap.mmap(-1, 4096)
+        sender = Journal(memory)
+        memory[:] = chance.randbytes(4096)
+        memory[8:16] = (2 << 32 | chance.choice([1, 5, 2**31])).to_bytes(8, "little")
+        assert all(type(each) in (bytes, type(None)) for each in sender.results(2))
+        sender.recall(2)
+    with pytest.raises(ValueError, match="4096"):
+        Journal(bytearray(100))
