@@ -1,7 +1,7 @@
 """Run commands in another distribution: a folder, its mounts and a process namespace. Needs root and Linux.
 
-debootstrap makes the distribution in the folder. Each command runs by chroot in a mount namespace and a process namespace
-of its own: when it ends, killed or not, the kernel unmounts everything and ends every process in it.
+debootstrap makes the distribution in the folder. Each command runs by chroot in a mount and a process namespace of its
+own: when it ends, killed or not, the kernel unmounts everything and ends every process in it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def check_machine(*programs: str) -> None:
         raise SystemExit("the chroot is made and mounted by root, on Linux: run it as root, or in a container")
     for program in ("debootstrap", "unshare", "setpriv", "git", *programs):
         if shutil.which(program) is None:
-            raise SystemExit(f"{program} is missing (on Debian or Ubuntu: apt-get install debootstrap util-linux git qemu-user-static)")
+            packages = "debootstrap util-linux git qemu-user-static"
+            raise SystemExit(f"{program} is missing (on Debian or Ubuntu: apt-get install {packages})")
 
 
 def bootstrap(root: Path, suite: str, packages: str, *options: str) -> None:

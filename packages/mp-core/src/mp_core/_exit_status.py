@@ -1,7 +1,8 @@
 """Whether this process is ending by an error.
 
 A finalizer of `multiprocessing.util` is told nothing about the end that calls it. Up to Python 3.14.9 it runs while the
-exception is being handled; since 3.14.10 it runs after `_bootstrap` has returned the exit code, and no exception is left.
+exception is being handled; since 3.14.10 it runs after `_bootstrap` has returned the exit code, and no exception is
+left.
 """
 
 from __future__ import annotations
