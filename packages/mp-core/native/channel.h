@@ -49,4 +49,7 @@ PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names);
 PyObject *mp_channel_receive_within(PyObject *op, PyObject *seconds);
 PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names);
 
+/* unread.c: close the last reading end and free the memory of what no process can read. */
+PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused);
+
 #endif

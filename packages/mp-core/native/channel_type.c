@@ -226,8 +226,9 @@ static PyMethodDef methods[] = {
     {"poll", (PyCFunction)(void (*)(void))mp_channel_poll, METH_VARARGS | METH_KEYWORDS,
      "Whether there is any input available to be read."},
     {"fileno", channel_fileno, METH_NOARGS, "File descriptor of the connection."},
-    {"close", channel_close, METH_NOARGS, "Close the connection."},
     {"_close", channel_close, METH_NOARGS, "Close the connection."},
+    {"_close_last_reader", mp_channel_close_last_reader, METH_NOARGS,
+     "Close it if it is the last reader of unread messages, and free their memory."},
     {"_parts", channel_parts, METH_NOARGS, "The descriptors and flags that its pickle needs."},
     {NULL, NULL, 0, NULL},
 };

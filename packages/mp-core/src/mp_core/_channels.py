@@ -20,6 +20,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 from collections.abc import Callable, Sequence
 from multiprocessing import connection as _connection
 from multiprocessing import context
@@ -38,6 +39,11 @@ class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
     def _send_object(self, obj: Any) -> None:
         """Send what is no plain number, text or small container of them: `_pickling` may have extended this method."""
         Connection.send(self, obj)
+
+    def _close(self, late: Callable[[], bool] = sys.is_finalizing) -> None:
+        """Close the connection; the last reading end frees the memory of what nobody read (`native/unread.c`)."""
+        if late() or not self._close_last_reader():
+            super()._close()
 
     def _recv_bytes(self, maxsize: int | None = None) -> io.BytesIO:
         buffer = io.BytesIO()

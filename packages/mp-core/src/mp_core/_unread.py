@@ -20,9 +20,8 @@ because the kernel counts the ends, whichever processes have inherited them:
 - A thread that forks meanwhile would leave W to its child. A lock keeps forks out.
 - A process without descriptors or /proc, or whose user has changed, cannot open W: the memory stays in flight.
 
-A channel has a pipe beside its ring, which tells the same; its messages are taken from the ring through another end.
-
-This is for anonymous pipes, which `Queue`, `SimpleQueue` and ``Pipe(False)`` have. The kernel tells nothing about the
+This is for anonymous pipes, which `Queue`, `SimpleQueue` and ``Pipe(False)`` have without a ring; with one,
+`native/unread.c` takes the messages from the ring in the same steps. The kernel tells nothing about the
 other holders of a socket, so ``Pipe()`` is left out. So is the last end of a process that is killed, or that ends as a
 child of multiprocessing does, without closing it. `set_message_timeout` is for these.
 """
@@ -36,14 +35,13 @@ import struct
 import sys
 import termios
 import threading
-from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mp_core import _channels, _native, _platform
+from mp_core import _platform
 from mp_core._native import discard_unread
 
-__all__ = ["close_channel", "close_reader", "install"]
+__all__ = ["close_reader", "install"]
 
 _lock = threading.RLock()  # a finaliser may run in a thread that has it
 
@@ -64,62 +62,6 @@ def install() -> None:
 
     closing._looks = True  # type: ignore[attr-defined]
     Connection._close = closing  # type: ignore[attr-defined]
-    for name in ("close", "_close"):
-        setattr(_channels.ChannelConnection, name, _looking(vars(_native.Channel)[name]))
-
-
-def _looking(original: Any, late: Any = sys.is_finalizing) -> Any:
-    """Return a method that closes an end of a channel with *original*, and looks whether it was the last reader."""
-
-    def close(self: Any) -> None:
-        if self.closed or self.writable or late() or not close_channel(self, original):
-            original(self)
-
-    return close
-
-
-def close_channel(end: Any, close: Callable[[Any], None]) -> bool:
-    """Do for the reading end of a channel what `close_reader` does for a pipe."""
-    with _lock:
-        memory = writer = -1
-        try:
-            if not end.poll(0):
-                return False
-            fd, ring, side, *_ = end._parts()
-            writer = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-            memory = os.open(f"/proc/self/fd/{ring}", os.O_RDWR | os.O_CLOEXEC)
-        except (OSError, EOFError):
-            if writer >= 0:
-                os.close(writer)
-            return False
-        try:
-            close(end)
-            while _is_without_reader(writer) and _discard_ring(writer, memory, side, close):
-                pass
-        except OSError:
-            pass  # without a descriptor the messages stay in flight
-        finally:
-            os.close(writer)
-            os.close(memory)
-        return True
-
-
-def _discard_ring(writer: int, memory: int, side: int, close: Callable[[Any], None]) -> int:
-    """Discard the messages in a ring through a reading end of its own; return their number."""
-    reader = os.open(f"/proc/self/fd/{writer}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    twin = _native.open_channel(_channels.ChannelConnection, reader, os.dup(memory), side, True, False)
-    if isinstance(twin, int):
-        return 0
-    count = 0
-    try:
-        while (data := twin._receive_within(0)) is not None:
-            discard_unread(data)
-            count += 1
-    except EOFError:
-        pass
-    finally:
-        close(twin)
-    return count
 
 
 def close_reader(fd: int) -> bool:

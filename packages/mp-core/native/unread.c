@@ -1,0 +1,90 @@
+/* The messages that are still in a ring when the last end that could read them is closed.
+ *
+ * mp_core/_unread.py does the same for ordinary pipes; its Note [The last reading end] has the
+ * steps and what a death at each leaves. Here the kernel counts the reading ends of the channel's
+ * pipe, and the messages are in the ring, which this process maps until the end is released. The
+ * GIL is held throughout, so no thread of Python forks meanwhile, and nothing here waits: a message
+ * whose parts have not all arrived is left to its writer, who hears that the pipe is broken. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include "channel.h"
+
+static void begin_no_wait(void *of)
+{
+    (void)of;
+}
+
+static int end_no_wait(void *of)
+{
+    (void)of;
+    return -ECANCELED;
+}
+
+#define NO_WAITER(call)                                                                            \
+    (&(mpshm_waiter){(call), mp_channel_call_allocate, begin_no_wait, end_no_wait})
+
+/* Another descriptor of the same pipe; -1 without /proc or descriptors. */
+static int reopen(int fd, int mode)
+{
+    char path[32];
+
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+    return open(path, mode | O_NONBLOCK | O_CLOEXEC);
+}
+
+static int has_no_reader(int writer)
+{
+    struct pollfd poll_for = {.fd = writer, .events = 0};
+
+    return poll(&poll_for, 1, 0) == 1 && (poll_for.revents & POLLERR) != 0;
+}
+
+/* Take all messages and discard their handles; returns how many there were. */
+static int discard_messages(Channel *self, int reader)
+{
+    int count = 0;
+
+    for (;; count++) {
+        struct call call = {.self = self};
+        if (mpshm_channel_receive(self->end, reader, 0, NO_WAITER(&call)) != 1) {
+            Py_XDECREF(call.bytes);
+            PyErr_Clear(); /* out of memory: the rest stays in flight */
+            return count;
+        }
+        PyObject *done = mp_py_discard_unread(NULL, call.bytes);
+        Py_XDECREF(done);
+        Py_DECREF(call.bytes);
+    }
+}
+
+/* _close_last_reader() -> True when it closed the connection; False, and nothing was done, when
+ * there is nothing to free */
+PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused)
+{
+    Channel *self = (Channel *)op;
+    struct call call = {.self = self};
+    (void)unused;
+
+    /* The kernel says nothing about the other holders of a socket. */
+    if (self->fd < 0 || self->writable || !self->readable || self->users != 0 ||
+        mpshm_channel_poll(self->end, self->fd, 0, NO_WAITER(&call)) != 1)
+        Py_RETURN_FALSE;
+    int writer = reopen(self->fd, O_WRONLY);
+    if (writer < 0)
+        Py_RETURN_FALSE;
+    close(self->fd);
+    self->fd = -1;
+    for (int more = 1, reader; more && has_no_reader(writer); close(reader)) {
+        if ((reader = reopen(writer, O_RDONLY)) < 0)
+            break;
+        more = discard_messages(self, reader) > 0;
+    }
+    close(writer);
+    mp_channel_release(self);
+    Py_RETURN_TRUE;
+}
