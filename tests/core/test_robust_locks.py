@@ -308,7 +308,9 @@ def test_random_kills_lose_no_lock_and_admit_no_two(ctx: BaseContext, start_meth
 @pytest.mark.parametrize("kind", ["Queue", "JoinableQueue", "SimpleQueue"])
 def test_the_locks_of_a_queue_are_standard_ones_which_reach_every_child(kind: str, ctx: BaseContext) -> None:
     queue = getattr(ctx, kind)()
-    found = [getattr(queue, name, None) for name in ("_rlock", "_wlock", "_sem", "_unfinished_tasks", "_cond")]
+    joiners = getattr(queue, "_cond", None)  # with a ring, two semaphores
+    found = [getattr(queue, name, None) for name in ("_rlock", "_wlock", "_sem", "_unfinished_tasks")]
+    found += [getattr(joiners, "_count", joiners), getattr(joiners, "_wakeups", None)]
     assert not any(type(each).__module__.startswith("mp_core") for each in found)
     queue.close()
 

@@ -25,8 +25,9 @@ def watch() -> None:
     @functools.wraps(original)
     def bootstrap(self: BaseProcess, *args: Any, **options: Any) -> int:
         global _code
-        _code = original(self, *args, **options)
-        return _code
+        code: int = original(self, *args, **options)
+        _code = code
+        return code
 
     bootstrap._noted = True  # type: ignore[attr-defined]
     BaseProcess._bootstrap = bootstrap  # type: ignore[attr-defined]

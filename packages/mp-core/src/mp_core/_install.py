@@ -81,9 +81,10 @@ def install() -> None:
     """
     Let the messages of ``multiprocessing`` carry shared memory, in this process and in children started after.
 
-    It replaces ``ForkingPickler.dumps`` and ``loads``, ``reduction.dump``, ``Connection.send`` and ``Connection._close``:
-    a message that fails frees the memory of its blocks, an error on receiving is a `ReceiveError`, and `set_sharing` works
-    for one connection. Children inherit the sharing strategy and the session.
+    It replaces ``ForkingPickler.dumps`` and ``loads``, ``reduction.dump``, and ``send`` and ``_close`` of
+    ``Connection``: a message that fails, or that nobody reads before its pipe is closed, frees the memory of its
+    blocks, an error on receiving is a `ReceiveError`, and `set_sharing` works for one connection. Children inherit the
+    sharing strategy and the session.
 
     ``import mp_all`` and every ``init_reductions`` call it; importing ``mp_core`` does not. Calling it again does
     nothing.
