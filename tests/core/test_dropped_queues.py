@@ -114,7 +114,7 @@ def test_half_a_message_of_a_killed_writer_is_no_obstacle(strategy: str) -> None
 
 def test_a_writer_at_work_gets_an_error_or_its_messages_are_freed(strategy: str) -> None:
     for _ in range(20):
-        reader, writer = mp.Pipe(False)
+        reader, writer = connection.Pipe(False)  # beside a ring, a message of that very millisecond may be left
         full, ended = threading.Event(), []
 
         def write(writer: Any = writer, full: threading.Event = full, ended: list[str] = ended) -> None:
