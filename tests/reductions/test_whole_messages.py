@@ -50,7 +50,7 @@ class Sub(np.ndarray):
 def others() -> Iterator[Any]:
     small = np.arange(12.0).reshape(3, 4)
     yield from (small[1:], small.T, small[:, ::2], small.view(Sub), small.astype(">f8"), small.astype("M8[s]"))
-    yield from (np.array([None, 1]), np.array(["text"]), np.zeros(3, "i,d"), np.ones(100_000), mp.shared.ones(3))
+    yield from (np.array([None, 1]), np.array(["text"]), np.zeros(3, "i,d"), np.ones(100_000))
     readonly = np.ones(3)
     readonly.flags.writeable = False
     yield readonly
@@ -59,6 +59,10 @@ def others() -> Iterator[Any]:
 @pytest.mark.parametrize("array", [*others()], ids=lambda array: f"{type(array).__name__} {array.dtype} {array.shape}")
 def test_other_arrays_take_the_reducer(array: Any) -> None:
     assert _native.plain_pickle(array) is None
+
+
+def test_so_does_a_shared_array() -> None:
+    assert _native.plain_pickle(mp.shared.ones(3)) is None
 
 
 def test_a_reducer_of_the_program_comes_first() -> None:
