@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import node_pool_tasks as tasks
 import numpy as np
-import pool_tasks as tasks
 import pytest
 from support.processes import ended
 from support.waiting import until
@@ -191,7 +191,7 @@ PROGRAM = """
 import functools, sys
 import mp_all as mp
 sys.path.insert(0, sys.argv[2])
-import pool_tasks as tasks
+import node_pool_tasks as tasks
 
 if __name__ == "__main__":
     with mp.Pool(4, engine=mp.engines.Local(nodes=2)) as pool:
