@@ -87,8 +87,8 @@ def explore(case: Case, folder: Path) -> str:
 # ---- the compiler's output -------------------------------------------------------------------------------------------
 
 SOURCES = ["reference/reference.c", "reference/message.c", "segment/holder_bits.c"]
-# The two relaxed loads of the reaper, which the kernel's locks order; two that choose the blocks that expire, of which the
-# free reads everything again; and the stores before a block is live.
+# Two relaxed loads of the reaper, which the kernel's locks order; two that choose the blocks that expire, of which the
+# free reads everything again; and three stores before a block is live.
 RELAXED = {"reference/reference.c": 4, "reference/message.c": 0, "segment/holder_bits.c": 3}
 # Exclusive and atomic instructions of aarch64: those that order nothing, or in one direction only.
 WEAK = re.compile(r"\b(ldxrb?|stxrb?|ldapur?b?|ldaprb?|(?:ldadd|ldset|ldclr|swp|cas)(?:a|l)?b?)\s")
