@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import mmap
 import os
+import pickle
 import random
 import resource
 import signal
 import threading
 import time
+import types
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -203,3 +205,38 @@ def test_a_damaged_journal_gives_no_results() -> None:
         sender.recall(2)
     with pytest.raises(ValueError, match="4096"):
         Journal(bytearray(100))
+
+
+def test_a_function_that_cannot_be_pickled_fails_alone(ctx: BaseContext) -> None:
+    with mp.get_context(ctx.get_start_method()).Pool(2) as pool:
+        warm(pool)
+        with pytest.raises((pickle.PicklingError, AttributeError)):
+            pool.map(lambda number: number, range(50), chunksize=1)
+        assert pool.map(tasks.square, range(50), chunksize=1) == [n * n for n in range(50)]
+
+
+def test_a_function_that_the_worker_does_not_have_fails_alone(ctx: BaseContext) -> None:
+    with mp.get_context(ctx.get_start_method()).Pool(2) as pool:
+        warm(pool)
+        function = types.FunctionType((lambda number: number).__code__, globals(), "made_later")
+        function.__module__, function.__qualname__ = __name__, "made_later"
+        globals()["made_later"] = function
+        try:
+            waits = [pool.apply_async(function if n % 2 else tasks.square, (n,)) for n in range(400)]
+            for n, wait in enumerate(waits):
+                if n % 2:
+                    with pytest.raises(AttributeError, match="made_later"):
+                        wait.get(tasks.PATIENCE)
+                else:
+                    assert wait.get(tasks.PATIENCE) == n * n
+        finally:
+            del globals()["made_later"]
+
+
+def test_each_task_gets_an_object_of_its_own_with_a_method(ctx: BaseContext) -> None:
+    with mp.get_context(ctx.get_start_method()).Pool(2) as pool:
+        warm(pool)
+        waits = [pool.apply_async([1, 2, 3].pop) for _ in range(300)]
+        shared = [1, 2, 3]
+        waits += [pool.apply_async(shared.pop) for _ in range(300)]
+        assert {wait.get(tasks.PATIENCE) for wait in waits} == {3}

@@ -28,6 +28,7 @@ import pickle
 from collections import deque
 from collections.abc import Callable
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
+from types import ModuleType
 from typing import Any
 
 from mp_core._native import ENGINE, Journal, is_small
@@ -85,12 +86,19 @@ class Batches:
 
     def pack(self, tasks: list[Task]) -> bytes | None:
         """
-        Return the packet for *tasks*; None if it is too long.
+        Return the packet for *tasks*; None if it is too long, or a function cannot be pickled.
+
+        Each function has a pickle of its own in it: one that the worker does not find fails its own tasks only.
         """
         half = 1 - self.at_worker[0].number % 2 if self.at_worker else 0
         number = 2 * (self._made + 1) + half
-        calls = [(task.function, task.args) for task in tasks]
-        payload = pickle.dumps(([task.number for task in tasks], calls), 5)
+        functions: dict[Any, int] = {}
+        calls = [(functions.setdefault(task.function, len(functions)), task.args) for task in tasks]
+        try:
+            pickles = [pickle.dumps(function, 5) for function in functions]
+            payload = pickle.dumps(([task.number for task in tasks], pickles, calls), 5)
+        except Exception:
+            return None
         if len(payload) > PACKET - HEADER.size:
             return None
         self._made += 1
@@ -160,4 +168,6 @@ def fits(task: Task) -> bool:
     function: Callable[..., Any] = task.function
     if task.payload is not None or task.kwds or task.shared is not None or type(function) not in FUNCTIONS:
         return False
+    if not isinstance(getattr(function, "__self__", None), ModuleType | None):
+        return False  # a method of an object, which each task gets a copy of
     return function is not mapstar and function is not starmapstar and is_small(task.args) and is_plain(function)

@@ -16,7 +16,7 @@ from multiprocessing import util
 from multiprocessing.connection import Connection
 from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 from mp_core._native import Journal
 from mp_pool import _function_cache, _wire
@@ -142,9 +142,9 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
         if length != size - first:
             payload = _rest(source.fileno(), payload, length)
         if kind == BATCH:
-            count = _run_batch(journal, number, payload, out, settings, done)
+            count, ends = _run_batch(journal, number, payload, out, settings, done)
             run, done = RUN, done + count
-            if _has_to_end(settings, done):
+            if ends or _has_to_end(settings, done):
                 return
             continue
         if kind == JOURNAL:
@@ -205,19 +205,21 @@ def _open_journal(extra: list[Any], out: int) -> Any:
     return journal
 
 
-def _run_batch(journal: Any, batch: int, payload: Any, out: int, settings: Settings, done: int) -> int:
+def _run_batch(journal: Any, batch: int, payload: Any, out: int, settings: Settings, done: int) -> tuple[int, bool]:
     """
-    Run the tasks of a batch until one is taken back, and tell the parent; return how many have run.
+    Run the tasks of a batch until one is taken back, and tell the parent; return how many have run, and whether the
+    worker has to end.
     """
     caught = BaseException if settings.executor else Exception
-    numbers, calls = pickle.loads(payload)
+    numbers, pickles, calls = pickle.loads(payload)
+    functions = [_loaded(data, caught) for data in pickles]
     begin, append = journal.begin, journal.done
-    count = 0
-    for function, args in calls:
+    count, ends = 0, False
+    for index, args in calls:
         if not begin(batch, count):
             break
         try:
-            value = function(*args)
+            value = functions[index](*args)
         except caught as error:
             kind, data = _wire.FAILED, _wire.dump_error(error)
         else:
@@ -228,10 +230,26 @@ def _run_batch(journal: Any, batch: int, payload: Any, out: int, settings: Setti
         del data
         value = None
         count += 1
-        if settings.max_memory is not None and _has_to_end(settings, done + count):
-            break
+        if settings.max_memory is not None and (ends := _has_to_end(settings, done + count)):
+            break  # memory is not looked at again: it may be less now
     _send(out, 0, _wire.BATCH_END, b"")
-    return count
+    return count, ends
+
+
+def _loaded(data: bytes, caught: type[BaseException]) -> Callable[..., Any]:
+    """
+    Return the function of a pickle; if there is none here, one that raises the error in each of its tasks.
+    """
+    try:
+        function: Callable[..., Any] = pickle.loads(data)
+    except caught as error:
+        reason = error
+
+        def fail(*args: Any) -> NoReturn:
+            raise reason
+
+        return fail
+    return function
 
 
 def _descriptors(extra: list[Any]) -> array.array[int]:
