@@ -21,6 +21,9 @@
 enum mpshm_strategy { MPSHM_FILE_DESCRIPTOR = 1, MPSHM_FILE_SYSTEM = 2 };
 
 enum { MPSHM_ID_SIZE = 16, MPSHM_NAME_SIZE = 48, MPSHM_HANDLE_SIZE = 56 };
+/* The first bytes of a handle are the same in two handles that carry the same in-flight reference,
+ * which is used again once it was received. */
+enum { MPSHM_REFERENCE_SIZE = 36 };
 
 /* One reference of this process to a block. The caller may read `data` and `nbytes`; the rest
  * belongs to the library. The caller gives it back with mpshm_block_release. */

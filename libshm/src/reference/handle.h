@@ -24,6 +24,8 @@ struct mpshm__handle {
 enum { MPSHM__NO_BIT = 64 };
 
 _Static_assert(sizeof(struct mpshm__handle) == MPSHM_HANDLE_SIZE, "the size is public");
+_Static_assert(offsetof(struct mpshm__handle, deadline) == MPSHM_REFERENCE_SIZE,
+               "the fields before it name the reference");
 
 /* The checksum tells a damaged handle from a stale one. It protects against accidents only and is
  * no secret. */

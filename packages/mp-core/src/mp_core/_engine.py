@@ -74,6 +74,7 @@ __all__ = [
     "rebuild_copy",
     "reduce_block",
     "reduce_copy",
+    "reference_of",
     "refused_version",
     "segments",
     "session_of",
@@ -333,6 +334,11 @@ def open_for_child() -> tuple[int, int]:
 def handle_alive(handle: bytes) -> bool:
     """Return whether the block of a handle lives, as far as this process knows without waiting."""
     return bool(lib.mpshm_handle_alive(handle, len(handle)))
+
+
+def reference_of(handle: bytes) -> bytes:
+    """Return the part of a handle that names its in-flight reference."""
+    return handle[: lib.MPSHM_REFERENCE_SIZE]
 
 
 def set_thread_name(name: bytes) -> None:

@@ -61,6 +61,7 @@ __all__ = [
     "rebuild_copy",
     "reduce_block",
     "reduce_copy",
+    "reference_of",
     "refused_version",
     "segments",
     "session_of",
@@ -131,6 +132,11 @@ reduce_copy = reduce_block
 
 def discard(handle: bytes) -> None:
     """Do nothing: no message carries a reference."""
+
+
+def reference_of(handle: bytes) -> bytes:
+    """Return the handle: there is none."""
+    return handle
 
 
 def discard_unread(data: bytes) -> None:

@@ -6,7 +6,8 @@ A message that carries a shared array has an in-flight reference to its block, w
 has died, nobody knows whether it had received the message that it read last; so the pool receives it, which is refused
 if the worker had. But a block has 64 such references, which are used again: another message with the same array may
 have the same one by now, and would find it gone. So the references of all messages that have no answer yet are counted,
-in this process. A reference that two of them have was received by the worker that has died.
+in this process. A reference that two of them have was received by the worker that has died. (The handles of two such
+messages differ in their deadlines, if messages expire.)
 
 The same array in a queue, or sent by another process at the same moment, is not counted: its message may then be lost,
 with a `ReceiveError`.
@@ -19,7 +20,7 @@ from collections import Counter
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core._native import discard, message_begin, message_end
+from mp_core._native import discard, message_begin, message_end, reference_of
 from mp_pool import _wire
 
 __all__ = ["Handles", "dump_tracked", "forget", "release"]
@@ -43,7 +44,7 @@ def dump_tracked(thing: Any) -> tuple[Any, Handles]:
     handles = tuple(message_end(True) or ())
     if handles:
         with _lock:
-            _counts.update(handles)
+            _counts.update(map(reference_of, handles))
     return data, handles
 
 
@@ -53,11 +54,11 @@ def forget(handles: Handles) -> None:
     """
     if handles:
         with _lock:
-            for handle in handles:
-                if _counts[handle] > 1:
-                    _counts[handle] -= 1
+            for reference in map(reference_of, handles):
+                if _counts[reference] > 1:
+                    _counts[reference] -= 1
                 else:
-                    del _counts[handle]
+                    del _counts[reference]
 
 
 def release(kind: int, data: Any, handles: Handles) -> None:
@@ -65,7 +66,7 @@ def release(kind: int, data: Any, handles: Handles) -> None:
     Release the resources of a message that a dead worker may have received.
     """
     with _lock:
-        again = {handle for handle in handles if _counts[handle] > 1}
+        again = {handle for handle in handles if _counts[reference_of(handle)] > 1}
         forget(handles)
     if not again:
         _wire.drop(kind, data)
