@@ -221,13 +221,17 @@ class EngineContext(ProcessContext):
         except BaseException as error:
             self._refusal = error
         finally:
-            try:
-                self._agents.close(self._code())
-                self._writer.finish()
-                self._conclude()
-            except BaseException as error:
-                self._refusal = self._refusal or error
+            # Each of them, whatever becomes of the others: a pool waits for the conclusion.
+            steps: list[Callable[[], None]] = [self._close_agents, self._writer.finish, self._conclude]
+            for step in steps:
+                try:
+                    step()
+                except BaseException as error:
+                    self._refusal = self._refusal or error
             self._done.set()
+
+    def _close_agents(self) -> None:
+        self._agents.close(self._code())
 
     def _serve(self) -> None:
         """
