@@ -3,8 +3,9 @@
  * mp_core/_unread.py does the same for ordinary pipes; its Note [The last reading end] has the
  * steps and what a death at each leaves. Here the kernel counts the reading ends of the channel's
  * pipe, and the messages are in the ring, which this process maps until the end is released. The
- * GIL is held throughout, so no thread of Python forks meanwhile, and nothing here waits: a message
- * whose parts have not all arrived is left to its writer, who hears that the pipe is broken. */
+ * GIL is held while there are descriptors, so no thread of Python forks meanwhile, and nothing
+ * waits: a message whose parts have not all arrived is left to its writer, who hears that the pipe
+ * is broken. To discard a handle releases the GIL, so that comes last. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -44,8 +45,8 @@ static int has_no_reader(int writer)
     return poll(&poll_for, 1, 0) == 1 && (poll_for.revents & POLLERR) != 0;
 }
 
-/* Take all messages and discard their handles; returns how many there were. */
-static int discard_messages(Channel *self, int reader)
+/* Take all messages into the list; returns how many there were. */
+static int take_messages(Channel *self, int reader, PyObject *messages)
 {
     int count = 0;
 
@@ -56,8 +57,8 @@ static int discard_messages(Channel *self, int reader)
             PyErr_Clear(); /* out of memory: the rest stays in flight */
             return count;
         }
-        PyObject *done = mp_py_discard_unread(NULL, call.bytes);
-        Py_XDECREF(done);
+        if (PyList_Append(messages, call.bytes) < 0)
+            PyErr_Clear(); /* it stays in flight */
         Py_DECREF(call.bytes);
     }
 }
@@ -77,14 +78,25 @@ PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused)
     int writer = reopen(self->fd, O_WRONLY);
     if (writer < 0)
         Py_RETURN_FALSE;
+    PyObject *messages = PyList_New(0);
+    if (messages == NULL) {
+        close(writer);
+        return NULL;
+    }
+    self->users++; /* another thread that closes it leaves the mapping to this one */
     close(self->fd);
     self->fd = -1;
     for (int more = 1, reader; more && has_no_reader(writer); close(reader)) {
         if ((reader = reopen(writer, O_RDONLY)) < 0)
             break;
-        more = discard_messages(self, reader) > 0;
+        more = take_messages(self, reader, messages) > 0;
     }
     close(writer);
-    mp_channel_release(self);
+    mp_channel_leave(self);
+    for (Py_ssize_t i = 0; i < PyList_Size(messages); i++) {
+        PyObject *done = mp_py_discard_unread(NULL, PyList_GetItem(messages, i));
+        Py_XDECREF(done);
+    }
+    Py_DECREF(messages);
     Py_RETURN_TRUE;
 }

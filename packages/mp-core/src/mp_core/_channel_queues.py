@@ -125,6 +125,7 @@ class Queue(_Base):  # type: ignore[misc]
                     if self._writer._try_send_bytes(data):
                         return
                 except OSError as error:
+                    _discard_refused(error, data)
                     self._failed(error, obj)
                     return
             if self._thread is None:
@@ -174,6 +175,12 @@ class Queue(_Base):  # type: ignore[misc]
         self._close = util.Finalize(self, _Base._finalize_close, [self._buffer, self._notempty], exitpriority=10)
 
 
+def _discard_refused(error: Exception, data: Any) -> None:
+    """Free the memory of a message that no process can have read, because the pipe was broken before it was sent."""
+    if getattr(error, "errno", 0) == errno.EPIPE:
+        _native.discard_unread(bytes(data))
+
+
 class _Feeder:
     """The thread of a queue that sends the pickles for which there was no room."""
 
@@ -201,6 +208,7 @@ class _Feeder:
             try:
                 self.writer._send_bytes(data)
             except Exception as error:
+                _discard_refused(error, data)
                 if (self.ignore_epipe and getattr(error, "errno", 0) == errno.EPIPE) or util.is_exiting():
                     return
                 self.sem.release()
