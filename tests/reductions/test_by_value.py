@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection, Listener, Pipe
 from multiprocessing.managers import BaseManager
 from pathlib import Path
 from typing import Any
@@ -209,7 +209,7 @@ def test_a_wrong_connection_is_refused() -> None:
 
 def test_a_connection_sent_by_value_needs_nothing_of_ours() -> None:
     first, second = mp.Pipe()
-    third, fourth = mp.Pipe()
+    third, fourth = Pipe()  # one with a ring needs our code at both ends
     with not_shared(first):
         first.send(third)
         message = second.recv_bytes()
@@ -218,8 +218,8 @@ def test_a_connection_sent_by_value_needs_nothing_of_ours() -> None:
         again.send("through it")
         assert fourth.recv() == "through it"
         again.close()
-    for connection in (first, second, third, fourth):
-        connection.close()
+    for each in (first, second, third, fourth):
+        each.close()
 
 
 # ---- peers without these packages ------------------------------------------------------------------------------------
