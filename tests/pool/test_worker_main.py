@@ -11,7 +11,6 @@ from mp_pool import _worker_main
 def test_a_long_task_is_read_to_its_end_even_if_the_parent_sends_slowly() -> None:
     near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with near, far:
-        far.setblocking(False)
         later = threading.Timer(0.05, near.send, [b"the end"])
         later.start()
         assert _worker_main._rest(far.fileno(), memoryview(b"begun, "), 14) == b"begun, the end"
