@@ -45,7 +45,7 @@ def test_messages_with_the_same_shared_array_survive_the_deaths_of_workers(
 
         def kill() -> None:
             nonlocal killed
-            while not over.wait(chance.uniform(0.01, 0.05)):
+            while killed < kills and not over.wait(chance.uniform(0.01, 0.05)):
                 ready = [worker for worker in list(pool._scheduler.dispatcher.workers) if worker.ready]
                 if ready:
                     chance.choice(ready).signal(signal.SIGKILL)
