@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import queue
 import threading
 import time
@@ -14,7 +15,6 @@ import pytest
 from device import Stub
 from support.waiting import until
 
-import mp_all as mp
 import mp_cuda
 from mp_cuda import driver, policy, stream
 from mp_cuda.array import DeviceArray
@@ -61,8 +61,7 @@ def test_a_receiver_waits_for_the_default_stream_when_none_is_named(peer: p.Peer
 
 @pytest.mark.needs_stub
 def test_a_queue_waits_for_the_whole_device_when_the_stream_is_unknown(peer: p.Peer, stub: Stub, gate: int) -> None:
-    ctx = mp.get_context("spawn")
-    inbox = ctx.Queue()
+    inbox = multiprocessing.get_context("spawn").Queue()  # a thread of it pickles; one with a ring pickles in put()
     try:
         work = mp_cuda.Stream(0)  # the default stream does not wait for it
         array = mp_cuda.from_host(b"early")
