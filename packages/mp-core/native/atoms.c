@@ -4,32 +4,32 @@
 
 enum { DEPTH = 3 };
 
-static int is_atom(PyObject *object)
+int mp_is_atom(PyObject *object)
 {
     return object == Py_None || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
-           PyUnicode_CheckExact(object) || PyBytes_CheckExact(object) || PyBool_Check(object) ||
-           Py_TYPE(object) == &PyComplex_Type;
+           PyUnicode_CheckExact(object) || PyBytes_CheckExact(object) || PyBool_Check(object);
 }
 
-static int is_of_atoms(PyObject *object, int depth)
+int mp_is_made_of(int (*leaf)(PyObject *), PyObject *object, int depth, Py_ssize_t most)
 {
-    if (is_atom(object))
+    if (leaf(object))
         return 1;
-    if (depth == 0)
+    int is_tuple = PyTuple_CheckExact(object);
+    if (depth == 0 || (!is_tuple && !PyList_CheckExact(object)))
         return 0;
-    if (PyTuple_CheckExact(object)) {
-        for (Py_ssize_t i = 0, n = PyTuple_Size(object); i < n; i++)
-            if (!is_of_atoms(PyTuple_GetItem(object, i), depth - 1))
-                return 0;
-        return 1;
+    Py_ssize_t n = is_tuple ? PyTuple_Size(object) : PyList_Size(object);
+    for (Py_ssize_t i = 0; i < n && n <= most; i++) {
+        PyObject *item = is_tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i);
+        if (!mp_is_made_of(leaf, item, depth - 1, most))
+            return 0;
     }
-    if (PyList_CheckExact(object)) {
-        for (Py_ssize_t i = 0; i < PyList_Size(object); i++)
-            if (!is_of_atoms(PyList_GetItem(object, i), depth - 1))
-                return 0;
-        return 1;
-    }
-    return 0;
+    return n <= most;
+}
+
+/* A complex number has a reducer, of copyreg. */
+static int is_atom(PyObject *object)
+{
+    return mp_is_atom(object) || Py_TYPE(object) == &PyComplex_Type;
 }
 
 static int is_small(PyObject *object, int depth)
@@ -62,5 +62,5 @@ PyObject *mp_py_is_small(PyObject *module, PyObject *object)
 PyObject *mp_py_is_of_atoms(PyObject *module, PyObject *object)
 {
     (void)module;
-    return PyBool_FromLong(is_of_atoms(object, DEPTH));
+    return PyBool_FromLong(mp_is_made_of(is_atom, object, DEPTH, PY_SSIZE_T_MAX));
 }

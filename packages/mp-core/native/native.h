@@ -90,6 +90,10 @@ PyObject *mp_py_load_beside(PyObject *, PyObject *);
 PyObject *mp_py_setup_beside(PyObject *, PyObject *);
 
 PyObject *mp_py_peer(PyObject *, PyObject *);
+/* atoms.c: 1 for a number, a text, bytes or None. */
+int mp_is_atom(PyObject *object);
+/* 1 for a leaf, or a tuple or list of at most `most` such, nested at most `depth` times. */
+int mp_is_made_of(int (*leaf)(PyObject *), PyObject *object, int depth, Py_ssize_t most);
 PyObject *mp_py_is_of_atoms(PyObject *, PyObject *);
 PyObject *mp_py_is_small(PyObject *, PyObject *);
 

@@ -23,36 +23,6 @@ void mp_set_pickler(PyTypeObject *type, PyObject *reducer, PyObject *(*pickle)(P
     Py_XDECREF(before);
 }
 
-/* 1 for an object that pickles without reducers: numbers, texts, and small containers of them. */
-static int is_plain(PyObject *object, int depth)
-{
-    enum { FEW = 16 };
-    Py_ssize_t n;
-
-    if (object == Py_None || PyLong_CheckExact(object) || PyFloat_CheckExact(object) ||
-        PyUnicode_CheckExact(object) || PyBytes_CheckExact(object) || PyBool_Check(object))
-        return 1;
-    if (depth == 0)
-        return 0;
-    if (PyTuple_CheckExact(object)) {
-        if ((n = PyTuple_Size(object)) > FEW)
-            return 0;
-        for (Py_ssize_t i = 0; i < n; i++)
-            if (!is_plain(PyTuple_GetItem(object, i), depth - 1))
-                return 0;
-        return 1;
-    }
-    if (PyList_CheckExact(object)) {
-        if ((n = PyList_Size(object)) > FEW)
-            return 0;
-        for (Py_ssize_t i = 0; i < n; i++)
-            if (!is_plain(PyList_GetItem(object, i), depth - 1))
-                return 0;
-        return 1;
-    }
-    return 0;
-}
-
 /* 1 if the registered reducer of the type is the one that the C function stands for. */
 static int has_known_reducer(void)
 {
@@ -67,7 +37,10 @@ static int has_known_reducer(void)
 
 PyObject *mp_plain_pickle(PyObject *object, int may_share)
 {
-    if (is_plain(object, 3))
+    enum { DEPTH = 3, FEW = 16 };
+
+    /* Numbers, texts, and small containers of them pickle without reducers. */
+    if (mp_is_made_of(mp_is_atom, object, DEPTH, FEW))
         return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
     if (may_share && Py_TYPE(object) == pickled_type && !mp_goes_by_value() && has_known_reducer())
         return pickle_it(object);
