@@ -19,7 +19,7 @@ from typing import Any
 from mp_pool._batches import AT_ONCE, fits
 from mp_pool._batches import MOST as MOST_IN_BATCH
 from mp_pool._shared_function import SharedFunction
-from mp_pool._task import Outcome, Task
+from mp_pool._task import Outcome, Task, take_next
 from mp_pool._worker import Worker
 from mp_pool._worker_main import Settings
 
@@ -184,17 +184,7 @@ class Dispatcher:
         return sent
 
     def _next(self) -> Task | None:
-        while self.queue:
-            item = self.queue[0]
-            if isinstance(item, Task):
-                task = item
-                self.queue.popleft()
-            else:
-                try:
-                    task = next(item)
-                except StopIteration:
-                    self.queue.popleft()
-                    continue
+        while (task := take_next(self.queue)) is not None:
             if task.number == 0:
                 if not task.begin():
                     task.drop()

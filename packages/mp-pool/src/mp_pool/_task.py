@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mp_pool import _wire
@@ -13,7 +14,7 @@ from mp_pool._in_flight import Handles, dump_tracked, forget, release
 if TYPE_CHECKING:
     from mp_pool._shared_function import SharedFunction
 
-__all__ = ["Outcome", "Sink", "Task", "deliver", "name_of", "report"]
+__all__ = ["Outcome", "Sink", "Task", "deliver", "name_of", "report", "take_next"]
 
 #: (True, the result) or (False, the exception)
 Outcome = tuple[bool, Any]
@@ -139,6 +140,22 @@ def name_of(task: Task) -> str:
     while hasattr(function, "func"):
         function = function.func  # functools.partial
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+
+
+def take_next(queue: deque[Task | Iterator[Task]]) -> Task | None:
+    """
+    Remove the next task from *queue* and return it, or None. An iterator of tasks stays until it has no more.
+    """
+    while queue:
+        item = queue[0]
+        if isinstance(item, Task):
+            queue.popleft()
+            return item
+        try:
+            return next(item)
+        except StopIteration:
+            queue.popleft()
+    return None
 
 
 def deliver(task: Task, outcome: Outcome) -> None:

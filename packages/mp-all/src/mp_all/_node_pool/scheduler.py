@@ -22,7 +22,7 @@ from mp_all._node_pool.node import LONG, Node
 from mp_all._node_pool.serve import serve
 from mp_pool import TaskTimeoutError, WorkerLostError, _wire
 from mp_pool._scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
-from mp_pool._task import Task, deliver, name_of, report
+from mp_pool._task import Task, deliver, name_of, report, take_next
 from mp_pool._worker_main import Settings
 from mp_spawn.engines.by_value import pack_by_value
 from mp_spawn.engines.node_service import Event, NodeService
@@ -174,17 +174,7 @@ class NodeScheduler:
         return min(with_room, key=lambda node: len(node.tasks) / node.size) if with_room else None
 
     def _next(self) -> tuple[Task, bytes] | None:
-        while self._queue:
-            item = self._queue[0]
-            if isinstance(item, Task):
-                task = item
-                self._queue.popleft()
-            else:
-                try:
-                    task = next(item)
-                except StopIteration:
-                    self._queue.popleft()
-                    continue
+        while (task := take_next(self._queue)) is not None:
             if task.number == 0:
                 if not task.begin():
                     continue
