@@ -74,6 +74,18 @@ def outcome(wait: Callable[[], Any]) -> Any:
         return error
 
 
+def got_and_lost(results: Iterator[Any]) -> tuple[list[Any], list[mp.WorkerLostError]]:
+    """Return the results of an `imap`, and the errors of its tasks whose worker died."""
+    got, lost = [], []
+    while True:
+        try:
+            got.append(next(results))
+        except StopIteration:
+            return got, lost
+        except mp.WorkerLostError as error:
+            lost.append(error)
+
+
 def square(number: int) -> int:
     return number * number
 

@@ -69,15 +69,8 @@ def end_on_some(number: int) -> int:
 def test_only_the_task_of_a_batch_is_lost_that_its_worker_was_running(ctx: BaseContext) -> None:
     with ctx.Pool(2) as pool:
         warm(pool)
-        results, got, lost = pool.imap(end_on_some, range(COUNT)), [], []
-        while True:
-            try:
-                got.append(next(results))
-            except StopIteration:
-                break
-            except mp.WorkerLostError as error:
-                lost.append((error.function, error.index))
-        assert lost == [("end_on_some", n) for n in (77, 5077, 10_077)]
+        got, lost = tasks.got_and_lost(pool.imap(end_on_some, range(COUNT)))
+        assert [(error.function, error.index) for error in lost] == [("end_on_some", n) for n in (77, 5077, 10_077)]
         assert got == [n for n in range(COUNT) if n not in (77, 5077, 10_077)]
 
 

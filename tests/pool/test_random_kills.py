@@ -122,15 +122,7 @@ def test_each_task_has_one_outcome_and_runs_at_most_once(
 @pytest.mark.timeout(300)
 def test_only_the_chunk_of_a_map_fails_whose_worker_died(ctx: BaseContext, tmp_path: Path) -> None:
     with ctx.Pool(2) as pool:
-        results = pool.imap(tasks.end_on_seven, range(100), chunksize=5)
-        got, lost = [], []
-        while True:
-            try:
-                got.append(next(results))
-            except StopIteration:
-                break
-            except mp.WorkerLostError as error:
-                lost.append(error)
+        got, lost = tasks.got_and_lost(pool.imap(tasks.end_on_seven, range(100), chunksize=5))
         assert got == [n for n in range(100) if not 5 <= n < 10]
         assert [(error.function, error.index) for error in lost] == [("end_on_seven", 5)]
         with pytest.raises(mp.WorkerLostError):
