@@ -150,3 +150,48 @@ def test_a_signal_interrupts_a_wait_and_loses_no_message(forking: Any) -> None:
     assert reader.recv() == "later"
     reader.close()
     writer.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_message_that_comes_with_the_error_of_a_signal_handler_stays(ends: Any) -> None:
+    reader, writer = ends
+
+    def send_and_interrupt(*_: Any) -> None:
+        writer.send("during the wait")
+        raise InterruptedError("by the test")
+
+    before = signal.signal(signal.SIGUSR1, send_and_interrupt)
+    try:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        with pytest.raises(InterruptedError, match="by the test"):
+            reader.recv()
+        timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert reader.poll(10)
+    assert reader.recv() == "during the wait"
+
+
+@pytest.mark.timeout(60)
+def test_a_send_that_a_signal_handler_ends_with_an_error_sends_nothing(ends: Any) -> None:
+    reader, writer = ends
+    sent = 0
+    while writer._try_send_bytes(bytes(30_000)):
+        sent += 1
+
+    def make_room_and_interrupt(*_: Any) -> None:
+        for _ in range(sent):
+            reader.recv_bytes()
+        raise InterruptedError("by the test")
+
+    before = signal.signal(signal.SIGUSR1, make_room_and_interrupt)
+    try:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        with pytest.raises(InterruptedError, match="by the test"):
+            writer.send_bytes(bytes(30_000))
+        timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not reader.poll()

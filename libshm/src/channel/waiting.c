@@ -151,7 +151,7 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
         int found = spin(end, deadline);
         rc = waiter->end_wait(waiter->self);
         if (found || rc < 0)
-            return found ? 1 : rc;
+            return rc < 0 ? rc : 1;
     }
     uint64_t patience = PATIENCE_NS;
     for (int idle = 0;; idle++) {
@@ -172,6 +172,8 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
         if (rc < 0)
             return rc;
         rc = sleep_on(fd, deadline, waiter);
+        if (rc < 0 && rc != -EAGAIN)
+            return rc; /* a signal handler has raised: the message, if there is one, stays */
         /* The byte comes just before the message: give its writer the time to publish. */
         for (int i = 0; rc == 1 && i < 24 && mpshm__ring_is_empty(ring); i++)
             if (i < 20)
@@ -212,10 +214,10 @@ int mpshm__wait_for_part(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
         if (atomic_load(&ring->tail) != tail || !mpshm__ring_is_empty(ring))
             return 1;
         int64_t rc = sleep_on_word(&ring->tail, tail, PART_NS, waiter);
-        if (!mpshm__ring_is_empty(ring))
-            return 1;
         if (rc < 0)
             return (int)rc;
+        if (!mpshm__ring_is_empty(ring))
+            return 1;
         if (!mpshm__writer_is_at_work(end, fd) && mpshm__ring_is_empty(ring))
             return 0;
     }
@@ -247,9 +249,7 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
         if (ns == 0)
             return -EAGAIN;
         rc = (int)sleep_on_word(&ring->head, head, ns, waiter);
-        if (mpshm__ring_room(ring) >= (int64_t)need)
-            return 0;
-        if (rc < 0)
+        if (rc < 0 || mpshm__ring_room(ring) >= (int64_t)need)
             return rc;
     }
 }
