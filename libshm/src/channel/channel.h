@@ -15,6 +15,12 @@ struct mpshm__channel_mapping {
     struct mpshm__fd object;
 };
 
+/* How long the next wait of an end spins; see waiting.c. Several threads may use one end. */
+struct mpshm__patience {
+    _Atomic uint64_t spin_ns;
+    _Atomic uint32_t sleeps;
+};
+
 struct mpshm_channel {
     struct mpshm__channel_mapping *mapping;
     /* Its own duplicate of the object's descriptor, made when it is passed on: the starter of a
@@ -23,10 +29,9 @@ struct mpshm_channel {
     int duplicates;
     struct mpshm__view in, out; /* ring is NULL where there is none */
     /* Several threads may use one end. */
-    _Atomic uint32_t closes;  /* as counted when the kernel was last asked for readers, */
-    _Atomic uint64_t looked;  /* and when that was */
-    _Atomic uint64_t spin_ns; /* how long the next wait spins; see waiting.c */
-    _Atomic uint32_t sleeps;
+    _Atomic uint32_t closes; /* as counted when the kernel was last asked for readers, */
+    _Atomic uint64_t looked; /* and when that was */
+    struct mpshm__patience for_record, for_room;
 };
 
 /* ---- lock.c ---- */
@@ -64,7 +69,8 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
                            const mpshm_waiter *waiter);
 /* Wait for the next record of a large message, under read_lock: 1, or 0 when none will come. */
 int mpshm__wait_for_part(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
-/* Wait until `need` bytes are free: 0, -EPIPE, -EAGAIN at the deadline. */
+/* Wait until `need` bytes are free, first in a spin: 0, -EPIPE, -EAGAIN at the deadline. With a
+ * deadline that has passed it still spins, if that has paid before. */
 int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t deadline,
                          const mpshm_waiter *waiter);
 /* 0, or -EPIPE when the kernel says that no process has the reading end. */

@@ -36,6 +36,35 @@ int64_t mpshm__ring_room(struct mpshm__ring *ring)
     return (int64_t)MPSHM__RING_BYTES - (int64_t)(tail - head) - MPSHM__RECORD;
 }
 
+int mpshm__ring_has_room(struct mpshm__view *view, int64_t nbytes)
+{
+    uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
+
+    for (int look = 0;; look++) {
+        int64_t room = (int64_t)MPSHM__RING_BYTES - (int64_t)(tail - view->head_seen);
+        if (room - MPSHM__RECORD >= nbytes || look)
+            return room - MPSHM__RECORD >= nbytes;
+        view->head_seen = atomic_load_explicit(&view->ring->head, memory_order_acquire);
+    }
+}
+
+/* The bytes of unread records: those seen before, and if there are none, those of now. */
+static uint64_t unread(struct mpshm__view *view, uint64_t head)
+{
+    uint64_t tail = atomic_load_explicit(&view->tail_seen, memory_order_acquire);
+
+    if ((int64_t)(tail - head) <= 0) {
+        tail = atomic_load_explicit(&view->ring->tail, memory_order_acquire);
+        atomic_store_explicit(&view->tail_seen, tail, memory_order_release);
+    }
+    return tail - head;
+}
+
+int mpshm__ring_has_record(struct mpshm__view *view)
+{
+    return unread(view, atomic_load_explicit(&view->ring->head, memory_order_relaxed)) != 0;
+}
+
 int mpshm__ring_is_empty(struct mpshm__ring *ring)
 {
     uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
@@ -83,8 +112,10 @@ void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes)
 {
     uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
 
-    atomic_store_explicit(&view->ring->writer_cpu, (uint32_t)sched_getcpu() + 1,
-                          memory_order_relaxed);
+    uint32_t cpu = (uint32_t)sched_getcpu() + 1;
+
+    if (atomic_load_explicit(&view->ring->writer_cpu, memory_order_relaxed) != cpu)
+        atomic_store_explicit(&view->ring->writer_cpu, cpu, memory_order_relaxed);
     atomic_store_explicit(&view->ring->tail, tail + mpshm__record_size(nbytes),
                           memory_order_seq_cst);
     if (atomic_load_explicit(&view->ring->part_wanted, memory_order_seq_cst)) {
@@ -105,7 +136,7 @@ void mpshm__ring_repair(struct mpshm__view *view)
 int mpshm__ring_peek(struct mpshm__view *view, struct mpshm__record *record)
 {
     uint64_t head = atomic_load_explicit(&view->ring->head, memory_order_relaxed);
-    uint64_t used = atomic_load_explicit(&view->ring->tail, memory_order_acquire) - head;
+    uint64_t used = unread(view, head);
 
     if (used == 0)
         return 0;

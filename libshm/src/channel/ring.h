@@ -76,17 +76,28 @@ struct mpshm__channel {
 };
 _Static_assert(sizeof(struct mpshm__channel) <= MPSHM__CHANNEL_HEADER, "rings begin on a page");
 
-/* A ring as one process sees it. */
+/* A ring as one process sees it.
+ *
+ * Each read of a word that the other side moves fetches its cache line from another processor,
+ * which takes as long as all else of a small message. So each side keeps the last value that it
+ * saw, and looks again when that is not enough: the words only grow, and an old one is a careful
+ * one. */
 struct mpshm__view {
     struct mpshm__ring *ring;
     char *data;
+    uint64_t head_seen;         /* a writer's, under write_lock */
+    _Atomic uint64_t tail_seen; /* a reader's */
 };
 
 /* Initialise a ring in zeroed memory: 0 or -errno. */
 int mpshm__ring_init(struct mpshm__ring *ring);
 /* Free bytes, less the place of an ABORTED record. It may be negative. */
 int64_t mpshm__ring_room(struct mpshm__ring *ring);
+/* Under write_lock: whether so many bytes are free. */
+int mpshm__ring_has_room(struct mpshm__view *view, int64_t nbytes);
 int mpshm__ring_is_empty(struct mpshm__ring *ring);
+/* Reader: 1 when there is a record, unless another reader takes it. */
+int mpshm__ring_has_record(struct mpshm__view *view);
 /* The room that a record with that payload takes. */
 uint64_t mpshm__record_size(uint64_t nbytes);
 

@@ -41,7 +41,7 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
         int rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, deadline, waiter);
         if (rc < 0)
             return rc;
-        int has_room = mpshm__ring_room(end->out.ring) >= need;
+        int has_room = mpshm__ring_has_room(&end->out, need);
         if (has_room)
             rc = put(end, fd, MPSHM__WHOLE, data, (uint32_t)nbytes);
         mpshm__channel_unlock(end, MPSHM__TO_WRITE);

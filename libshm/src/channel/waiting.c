@@ -4,8 +4,11 @@
  *   A sleep and its wake-up cost some 50 us, so a short spin pays if the answer comes sooner. A
  *   wait spins for `spin_ns`. Success doubles it up to the ceiling (MP_SPIN_US), failure quarters
  *   it down to nothing, and then one wait in 64 tries the ceiling again. So a busy machine, whose
- * peers are not running, soon sleeps at once. With one processor in the affinity mask nothing
- * spins.
+ *   peers are not running, soon sleeps at once. With one processor in the affinity mask nothing
+ *   spins.
+ *
+ *   A writer with a full ring spins as well, also one that must not sleep: the next thing that it
+ *   would do is to wake a thread that sleeps for it.
  *
  * Note [Who tells a sleeper]
  *   A reader sleeps in poll() on the pipe: the wake-up byte or the hang-up wakes it. A writer
@@ -58,16 +61,20 @@ static uint64_t ceiling_ns(void)
     return (uint64_t)ns;
 }
 
+static int has_other_cpu(void)
+{
+    cpu_set_t set;
+
+    return sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) > 1;
+}
+
 /* 1 when the last writer ran on another processor. Before the first message: when there is another.
  */
 static int writer_runs_beside(mpshm_channel *end)
 {
     uint32_t cpu = atomic_load_explicit(&end->in.ring->writer_cpu, memory_order_relaxed);
-    cpu_set_t set;
 
-    if (cpu != 0)
-        return cpu != (uint32_t)sched_getcpu() + 1;
-    return sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) > 1;
+    return cpu != 0 ? cpu != (uint32_t)sched_getcpu() + 1 : has_other_cpu();
 }
 
 uint64_t mpshm__remaining(uint64_t deadline, uint64_t most)
@@ -81,31 +88,44 @@ uint64_t mpshm__remaining(uint64_t deadline, uint64_t most)
 }
 
 /* Decide whether this wait spins. */
-static int may_spin(mpshm_channel *end)
+static int may_spin(struct mpshm__patience *patience)
 {
-    if (end->spin_ns == 0 && end->sleeps++ % PROBE == 0)
-        end->spin_ns = ceiling_ns();
-    return end->spin_ns > 0 && writer_runs_beside(end);
+    if (patience->spin_ns == 0 && patience->sleeps++ % PROBE == 0)
+        patience->spin_ns = ceiling_ns();
+    return patience->spin_ns > 0;
 }
 
-/* Spin until the ring has a record: 1, or 0 when that took too long. */
-static int spin(mpshm_channel *end, uint64_t deadline)
+static int has_record(mpshm_channel *end, uint64_t unused)
+{
+    (void)unused;
+    return !mpshm__ring_is_empty(end->in.ring);
+}
+
+static int has_room(mpshm_channel *end, uint64_t nbytes)
+{
+    return mpshm__ring_room(end->out.ring) >= (int64_t)nbytes;
+}
+
+/* Spin until the end has what it waits for: 1, or 0 when that took longer than `most`. */
+static int spin(mpshm_channel *end, struct mpshm__patience *patience,
+                int (*has)(mpshm_channel *, uint64_t), uint64_t nbytes, uint64_t most)
 {
     uint64_t ceiling = ceiling_ns();
-    uint64_t most = mpshm__remaining(deadline, end->spin_ns);
     if (most == 0)
         return 0;
     uint64_t start = mpshm__now_ns();
     do
         for (int i = 0; i < 32; i++) {
-            if (!mpshm__ring_is_empty(end->in.ring)) {
-                end->spin_ns = end->spin_ns * 2 < ceiling ? end->spin_ns * 2 : ceiling;
+            if (has(end, nbytes)) {
+                uint64_t longer = patience->spin_ns * 2;
+                patience->spin_ns = longer < ceiling ? longer : ceiling;
                 return 1;
             }
             mpshm__relax();
         }
     while (mpshm__now_ns() - start < most);
-    end->spin_ns = end->spin_ns / 4 < LEAST_NS ? 0 : end->spin_ns / 4;
+    uint64_t shorter = patience->spin_ns / 4;
+    patience->spin_ns = shorter < LEAST_NS ? 0 : shorter;
     return 0;
 }
 
@@ -144,11 +164,12 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
     struct mpshm__ring *ring = end->in.ring;
     int rc;
 
-    if (!mpshm__ring_is_empty(ring))
+    if (mpshm__ring_has_record(&end->in))
         return 1;
-    if (may_spin(end)) {
+    if (may_spin(&end->for_record) && writer_runs_beside(end)) {
+        uint64_t most = mpshm__remaining(deadline, end->for_record.spin_ns);
         waiter->begin_wait(waiter->self);
-        int found = spin(end, deadline);
+        int found = spin(end, &end->for_record, has_record, 0, most);
         rc = waiter->end_wait(waiter->self);
         if (found || rc < 0)
             return rc < 0 ? rc : 1;
@@ -237,15 +258,23 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
 {
     struct mpshm__ring *ring = end->out.ring;
 
+    if (may_spin(&end->for_room) && has_other_cpu()) {
+        waiter->begin_wait(waiter->self);
+        int found = spin(end, &end->for_room, has_room, need, end->for_room.spin_ns);
+        int rc = waiter->end_wait(waiter->self);
+        if (found || rc < 0)
+            return rc;
+    }
     for (;;) {
         uint64_t head = atomic_load(&ring->head);
-        atomic_store(&ring->room_wanted, 1);
+        uint64_t ns = mpshm__remaining(deadline, LOOK_NS);
+        if (ns > 0)
+            atomic_store(&ring->room_wanted, 1);
         if (mpshm__ring_room(ring) >= (int64_t)need)
             return 0;
         int rc = mpshm__channel_has_reader(fd);
         if (rc < 0)
             return rc;
-        uint64_t ns = mpshm__remaining(deadline, LOOK_NS);
         if (ns == 0)
             return -EAGAIN;
         rc = (int)sleep_on_word(&ring->head, head, ns, waiter);
