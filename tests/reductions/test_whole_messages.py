@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 
@@ -30,17 +30,40 @@ def test_it_arrives_as_it_left(dtype: str, shape: tuple[int, ...], chance: Any) 
     data = _native.plain_pickle(sent)
     assert data is not None
     pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
-    got = F.loads(data)
-    assert type(got) is np.ndarray
-    assert (got.dtype, got.shape, got.flags.writeable) == (sent.dtype, sent.shape, True)
-    assert got.tobytes() == sent.tobytes()
+    for loads in F.loads, _native.plain_loads:
+        got = loads(data)
+        assert type(got) is np.ndarray
+        assert (got.dtype, got.shape, got.flags.writeable) == (sent.dtype, sent.shape, True)
+        assert got.tobytes() == sent.tobytes()
 
 
 @pytest.mark.parametrize("n", [255, 256, 4095])
 def test_every_width_of_a_number_of_its_shape_arrives(n: int) -> None:
     for shape in ((n,), (1, n), (n, 1, 1, 1)):
-        assert F.loads(_native.plain_pickle(np.ones(shape, "b"))).shape == shape
-    assert F.loads(_native.plain_pickle(np.ones((0, 100_000)))).shape == (0, 100_000)
+        assert _native.plain_loads(_native.plain_pickle(np.ones(shape, "b"))).shape == shape
+    assert _native.plain_loads(_native.plain_pickle(np.ones((0, 100_000)))).shape == (0, 100_000)
+
+
+@given(DTYPES, SHAPES, st.data())
+def test_a_damaged_one_is_no_other_array_than_for_the_unpickler(
+    dtype: str, shape: tuple[int, ...], choose: st.DataObject
+) -> None:
+    whole = _native.plain_pickle(np.zeros(shape, dtype))
+    assume(whole is not None)  # a larger array goes into a block
+    data = bytearray(whole)
+    if choose.draw(st.booleans()):
+        data[choose.draw(st.integers(0, len(data) - 1))] = choose.draw(st.integers(0, 255))
+    else:
+        del data[choose.draw(st.integers(0, len(data) - 1)) :]
+    assert outcome(_native.plain_loads, bytes(data)) == outcome(F.loads, bytes(data))
+
+
+def outcome(loads: Any, data: bytes) -> Any:
+    try:
+        got = loads(data)
+    except Exception:
+        return "refused"
+    return (got.dtype, got.shape, got.tobytes()) if isinstance(got, np.ndarray) else repr(got)
 
 
 class Sub(np.ndarray):

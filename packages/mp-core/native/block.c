@@ -194,6 +194,7 @@ static PyMethodDef functions[] = {
     {"make_channel", mp_py_make_channel, METH_VARARGS, NULL},
     {"open_channel", mp_py_open_channel, METH_VARARGS, NULL},
     {"channel_count", mp_py_channel_count, METH_NOARGS, NULL},
+    {"plain_loads", mp_py_plain_loads, METH_O, NULL},
     {"plain_pickle", mp_py_plain_pickle, METH_O, NULL},
     {"setup_locks", mp_py_setup_locks, METH_O, NULL},
     {"create_sync", mp_py_create_sync, METH_VARARGS, NULL},

@@ -11,7 +11,7 @@
 
 #include "channel.h"
 
-static PyObject *forking_pickler, *loads_name, *send_object_name;
+static PyObject *send_object_name;
 
 void *mp_channel_call_allocate(void *of, uint64_t nbytes)
 {
@@ -138,6 +138,18 @@ PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data)
     return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_True);
 }
 
+/* _try_send(object) -> True; False when that would have to wait; None when it needs a pickler */
+PyObject *mp_channel_try_send(PyObject *op, PyObject *object)
+{
+    PyObject *data = mp_plain_pickle(object, 1);
+
+    if (data == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    PyObject *sent = mp_channel_try_send_bytes(op, data);
+    Py_DECREF(data);
+    return sent;
+}
+
 PyObject *mp_channel_send(PyObject *op, PyObject *object)
 {
     Channel *self = (Channel *)op;
@@ -177,11 +189,21 @@ PyObject *mp_channel_recv(PyObject *op, PyObject *unused)
 {
     (void)unused;
     PyObject *data = receive((Channel *)op, -1);
-    /* Looked up in each call, since packages replace it. */
-    PyObject *object =
-        data == NULL ? NULL : PyObject_CallMethodObjArgs(forking_pickler, loads_name, data, NULL);
+    PyObject *object = data == NULL ? NULL : mp_plain_loads(data);
 
     Py_XDECREF(data);
+    return object;
+}
+
+/* _recv_and(function): recv(), and call the function before the message is unpickled */
+PyObject *mp_channel_recv_and(PyObject *op, PyObject *function)
+{
+    PyObject *data = receive((Channel *)op, -1);
+    PyObject *done = data == NULL ? NULL : PyObject_CallNoArgs(function);
+    PyObject *object = done == NULL ? NULL : mp_plain_loads(data);
+
+    Py_XDECREF(data);
+    Py_XDECREF(done);
     return object;
 }
 
@@ -248,7 +270,6 @@ PyObject *mp_py_setup_channels(PyObject *module, PyObject *args)
 
     if (!PyArg_ParseTuple(args, "OOO:setup_channels", &dumps, &number, &pickler))
         return NULL;
-    forking_pickler = Py_NewRef(pickler); /* the process keeps it */
     if (mp_setup_plain_pickle(dumps, number, pickler) < 0)
         return NULL;
     Py_RETURN_NONE;
@@ -256,7 +277,6 @@ PyObject *mp_py_setup_channels(PyObject *module, PyObject *args)
 
 int mp_channel_setup_names(void)
 {
-    loads_name = PyUnicode_InternFromString("loads");
     send_object_name = PyUnicode_InternFromString("_send_object");
-    return loads_name == NULL || send_object_name == NULL ? -1 : 0;
+    return send_object_name == NULL ? -1 : 0;
 }

@@ -15,7 +15,7 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core._native.c_api"
-enum { MP_CORE_API_VERSION = 3 };
+enum { MP_CORE_API_VERSION = 4 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
@@ -85,9 +85,11 @@ typedef struct {
 
     /* Let `pickle` make the message of an object of exactly that type, as long as `reducer` is the
      * reducer that ForkingPickler has for it. It returns bytes, or NULL without an exception for an
-     * object that needs the reducer. It is not called for a message by value. */
+     * object that needs the reducer. It is not called for a message by value. `unpickle` returns
+     * the object of such a message, or NULL without an exception for another message. */
     void (*set_pickler)(PyTypeObject *type, PyObject *reducer,
-                        PyObject *(*pickle)(PyObject *object));
+                        PyObject *(*pickle)(PyObject *object),
+                        PyObject *(*unpickle)(const char *data, Py_ssize_t nbytes));
 } mp_core_api;
 
 #endif

@@ -50,10 +50,19 @@ PyObject *mp_api_capsule(void);
 /* ---- plain_pickle.c ---- */
 
 int mp_setup_plain_pickle(PyObject *dumps, PyObject *protocol, PyObject *forking_pickler);
-void mp_set_pickler(PyTypeObject *type, PyObject *reducer, PyObject *(*pickle)(PyObject *object));
+void mp_set_pickler(PyTypeObject *type, PyObject *reducer, PyObject *(*pickle)(PyObject *object),
+                    PyObject *(*unpickle)(const char *data, Py_ssize_t nbytes));
 /* Return the pickle of an object that needs no ForkingPickler; otherwise NULL, perhaps with an
  * exception. Without `may_share` it is one that multiprocessing alone would make. */
 PyObject *mp_plain_pickle(PyObject *object, int may_share);
+/* Return the object of a message, given as bytes. */
+PyObject *mp_plain_loads(PyObject *data);
+
+/* ---- atom_pickle.c ---- */
+
+/* Both return NULL for what they leave to a pickler, perhaps with an exception. */
+PyObject *mp_pickle_atom(PyObject *object);
+PyObject *mp_unpickle_atom(const char *data, Py_ssize_t nbytes);
 
 /* ---- channel_type.c ---- */
 
@@ -81,6 +90,7 @@ PyObject *mp_py_setup_channels(PyObject *, PyObject *);
 PyObject *mp_py_make_channel(PyObject *, PyObject *);
 PyObject *mp_py_open_channel(PyObject *, PyObject *);
 PyObject *mp_py_channel_count(PyObject *, PyObject *);
+PyObject *mp_py_plain_loads(PyObject *, PyObject *);
 PyObject *mp_py_plain_pickle(PyObject *, PyObject *);
 
 PyObject *mp_py_copy_in(PyObject *, PyObject *);

@@ -3,23 +3,27 @@
  * another package pickles in C (mp_reductions: small arrays).
  *
  * The pickles are the same to a reader. A program that registers a reducer of its own for the type
- * gets its reducer. */
+ * gets its reducer. What is read here is read without an unpickler; all else is left to
+ * ForkingPickler.loads. */
 #include "native.h"
 
-static PyObject *plain_dumps, *protocol, *forking_pickler, *reducers_name;
+static PyObject *plain_dumps, *protocol, *forking_pickler, *reducers_name, *loads_name;
 
 /* By mp_set_pickler. */
 static PyTypeObject *pickled_type;
 static PyObject *pickled_reducer;
 static PyObject *(*pickle_it)(PyObject *object);
+static PyObject *(*unpickle_it)(const char *data, Py_ssize_t nbytes);
 
-void mp_set_pickler(PyTypeObject *type, PyObject *reducer, PyObject *(*pickle)(PyObject *object))
+void mp_set_pickler(PyTypeObject *type, PyObject *reducer, PyObject *(*pickle)(PyObject *object),
+                    PyObject *(*unpickle)(const char *data, Py_ssize_t nbytes))
 {
     PyObject *before = pickled_reducer;
 
     pickled_type = type;
     pickled_reducer = Py_NewRef(reducer);
     pickle_it = pickle;
+    unpickle_it = unpickle;
     Py_XDECREF(before);
 }
 
@@ -38,7 +42,10 @@ static int has_known_reducer(void)
 PyObject *mp_plain_pickle(PyObject *object, int may_share)
 {
     enum { DEPTH = 3, FEW = 16 };
+    PyObject *data = mp_pickle_atom(object);
 
+    if (data != NULL || PyErr_Occurred())
+        return data;
     /* Numbers, texts, and small containers of them pickle without reducers. */
     if (mp_is_made_of(mp_is_atom, object, DEPTH, FEW))
         return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
@@ -58,6 +65,29 @@ PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
     return data;
 }
 
+PyObject *mp_plain_loads(PyObject *data)
+{
+    const char *bytes = PyBytes_AsString(data);
+    Py_ssize_t nbytes = PyBytes_Size(data);
+    PyObject *object = mp_unpickle_atom(bytes, nbytes);
+
+    if (object == NULL && !PyErr_Occurred() && unpickle_it != NULL)
+        object = unpickle_it(bytes, nbytes);
+    if (object != NULL || PyErr_Occurred())
+        return object;
+    /* Looked up in each call, since packages replace it. */
+    return PyObject_CallMethodObjArgs(forking_pickler, loads_name, data, NULL);
+}
+
+/* plain_loads(bytes) -> the object */
+PyObject *mp_py_plain_loads(PyObject *module, PyObject *data)
+{
+    (void)module;
+    if (PyBytes_CheckExact(data))
+        return mp_plain_loads(data);
+    return PyObject_CallMethodObjArgs(forking_pickler, loads_name, data, NULL);
+}
+
 int mp_setup_plain_pickle(PyObject *dumps, PyObject *number, PyObject *pickler)
 {
     /* Once for the process, which keeps them. */
@@ -65,5 +95,6 @@ int mp_setup_plain_pickle(PyObject *dumps, PyObject *number, PyObject *pickler)
     protocol = Py_NewRef(number);
     forking_pickler = Py_NewRef(pickler);
     reducers_name = PyUnicode_InternFromString("_extra_reducers");
-    return reducers_name == NULL ? -1 : 0;
+    loads_name = PyUnicode_InternFromString("loads");
+    return reducers_name == NULL || loads_name == NULL ? -1 : 0;
 }

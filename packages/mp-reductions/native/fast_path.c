@@ -347,7 +347,7 @@ PyObject *mp_py_setup(PyObject *module, PyObject *args)
     PyObject *reducer = PyObject_GetAttrString(module, "reduce_array");
     if (reducer == NULL)
         return NULL;
-    mp_core.set_pickler(ndarray_type, reducer, mp_pickle_whole);
+    mp_core.set_pickler(ndarray_type, reducer, mp_pickle_whole, mp_unpickle_whole);
     Py_DECREF(reducer);
     slow_path = Py_NewRef(slow);
     on_large_copy = Py_NewRef(notice);

@@ -53,6 +53,8 @@ Py_ssize_t mp_inline_nbytes(PyObject *array);
 int mp_init_whole_message(PyObject *rebuild);
 /* Return the message of such an array, or NULL without an exception for another one. */
 PyObject *mp_pickle_whole(PyObject *array);
+/* Return the array of such a message, or NULL without an exception for another one. */
+PyObject *mp_unpickle_whole(const char *data, Py_ssize_t nbytes);
 
 /* fork_private.c: return 1 if a heap block contains pointers to Python objects, so that a forked
  * child needs a private copy of it. */

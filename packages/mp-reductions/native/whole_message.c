@@ -1,4 +1,4 @@
-/* The pickle of a message that is one small array, written without a pickler.
+/* The pickle of a message that is one small array, written and read without a pickler.
  *
  *   PROTO 4 | module, rebuild_from_bytes, STACK_GLOBAL | bytes | char | shape | TUPLE3 | REDUCE |
  * STOP
@@ -78,6 +78,81 @@ PyObject *mp_pickle_whole(PyObject *op)
     at = put(at, PyArray_DATA((PyArrayObject *)a), (size_t)nbytes);
     put(at, tail, tail_len);
     return data;
+}
+
+/* What is left of a message. */
+struct rest {
+    const unsigned char *at;
+    size_t nbytes;
+};
+
+static const unsigned char *take(struct rest *rest, size_t n)
+{
+    const unsigned char *at = rest->at;
+
+    if (rest->nbytes < n)
+        return NULL;
+    rest->at += n;
+    rest->nbytes -= n;
+    return at;
+}
+
+static int take_these(struct rest *rest, const char *bytes, size_t n)
+{
+    const unsigned char *at = take(rest, n);
+    return at != NULL && memcmp(at, bytes, n) == 0;
+}
+
+static uint32_t little_endian(const unsigned char *at, int nbytes)
+{
+    uint32_t n = 0;
+
+    for (int i = 0; i < nbytes; i++)
+        n |= (uint32_t)at[i] << 8 * i;
+    return n;
+}
+
+/* Read a shape as put_shape() writes it: the number of dimensions, or -1. */
+static int take_shape(struct rest *rest, int64_t *dims)
+{
+    static const unsigned char close[] = {')', 0x85, 0x86, 0x87}; /* EMPTY_TUPLE, TUPLE1, ... */
+    int nd = 0;
+    const unsigned char *at;
+
+    while ((at = take(rest, 1)) != NULL) {
+        int nbytes = *at == 'K' ? 1 : *at == 'M' ? 2 : *at == 'J' ? 4 : 0;
+        if (nbytes == 0) {
+            if (*at == '(' && nd == 0)
+                continue;
+            return *at == 't' || *at == close[nd <= 3 ? nd : 0] ? nd : -1;
+        }
+        at = take(rest, (size_t)nbytes);
+        if (at == NULL || nd == NPY_MAXDIMS)
+            return -1;
+        dims[nd++] = little_endian(at, nbytes);
+    }
+    return -1;
+}
+
+PyObject *mp_unpickle_whole(const char *data, Py_ssize_t nbytes)
+{
+    struct rest rest = {(const unsigned char *)data, (size_t)nbytes};
+    const unsigned char *at, *bytes, *name;
+    int64_t dims[NPY_MAXDIMS];
+    mp_layout layout;
+
+    if (!take_these(&rest, prefix, prefix_len) || (at = take(&rest, HEAD)) == NULL || *at != 'B' ||
+        (bytes = take(&rest, little_endian(at + 1, 4))) == NULL ||
+        (name = take(&rest, 3)) == NULL || name[0] != 0x8c || name[1] != 1)
+        return NULL;
+    int nd = take_shape(&rest, dims);
+    if (nd < 0 || !take_these(&rest, "\x87R.", 3) || rest.nbytes != 0 ||
+        mp_layout_of(name[2], nd, dims, &layout) < 0 || layout.nbytes != name - bytes)
+        return NULL; /* the unpickler says what is wrong */
+    PyObject *a = mp_array_over(&layout, NULL);
+    if (a != NULL)
+        memcpy(PyArray_DATA((PyArrayObject *)a), bytes, (size_t)layout.nbytes);
+    return a;
 }
 
 int mp_init_whole_message(PyObject *rebuild)

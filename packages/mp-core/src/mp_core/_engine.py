@@ -69,6 +69,7 @@ __all__ = [
     "own_session",
     "parse_bytes",
     "peer",
+    "plain_loads",
     "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
@@ -176,6 +177,7 @@ Channel: type = _block.Channel
 channel_count: Any = _block.channel_count
 make_channel: Any = _block.make_channel
 open_channel: Any = _block.open_channel
+plain_loads: Any = _block.plain_loads
 plain_pickle: Any = _block.plain_pickle
 setup_channels: Any = _block.setup_channels
 SemLock: type = _block.SemLock

@@ -12,6 +12,7 @@ import pickle
 import re
 import threading
 from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 from mp_core import _platform
@@ -56,6 +57,7 @@ __all__ = [
     "own_session",
     "parse_bytes",
     "peer",
+    "plain_loads",
     "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
@@ -344,7 +346,6 @@ def open_for_child() -> tuple[int, int]:
 
 
 # ---- threads and processes -------------------------------------------------------------------------------------------
-
 _NAME_BYTES = 15
 
 
@@ -355,8 +356,7 @@ def set_thread_name(name: bytes) -> None:
 
 def get_thread_name() -> bytes:
     """Return the name of the calling thread."""
-    name: bytes = _platform.functions().get_thread_name()
-    return name
+    return _platform.functions().get_thread_name()  # type: ignore[no-any-return]
 
 
 def set_parent_death_signal(number: int, parent: int) -> None:
@@ -385,6 +385,11 @@ def open_channel(kind: type, fd: int, memory: int, side: int, readable: bool, wr
 def channel_count() -> int:
     """Return 0."""
     return 0
+
+
+def plain_loads(data: bytes) -> Any:
+    """Return the object of a message."""
+    return ForkingPickler.loads(data)
 
 
 def plain_pickle(obj: object) -> None:

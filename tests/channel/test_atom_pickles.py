@@ -1,0 +1,80 @@
+"""Messages that are one number, short text, bytes, None or a truth value: written and read without a pickler."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import pickletools
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from mp_core import _native
+
+ATOMS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.integers(-(2**33), 2**33),
+    st.floats(),
+    st.text(max_size=300),
+    st.binary(max_size=300),
+)
+
+
+@given(ATOMS)
+@example(0)
+@example(255)
+@example(256)
+@example(65535)
+@example(65536)
+@example(-1)
+@example(2**31 - 1)
+@example(2**31)
+@example(-(2**31))
+@example(-(2**31) - 1)
+@example(-0.0)
+@example("\udc80")  # half of a surrogate pair, which has no UTF-8
+@example("x" * 255)
+@example("x" * 256)
+@example("\u20ac" * 86)  # 258 bytes
+@example(b"")
+def test_each_value_arrives_as_it_left(sent: Any) -> None:
+    data = _native.plain_pickle(sent)
+    pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
+    for loads in pickle.loads, _native.plain_loads:
+        got = loads(data)
+        assert type(got) is type(sent)
+        assert repr(got) == repr(sent)
+
+
+@given(ATOMS, st.data())
+def test_a_damaged_message_is_no_other_value_than_for_the_unpickler(value: Any, choose: st.DataObject) -> None:
+    data = bytearray(_native.plain_pickle(value))
+    if choose.draw(st.booleans()):
+        data[choose.draw(st.integers(0, len(data) - 1))] = choose.draw(st.integers(0, 255))
+    else:
+        del data[choose.draw(st.integers(0, len(data) - 1)) :]
+    assert outcome(_native.plain_loads, bytes(data)) == outcome(ForkingPickler.loads, bytes(data))
+
+
+def outcome(loads: Any, data: bytes) -> str:
+    try:
+        return repr(loads(data))
+    except Exception:
+        return "refused"
+
+
+class Number(int):
+    """A number with attributes, which a pickler must write."""
+
+
+def test_a_subclass_arrives_as_itself() -> None:
+    sent = Number(5)
+    sent.unit = "m"  # type: ignore[attr-defined]
+    assert _native.plain_pickle(sent) is None
+    with pytest.raises(AttributeError):
+        _ = _native.plain_loads(_native.plain_pickle(5)).unit
