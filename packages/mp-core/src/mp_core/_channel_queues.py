@@ -15,6 +15,10 @@ ring if there is room:
 So an object that changes after `put` does not change its message, and `put` still never waits for a reader. An error of
 pickling goes to `_on_queue_feeder_error`, as before, or is raised if `set_strict_put` says so.
 
+A message that needs no pickler takes one call into C for the pickle and the ring. It looks without a lock whether
+something waits for the thread: the thread says that it has a message before it takes it from the buffer, and takes that
+back after it has sent it, so a message never passes an earlier one of the same thread.
+
 A `JoinableQueue` counts its unfinished tasks in a semaphore, without the lock that a killed process keeps for ever in
 the standard one.
 
@@ -41,7 +45,7 @@ __all__ = ["JoinableQueue", "Queue", "SimpleQueue", "set_strict_put"]
 _strict = _channels.strict_put()
 _SENTINEL: Any = vars(queues)["_sentinel"]
 _Base: Any = queues.Queue
-_plain_pickle = _native.plain_pickle
+_plain_loads, _plain_pickle = _native.plain_loads, _native.plain_pickle
 
 
 def set_strict_put(strict: bool) -> None:
@@ -106,6 +110,17 @@ class Queue(_Base):  # type: ignore[misc]
             raise ValueError(f"Queue {self!r} is closed")
         if not self._sem.acquire(block, timeout):
             raise Full
+        if not (self._counts or self._buffer or self._feeding[0]):
+            self._has_put = True
+            try:
+                if self._writer._try_send(obj):
+                    return
+            except OSError as error:
+                self._failed(error, obj)
+                return
+            except BaseException:
+                self._sem.release()
+                raise
         try:
             data = _plain_pickle(obj)
             if data is None:
@@ -148,13 +163,12 @@ class Queue(_Base):  # type: ignore[misc]
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
         if block and timeout is None:
-            data = self._reader.recv_bytes()
-        else:
-            data = self._reader._receive_within(timeout if block else 0)
-            if data is None:
-                raise Empty
+            return self._reader._recv_and(self._sem.release)
+        data = self._reader._receive_within(timeout if block else 0)
+        if data is None:
+            raise Empty
         self._sem.release()
-        return ForkingPickler.loads(data)
+        return _plain_loads(data)
 
     def close(self) -> None:
         if self._has_put and self._thread is None:
@@ -199,8 +213,8 @@ class _Feeder:
                 self.feeding[0] = False
                 while not self.buffer:
                     self.notempty.wait()
-                data = self.buffer.popleft()
                 self.feeding[0] = True
+                data = self.buffer.popleft()
             if data is _SENTINEL:
                 self.reader.close()
                 self.writer.close()
