@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from support.carriers import TIMEOUT
 from support.scripts import run_script, succeeded
+from support.sessions import in_flight_bytes
 from support.waiting import until
 
 import mp_all as mp
@@ -92,9 +93,9 @@ def test_the_results_of_processes_that_have_ended_are_freed_with_the_queue(ctx, 
         process.join(TIMEOUT)
         assert process.exitcode == 0
         process.close()
-    assert sum(segment.in_flight_bytes for segment in mp.list_segments()) == 2 * 8 * LARGE
+    assert in_flight_bytes() == 2 * 8 * LARGE
     queue.close()
-    assert until(lambda: sum(segment.in_flight_bytes for segment in mp.list_segments()) == 0)
+    assert until(lambda: in_flight_bytes() == 0)
     del kept
 
 
@@ -193,3 +194,21 @@ def test_a_fork_during_the_last_close_leaves_no_end_to_the_child(tmp_path: Path)
             thread.join()
     """
     assert succeeded(run_script(tmp_path, program)) == ""
+
+
+def test_a_feeder_whose_readers_are_gone_frees_all_that_waits_for_it(ctx, strategy: str) -> None:
+    queue = ctx.Queue()
+    if not hasattr(queue._writer, "_try_send_bytes"):
+        pytest.skip("no channels: MP_CHANNEL=0")
+    queue._ignore_epipe = True  # as the executor of concurrent.futures sets it
+    while queue._writer._try_send_bytes(bytes(1 << 10)):
+        pass
+    for _ in range(5):
+        queue.put(np.ones(LARGE))
+    assert in_flight() == 5 * 8 * LARGE
+    queue._reader.close()
+    assert until(lambda: in_flight() == 0)
+    queue.put(np.ones(LARGE))
+    assert until(lambda: in_flight() == 0)
+    queue.close()
+    queue.join_thread()

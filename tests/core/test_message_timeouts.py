@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from support.carriers import TIMEOUT
 from support.scripts import run_python, run_script, succeeded
+from support.sessions import in_flight_bytes
 from support.waiting import until
 
 import mp_all as mp
@@ -118,7 +119,7 @@ def test_the_message_of_a_killed_process_expires(ctx, strategy: str) -> None:
     process.start()
     process.join(TIMEOUT)
     assert process.exitcode == -signal.SIGKILL
-    assert until(lambda: sum(segment.in_flight_bytes for segment in mp.list_segments()) == 0)
+    assert until(lambda: in_flight_bytes() == 0)
     with pytest.raises(mp.ReceiveError):
         reader.recv()
     del kept

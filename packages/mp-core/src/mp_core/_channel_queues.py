@@ -223,7 +223,9 @@ class _Feeder:
                 self.writer._send_bytes(data)
             except Exception as error:
                 _discard_refused(error, data)
-                if (self.ignore_epipe and getattr(error, "errno", 0) == errno.EPIPE) or util.is_exiting():
+                if self.ignore_epipe and getattr(error, "errno", 0) == errno.EPIPE:
+                    continue  # no process reads the later messages either; their memory is freed as well
+                if util.is_exiting():
                     return
                 self.sem.release()
                 self.on_error(error, data)
