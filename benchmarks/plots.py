@@ -1,7 +1,8 @@
 """Draw the plots of docs/performance.md from docs/performance.json: `python -m benchmarks.plots [JSON [FOLDER]]`.
 
-The plot of docs/latency.md is drawn from docs/latency.json. All are readable in black and white: each peer has its own marker and dash, and its name stands at the end of
-its line. Points are medians. The thick line is mp-all's; the band around it lies between the quartiles.
+The plot of docs/latency.md is drawn from docs/latency.json. All are readable in black and white: each peer has its own
+marker and dash, and its name stands at the end of its line or in the legend. Points are medians. The thick line is
+mp-all's; the band around it lies between the quartiles.
 """
 
 from __future__ import annotations

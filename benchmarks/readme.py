@@ -1,6 +1,7 @@
 """Write the numbers of the documents from their records: `python -m benchmarks.readme`.
 
-README.md and docs/performance.md show docs/performance.json, docs/latency.md shows docs/latency.json. This module replaces the text between `<!-- measured: NAME -->` and `<!-- /measured -->`; the rest is prose.
+README.md and docs/performance.md show docs/performance.json, docs/latency.md shows docs/latency.json. This module
+replaces the text between `<!-- measured: NAME -->` and `<!-- /measured -->`; the rest is prose.
 """
 
 from __future__ import annotations

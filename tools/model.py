@@ -65,7 +65,7 @@ REFERENCE_FAULTS = [
     Case("fault: the reaper does not free", ("KILLS=1", "SECOND=0", *ALONE, "NO_REAPER_FREE"), "!(live)"),
 ]
 
-# SMALL: messages of each writer, besides the large one of the first writer. Without options: two writers and one reader.
+# SMALL: messages of each writer, besides the large one of the first writer. By default: two writers and one reader.
 CHANNEL = [
     Case("two writers and a reader of a channel", ("KILLS=0",)),
     Case("two writers and two readers", ("KILLS=0", "READERS=2")),
@@ -128,9 +128,9 @@ def explore(model: Path, case: Case, folder: Path) -> str:
 
 # The relaxed operations of each file. References: two loads of the reaper, which the kernel's locks order; two that
 # choose the blocks that expire, of which the free reads everything again; and three stores before a block is live.
-# Channels: counts and flags that only the holder of a lock changes, read by that holder; the room as a reader sees it
-# (one); the processor of the last writer, a hint (two); the ceiling of spins (two); `selectable`, which is never cleared;
-# `closes`, which only makes the writer ask the kernel sooner.
+# Channels: counts and flags that only the holder of a lock changes, read by that holder; the room as a reader sees
+# it (one); the processor of the last writer, a hint (two); the ceiling of spins (two); `selectable`, which is never
+# cleared; `closes`, which only makes the writer ask the kernel sooner.
 RELAXED = {
     "reference/reference.c": 4,
     "reference/message.c": 0,

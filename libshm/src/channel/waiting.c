@@ -188,8 +188,8 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
     }
 }
 
-/* Sleep while the flag is 1. The sleeper has set it, and whoever clears it wakes: a sleep on tail or
- * head could begin just after a waker has cleared the flag for an earlier sleeper. */
+/* Sleep while the flag is 1. The sleeper has set it, and whoever clears it wakes: a sleep on tail
+ * or head could begin just after a waker has cleared the flag for an earlier sleeper. */
 static int sleep_on_flag(_Atomic uint32_t *flag, uint64_t ns, const mpshm_waiter *waiter)
 {
     waiter->begin_wait(waiter->self);
