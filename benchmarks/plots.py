@@ -1,7 +1,8 @@
 """Draw the plots of docs/performance.md from docs/performance.json: `python -m benchmarks.plots [JSON [FOLDER]]`.
 
-They are readable in black and white: each peer has its own marker and dash, and its name stands at the end of
-its line. Points are medians. The thick line is mp-all's; the band around it lies between the quartiles.
+The plot of docs/latency.md is drawn from docs/latency.json. All are readable in black and white: each peer has its own
+marker and dash, and its name stands at the end of its line or in the legend. Points are medians. The thick line is
+mp-all's; the band around it lies between the quartiles.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ STYLES: dict[str, tuple[str, str, Any, str]] = {
     "SharedArray": ("SharedArray", ">", (0, (1, 1)), "#2b6ca3"),
     "iceoryx2": ("iceoryx2", "X", "-.", "#2e7d32"),
     "faster-fifo": ("faster-fifo", "P", "-.", "#2e7d32"),
+    "raw pipe": ("os.pipe, without pickle", "d", (0, (4, 3)), "#888888"),
     "Pool": ("Pool.apply", "p", (0, (5, 1, 1, 1)), "#222222"),
     "mpire": ("mpire", "h", (0, (5, 1, 1, 1)), "#6a3d9a"),
     "pebble": ("pebble", "H", (0, (5, 1, 1, 1)), "#6a3d9a"),
@@ -223,6 +225,48 @@ def label(axes: Any, lines: dict[str, list[Point]], plot: Plot) -> None:
         )
 
 
+MESSAGES = {
+    "round trip, an int": "an int",
+    "round trip, fresh 200 B": "an array of 200 B",
+    "round trip, an int, on one core": "an int,\nboth processes on one core",
+    "round trip, an int, beside four busy processes": "an int,\nbeside four busy processes",
+}
+"""The lines of the plot of small messages: the name in the record, and in the plot."""
+
+
+def small_messages(found: Record, path: Path) -> None:
+    """Draw the round trips of small messages: a line for each situation, a mark for each peer."""
+    entries = [entry for what in reversed(MESSAGES) if (entry := found.find(what)) is not None]
+    pyplot.rcParams.update({"font.size": 10, "svg.hashsalt": "mp-all", "svg.fonttype": "path"})
+    figure, axes = pyplot.subplots(figsize=(8.6, 4.2), layout="constrained")
+    for name, (text, marker, _, colour) in STYLES.items():
+        there = [(k, entry.figures[name]) for k, entry in enumerate(entries) if name in entry.figures]
+        if not there:
+            continue
+        places = [k for k, _ in there]
+        low, middle, high = zip(*((1e6 * f.low, 1e6 * f.median, 1e6 * f.high) for _, f in there), strict=True)
+        axes.hlines(places, low, high, color=colour, linewidth=2)
+        size = 11 if name == "ours" else 8
+        axes.plot(middle, places, linestyle="", marker=marker, markersize=size, color=colour, label=text)
+        if name == "ours":
+            for place, value in zip(places, middle, strict=True):
+                at = (value, place)
+                axes.annotate(f"{value:.3g} µs", at, (0, 11), textcoords="offset points", ha="center", color=colour)
+    axes.set(xscale="log", xlabel="time there and back (less is better)", ylim=(-0.6, len(entries) - 0.4))
+    left, right = axes.get_xlim()
+    axes.set_xlim(left * 0.7, right)
+    axes.set_yticks(range(len(entries)), [MESSAGES[entry.what] for entry in entries])
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_in_words(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_title("A small message on two SimpleQueues, there and back", loc="left", fontsize=11)
+    axes.grid(True, which="major", color="#dddddd", linewidth=0.6)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    metadata = {"Date": None} if path.suffix == ".svg" else None
+    figure.savefig(path, metadata=metadata, dpi=110)
+    pyplot.close(figure)
+
+
 def draw(found: Record, folder: Path = FOLDER, ending: str = "svg") -> list[Path]:
     """Draw every plot for which *found* has lines, and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -231,6 +275,9 @@ def draw(found: Record, folder: Path = FOLDER, ending: str = "svg") -> list[Path
         if series(found, plot):
             drawn.append(folder / f"{plot.name}.{ending}")
             one(found, plot, drawn[-1])
+    if any(found.find(what) for what in MESSAGES if "200" not in what):  # P1 has the same array
+        drawn.append(folder / f"messages.{ending}")
+        small_messages(found, drawn[-1])
     return drawn
 
 

@@ -1,6 +1,7 @@
-"""Write the numbers of README.md and docs/performance.md from docs/performance.json: `python -m benchmarks.readme`.
+"""Write the numbers of the documents from their records: `python -m benchmarks.readme`.
 
-This module replaces the text between `<!-- measured: NAME -->` and `<!-- /measured -->`; the rest is prose.
+README.md and docs/performance.md show docs/performance.json, docs/latency.md shows docs/latency.json. This module
+replaces the text between `<!-- measured: NAME -->` and `<!-- /measured -->`; the rest is prose.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from benchmarks.record import Record
 from benchmarks.samples import Entry, in_words
 
 DOCUMENTS = [record.ROOT / "README.md", record.ROOT / "docs" / "performance.md"]
+LATENCY = record.ROOT / "docs" / "latency.json"
 BLOCK = re.compile(r"(<!-- measured: (?P<name>[^>]+?) -->\n).*?(<!-- /measured -->)", re.DOTALL)
 
 # Heading in the README: name of the peer.
@@ -74,8 +76,12 @@ def written(text: str, found: Record) -> str:
 
 
 def write(found: Record) -> None:
-    """Write the documents whose numbers have changed."""
-    for path in DOCUMENTS:
+    """Write the documents of the record of a whole run whose numbers have changed."""
+    write_documents(DOCUMENTS, found)
+
+
+def write_documents(documents: list[Path], found: Record) -> None:
+    for path in documents:
         text = path.read_text()
         if (new := written(text, found)) != text:
             path.write_text(new)
@@ -85,6 +91,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.readme", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("json", type=Path, nargs="?", default=record.SHOWN)
     write(record.read(parser.parse_args().json))
+    write_documents([LATENCY.with_suffix(".md")], record.read(LATENCY))
 
 
 if __name__ == "__main__":

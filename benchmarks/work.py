@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import Any
@@ -53,6 +54,24 @@ def round_trips(stage: Stage, kind: str, size: int, times: int, ahead: int = 0) 
             taken.append(clock() - start)
             del x
     return taken[ahead:]
+
+
+def round_trips_on(stage: Stage, sender: set[int], other: set[int], times: int) -> float:
+    """Return the mean seconds of a round trip of an int with the two processes on these cores."""
+    ask = stage.ask()
+    before = os.sched_getaffinity(0)
+    stage.peer.place(other)
+    os.sched_setaffinity(0, sender)
+    try:
+        for _ in range(3):
+            ask(1)
+        start = time.perf_counter()
+        for _ in range(times):
+            ask(1)
+        return (time.perf_counter() - start) / times
+    finally:
+        os.sched_setaffinity(0, before)
+        stage.peer.place(before - {min(before)} or before)
 
 
 def copies(stage: Stage, size: int, times: int, ahead: int = 0) -> list[float]:

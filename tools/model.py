@@ -1,10 +1,11 @@
-"""Check libshm's protocol of references on a model of Arm's memory: `nox -s model`.
+"""Check libshm's references and its channels on models of Arm's memory: `nox -s model`.
 
 spin (on Debian or Ubuntu: apt-get install spin) explores every interleaving of `libshm/model/references.pml`, in which
-processes send, receive, release, free and reuse one block and are killed after any store. The model with a seeded fault
-has to fail, each in the way that is named here.
+processes send, receive, release, free and reuse one block and are killed after any store, and of
+`libshm/model/channel.pml`, in which they write and read the messages of a ring and wait for each other. A model with a
+seeded fault has to fail, each in the way that is named here.
 
-The model takes for granted that each operation of the protocol acquires, releases or both. So the C files are compiled
+The models take for granted that each operation of the protocol acquires, releases or both. So the C files are compiled
 for aarch64, and the instructions that the compiler chose are checked.
 """
 
@@ -21,33 +22,41 @@ from pathlib import Path
 from typing import NamedTuple
 
 LIBSHM = Path(__file__).parents[1] / "libshm"
-MODEL = LIBSHM / "model" / "references.pml"
 
 
 class Case(NamedTuple):
-    """A variant of the model: its definitions, and the assertion that a seeded fault violates."""
+    """A variant of a model: its definitions, and the assertion that a seeded fault violates."""
 
     name: str
     defines: tuple[str, ...]
     violated: str = ""
 
 
+class Model(NamedTuple):
+    """A file of `libshm/model` with its variants; those with kills take minutes."""
+
+    file: str
+    cases: list[Case]
+    with_kills: list[Case]
+    faults: list[Case]
+
+
 # FORWARD: A sends the block on. SECOND: the owner sends two messages, and one is received by value. THIRD: C receives
 # the message of A, or replays the owner's. All three together have too many states.
 ALONE = ("FORWARD=0", "THIRD=0")
-CASES = [
+REFERENCES = [
     Case("a message is sent on; its handle or an older one is received", ("KILLS=0", "SECOND=0")),
     Case("two messages, one received by value", ("KILLS=0", *ALONE)),
     Case("the first, and messages expire", ("KILLS=0", "SECOND=0", "EXPIRY")),
     Case("the second, and messages expire", ("KILLS=0", *ALONE, "EXPIRY")),
 ]
-WITH_KILLS = [
+REFERENCES_WITH_KILLS = [
     Case("the first, and one process is killed anywhere", ("KILLS=1", "SECOND=0")),
     Case("the second, and one process is killed anywhere", ("KILLS=1", *ALONE)),
     Case("the second, messages expire, and one process is killed anywhere", ("KILLS=1", *ALONE, "EXPIRY")),
     Case("one message is sent on, and two processes are killed anywhere", ("KILLS=2", "SECOND=0", "THIRD=0")),
 ]
-FAULTS = [
+REFERENCE_FAULTS = [
     Case("fault: a free does not compare the version", ("KILLS=0", "SECOND=0", "NO_VERSION"), "travelling==0"),
     Case("fault: a free compares nothing", ("KILLS=0", "SECOND=0", "NO_LIVE_CHECK"), "live"),
     Case("fault: a receive clears the message first", ("KILLS=0", "SECOND=0", "CLEAR_BEFORE_HOLD"), "referencing==0"),
@@ -56,14 +65,45 @@ FAULTS = [
     Case("fault: the reaper does not free", ("KILLS=1", "SECOND=0", *ALONE, "NO_REAPER_FREE"), "!(live)"),
 ]
 
+# SMALL: messages of each writer, besides the large one of the first writer. By default: two writers and one reader.
+CHANNEL = [
+    Case("two writers and a reader of a channel", ("KILLS=0",)),
+    Case("two writers and two readers", ("KILLS=0", "READERS=2")),
+    Case("a writer and two readers, with more messages", ("KILLS=0", "WRITERS=1", "READERS=2", "SMALL=2")),
+    Case("two writers and a reader that selects", ("KILLS=0", "SELECT=1")),
+]
+CHANNEL_WITH_KILLS = [
+    Case("two writers and a reader, and two processes are killed anywhere", ("KILLS=2",)),
+    Case("a writer and two readers, and two are killed anywhere", ("KILLS=2", "WRITERS=1", "READERS=2")),
+    Case("two writers and a reader that selects, and two are killed anywhere", ("KILLS=2", "SELECT=1")),
+    Case("two writers and two readers, and one is killed anywhere", ("KILLS=1", "READERS=2")),
+]
+PAYLOAD, STUCK = "payload[reads_at]==reads_message", "!(stuck)"
+CHANNEL_FAULTS = [
+    Case("fault: a record is published before it is written", ("KILLS=0", "PUBLISH_FIRST"), PAYLOAD),
+    Case("fault: publishing is relaxed, on Arm only", ("KILLS=0", "RELAXED_TAIL"), PAYLOAD),
+    Case("fault: giving a place back is relaxed, on Arm only", ("KILLS=0", "RELAXED_HEAD"), PAYLOAD),
+    Case("fault: a sleeper looks before it sets its flag", ("KILLS=0", "CHECK_BEFORE_FLAG"), STUCK),
+    Case("fault: a sleeper waits for a count, not for its flag", ("KILLS=0", "SLEEP_ON_COUNT"), STUCK),
+    Case("fault: a reader arms the wake-up without the lock", ("KILLS=0", "ARM_WITHOUT_LOCK"), STUCK),
+    Case("fault: the wake-up byte comes after the message", ("KILLS=1", "BYTE_LAST"), STUCK),
+    Case("fault: the wake-up of the dead is not repaired", ("KILLS=1", "NO_BYTE_REPAIR"), STUCK),
+    Case("fault: an interrupted repair takes a second place", ("KILLS=2", "ABORTED_TWICE"), "tail-head"),
+]
+
+MODELS = [
+    Model("references.pml", REFERENCES, REFERENCES_WITH_KILLS, REFERENCE_FAULTS),
+    Model("channel.pml", CHANNEL, CHANNEL_WITH_KILLS, CHANNEL_FAULTS),
+]
+
 # The memory that a search may use, in MB.
 MEMORY = 8000
 
 
-def explore(case: Case, folder: Path) -> str:
+def explore(model: Path, case: Case, folder: Path) -> str:
     """Explore every state of *case*; return the number of states, or end the program."""
     defines = [f"-D{name}" for name in case.defines]
-    subprocess.run(["spin", *defines, "-a", str(MODEL)], cwd=folder, check=True)
+    subprocess.run(["spin", *defines, "-a", str(model)], cwd=folder, check=True)
     subprocess.run(
         ["gcc", "-O2", "-DSAFETY", "-DCOLLAPSE", f"-DMEMLIM={MEMORY}", "-o", "pan", "pan.c"], cwd=folder, check=True
     )
@@ -78,7 +118,7 @@ def explore(case: Case, folder: Path) -> str:
         return f"found after {states[1]} states: {found[1].strip()} is violated in step {found[2]}"
     if "errors: 0" not in done.stdout:
         steps = subprocess.run(
-            ["spin", *defines, "-t", "-p", str(MODEL)], cwd=folder, stdout=subprocess.PIPE, text=True
+            ["spin", *defines, "-t", "-p", str(model)], cwd=folder, stdout=subprocess.PIPE, text=True
         )
         raise SystemExit(f"{case.name}: the model fails\n{done.stdout}\n{steps.stdout[-4000:]}")
     return f"{states[1]} states, no error"
@@ -86,10 +126,21 @@ def explore(case: Case, folder: Path) -> str:
 
 # ---- the compiler's output -------------------------------------------------------------------------------------------
 
-SOURCES = ["reference/reference.c", "reference/message.c", "segment/holder_bits.c"]
-# Two relaxed loads of the reaper, which the kernel's locks order; two that choose the blocks that expire, of which the
-# free reads everything again; and three stores before a block is live.
-RELAXED = {"reference/reference.c": 4, "reference/message.c": 0, "segment/holder_bits.c": 3}
+# The relaxed operations of each file. References: two loads of the reaper, which the kernel's locks order; two that
+# choose the blocks that expire, of which the free reads everything again; and three stores before a block is live.
+# Channels: counts and flags that only the holder of a lock changes, read by that holder; the room as a reader sees
+# it (one); the processor of the last writer, a hint (two); the ceiling of spins (two); `selectable`, which is never
+# cleared; `closes`, which only makes the writer ask the kernel sooner.
+RELAXED = {
+    "reference/reference.c": 4,
+    "reference/message.c": 0,
+    "segment/holder_bits.c": 3,
+    "channel/ring.c": 8,
+    "channel/waiting.c": 3,
+    "channel/wakeup.c": 2,
+    "channel/send.c": 1,
+    "channel/receive.c": 1,
+}
 # Exclusive and atomic instructions of aarch64: those that order nothing, or in one direction only.
 WEAK = re.compile(r"\b(ldxrb?|stxrb?|ldapur?b?|ldaprb?|(?:ldadd|ldset|ldclr|swp|cas)(?:a|l)?b?)\s")
 ORDERED = re.compile(r"\b(ldarb?|stlrb?|ldaxrb?|stlxrb?|(?:ldadd|ldset|ldclr|swp|cas)alb?|__aarch64_\w+_acq_rel)\b")
@@ -108,11 +159,11 @@ def weak_instructions(assembly: str) -> list[str]:
 
 
 def check_instructions(folder: Path) -> None:
-    for name in SOURCES:
+    for name, known in RELAXED.items():
         source = LIBSHM / "src" / name
         relaxed = source.read_text().count("memory_order_relaxed")
-        if relaxed != RELAXED[name]:
-            raise SystemExit(f"{name} has {relaxed} relaxed operations, and the model knows of {RELAXED[name]}")
+        if relaxed != known:
+            raise SystemExit(f"{name} has {relaxed} relaxed operations, and the model knows of {known}")
         for options in ([], ["-mcpu=neoverse_n1"]):  # with exclusive loads and stores, and with atomic instructions
             output = folder / "aarch64.s"
             compiler = [sys.executable, "-m", "ziglang", "cc", "-target", "aarch64-linux-gnu.2.28", *options]
@@ -129,7 +180,8 @@ def check_instructions(folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="nox -s model --")
-    parser.add_argument("--short", action="store_true", help="no kills but for the reaper's fault")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="references or channel; default: both")
+    parser.add_argument("--short", action="store_true", help="no kills but for the faults that need them")
     asked = parser.parse_args()
     for program in ("spin", "gcc"):
         if shutil.which(program) is None:
@@ -137,9 +189,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="mp-model-") as name:
         folder = Path(name)
         check_instructions(folder)
-        for case in [*CASES, *([] if asked.short else WITH_KILLS), *FAULTS]:
-            begun = time.monotonic()
-            print(f"ok  {case.name}: {explore(case, folder)} ({time.monotonic() - begun:.0f} s)", flush=True)
+        for model in MODELS:
+            path = LIBSHM / "model" / model.file
+            if asked.models and path.stem not in asked.models:
+                continue
+            for case in [*model.cases, *([] if asked.short else model.with_kills), *model.faults]:
+                begun = time.monotonic()
+                found = explore(path, case, folder)
+                print(f"ok  {case.name}: {found} ({time.monotonic() - begun:.0f} s)", flush=True)
 
 
 if __name__ == "__main__":

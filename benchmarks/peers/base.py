@@ -88,9 +88,14 @@ class Peer:
         """Return the object that unpacks in the receiving process."""
         return Courier()
 
-    def queue(self, stage: Stage, nbytes: int) -> Any:
-        """Return a queue with room for eight messages of *nbytes*."""
-        return stage.context.Queue(8)
+    def queue(self, stage: Stage, nbytes: int, places: int = 8) -> Any:
+        """Return a queue with room for that many messages of *nbytes*."""
+        return stage.context.Queue(places)
+
+    def place(self, cores: set[int]) -> None:
+        """Move the process that answers to these cores; `connect` has put it on all but the first."""
+        assert self._echo is not None and self._echo.pid is not None
+        os.sched_setaffinity(self._echo.pid, cores)
 
     def connect(self, stage: Stage) -> Ask:
         """Start the other process, wait until it is ready, and return the function that asks it."""

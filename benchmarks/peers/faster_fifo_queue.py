@@ -27,9 +27,9 @@ class FasterFifo(Peer):
         there = self.api.Queue(RING_BYTES, dumps=dumps, loads=pickle.loads)
         return self.talk(stage, Patient(there), Patient(self.api.Queue(SMALL_RING_BYTES)))
 
-    def queue(self, stage: Stage, nbytes: int) -> Any:
+    def queue(self, stage: Stage, nbytes: int, places: int = 8) -> Any:
         # Its size is in bytes, and a message is a little more than its array.
-        return Patient(self.api.Queue(8 * (nbytes + 512), dumps=dumps, loads=pickle.loads))
+        return Patient(self.api.Queue(places * (nbytes + 512), dumps=dumps, loads=pickle.loads))
 
 
 class Patient:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from benchmarks.driver import Stage
 
 LARGEST = 128 << 20
-DEPTH = 8
 HELLO = None
 CONNECT_WITHIN_S = 60
 
@@ -43,8 +42,8 @@ class Iceoryx2(Peer):
     def connect(self, stage: Stage) -> Ask:
         return self.talk(stage, self.channel(stage, LARGEST, 2), self.channel(stage, 64, 2))
 
-    def queue(self, stage: Stage, nbytes: int) -> Any:
-        return self.channel(stage, nbytes, DEPTH)
+    def queue(self, stage: Stage, nbytes: int, places: int = 8) -> Any:
+        return self.channel(stage, nbytes, places)
 
     def channel(self, stage: Stage, nbytes: int, depth: int) -> Channel:
         self._made += 1
@@ -178,5 +177,12 @@ def from_bytes(sample: Any) -> Any:
         return None
     memory = (ctypes.c_uint8 * payload.number_of_elements).from_address(payload.data_ptr)
     memory._sample = sample
+    return from_buffer(memory)
+
+
+def from_buffer(memory: Any) -> Any:
+    """Reverse `as_bytes` for the bytes of a message; an array uses them."""
     array = np.frombuffer(memory, np.uint8)
+    if array.nbytes == 1:
+        return None
     return float(array.view(np.float64)[0]) if array.nbytes == 8 else array

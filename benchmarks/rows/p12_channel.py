@@ -1,63 +1,54 @@
-"""P12: a round trip of a small message on two `SimpleQueue`s, each process on its own core, and both on one.
+"""P12: a round trip of a small message: each process on its own core, both on one, and beside four busy processes.
 
 mp-all carries it through a ring in shared memory; with `MP_CHANNEL=0` it goes through a pipe. The bound on two cores is
-pickle and the interpreter; on one core it is the switch from one process to the other.
+pickle and the interpreter; on one core it is the switch from one process to the other. Beside busy processes a spin
+would take the time that the other process needs. The raw pipe has no pickle and is the floor of what sleeps.
 """
 
 from __future__ import annotations
 
 import os
-import time
-from typing import Any
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from benchmarks import work
 from benchmarks.bench import Bench, Task
-from benchmarks.driver import Stage
-from benchmarks.peers import Courier
 from benchmarks.samples import Line
 
-PEERS = ("ours", "stdlib")
+PEERS = ("ours", "stdlib", "faster-fifo", "iceoryx2", "raw pipe")
 NOTE = "with ordinary pipes (MP_CHANNEL=0)" if os.environ.get("MP_CHANNEL") == "0" else ""
+BUSY = 4
+SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(100_000))\n"
 
 
 def measure(bench: Bench) -> list[Line]:
+    cores = os.sched_getaffinity(0)
     lines = []
     for what, kind, size, limit in (("an int", "int", 0, 0.2), ("fresh 200 B", "fresh", 200, 0.25)):
-        tasks = [Task(peer, peer, work.round_trips, (kind, size, 200)) for peer in PEERS]
-        samples = bench.in_turns(f"P12 {what}", tasks, 15)
-        line = Line("P12", f"round trip, {what}", samples, note=NOTE)
-        line.claim_ratio("ours / stdlib", "ours", "stdlib", limit)
-        lines.append(line)
-    samples = bench.in_turns("P12 one core", [Task(peer, peer, on_one_core, (500,)) for peer in PEERS], 15)
-    line = Line("P12", "round trip, an int, on one core", samples, note=NOTE)
-    line.claim_ratio("ours / stdlib", "ours", "stdlib", 1.1)
-    return [*lines, line]
+        lines.append(measured(bench, what, work.round_trips, (kind, size, 200), limit))
+    lines.append(measured(bench, "an int, on one core", work.round_trips_on, ({min(cores)}, {min(cores)}, 500), 1.1))
+    with busy_processes(BUSY):
+        what = "an int, beside four busy processes"
+        lines.append(measured(bench, what, work.round_trips_on, (cores, cores, 100), 1.1))
+    return lines
 
 
-def on_one_core(stage: Stage, times: int) -> float:
-    """Return the seconds of a round trip between two processes on the first core."""
-    to, back = stage.context.SimpleQueue(), stage.context.SimpleQueue()
-    core = {min(os.sched_getaffinity(0))}
-    child = stage.start(answer, to, back, stage.peer.courier(), core)
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, core)
+def measured(bench: Bench, what: str, function: object, args: tuple[object, ...], limit: float) -> Line:
+    tasks = [Task(peer, peer, function, args) for peer in PEERS]  # type: ignore[arg-type]
+    line = Line("P12", f"round trip, {what}", bench.in_turns(f"P12 {what}", tasks, 15), note=NOTE)
+    line.claim_ratio("ours / stdlib", "ours", "stdlib", limit)
+    return line
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Keep *count* processes busy; they end with the block or with this process."""
+    started = [subprocess.Popen([sys.executable, "-S", "-c", SPIN]) for _ in range(count)]
     try:
-        back.get()
-        start = time.perf_counter()
-        for _ in range(times):
-            to.put(1)
-            back.get()
-        taken = (time.perf_counter() - start) / times
+        yield
     finally:
-        os.sched_setaffinity(0, before)
-    to.put(None)
-    child.join(30)
-    return taken
-
-
-def answer(to: Any, back: Any, courier: Courier, core: set[int]) -> None:
-    """Answer each message until None, on one core."""
-    os.sched_setaffinity(0, core)
-    back.put(0)
-    while (message := to.get()) is not None:
-        back.put(courier.touch(message))
+        for process in started:
+            process.kill()
+            process.wait()

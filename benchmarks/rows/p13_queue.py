@@ -11,8 +11,9 @@ from benchmarks.driver import Stage
 from benchmarks.rows.p12_channel import NOTE
 from benchmarks.samples import Line, Sample
 
-PEERS = ("ours", "stdlib")
+PEERS = ("ours", "stdlib", "faster-fifo", "iceoryx2")
 COUNT = 5000
+PLACES = 1000
 
 
 def measure(bench: Bench) -> list[Line]:
@@ -23,6 +24,8 @@ def measure(bench: Bench) -> list[Line]:
         samples = {label: Sample([COUNT / t for t in sample.values], " /s") for label, sample in taken.items()}
         line = Line("P13", f"stream through Queue(1000), {what}", samples, note=NOTE)
         line.claim_ratio("ours / stdlib", "ours", "stdlib", limit, at_least=True)
+        for peer in ("faster-fifo", "iceoryx2"):
+            line.claim_ratio(f"ours / {peer}", "ours", peer, 1, at_least=True)
         lines.append(line)
     return lines
 
@@ -30,4 +33,5 @@ def measure(bench: Bench) -> list[Line]:
 def stream(stage: Stage, size: int) -> float:
     """Return the seconds for `COUNT` messages: ints, or fresh arrays of *size* bytes."""
     fresh = stage.peer.fresh
-    return work.seconds_through(stage, stage.context.Queue(1000), lambda k: fresh(size) if size else k, COUNT)
+    queue = stage.peer.queue(stage, size or 8, PLACES)
+    return work.seconds_through(stage, queue, lambda k: fresh(size) if size else k, COUNT)

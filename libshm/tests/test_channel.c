@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "channel.h"
+#include "channel/channel.h"
 
 enum { FOREVER = -1, MILLISECOND = 1000000 };
 
@@ -52,6 +53,30 @@ static void test_without_room(void)
     CHECK_EQ(send_number(&line, sent, 100000, 0), -EAGAIN);
     for (uint64_t i = 0; i < sent; i++)
         CHECK_EQ(receive_number(&line, 0), (int64_t)i);
+    line_close(&line);
+}
+
+/* A writer died in the middle of a large message, in front of a full ring, and so did the process
+ * that ended the message for it. Its successor repairs again, and writes over no message. */
+static void test_repaired_twice(void)
+{
+    struct line line = line_open(0);
+    struct mpshm__view *out = &line.writer->out;
+    uint64_t sent = 0;
+
+    while (send_number(&line, sent, 1728, 0) == 0)
+        sent++;
+    CHECK_EQ(mpshm__ring_room(out->ring), 0);
+    for (int died = 0; died < 3; died++) {
+        out->ring->large = 1;
+        mpshm__ring_repair(out);
+    }
+    CHECK_EQ(mpshm__ring_room(out->ring), -MPSHM__RECORD);
+    for (uint64_t i = 0; i < sent; i++)
+        CHECK_EQ(receive_number(&line, 0), (int64_t)i);
+    CHECK_EQ(receive_number(&line, 0), -EAGAIN);
+    CHECK_EQ(send_number(&line, 7, 120, 0), 0);
+    CHECK_EQ(receive_number(&line, 0), 7);
     line_close(&line);
 }
 
@@ -261,6 +286,7 @@ int main(void)
     }
     test_empty_message();
     test_without_room();
+    test_repaired_twice();
     test_wrong_direction();
     test_poll();
     test_passed_to_another();

@@ -170,6 +170,23 @@ def test_each_plot_is_drawn_and_come_out_the_same_twice(tmp_path: Path) -> None:
     assert all("<svg" in text for text in drawn[0].values())
 
 
+def test_the_plot_of_small_messages_has_every_situation_and_peer(tmp_path: Path) -> None:
+    needs_matplotlib()
+    from benchmarks import plots
+
+    canned_run = canned.found()
+    figures = {name: canned.figure(20e-6) for name in ("ours", "stdlib", "faster-fifo", "iceoryx2", "raw pipe")}
+    canned_run["lines"] = [canned.line("P12", what, figures) for what in plots.MESSAGES]
+    source = tmp_path / "found.json"
+    record.write(source, canned_run)
+    succeeded(run_python("-m", "benchmarks.plots", str(source), str(tmp_path), cwd=record.ROOT))
+    (path,) = tmp_path.glob("*.svg")
+    drawn = path.read_text()
+    assert path.name == "messages.svg"
+    for words in (*plots.MESSAGES.values(), *(plots.STYLES[name][0] for name in figures)):
+        assert all(f"<!-- {line} -->" in drawn for line in words.split("\n"))
+
+
 def test_labels_never_touch_and_keep_their_order() -> None:
     needs_matplotlib()
     from benchmarks import plots

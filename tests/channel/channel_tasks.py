@@ -67,14 +67,31 @@ def put_for_ever(queue: Any, number: int, sizes: list[int]) -> None:
     """
     count = 0
     while True:
-        queue.put((number, count, bytes([count % 251]) * sizes[count % len(sizes)]))
+        queue.put((number, count, payload(count, sizes)))
         count += 1
 
 
-def get_for_ever(queue: Any, seen: Any) -> None:
+def payload(count: int, sizes: list[int]) -> bytes:
+    return bytes([count % 251]) * sizes[count % len(sizes)]
+
+
+def get_for_ever(queue: Any, seen: Any, ready: Any) -> None:
+    ready.set()
     while True:
         queue.get()
         seen[0] += 1
+
+
+def mark_until_none(queue: Any, sizes: list[int], marks: Any) -> None:
+    """
+    Count in `marks` how often each message of `put_for_ever` came; -1 at [0, 0] for one with wrong bytes.
+    """
+    while (message := queue.get()) is not None:
+        number, count, data = message
+        if data != payload(count, sizes):
+            marks[0, 0] = -1
+        if count < marks.shape[1]:
+            marks[number, count] += 1
 
 
 def block_in_get(queue: Any, ready: Any) -> None:

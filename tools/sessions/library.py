@@ -81,6 +81,6 @@ def cross(session: nox.Session) -> None:
 
 @nox.session(default=False)
 def model(session: nox.Session) -> None:
-    """Check the protocol of references on a model of Arm's memory, with kills and seeded faults: nox -s model."""
+    """Check references and channels on models of Arm's memory, with kills and faults: nox -s model [-- --short]."""
     session.install(*GROUPS["cross"])
     session.run("python", "-m", "tools.model", *session.posargs)

@@ -26,7 +26,7 @@
 #include "segment/reserve.h"
 
 /* The layout's number, and what else both processes must agree on. */
-#define MAGIC (0x6d70636800000001u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
+#define MAGIC (0x6d70636800000002u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
 
 static _Atomic uint64_t channels; /* ends that this process has */
 

@@ -28,9 +28,12 @@ int mpshm__ring_init(struct mpshm__ring *ring)
     return -err;
 }
 
+/* The loads of the two functions below are sequentially consistent, because a sleeper sets
+ * room_wanted or part_wanted before them: Arm may perform an acquiring load before that store. */
+
 int64_t mpshm__ring_room(struct mpshm__ring *ring)
 {
-    uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
+    uint64_t head = atomic_load_explicit(&ring->head, memory_order_seq_cst);
     uint64_t tail = atomic_load_explicit(&ring->tail, memory_order_relaxed);
 
     return (int64_t)MPSHM__RING_BYTES - (int64_t)(tail - head) - MPSHM__RECORD;
@@ -54,7 +57,7 @@ static uint64_t unread(struct mpshm__view *view, uint64_t head)
     uint64_t tail = atomic_load_explicit(&view->tail_seen, memory_order_acquire);
 
     if ((int64_t)(tail - head) <= 0) {
-        tail = atomic_load_explicit(&view->ring->tail, memory_order_acquire);
+        tail = atomic_load_explicit(&view->ring->tail, memory_order_seq_cst);
         atomic_store_explicit(&view->tail_seen, tail, memory_order_release);
     }
     return tail - head;
@@ -67,9 +70,9 @@ int mpshm__ring_has_record(struct mpshm__view *view)
 
 int mpshm__ring_is_empty(struct mpshm__ring *ring)
 {
-    uint64_t head = atomic_load_explicit(&ring->head, memory_order_acquire);
+    uint64_t head = atomic_load_explicit(&ring->head, memory_order_seq_cst);
 
-    return atomic_load_explicit(&ring->tail, memory_order_acquire) == head;
+    return atomic_load_explicit(&ring->tail, memory_order_seq_cst) == head;
 }
 
 uint64_t mpshm__record_size(uint64_t nbytes)
@@ -120,13 +123,14 @@ void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes)
                           memory_order_seq_cst);
     if (atomic_load_explicit(&view->ring->part_wanted, memory_order_seq_cst)) {
         atomic_store(&view->ring->part_wanted, 0);
-        mpshm__futex_wake((_Atomic uint32_t *)&view->ring->tail);
+        mpshm__futex_wake(&view->ring->part_wanted);
     }
 }
 
 void mpshm__ring_repair(struct mpshm__view *view)
 {
-    if (view->ring->large) {
+    /* A repair that died has taken the place that is kept for an ABORTED record. */
+    if (view->ring->large && mpshm__ring_room(view->ring) >= 0) {
         mpshm__ring_write(view, MPSHM__ABORTED, NULL, 0);
         mpshm__ring_publish(view, 0);
     }
@@ -167,7 +171,7 @@ void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *reco
     if (atomic_load_explicit(&ring->room_wanted, memory_order_seq_cst) &&
         mpshm__ring_room(ring) >= MPSHM__RING_BYTES / 2) {
         atomic_store(&ring->room_wanted, 0);
-        mpshm__futex_wake((_Atomic uint32_t *)&ring->head);
+        mpshm__futex_wake(&ring->room_wanted);
     }
 }
 
@@ -184,7 +188,7 @@ int mpshm__ring_skip_rest(struct mpshm__view *view, struct mpshm__record *record
 int mpshm__ring_is_aborted(struct mpshm__view *view)
 {
     uint64_t head = atomic_load_explicit(&view->ring->head, memory_order_relaxed);
-    uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_acquire);
+    uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_seq_cst);
     struct mpshm__record record;
     uint64_t nbytes = 0, done = 0;
 

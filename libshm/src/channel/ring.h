@@ -59,10 +59,10 @@ struct mpshm__ring {
     uint32_t large;               /* 1 between the records of one message; under write_lock */
     _Atomic uint32_t wakeup;      /* see wakeup.c; changed under write_lock */
     _Atomic uint32_t writer_cpu;  /* where the last writer ran, plus 1; see waiting.c */
-    _Atomic uint32_t part_wanted; /* 1: a reader sleeps on tail */
+    _Atomic uint32_t part_wanted; /* 1: a reader sleeps on this word until a record comes */
     /* Moved under read_lock. */
     _Alignas(64) _Atomic uint64_t head;
-    _Atomic uint32_t room_wanted; /* 1: a writer sleeps on head */
+    _Atomic uint32_t room_wanted; /* 1: writers sleep on this word until there is room */
     _Atomic uint32_t selectable;  /* 1: the program has asked for the descriptor; never cleared */
     _Alignas(64) pthread_mutex_t write_lock;
     _Alignas(64) pthread_mutex_t read_lock;
@@ -106,7 +106,7 @@ uint64_t mpshm__record_size(uint64_t nbytes);
 void mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes);
 /* Under write_lock: let readers see the record with that payload. */
 void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes);
-/* Under write_lock, after its holder died: end an unfinished message. */
+/* Under write_lock, after its holder died or gave up: end an unfinished message. */
 void mpshm__ring_repair(struct mpshm__view *view);
 
 /* Under read_lock: 1 and the oldest record, 0 when there is none, -EBADMSG when the ring is

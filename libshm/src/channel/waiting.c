@@ -211,12 +211,12 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
     }
 }
 
-static int64_t sleep_on_word(_Atomic uint64_t *word, uint64_t value, uint64_t ns,
-                             const mpshm_waiter *waiter)
+/* Sleep while the flag is 1. The sleeper has set it, and whoever clears it wakes: a sleep on tail
+ * or head could begin just after a waker has cleared the flag for an earlier sleeper. */
+static int sleep_on_flag(_Atomic uint32_t *flag, uint64_t ns, const mpshm_waiter *waiter)
 {
     waiter->begin_wait(waiter->self);
-    /* The lower half, which comes first: libshm runs on little-endian machines only. */
-    mpshm__futex_wait_for((_Atomic uint32_t *)word, (uint32_t)value, ns);
+    mpshm__futex_wait_for(flag, 1, ns);
     return waiter->end_wait(waiter->self);
 }
 
@@ -230,13 +230,12 @@ int mpshm__wait_for_part(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
         mpshm__relax();
     }
     for (;;) {
-        uint64_t tail = atomic_load(&ring->tail);
         atomic_store(&ring->part_wanted, 1);
-        if (atomic_load(&ring->tail) != tail || !mpshm__ring_is_empty(ring))
+        if (!mpshm__ring_is_empty(ring))
             return 1;
-        int64_t rc = sleep_on_word(&ring->tail, tail, PART_NS, waiter);
+        int rc = sleep_on_flag(&ring->part_wanted, PART_NS, waiter);
         if (rc < 0)
-            return (int)rc;
+            return rc;
         if (!mpshm__ring_is_empty(ring))
             return 1;
         if (!mpshm__writer_is_at_work(end, fd) && mpshm__ring_is_empty(ring))
@@ -266,7 +265,6 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
             return rc;
     }
     for (;;) {
-        uint64_t head = atomic_load(&ring->head);
         uint64_t ns = mpshm__remaining(deadline, LOOK_NS);
         if (ns > 0)
             atomic_store(&ring->room_wanted, 1);
@@ -277,7 +275,7 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
             return rc;
         if (ns == 0)
             return -EAGAIN;
-        rc = (int)sleep_on_word(&ring->head, head, ns, waiter);
+        rc = sleep_on_flag(&ring->room_wanted, ns, waiter);
         if (rc < 0 || mpshm__ring_room(ring) >= (int64_t)need)
             return rc;
     }
