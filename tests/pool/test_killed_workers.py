@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
+import numpy as np
 import pool_tasks as tasks
 import pytest
 from support.memory_groups import remove_group
@@ -42,6 +43,21 @@ def test_a_task_whose_worker_ends_fails_with_the_exit_code_and_the_pool_continue
     assert error.pid > 0
     again = pickle.loads(pickle.dumps(error))
     assert vars(again) == vars(error) and str(again) == str(error)
+
+
+@pytest.mark.parametrize("how", ["segfault", "exit", "SIGSTOP"])
+def test_a_task_that_ends_its_worker_when_it_is_unpickled_is_not_unpickled_by_the_pool(
+    kind: str, ctx: BaseContext, strategy: str, how: str, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+    with tasks.either(kind, ctx, timeout=1 if how == "SIGSTOP" else None) as pool:
+        others = [pool.submit(tasks.square, n) for n in range(10)]
+        lost = pool.submit(max, tasks.Deadly(how, seen), np.ones(100_000), tasks.Deadly(how, seen))
+        error = tasks.outcome(lost)
+        assert [wait() for wait in others] == [n * n for n in range(10)]
+        assert until(lambda: mp.memory_stats()["in_flight_bytes"] == 0, tasks.PATIENCE)
+    assert type(error) is (mp.TaskTimeoutError if how == "SIGSTOP" else mp.WorkerLostError)
+    assert not seen.exists()
 
 
 def test_no_task_fails_when_an_idle_worker_is_killed(kind: str, ctx: BaseContext) -> None:

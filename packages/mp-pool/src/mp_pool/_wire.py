@@ -13,6 +13,7 @@ from typing import Any
 
 from mp_core._native import is_of_atoms
 from mp_pool._function_cache import FunctionReference
+from mp_pool._release import release
 
 __all__ = [
     "BATCH",
@@ -100,10 +101,7 @@ def drop(kind: int, data: Any) -> None:
     Release the shared memory and descriptors of a message that will not be received.
     """
     if kind & RICH:
-        try:
-            ForkingPickler.loads(data)
-        except Exception:
-            pass  # it has been received, or is gone
+        release(data)
 
 
 def _described(error: BaseException) -> str:
