@@ -138,7 +138,7 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
     if inner is not None:
         try:
             error = ForkingPickler.loads(inner)
-        except Exception as why:
+        except BaseException as why:
             reason = _described(why)
     if not isinstance(error, BaseException):
         error = UnpicklableExceptionError(name, reason)
@@ -160,7 +160,7 @@ def load(frames: list[tuple[int, int, Any]], cause: Callable[[str], BaseExceptio
                 outcome = True, ForkingPickler.loads(data)
             elif kind in (FAILED, INIT_FAILED):
                 outcome = False, load_error(data, cause)
-        except Exception as error:
+        except BaseException as error:
             outcome = False, error  # only this task fails
         loaded.append((number, kind, outcome))
     return loaded
