@@ -227,6 +227,23 @@ def test_lack_of_memory_is_told_apart_from_other_kills(
     assert succeeded(done).splitlines() == ["10", lost, "kill SIGKILL False", "1"]
 
 
+def test_lack_of_memory_that_killed_an_idle_worker_explains_no_later_death(
+    kind: str, ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = 0
+    monkeypatch.setattr("mp_pool._workers.oom_kills", lambda: {"/group": kills})
+    with tasks.either(kind, ctx, 1) as pool:
+        for lost in [False, True, False]:
+            idle = pool.submit(tasks.own_pid)()
+            kills += 1
+            os.kill(idle, signal.SIGKILL)
+            assert until(lambda idle=idle: idle not in pool.pids(), tasks.PATIENCE)
+            pool.submit(tasks.own_pid)()
+            kills += lost
+            error = tasks.outcome(pool.submit(tasks.end, "SIGKILL"))
+            assert (type(error), error.out_of_memory) == (mp.WorkerLostError, lost)
+
+
 @pytest.fixture
 def memory_group(how: str) -> Iterator[Path]:
     """Make a control group with a limit of 600 MiB."""
