@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from compare import HEADER, RUNNER, compared, row, show
+from compare import HEADER, RUNNER, compared, is_well, row, show
 from known import KNOWN_OF_LIBRARIES
 from sides import Side, run_sides
 
@@ -91,8 +91,7 @@ def main() -> int:
         print(row(result))
     statuses = Counter(status for result in results for status in Counter(result["same"]).elements())
     print(f"the same: {dict(statuses)}; different: {sum(len(result['differences']) for result in results)}")
-    unknown = [entry for result in results for entry in result["differences"] if not entry["known"]]
-    return 1 if unknown or not results or any(result["missing"] for result in results) else 0
+    return 0 if results and all(is_well(result) and not result["missing"] for result in results) else 1
 
 
 if __name__ == "__main__":

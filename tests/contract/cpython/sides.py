@@ -113,7 +113,8 @@ class Side:
             self.process.kill()
             self.process.wait()
         end_group(self.process.pid)
-        if not ended or self.current is not None:
+        began = self.wanted is not None or self.missing is not None
+        if not ended or self.current is not None or not began:
             how = f"ended with {self.process.returncode}" if ended else f"hung for {self.patience:g} s"
             tail = self.output.read_text(errors="replace")[-6000:]
             stopped = self.current or (self.rest() or ["before the first test"])[0]
