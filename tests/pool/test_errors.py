@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing.pool
+import sys
 import threading
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -41,6 +42,18 @@ class FailsOnLoading:
 class FailsOnPickling:
     def __reduce__(self) -> Any:
         raise LookupError("not to be pickled")
+
+
+class Exits:
+    """Raises SystemExit when it is unpickled, or already when it is pickled."""
+
+    def __init__(self, when: str) -> None:
+        self.when = when
+
+    def __reduce__(self) -> Any:
+        if self.when == "pickled":
+            sys.exit(3)
+        return sys.exit, (3,)
 
 
 def fail_on_loading(where: str) -> None:
@@ -89,6 +102,23 @@ def test_an_object_that_cannot_be_pickled_or_loaded_fails_its_task_only(
         assert [wait() for wait in waits] == [n * n for n in range(20)]
     assert isinstance(error, LookupError | multiprocessing.pool.MaybeEncodingError)
     assert "not to be" in str(error)
+
+
+@both
+@pytest.mark.parametrize("when", ["pickled", "unpickled"])
+def test_a_result_that_exits_fails_its_task_only(kind: str, ctx: BaseContext, when: str) -> None:
+    if (kind, when) == ("pool", "pickled"):
+        expected: type[BaseException] = mp.WorkerLostError  # as with the standard pool, the worker exits
+    else:
+        expected = SystemExit
+    with tasks.either(kind, ctx) as pool:
+        waits = [pool.submit(tasks.square, n) for n in range(10)]
+        bad = pool.submit(make, Exits, when)
+        waits += [pool.submit(tasks.square, n) for n in range(10, 20)]
+        with pytest.raises(expected) as caught:
+            bad()
+        assert [wait() for wait in waits] == [n * n for n in range(20)]
+    assert getattr(caught.value, "exitcode", getattr(caught.value, "code", None)) == 3
 
 
 @both

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
+import numpy as np
 import pool_tasks as tasks
 import pytest
 from support.memory_groups import remove_group
@@ -42,6 +43,21 @@ def test_a_task_whose_worker_ends_fails_with_the_exit_code_and_the_pool_continue
     assert error.pid > 0
     again = pickle.loads(pickle.dumps(error))
     assert vars(again) == vars(error) and str(again) == str(error)
+
+
+@pytest.mark.parametrize("how", ["segfault", "exit", "SIGSTOP"])
+def test_a_task_that_ends_its_worker_when_it_is_unpickled_is_not_unpickled_by_the_pool(
+    kind: str, ctx: BaseContext, strategy: str, how: str, tmp_path: Path
+) -> None:
+    seen = tmp_path / "seen"
+    with tasks.either(kind, ctx, timeout=1 if how == "SIGSTOP" else None) as pool:
+        others = [pool.submit(tasks.square, n) for n in range(10)]
+        lost = pool.submit(max, tasks.Deadly(how, seen), np.ones(100_000), tasks.Deadly(how, seen))
+        error = tasks.outcome(lost)
+        assert [wait() for wait in others] == [n * n for n in range(10)]
+        assert until(lambda: mp.memory_stats()["in_flight_bytes"] == 0, tasks.PATIENCE)
+    assert type(error) is (mp.TaskTimeoutError if how == "SIGSTOP" else mp.WorkerLostError)
+    assert not seen.exists()
 
 
 def test_no_task_fails_when_an_idle_worker_is_killed(kind: str, ctx: BaseContext) -> None:
@@ -209,6 +225,23 @@ def test_lack_of_memory_is_told_apart_from_other_kills(
     done = run_script(tmp_path, OF_MEMORY, kind, start_method, how, str(memory_group / "cgroup.procs"))
     lost = "grow SIGKILL True" if how == "group" else "MemoryError"
     assert succeeded(done).splitlines() == ["10", lost, "kill SIGKILL False", "1"]
+
+
+def test_lack_of_memory_that_killed_an_idle_worker_explains_no_later_death(
+    kind: str, ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kills = 0
+    monkeypatch.setattr("mp_pool._workers.oom_kills", lambda: {"/group": kills})
+    with tasks.either(kind, ctx, 1) as pool:
+        for lost in [False, True, False]:
+            idle = pool.submit(tasks.own_pid)()
+            kills += 1
+            os.kill(idle, signal.SIGKILL)
+            assert until(lambda idle=idle: idle not in pool.pids(), tasks.PATIENCE)
+            pool.submit(tasks.own_pid)()
+            kills += lost
+            error = tasks.outcome(pool.submit(tasks.end, "SIGKILL"))
+            assert (type(error), error.out_of_memory) == (mp.WorkerLostError, lost)
 
 
 @pytest.fixture

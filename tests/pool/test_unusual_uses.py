@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import gc
 import os
+import signal
 import sys
 import threading
 import types
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import pool_tasks as tasks
 import pytest
+from support.waiting import until
 
 import mp_all as mp
 
@@ -99,6 +101,31 @@ def test_a_fork_beside_a_running_pool_disturbs_neither(ctx: BaseContext, tmp_pat
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         tasks.touch(path)
         assert results.get(tasks.PATIENCE) == [path] * 6
+
+
+@pytest.mark.timeout(60)
+@both
+def test_a_killed_worker_is_replaced_while_a_thread_reads_standard_input(
+    kind: str, ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    with open(writer, "wb", buffering=0) as out, open(reader, encoding="utf-8") as standard_input:
+        monkeypatch.setattr(sys, "stdin", standard_input)
+        lines: list[str] = []
+        thread = threading.Thread(target=lambda: lines.append(sys.stdin.readline()))
+        with tasks.either(kind, ctx, 1) as pool:
+            assert pool.submit(tasks.square, 2)() == 4
+            [first] = pool.pids()
+            thread.start()
+            state = Path(f"/proc/self/task/{thread.native_id}/stat")
+            # It sleeps in the system call, with the lock of the stream.
+            until(lambda: state.read_text().rsplit(")", 1)[1].split()[0] == "S")
+            os.kill(first, signal.SIGKILL)
+            until(lambda: first not in pool.pids())
+            assert pool.submit(tasks.square, 3)() == 9
+        out.write(b"line\n")
+        thread.join()
+        assert lines == ["line\n"]
 
 
 def raising() -> Iterator[int]:

@@ -60,6 +60,15 @@ def joblib(session: nox.Session) -> None:
         session.run(*pytest, "--timeout", "300", "-k", "parallel or n_jobs", "--pyargs", *theirs, env=env)
 
 
+@nox.session(name="pool-libraries", default=False)
+def pool_libraries(session: nox.Session) -> None:
+    """Compare pebble's and mpire's own tests under python -m mp_all and without: nox -s pool-libraries [-- pebble]."""
+    install_all(session)
+    # mpire 2.8.0 is the last version whose sdist has its tests; they need multiprocess.
+    session.install("pebble==5.2.3", "mpire[dashboard]==2.8.0", "multiprocess", "pytest>=8")
+    session.run("python", "tests/contract/cpython/libraries.py", *session.posargs)
+
+
 @nox.session(default=False, tags=["ci"])
 @nox.parametrize("strategy", STRATEGIES)
 def torch(session: nox.Session, strategy: str) -> None:

@@ -2,6 +2,9 @@
 
     python side.py multiprocessing|mp_all SUITE METHOD EVENTS [ID ...]
 
+SUITE is `multiprocessing`, `futures`, `executors` (as `futures`, but unchanged and run by `python -m mp_all`, which
+puts our executor in the place of the standard one), or a module of tests, which `python -m mp_all` runs, too.
+
 It is also the main module of the suite's children: under spawn and forkserver they import it again, and so see the
 same redirection. `MP_CONTRACT` names the library for them.
 """
@@ -14,15 +17,19 @@ import os
 import signal
 import sys
 import unittest
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO
 
 import redirect
 
-if __name__ == "__main__":
-    os.environ["MP_CONTRACT"], os.environ["MP_CONTRACT_METHOD"] = sys.argv[1], sys.argv[3]
+CHANGED = ("multiprocessing", "futures")  # the suites whose imports are changed when they are loaded
 
-if os.environ.get("MP_CONTRACT") == "mp_all":
+if __name__ == "__main__":
+    names = ("MP_CONTRACT", "MP_CONTRACT_SUITE", "MP_CONTRACT_METHOD")
+    os.environ.update(zip(names, sys.argv[1:4], strict=True))
+
+if os.environ.get("MP_CONTRACT") == "mp_all" and os.environ["MP_CONTRACT_SUITE"] in CHANGED:
     redirect.install(*redirect.SUITES)
 
 
@@ -105,18 +112,33 @@ def tests_of(suite: str, method: str) -> list[unittest.TestCase]:
         import processes
 
         found = loader.loadTestsFromModule(processes)
-    else:
-        package = importlib.import_module("test.test_concurrent_futures")
-        folder = Path(package.__path__[0])
-        names = sorted(f"{package.__name__}.{path.stem}" for path in folder.glob("test_*.py"))
-        found = loader.loadTestsFromNames(names)
-    return [test for test in flat(found) if suite == "multiprocessing" or of_method(test, method)]
+        return flat(found)
+    if suite not in ("futures", "executors"):
+        return flat(loader.loadTestsFromModule(importlib.import_module(suite)))
+    package = importlib.import_module("test.test_concurrent_futures")
+    # One file in CPython 3.11, a package since.
+    folders = [Path(folder) for folder in getattr(package, "__path__", [])]
+    names = sorted(f"{package.__name__}.{path.stem}" for folder in folders for path in folder.glob("test_*.py"))
+    return [test for test in flat(loader.loadTestsFromNames(names or [package.__name__])) if of_method(test, method)]
 
 
 def flat(tests: unittest.TestSuite | unittest.TestCase) -> list[Any]:
     if isinstance(tests, unittest.TestSuite):
         return [test for part in tests for test in flat(part)]
     return [tests]
+
+
+def check(library: str, suite: str) -> None:
+    """
+    Raise `ImportError` if a module is on another library, or has another library's executor.
+    """
+    ours = library == "mp_all" and suite not in CHANGED
+    if ours != ("MP_ALL" in os.environ) or ours != (ProcessPoolExecutor.__module__ == "mp_pool.executor"):
+        raise ImportError(f"{suite} has executors of {ProcessPoolExecutor.__module__}, and is to run on {library}")
+    for name, module in list(sys.modules.items()) if suite in CHANGED else []:
+        loaded = getattr(module, "multiprocessing", None)
+        if name.startswith(redirect.SUITES) and loaded is not None and loaded.__name__ != library:
+            raise ImportError(f"{name} was loaded on {loaded.__name__} and is to run on {library}")
 
 
 def main() -> None:
@@ -132,10 +154,7 @@ def main() -> None:
         except ModuleNotFoundError as missing:
             recorder.say(missing=missing.name)
             return
-        for name, module in list(sys.modules.items()):
-            loaded = getattr(module, "multiprocessing", None)
-            if name.startswith(redirect.SUITES) and loaded is not None and loaded.__name__ != library:
-                raise ImportError(f"{name} was loaded on {loaded.__name__} and is to run on {library}")
+        check(library, suite)
         recorder.say(tests=[test.id() for test in tests])
         if asked:
             tests = [test for test in tests if test.id() in set(asked)]

@@ -22,13 +22,20 @@ class Side:
     """
     One library's run of a suite: the status of every test by its name.
 
-    *patience* is how many seconds one test may take before it counts as hung.
+    *patience* is how many seconds one test may take before it counts as hung. *options* are Python's.
     """
 
     def __init__(
-        self, library: str, suite: str, method: str, tests: list[str] | None, patience: float, script: Path = SIDE
+        self,
+        library: str,
+        suite: str,
+        method: str,
+        tests: list[str] | None,
+        patience: float,
+        script: Path = SIDE,
+        options: tuple[str, ...] = (),
     ) -> None:
-        self.arguments = [str(script), library, suite, method]
+        self.arguments = [*options, str(script), library, suite, method]
         self.patience = patience
         self.wanted = tests
         self.statuses: dict[str, tuple[str, str]] = {}
@@ -106,7 +113,8 @@ class Side:
             self.process.kill()
             self.process.wait()
         end_group(self.process.pid)
-        if not ended or self.current is not None:
+        began = self.wanted is not None or self.missing is not None
+        if not ended or self.current is not None or not began:
             how = f"ended with {self.process.returncode}" if ended else f"hung for {self.patience:g} s"
             tail = self.output.read_text(errors="replace")[-6000:]
             stopped = self.current or (self.rest() or ["before the first test"])[0]
@@ -140,11 +148,22 @@ def end_group(group: int) -> None:
             return
 
 
-def run_sides(suite: str, method: str, tests: list[str] | None, patience: float, limit: float) -> dict[str, Side]:
+def run_sides(
+    suite: str,
+    method: str,
+    tests: list[str] | None,
+    patience: float,
+    limit: float,
+    script: Path = SIDE,
+    options: dict[str, tuple[str, ...]] | None = None,
+) -> dict[str, Side]:
     """
     Run both libraries at the same time, so that both have the same load. After *limit* seconds what runs is ended.
     """
-    sides = {library: Side(library, suite, method, tests, patience) for library in LIBRARIES}
+    sides = {
+        library: Side(library, suite, method, tests, patience, script, (options or {}).get(library, ()))
+        for library in LIBRARIES
+    }
     deadline = time.monotonic() + limit
     try:
         busy = list(sides.values())

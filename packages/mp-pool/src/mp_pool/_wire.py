@@ -13,6 +13,7 @@ from typing import Any
 
 from mp_core._native import is_of_atoms
 from mp_pool._function_cache import FunctionReference
+from mp_pool._release import release
 
 __all__ = [
     "BATCH",
@@ -100,10 +101,7 @@ def drop(kind: int, data: Any) -> None:
     Release the shared memory and descriptors of a message that will not be received.
     """
     if kind & RICH:
-        try:
-            ForkingPickler.loads(data)
-        except Exception:
-            pass  # it has been received, or is gone
+        release(data)
 
 
 def _described(error: BaseException) -> str:
@@ -140,7 +138,7 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
     if inner is not None:
         try:
             error = ForkingPickler.loads(inner)
-        except Exception as why:
+        except BaseException as why:
             reason = _described(why)
     if not isinstance(error, BaseException):
         error = UnpicklableExceptionError(name, reason)
@@ -162,7 +160,7 @@ def load(frames: list[tuple[int, int, Any]], cause: Callable[[str], BaseExceptio
                 outcome = True, ForkingPickler.loads(data)
             elif kind in (FAILED, INIT_FAILED):
                 outcome = False, load_error(data, cause)
-        except Exception as error:
+        except BaseException as error:
             outcome = False, error  # only this task fails
         loaded.append((number, kind, outcome))
     return loaded

@@ -20,9 +20,11 @@ import errno
 import os
 import signal
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,7 @@ from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool._environment import NameThatSets
 from mp_pool._in_flight import Handles, forget, release
 from mp_pool._result_pipe import Frame, ResultPipe
+from mp_pool._stdin import left_alone
 from mp_pool._task import Task
 from mp_pool._wire import BATCH, FORGET, HEADER, JOURNAL, PACKET, RICH
 from mp_pool._worker_main import Settings, work
@@ -87,10 +90,13 @@ class Worker:
                     self.process.name = NameThatSets(self.process.name, settings.environment)
                 # A Ctrl-C before the worker has installed its handler would end it with a traceback.
                 # The fork server, which this may start, would pass the mask on to unrelated processes.
-                inherits = getattr(self.process, "_start_method", None) in ("fork", "spawn")
-                mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if inherits else ())
+                method = getattr(self.process, "_start_method", None)
+                mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if method in ("fork", "spawn") else ())
+                # A process that is not forked takes nothing of its parent's threads with it.
+                beside_threads = method == "fork" and threading.active_count() > 1
                 try:
-                    self.process.start()
+                    with left_alone(self.process) if beside_threads else nullcontext():
+                        self.process.start()
                 finally:
                     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         except BaseException:

@@ -182,9 +182,10 @@ def _has_to_end(settings: Settings, done: int) -> bool:
 
 
 def _dumped(value: Any, settings: Settings) -> tuple[int, Any]:
+    caught = BaseException if settings.executor else Exception
     try:
         return _wire.dump_result(value)
-    except Exception as error:
+    except caught as error:
         return _wire.FAILED, _wire.dump_error(error if settings.executor else _unsent(error, value))
 
 
@@ -272,7 +273,7 @@ def _keep(number: int, kind: int, payload: Any, extra: list[Any], out: int) -> N
         _function_cache.forget(number)
 
 
-def _unsent(error: Exception, value: Any) -> MaybeEncodingError:
+def _unsent(error: BaseException, value: Any) -> MaybeEncodingError:
     try:
         return MaybeEncodingError(error, value)
     except Exception:

@@ -160,6 +160,8 @@ class Workers:
         """
         self.dispatcher.changed = True
         exitcode = _exitcode(worker)
+        # Counted for each death: a kill that ended an idle worker, or one over its time, explains no later death.
+        out_of_memory = self._out_of_memory(exitcode)
         outcomes: list[tuple[Task, Outcome]] = []
         if worker in self._leaving:
             self._leaving.remove(worker)
@@ -177,11 +179,9 @@ class Workers:
                     self.dispatcher.requeue([task])
                     continue
                 else:
-                    error = WorkerLostError(
-                        worker.pid, exitcode, name_of(task), task.position, self._out_of_memory(exitcode)
-                    )
+                    error = WorkerLostError(worker.pid, exitcode, name_of(task), task.position, out_of_memory)
                 outcomes.append((task, (False, error)))
-            self._count_failure(worker, exitcode)
+            self._count_failure(worker, exitcode, out_of_memory)
             if self._lazily and exitcode == 0 and not worker.tasks:
                 self.wanted -= 1  # it was asked to end; another starts when there is work
         for fd in [fd for fd, (each, _) in self._in_poll.items() if each is worker]:
@@ -190,15 +190,13 @@ class Workers:
         worker.close()
         return outcomes
 
-    def _count_failure(self, worker: Worker, exitcode: int | None) -> None:
+    def _count_failure(self, worker: Worker, exitcode: int | None, out_of_memory: bool) -> None:
         if worker.ready or worker.told_to_end:
             return
         self._failures += 1
         killed = worker.failure is None and exitcode in (-signal.SIGKILL, -signal.SIGTERM)
         if self._failures >= (KILLED if killed else ATTEMPTS):
-            self.reason = worker.failure or WorkerLostError(
-                worker.pid, exitcode, "its initializer", 0, self._out_of_memory(exitcode)
-            )
+            self.reason = worker.failure or WorkerLostError(worker.pid, exitcode, "its initializer", 0, out_of_memory)
 
     def _out_of_memory(self, exitcode: int | None) -> bool:
         if exitcode != -signal.SIGKILL:

@@ -1,0 +1,36 @@
+"""A forked worker must not wait for the lock of `sys.stdin`, which another thread of the parent may hold for ever."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["left_alone"]
+
+_inherited: Any = None
+
+
+@contextmanager
+def left_alone(process: Any) -> Iterator[None]:
+    """
+    Have *process*, if it is forked in the block, begin with another `sys.stdin` than its parent's.
+
+    The first act of a child is to close `sys.stdin`. This takes a lock, which in a forked child nobody releases if a
+    thread of the parent was in ``sys.stdin.readline()``: the child would never be ready.
+    """
+    process._bootstrap = functools.partial(_begin, process._bootstrap)
+    try:
+        yield
+    finally:
+        del process._bootstrap
+
+
+def _begin(bootstrap: Any, *args: Any, **options: Any) -> Any:
+    global _inherited
+    # Kept, since it would be closed with its last reference, too.
+    _inherited, sys.stdin = sys.stdin, open(os.devnull, encoding="utf-8")  # noqa: SIM115 - the process closes it
+    return bootstrap(*args, **options)
