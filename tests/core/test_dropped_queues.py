@@ -112,9 +112,10 @@ def test_half_a_message_of_a_killed_writer_is_no_obstacle(strategy: str) -> None
     writer.close()
 
 
-def test_a_writer_at_work_gets_an_error_or_its_messages_are_freed(strategy: str) -> None:
+@pytest.mark.parametrize("make", [connection.Pipe, mp.Pipe], ids=["pipe", "ring"])
+def test_a_writer_at_work_gets_an_error_or_its_messages_are_freed(strategy: str, make: Any) -> None:
     for _ in range(20):
-        reader, writer = connection.Pipe(False)  # beside a ring, a message of that very millisecond may be left
+        reader, writer = make(False)
         full, ended = threading.Event(), []
 
         def write(writer: Any = writer, full: threading.Event = full, ended: list[str] = ended) -> None:

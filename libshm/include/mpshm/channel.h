@@ -60,4 +60,9 @@ int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mps
  * empty channel two system calls. */
 int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
 
+/* The caller has closed its descriptor of the reading end; `fd` is another one of the same pipe. If
+ * no process has a reading end any more, the ring has all the messages that it will ever have
+ * when this returns: the next send of each writer is -EPIPE. 0, or what end_wait returned. */
+int mpshm_channel_stop_reading(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+
 #endif

@@ -174,6 +174,19 @@ void mpshm_channel_close(mpshm_channel *end)
     free(end);
 }
 
+int mpshm_channel_stop_reading(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+{
+    if (end->in.ring == NULL)
+        return -EBADF;
+    atomic_fetch_add(&end->mapping->header->closes, 1);
+    /* A writer that has not seen it has write_lock now, and its message is in the ring when it
+     * gives the lock back. */
+    int rc = mpshm__channel_lock(end, MPSHM__TO_ARM, fd, MPSHM__FOREVER, waiter);
+    if (rc == 0)
+        mpshm__channel_unlock(end, MPSHM__TO_ARM);
+    return rc;
+}
+
 int mpshm_channel_object(mpshm_channel *end)
 {
     int fd = end->duplicates ? mpshm__fd_get(&end->duplicate) : -1;
