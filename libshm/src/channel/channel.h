@@ -23,10 +23,12 @@ struct mpshm_channel {
     int duplicates;
     struct mpshm__view in, out; /* ring is NULL where there is none */
     /* Several threads may use one end. */
-    _Atomic uint32_t closes;  /* as counted when the kernel was last asked for readers, */
-    _Atomic uint64_t looked;  /* and when that was */
-    _Atomic uint64_t spin_ns; /* how long the next wait spins; see waiting.c */
-    _Atomic uint32_t sleeps;
+    _Atomic uint32_t closes; /* as counted when the kernel was last asked for readers, */
+    _Atomic uint64_t looked; /* and when that was */
+    /* See waiting.c. */
+    _Atomic uint64_t spin_ns; /* how long the next wait spins */
+    _Atomic uint32_t to_skip; /* waits that do not spin before the next one that does, */
+    _Atomic uint32_t skipped; /* and how many there were at the last time */
 };
 
 /* ---- lock.c ---- */

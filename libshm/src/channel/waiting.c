@@ -3,9 +3,10 @@
  * Note [When to spin]
  *   A sleep and its wake-up cost some 50 us, so a short spin pays if the answer comes sooner. A
  *   wait spins for `spin_ns`. Success doubles it up to the ceiling (MP_SPIN_US), failure quarters
- *   it down to nothing, and then one wait in 64 tries the ceiling again. So a busy machine, whose
- * peers are not running, soon sleeps at once. With one processor in the affinity mask nothing
- * spins.
+ *   it down to nothing. Then a wait tries the ceiling again after 2 waits, after 4 more, and so on
+ *   up to 64: on a busy machine, whose peers are not running, nearly all waits sleep at once, and
+ *   two processes that begin to talk after a pause are both soon awake. With one processor in
+ *   the affinity mask nothing spins.
  *
  * Note [Who tells a sleeper]
  *   A reader sleeps in poll() on the pipe: the wake-up byte or the hang-up wakes it. A writer
@@ -26,7 +27,7 @@
 enum {
     CEILING_US = 50,
     LEAST_NS = 2000,
-    PROBE = 64,
+    MOST_SKIPPED = 64,
     LOOK_NS = 250 * 1000000,
     PART_NS = 20000000,
     PATIENCE_NS = 1000000
@@ -83,8 +84,16 @@ uint64_t mpshm__remaining(uint64_t deadline, uint64_t most)
 /* Decide whether this wait spins. */
 static int may_spin(mpshm_channel *end)
 {
-    if (end->spin_ns == 0 && end->sleeps++ % PROBE == 0)
+    if (end->spin_ns == 0) {
+        uint32_t to_skip = end->to_skip;
+        if (to_skip > 0) {
+            end->to_skip = to_skip - 1;
+            return 0;
+        }
+        end->skipped = end->skipped < MOST_SKIPPED / 2 ? end->skipped * 2 + 2 : MOST_SKIPPED;
+        end->to_skip = end->skipped;
         end->spin_ns = ceiling_ns();
+    }
     return end->spin_ns > 0 && writer_runs_beside(end);
 }
 
@@ -100,6 +109,8 @@ static int spin(mpshm_channel *end, uint64_t deadline)
         for (int i = 0; i < 32; i++) {
             if (!mpshm__ring_is_empty(end->in.ring)) {
                 end->spin_ns = end->spin_ns * 2 < ceiling ? end->spin_ns * 2 : ceiling;
+                if (end->skipped != 0)
+                    end->to_skip = end->skipped = 0;
                 return 1;
             }
             mpshm__relax();
