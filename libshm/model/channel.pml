@@ -1,7 +1,8 @@
 /* A channel, for spin: writers, readers, kills, on Arm.
  *
  *   writers  send messages that fit into one record and, if LARGE, one that passes in parts
- *   readers  receive until the end of the file; with SELECT the first one waits for its descriptor only
+ *   readers  receive until the end of the file; with SELECT the first one waits for its descriptor only; with CLOSE=n
+ *            each closes its end after n messages, and the last one takes what nobody can read any more (native/unread.c)
  *   keeper   has a writing end, as each process that has a queue does, until no message is unread
  *
  * Up to KILLS writers and readers are killed, each before any of its steps and while it sleeps. A step is one atomic
@@ -13,14 +14,15 @@
  * since the holder may be a writer of a large message.
  *
  * Checked: messages are whole, in the order of their writer, and received once; a message is lost only with a reader that
- * was killed; no place is written over before it was read; no wake-up is lost; nobody waits for ever.
+ * was killed; a message that was sent is received or taken by the reader that closes last; no place is written over before it was read; no wake-up is lost; nobody waits for ever.
  *
  * Seeded faults: PUBLISH_FIRST (tail moves before the record is written), RELAXED_TAIL and RELAXED_HEAD (a store that does not
  * release, on Arm only), CHECK_BEFORE_FLAG (a sleeper looks at the ring before it says that it will sleep), SLEEP_ON_COUNT (a
  * sleeper waits for tail or head to change and not for its flag: the waker may clear the flag in between),
  * ARM_WITHOUT_LOCK (a reader that has seen an empty ring arms the wake-up after it gave write_lock back), BYTE_LAST (the
  * wake-up byte is written after the message is published), ABORTED_TWICE (a repair that was interrupted takes a second place),
- * NO_BYTE_REPAIR (the state of the wake-up of a killed holder is believed). */
+ * NO_BYTE_REPAIR (the state of the wake-up of a killed holder is believed), CLOSES_UNSEEN (a writer does not look under
+ * write_lock whether an end was closed). */
 
 #ifndef KILLS
 #define KILLS 1
@@ -39,6 +41,10 @@
 #endif
 #ifndef SELECT
 #define SELECT 0
+#endif
+
+#ifndef CLOSE
+#define CLOSE 9
 #endif
 
 #define PLACES 4
@@ -117,6 +123,16 @@ inline arm()
 
 inline put(a_kind, message)
 {
+#ifndef CLOSES_UNSEEN
+    if
+    :: known != closes ->
+       if
+       :: d_step { reading_ends > 0 -> known = closes }
+       :: reading_ends == 0 -> broken = true
+       fi
+    :: else
+    fi;
+#endif
 #ifdef PUBLISH_FIRST
     wakeup_write();
     if
@@ -129,18 +145,22 @@ inline put(a_kind, message)
     :: else
     fi
 #else
-    write(a_kind, message);
-    STEP;
-#ifdef BYTE_LAST
-    publish(a_kind, message);
-    wakeup_write()
-#else
-    wakeup_write();
     if
-    :: !broken -> publish(a_kind, message)
+    :: !broken ->
+       write(a_kind, message);
+       STEP;
+#ifdef BYTE_LAST
+       publish(a_kind, message);
+       wakeup_write()
+#else
+       wakeup_write();
+       if
+       :: !broken -> publish(a_kind, message)
+       :: else
+       fi
+#endif
     :: else
     fi
-#endif
 #endif
 }
 
@@ -170,7 +190,7 @@ inline wait_for_room(me)
 #endif
           if
           :: !asleep_for_room[me]
-          :: d_step { !CALM && (ROOM >= 1 || reading_ends == 0 || !room_wanted) -> asleep_for_room[me] = false }
+          :: d_step { reading_ends == 0 || !CALM && (ROOM >= 1 || !room_wanted) -> asleep_for_room[me] = false }
           :: KILLED
           fi;
           if :: ROOM >= 1 -> break :: else fi
@@ -408,7 +428,7 @@ inline has_message(me)
 
 #define LOCALS                                                                                               \
     bool repairs, broken, has_room, alive, got, at_end;                                                      \
-    byte parts, m, seen
+    byte parts, m, seen, known, count
 
 proctype writer(byte me)
 {
@@ -460,24 +480,52 @@ next:
        if :: got -> break :: else fi
     od;
     if :: selects -> settle(me) :: else fi;
-    goto next;
+    count++;
+    if :: count < CLOSE -> goto next :: else fi;
+    /* close the end, and take the rest if it was the last one */
+    d_step { writing_ends++; reading_ends-- };
+    STEP;
+    closes++;
+    STEP;
+    lock_write(me); /* mpshm_channel_stop_reading */
+    unlock_write();
+    if
+    :: reading_ends == 0 ->
+       do
+       :: take(me);
+          if :: got -> STEP :: else -> break fi
+       od
+    :: else
+    fi;
+    skip;
+    d_step { writing_ends--; readers_ended++ };
+    goto gone;
 dead:
     skip;
-    atomic { free_locks(me); readers_killed++ };
+    atomic {
+        free_locks(me);
+        readers_killed++;
+        if
+        :: count >= CLOSE -> writing_ends--; readers_ended++; goto gone /* it had closed its end */
+        :: else
+        fi
+    };
 over:
     skip;
-    d_step { reading_ends--; readers_ended++ }
+    d_step { reading_ends--; readers_ended++ };
+gone:
+    skip
 }
 
 active proctype keeper()
 {
     if
-    :: writers_ended == WRITERS && (reading_ends == 0 ||
-       !(UNREAD(0) || UNREAD(1) || UNREAD(2) || UNREAD(3) || UNREAD(4) || UNREAD(5)))
+    :: writers_ended == WRITERS && (reading_ends == 0 || !ANY_UNREAD)
     :: timeout -> stuck = true; assert(!stuck) /* nobody can go on, and a message is unread */
     fi;
     writing_ends--;
     readers_ended == READERS;
+    assert(!CALM || !ANY_UNREAD);
     assert(LOST(0) + LOST(1) + LOST(2) + LOST(3) + LOST(4) + LOST(5) <= readers_killed)
 }
 

@@ -13,6 +13,7 @@ mtype kind[PLACES];
 byte payload[PLACES]; /* the message that it belongs to */
 bit wakeup = ARMED;
 bool large = false, part_wanted = false, room_wanted = false;
+byte closes = 0; /* how often a reader has closed its end */
 byte write_lock = NOBODY, read_lock = NOBODY;
 bool write_dead = false; /* the last holder of write_lock died; a dead reader leaves nothing to repair */
 
@@ -38,6 +39,7 @@ bool stuck = false;
 #define AT(count) ((count) % PLACES)
 #define CALM (kills == KILLS) /* nobody was killed */
 #define UNREAD(m) (complete[m] && !taken[m])
+#define ANY_UNREAD (UNREAD(0) || UNREAD(1) || UNREAD(2) || UNREAD(3) || UNREAD(4) || UNREAD(5))
 #define LOST(m) (complete[m] && taken[m] && received[m] == 0)
 
 /* A process may be killed after each of its stores, and while it sleeps. */

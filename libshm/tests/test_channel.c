@@ -1,6 +1,8 @@
 /* Channels: messages are ordered and whole, of any size; their ends are those of a pipe; a
  * descriptor that is selected is readable while there is a message. */
 #include <pthread.h>
+#include <semaphore.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "channel.h"
@@ -78,6 +80,85 @@ static void test_repaired_twice(void)
     CHECK_EQ(send_number(&line, 7, 120, 0), 0);
     CHECK_EQ(receive_number(&line, 0), 7);
     line_close(&line);
+}
+
+/* A writer that was waiting for the lock while the last reading end was closed. */
+struct sender {
+    struct line *line;
+    sem_t waits;
+    int rc;
+};
+
+static void sender_waits(void *of)
+{
+    sem_post(&((struct sender *)of)->waits);
+}
+
+static void *send_behind_a_lock(void *of)
+{
+    struct sender *sender = of;
+    mpshm_waiter waiter = {sender, NULL, sender_waits, received_end, NULL};
+
+    sender->rc =
+        mpshm_channel_send(sender->line->writer, sender->line->to, "late", 4, FOREVER, &waiter);
+    return NULL;
+}
+
+static void test_writer_sees_a_close_under_the_lock(void)
+{
+    struct line line = line_open(0);
+    struct sender sender = {.line = &line};
+    pthread_t thread;
+
+    CHECK_EQ(send_number(&line, 1, 8, FOREVER), 0); /* the kernel was asked */
+    CHECK_EQ(mpshm__channel_lock(line.reader, MPSHM__TO_ARM, line.from, FOREVER, WAITER(NULL)), 0);
+    sem_init(&sender.waits, 0, 0);
+    CHECK_EQ(pthread_create(&thread, NULL, send_behind_a_lock, &sender), 0);
+    sem_wait(&sender.waits);
+    close(line.from);
+    line.from = dup(line.to);
+    atomic_fetch_add(&line.reader->mapping->header->closes, 1);
+    mpshm__channel_unlock(line.reader, MPSHM__TO_ARM);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(sender.rc, -EPIPE);
+    CHECK_EQ(receive_number(&line, 0), 1);
+    CHECK(receive_number(&line, 0) < 0);
+    line_close(&line);
+}
+
+/* A reader closes the last reading end while another process sends: what was sent without an error
+ * is received before or taken after, and not one message stays in the ring. */
+static void test_last_reader_takes_the_rest(uint64_t nbytes)
+{
+    _Atomic int64_t *sent =
+        mmap(NULL, sizeof(*sent), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    for (int round = 0; round < 30; round++) {
+        struct line line = line_open(0);
+        int64_t received = 0;
+        atomic_store(sent, 0);
+        pid_t writer = fork();
+        if (writer == 0) {
+            close(line.from);
+            while (send_number(&line, (uint64_t)atomic_load(sent), nbytes, FOREVER) == 0)
+                atomic_fetch_add(sent, 1);
+            _exit(0);
+        }
+        for (; received < round % 20 + 1; received++)
+            CHECK_EQ(receive_number(&line, FOREVER), received);
+        close(line.from);
+        CHECK_EQ(mpshm_channel_stop_reading(line.reader, line.to, WAITER(NULL)), 0);
+        line.from = line.to; /* the ring is read through any descriptor of the pipe */
+        while (receive_number(&line, 0) == received)
+            received++;
+        int status;
+        CHECK_EQ(waitpid(writer, &status, 0), writer);
+        CHECK_EQ(status, 0);
+        CHECK_EQ(received, atomic_load(sent));
+        line.from = dup(line.to);
+        line_close(&line);
+    }
+    munmap((void *)sent, sizeof(*sent));
 }
 
 /* Sizes on both sides of every limit, from another process. */
@@ -287,6 +368,9 @@ int main(void)
     test_empty_message();
     test_without_room();
     test_repaired_twice();
+    test_writer_sees_a_close_under_the_lock();
+    test_last_reader_takes_the_rest(100);
+    test_last_reader_takes_the_rest(70000);
     test_wrong_direction();
     test_poll();
     test_passed_to_another();

@@ -177,7 +177,7 @@ def test_a_message_that_comes_with_the_error_of_a_signal_handler_stays(ends: Any
 def test_a_send_that_a_signal_handler_ends_with_an_error_sends_nothing(ends: Any) -> None:
     reader, writer = ends
     sent = 0
-    while writer._try_send_bytes(bytes(30_000)):
+    while writer._try_send_bytes(bytes(30_000)) is True:
         sent += 1
 
     def make_room_and_interrupt(*_: Any) -> None:

@@ -113,9 +113,10 @@ def test_half_a_message_of_a_killed_writer_is_no_obstacle(strategy: str) -> None
     writer.close()
 
 
-def test_a_writer_at_work_gets_an_error_or_its_messages_are_freed(strategy: str) -> None:
+@pytest.mark.parametrize("make", [connection.Pipe, mp.Pipe], ids=["pipe", "ring"])
+def test_a_writer_at_work_gets_an_error_or_its_messages_are_freed(strategy: str, make: Any) -> None:
     for _ in range(20):
-        reader, writer = connection.Pipe(False)  # beside a ring, a message of that very millisecond may be left
+        reader, writer = make(False)
         full, ended = threading.Event(), []
 
         def write(writer: Any = writer, full: threading.Event = full, ended: list[str] = ended) -> None:
@@ -201,7 +202,7 @@ def test_a_feeder_whose_readers_are_gone_frees_all_that_waits_for_it(ctx, strate
     if not hasattr(queue._writer, "_try_send_bytes"):
         pytest.skip("no channels: MP_CHANNEL=0")
     queue._ignore_epipe = True  # as the executor of concurrent.futures sets it
-    while queue._writer._try_send_bytes(bytes(1 << 10)):
+    while queue._writer._try_send_bytes(bytes(1 << 10)) is True:
         pass
     for _ in range(5):
         queue.put(np.ones(LARGE))

@@ -1,4 +1,4 @@
-"""The numbers of the README and of docs/performance.md are those of docs/performance.json, and the plots are there."""
+"""The numbers of the documents are those of their records, and the plots are there."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ UNITS = "|".join(map(re.escape, FACTORS))
 MEASURED = re.compile(rf"(?<![\w.])\d[\d.,]*\s?(?:{UNITS}|times|%)(?!\w)")
 
 
-@pytest.mark.parametrize("document", readme.DOCUMENTS, ids=lambda path: path.name)
+SOURCES = {**dict.fromkeys(readme.DOCUMENTS, record.SHOWN), readme.LATENCY.with_suffix(".md"): readme.LATENCY}
+
+
+@pytest.mark.parametrize("document", SOURCES, ids=lambda path: path.name)
 def test_the_text_between_the_marks_is_that_of_the_record(document: Path) -> None:
     text = document.read_text()
     assert readme.BLOCK.search(text)
     assert text.count("<!-- measured: ") == len(readme.BLOCK.findall(text)) == text.count("<!-- /measured -->")
-    assert readme.written(text, record.read(record.SHOWN)) == text, "`python -m benchmarks.readme` writes it"
+    assert readme.written(text, record.read(SOURCES[document])) == text, "`python -m benchmarks.readme` writes it"
 
 
 def test_every_cell_of_the_readme_is_a_median_of_the_record() -> None:
@@ -57,6 +60,6 @@ def test_no_measured_number_stands_in_the_prose_beside_the_plot() -> None:
 
 
 def test_the_plots_that_are_shown_are_there() -> None:
-    for document in readme.DOCUMENTS:
+    for document in SOURCES:
         for image in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", document.read_text()):
             assert (document.parent / image).is_file(), f"{document.name} shows {image}"

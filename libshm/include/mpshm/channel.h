@@ -13,12 +13,16 @@ typedef struct mpshm_channel mpshm_channel;
 /* The functions that a call needs of its binding. `allocate` returns memory for a message of that
  * size, or NULL to leave the message in the ring (-ENOMEM); it is called again if the message's
  * writer died. `begin_wait` and `end_wait` surround each wait, so that a binding can let other
- * threads run; end_wait returns 0, or a negative number that the call gives up with. */
+ * threads run; end_wait returns 0, or a negative number that the call gives up with. `resume` takes
+ * the place of end_wait, if it is not NULL, where a message has been taken and in a send that does
+ * not wait: it runs no signal handlers of the program, whose exception would take the message with
+ * it. */
 typedef struct {
     void *self;
     void *(*allocate)(void *self, uint64_t nbytes);
     void (*begin_wait)(void *self);
     int (*end_wait)(void *self);
+    int (*resume)(void *self);
 } mpshm_waiter;
 
 /* Make a channel: ends[0] writes and ends[1] reads, or both do both if `duplex`. The caller closes
@@ -59,5 +63,10 @@ int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mps
  * is readable while, and only while, there is something to receive. That costs a message to an
  * empty channel two system calls. */
 int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+
+/* The caller has closed its descriptor of the reading end; `fd` is another one of the same pipe. If
+ * no process has a reading end any more, the ring has all the messages that it will ever have
+ * when this returns: the next send of each writer is -EPIPE. 0, or what end_wait returned. */
+int mpshm_channel_stop_reading(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
 
 #endif

@@ -45,8 +45,8 @@ static mpshm_channel *new_end(struct mpshm__channel_mapping *mapping, int side)
     end->mapping = mapping;
     end->duplicate = MPSHM__NO_FD;
     char *data = (char *)header + MPSHM__CHANNEL_HEADER;
-    struct mpshm__view views[2] = {{&header->ring[0], data},
-                                   {&header->ring[1], data + MPSHM__RING_BYTES}};
+    struct mpshm__view views[2] = {{.ring = &header->ring[0], .data = data},
+                                   {.ring = &header->ring[1], .data = data + MPSHM__RING_BYTES}};
     if (side == 0 || header->duplex)
         end->out = views[side];
     if (side == 1 || header->duplex)
@@ -172,6 +172,19 @@ void mpshm_channel_close(mpshm_channel *end)
         drop_mapping(mapping);
     atomic_fetch_sub(&channels, 1);
     free(end);
+}
+
+int mpshm_channel_stop_reading(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+{
+    if (end->in.ring == NULL)
+        return -EBADF;
+    atomic_fetch_add(&end->mapping->header->closes, 1);
+    /* A writer that has not seen it has write_lock now, and its message is in the ring when it
+     * gives the lock back. */
+    int rc = mpshm__channel_lock(end, MPSHM__TO_ARM, fd, MPSHM__FOREVER, waiter);
+    if (rc == 0)
+        mpshm__channel_unlock(end, MPSHM__TO_ARM);
+    return rc;
 }
 
 int mpshm_channel_object(mpshm_channel *end)

@@ -18,7 +18,8 @@ struct mpshm__channel_mapping {
 /* How long the next wait of an end spins; see waiting.c. Several threads may use one end. */
 struct mpshm__patience {
     _Atomic uint64_t spin_ns;
-    _Atomic uint32_t sleeps;
+    _Atomic uint32_t to_skip; /* waits that do not spin before the next one that does, */
+    _Atomic uint32_t skipped; /* and how many there were at the last time */
 };
 
 struct mpshm_channel {
@@ -55,8 +56,9 @@ int mpshm__wakeup_write(mpshm_channel *end, int fd);
 void mpshm__wakeup_arm(mpshm_channel *end, int fd);
 /* Under write_lock after its holder died: compare the state with the byte. */
 void mpshm__wakeup_repair(mpshm_channel *end, int fd, int is_reader);
-/* Reader: arm the wake-up if the ring is empty, as a program that selects needs it. */
-void mpshm__wakeup_settle(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+/* Reader: arm the wake-up if the ring is empty, as a program that selects needs it. 0, or what
+ * end_wait returned. */
+int mpshm__wakeup_settle(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
 
 /* ---- waiting.c ---- */
 
@@ -75,5 +77,7 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
                          const mpshm_waiter *waiter);
 /* 0, or -EPIPE when the kernel says that no process has the reading end. */
 int mpshm__channel_has_reader(int fd);
+/* The waiter, with `resume` in the place of end_wait. */
+mpshm_waiter mpshm__without_handlers(const mpshm_waiter *waiter);
 
 #endif

@@ -71,8 +71,10 @@ int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
             return rc;
         rc = take(end, fd, waiter);
         mpshm__channel_unlock(end, MPSHM__TO_READ);
-        if (rc == 1 && atomic_load_explicit(&end->in.ring->selectable, memory_order_relaxed))
-            mpshm__wakeup_settle(end, fd, waiter);
+        if (rc == 1 && atomic_load_explicit(&end->in.ring->selectable, memory_order_relaxed)) {
+            mpshm_waiter silent = mpshm__without_handlers(waiter);
+            mpshm__wakeup_settle(end, fd, &silent);
+        }
         if (rc != 0)
             return rc;
     }
@@ -110,13 +112,16 @@ int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mps
         if (rc != 0)
             return rc;
         if (atomic_load(&end->in.ring->selectable))
-            mpshm__wakeup_settle(end, fd, waiter);
-        rc = mpshm__wait_for_record(end, fd, deadline, waiter);
+            rc = mpshm__wakeup_settle(end, fd, waiter);
+        if (rc == 0)
+            rc = mpshm__wait_for_record(end, fd, deadline, waiter);
+        else
+            return rc;
         if (rc == 0)
             return 1; /* the end of the file can be read */
         if (rc < 0)
             return rc == -EAGAIN ? 0 : rc;
-        if (timeout_ns == 0)
+        if (mpshm__remaining(deadline, 1) == 0)
             return has_message(end, fd, waiter);
     }
 }
@@ -125,6 +130,5 @@ int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *wai
 {
     if (end->in.ring == NULL || atomic_exchange(&end->in.ring->selectable, 1))
         return 0;
-    mpshm__wakeup_settle(end, fd, waiter);
-    return 0;
+    return mpshm__wakeup_settle(end, fd, waiter);
 }

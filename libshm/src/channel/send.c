@@ -4,9 +4,10 @@
 #include "base/clock.h"
 #include "channel/channel.h"
 
-/* The kernel is asked once a millisecond, and whenever a process has closed an end. A message to a
- * reader that was killed within the last millisecond is lost like one that was killed just after
- * it. */
+/* The kernel is asked once a millisecond, and whenever a process has closed an end: before the lock
+ * is taken, and under it, so that a reader that closes finds each message or its writer hears of it
+ * (mpshm_channel_stop_reading). A message to a reader that was killed within the last millisecond
+ * is lost like one to a reader that was killed just after it. */
 enum { LOOK_AGAIN_NS = 1000000 };
 
 static int check_reader(mpshm_channel *end, int fd)
@@ -16,17 +17,24 @@ static int check_reader(mpshm_channel *end, int fd)
 
     if (closes == end->closes && now - end->looked < LOOK_AGAIN_NS)
         return 0;
-    end->closes = closes;
     int rc = mpshm__channel_has_reader(fd);
-    end->looked = rc < 0 ? 0 : now;
+    if (rc == 0) {
+        end->closes = closes;
+        end->looked = now;
+    }
     return rc;
 }
 
 /* Under write_lock: append a record, with room for it. */
 static int put(mpshm_channel *end, int fd, int kind, const void *payload, uint32_t nbytes)
 {
+    uint32_t closes = atomic_load_explicit(&end->mapping->header->closes, memory_order_relaxed);
+    int rc = closes == end->closes ? 0 : check_reader(end, fd);
+
+    if (rc < 0)
+        return rc;
     mpshm__ring_write(&end->out, kind, payload, nbytes);
-    int rc = mpshm__wakeup_write(end, fd);
+    rc = mpshm__wakeup_write(end, fd);
     if (rc == 0)
         mpshm__ring_publish(&end->out, nbytes);
     return rc;
@@ -86,8 +94,10 @@ int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nb
     int rc = check_reader(end, fd);
     if (rc < 0)
         return rc;
+    mpshm_waiter silent = mpshm__without_handlers(waiter);
     if (nbytes <= MPSHM__LARGE)
-        return send_small(end, fd, data, nbytes, mpshm__deadline((uint64_t)timeout_ns), waiter);
+        return send_small(end, fd, data, nbytes, mpshm__deadline((uint64_t)timeout_ns),
+                          timeout_ns == 0 ? &silent : waiter);
     if (timeout_ns >= 0)
         return -EAGAIN;
     rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, MPSHM__FOREVER, waiter);

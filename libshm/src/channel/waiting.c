@@ -3,9 +3,10 @@
  * Note [When to spin]
  *   A sleep and its wake-up cost some 50 us, so a short spin pays if the answer comes sooner. A
  *   wait spins for `spin_ns`. Success doubles it up to the ceiling (MP_SPIN_US), failure quarters
- *   it down to nothing, and then one wait in 64 tries the ceiling again. So a busy machine, whose
- *   peers are not running, soon sleeps at once. With one processor in the affinity mask nothing
- *   spins.
+ *   it down to nothing. Then a wait tries the ceiling again after 2 waits, after 4 more, and so on
+ *   up to 64: on a busy machine, whose peers are not running, nearly all waits sleep at once, and
+ *   two processes that begin to talk after a pause are both soon awake. With one processor in
+ *   the affinity mask nothing spins.
  *
  *   A writer with a full ring spins as well, also one that must not sleep: the next thing that it
  *   would do is to wake a thread that sleeps for it.
@@ -29,7 +30,7 @@
 enum {
     CEILING_US = 50,
     LEAST_NS = 2000,
-    PROBE = 64,
+    MOST_SKIPPED = 64,
     LOOK_NS = 250 * 1000000,
     PART_NS = 20000000,
     PATIENCE_NS = 1000000
@@ -90,8 +91,17 @@ uint64_t mpshm__remaining(uint64_t deadline, uint64_t most)
 /* Decide whether this wait spins. */
 static int may_spin(struct mpshm__patience *patience)
 {
-    if (patience->spin_ns == 0 && patience->sleeps++ % PROBE == 0)
+    if (patience->spin_ns == 0) {
+        uint32_t to_skip = patience->to_skip;
+        if (to_skip > 0) {
+            patience->to_skip = to_skip - 1;
+            return 0;
+        }
+        uint32_t before = patience->skipped;
+        patience->skipped = before < MOST_SKIPPED / 2 ? before * 2 + 2 : MOST_SKIPPED;
+        patience->to_skip = patience->skipped;
         patience->spin_ns = ceiling_ns();
+    }
     return patience->spin_ns > 0;
 }
 
@@ -119,6 +129,8 @@ static int spin(mpshm_channel *end, struct mpshm__patience *patience,
             if (has(end, nbytes)) {
                 uint64_t longer = patience->spin_ns * 2;
                 patience->spin_ns = longer < ceiling ? longer : ceiling;
+                if (patience->skipped != 0)
+                    patience->to_skip = patience->skipped = 0;
                 return 1;
             }
             mpshm__relax();
@@ -127,6 +139,15 @@ static int spin(mpshm_channel *end, struct mpshm__patience *patience,
     uint64_t shorter = patience->spin_ns / 4;
     patience->spin_ns = shorter < LEAST_NS ? 0 : shorter;
     return 0;
+}
+
+mpshm_waiter mpshm__without_handlers(const mpshm_waiter *waiter)
+{
+    mpshm_waiter made = *waiter;
+
+    if (made.resume != NULL)
+        made.end_wait = made.resume;
+    return made;
 }
 
 /* Sleep until the descriptor is readable: 1, 0 when the pipe has hung up, -EAGAIN at the deadline.
@@ -183,6 +204,8 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
             if (mpshm__ring_is_empty(ring))
                 mpshm__wakeup_arm(end, fd);
             mpshm__channel_unlock(end, MPSHM__TO_ARM);
+        } else if (rc != -EAGAIN && rc != -EDEADLK) {
+            return rc; /* a signal handler has raised: the message, if there is one, stays */
         }
         if (!mpshm__ring_is_empty(ring))
             return 1;
@@ -194,7 +217,7 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
             return rc;
         rc = sleep_on(fd, deadline, waiter);
         if (rc < 0 && rc != -EAGAIN)
-            return rc; /* a signal handler has raised: the message, if there is one, stays */
+            return rc;
         /* The byte comes just before the message: give its writer the time to publish. */
         for (int i = 0; rc == 1 && i < 24 && mpshm__ring_is_empty(ring); i++)
             if (i < 20)
@@ -257,6 +280,8 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
 {
     struct mpshm__ring *ring = end->out.ring;
 
+    if (has_room(end, need))
+        return 0;
     if (may_spin(&end->for_room) && has_other_cpu()) {
         waiter->begin_wait(waiter->self);
         int found = spin(end, &end->for_room, has_room, need, end->for_room.spin_ns);

@@ -102,17 +102,21 @@ void mpshm__wakeup_repair(mpshm_channel *end, int fd, int is_reader)
     atomic_store(&ring->wakeup, bytes > 0 ? MPSHM__WRITTEN : MPSHM__ARMED);
 }
 
-void mpshm__wakeup_settle(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+int mpshm__wakeup_settle(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 {
     struct mpshm__ring *ring = end->in.ring;
     enum { PATIENCE_NS = 10 * 1000000 };
 
     if (!mpshm__ring_is_empty(ring) || atomic_load(&ring->wakeup) == MPSHM__ARMED)
-        return;
+        return 0;
+    int rc = mpshm__channel_lock(end, MPSHM__TO_ARM, fd, mpshm__now_ns() + PATIENCE_NS, waiter);
     /* A writer that keeps the lock for longer has a message under way: the byte is right. */
-    if (mpshm__channel_lock(end, MPSHM__TO_ARM, fd, mpshm__now_ns() + PATIENCE_NS, waiter) != 0)
-        return;
+    if (rc == -EAGAIN || rc == -EDEADLK)
+        return 0;
+    if (rc < 0)
+        return rc;
     if (mpshm__ring_is_empty(ring))
         mpshm__wakeup_arm(end, fd);
     mpshm__channel_unlock(end, MPSHM__TO_ARM);
+    return 0;
 }

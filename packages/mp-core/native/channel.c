@@ -3,8 +3,9 @@
  * Note [The GIL and a channel]
  *   A message that is there is taken, and one that fits is sent, with the GIL held: that takes less
  *   time than to release it. libshm surrounds each wait with begin_wait and end_wait, which release
- *   it and look for signals. Another thread may close the connection meanwhile. Its descriptor is
- *   closed at once, as multiprocessing does; the mapping goes with the last thread inside. */
+ *   it and run signal handlers, or with begin_wait and resume, which run none. Another thread may
+ * close the connection meanwhile. Its descriptor is closed at once, as multiprocessing does; the
+ * mapping goes with the last thread inside. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -31,14 +32,19 @@ void mp_channel_call_begin_wait(void *of)
     ((struct call *)of)->state = PyEval_SaveThread();
 }
 
-int mp_channel_call_end_wait(void *of)
+int mp_channel_call_resume(void *of)
 {
     struct call *call = of;
 
     PyEval_RestoreThread(call->state);
-    if (call->self->fd < 0)
-        return -EBADF;
-    return PyErr_CheckSignals() < 0 ? -ECANCELED : 0;
+    return call->self->fd < 0 ? -EBADF : 0;
+}
+
+int mp_channel_call_end_wait(void *of)
+{
+    int rc = mp_channel_call_resume(of);
+
+    return rc == 0 && PyErr_CheckSignals() < 0 ? -ECANCELED : rc;
 }
 
 void mp_channel_release(Channel *self)
@@ -124,30 +130,48 @@ PyObject *mp_channel_send_bytes(PyObject *op, PyObject *data)
     return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_None);
 }
 
-/* _try_send_bytes(data) -> False when that would have to wait */
+/* The exception that was raised. */
+static PyObject *raised(void)
+{
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
+/* _try_send_bytes(data) -> True; False when that would have to wait; or the exception. It raises
+ * nothing: the caller would confuse it with the exception of a signal handler that runs after the
+ * message was sent. */
 PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data)
 {
     Channel *self = (Channel *)op;
 
     if (mp_channel_enter(self, self->writable, "read") < 0)
-        return NULL;
+        return raised();
     int rc = send_view(self, data, 0);
     mp_channel_leave(self);
     if (rc == -EAGAIN)
         Py_RETURN_FALSE;
-    return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_True);
+    if (rc == 0)
+        Py_RETURN_TRUE;
+    mp_channel_fail(rc);
+    return raised();
 }
 
-/* _try_send(object) -> True; False when that would have to wait; None when it needs a pickler */
+/* _try_send(object) -> as _try_send_bytes, but its pickle instead of False, and None for an object
+ * that needs a pickler */
 PyObject *mp_channel_try_send(PyObject *op, PyObject *object)
 {
     PyObject *data = mp_plain_pickle(object, 1);
 
     if (data == NULL)
-        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+        return PyErr_Occurred() ? raised() : Py_NewRef(Py_None);
     PyObject *sent = mp_channel_try_send_bytes(op, data);
-    Py_DECREF(data);
-    return sent;
+    Py_DECREF(sent == Py_False ? sent : data);
+    return sent == Py_False ? data : sent;
 }
 
 PyObject *mp_channel_send(PyObject *op, PyObject *object)

@@ -28,9 +28,10 @@ int mp_channel_setup_names(void);
 void *mp_channel_call_allocate(void *of, uint64_t nbytes);
 void mp_channel_call_begin_wait(void *of);
 int mp_channel_call_end_wait(void *of);
+int mp_channel_call_resume(void *of);
 #define WAITER(call)                                                                               \
     (&(mpshm_waiter){(call), mp_channel_call_allocate, mp_channel_call_begin_wait,                 \
-                     mp_channel_call_end_wait})
+                     mp_channel_call_end_wait, mp_channel_call_resume})
 
 /* Begin a call in this thread: -1 with an exception if the connection is closed, or has not this
  * direction. */

@@ -1,11 +1,19 @@
 /* The messages that are still in a ring when the last end that could read them is closed.
  *
- * mp_core/_unread.py does the same for ordinary pipes; its Note [The last reading end] has the
- * steps and what a death at each leaves. Here the kernel counts the reading ends of the channel's
- * pipe, and the messages are in the ring, which this process maps until the end is released. The
- * GIL is held while there are descriptors, so no thread of Python forks meanwhile, and nothing
- * waits: a message whose parts have not all arrived is left to its writer, who hears that the pipe
- * is broken. To discard a handle releases the GIL, so that comes last. */
+ * mp_core/_unread.py does the same for ordinary pipes; its Note [The last reading end] says what a
+ * death at each step leaves. Here the kernel counts the reading ends of the channel's pipe, and the
+ * messages are in the ring, which this process maps until the end is released:
+ *
+ *    open a writing end, W           through /proc/self/fd
+ *    close the reading end
+ *    mpshm_channel_stop_reading      writers hear that the pipe is broken, or have sent already
+ *    W has no reader (POLLERR)?      no: another process reads on
+ *    take all messages, close W, discard the handles
+ *
+ * If two processes close the last ends at once, both take messages, each message once. The GIL is
+ * held while there are descriptors, so no thread of Python forks meanwhile, and nothing waits: a
+ * message whose parts have not all arrived is left to its writer, who hears that the pipe is
+ * broken. To discard a handle releases the GIL, so that comes last. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +35,7 @@ static int end_no_wait(void *of)
 }
 
 #define NO_WAITER(call)                                                                            \
-    (&(mpshm_waiter){(call), mp_channel_call_allocate, begin_no_wait, end_no_wait})
+    (&(mpshm_waiter){(call), mp_channel_call_allocate, begin_no_wait, end_no_wait, NULL})
 
 /* Another descriptor of the same pipe; -1 without /proc or descriptors. */
 static int reopen(int fd, int mode)
@@ -45,17 +53,15 @@ static int has_no_reader(int writer)
     return poll(&poll_for, 1, 0) == 1 && (poll_for.revents & POLLERR) != 0;
 }
 
-/* Take all messages into the list; returns how many there were. */
-static int take_messages(Channel *self, int reader, PyObject *messages)
+/* Take all messages into the list. */
+static void take_messages(Channel *self, int writer, PyObject *messages)
 {
-    int count = 0;
-
-    for (;; count++) {
+    for (;;) {
         struct call call = {.self = self};
-        if (mpshm_channel_receive(self->end, reader, 0, NO_WAITER(&call)) != 1) {
+        if (mpshm_channel_receive(self->end, writer, 0, NO_WAITER(&call)) != 1) {
             Py_XDECREF(call.bytes);
             PyErr_Clear(); /* out of memory: the rest stays in flight */
-            return count;
+            return;
         }
         if (PyList_Append(messages, call.bytes) < 0)
             PyErr_Clear(); /* it stays in flight */
@@ -63,8 +69,8 @@ static int take_messages(Channel *self, int reader, PyObject *messages)
     }
 }
 
-/* _close_last_reader() -> True when it closed the connection; False, and nothing was done, when
- * there is nothing to free */
+/* _close_last_reader() -> True when it closed the connection; False, and nothing was done, when it
+ * is no reading end of a pipe, or without descriptors */
 PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
@@ -72,8 +78,7 @@ PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused)
     (void)unused;
 
     /* The kernel says nothing about the other holders of a socket. */
-    if (self->fd < 0 || self->writable || !self->readable || self->users != 0 ||
-        mpshm_channel_poll(self->end, self->fd, 0, NO_WAITER(&call)) != 1)
+    if (self->fd < 0 || self->writable || !self->readable || self->users != 0)
         Py_RETURN_FALSE;
     int writer = reopen(self->fd, O_WRONLY);
     if (writer < 0)
@@ -86,11 +91,9 @@ PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused)
     self->users++; /* another thread that closes it leaves the mapping to this one */
     close(self->fd);
     self->fd = -1;
-    for (int more = 1, reader; more && has_no_reader(writer); close(reader)) {
-        if ((reader = reopen(writer, O_RDONLY)) < 0)
-            break;
-        more = take_messages(self, reader, messages) > 0;
-    }
+    mpshm_channel_stop_reading(self->end, writer, NO_WAITER(&call));
+    if (has_no_reader(writer))
+        take_messages(self, writer, messages);
     close(writer);
     mp_channel_leave(self);
     for (Py_ssize_t i = 0; i < PyList_Size(messages); i++) {

@@ -128,6 +128,12 @@ int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mps
     return -ENOSYS;
 }
 
+int mpshm_channel_stop_reading(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+{
+    (void)end, (void)fd, (void)waiter;
+    return -ENOSYS;
+}
+
 int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 {
     (void)end, (void)fd, (void)waiter;

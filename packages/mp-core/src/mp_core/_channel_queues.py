@@ -110,43 +110,47 @@ class Queue(_Base):  # type: ignore[misc]
             raise ValueError(f"Queue {self!r} is closed")
         if not self._sem.acquire(block, timeout):
             raise Full
+        # No `try` around what sends: an exception of a signal handler comes after the message has been sent.
+        data = None
         if not (self._counts or self._buffer or self._feeding[0]):
             self._has_put = True
-            try:
-                if self._writer._try_send(obj):
-                    return
-            except OSError as error:
-                self._failed(error, obj)
+            data = self._writer._try_send(obj)
+            if data is True:
                 return
-            except BaseException:
+        if data is None:
+            try:
+                data = _plain_pickle(obj)
+                if data is None:
+                    data = ForkingPickler.dumps(obj)
+            except BaseException as error:
                 self._sem.release()
-                raise
-        try:
-            data = _plain_pickle(obj)
-            if data is None:
-                data = ForkingPickler.dumps(obj)
-        except BaseException as error:
-            self._sem.release()
-            if _strict or not isinstance(error, Exception):
-                raise
-            self._on_queue_feeder_error(error, obj)
-            return
+                if _strict or not isinstance(error, Exception):
+                    raise
+                self._on_queue_feeder_error(error, obj)
+                return
+        if not isinstance(data, Exception):
+            data = self._send_or_feed(data)
+        if data is not None:
+            self._failed(data, obj)
+
+    def _send_or_feed(self, data: Any) -> Exception | None:
+        """Send a pickle, or leave it to the thread; return the error of the connection."""
         if self._counts:
             self._count()
         with self._lock:
             self._has_put = True
             if not self._buffer and not self._feeding[0]:
-                try:
-                    if self._writer._try_send_bytes(data):
-                        return
-                except OSError as error:
-                    _discard_refused(error, data)
-                    self._failed(error, obj)
-                    return
+                sent = self._writer._try_send_bytes(data)
+                if sent is True:
+                    return None
+                if sent is not False:
+                    _discard_refused(sent, data)
+                    return sent  # type: ignore[no-any-return]
             if self._thread is None:
                 self._start_thread()
             self._buffer.append(data)
             self._notempty.notify()
+        return None
 
     #: Whether `_count` has to be told of each message.
     _counts = False
@@ -154,8 +158,8 @@ class Queue(_Base):  # type: ignore[misc]
     def _count(self) -> None:
         """Count one more unfinished task, before a process can finish it."""
 
-    def _failed(self, error: OSError, obj: Any) -> None:
-        if not (self._ignore_epipe and error.errno == errno.EPIPE):
+    def _failed(self, error: Exception, obj: Any) -> None:
+        if not (self._ignore_epipe and getattr(error, "errno", 0) == errno.EPIPE):
             self._sem.release()
             self._on_queue_feeder_error(error, obj)
 

@@ -1,0 +1,108 @@
+"""Signal handlers that raise, as for Ctrl-C or a time limit: no message is lost by them, and no place in a queue."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from queue import Empty
+from typing import Any
+
+import pytest
+
+SIZE = 1 << 20
+COUNT = 200
+
+
+class AlarmError(OSError):
+    """Like `TimeoutError`, of a kind that a connection raises, too."""
+
+
+class Alarm(BaseException):
+    """Like `KeyboardInterrupt`, no error of pickling."""
+
+
+@contextmanager
+def alarms(kind: type[BaseException]) -> Iterator[None]:
+    def interrupt(*_: Any) -> None:
+        raise kind
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def interrupted(action: Any, seconds: float, every: float = 0) -> bool:
+    """Call *action* with alarms from *seconds* on; return whether one has ended it."""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, every)
+        action()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except (AlarmError, Alarm):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        return True
+    return False
+
+
+@pytest.mark.parametrize(("kind", "error"), [("a number", AlarmError), ("a number", Alarm), ("a list", Alarm)])
+@pytest.mark.parametrize("maxsize", [0, 1000])
+@pytest.mark.timeout(120)
+def test_an_interrupted_put_sends_its_message_or_not_and_leaves_the_others(
+    forking: Any, maxsize: int, kind: str, error: type[BaseException]
+) -> None:
+    queue = forking.Queue(maxsize)
+    chance = random.Random(1)
+    sent: set[int] = set()
+    interruptions = 0
+    with alarms(error):
+        for number in range(500):
+            message = number if kind == "a number" else [number, {}]
+            if interrupted(lambda message=message: queue.put(message, timeout=0.05), chance.uniform(1e-6, 4e-5)):
+                interruptions += 1
+            else:
+                sent.add(number)
+            while True:
+                try:
+                    got = queue.get(timeout=0.001 if number in sent else 0)
+                except Empty:
+                    break
+                sent.discard(got if kind == "a number" else got[0])
+    assert interruptions > 10
+    assert not sent
+    queue.close()
+    queue.join_thread()
+
+
+def send_large(writer: Any) -> None:
+    for number in range(COUNT):
+        writer.send_bytes(number.to_bytes(4, "little") * (SIZE // 4))
+
+
+@pytest.mark.timeout(120)
+def test_an_interrupted_receiver_gets_whole_messages_in_their_order(forking: Any) -> None:
+    reader, writer = forking.Pipe(False)
+    process = forking.Process(target=send_large, args=(writer,))
+    process.start()
+    writer.close()
+    got: list[int] = []
+    interruptions = 0
+    with alarms(AlarmError):
+        while True:
+            data: list[bytes] = []
+            try:
+                interruptions += interrupted(lambda data=data: data.append(reader.recv_bytes()), 0.0005, 0.0005)
+            except EOFError:
+                break
+            for each in data:
+                assert each == each[:4] * (SIZE // 4)
+                got.append(int.from_bytes(each[:4], "little"))
+    process.join(20)
+    assert process.exitcode == 0
+    reader.close()
+    assert interruptions > 0
+    assert got == sorted(set(got))
+    assert got
