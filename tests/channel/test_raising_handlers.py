@@ -26,7 +26,9 @@ class Alarm(BaseException):
 @contextmanager
 def alarms(kind: type[BaseException]) -> Iterator[None]:
     def interrupt(*_: Any) -> None:
-        raise kind
+        if armed[0]:
+            armed[0] = False
+            raise kind
 
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
@@ -36,14 +38,19 @@ def alarms(kind: type[BaseException]) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def interrupted(action: Any, seconds: float, every: float = 0) -> bool:
-    """Call *action* with alarms from *seconds* on; return whether one has ended it."""
+armed = [False]
+
+
+def interrupted(action: Any, seconds: float) -> bool:
+    """Call *action* with an alarm after *seconds*; return whether that has ended it."""
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds, every)
-        action()
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        try:
+            armed[0] = True
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            action()
+        finally:
+            armed[0] = False
     except (AlarmError, Alarm):
-        signal.setitimer(signal.ITIMER_REAL, 0)
         return True
     return False
 
@@ -94,7 +101,7 @@ def test_an_interrupted_receiver_gets_whole_messages_in_their_order(forking: Any
         while True:
             data: list[bytes] = []
             try:
-                interruptions += interrupted(lambda data=data: data.append(reader.recv_bytes()), 0.0005, 0.0005)
+                interruptions += interrupted(lambda data=data: data.append(reader.recv_bytes()), 0.0005)
             except EOFError:
                 break
             for each in data:
