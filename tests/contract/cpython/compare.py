@@ -46,7 +46,7 @@ def compare(suite: str, method: str) -> dict[str, Any]:
 
 def compared(run: Callable[[list[str] | None, float], dict[str, Side]], known: dict[str, str]) -> dict[str, Any]:
     """
-    What *run* gives, which runs all tests or those of a list on both sides for at most so many seconds.
+    Compare both sides, test by test. *run* runs all tests, or those of a list, for at most so many seconds.
     """
     sides = run(None, 3600)
     theirs, ours = (sides[library].statuses for library in LIBRARIES)

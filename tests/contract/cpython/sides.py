@@ -117,7 +117,8 @@ class Side:
         if not ended or self.current is not None or not began:
             how = f"ended with {self.process.returncode}" if ended else f"hung for {self.patience:g} s"
             tail = self.output.read_text(errors="replace")[-6000:]
-            stopped = self.current or (self.rest() or ["before the first test"])[0]
+            where = "after the last test" if began else "before the first test"
+            stopped = self.current or (self.rest() or [where])[0]
             self.statuses[stopped] = ("hung" if not ended else "died", f"{how}\n{tail}")
             if self.rest() and self.runs < 20:
                 self.begin()
