@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import reduction
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,20 @@ def end(how: str) -> None:
         ctypes.string_at(0)
     os.kill(os.getpid(), signal.Signals[how])
     signal.pause()
+
+
+class WithDescriptor:
+    """Takes a descriptor along, by a reducer of the program."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return WithDescriptor.received, (reduction.DupFd(self.fd),)
+
+    @staticmethod
+    def received(duplicate: Any) -> WithDescriptor:
+        return WithDescriptor(duplicate.detach())
 
 
 class Deadly:

@@ -7,6 +7,7 @@ import pickle
 import signal
 import time
 from collections.abc import Iterator
+from multiprocessing import resource_sharer
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
@@ -58,6 +59,14 @@ def test_a_task_that_ends_its_worker_when_it_is_unpickled_is_not_unpickled_by_th
         assert until(lambda: mp.memory_stats()["in_flight_bytes"] == 0, tasks.PATIENCE)
     assert type(error) is (mp.TaskTimeoutError if how == "SIGSTOP" else mp.WorkerLostError)
     assert not seen.exists()
+
+
+def test_a_descriptor_in_such_a_task_is_closed(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
+    before = len(resource_sharer._resource_sharer._cache)
+    with open(os.devnull, "rb") as file, tasks.either(kind, ctx) as pool:
+        lost = pool.submit(max, tasks.Deadly("exit", tmp_path / "seen"), tasks.WithDescriptor(file.fileno()))
+        assert type(tasks.outcome(lost)) is mp.WorkerLostError
+        assert until(lambda: len(resource_sharer._resource_sharer._cache) == before, tasks.PATIENCE)
 
 
 def test_no_task_fails_when_an_idle_worker_is_killed(kind: str, ctx: BaseContext) -> None:

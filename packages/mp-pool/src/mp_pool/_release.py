@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from multiprocessing import resource_sharer
+from multiprocessing.resource_sharer import DupFd
 from typing import Any
 
 from mp_core._native import load_beside
@@ -26,16 +28,26 @@ def release(data: Any) -> None:
     """
     Receive what is in the message *data* except for the user's objects, and drop it.
     """
+    resources = _Resources(io.BytesIO(data))
     try:
-        _Resources(io.BytesIO(data)).load()
+        resources.load()
     except Exception:
         pass  # it has been received, or is gone
+    for duplicate in resources.duplicates:
+        duplicate.drop()
 
 
 class _Resources(_Outline):
     """Unpickle references to shared memory and descriptors; everything else becomes a blank."""
 
+    def __init__(self, file: io.BytesIO) -> None:
+        super().__init__(file)
+        self.duplicates: list[_Duplicate] = []
+
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == (DupFd.__module__, DupFd.__name__):
+            # The object that would take the descriptor may be the user's.
+            return type("_Duplicate", (_Duplicate,), {"found": self.duplicates})
         if (module, name) == ("mp_core._pickling", "load_with"):
             return lambda data, places: release(data)
         if (module, name) == ("mp_core._block", "load_beside"):
@@ -44,6 +56,26 @@ class _Resources(_Outline):
             found = super(_Outline, self).find_class(module, name)
             return found if isinstance(found, type) else _Attempt(found)
         return _Blank
+
+
+class _Duplicate(DupFd):
+    """A descriptor that waits in this process for its receiver."""
+
+    found: list[_Duplicate]
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.found.append(self)
+
+    def drop(self) -> None:
+        """Close the descriptor unless it has been received."""
+        # To receive it here, too late, would print an error of the thread that sends it.
+        waiting: Any = resource_sharer._resource_sharer  # type: ignore[attr-defined]
+        address, key = vars(self)["_id"]
+        with waiting._lock:
+            _, close = waiting._cache.pop(key, (None, None)) if address == waiting._address else (None, None)
+        if close is not None:
+            close()
 
 
 def _release_beside(data: Any, tables: list[Any]) -> None:
