@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import os
 import threading
 from collections.abc import Iterable
@@ -76,6 +77,7 @@ def can_move() -> bool:
 _known: dict[int, int] = {}
 _limit = 128
 _storage: Any = torch.UntypedStorage
+_cdata = operator.attrgetter("_cdata")
 
 
 def remember(storage: Any, address: int) -> None:
@@ -99,6 +101,8 @@ def remember_all(storages: list[Any], addresses: list[int]) -> Iterable[tuple[in
     """
     with _registry:
         before = list(map(_known.get, addresses))
+        if before == list(map(_cdata, storages)):
+            return []
         gone = [reference for reference in before if reference is not None]
         if len(set(addresses)) == len(addresses) and all(map(_storage._expired, gone)):
             # As below, in fewer steps: usually no address is in use.
