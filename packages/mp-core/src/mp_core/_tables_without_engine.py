@@ -6,6 +6,8 @@ import errno
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from mp_core.errors import ReceiveError
+
 __all__ = [
     "beside",
     "copies_of",
@@ -47,8 +49,6 @@ def handles_at(addresses: list[int]) -> NoReturn:
 
 def receive_tensors(exchange: Any, handles: bytes, layout: bytes) -> Any:
     """Return no tensors; handles are of a process that has the engine, and raise a `ReceiveError`."""
-    if not handles:
-        return [], []
-    from mp_core._without_engine import rebuild_block
-
-    return rebuild_block(handles[2:58])
+    if handles:
+        raise ReceiveError("the tensors of this message are in shared memory, which this process does not have")
+    return [], []
