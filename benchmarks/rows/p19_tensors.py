@@ -1,7 +1,7 @@
 """P19: torch's tensors after `torch_install()`, beside our arrays of the same bytes and torch's own way.
 
-The bound: the round trip of an array of the same bytes, and for a list the calls of torch that make a thousand tensors
-over memory and move a thousand storages (`floor`).
+The bound: the round trip of an array of the same bytes. Beside a list stand the calls in Python that make a thousand
+tensors over memory and move a thousand storages (`torch's calls`); ours, by torch's C functions, take less.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ def measure(bench: Bench) -> list[Line]:
             Task("torch ours", "torch ours", work.round_trips, (kind, COUNT, 5, 1)),
             Task("torch fd", "torch fd", work.round_trips, (kind, COUNT, 1), 3),
             Task("torch fs", "torch fs", work.round_trips, (kind, COUNT, 1), 3),
-            Task("floor", "torch ours", constructors, (COUNT, 5, what == "fresh")),
+            Task("torch's calls", "torch ours", constructors, (COUNT, 5, what == "fresh")),
         ]
         samples = bench.in_turns(f"P19 list, {what}", tasks, 15)
-        note = "floor: torch's calls for as many tensors"
+        note = "torch's calls: those that make and move as many tensors from Python"
         line = Line("P19", f"round trip, {COUNT} {what} tensors of 1 KiB", samples, note=note)
         if samples["torch ours"].values:
             line.claims.append(Claim("tensors, in ms", samples["torch ours"].median * 1e3, 3))

@@ -26,7 +26,7 @@ def environment(folder: Path, strategy: str) -> dict[str, str]:
 
 
 PRELUDE = """
-    import os, resource, signal, sys
+    import os, resource, signal, sys, warnings
     import numpy as np
     import torch
     from torch.utils.data import DataLoader, Dataset, IterableDataset
@@ -127,6 +127,27 @@ UNCHANGED = """
 
 def test_an_unchanged_data_loader_shares_and_when_left_early_leaves_nothing(tmp_path: Path, strategy: str) -> None:
     done = run_script(tmp_path, PRELUDE + UNCHANGED, timeout=200, **environment(tmp_path, strategy))
+    assert succeeded(done) == "good\n"
+
+
+PINNED = """
+    if __name__ == "__main__":
+        torch.set_num_threads(1)
+        mp.torch_install()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            first = 0
+            for batch in DataLoader(Samples(), 48, num_workers=2, pin_memory=True):
+                first = check(batch, first)
+        assert first == 240
+        assert any("no accelerator is found" in str(each.message) for each in seen), seen
+        print("good")
+"""
+
+
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is here, and torch pins")
+def test_without_an_accelerator_pin_memory_leaves_batches_where_they_are(tmp_path: Path, strategy: str) -> None:
+    done = run_script(tmp_path, PRELUDE + PINNED, timeout=200, **environment(tmp_path, strategy))
     assert succeeded(done) == "good\n"
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import sys
+import threading
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
@@ -96,19 +99,110 @@ def test_a_message_that_cannot_be_read_keeps_no_memory() -> None:
 def test_a_damaged_table_is_an_error() -> None:
     from mp_torch.table import TensorTable, rebuild_tensors
 
+    before = mp.memory_stats()["live_bytes"]
+
     def table() -> Any:
         made = TensorTable(1)
         assert made.take_list([torch.ones(10) for _ in range(MANY)])
         return made.__reduce__()[1]
 
-    handles, dtype, shape = table()
-    assert (dtype, shape) == (torch.float32, (10,))
-    with pytest.raises(RuntimeError, match="shape"):
-        rebuild_tensors(handles[:58], dtype, (11,))
+    handles, layout, others = table()
+    assert others == []
+    with pytest.raises(ValueError, match="does not have the 40 bytes"):
+        rebuild_tensors(handles[:58], layout[:4] + (11).to_bytes(8, sys.byteorder), [])
     with pytest.raises(mp.ReceiveError):
-        rebuild_tensors(handles, dtype, shape)  # its first block was received above
-    with pytest.raises(ValueError, match="damaged"):
-        rebuild_tensors(handles[58:115] + b"x", dtype, shape)
-    with pytest.raises(ValueError, match="damaged: 38 dtypes"):
-        rebuild_tensors(handles[58:], [dtype] * (MANY - 2), shape)
-    assert len(rebuild_tensors(handles[58:], dtype, shape)) == MANY - 1
+        rebuild_tensors(handles, layout, [])  # its first block was received above
+    for some, shapes in ((handles[:-1], layout), (handles[58:], layout), (handles, layout[:-1]), (b"x" * 58, layout)):
+        with pytest.raises(ValueError, match="do not fit"):
+            rebuild_tensors(some, shapes, [])  # and nothing is received
+    with pytest.raises(RuntimeError, match="code 99"):
+        rebuild_tensors(handles[58:116], b"\x63" + layout[1:12], [])
+    rest = rebuild_tensors(handles[116:], layout[:-8], [])
+    assert len(rest) == MANY - 2
+    del rest
+    assert mp.memory_stats()["live_bytes"] == before
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_each_dtype_arrives_as_itself() -> None:
+    kinds = {each for each in vars(torch).values() if isinstance(each, torch.dtype)}
+    made = []
+    for kind in sorted(kinds, key=str):
+        try:
+            made.append(torch.empty(3, dtype=kind))
+        except (RuntimeError, TypeError, NotImplementedError):
+            continue  # torch makes none of that kind so
+    plain = [tensor for tensor in made if not tensor.is_quantized]
+    assert {torch.uint4, torch.float8_e4m3fn, torch.complex32} <= {tensor.dtype for tensor in plain}
+    tensors = [torch.ones(1) for _ in range(MANY)] + plain
+    for before, after in zip(tensors, there_and_back(tensors), strict=True):
+        assert after.dtype is before.dtype and after.shape == before.shape
+        assert after.untyped_storage()._cdata == before.untyped_storage()._cdata
+
+
+def test_memory_that_two_storages_share_and_views_need_no_table() -> None:
+    memory = bytearray(8)
+    tensors = [torch.frombuffer(memory, dtype=torch.uint8) for _ in range(2 * MANY)]
+    tensors += [torch.zeros(4)[k:] for k in range(MANY)]
+    result = there_and_back(tensors)
+    for before, after in zip(tensors, result, strict=True):
+        assert after.untyped_storage()._cdata == before.untyped_storage()._cdata
+    result[0][0] = 7
+    assert tensors[0][0] == 7 and tensors[1][0] == 0  # each storage has moved, as torch moves it
+
+
+def test_tensors_of_a_table_travel_by_value_when_no_memory_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    from mp_core import _native
+    from mp_torch import storage
+
+    def none(*_: Any) -> Any:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(storage, "copy_in", none)
+    monkeypatch.setattr(_native, "copies_of", lambda *_: -errno.ENOSPC)
+    monkeypatch.setattr("mp_core.errors._told", set())
+    tensors = [torch.full((3,), float(k)) for k in range(MANY)]
+    with pytest.warns(mp.SharedMemoryWarning, match="shared memory ran out"):
+        result = there_and_back({"a": tensors})["a"]
+    assert [each.tolist() for each in result] == [each.tolist() for each in tensors]
+    assert not any(each.is_shared() for each in result)
+
+
+def test_threads_that_send_the_same_tensors_move_each_once() -> None:
+    for _ in range(10):
+        tensors = [torch.zeros(100) for _ in range(200)]
+        messages: list[Any] = []
+        barrier = threading.Barrier(4)
+
+        def send(tensors: Any = tensors, messages: Any = messages, barrier: Any = barrier) -> None:
+            barrier.wait(30)
+            messages.append(ForkingPickler.dumps(tensors))
+
+        threads = [threading.Thread(target=send) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        for message in messages:
+            for tensor in ForkingPickler.loads(message):
+                tensor += 1
+        assert all(tensor.tolist() == [4.0] * 100 for tensor in tensors)
+
+
+def drop_in_threads(tensors: Any) -> float:
+    """Let threads drop tensors, which release their blocks, while others do."""
+    parts = [tensors[k::4] for k in range(4)]
+    tensors.clear()
+    threads = [threading.Thread(target=parts[k].clear) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return mp.memory_stats()["live_bytes"]
+
+
+def test_memory_returns_when_threads_drop_received_tensors(echo: Carrier) -> None:
+    before = mp.memory_stats()["live_bytes"]
+    theirs = echo.call(drop_in_threads, [torch.ones(1000) for _ in range(400)])
+    assert echo.call(drop_in_threads, [torch.ones(1000) for _ in range(400)]) == theirs
+    assert mp.memory_stats()["live_bytes"] == before

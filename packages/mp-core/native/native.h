@@ -28,6 +28,11 @@ Py_ssize_t mp_size_of_copy(PyObject *handle, int rc);
 int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes);
 PyObject *mp_refuse(PyObject *handle, int rc);
 
+/* ---- copy.c ---- */
+
+/* Copy private memory into a new block. 0 or -errno. */
+int mp_copy_to_block(const void *from, uint64_t nbytes, mpshm_block *block);
+
 /* ---- beside.c ---- */
 
 PyObject *mp_beside(int table, size_t at);
@@ -98,6 +103,13 @@ PyObject *mp_py_copy_in(PyObject *, PyObject *);
 PyObject *mp_py_beside(PyObject *, PyObject *);
 PyObject *mp_py_load_beside(PyObject *, PyObject *);
 PyObject *mp_py_setup_beside(PyObject *, PyObject *);
+
+/* dlpack.c, tensors.c */
+PyObject *mp_py_describe_tensors(PyObject *, PyObject *);
+PyObject *mp_py_find_private(PyObject *, PyObject *);
+PyObject *mp_py_handles_at(PyObject *, PyObject *);
+PyObject *mp_py_copies_of(PyObject *, PyObject *);
+PyObject *mp_py_receive_tensors(PyObject *, PyObject *);
 
 PyObject *mp_py_peer(PyObject *, PyObject *);
 /* atoms.c: 1 for a number, a text, bytes or None. */

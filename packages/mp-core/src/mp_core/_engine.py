@@ -44,16 +44,20 @@ __all__ = [
     "compiled_version",
     "condition_notify",
     "copied_bytes",
+    "copies_of",
     "copy_in",
     "counters",
     "create_sync",
+    "describe_tensors",
     "discard",
     "discard_unread",
     "empty_cache",
     "ffi",
     "find",
+    "find_private",
     "get_thread_name",
     "handle_alive",
+    "handles_at",
     "is_of_atoms",
     "is_small",
     "lib",
@@ -73,6 +77,7 @@ __all__ = [
     "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
+    "receive_tensors",
     "reduce_block",
     "reduce_copy",
     "reference_of",
@@ -169,6 +174,11 @@ share: Any = _block.share
 beside: Any = _block.beside
 load_beside: Any = _block.load_beside
 setup_beside: Any = _block.setup_beside
+describe_tensors: Any = _block.describe_tensors
+find_private: Any = _block.find_private
+handles_at: Any = _block.handles_at
+copies_of: Any = _block.copies_of
+receive_tensors: Any = _block.receive_tensors
 peer: Any = _block.peer
 is_of_atoms: Any = _block.is_of_atoms
 is_small: Any = _block.is_small

@@ -17,6 +17,15 @@ from typing import Any, NoReturn
 
 from mp_core import _platform
 from mp_core._batches_without_engine import Journal, is_of_atoms, is_small
+from mp_core._tables_without_engine import (
+    beside,
+    copies_of,
+    describe_tensors,
+    find_private,
+    handles_at,
+    receive_tensors,
+    setup_beside,
+)
 from mp_core._version import __version__
 
 __all__ = [
@@ -35,14 +44,18 @@ __all__ = [
     "channel_count",
     "compiled_version",
     "copied_bytes",
+    "copies_of",
     "copy_in",
     "counters",
+    "describe_tensors",
     "discard",
     "discard_unread",
     "empty_cache",
     "find",
+    "find_private",
     "get_thread_name",
     "handle_alive",
+    "handles_at",
     "is_of_atoms",
     "is_small",
     "library_name",
@@ -61,6 +74,7 @@ __all__ = [
     "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
+    "receive_tensors",
     "reduce_block",
     "reduce_copy",
     "reference_of",
@@ -193,15 +207,6 @@ def share(on: bool | None) -> bool:
     if on is not None:
         _shares = on
     return before
-
-
-def setup_beside(loads: Callable[..., Any], function: Any) -> None:
-    """Do nothing: no message has tables here."""
-
-
-def beside(number: int) -> NoReturn:
-    """Raise a ValueError: no message has tables here."""
-    raise ValueError(f"the message is damaged: it has no object number {number}")
 
 
 def load_beside(stream: Any, tables: list[Any]) -> NoReturn:

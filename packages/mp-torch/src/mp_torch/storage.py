@@ -17,18 +17,22 @@ Note [One storage for one address]
 ----------------------------------
 A storage that arrives twice, or comes back to the process that sent it, is one storage object for torch. `_known` maps
 the address of a storage to a weak reference. A storage keeps its block, so the address of a live one cannot be reused.
+A weak reference is a bare pointer, which must be used and freed under `_registry`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 import os
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 
+from mp_core import _native
 from mp_core._native import by_value
 from mp_core.block import Block, allocate, block_at, copy_in
 from mp_core.errors import SharedMemoryWarning, warn_user
@@ -37,11 +41,12 @@ __all__ = [
     "Place",
     "can_move",
     "install",
-    "is_known",
+    "move_all",
     "place_of",
     "rebuild_storage",
     "reduce_storage",
-    "remember",
+    "remember_all",
+    "shared_by_torch",
     "storage_over",
 ]
 
@@ -51,11 +56,12 @@ Place = tuple[Block, int, int]
 _uint8 = torch.uint8
 _frombuffer = torch.frombuffer
 _moving = threading.Lock()
+_registry = threading.RLock()  # a finalizer may send a tensor while the thread has it
 
 
 def _after_fork() -> None:
-    global _moving
-    _moving = threading.Lock()
+    global _moving, _registry
+    _moving, _registry = threading.Lock(), threading.RLock()
 
 
 os.register_at_fork(after_in_child=_after_fork)
@@ -71,43 +77,88 @@ def can_move() -> bool:
 _known: dict[int, int] = {}
 _limit = 128
 _storage: Any = torch.UntypedStorage
+_cdata = operator.attrgetter("_cdata")
 
 
 def remember(storage: Any, address: int) -> None:
     """Let later messages find the storage at *address*."""
-    global _limit
-    before = _known.get(address)
-    if before is not None:
-        if before == storage._cdata:
-            return
-        _storage._free_weak_ref(before)
-    _known[address] = storage._weak_ref()
-    if len(_known) > _limit:
-        for key, reference in list(_known.items()):
-            if _storage._expired(reference) and _known.pop(key, None) is not None:
+    with _registry:
+        before = _known.get(address)
+        if before is not None:
+            if before == storage._cdata:
+                return
+            _storage._free_weak_ref(before)
+        _known[address] = storage._weak_ref()
+        if len(_known) > _limit:
+            _forget_expired()
+
+
+def remember_all(storages: list[Any], addresses: list[int]) -> Iterable[tuple[int, Any]]:
+    """
+    Let later messages find the storages, of which each has its address.
+
+    An address of which another storage is known keeps that one; return those with their positions.
+    """
+    with _registry:
+        before = list(map(_known.get, addresses))
+        if before == list(map(_cdata, storages)):
+            return []
+        gone = [reference for reference in before if reference is not None]
+        if len(set(addresses)) == len(addresses) and all(map(_storage._expired, gone)):
+            # As below, in fewer steps: usually no address is in use.
+            for reference in gone:
                 _storage._free_weak_ref(reference)
-        _limit = max(128, 2 * len(_known))
+            _known.update(zip(addresses, map(_storage._weak_ref, storages), strict=True))
+            others = []
+        else:
+            others = [
+                (k, other)
+                for k, (storage, address) in enumerate(zip(storages, addresses, strict=True))
+                if (other := _remember_or_find(storage, address)) is not None
+            ]
+        if len(_known) > _limit:
+            _forget_expired()
+    return others
+
+
+def _remember_or_find(storage: Any, address: int) -> Any:
+    """Return the other storage that is known at *address*, or remember this one and return None."""
+    other = _find(address, storage.nbytes())
+    if other is None:
+        remember(storage, address)
+    return None if other is None or other._cdata == storage._cdata else other
+
+
+def _forget_expired() -> None:
+    global _limit
+    for key, reference in list(_known.items()):
+        if _storage._expired(reference):
+            del _known[key]
+            _storage._free_weak_ref(reference)
+    _limit = max(128, 2 * len(_known))
+
+
+def _find(address: int, nbytes: int) -> Any:
+    """Return the storage of these bytes if it is known and alive, otherwise None."""
+    with _registry:
+        known = _known.get(address)
+        storage = None if known is None else _storage._new_with_weak_ptr(known)
+    if storage is not None and storage.nbytes() == nbytes and storage.data_ptr() == address:
+        return storage
+    return None
 
 
 def storage_over(block: Block, offset: int, nbytes: int) -> Any:
     """Return the storage over these bytes of *block*; reaching beyond them is a `ValueError`."""
     address = block._address + offset
-    known = _known.get(address)
-    if known is not None:
-        storage = _storage._new_with_weak_ptr(known)
-        if storage is not None and storage.nbytes() == nbytes and storage.data_ptr() == address:
-            return storage
+    storage = _find(address, nbytes)
+    if storage is not None:
+        return storage
     if offset < 0 or nbytes <= 0 or offset + nbytes > block.nbytes:
         raise ValueError(f"the handle of a storage is damaged: {nbytes} bytes at {offset} of {block.nbytes}")
     storage = _frombuffer(block, dtype=_uint8, count=nbytes, offset=offset).untyped_storage()
     remember(storage, address)
     return storage
-
-
-def is_known(address: int) -> bool:
-    """Return whether a storage that lives was sent or received at *address*."""
-    known = _known.get(address)
-    return known is not None and not _storage._expired(known)
 
 
 # ---- moving ----------------------------------------------------------------------------------------------------------
@@ -123,7 +174,7 @@ def place_of(storage: Any) -> Place | None:
     address = storage.data_ptr()
     block = block_at(address)
     if block is None:
-        if not nbytes or _shared_by_torch(storage):
+        if not nbytes or shared_by_torch(storage):
             return None
         with _moving:
             block = block_at(storage.data_ptr())  # another thread may have moved it meanwhile
@@ -142,6 +193,32 @@ def _move(storage: Any, nbytes: int) -> Block:
     block = copy_in(storage.data_ptr(), nbytes)
     storage._swap_data_ptr_(_frombuffer(block, dtype=_uint8).untyped_storage())
     return block
+
+
+def move_all(storages: list[Any], addresses: list[int], sizes: list[int], exchange: Any) -> bool:
+    """
+    Move the storages that are not in blocks, and replace their addresses in the list.
+
+    It returns False, and has moved none, if one cannot be moved: because torch shares it, it is only a part of a block,
+    two of them are over the same memory, or no shared memory is left.
+    """
+    with _moving:
+        if list(map(_storage.data_ptr, storages)) != addresses:
+            return False  # another thread has moved one meanwhile
+        private = _native.find_private(addresses, sizes)
+        if not private:
+            return private is not None
+        to_move, places = [storages[k] for k in private], [addresses[k] for k in private]
+        if len(set(places)) != len(places) or any(map(shared_by_torch, to_move)):
+            return False
+        tensors = _native.copies_of(exchange, places, [sizes[k] for k in private])
+        if isinstance(tensors, int):
+            return False
+        for storage, tensor in zip(to_move, tensors, strict=True):
+            storage._swap_data_ptr_(tensor.untyped_storage())
+    for k, storage in zip(private, to_move, strict=True):
+        addresses[k] = storage.data_ptr()
+    return True
 
 
 def reduce_storage(storage: Any) -> Any:
@@ -189,14 +266,14 @@ def warn_by_value(nbytes: int, error: Exception) -> None:
 # ---- methods of torch.UntypedStorage ---------------------------------------------------------------------------------
 
 
-def _shared_by_torch(storage: Any) -> bool:
+def shared_by_torch(storage: Any) -> bool:
     shared: bool = _torchs["is_shared"](storage)
     return shared
 
 
 def _is_shared(storage: Any) -> bool:
     """Return whether the storage is in shared memory, of torch or of mp_torch."""
-    return _shared_by_torch(storage) or (
+    return shared_by_torch(storage) or (
         storage.device.type == "cpu" and bool(storage.nbytes()) and block_at(storage.data_ptr()) is not None
     )
 

@@ -2,13 +2,18 @@
 
 Note [Tensors in a table]
 -------------------------
-A message with many tensors costs mostly calls of torch. So from the 17th on, a tensor that is contiguous, all of its
-storage, and needs no gradient is described by its dtype, its shape and the handle of its block alone:
+A message with many tensors costs mostly calls of torch. So from the 17th on, tensors go into a table, and those that
+are contiguous, all of their storage, and need no gradient are described by layout and handle alone:
 
-    rebuild_tensors(handles, each preceded by its opcode, dtype or dtypes, shape or shapes)
+    rebuild_tensors(handles, layouts, [(position, another tensor)])
 
-All other tensors are pickled as in tensor.py. Each storage still has a block of its own: one that is dropped gives its
-memory back, and no tensor keeps the memory of others.
+They are collected while the message is pickled, and handled together at its end: moved, described, and later made again
+by a few calls for all of them. DLPack's exchange reads and makes tensors (mp-core's native/dlpack.c); what it does not
+know of them is asked by `map` over methods of torch, which needs no bytecode. If one does not fit, each is asked, and
+those that do not fit are pickled as in tensor.py.
+
+Each storage still has a block of its own: one that is dropped gives its memory back, and no tensor keeps the memory of
+others.
 """
 
 from __future__ import annotations
@@ -18,136 +23,121 @@ from typing import Any
 
 import torch
 
-from mp_core._native import beside, find, rebuild_block, reduce_block
-from mp_core._pickling import MANY, TABLES
-from mp_core.block import Block
+from mp_core._native import beside, describe_tensors, handles_at, receive_tensors
+from mp_core._pickling import TABLES
 from mp_torch import data_loader
-from mp_torch.storage import is_known, place_of, remember
-from mp_torch.tensor import rebuild_whole, reduce_tensor
+from mp_torch.storage import move_all, remember_all
+from mp_torch.tensor import reduce_tensor
 
-__all__ = ["TensorTable", "rebuild_tensors"]
+__all__ = ["EXCHANGE", "TensorTable", "rebuild_tensors"]
+
+#: torch's functions for DLPack, since torch 2.10.
+EXCHANGE: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+#: The dtypes that DLPack keeps. It takes others for one of these: torch.uint4 for torch.uint8.
+DTYPES = frozenset(
+    getattr(torch, name)
+    for name in (
+        *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    )
+)
+_COMPLEX = frozenset({torch.complex64, torch.complex128})
+#: The tensors of a message that are left to pickle, before the table is used.
+FEW = 16
 
 _strided = torch.strided
-_tensor = torch.Tensor
-_frombuffer = torch.frombuffer
-_find = find
-#: pickle's opcode for short bytes and the length of a handle: the blocks of a message that fails are found by it.
-_OPCODE, _STEP = b"C\x38", 58
+_tensor: Any = torch.Tensor
+_storage: Any = torch.UntypedStorage
+_dtype, _requires_grad = _tensor.dtype.__get__, _tensor.requires_grad.__get__
 
 
-def _block_of(tensor: Any) -> Block | None:
-    """Return the block of a tensor for a table, after moving its storage there; None if it has to be pickled."""
+def _describe(tensors: list[Any]) -> tuple[bytes, list[int], list[int], list[Any]] | None:
+    """Return layout, addresses, sizes and storages; None if one of the tensors does not fit."""
+    described = describe_tensors(EXCHANGE, _tensor, tensors)
+    if described is None:
+        return None
+    layout, addresses, sizes = described
+    dtypes = set(map(_dtype, tensors))
     if (
-        type(tensor) is not _tensor
-        or tensor.requires_grad
-        or not tensor.is_cpu
-        or tensor.layout is not _strided
-        or tensor.is_nested
-        or tensor.is_quantized
-        or tensor.is_neg()
-        or tensor.is_conj()
-        or not tensor.is_contiguous()
+        not dtypes <= DTYPES
+        or any(map(_requires_grad, tensors))
+        or any(map(_tensor.is_neg, tensors))
+        or (dtypes & _COMPLEX and any(map(_tensor.is_conj, tensors)))
     ):
         return None
-    storage = tensor.untyped_storage()
-    nbytes = storage.nbytes()
-    if not nbytes or tensor.nbytes != nbytes:
+    storages = list(map(_tensor.untyped_storage, tensors))
+    if list(map(_storage.nbytes, storages)) != sizes or list(map(_storage.data_ptr, storages)) != addresses:
         return None
-    address = storage.data_ptr()
-    block = _find(Block, address)
-    if type(block) is not Block:
-        place = place_of(storage)  # it moves the storage, or leaves it to torch
-        return place[0] if place is not None else None
-    if block._address != address or block.nbytes != nbytes:
-        return None
-    remember(storage, address)
-    return block
+    return layout, addresses, sizes, storages
 
 
 class TensorTable:
     """The table of one message."""
 
-    __slots__ = ("_alike", "_blocks", "_dtypes", "_left", "_number", "_shapes", "count")
+    __slots__ = ("_left", "_number", "_tensors")
 
     def __init__(self, number: int) -> None:
-        self._number, self._left, self.count, self._alike = number, 0, 0, True
-        self._blocks: list[Block] = []
-        self._dtypes: list[Any] = []
-        self._shapes: list[Any] = []
+        self._number, self._left = number, 0
+        self._tensors: list[Any] = []
+
+    @property
+    def count(self) -> int:
+        """The number of tensors in it."""
+        return len(self._tensors)
 
     def reduce(self, tensor: Any) -> Any:
-        """Reduce a tensor to its number in the table, if it can be there."""
-        if self._left < MANY:
+        """Reduce a tensor to its number in the table."""
+        if self._left < FEW:
             self._left += 1
             return reduce_tensor(tensor)
-        try:
-            block = _block_of(tensor)
-        except (MemoryError, OSError):
-            block = None
-        if block is None:
-            return reduce_tensor(tensor)
-        self._add(block, tensor)
-        return beside, ((self.count - 1) * TABLES + self._number,)
+        if not tensor.is_cpu or tensor.layout is not _strided or tensor.requires_grad or tensor.is_quantized:
+            return reduce_tensor(tensor)  # its pickle may contain objects that the message has elsewhere, too
+        self._tensors.append(tensor)
+        return beside, ((len(self._tensors) - 1) * TABLES + self._number,)
 
     def take_list(self, tensors: list[Any]) -> bool:
-        """Become that list; False if one of its objects is no tensor for the table."""
-        if type(tensors[0]) is not _tensor:
-            return False
+        """Become that list; False if one of its objects is no tensor, or occurs twice."""
         tensors = list(tensors)
-        if len(set(map(id, tensors))) != len(tensors):
+        if set(map(type, tensors)) != {_tensor} or len(set(map(id, tensors))) != len(tensors):
             return False
-        try:
-            blocks: list[Any] = list(map(_block_of, tensors))
-        except (MemoryError, OSError):
-            return False
-        if None in blocks:
-            return False
-        self._blocks, self.count = blocks, len(blocks)
-        self._dtypes = [tensor.dtype for tensor in tensors]
-        self._shapes = [tensor.shape for tensor in tensors]
-        dtype, shape = self._dtypes[0], self._shapes[0]
-        self._alike = all(each is dtype for each in self._dtypes) and all(each == shape for each in self._shapes)
+        self._tensors = tensors
         return True
 
-    def _add(self, block: Any, tensor: Any) -> None:
-        dtype, shape = tensor.dtype, tensor.shape
-        if self.count and (dtype is not self._dtypes[-1] or shape != self._shapes[-1]):
-            self._alike = False
-        self._blocks.append(block)
-        self._dtypes.append(dtype)
-        self._shapes.append(shape)
-        self.count += 1
-
     def __reduce__(self) -> tuple[Callable[..., Any], Any]:
-        handles = b"".join([_OPCODE + reduce_block(block)[1][0] for block in self._blocks])
-        if self._alike:
-            return rebuild_tensors, (handles, self._dtypes[0], tuple(self._shapes[0]))
-        return rebuild_tensors, (handles, self._dtypes, [tuple(shape) for shape in self._shapes])
+        tensors, others = self._tensors, []
+        packed = _packed(tensors)
+        if packed is None:
+            fits = [_describe([tensor]) is not None for tensor in tensors]
+            packed = _packed([tensor for tensor, fit in zip(tensors, fits, strict=True) if fit])
+            if packed is None:
+                packed, fits = (b"", b""), [False] * len(tensors)
+            others = [(k, tensor) for k, tensor in enumerate(tensors) if not fits[k]]
+        return rebuild_tensors, (*packed, others)
 
 
-def rebuild_tensors(handles: bytes, dtypes: Any, shapes: Any) -> list[Any]:
-    """Rebuild the tensors of a table. A handle with less memory than its shape needs is a `ValueError`."""
+def _packed(tensors: list[Any]) -> tuple[bytes, bytes] | None:
+    """Move the storages; return handles and layout. None if a tensor does not fit, or memory ran out."""
+    if not tensors:
+        return b"", b""
+    described = _describe(tensors)
+    if described is None:
+        return None
+    layout, addresses, sizes, storages = described
+    if not move_all(storages, addresses, sizes, EXCHANGE):
+        return None
+    remember_all(storages, addresses)
+    return handles_at(addresses), layout
+
+
+def rebuild_tensors(handles: bytes, layout: bytes, others: list[tuple[int, Any]]) -> list[Any]:
+    """Rebuild the tensors of a table. A handle with other memory than its shape needs is a `ValueError`."""
     data_loader.install()
-    count = len(handles) // _STEP
-    if isinstance(dtypes, torch.dtype):
-        dtypes = [dtypes] * count
-    if isinstance(shapes, tuple):
-        shapes = [shapes] * count
-    if len(handles) != _STEP * count or not len(dtypes) == len(shapes) == count:
-        raise ValueError(
-            f"the message of tensors is damaged: {len(dtypes)} dtypes and {len(shapes)} shapes for {count}"
-        )
-    tensors = []
-    for k, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
-        block = rebuild_block(handles[_STEP * k + 2 : _STEP * (k + 1)])
-        address = block._address
-        if is_known(address):
-            tensors.append(rebuild_whole(block, dtype, shape))
-            continue
-        tensor = _frombuffer(block, dtype=dtype)
-        remember(tensor.untyped_storage(), address)
-        # A shape that needs another number of elements is a RuntimeError of torch.
-        tensors.append(tensor if tensor.shape == shape else tensor.view(shape))
+    tensors: list[Any]
+    tensors, addresses = receive_tensors(EXCHANGE, handles, layout)
+    for k, storage in remember_all(list(map(_tensor.untyped_storage, tensors)), addresses):
+        tensors[k].set_(storage, 0, tensors[k].shape)
+    for k, tensor in others:
+        tensors.insert(k, tensor)
     return tensors
 
 
