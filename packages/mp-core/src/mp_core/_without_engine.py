@@ -12,11 +12,19 @@ import pickle
 import re
 import threading
 from collections.abc import Callable
-from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 from mp_core import _platform
 from mp_core._batches_without_engine import Journal, is_of_atoms, is_small
+from mp_core._channels_without_engine import (
+    Channel,
+    channel_count,
+    make_channel,
+    open_channel,
+    plain_loads,
+    plain_pickle,
+    setup_channels,
+)
 from mp_core._tables_without_engine import (
     beside,
     copies_of,
@@ -366,40 +374,3 @@ def get_thread_name() -> bytes:
 
 def set_parent_death_signal(number: int, parent: int) -> None:
     """Do nothing: only the engine asks the kernel for it."""
-
-
-# ---- channels -----------------------------------------------------------------------------------------------------
-
-
-class Channel:
-    """The base of a connection with a ring; none can be made."""
-
-    __slots__ = ()
-
-
-def make_channel(kind: type, duplex: bool) -> int:
-    """Return the error number of a system without rings."""
-    return -errno.ENOSYS
-
-
-def open_channel(kind: type, fd: int, memory: int, side: int, readable: bool, writable: bool) -> int:
-    """Return the error number of a system without rings."""
-    return -errno.ENOSYS
-
-
-def channel_count() -> int:
-    """Return 0."""
-    return 0
-
-
-def plain_loads(data: bytes) -> Any:
-    """Return the object of a message."""
-    return ForkingPickler.loads(data)
-
-
-def plain_pickle(obj: object) -> None:
-    """Return None: the standard pickler pickles all objects."""
-
-
-def setup_channels(dumps: Callable[..., Any], protocol: int, pickler: type) -> None:
-    """Do nothing."""

@@ -1,0 +1,52 @@
+"""The substitutes, without the engine, for channels: no connection has a ring, and all messages have the usual pickle."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+__all__ = [
+    "Channel",
+    "channel_count",
+    "make_channel",
+    "open_channel",
+    "plain_loads",
+    "plain_pickle",
+    "setup_channels",
+]
+
+
+class Channel:
+    """The base of a connection with a ring; none can be made."""
+
+    __slots__ = ()
+
+
+def make_channel(kind: type, duplex: bool) -> int:
+    """Return the error number of a system without rings."""
+    return -errno.ENOSYS
+
+
+def open_channel(kind: type, fd: int, memory: int, side: int, readable: bool, writable: bool) -> int:
+    """Return the error number of a system without rings."""
+    return -errno.ENOSYS
+
+
+def channel_count() -> int:
+    """Return 0."""
+    return 0
+
+
+def plain_loads(data: bytes) -> Any:
+    """Return the object of a message."""
+    return ForkingPickler.loads(data)
+
+
+def plain_pickle(obj: object) -> None:
+    """Return None: the standard pickler pickles all objects."""
+
+
+def setup_channels(dumps: Callable[..., Any], protocol: int, pickler: type) -> None:
+    """Do nothing."""
