@@ -289,13 +289,13 @@ class NodeScheduler:
                 self._dispatch()
             case messages.Broken(error):
                 self.reason = self.reason or _wire.load_error(error, RemoteTraceback)
-            case messages.Done(outcomes):
+            case messages.Done(outcomes, seconds):
                 ended = []
                 for outcome in outcomes:
                     task = node.tasks.pop(outcome.number)
                     if (result := self._outcome(node, task, outcome)) is not None:
                         ended.append((task, result))
-                node.answered(len(outcomes), time.monotonic())
+                node.answered(len(outcomes), seconds)
                 return ended
         return []
 
