@@ -6,6 +6,7 @@ import glob
 import importlib.util
 import os
 import shutil
+import subprocess
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,3 +137,33 @@ def script(tmp_path: Path) -> str:
     path = tmp_path / "a_script.py"
     path.write_text(textwrap.dedent(SCRIPT))
     return str(path)
+
+
+@pytest.fixture
+def link() -> Iterator[tuple[str, str]]:
+    """
+    Make a network namespace with a link of its own: its name, and that of our end of the link, at 10.199.77.1.
+    """
+    space, ours = f"mp-{os.getpid()}", f"mp{os.getpid()}"
+    commands = [
+        f"ip netns add {space}",
+        f"ip link add {ours} type veth peer name theirs netns {space}",
+        f"ip addr add 10.199.77.1/30 dev {ours}",
+        f"ip link set {ours} up",
+        f"ip -n {space} addr add 10.199.77.2/30 dev theirs",
+        f"ip -n {space} link set theirs up",
+        f"ip -n {space} link set lo up",
+    ]
+    try:
+        for command in commands:
+            try:
+                done = subprocess.run(command.split(), capture_output=True, text=True)
+            except FileNotFoundError:
+                pytest.skip("the command ip is missing")
+            if done.returncode:
+                pytest.skip(f"network namespaces cannot be made here: {done.stderr.strip()}")
+        yield space, ours
+    finally:
+        if shutil.which("ip") is not None:
+            subprocess.run(["ip", "link", "del", ours], capture_output=True)
+            subprocess.run(["ip", "netns", "del", space], capture_output=True)
