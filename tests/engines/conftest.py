@@ -48,12 +48,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     if not HAS_RAY:
         pytest.skip("ray is not installed")
     import ray
-    from ray.cluster_utils import Cluster
 
-    cluster = Cluster()
+    cluster = start_cluster(tmp_path_factory)
     try:
-        for index in range(3):
-            add_node(cluster, tmp_path_factory.mktemp(f"node-{index}"))
         ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
         engines.Ray().place(3).close(0)  # starts the threads and connections that ray makes once
         yield cluster
@@ -62,6 +59,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         cluster.shutdown()
         for folder in Path("/tmp").glob(f"{os.getpid()}-node-*"):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """
+    Start the cluster. Ray gives each raylet 30 seconds to start, which are not enough on an overloaded machine.
+    """
+    from ray.cluster_utils import Cluster
+
+    attempts = 3
+    while True:
+        cluster = Cluster()
+        try:
+            for index in range(3):
+                add_node(cluster, tmp_path_factory.mktemp(f"node-{index}"))
+            return cluster
+        except Exception:
+            cluster.shutdown()
+            attempts -= 1
+            if not attempts:
+                raise
 
 
 @pytest.fixture(autouse=True)
