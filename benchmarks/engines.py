@@ -3,6 +3,8 @@
 A cluster of three nodes with 4 CPUs each is simulated on this machine, so that a transfer is one over the loopback
 interface, whose counter tells how many bytes crossed. Each row runs all ways in turns and prints medians. It needs ray
 and about 7 times SIZE of memory: nox -s bench-engines.
+
+Each rank imports this module, as the main module of a spawned process, and needs no ray: only functions import it.
 """
 
 from __future__ import annotations
@@ -19,9 +21,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import ray
-from ray.cluster_utils import Cluster
-from ray.util.multiprocessing import Pool as RayPool
 
 import mp_all as mp
 
@@ -91,6 +90,8 @@ def show(title: str, found: dict[str, tuple[float, float]], size: float = 0.0) -
 
 
 def pools(rounds: int) -> None:
+    from ray.util.multiprocessing import Pool as RayPool
+
     with mp.Pool(RANKS, engine=mp.engines.Ray(nodes=NODES)) as ours:
         ours.map(nothing, range(TASKS))
 
@@ -113,6 +114,8 @@ def pools(rounds: int) -> None:
 
 
 def ranks(rounds: int) -> None:
+    import ray
+
     task = ray.remote(nothing)
     actor = ray.remote(Reader)
 
@@ -136,6 +139,9 @@ def ranks(rounds: int) -> None:
 
 
 def arguments(rounds: int, gib: float) -> None:
+    import ray
+    from ray.util.multiprocessing import Pool as RayPool
+
     array = np.ones(int(gib * (1 << 30)) // 8)
     actor = ray.remote(Reader)
     seen: list[Any] = []
@@ -171,6 +177,9 @@ def main() -> None:
     parser.add_argument("--gib", type=float, default=1.0)
     parser.add_argument("--only", nargs="+", default=["pools", "ranks", "arguments"])
     options = parser.parse_args()
+    import ray
+    from ray.cluster_utils import Cluster
+
     folder = Path(tempfile.mkdtemp(prefix="bench-"))
     cluster = Cluster()
     try:

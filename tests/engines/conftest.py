@@ -6,6 +6,7 @@ import glob
 import importlib.util
 import os
 import shutil
+import subprocess
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -47,12 +48,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     if not HAS_RAY:
         pytest.skip("ray is not installed")
     import ray
-    from ray.cluster_utils import Cluster
 
-    cluster = Cluster()
+    cluster = start_cluster(tmp_path_factory)
     try:
-        for index in range(3):
-            add_node(cluster, tmp_path_factory.mktemp(f"node-{index}"))
         ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
         engines.Ray().place(3).close(0)  # starts the threads and connections that ray makes once
         yield cluster
@@ -61,6 +59,26 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         cluster.shutdown()
         for folder in Path("/tmp").glob(f"{os.getpid()}-node-*"):
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def start_cluster(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """
+    Start the cluster. Ray gives each raylet 30 seconds to start, which are not enough on an overloaded machine.
+    """
+    from ray.cluster_utils import Cluster
+
+    attempts = 3
+    while True:
+        cluster = Cluster()
+        try:
+            for index in range(3):
+                add_node(cluster, tmp_path_factory.mktemp(f"node-{index}"))
+            return cluster
+        except Exception:
+            cluster.shutdown()
+            attempts -= 1
+            if not attempts:
+                raise
 
 
 @pytest.fixture(autouse=True)
@@ -136,3 +154,33 @@ def script(tmp_path: Path) -> str:
     path = tmp_path / "a_script.py"
     path.write_text(textwrap.dedent(SCRIPT))
     return str(path)
+
+
+@pytest.fixture
+def link() -> Iterator[tuple[str, str]]:
+    """
+    Make a network namespace with a link of its own: its name, and that of our end of the link, at 10.199.77.1.
+    """
+    space, ours = f"mp-{os.getpid()}", f"mp{os.getpid()}"
+    commands = [
+        f"ip netns add {space}",
+        f"ip link add {ours} type veth peer name theirs netns {space}",
+        f"ip addr add 10.199.77.1/30 dev {ours}",
+        f"ip link set {ours} up",
+        f"ip -n {space} addr add 10.199.77.2/30 dev theirs",
+        f"ip -n {space} link set theirs up",
+        f"ip -n {space} link set lo up",
+    ]
+    try:
+        for command in commands:
+            try:
+                done = subprocess.run(command.split(), capture_output=True, text=True)
+            except FileNotFoundError:
+                pytest.skip("the command ip is missing")
+            if done.returncode:
+                pytest.skip(f"network namespaces cannot be made here: {done.stderr.strip()}")
+        yield space, ours
+    finally:
+        if shutil.which("ip") is not None:
+            subprocess.run(["ip", "link", "del", ours], capture_output=True)
+            subprocess.run(["ip", "netns", "del", space], capture_output=True)

@@ -67,6 +67,11 @@ def wait_for_ever(rank: int, folder: str) -> None:
     time.sleep(300)
 
 
+def refuse_to_end(rank: int, folder: str) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    wait_for_ever(rank, folder)
+
+
 def wait_once(rank: int, folder: str, array: np.ndarray) -> None:
     """
     Write the pid of this rank as `wait_for_ever` does, and wait for a file "go"; started again, say so and return.

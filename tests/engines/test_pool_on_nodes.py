@@ -10,6 +10,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -185,6 +186,36 @@ def test_without_a_node_all_tasks_fail(tmp_path: Path) -> None:
             result.get(PROMISED)
         with pytest.raises(mp.WorkerLostError, match="node local-"):
             pool.apply_async(abs, (1,)).get(PROMISED)
+
+
+def test_a_bug_in_the_scheduler_fails_every_task_and_ends_every_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError("a bug")
+
+    shown: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", shown.append)
+    with mp.Pool(4, engine=engines.Local(nodes=2)) as pool:
+        wait = functools.partial(tasks.wait_for_ever, str(tmp_path))
+        pending = [pool.apply_async(wait, (i,)) for i in range(4)]
+        pids = written(tmp_path, 4)
+        pending += [pool.map_async(wait, range(10), chunksize=2), pool.apply_async(wait, (4,))]
+        iterated = pool.imap(wait, itertools.count(), buffersize=3)
+        for node in pool._scheduler._nodes:
+            monkeypatch.setattr(node, "answered", fail)
+        os.kill(pids[0][0], signal.SIGKILL)  # its outcome meets the bug
+        for result in pending:
+            with pytest.raises(RuntimeError, match="a bug"):
+                result.get(PROMISED)
+        with pytest.raises(RuntimeError, match="a bug"):
+            iterated.next(PROMISED)
+        with pytest.raises(RuntimeError, match="a bug"):
+            pool.apply_async(abs, (1,)).get(PROMISED)
+        assert until(lambda: all(ended(worker) and ended(rank) for worker, rank, _ in pids), PROMISED)
+        assert until(lambda: not pool._scheduler.thread.is_alive(), PROMISED)
+        assert all(agent.poll() is not None for agent in pool._scheduler._service._agents.processes)
+    assert [each.exc_type for each in shown] == [RuntimeError]
 
 
 PROGRAM = """

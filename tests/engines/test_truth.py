@@ -24,6 +24,8 @@ from support.waiting import until
 
 import mp_all as mp
 
+SOAK = os.environ.get("MP_SOAK") == "1"
+
 
 def test_each_rank_has_its_place_in_its_environment(engine: Any) -> None:
     found = mp.run(environment, nprocs=6, engine=engine)
@@ -152,7 +154,8 @@ def test_options_that_make_no_sense_are_refused() -> None:
             mp.run(os.getpid, **options)  # type: ignore[arg-type]
 
 
+@pytest.mark.timeout(1200 if SOAK else 120)
 def test_runs_in_a_row_leave_nothing(engine: Any) -> None:
     # The leak check looks at processes, names, folders and descriptors.
-    for _ in range(100 if os.environ.get("MP_SOAK") else 3):
+    for _ in range(100 if SOAK else 3):
         assert mp.run(divmod, (2,), nprocs=3, engine=engine) == [(0, 0), (0, 1), (1, 0)]

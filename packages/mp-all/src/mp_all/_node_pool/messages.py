@@ -97,9 +97,10 @@ class Outcome(NamedTuple):
 
 
 class Done(NamedTuple):
-    """Tasks have ended."""
+    """Tasks have ended, so many seconds after the last ones or after the node got its first; None if not measured."""
 
     outcomes: list[Outcome]
+    seconds: float | None
 
 
 class GivenBack(NamedTuple):

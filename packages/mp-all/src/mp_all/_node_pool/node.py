@@ -31,7 +31,7 @@ class Node:
         #: Whether it has been asked to give tasks back, and has not answered yet.
         self.asked = False
         self._since = 0.0
-        # Seconds per task of the whole node, measured by its answers.
+        # Seconds per task of the whole node, as it has measured them.
         self._pace: float | None = None
 
     def room(self) -> int:
@@ -61,8 +61,9 @@ class Node:
             self._since = time.monotonic()
         self.tasks[number] = task
 
-    def answered(self, count: int, now: float) -> None:
-        """Note that so many tasks have ended since the last answer."""
-        pace = max(1e-6, (now - self._since) / count)
-        self._pace = pace if self._pace is None else (self._pace + pace) / 2
-        self._since = now
+    def answered(self, count: int, seconds: float | None) -> None:
+        """Note that so many tasks have ended in so many seconds, if that has been measured."""
+        self._since = time.monotonic()
+        if seconds is not None:
+            pace = max(1e-6, seconds / count)
+            self._pace = pace if self._pace is None else (self._pace + pace) / 2

@@ -36,8 +36,8 @@ class NodeScheduler:
     """
     A queue of tasks, and the thread that takes the outcomes from the nodes.
 
-    It has the part of `mp_pool`'s `Scheduler` that a pool uses. Tasks are sent by the thread that submits them, or by
-    the one that takes outcomes; callbacks are called without the lock.
+    It has the part of `mp_pool`'s `Scheduler` that a pool uses. Only the thread changes the state of nodes and tasks;
+    others queue tasks and events for it. So Ctrl-C, which interrupts the main thread anywhere, interrupts no sending.
     """
 
     def __init__(self, engine: Any, size: int, settings: Settings, timeout: float | None, progress: Any) -> None:
@@ -53,8 +53,8 @@ class NodeScheduler:
         self._function_numbers = itertools.count(1)
         self._forgotten: deque[int] = deque()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        # Pickling a task may run any code, and so may submit another one.
-        self._lock = threading.RLock()
+        # Whether the queue of events has a "wake".
+        self._woken = False
         self._pid = os.getpid()
         self._told_to_end = False
         self.thread = threading.Thread(target=self._run, name="mp_all nodes", daemon=True)
@@ -80,14 +80,14 @@ class NodeScheduler:
 
     def submit(self, work: Task | Iterator[Task], items: int = 0) -> None:
         """
-        Queue a task, or an iterator of tasks that never blocks, of *items*; send as many as the nodes take.
+        Queue a task, or an iterator of tasks that never blocks, of *items*.
         """
         if self._pid != os.getpid():
             raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
         if self._progress is not None:
             self._progress.expect(work.items if isinstance(work, Task) else items)
         self._queue.append(work)
-        self._dispatch()
+        self.wake()
         if self.state == ENDED:
             self._abort()
 
@@ -121,10 +121,11 @@ class NodeScheduler:
         """
         End the nodes' ranks now.
         """
-        if self.state == ENDED or self._pid != os.getpid() or self.thread.ident is None:
+        if self._pid != os.getpid() or self.thread.ident is None:
             return
-        self.state = TERMINATED
-        self._service.terminate()
+        if self.state != ENDED:
+            self.state = TERMINATED
+            self._service.terminate()
         self.join()
 
     def join(self) -> None:
@@ -138,36 +139,37 @@ class NodeScheduler:
         """
         Have the thread look at the whole state.
         """
-        self._events.put((-1, "wake", None))
+        if not self._woken:
+            self._woken = True
+            self._events.put((-1, "wake", None))
 
-    # With the lock.
+    # The thread.
 
     def _dispatch(self) -> None:
         """
         Send tasks until the queue is empty or the nodes have enough.
         """
-        with self._lock:
-            if self.state > CLOSED:
-                return
-            while self._forgotten:
-                self._forget(self._forgotten.popleft())
-            batches: dict[Node, list[tuple[int, int, bytes]]] = {}
-            sizes: dict[Node, int] = {}
-            while (node := self._emptiest()) is not None and (made := self._next()) is not None:
-                task, data = made
-                number = next(self._numbers)
-                shared: Any = task.shared
-                if shared is not None and shared.number not in node.functions:
-                    node.functions.add(shared.number)
-                    self._send(node, messages.Function(shared.number, shared.function))
-                node.begin(number, task)
-                batches.setdefault(node, []).append((number, shared.number if shared else 0, data))
-                sizes[node] = sizes.get(node, 0) + len(data)
-                if sizes[node] > BATCH:
-                    self._send(node, messages.Tasks(batches.pop(node)))
-                    sizes[node] = 0
-            for node, tasks in batches.items():
-                self._send(node, messages.Tasks(tasks))
+        if self.state > CLOSED:
+            return
+        while self._forgotten:
+            self._forget(self._forgotten.popleft())
+        batches: dict[Node, list[tuple[int, int, bytes]]] = {}
+        sizes: dict[Node, int] = {}
+        while (node := self._emptiest()) is not None and (made := self._next()) is not None:
+            task, data = made
+            number = next(self._numbers)
+            shared: Any = task.shared
+            if shared is not None and shared.number not in node.functions:
+                node.functions.add(shared.number)
+                self._send(node, messages.Function(shared.number, shared.function))
+            node.begin(number, task)
+            batches.setdefault(node, []).append((number, shared.number if shared else 0, data))
+            sizes[node] = sizes.get(node, 0) + len(data)
+            if sizes[node] > BATCH:
+                self._send(node, messages.Tasks(batches.pop(node)))
+                sizes[node] = 0
+        for node, tasks in batches.items():
+            self._send(node, messages.Tasks(tasks))
 
     def _emptiest(self) -> Node | None:
         with_room = [node for node in self._nodes if node.room() > 0]
@@ -197,8 +199,6 @@ class NodeScheduler:
     def _unfinished(self) -> bool:
         return bool(self._queue or self.feeders or any(node.tasks for node in self._nodes))
 
-    # The thread.
-
     def _run(self) -> None:
         try:
             more = True
@@ -208,10 +208,14 @@ class NodeScheduler:
                 except queue.Empty:
                     self._balance()
         except BaseException as error:
-            # A bug here must not let the program hang.
+            # A bug here must neither let the program hang nor the ranks live on.
             self.reason = error
             report(error)
-        finally:
+            try:
+                self._end()
+            finally:
+                self._service.terminate()
+        else:
             self._end()
 
     def _step(self, index: int, kind: str, detail: Any) -> bool:
@@ -223,47 +227,44 @@ class NodeScheduler:
                 self.reason = detail
             return False
         outcomes: list[tuple[Task, tuple[bool, Any]]] = []
-        with self._lock:
-            if kind == "started":
-                self._service.send(index, self._nodes[index].greeting)
-            elif kind == "lost":
-                outcomes = self._lose(self._nodes[index], detail)
-            elif kind == "failed":
-                outcomes = [(detail[0], (False, detail[1]))]
-            elif kind == "mail":
-                outcomes = self._take(self._nodes[index], pickle.loads(detail))
-        if kind != "wake":
-            self._dispatch()
-            self._balance()
+        if kind == "wake":
+            self._woken = False
+        elif kind == "started":
+            self._service.send(index, self._nodes[index].greeting)
+        elif kind == "lost":
+            outcomes = self._lose(self._nodes[index], detail)
+        elif kind == "failed":
+            outcomes = [(detail[0], (False, detail[1]))]
+        elif kind == "mail":
+            outcomes = self._take(self._nodes[index], pickle.loads(detail))
+        self._dispatch()
+        self._balance()
         if outcomes and self._progress is not None:
             self._progress.done(sum(task.items for task, _ in outcomes))
         for task, outcome in outcomes:
             deliver(task, outcome)
         del outcomes
-        with self._lock:
-            if self.reason is not None or (self.state == CLOSED and not self._told_to_end and not self._unfinished()):
-                self._finish()
+        if self.reason is not None or (self.state == CLOSED and not self._told_to_end and not self._unfinished()):
+            self._finish()
         return True
 
     def _patience(self) -> float | None:
         """
         Return after how many seconds to look for tasks that wait, while others are idle; None if there are none.
         """
-        with self._lock:
-            wait = not self._queue and any(len(node.tasks) > node.size for node in self._nodes)
+        wait = not self._queue and any(len(node.tasks) > node.size for node in self._nodes)
         return LONG if wait else None
 
     def _balance(self) -> None:
         """
         Ask nodes with long tasks to give back those that wait behind them, if others are idle.
         """
-        with self._lock:
-            idle = 0 if self._queue else sum(node.idle() for node in self._nodes)
-            for node in self._nodes:
-                if idle > 0 and (count := min(idle, node.waiting(time.monotonic()))) > 0:
-                    node.asked = True
-                    idle -= count
-                    self._send(node, messages.GiveBack(count))
+        idle = 0 if self._queue else sum(node.idle() for node in self._nodes)
+        for node in self._nodes:
+            if idle > 0 and (count := min(idle, node.waiting(time.monotonic()))) > 0:
+                node.asked = True
+                idle -= count
+                self._send(node, messages.GiveBack(count))
 
     def _finish(self) -> None:
         """
@@ -288,13 +289,13 @@ class NodeScheduler:
                 self._dispatch()
             case messages.Broken(error):
                 self.reason = self.reason or _wire.load_error(error, RemoteTraceback)
-            case messages.Done(outcomes):
+            case messages.Done(outcomes, seconds):
                 ended = []
                 for outcome in outcomes:
                     task = node.tasks.pop(outcome.number)
                     if (result := self._outcome(node, task, outcome)) is not None:
                         ended.append((task, result))
-                node.answered(len(outcomes), time.monotonic())
+                node.answered(len(outcomes), seconds)
                 return ended
         return []
 
@@ -342,11 +343,11 @@ class NodeScheduler:
         """
         Fail the unfinished tasks.
         """
-        with self._lock:
-            for node in self._nodes:
-                self._queue.extend(node.tasks.values())
-                node.tasks.clear()
-            self.state = ENDED
+        for node in self._nodes:
+            self._queue.extend(node.tasks.values())
+            node.tasks.clear()
+        # From here on `submit` fails its task itself.
+        self.state = ENDED
         self._abort()
         for feeder in list(self.feeders):
             feeder.room.release()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import queue
 import threading
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -14,7 +13,6 @@ from mp_all._node_pool import worker
 from mp_all._node_pool.messages import (
     Broken,
     Close,
-    Done,
     Forget,
     Function,
     GiveBack,
@@ -24,6 +22,7 @@ from mp_all._node_pool.messages import (
     Settings,
     Tasks,
 )
+from mp_all._node_pool.outgoing import Outgoing
 from mp_pool import Pool, TaskTimeoutError, WorkerLostError
 from mp_pool._task import Task
 
@@ -43,7 +42,7 @@ class NodePool:
 
     def __init__(self, connection: Connection, settings: Settings) -> None:
         self._connection = connection
-        self._outgoing: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._outgoing = Outgoing(self._is_ready)
         self._functions: dict[int, tuple[worker.Caller, Any]] = {}
         os.environ.update(settings.environment or {})
         self._pool = Pool(
@@ -68,6 +67,7 @@ class NodePool:
             message = pickle.loads(self._connection.recv_bytes())
             match message:
                 case Tasks(tasks):
+                    self._outgoing.expect(len(tasks))
                     for task in tasks:
                         self._scheduler.submit(self._task(task))
                 case Function(number, function):
@@ -76,7 +76,9 @@ class NodePool:
                 case Forget(number):
                     del self._functions[number]
                 case GiveBack(count):
-                    self._outgoing.put(GivenBack(self._take_back(count)))
+                    numbers = self._take_back(count)
+                    self._outgoing.expect(-len(numbers))
+                    self._outgoing.put(GivenBack(numbers))
                 case Close():
                     break
         self._functions.clear()
@@ -84,6 +86,9 @@ class NodePool:
         self._pool.join()
         self._outgoing.put(None)
         self._sender.join()
+
+    def _is_ready(self) -> bool:
+        return all(worker.ready for worker in list(self._scheduler.dispatcher.workers))
 
     def _take_back(self, count: int) -> list[int]:
         """
@@ -114,13 +119,13 @@ class NodePool:
         ended_well, value = outcome
         if ended_well:
             returned, data = value
-            self._outgoing.put(Outcome(number, "returned" if returned else "raised", data))
+            self._outgoing.end(Outcome(number, "returned" if returned else "raised", data))
         elif isinstance(value, WorkerLostError):
-            self._outgoing.put(Outcome(number, "lost", (value.pid, value.exitcode, value.out_of_memory)))
+            self._outgoing.end(Outcome(number, "lost", (value.pid, value.exitcode, value.out_of_memory)))
         elif isinstance(value, TaskTimeoutError):
-            self._outgoing.put(Outcome(number, "timeout", (value.pid, value.seconds)))
+            self._outgoing.end(Outcome(number, "timeout", (value.pid, value.seconds)))
         else:
-            self._outgoing.put(Outcome(number, "raised", worker.dump_error_by_value(value)))
+            self._outgoing.end(Outcome(number, "raised", worker.dump_error_by_value(value)))
 
     def _abort(self, error: BaseException) -> None:
         if self._scheduler.reason is not None:
@@ -128,15 +133,10 @@ class NodePool:
 
     def _send(self) -> None:
         """
-        Send what has come meanwhile, all outcomes in one message.
+        Send messages, until None comes.
         """
-        ended = False
-        while not ended:
-            messages = [self._outgoing.get()]
-            while not self._outgoing.empty():
-                messages.append(self._outgoing.get())
-            ended = None in messages
-            done = Done([message for message in messages if isinstance(message, Outcome)])
-            others = [message for message in messages if message is not None and not isinstance(message, Outcome)]
-            for message in ([done] if done.outcomes else []) + others:
+        while True:
+            for message in self._outgoing.take():
+                if message is None:
+                    return
                 self._connection.send_bytes(pickle.dumps(message, 5))

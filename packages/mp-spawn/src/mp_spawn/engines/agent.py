@@ -14,7 +14,7 @@ from mp_spawn.engines.node_context import Commands, NodeContext, NodeJob, Relay
 from mp_spawn.engines.node_payload import NodePayload
 from mp_spawn.engines.protocol import (
     BEAT,
-    LOST_AFTER,
+    DRIVER_LOST_AFTER,
     LOST_WHILE_STARTING,
     Ack,
     Beat,
@@ -155,7 +155,7 @@ class Agent:
             self.outbox.put(Started(context.pids()))
             payload.post_office.begin(start.node.ranks.start, self.outbox.put)
             self.hear()
-            self._limit = LOST_AFTER
+            self._limit = DRIVER_LOST_AFTER
             if self._abandoned.is_set():
                 self._job.death_pipe.close()  # it came while the ranks were being started
             self.outbox.put(context.watch())
@@ -167,12 +167,12 @@ class Agent:
 
     def _beat(self) -> None:
         before = time.monotonic()
-        while not self._abandoned.wait(BEAT):
+        while not self._abandoned.wait(self._to_wait()):
             now = time.monotonic()
             if self._busy:
                 self.hear()
             elif now - before > 2 * BEAT:
-                self._heard = max(self._heard, now - LOST_AFTER / 2)  # this process was stopped itself
+                self._heard = max(self._heard, now - DRIVER_LOST_AFTER / 2)  # this process was stopped itself
             elif now - self._heard > self._limit:
                 self.outbox.put(Lost(f"it heard nothing from the driver for {self._limit:g} s"))
                 self.abandon()
@@ -183,6 +183,12 @@ class Agent:
                 return
             before = now
             self.outbox.put(Beat())
+
+    def _to_wait(self) -> float:
+        """
+        Return the seconds until the next heartbeat, or until the driver is lost.
+        """
+        return min(BEAT, max(BEAT / 10, self._heard + self._limit - time.monotonic()))
 
 
 def _free_port() -> int:

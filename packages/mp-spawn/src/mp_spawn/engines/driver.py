@@ -15,7 +15,7 @@ from mp_spawn.context import AFTER_A_SIGNAL, GRACE, INTERRUPTED, KILL_TO_DEAD, T
 from mp_spawn.engines import protocol
 from mp_spawn.engines.node_state import TO_GREET, NodeState
 from mp_spawn.engines.plan import Plan
-from mp_spawn.engines.protocol import BEAT, LOST_AFTER, EngineError, Node
+from mp_spawn.engines.protocol import BEAT, NODE_LOST_AFTER, EngineError, Node
 from mp_spawn.engines.remote_output import Writer, sink_for
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.output import Captured
@@ -25,7 +25,7 @@ from mp_spawn.signals import ENDING
 __all__ = ["EngineContext"]
 
 # Seconds for an agent that was told to end its ranks to say how they ended.
-TO_END = TERM_TO_KILL + KILL_TO_DEAD + LOST_AFTER
+TO_END = TERM_TO_KILL + KILL_TO_DEAD + NODE_LOST_AFTER
 # A scheduler that signals each node does so within as many seconds: it is one signal.
 TO_ALL_NODES = 2.0
 
@@ -150,7 +150,7 @@ class EngineContext(ProcessContext):
         End the ranks of all nodes, as `ProcessContext.terminate` does.
         """
         self._ask(protocol.End(grace_period, False))
-        self._done.wait(grace_period + TO_END + LOST_AFTER)
+        self._done.wait(grace_period + TO_END + NODE_LOST_AFTER)
 
     def _interrupt(self) -> None:
         self._ask(protocol.Signal(signal.SIGINT))
@@ -244,7 +244,7 @@ class EngineContext(ProcessContext):
             now = time.monotonic()
             if now - before > 2 * BEAT:
                 for state in self._states:  # this process was stopped itself
-                    state.heard = max(state.heard, now - LOST_AFTER / 2)
+                    state.heard = max(state.heard, now - NODE_LOST_AFTER / 2)
             before = now
             for state in list(self._states):
                 limit = state.limit()
@@ -325,7 +325,7 @@ class EngineContext(ProcessContext):
 
     def _node_lost(self, state: NodeState, reason: str) -> None:
         """
-        Report the ranks of a node as lost, or start them on another.
+        Start the ranks of a node on another, or report them as lost: now in the log, and when all have ended in `join`.
         """
         state.ended = True
         index = self._states.index(state)
@@ -334,6 +334,7 @@ class EngineContext(ProcessContext):
         if self._replace(index, state, reason):
             self._past += lost
             return
+        logger.error("node %s was lost with its ranks %s: %s; all are ended", state.node, [*state.node.ranks], reason)
         self._failures += lost
         self.rows += [protocol.Row(failure.rank, failure.pid, None, 0.0) for failure in lost]
         self._failed()

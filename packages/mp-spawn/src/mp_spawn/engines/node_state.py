@@ -59,4 +59,4 @@ class NodeState:
         """Return after how many seconds of silence it is lost."""
         if self.hello is None:
             return TO_GREET
-        return protocol.LOST_AFTER if self.pids[0] else protocol.LOST_WHILE_STARTING
+        return protocol.NODE_LOST_AFTER if self.pids[0] else protocol.LOST_WHILE_STARTING

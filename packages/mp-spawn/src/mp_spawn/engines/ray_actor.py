@@ -9,7 +9,7 @@ from typing import Any
 import ray
 
 from mp_spawn.engines.agent import Agent
-from mp_spawn.engines.protocol import BEAT, Start
+from mp_spawn.engines.protocol import BEAT, Printed, Start
 
 __all__ = ["RayAgent"]
 
@@ -34,10 +34,10 @@ class RayAgent:
 
     @ray.method(concurrency_group="poll")  # type: ignore[untyped-decorator, unused-ignore]
     def poll(self) -> list[Any]:
-        """Return the messages for the driver; wait for the first one, and briefly for those that follow it."""
+        """Return the messages for the driver; wait for the first one, and briefly for output that follows it."""
         self._agent.hear()
         messages = self._agent.outbox.take(BEAT)
-        if messages:
+        if messages and isinstance(messages[0], Printed):
             # A call costs the driver as long.
             time.sleep(TOGETHER)
             messages += self._agent.outbox.take(0.0)
