@@ -1,4 +1,4 @@
-"""The substitutes, without the engine, for channels: no connection has a ring, and all messages have the usual pickle."""
+"""The substitutes, without the engine, for channels: no connection has a ring, all messages have the usual pickle."""
 
 from __future__ import annotations
 
