@@ -3,7 +3,7 @@
  * another package pickles in C (mp_reductions: small arrays).
  *
  * The pickles are the same to a reader. A program that registers a reducer of its own for the type
- * gets its reducer. What is read here is read without an unpickler; all else is left to
+ * gets its reducer. Here such messages are read without an unpickler; all else is left to
  * ForkingPickler.loads. */
 #include "native.h"
 

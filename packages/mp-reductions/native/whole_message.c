@@ -80,7 +80,7 @@ PyObject *mp_pickle_whole(PyObject *op)
     return data;
 }
 
-/* What is left of a message. */
+/* The unread rest of a message. */
 struct rest {
     const unsigned char *at;
     size_t nbytes;
