@@ -213,3 +213,28 @@ def test_a_feeder_whose_readers_are_gone_frees_all_that_waits_for_it(ctx, strate
     assert until(lambda: in_flight() == 0)
     queue.close()
     queue.join_thread()
+
+
+def leave_unsent(queue) -> None:
+    while queue._writer._try_send_bytes(bytes(1 << 10)) is True:
+        pass
+    queue.cancel_join_thread()
+    for _ in range(5):
+        queue.put(np.ones(LARGE))
+
+
+def test_a_process_that_ends_without_its_feeder_thread_frees_what_is_unsent(ctx, strategy: str) -> None:
+    kept = mp.shared.zeros(10)  # the session goes on
+    queue = ctx.Queue()
+    if not hasattr(queue._writer, "_try_send_bytes"):
+        pytest.skip("no channels: MP_CHANNEL=0")
+    before = in_flight_bytes()
+    process = ctx.Process(target=leave_unsent, args=(queue,))
+    process.start()
+    process.join(TIMEOUT)
+    assert process.exitcode == 0
+    assert in_flight_bytes() - before <= 8 * LARGE  # the thread was sending one, which may have been read
+    process.close()
+    queue.close()
+    queue.join_thread()
+    del kept

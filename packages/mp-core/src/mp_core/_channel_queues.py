@@ -191,12 +191,22 @@ class Queue(_Base):  # type: ignore[misc]
                 self._thread, _Base._finalize_join, [weakref.ref(self._thread)], exitpriority=-5
             )
         self._close = util.Finalize(self, _Base._finalize_close, [self._buffer, self._notempty], exitpriority=10)
+        # After that of the join, which may have been cancelled.
+        util.Finalize(self._thread, _discard_unsent, [self._buffer], exitpriority=-10)
 
 
 def _discard_refused(error: Exception, data: Any) -> None:
     """Free the memory of a message that no process can have read, because the pipe was broken before it was sent."""
     if getattr(error, "errno", 0) == errno.EPIPE:
         _native.discard_unread(bytes(data))
+
+
+def _discard_unsent(buffer: deque[Any]) -> None:
+    """Free the memory of messages that their process leaves unsent when it ends."""
+    while buffer:
+        data = buffer.popleft()  # the thread takes messages, too, until the process has ended
+        if data is not _SENTINEL:
+            _native.discard_unread(bytes(data))
 
 
 class _Feeder:
