@@ -9,6 +9,16 @@
  * will; so the sender asks for the handles of the failed message and discards them.
  *
  * Each thread has its own message. Messages nest, because a reducer may pickle objects of its own.
+ * A signal handler may raise before the caller has noted that its message has begun, so message_end
+ * is told how many messages there were before, and not which one to end:
+ *
+ *   depth = message_depth()
+ *   try:
+ *       message_begin(False)
+ *       ...
+ *   finally:
+ *       message_end(False, depth)
+ *
  * A message that ended well is left to its caller, unless the enclosing message adopts handles: a
  * send has to know the handles after pickling too. A reference made outside of any message (an
  * object pickled by a bare ForkingPickler) is not tracked.
@@ -28,6 +38,7 @@ struct message {
 };
 
 static _Thread_local struct message *current;
+static _Thread_local int depth;
 static int sharing_is_off; /* in this process, by set_sharing() */
 
 int mp_goes_by_value(void)
@@ -45,6 +56,7 @@ static PyObject *begin(int adopts, int by_value)
     message->by_value = by_value || mp_goes_by_value();
     message->outer = current;
     current = message;
+    depth++;
     return PyBool_FromLong(message->by_value);
 }
 
@@ -81,19 +93,43 @@ PyObject *mp_py_share(PyObject *module, PyObject *on)
     return PyBool_FromLong(before);
 }
 
-/* message_end(ended well) -> a list of its handles, or None */
-PyObject *mp_py_message_end(PyObject *module, PyObject *well)
+/* message_depth() -> how many messages this thread is pickling, one in the other */
+PyObject *mp_py_message_depth(PyObject *module, PyObject *unused)
 {
-    struct message *message = current;
+    (void)module, (void)unused;
+    return PyLong_FromLong(depth);
+}
+
+/* Add the handles of a message to those of the messages in it. */
+static void collect(PyObject **all, PyObject *handles)
+{
+    if (*all == NULL) {
+        *all = handles;
+    } else if (handles != NULL) {
+        /* Without memory for it, these stay in flight. */
+        if (PyList_SetSlice(*all, PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, handles) < 0)
+            PyErr_Clear();
+        Py_DECREF(handles);
+    }
+}
+
+/* message_end(ended well, depth): end the messages that began since message_depth() was that ->
+ * a list of their handles, or None */
+PyObject *mp_py_message_end(PyObject *module, PyObject *args)
+{
+    PyObject *handles = NULL, *well;
+    int before;
     (void)module;
 
-    if (message == NULL) {
-        PyErr_SetString(PyExc_RuntimeError, "this thread is pickling no message");
+    if (!PyArg_ParseTuple(args, "Oi:message_end", &well, &before))
         return NULL;
+    while (current != NULL && depth > before) {
+        struct message *message = current;
+        collect(&handles, message->handles);
+        current = message->outer;
+        depth--;
+        PyMem_Free(message);
     }
-    PyObject *handles = message->handles;
-    current = message->outer;
-    PyMem_Free(message);
     if (well == Py_True && current != NULL && current->adopts) {
         Py_XDECREF(current->handles);
         current->handles = handles;

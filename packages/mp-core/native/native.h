@@ -86,6 +86,7 @@ PyObject *mp_py_inject(PyObject *, PyObject *);
 
 PyObject *mp_py_message_begin(PyObject *, PyObject *);
 PyObject *mp_py_message_begin_by_value(PyObject *, PyObject *);
+PyObject *mp_py_message_depth(PyObject *, PyObject *);
 PyObject *mp_py_message_end(PyObject *, PyObject *);
 PyObject *mp_py_by_value(PyObject *, PyObject *);
 PyObject *mp_py_share(PyObject *, PyObject *);

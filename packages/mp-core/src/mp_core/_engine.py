@@ -67,6 +67,7 @@ __all__ = [
     "make_channel",
     "message_begin",
     "message_begin_by_value",
+    "message_depth",
     "message_end",
     "open_channel",
     "open_for_child",
@@ -168,6 +169,7 @@ discard_unread: Any = _block.discard_unread
 loads: Any = _block.loads
 message_begin: Any = _block.message_begin
 message_begin_by_value: Any = _block.message_begin_by_value
+message_depth: Any = _block.message_depth
 message_end: Any = _block.message_end
 by_value: Any = _block.by_value
 share: Any = _block.share

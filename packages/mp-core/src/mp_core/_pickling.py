@@ -50,6 +50,7 @@ from mp_core._native import (
     load_beside,
     message_begin,
     message_begin_by_value,
+    message_depth,
     message_end,
     setup_beside,
 )
@@ -64,37 +65,41 @@ def install() -> None:
         return
 
     def undoing_dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> Any:
-        plainly = message_begin(False)
+        depth = message_depth()
         try:
+            plainly = message_begin(False)
             if protocol is None and _take is not None and not plainly and cls.__init__ is ForkingPickler.__init__:
                 message = _dump(cls, obj, _take)
             else:
                 message = dumps(cls, obj, protocol)
+            message_end(True, depth)
         except BaseException:
-            _drop(message_end(False))
+            _drop(message_end(False, depth))
             raise
-        message_end(True)
         return message
 
     send: Any = Connection.send
 
     def undoing_send(self: Any, obj: Any) -> None:
         shares = self._mp_shares
-        if shares or (shares is None and by_value.find_out(self)):
-            message_begin(True)
-        else:
-            message_begin_by_value()
+        if shares is None:
+            shares = by_value.find_out(self)
+        depth = message_depth()
         try:
+            if shares:
+                message_begin(True)
+            else:
+                message_begin_by_value()
             send(self, obj)
         except (BrokenPipeError, ConnectionResetError):
             # The kernel did not take the last bytes, so no process can have read the message. No other error proves
             # that: a ctrl-C may come after the message has arrived.
-            _drop(message_end(False))
+            _drop(message_end(False, depth))
             raise
         except BaseException:
-            message_end(False)
+            message_end(False, depth)
             raise
-        message_end(False)
+        message_end(False, depth)
 
     undoing_dumps._undoes = True  # type: ignore[attr-defined]
     ForkingPickler.dumps = classmethod(undoing_dumps)  # type: ignore[assignment]
@@ -110,13 +115,14 @@ def _drop(handles: list[bytes] | None) -> None:
 
 def _dump_into(obj: Any, file: Any, protocol: int | None = None) -> None:
     """Pickle the arguments of a new process, as multiprocessing does, as a message like any other."""
-    message_begin(True)
+    depth = message_depth()
     try:
+        message_begin(True)
         message = ForkingPickler.dumps(obj, protocol)
     except BaseException:
-        message_end(False)
+        message_end(False, depth)
         raise
-    handles = message_end(True)
+    handles = message_end(True, depth)
     if _child_descriptors.too_many():
         _drop(handles)
         message = ForkingPickler.dumps(obj, protocol)
@@ -223,12 +229,13 @@ def can_be_pickled(thing: Any) -> bool:
     if _trial.under_way:
         return True  # the outer trial decides
     _trial.under_way = True
-    message_begin(False)
+    depth = message_depth()
     try:
+        message_begin(False)
         ForkingPickler(io.BytesIO()).dump(thing)
         return True
     except Exception:
         return False
     finally:
-        _drop(message_end(False))
+        _drop(message_end(False, depth))
         _trial.under_way = False

@@ -72,6 +72,7 @@ __all__ = [
     "make_channel",
     "message_begin",
     "message_begin_by_value",
+    "message_depth",
     "message_end",
     "open_channel",
     "open_for_child",
@@ -198,9 +199,14 @@ def message_begin_by_value() -> bool:
     return True
 
 
-def message_end(well: bool) -> None:
-    """End the message that was begun last."""
-    _messages.by_value.pop()
+def message_depth() -> int:
+    """Return how many messages this thread is pickling, one in the other."""
+    return len(_messages.by_value)
+
+
+def message_end(well: bool, depth: int) -> None:
+    """End the messages that began since `message_depth` was *depth*."""
+    del _messages.by_value[depth:]
 
 
 def by_value() -> bool:

@@ -20,7 +20,7 @@ from collections import Counter
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core._native import discard, message_begin, message_end, reference_of
+from mp_core._native import discard, message_begin, message_depth, message_end, reference_of
 from mp_pool import _wire
 
 __all__ = ["Handles", "dump_tracked", "forget", "release"]
@@ -35,13 +35,14 @@ def dump_tracked(thing: Any) -> tuple[Any, Handles]:
     """
     Pickle *thing* for a worker; return the bytes and the in-flight references in them.
     """
-    message_begin(True)
+    depth = message_depth()
     try:
+        message_begin(True)
         data = ForkingPickler.dumps(thing)
     except BaseException:
-        message_end(False)  # dumps() has released those of its failure
+        message_end(False, depth)  # dumps() has released those of its failure
         raise
-    handles = tuple(message_end(True) or ())
+    handles = tuple(message_end(True, depth) or ())
     if handles:
         with _lock:
             _counts.update(map(reference_of, handles))

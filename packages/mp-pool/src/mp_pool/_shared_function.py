@@ -36,7 +36,7 @@ from typing import Any
 
 from mp_core import _native, get_sharing
 from mp_core._fan_out import fan_out_mode, is_for_one_receiver
-from mp_core._native import message_begin, message_end
+from mp_core._native import message_begin, message_depth, message_end
 from mp_core._pickling import _drop, can_be_pickled
 from mp_core.block import block_at
 from mp_core.stats import add_copied_bytes
@@ -96,15 +96,16 @@ def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFu
     if _wire.is_plain(function):
         return None  # its name is its pickle
     file, found = io.BytesIO(), _Found()
-    message_begin(False)
     references: list[bytes] | None = None
+    depth = message_depth()
     try:
+        message_begin(False)
         _Pickler(file, found).dump(function)
     except Exception:
         return None  # it is for one receiver, or each task fails with this error
     finally:
         # The objects that make these references have no place in a pickle that is read more than once.
-        references = message_end(False)
+        references = message_end(False, depth)
         _drop(references)
     if references or (number != INITIALIZER and found.own and not can_be_pickled(found.own)):
         return None

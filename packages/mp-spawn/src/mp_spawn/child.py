@@ -230,13 +230,14 @@ def _by_value(needed: bool) -> Iterator[None]:
     if not needed or "mp_core._install" not in sys.modules:
         yield
         return
-    from mp_core._native import message_begin_by_value, message_end
+    from mp_core._native import message_begin_by_value, message_depth, message_end
 
-    message_begin_by_value()
+    depth = message_depth()
     try:
+        message_begin_by_value()
         yield
     finally:
-        message_end(False)
+        message_end(False, depth)
 
 
 def _pickled(error: BaseException, same_main: bool) -> bytes:
