@@ -227,7 +227,7 @@ def label(axes: Any, lines: dict[str, list[Point]], plot: Plot) -> None:
 
 MESSAGES = {
     "round trip, an int": "an int",
-    "round trip, fresh 200 B": "an array of 200 B",
+    "round trip, an array of 200 B": "an array of 200 B",
     "round trip, an int, on one core": "an int,\nboth processes on one core",
     "round trip, an int, beside four busy processes": "an int,\nbeside four busy processes",
 }

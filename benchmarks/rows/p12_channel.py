@@ -26,7 +26,7 @@ SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum
 def measure(bench: Bench) -> list[Line]:
     cores = os.sched_getaffinity(0)
     lines = []
-    for what, kind, size, limit in (("an int", "int", 0, 0.2), ("fresh 200 B", "fresh", 200, 0.25)):
+    for what, kind, size, limit in (("an int", "int", 0, 0.2), ("an array of 200 B", "fresh", 200, 0.25)):
         lines.append(measured(bench, what, work.round_trips, (kind, size, 200), limit))
     lines.append(measured(bench, "an int, on one core", work.round_trips_on, ({min(cores)}, {min(cores)}, 500), 1.1))
     with busy_processes(BUSY):

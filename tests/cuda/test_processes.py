@@ -175,7 +175,8 @@ class Growth:
     def check(self) -> None:
         (fds, events, resident), now = self.before, self.now()
         assert now[0] <= fds + 4, f"{fds} descriptors became {now[0]}"
-        assert now[1] <= events + 64, f"{events} events became {now[1]}"
+        # As many as arrays that wait for their release at once, which on a busy machine are dozens.
+        assert now[1] <= events + 200, f"{events} events became {now[1]}"
         assert now[2] <= resident + (24 << 20), f"{resident} bytes resident became {now[2]}"
 
 
@@ -211,7 +212,7 @@ def relay(count: int, inbox: Any, outbox: Any) -> None:
 
 
 def test_a_stream_of_arrays_through_three_processes_is_complete_and_leaks_nothing() -> None:
-    count = 100_000 if os.environ.get("MP_SOAK") else 150
+    count = 100_000 if os.environ.get("MP_SOAK") else 400
     growth = Growth(count)
     ctx = mp.get_context("spawn")
     first, second = ctx.Queue(1), ctx.Queue(1)
