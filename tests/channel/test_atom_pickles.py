@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from support.damage import damaged, outcome
 
 from mp_core import _native
 
@@ -53,19 +54,8 @@ def test_each_value_arrives_as_it_left(sent: Any) -> None:
 
 @given(ATOMS, st.data())
 def test_a_damaged_message_is_no_other_value_than_for_the_unpickler(value: Any, choose: st.DataObject) -> None:
-    data = bytearray(_native.plain_pickle(value))
-    if choose.draw(st.booleans()):
-        data[choose.draw(st.integers(0, len(data) - 1))] = choose.draw(st.integers(0, 255))
-    else:
-        del data[choose.draw(st.integers(0, len(data) - 1)) :]
-    assert outcome(_native.plain_loads, bytes(data)) == outcome(ForkingPickler.loads, bytes(data))
-
-
-def outcome(loads: Any, data: bytes) -> str:
-    try:
-        return repr(loads(data))
-    except Exception:
-        return "refused"
+    data = damaged(_native.plain_pickle(value), choose)
+    assert outcome(_native.plain_loads, data) == outcome(ForkingPickler.loads, data)
 
 
 class Number(int):

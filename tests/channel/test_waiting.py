@@ -7,6 +7,8 @@ import os
 import selectors
 import signal
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import connection as standard
 from typing import Any
 
@@ -130,6 +132,22 @@ def test_another_thread_may_close_a_connection_that_waits(forking: Any) -> None:
     assert len(ended) <= 1
 
 
+@contextmanager
+def interrupted_by(handler: Callable[..., None]) -> Iterator[None]:
+    """
+    Let a signal call *handler* during the block, which its exception has to end.
+    """
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
+        timer.start()
+        with pytest.raises(InterruptedError, match="by the test"):
+            yield
+        timer.join()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
 @pytest.mark.timeout(60)
 def test_a_signal_interrupts_a_wait_and_loses_no_message(forking: Any) -> None:
     reader, writer = forking.Pipe(False)
@@ -137,15 +155,8 @@ def test_a_signal_interrupts_a_wait_and_loses_no_message(forking: Any) -> None:
     def interrupt(*_: Any) -> None:
         raise InterruptedError("by the test")
 
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
-        timer.start()
-        with pytest.raises(InterruptedError, match="by the test"):
-            reader.recv()
-        timer.join()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with interrupted_by(interrupt):
+        reader.recv()
     writer.send("later")
     assert reader.recv() == "later"
     reader.close()
@@ -160,15 +171,8 @@ def test_a_message_that_comes_with_the_error_of_a_signal_handler_stays(ends: Any
         writer.send("during the wait")
         raise InterruptedError("by the test")
 
-    before = signal.signal(signal.SIGUSR1, send_and_interrupt)
-    try:
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
-        timer.start()
-        with pytest.raises(InterruptedError, match="by the test"):
-            reader.recv()
-        timer.join()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with interrupted_by(send_and_interrupt):
+        reader.recv()
     assert reader.poll(10)
     assert reader.recv() == "during the wait"
 
@@ -185,13 +189,6 @@ def test_a_send_that_a_signal_handler_ends_with_an_error_sends_nothing(ends: Any
             reader.recv_bytes()
         raise InterruptedError("by the test")
 
-    before = signal.signal(signal.SIGUSR1, make_room_and_interrupt)
-    try:
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
-        timer.start()
-        with pytest.raises(InterruptedError, match="by the test"):
-            writer.send_bytes(bytes(30_000))
-        timer.join()
-    finally:
-        signal.signal(signal.SIGUSR1, before)
+    with interrupted_by(make_room_and_interrupt):
+        writer.send_bytes(bytes(30_000))
     assert not reader.poll()

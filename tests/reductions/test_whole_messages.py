@@ -13,6 +13,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
+from support.damage import damaged, outcome
 
 import mp_all as mp
 from mp_core import _native
@@ -50,19 +51,11 @@ def test_a_damaged_one_is_no_other_array_than_for_the_unpickler(
 ) -> None:
     whole = _native.plain_pickle(np.zeros(shape, dtype))
     assume(whole is not None)  # a larger array goes into a block
-    data = bytearray(whole)
-    if choose.draw(st.booleans()):
-        data[choose.draw(st.integers(0, len(data) - 1))] = choose.draw(st.integers(0, 255))
-    else:
-        del data[choose.draw(st.integers(0, len(data) - 1)) :]
-    assert outcome(_native.plain_loads, bytes(data)) == outcome(F.loads, bytes(data))
+    data = damaged(whole, choose)
+    assert outcome(_native.plain_loads, data, described) == outcome(F.loads, data, described)
 
 
-def outcome(loads: Any, data: bytes) -> Any:
-    try:
-        got = loads(data)
-    except Exception:
-        return "refused"
+def described(got: Any) -> Any:
     return (got.dtype, got.shape, got.tobytes()) if isinstance(got, np.ndarray) else repr(got)
 
 
