@@ -67,14 +67,15 @@ PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
 
 PyObject *mp_plain_loads(PyObject *data)
 {
-    const char *bytes = PyBytes_AsString(data);
-    Py_ssize_t nbytes = PyBytes_Size(data);
-    PyObject *object = mp_unpickle_atom(bytes, nbytes);
-
-    if (object == NULL && !PyErr_Occurred() && unpickle_it != NULL)
-        object = unpickle_it(bytes, nbytes);
-    if (object != NULL || PyErr_Occurred())
-        return object;
+    if (PyBytes_CheckExact(data)) {
+        const char *bytes = PyBytes_AsString(data);
+        Py_ssize_t nbytes = PyBytes_Size(data);
+        PyObject *object = mp_unpickle_atom(bytes, nbytes);
+        if (object == NULL && !PyErr_Occurred() && unpickle_it != NULL)
+            object = unpickle_it(bytes, nbytes);
+        if (object != NULL || PyErr_Occurred())
+            return object;
+    }
     /* Looked up in each call, since packages replace it. */
     return PyObject_CallMethodObjArgs(forking_pickler, loads_name, data, NULL);
 }
@@ -83,9 +84,7 @@ PyObject *mp_plain_loads(PyObject *data)
 PyObject *mp_py_plain_loads(PyObject *module, PyObject *data)
 {
     (void)module;
-    if (PyBytes_CheckExact(data))
-        return mp_plain_loads(data);
-    return PyObject_CallMethodObjArgs(forking_pickler, loads_name, data, NULL);
+    return mp_plain_loads(data);
 }
 
 int mp_setup_plain_pickle(PyObject *dumps, PyObject *number, PyObject *pickler)

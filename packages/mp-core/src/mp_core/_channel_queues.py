@@ -112,14 +112,15 @@ class Queue(_Base):  # type: ignore[misc]
             raise Full
         # No `try` around what sends: an exception of a signal handler comes after the message has been sent.
         data = None
-        if not (self._counts or self._buffer or self._feeding[0]):
+        tried = not (self._counts or self._buffer or self._feeding[0])
+        if tried:
             self._has_put = True
             data = self._writer._try_send(obj)
             if data is True:
                 return
         if data is None:
             try:
-                data = _plain_pickle(obj)
+                data = None if tried else _plain_pickle(obj)
                 if data is None:
                     data = ForkingPickler.dumps(obj)
             except BaseException as error:
@@ -159,7 +160,7 @@ class Queue(_Base):  # type: ignore[misc]
         """Count one more unfinished task, before a process can finish it."""
 
     def _failed(self, error: Exception, obj: Any) -> None:
-        if not (self._ignore_epipe and getattr(error, "errno", 0) == errno.EPIPE):
+        if not (self._ignore_epipe and _is_refused(error)):
             self._sem.release()
             self._on_queue_feeder_error(error, obj)
 
@@ -195,9 +196,14 @@ class Queue(_Base):  # type: ignore[misc]
         util.Finalize(self._thread, _discard_unsent, [self._buffer], exitpriority=-10)
 
 
+def _is_refused(error: Exception) -> bool:
+    """Return whether a message was not sent because no process can read it."""
+    return getattr(error, "errno", 0) == errno.EPIPE
+
+
 def _discard_refused(error: Exception, data: Any) -> None:
     """Free the memory of a message that no process can have read, because the pipe was broken before it was sent."""
-    if getattr(error, "errno", 0) == errno.EPIPE:
+    if _is_refused(error):
         _native.discard_unread(bytes(data))
 
 
@@ -237,7 +243,7 @@ class _Feeder:
                 self.writer._send_bytes(data)
             except Exception as error:
                 _discard_refused(error, data)
-                if self.ignore_epipe and getattr(error, "errno", 0) == errno.EPIPE:
+                if self.ignore_epipe and _is_refused(error):
                     continue  # no process reads the later messages either; their memory is freed as well
                 if util.is_exiting():
                     return
