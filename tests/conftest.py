@@ -10,7 +10,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies
+from hypothesis import given, settings, strategies
 from support import carriers, leaks
 
 import mp_all as mp
@@ -19,6 +19,8 @@ import mp_all as mp
 ASKED = os.environ.get("MP_TEST_STRATEGY")
 STRATEGIES = [ASKED] if ASKED else sorted(mp.get_all_sharing_strategies())
 START_METHODS = mp.get_all_start_methods()
+settings.register_profile("no time", deadline=None)  # a busy machine takes any time
+settings.load_profile("no time")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -43,7 +43,7 @@ def test_a_pipe_of_one_way_has_a_reader_and_a_writer(forking: Any) -> None:
             reader.send_bytes(b"1")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.binary(max_size=3000) | st.integers(0, 40000).map(bytes), max_size=6))
 def test_bytes_arrive_in_order_and_are_not_merged(messages: list[bytes]) -> None:
     reader, writer = _pair()

@@ -37,7 +37,7 @@ def thawed(thing: Any) -> Any:
     return thing
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(objects))
 def test_a_list_is_read_as_it_was_written(items: list[Any]) -> None:
     copy = mp.shared.frozen(items)
@@ -52,7 +52,7 @@ def test_a_list_is_read_as_it_was_written(items: list[Any]) -> None:
     assert list(copy[1:][::3]) == items[1:][::3]
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.dictionaries(keys, objects))
 def test_a_dict_is_read_as_it_was_written(items: dict[Any, Any]) -> None:
     copy = mp.shared.frozen(items)

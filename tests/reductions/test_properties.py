@@ -19,7 +19,6 @@ import mp_all as mp
 # The same examples on each run and each machine; a fixture's value does not change between them.
 properties = settings(
     derandomize=True,
-    deadline=None,
     database=None,
     max_examples=40,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],

@@ -140,7 +140,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-@settings(derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.integers(0, 300_000), min_size=1, max_size=8), st.booleans())
 def test_resizing_keeps_what_there_was_and_zeroes_the_rest(sizes: list[int], shared: bool) -> None:
     expected = np.arange(10_000) % 251
@@ -334,7 +334,7 @@ def shared_allocated_arrays(draw: st.DrawFn) -> np.ndarray:
     return draw(st.sampled_from([a, part, part.T, a.T]))
 
 
-@settings(derandomize=True, deadline=None, database=None, max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(derandomize=True, database=None, max_examples=60, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_any_shared_allocated_array_arrives_as_it_left_without_a_copy(data: st.DataObject) -> None:
     with mp.shared_allocator():

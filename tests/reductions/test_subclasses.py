@@ -209,7 +209,6 @@ def test_a_subclass_with_objects_and_one_registered_by_its_author_are_left_alone
 
 @settings(
     derandomize=True,
-    deadline=None,
     database=None,
     max_examples=60,
     suppress_health_check=[HealthCheck.function_scoped_fixture],

@@ -1,4 +1,4 @@
-"""A message that is one small array: pickled in C, and read as the pickle of any other message."""
+"""A message that is one array: written and read in C, and read by any unpickler."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def test_a_damaged_one_is_no_other_array_than_for_the_unpickler(
     dtype: str, shape: tuple[int, ...], choose: st.DataObject
 ) -> None:
     whole = _native.plain_pickle(np.zeros(shape, dtype))
-    assume(whole is not None)  # a larger array goes into a block
+    if b"rebuild_from_block" in whole:  # a larger array goes into a block
+        _native.discard_unread(whole)
+        assume(False)
     data = damaged(whole, choose)
     assert outcome(_native.plain_loads, data, described) == outcome(F.loads, data, described)
 
@@ -65,8 +67,8 @@ class Sub(np.ndarray):
 
 def others() -> Iterator[Any]:
     small = np.arange(12.0).reshape(3, 4)
-    yield from (small[1:], small.T, small[:, ::2], small.view(Sub), small.astype(">f8"), small.astype("M8[s]"))
-    yield from (np.array([None, 1]), np.array(["text"]), np.zeros(3, "i,d"), np.ones(100_000))
+    yield from (small.T, small[:, ::2], small.view(Sub), small.astype(">f8"), small.astype("M8[s]"))
+    yield from (np.array([None, 1]), np.array(["text"]), np.zeros(3, "i,d"))
     readonly = np.ones(3)
     readonly.flags.writeable = False
     yield readonly
@@ -77,8 +79,9 @@ def test_other_arrays_take_the_reducer(array: Any) -> None:
     assert _native.plain_pickle(array) is None
 
 
-def test_so_does_a_shared_array() -> None:
-    assert _native.plain_pickle(mp.shared.ones(3)) is None
+def test_so_does_a_part_of_a_shared_array() -> None:
+    shared = mp.shared.ones(6)
+    assert _native.plain_pickle(shared[1:]) is None
 
 
 def test_a_reducer_of_the_program_comes_first() -> None:
@@ -115,8 +118,10 @@ def test_the_inline_limit_is_kept() -> None:
     before = mp.get_inline_limit()
     mp.set_inline_limit(100)
     try:
-        assert _native.plain_pickle(np.ones(13)) is None
-        assert _native.plain_pickle(np.ones(12)) is not None
+        for size, place in (12, b"rebuild_from_bytes"), (40, b"rebuild_from_block"):
+            data = _native.plain_pickle(np.ones(size))
+            assert place in data
+            assert _native.plain_loads(data).size == size
     finally:
         mp.set_inline_limit(before)
 

@@ -74,7 +74,7 @@ def test_both_read_a_number_of_bytes_alike(text: str) -> None:
 
 
 @needs_engine
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     strategies.sampled_from(["", " ", "\t", "\n"]),
     strategies.from_type(int),

@@ -23,6 +23,8 @@ static const mp_core_api api = {
     .refuse = mp_refuse,
     .beside = mp_beside,
     .set_pickler = mp_set_pickler,
+    .writer_room = mp_writer_room,
+    .writer_is_first = mp_writer_is_first,
 };
 
 PyObject *mp_api_capsule(void)

@@ -118,15 +118,31 @@ static int send_view(Channel *self, PyObject *data, int64_t timeout)
     return rc;
 }
 
+static int send_data(Channel *self, PyObject *data, int64_t timeout)
+{
+    if (mp_channel_enter(self, self->writable, "read") < 0)
+        return -EINVAL;
+    int rc = send_view(self, data, timeout);
+    mp_channel_leave(self);
+    return rc;
+}
+
+/* Free the memory of a message that no process can have read. After another error one may have. */
+static void discard_unsent(PyObject *data, int rc)
+{
+    if (rc == -EPIPE || rc == -ECONNRESET || rc == -EINVAL) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        Py_XDECREF(mp_py_discard_unread(NULL, data));
+        PyErr_Restore(type, value, traceback);
+    }
+}
+
 /* _send_bytes(data): send one message */
 PyObject *mp_channel_send_bytes(PyObject *op, PyObject *data)
 {
-    Channel *self = (Channel *)op;
+    int rc = send_data((Channel *)op, data, -1);
 
-    if (mp_channel_enter(self, self->writable, "read") < 0)
-        return NULL;
-    int rc = send_view(self, data, -1);
-    mp_channel_leave(self);
     return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_None);
 }
 
@@ -142,23 +158,22 @@ static PyObject *raised(void)
     return value;
 }
 
-/* _try_send_bytes(data) -> True; False when that would have to wait; or the exception. It raises
- * nothing: the caller would confuse it with the exception of a signal handler that runs after the
- * message was sent. */
-PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data)
+static PyObject *tried(int rc)
 {
-    Channel *self = (Channel *)op;
-
-    if (mp_channel_enter(self, self->writable, "read") < 0)
-        return raised();
-    int rc = send_view(self, data, 0);
-    mp_channel_leave(self);
     if (rc == -EAGAIN)
         Py_RETURN_FALSE;
     if (rc == 0)
         Py_RETURN_TRUE;
     mp_channel_fail(rc);
     return raised();
+}
+
+/* _try_send_bytes(data) -> True; False when that would have to wait; or the exception. It raises
+ * nothing: the caller would confuse it with the exception of a signal handler that runs after the
+ * message was sent. */
+PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data)
+{
+    return tried(send_data((Channel *)op, data, 0));
 }
 
 /* _try_send(object) -> as _try_send_bytes, but its pickle instead of False, and None for an object
@@ -169,9 +184,12 @@ PyObject *mp_channel_try_send(PyObject *op, PyObject *object)
 
     if (data == NULL)
         return PyErr_Occurred() ? raised() : Py_NewRef(Py_None);
-    PyObject *sent = mp_channel_try_send_bytes(op, data);
-    Py_DECREF(sent == Py_False ? sent : data);
-    return sent == Py_False ? data : sent;
+    int rc = send_data((Channel *)op, data, 0);
+    if (rc == -EAGAIN)
+        return data;
+    discard_unsent(data, rc);
+    Py_DECREF(data);
+    return tried(rc);
 }
 
 PyObject *mp_channel_send(PyObject *op, PyObject *object)
@@ -183,9 +201,10 @@ PyObject *mp_channel_send(PyObject *op, PyObject *object)
     if (data == NULL)
         return PyErr_Occurred() ? NULL
                                 : PyObject_CallMethodObjArgs(op, send_object_name, object, NULL);
-    PyObject *result = mp_channel_send_bytes(op, data);
+    int rc = send_data(self, data, -1);
+    discard_unsent(data, rc);
     Py_DECREF(data);
-    return result;
+    return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_None);
 }
 
 /* ---- receiving ---- */

@@ -29,8 +29,7 @@ const dl_exchange *mp_dl_exchange(PyObject *capsule)
 
 /* ---- from tensors ---- */
 
-/* Return the bytes of a contiguous tensor on the CPU, or -1 for another one. */
-static int64_t contiguous_nbytes(const dl_tensor *t)
+int64_t mp_dl_contiguous_nbytes(const dl_tensor *t)
 {
     int64_t nbytes = t->dtype.bits / 8;
 
@@ -99,7 +98,7 @@ PyObject *mp_py_describe_tensors(PyObject *module, PyObject *args)
         if (tensor == NULL || (PyObject *)Py_TYPE(tensor) != type ||
             exchange->from_object(tensor, &t) < 0)
             break;
-        int64_t nbytes = contiguous_nbytes(&t);
+        int64_t nbytes = mp_dl_contiguous_nbytes(&t);
         if (nbytes <= 0 || add_record(&made, &t) < 0)
             break;
         PyObject *address = PyLong_FromVoidPtr((char *)t.data + t.byte_offset);

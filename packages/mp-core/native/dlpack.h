@@ -1,4 +1,4 @@
-/* The part of DLPack 1 that dlpack.c and tensors.c use. */
+/* The part of DLPack 1 that is used here. */
 #ifndef MP_DLPACK_H
 #define MP_DLPACK_H
 #include "native.h"
@@ -49,9 +49,19 @@ typedef struct {
 /* Return the functions of a capsule, NULL with an exception. */
 const dl_exchange *mp_dl_exchange(PyObject *capsule);
 
+/* Return the bytes of a contiguous tensor on the CPU, or -1 for another one. */
+int64_t mp_dl_contiguous_nbytes(const dl_tensor *t);
+
 /* Make a tensor over the block, and take over the reference to it, also on failure. NULL with an
  * exception; a shape that has not the bytes of the block is a ValueError. */
 PyObject *mp_dl_tensor_over(const dl_exchange *exchange, mpshm_block *block, dl_record r,
                             const int64_t *dims);
+
+/* ---- tensors.c ---- */
+
+/* Retain the block that contains the address: 0 or -errno. */
+int mp_find_block(const void *address, mpshm_block *block);
+/* Receive the block of a handle: 0, or -1 with an exception. */
+int mp_take_block(const char *handle, mpshm_block *block);
 
 #endif

@@ -23,21 +23,17 @@
  * send has to know the handles after pickling too. A reference made outside of any message (an
  * object pickled by a bare ForkingPickler) is not tracked.
  *
+ * A message that is written in C (write_message.c) begins and ends in one call, and is on the
+ * stack.
+ *
  * A message goes by value if its receiver cannot share memory or this process was told not to. The
  * messages nested in it do so too. Reducers then leave the array to NumPy. */
 #include <stdatomic.h>
+#include <string.h>
 
 #include "native.h"
 
-struct message {
-    struct message *outer;
-    PyObject *handles; /* a list, or NULL before the first */
-    size_t carried;
-    int adopts; /* the handles of messages nested in it that ended well */
-    int by_value;
-};
-
-static _Thread_local struct message *current;
+static _Thread_local mp_message *current;
 static _Thread_local int depth;
 static int sharing_is_off; /* in this process, by set_sharing() */
 
@@ -46,17 +42,43 @@ int mp_goes_by_value(void)
     return current != NULL ? current->by_value : sharing_is_off;
 }
 
+static void enter(mp_message *message, int adopts, int by_value)
+{
+    *message = (mp_message){
+        .outer = current, .adopts = adopts, .by_value = by_value || mp_goes_by_value()};
+    current = message;
+    depth++;
+}
+
+void mp_message_enter(mp_message *message)
+{
+    enter(message, 0, 0);
+}
+
+PyObject *mp_message_leave(mp_message *message)
+{
+    current = message->outer;
+    depth--;
+    return message->handles;
+}
+
+void mp_discard_all(PyObject *handles)
+{
+    for (Py_ssize_t i = 0; i < PyList_Size(handles); i++) {
+        unsigned char bytes[MPSHM_HANDLE_SIZE];
+        memcpy(bytes, PyBytes_AsString(PyList_GetItem(handles, i)), sizeof(bytes));
+        Py_BEGIN_ALLOW_THREADS mpshm_block_discard(bytes, sizeof(bytes));
+        Py_END_ALLOW_THREADS
+    }
+}
+
 static PyObject *begin(int adopts, int by_value)
 {
-    struct message *message = PyMem_Calloc(1, sizeof(*message));
+    mp_message *message = PyMem_Malloc(sizeof(*message));
 
     if (message == NULL)
         return PyErr_NoMemory();
-    message->adopts = adopts;
-    message->by_value = by_value || mp_goes_by_value();
-    message->outer = current;
-    current = message;
-    depth++;
+    enter(message, adopts, by_value);
     return PyBool_FromLong(message->by_value);
 }
 
@@ -124,7 +146,7 @@ PyObject *mp_py_message_end(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "Oi:message_end", &well, &before))
         return NULL;
     while (current != NULL && depth > before) {
-        struct message *message = current;
+        mp_message *message = current;
         collect(&handles, message->handles);
         current = message->outer;
         depth--;

@@ -15,7 +15,7 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core._native.c_api"
-enum { MP_CORE_API_VERSION = 4 };
+enum { MP_CORE_API_VERSION = 5 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
@@ -27,6 +27,43 @@ enum { MP_TABLES = 2 };
 typedef struct {
     PyObject_HEAD mpshm_block block;
 } mp_buffer;
+
+/* ---- small messages, written and read without a pickler ---- */
+
+enum { MP_SEEN = 32, MP_FEW = 512 };
+
+/* A message that is being written. */
+typedef struct {
+    char *data; /* `few`, or `more` */
+    size_t used, room;
+    char *more;
+    int may_share;
+    int objects, seen_count;
+    PyObject *handles, *forking_pickler;
+    const void *seen[MP_SEEN]; /* the objects and the blocks that it has */
+    char few[MP_FEW];
+} mp_writer;
+
+/* The unread rest of a message, without its STOP. */
+typedef struct {
+    const unsigned char *at, *end;
+    int received; /* set it before a handle is received: no unpickler can try again */
+} mp_reader;
+
+/* How the objects of one type are written. Their pickles all begin with the same bytes, of which
+ * the first is SHORT_BINUNICODE. */
+typedef struct {
+    PyTypeObject *type;
+    const char *prefix;
+    size_t prefix_nbytes;
+    int (*fits)(mp_writer *to, PyObject *object); /* 1, or 0 for one that needs the reducer */
+    /* 1, or 0 for one that needs the reducer after all, or -1 with an exception */
+    int (*write)(mp_writer *to, PyObject *object);
+    /* The object, or NULL, without an exception if there is none. */
+    PyObject *(*read)(mp_reader *from);
+} mp_pickler;
+
+/* ---- the table ---- */
 
 typedef struct {
     int version;
@@ -83,13 +120,17 @@ typedef struct {
     /* Return the reduction of the object at position `at` of a table. */
     PyObject *(*beside)(int table, size_t at);
 
-    /* Let `pickle` make the message of an object of exactly that type, as long as `reducer` is the
-     * reducer that ForkingPickler has for it. It returns bytes, or NULL without an exception for an
-     * object that needs the reducer. It is not called for a message by value. `unpickle` returns
-     * the object of such a message, or NULL without an exception for another message. */
-    void (*set_pickler)(PyTypeObject *type, PyObject *reducer,
-                        PyObject *(*pickle)(PyObject *object),
-                        PyObject *(*unpickle)(const char *data, Py_ssize_t nbytes));
+    /* Let `of` write and read the objects of exactly its type in small messages, as long as
+     * `reducer` is the reducer that ForkingPickler has for it. It is not asked to write into a
+     * message by value. */
+    void (*set_pickler)(const mp_pickler *of, PyObject *reducer);
+
+    /* Return room for that many more bytes of the message, to be filled at once; NULL with an
+     * exception without memory. */
+    char *(*writer_room)(mp_writer *to, size_t nbytes);
+
+    /* Return 1 if the message has not yet this memory, and note it. */
+    int (*writer_is_first)(mp_writer *to, const void *memory);
 } mp_core_api;
 
 #endif

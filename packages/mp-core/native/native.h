@@ -14,6 +14,18 @@ int mp_heap_block_at(const void *address, mpshm_block *block);
 
 /* ---- message.c ---- */
 
+typedef struct mp_message {
+    struct mp_message *outer;
+    PyObject *handles; /* a list, or NULL before the first */
+    size_t carried;
+    int adopts; /* the handles of messages nested in it that ended well */
+    int by_value;
+} mp_message;
+
+/* Begin a message on the stack, and end it; returns its handles, or NULL. */
+void mp_message_enter(mp_message *message);
+PyObject *mp_message_leave(mp_message *message);
+void mp_discard_all(PyObject *handles);
 int mp_goes_by_value(void);
 int mp_message_has_room(size_t nbytes, size_t limit);
 PyObject *mp_make_handle(const mpshm_block *block, int flags);
@@ -23,6 +35,12 @@ unsigned long long mp_count_copied(unsigned long long nbytes);
 
 /* ---- receive.c ---- */
 
+/* A thread unpickles a message between these two. */
+void mp_receiving_begin(void);
+void mp_receiving_end(void);
+/* Called between them with an exception set: discard what was not received. Returns an object in
+ * place of the message, or NULL with the exception to raise. */
+PyObject *mp_receiving_failed(PyObject *message);
 PyObject *mp_receive_block(PyObject *handle, int *rc);
 Py_ssize_t mp_size_of_copy(PyObject *handle, int rc);
 int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes);
@@ -55,19 +73,37 @@ PyObject *mp_api_capsule(void);
 /* ---- plain_pickle.c ---- */
 
 int mp_setup_plain_pickle(PyObject *dumps, PyObject *protocol, PyObject *forking_pickler);
-void mp_set_pickler(PyTypeObject *type, PyObject *reducer, PyObject *(*pickle)(PyObject *object),
-                    PyObject *(*unpickle)(const char *data, Py_ssize_t nbytes));
 /* Return the pickle of an object that needs no ForkingPickler; otherwise NULL, perhaps with an
  * exception. Without `may_share` it is one that multiprocessing alone would make. */
 PyObject *mp_plain_pickle(PyObject *object, int may_share);
 /* Return the object of a message, given as bytes. */
 PyObject *mp_plain_loads(PyObject *data);
 
-/* ---- atom_pickle.c ---- */
+/* ---- fits.c ---- */
 
-/* Both return NULL for what they leave to a pickler, perhaps with an exception. */
-PyObject *mp_pickle_atom(PyObject *object);
-PyObject *mp_unpickle_atom(const char *data, Py_ssize_t nbytes);
+enum {
+    MP_DEPTH = 3,     /* of containers */
+    MP_OBJECTS = 64,  /* in a message */
+    MP_LONGEST = 4096 /* text or bytes */
+};
+
+/* Return 1 if the object can be written, otherwise 0. */
+int mp_fits(mp_writer *to, PyObject *object);
+void mp_set_pickler(const mp_pickler *of, PyObject *reducer);
+int mp_writer_is_first(mp_writer *to, const void *memory);
+/* The registered functions for the type of the object, or NULL. */
+const mp_pickler *mp_pickler_of(PyObject *object);
+/* Read an object of a registered type: NULL, perhaps with an exception, if there is none. */
+PyObject *mp_read_registered(mp_reader *from);
+
+/* ---- write_message.c, read_message.c ---- */
+
+char *mp_writer_room(mp_writer *to, size_t nbytes);
+void mp_begin_writing(mp_writer *to, int may_share, PyObject *forking_pickler);
+/* 1 when the message is written; 0 if it needs a pickler; -1 with an exception. */
+int mp_write_message(mp_writer *to, PyObject *object);
+/* Return the object, or NULL, without an exception for a message that needs an unpickler. */
+PyObject *mp_read_message(PyObject *data);
 
 /* ---- channel_type.c ---- */
 
@@ -98,6 +134,7 @@ PyObject *mp_py_open_channel(PyObject *, PyObject *);
 PyObject *mp_py_channel_count(PyObject *, PyObject *);
 PyObject *mp_py_plain_loads(PyObject *, PyObject *);
 PyObject *mp_py_plain_pickle(PyObject *, PyObject *);
+PyObject *mp_py_only_atoms(PyObject *, PyObject *);
 
 PyObject *mp_py_copy_in(PyObject *, PyObject *);
 
@@ -105,7 +142,9 @@ PyObject *mp_py_beside(PyObject *, PyObject *);
 PyObject *mp_py_load_beside(PyObject *, PyObject *);
 PyObject *mp_py_setup_beside(PyObject *, PyObject *);
 
-/* dlpack.c, tensors.c */
+/* dlpack.c, tensors.c, tensor_pickle.c */
+PyObject *mp_py_setup_tensors(PyObject *, PyObject *);
+PyObject *mp_py_rebuild_tensor(PyObject *, PyObject *);
 PyObject *mp_py_describe_tensors(PyObject *, PyObject *);
 PyObject *mp_py_find_private(PyObject *, PyObject *);
 PyObject *mp_py_handles_at(PyObject *, PyObject *);

@@ -1,57 +1,34 @@
-/* Pickles without a ForkingPickler, which costs a few microseconds, and more than all else of a
- * small message: for numbers, texts and small containers of them, and for objects of one type that
- * another package pickles in C (mp_reductions: small arrays).
+/* Messages without a pickler, which costs a few microseconds, and more than all else of a small
+ * message.
  *
- * The pickles are the same to a reader. A program that registers a reducer of its own for the type
- * gets its reducer. Here such messages are read without an unpickler; all else is left to
- * ForkingPickler.loads. */
+ *   number, text, None, ...                           written and read in C   write_message.c
+ *   few of them and arrays in tuples, lists, dicts    written and read in C   read_message.c
+ *   many of them                                      pickle.dumps, which needs no reducers
+ *   all else                                          ForkingPickler
+ *
+ * The pickles are the same to a reader: any unpickler reads them. A program that registers a
+ * reducer of its own for a type gets its reducer. All messages that are not written here are left
+ * to ForkingPickler.loads. */
 #include "native.h"
 
-static PyObject *plain_dumps, *protocol, *forking_pickler, *reducers_name, *loads_name;
-
-/* By mp_set_pickler. */
-static PyTypeObject *pickled_type;
-static PyObject *pickled_reducer;
-static PyObject *(*pickle_it)(PyObject *object);
-static PyObject *(*unpickle_it)(const char *data, Py_ssize_t nbytes);
-
-void mp_set_pickler(PyTypeObject *type, PyObject *reducer, PyObject *(*pickle)(PyObject *object),
-                    PyObject *(*unpickle)(const char *data, Py_ssize_t nbytes))
-{
-    PyObject *before = pickled_reducer;
-
-    pickled_type = type;
-    pickled_reducer = Py_NewRef(reducer);
-    pickle_it = pickle;
-    unpickle_it = unpickle;
-    Py_XDECREF(before);
-}
-
-/* 1 if the registered reducer of the type is the one that the C function stands for. */
-static int has_known_reducer(void)
-{
-    PyObject *table = PyObject_GetAttr(forking_pickler, reducers_name);
-    int known = table != NULL && PyDict_Check(table) &&
-                PyDict_GetItemWithError(table, (PyObject *)pickled_type) == pickled_reducer;
-
-    Py_XDECREF(table);
-    PyErr_Clear();
-    return known;
-}
+static PyObject *plain_dumps, *protocol, *forking_pickler, *loads_name;
+static int shares_nothing; /* see only_atoms() */
 
 PyObject *mp_plain_pickle(PyObject *object, int may_share)
 {
     enum { DEPTH = 3, FEW = 16 };
-    PyObject *data = mp_pickle_atom(object);
+    mp_writer to;
+    mp_begin_writing(&to, may_share && !shares_nothing, forking_pickler);
+    int rc = mp_write_message(&to, object);
+    PyObject *data = rc == 1 ? PyBytes_FromStringAndSize(to.data, (Py_ssize_t)to.used) : NULL;
 
-    if (data != NULL || PyErr_Occurred())
+    if (data == NULL && to.handles != NULL)
+        mp_discard_all(to.handles);
+    Py_XDECREF(to.handles);
+    PyMem_Free(to.more);
+    if (rc != 0 || !mp_is_made_of(mp_is_atom, object, DEPTH, FEW))
         return data;
-    /* Numbers, texts, and small containers of them pickle without reducers. */
-    if (mp_is_made_of(mp_is_atom, object, DEPTH, FEW))
-        return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
-    if (may_share && Py_TYPE(object) == pickled_type && !mp_goes_by_value() && has_known_reducer())
-        return pickle_it(object);
-    return NULL;
+    return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
 }
 
 /* plain_pickle(object) -> bytes, or None for an object whose pickle needs a ForkingPickler */
@@ -65,14 +42,19 @@ PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
     return data;
 }
 
+/* only_atoms(on): leave all messages that may have memory to ForkingPickler.dumps, which the
+ * program may have replaced to look at them */
+PyObject *mp_py_only_atoms(PyObject *module, PyObject *on)
+{
+    (void)module;
+    shares_nothing = on == Py_True;
+    Py_RETURN_NONE;
+}
+
 PyObject *mp_plain_loads(PyObject *data)
 {
     if (PyBytes_CheckExact(data)) {
-        const char *bytes = PyBytes_AsString(data);
-        Py_ssize_t nbytes = PyBytes_Size(data);
-        PyObject *object = mp_unpickle_atom(bytes, nbytes);
-        if (object == NULL && !PyErr_Occurred() && unpickle_it != NULL)
-            object = unpickle_it(bytes, nbytes);
+        PyObject *object = mp_read_message(data);
         if (object != NULL || PyErr_Occurred())
             return object;
     }
@@ -93,7 +75,6 @@ int mp_setup_plain_pickle(PyObject *dumps, PyObject *number, PyObject *pickler)
     plain_dumps = Py_NewRef(dumps);
     protocol = Py_NewRef(number);
     forking_pickler = Py_NewRef(pickler);
-    reducers_name = PyUnicode_InternFromString("_extra_reducers");
     loads_name = PyUnicode_InternFromString("loads");
-    return reducers_name == NULL || loads_name == NULL ? -1 : 0;
+    return loads_name == NULL ? -1 : 0;
 }

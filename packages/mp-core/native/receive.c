@@ -70,7 +70,12 @@ static int is_remembered(const char *handle)
     return received.incomplete;
 }
 
-static void leave(void)
+void mp_receiving_begin(void)
+{
+    received.depth++;
+}
+
+void mp_receiving_end(void)
 {
     if (--received.depth > 0)
         return;
@@ -119,12 +124,12 @@ static void discard_rest(PyObject *message)
     PyBuffer_Release(&view);
 }
 
-/* Called with an exception set. Returns an object in place of the message, or NULL with the
- * exception to raise. */
-static PyObject *failed(PyObject *message)
+PyObject *mp_receiving_failed(PyObject *message)
 {
     PyObject *type, *error, *traceback, *instead;
 
+    if (on_failure == NULL)
+        return NULL;
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
     if (traceback != NULL)
@@ -148,7 +153,7 @@ PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     PyObject *object = NULL;
     (void)module;
 
-    received.depth++;
+    mp_receiving_begin();
     if (nargs == 1 && names == NULL) {
         object = PyObject_CallFunctionObjArgs(unpickle, args[0], NULL);
     } else {
@@ -163,9 +168,9 @@ PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         Py_XDECREF(options);
         Py_XDECREF(positional);
     }
-    if (object == NULL && nargs > 0 && on_failure != NULL)
-        object = failed(args[0]);
-    leave();
+    if (object == NULL && nargs > 0)
+        object = mp_receiving_failed(args[0]);
+    mp_receiving_end();
     return object;
 }
 

@@ -12,9 +12,8 @@ static const unsigned char opcode[2] = {'C', MPSHM_HANDLE_SIZE}; /* SHORT_BINBYT
 
 enum { STEP = sizeof(opcode) + MPSHM_HANDLE_SIZE };
 
-static int find_block(PyObject *address, mpshm_block *block)
+int mp_find_block(const void *at, mpshm_block *block)
 {
-    const void *at = PyLong_AsVoidPtr(address);
     int rc = mpshm_block_find(at, MPSHM_NOWAIT, block);
 
     if (rc == -EAGAIN) {
@@ -38,7 +37,7 @@ PyObject *mp_py_find_private(PyObject *module, PyObject *args)
     for (Py_ssize_t i = 0; positions != NULL && i < PyList_Size(addresses); i++) {
         mpshm_block block;
         PyObject *address = PyList_GetItem(addresses, i), *size = PyList_GetItem(sizes, i);
-        if (size != NULL && find_block(address, &block) == 0) {
+        if (size != NULL && mp_find_block(PyLong_AsVoidPtr(address), &block) == 0) {
             int whole = block.data == PyLong_AsVoidPtr(address) &&
                         block.nbytes == PyLong_AsUnsignedLongLong(size);
             mpshm_block_release(&block);
@@ -69,7 +68,7 @@ PyObject *mp_py_handles_at(PyObject *module, PyObject *addresses)
     for (Py_ssize_t i = 0; handles != NULL && i < count; i++, to += STEP) {
         mpshm_block block;
         PyObject *address = PyList_GetItem(addresses, i), *handle = NULL;
-        int rc = address ? find_block(address, &block) : -ENOENT;
+        int rc = address ? mp_find_block(PyLong_AsVoidPtr(address), &block) : -ENOENT;
         if (rc == 0) {
             handle = mp_make_handle(&block, 0);
             mpshm_block_release(&block);
@@ -147,8 +146,7 @@ static int next_record(layout_reader *from)
     return 0;
 }
 
-/* Receive the block of a handle, without the GIL if that takes long. -1 with an exception. */
-static int receive(const char *handle, mpshm_block *block)
+int mp_take_block(const char *handle, mpshm_block *block)
 {
     int rc;
     PyObject *bytes = PyBytes_FromStringAndSize(handle, MPSHM_HANDLE_SIZE);
@@ -195,7 +193,8 @@ PyObject *mp_py_receive_tensors(PyObject *module, PyObject *args)
     for (Py_ssize_t i = 0; ok && i < count; i++) {
         mpshm_block block;
         PyObject *address = NULL, *tensor = NULL;
-        ok = next_record(&from) == 0 && receive(handles + STEP * i + sizeof(opcode), &block) == 0;
+        ok = next_record(&from) == 0 &&
+             mp_take_block(handles + STEP * i + sizeof(opcode), &block) == 0;
         if (ok) {
             address = PyLong_FromVoidPtr(block.data);
             tensor = mp_dl_tensor_over(exchange, &block, from.record, from.dims);

@@ -20,7 +20,6 @@ static PyObject *slow_path;               /* array.reduce_ndarray */
 static PyObject *on_large_copy;           /* called with a large array and the handle of its copy */
 static size_t large_nbytes;               /* from which size on */
 static PyObject *from_bytes, *from_block; /* the module's rebuild functions */
-static size_t inline_limit;
 
 /* ---- arrays ---- */
 
@@ -126,55 +125,58 @@ static PyObject *reduce_slowly(PyObject *op)
     return PyObject_CallFunctionObjArgs(slow_path, op, NULL);
 }
 
-Py_ssize_t mp_inline_nbytes(PyObject *op)
+mp_place mp_place_of(PyObject *op, Py_ssize_t nbytes, mpshm_block *block)
 {
-    PyArrayObject *a = (PyArrayObject *)op;
-    Py_ssize_t nbytes = mp_fast_nbytes(op);
-    mpshm_block block;
+    PyArrayObject *a = (PyArrayObject *)op, *owner = a;
+    PyObject *base = PyArray_BASE(a);
 
-    if (nbytes < 0 || (size_t)nbytes > inline_limit || PyArray_BASE(a) != NULL)
-        return -1;
-    if (mp_core.heap_block_at(PyArray_DATA(a), &block) < 0)
-        return nbytes;
-    mp_core.block_release(&block); /* it is in shared memory: resized in place */
-    return -1;
+    if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type) {
+        *block = ((mp_buffer *)base)->block;
+        return block->data == PyArray_DATA(a) && block->nbytes == (uint64_t)nbytes ? MP_IN_BLOCK
+                                                                                   : MP_ELSEWHERE;
+    }
+    for (; base != NULL; base = PyArray_BASE(owner)) {
+        if (Py_TYPE(base) != ndarray_type)
+            return MP_ELSEWHERE; /* memory of an unknown object */
+        owner = (PyArrayObject *)base;
+    }
+    if (mp_core.heap_block_at(PyArray_DATA(owner), block) < 0)
+        return MP_PRIVATE;
+    if (block->data == PyArray_DATA(a) && block->nbytes == (uint64_t)nbytes)
+        return MP_ON_HEAP;
+    mp_core.block_release(block);
+    return MP_ELSEWHERE;
 }
 
 /* reduce_array(a) -> its reduction, by the slow path if the array cannot take the fast one */
 PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
 {
-    PyArrayObject *a = (PyArrayObject *)op, *owner = a;
+    PyArrayObject *a = (PyArrayObject *)op;
     Py_ssize_t nbytes = mp_fast_nbytes(op);
-    PyObject *base, *handle;
+    PyObject *handle;
     mpshm_block block;
     (void)module;
 
     if (nbytes < 0 || mp_core.goes_by_value())
         return reduce_slowly(op);
-    base = PyArray_BASE(a);
-    if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type) {
-        const mpshm_block *own = &((mp_buffer *)base)->block;
-        if (own->data != PyArray_DATA(a) || own->nbytes != (uint64_t)nbytes)
-            return reduce_slowly(op);
-        return reduced(from_block, Py_NewRef(base), a);
-    }
-    for (; base != NULL; base = PyArray_BASE(owner)) {
-        if (Py_TYPE(base) != ndarray_type)
-            return reduce_slowly(op); /* memory of an unknown object */
-        owner = (PyArrayObject *)base;
-    }
-    if (mp_core.heap_block_at(PyArray_DATA(owner), &block) == 0) {
-        int whole = block.data == PyArray_DATA(a) && block.nbytes == (uint64_t)nbytes;
-        handle = whole ? mp_core.make_handle(&block, 0) : NULL;
+    switch (mp_place_of(op, nbytes, &block)) {
+    case MP_IN_BLOCK:
+        return reduced(from_block, Py_NewRef(PyArray_BASE(a)), a);
+    case MP_ON_HEAP:
+        handle = mp_core.make_handle(&block, 0);
         mp_core.block_release(&block);
-        return whole ? reduced(from_block, handle, a) : reduce_slowly(op);
+        return reduced(from_block, handle, a);
+    case MP_PRIVATE:
+        if (mp_core.message_has_room((size_t)nbytes, mp_inline_limit()))
+            return reduced(from_bytes, PyBytes_FromStringAndSize(PyArray_DATA(a), nbytes), a);
+        handle = mp_copy_to_block(op, (size_t)nbytes);
+        if (handle != NULL || PyErr_Occurred())
+            return reduced(from_block, handle, a);
+        break;
+    case MP_ELSEWHERE:
+        break;
     }
-    if (mp_core.message_has_room((size_t)nbytes, inline_limit))
-        return reduced(from_bytes, PyBytes_FromStringAndSize(PyArray_DATA(a), nbytes), a);
-    handle = mp_copy_to_block(op, (size_t)nbytes);
-    if (handle == NULL)
-        return PyErr_Occurred() ? NULL : reduce_slowly(op);
-    return reduced(from_block, handle, a);
+    return reduce_slowly(op);
 }
 
 /* ---- receiving ---- */
@@ -246,15 +248,14 @@ PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
 }
 
 /* The block of `handle` cannot be shared: take its bytes if they were copied for this receiver. */
-static PyObject *receive_by_value(PyObject *handle, int rc, PyObject *name, PyObject *shape)
+static PyObject *receive_by_value(PyObject *handle, int rc, const mp_layout *layout)
 {
-    mp_layout layout;
     Py_ssize_t nbytes = mp_core.size_of_copy(handle, rc);
     PyObject *a = NULL;
 
     /* mp_copy_to_block() made the block as large as the array. */
-    if (nbytes >= 0 && checked(name, shape, &layout) == 0 && layout.nbytes == nbytes)
-        a = mp_array_over(&layout, NULL);
+    if (nbytes >= 0 && layout->nbytes == nbytes)
+        a = mp_array_over(layout, NULL);
     if (a != NULL &&
         mp_core.read_copy(handle, rc, PyArray_DATA((PyArrayObject *)a), (uint64_t)nbytes) == 0)
         return a;
@@ -282,32 +283,33 @@ PyObject *mp_array_over_block(PyObject *memory, const mp_layout *layout)
     return a;
 }
 
+PyObject *mp_receive_array(PyObject *handle, const mp_layout *layout)
+{
+    int rc;
+    PyObject *memory = mp_core.receive_block(handle, &rc);
+
+    if (memory != NULL)
+        return mp_array_over_block(memory, layout);
+    return rc < 0 ? receive_by_value(handle, rc, layout) : NULL;
+}
+
 /* rebuild_from_block(handle or block, char, shape) */
 PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
 {
     PyObject *memory, *name, *shape;
     mp_layout layout;
-    int rc;
     (void)module;
 
-    if (!PyArg_UnpackTuple(args, "rebuild_from_block", 3, 3, &memory, &name, &shape))
+    if (!PyArg_UnpackTuple(args, "rebuild_from_block", 3, 3, &memory, &name, &shape) ||
+        checked(name, shape, &layout) < 0)
         return NULL;
-    if (PyBytes_Check(memory)) {
-        PyObject *handle = memory;
-        memory = mp_core.receive_block(handle, &rc);
-        if (memory == NULL)
-            return rc < 0 ? receive_by_value(handle, rc, name, shape) : NULL;
-    } else if (PyObject_TypeCheck(memory, (PyTypeObject *)*mp_core.block_type)) {
-        Py_INCREF(memory);
-    } else {
-        return PyErr_Format(PyExc_ValueError,
-                            "the message of an array is damaged: it lies in %R, which is no block",
-                            memory);
-    }
-    if (checked(name, shape, &layout) == 0)
-        return mp_array_over_block(memory, &layout);
-    Py_DECREF(memory);
-    return NULL;
+    if (PyBytes_Check(memory))
+        return mp_receive_array(memory, &layout);
+    if (PyObject_TypeCheck(memory, (PyTypeObject *)*mp_core.block_type))
+        return mp_array_over_block(Py_NewRef(memory), &layout);
+    return PyErr_Format(PyExc_ValueError,
+                        "the message of an array is damaged: it lies in %R, which is no block",
+                        memory);
 }
 
 int mp_layout_of(unsigned char ch, int nd, const int64_t *dims, mp_layout *out)
@@ -332,7 +334,8 @@ int mp_init_fast_path(PyObject *module)
     ndarray_type = &PyArray_Type;
     from_bytes = PyObject_GetAttrString(module, "rebuild_from_bytes");
     from_block = PyObject_GetAttrString(module, "rebuild_from_block");
-    return from_bytes == NULL || from_block == NULL ? -1 : mp_init_whole_message(from_bytes);
+    return from_bytes == NULL || from_block == NULL ? -1
+                                                    : mp_init_array_pickle(from_bytes, from_block);
 }
 
 /* setup({char: dtype}, reduce_ndarray, on_large_copy, large_nbytes). The references are kept for
@@ -347,7 +350,7 @@ PyObject *mp_py_setup(PyObject *module, PyObject *args)
     PyObject *reducer = PyObject_GetAttrString(module, "reduce_array");
     if (reducer == NULL)
         return NULL;
-    mp_core.set_pickler(ndarray_type, reducer, mp_pickle_whole, mp_unpickle_whole);
+    mp_register_array_pickle(reducer);
     Py_DECREF(reducer);
     slow_path = Py_NewRef(slow);
     on_large_copy = Py_NewRef(notice);
@@ -362,36 +365,4 @@ PyObject *mp_py_setup(PyObject *module, PyObject *args)
         known[c].itemsize = (size_t)PyDataType_ELSIZE((PyArray_Descr *)dtype);
     }
     Py_RETURN_NONE;
-}
-
-PyObject *mp_py_set_inline_limit(PyObject *module, PyObject *number)
-{
-    (void)module;
-    size_t nbytes = PyLong_AsSize_t(number);
-    if (PyErr_Occurred())
-        return NULL;
-    inline_limit = nbytes;
-    Py_RETURN_NONE;
-}
-
-size_t mp_inline_limit(void)
-{
-    return inline_limit;
-}
-
-PyObject *mp_py_get_inline_limit(PyObject *module, PyObject *unused)
-{
-    (void)module, (void)unused;
-    return PyLong_FromSize_t(inline_limit);
-}
-
-/* has_room(nbytes): if an array of that size may travel in the message that this thread is
- * pickling, count it and return True. */
-PyObject *mp_py_has_room(PyObject *module, PyObject *number)
-{
-    (void)module;
-    size_t nbytes = PyLong_AsSize_t(number);
-    if (PyErr_Occurred())
-        return NULL;
-    return PyBool_FromLong(mp_core.message_has_room(nbytes, inline_limit));
 }

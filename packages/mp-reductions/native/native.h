@@ -29,6 +29,17 @@ typedef struct {
 /* Return the number of bytes of the array, or -1 if it cannot take the fast path. */
 Py_ssize_t mp_fast_nbytes(PyObject *array);
 
+/* Where the bytes of an array are that can take the fast path. */
+typedef enum {
+    MP_PRIVATE,
+    MP_IN_BLOCK,  /* all of the block that is its base */
+    MP_ON_HEAP,   /* all of a block of the shared allocator */
+    MP_ELSEWHERE, /* for the slow path: a part of a block, or memory of an unknown object */
+} mp_place;
+
+/* Return the place; `block` is then the block, which has to be released if it is on the heap. */
+mp_place mp_place_of(PyObject *array, Py_ssize_t nbytes, mpshm_block *block);
+
 /* Copy the array's bytes into a new block and return a handle of it. On failure returns NULL,
  * without an exception if the slow path may try. */
 PyObject *mp_copy_to_block(PyObject *array, size_t nbytes);
@@ -39,22 +50,22 @@ int mp_layout_of(unsigned char ch, int nd, const int64_t *dims, mp_layout *out);
 /* Make an array over `data`, or with private memory if that is NULL. */
 PyObject *mp_array_over(const mp_layout *layout, void *data);
 
+/* Receive the block of a handle (bytes) and make an array over it, or over a private copy. */
+PyObject *mp_receive_array(PyObject *handle, const mp_layout *layout);
+
 /* Make an array over the whole of a Block; takes over the reference to `memory`. */
 PyObject *mp_array_over_block(PyObject *memory, const mp_layout *layout);
 
+/* inline_limit.c: the bytes that a message may carry itself. */
 size_t mp_inline_limit(void);
 
 /* table.c: add the type Table to the module. -1 with an exception on failure. */
 int mp_add_table_type(PyObject *module);
-/* fast_path.c: the bytes of an array that a message may carry itself; -1 for another one. */
-Py_ssize_t mp_inline_nbytes(PyObject *array);
-
-/* whole_message.c: given rebuild_from_bytes. -1 with an exception on failure. */
-int mp_init_whole_message(PyObject *rebuild);
-/* Return the message of such an array, or NULL without an exception for another one. */
-PyObject *mp_pickle_whole(PyObject *array);
-/* Return the array of such a message, or NULL without an exception for another one. */
-PyObject *mp_unpickle_whole(const char *data, Py_ssize_t nbytes);
+/* array_pickle.c: given rebuild_from_bytes and rebuild_from_block. -1 with an exception on failure.
+ */
+int mp_init_array_pickle(PyObject *from_bytes, PyObject *from_block);
+/* Let mp_core write arrays in small messages, as long as they have this reducer. */
+void mp_register_array_pickle(PyObject *reducer);
 
 /* fork_private.c: return 1 if a heap block contains pointers to Python objects, so that a forked
  * child needs a private copy of it. */
@@ -62,11 +73,13 @@ int mp_holds_objects(const void *data, uint64_t nbytes);
 
 /* The methods of the module, each in the file named above it. */
 
-/* fast_path.c */
-PyObject *mp_py_setup(PyObject *, PyObject *);
+/* inline_limit.c */
 PyObject *mp_py_set_inline_limit(PyObject *, PyObject *);
 PyObject *mp_py_get_inline_limit(PyObject *, PyObject *);
 PyObject *mp_py_has_room(PyObject *, PyObject *);
+
+/* fast_path.c */
+PyObject *mp_py_setup(PyObject *, PyObject *);
 PyObject *mp_py_reduce_array(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_bytes(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_block(PyObject *, PyObject *);

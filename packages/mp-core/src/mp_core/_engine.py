@@ -69,6 +69,7 @@ __all__ = [
     "message_begin_by_value",
     "message_depth",
     "message_end",
+    "only_atoms",
     "open_channel",
     "open_for_child",
     "own_session",
@@ -78,6 +79,7 @@ __all__ = [
     "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
+    "rebuild_tensor",
     "receive_tensors",
     "reduce_block",
     "reduce_copy",
@@ -95,6 +97,7 @@ __all__ = [
     "setup_channels",
     "setup_locks",
     "setup_receiving",
+    "setup_tensors",
     "share",
     "strategy",
     "sync_handle",
@@ -181,6 +184,8 @@ find_private: Any = _block.find_private
 handles_at: Any = _block.handles_at
 copies_of: Any = _block.copies_of
 receive_tensors: Any = _block.receive_tensors
+rebuild_tensor: Any = _block.rebuild_tensor
+setup_tensors: Any = _block.setup_tensors
 peer: Any = _block.peer
 is_of_atoms: Any = _block.is_of_atoms
 is_small: Any = _block.is_small
@@ -189,6 +194,7 @@ Channel: type = _block.Channel
 channel_count: Any = _block.channel_count
 make_channel: Any = _block.make_channel
 open_channel: Any = _block.open_channel
+only_atoms: Any = _block.only_atoms
 plain_loads: Any = _block.plain_loads
 plain_pickle: Any = _block.plain_pickle
 setup_channels: Any = _block.setup_channels

@@ -19,7 +19,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import CodeType, FrameType
 from typing import Any
 
-from mp_core._native import LINE_SIZE, set_message_line
+from mp_core._native import LINE_SIZE, only_atoms, set_message_line
 
 __all__ = ["calling_line", "install"]
 
@@ -49,6 +49,7 @@ def install() -> None:
 
     tracing_dumps._undoes = tracing_dumps._traces = True  # type: ignore[attr-defined]
     ForkingPickler.dumps = classmethod(tracing_dumps)  # type: ignore[assignment]
+    only_atoms(True)  # messages with memory are not written in C, which knows no line
 
     for kind in (queues.Queue, queues.JoinableQueue):  # each has a put of its own
         _trace_put(kind)

@@ -20,6 +20,7 @@ from mp_core._channels_without_engine import (
     Channel,
     channel_count,
     make_channel,
+    only_atoms,
     open_channel,
     plain_loads,
     plain_pickle,
@@ -31,8 +32,10 @@ from mp_core._tables_without_engine import (
     describe_tensors,
     find_private,
     handles_at,
+    rebuild_tensor,
     receive_tensors,
     setup_beside,
+    setup_tensors,
 )
 from mp_core._version import __version__
 
@@ -74,6 +77,7 @@ __all__ = [
     "message_begin_by_value",
     "message_depth",
     "message_end",
+    "only_atoms",
     "open_channel",
     "open_for_child",
     "own_session",
@@ -83,6 +87,7 @@ __all__ = [
     "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
+    "rebuild_tensor",
     "receive_tensors",
     "reduce_block",
     "reduce_copy",
@@ -99,6 +104,7 @@ __all__ = [
     "setup_beside",
     "setup_channels",
     "setup_receiving",
+    "setup_tensors",
     "share",
     "strategy",
 ]

@@ -16,6 +16,7 @@ __all__ = ["init_reductions", "install"]
 # Messages name these functions by this package. It imports torch before their modules: when torch registers its
 # reducers, in the middle of its import, ours must be there already or not yet begun.
 _REBUILD = {
+    "rebuild_one": "small_message",
     "rebuild_storage": "storage",
     "rebuild_tensor": "tensor",
     "rebuild_tensors": "table",

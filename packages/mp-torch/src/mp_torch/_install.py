@@ -79,7 +79,7 @@ def _reducer_for(kind: type, theirs: _reducers.Reducer) -> _reducers.Reducer:
     name = OURS.get(f"{kind.__module__}.{kind.__name__}")
     if name is None:
         return theirs
-    from mp_torch import storage, table, tensor
+    from mp_torch import small_message, storage, table, tensor
 
     if not storage.can_move():
         return theirs
@@ -87,6 +87,7 @@ def _reducer_for(kind: type, theirs: _reducers.Reducer) -> _reducers.Reducer:
     _follow_strategy()
     if kind.__name__ == "Tensor":
         _pickling.use_table(kind, table.TensorTable)
+        small_message.install()
     ours: _reducers.Reducer = getattr(storage if name == "reduce_storage" else tensor, name)
     return ours
 

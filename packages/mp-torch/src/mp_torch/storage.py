@@ -41,11 +41,13 @@ __all__ = [
     "Place",
     "can_move",
     "install",
+    "is_known",
     "move_all",
     "place_of",
     "rebuild_storage",
     "reduce_storage",
     "remember_all",
+    "remember_arrived",
     "shared_by_torch",
     "storage_over",
 ]
@@ -119,6 +121,20 @@ def remember_all(storages: list[Any], addresses: list[int]) -> Iterable[tuple[in
         if len(_known) > _limit:
             _forget_expired()
     return others
+
+
+def is_known(storage: Any, address: int) -> bool:
+    """Return whether later messages find this storage at *address*."""
+    return _known.get(address) == storage._cdata
+
+
+def remember_arrived(storage: Any, address: int) -> Any:
+    """Return the other storage that is known at *address*, or remember this one and return None."""
+    with _registry:
+        if address not in _known and len(_known) < _limit:
+            _known[address] = storage._weak_ref()
+            return None
+        return _remember_or_find(storage, address)
 
 
 def _remember_or_find(storage: Any, address: int) -> Any:

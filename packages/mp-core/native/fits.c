@@ -1,0 +1,155 @@
+/* Which messages are written without a pickler, and the types that other packages write.
+ *
+ * There is no memo, so an object that occurs twice is left to a pickler, which writes it once; so
+ * are two arrays over one block, which have one Block when they arrive. Text and numbers are
+ * written as often as they occur.
+ *
+ * To look at a tensor may execute Python, so another thread may change a list or dict meanwhile. */
+#include <string.h>
+
+#include "native.h"
+
+enum { TYPES = 4 };
+
+static struct {
+    mp_pickler of;
+    PyObject *reducer;
+} types[TYPES];
+static int type_count;
+
+void mp_set_pickler(const mp_pickler *of, PyObject *reducer)
+{
+    int i = 0;
+
+    while (i < type_count && types[i].of.type != of->type)
+        i++;
+    if (i == TYPES)
+        return; /* the pickler goes on to write them */
+    PyObject *before = i < type_count ? types[i].reducer : NULL;
+    types[i].of = *of;
+    types[i].reducer = Py_NewRef(reducer);
+    if (i == type_count)
+        type_count++;
+    Py_XDECREF(before);
+}
+
+const mp_pickler *mp_pickler_of(PyObject *object)
+{
+    for (int i = 0; i < type_count; i++)
+        if (Py_TYPE(object) == types[i].of.type)
+            return &types[i].of;
+    return NULL;
+}
+
+PyObject *mp_read_registered(mp_reader *from)
+{
+    for (int i = 0; i < type_count; i++) {
+        const mp_pickler *of = &types[i].of;
+        if ((size_t)(from->end - from->at) > of->prefix_nbytes &&
+            memcmp(from->at, of->prefix, of->prefix_nbytes) == 0) {
+            PyObject *object = of->read(from);
+            if (object != NULL || PyErr_Occurred())
+                return object;
+        }
+    }
+    return NULL;
+}
+
+/* 1 if ForkingPickler has the reducer of the type for which the C function stands. */
+static int has_known_reducer(PyObject *forking_pickler, const mp_pickler *of)
+{
+    static PyObject *name;
+
+    if (name == NULL && (name = PyUnicode_InternFromString("_extra_reducers")) == NULL)
+        return 0;
+    PyObject *table = PyObject_GetAttr(forking_pickler, name), *known = NULL;
+    if (table != NULL && PyDict_Check(table))
+        known = PyDict_GetItemWithError(table, (PyObject *)of->type);
+    Py_XDECREF(table);
+    PyErr_Clear();
+    for (int i = 0; i < type_count; i++)
+        if (&types[i].of == of)
+            return known == types[i].reducer;
+    return 0;
+}
+
+int mp_writer_is_first(mp_writer *to, const void *memory)
+{
+    for (int i = 0; i < to->seen_count; i++)
+        if (to->seen[i] == memory)
+            return 0;
+    if (to->seen_count == MP_SEEN)
+        return 0;
+    to->seen[to->seen_count++] = memory;
+    return 1;
+}
+
+static int fits(mp_writer *to, PyObject *object, int depth);
+
+static int items_fit(mp_writer *to, PyObject *object, int depth)
+{
+    int is_tuple = PyTuple_CheckExact(object);
+    Py_ssize_t n = is_tuple ? PyTuple_Size(object) : PyList_Size(object);
+
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = is_tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i);
+        if (item == NULL) { /* another thread shortened the list */
+            PyErr_Clear();
+            return 0;
+        }
+        Py_INCREF(item);
+        int fit = fits(to, item, depth);
+        Py_DECREF(item);
+        if (!fit)
+            return 0;
+    }
+    return 1;
+}
+
+static int dict_fits(mp_writer *to, PyObject *object, int depth)
+{
+    PyObject *key, *value;
+    Py_ssize_t at = 0;
+
+    while (PyDict_Next(object, &at, &key, &value)) {
+        Py_INCREF(value);
+        int fit = fits(to, key, 0) && fits(to, value, depth);
+        Py_DECREF(value);
+        if (!fit)
+            return 0;
+    }
+    return 1;
+}
+
+static int fits(mp_writer *to, PyObject *object, int depth)
+{
+    if (to->objects++ == MP_OBJECTS)
+        return 0;
+    if (PyUnicode_CheckExact(object))
+        return PyUnicode_GetLength(object) <= MP_LONGEST;
+    if (PyBytes_CheckExact(object))
+        return PyBytes_Size(object) <= MP_LONGEST;
+    if (mp_is_atom(object))
+        return 1;
+    const mp_pickler *of = mp_pickler_of(object);
+    if (of != NULL)
+        return to->may_share && !mp_goes_by_value() && mp_writer_is_first(to, object) &&
+               has_known_reducer(to->forking_pickler, of) && of->fits(to, object);
+    if (depth == 0 ||
+        !(PyTuple_CheckExact(object) || PyList_CheckExact(object) || PyDict_CheckExact(object)))
+        return 0;
+    /* The empty tuple is one object, wherever it occurs. */
+    if (!mp_writer_is_first(to, object) &&
+        !(PyTuple_CheckExact(object) && PyTuple_Size(object) == 0))
+        return 0;
+    return PyDict_CheckExact(object) ? dict_fits(to, object, depth - 1)
+                                     : items_fit(to, object, depth - 1);
+}
+
+int mp_fits(mp_writer *to, PyObject *object)
+{
+    int fit = fits(to, object, MP_DEPTH);
+
+    to->objects = 0;
+    return fit;
+}

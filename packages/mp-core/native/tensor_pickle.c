@@ -1,0 +1,242 @@
+/* The pickle of a tensor in a small message: contiguous, on the CPU, all of its storage, without a
+ * gradient.
+ *
+ *   module, rebuild_one, STACK_GLOBAL | handle | layout (dlpack.c) | TUPLE2 | REDUCE
+ *
+ * DLPack's exchange tells where its bytes are and makes the received one. The package of the
+ * tensors is asked for the rest, by two functions:
+ *
+ *   ready(tensor, address, bytes)   move its storage into a block, unless it is in one; False if it
+ *                                   is not all of its storage, or cannot be moved
+ *   arrived(tensor, address)        a tensor was made over the block at the address */
+#include <errno.h>
+#include <string.h>
+
+#include "dlpack.h"
+
+enum { PREFIX = 64, HANDLE = 2 + MPSHM_HANDLE_SIZE, LAYOUT = 255 };
+
+static struct {
+    const dl_exchange *exchange;
+    PyObject *dtypes, *ready, *arrived;
+    PyObject *dtype, *requires_grad, *is_neg, *is_conj; /* names */
+    char prefix[PREFIX];
+    size_t prefix_nbytes;
+} of;
+
+/* ---- writing ---- */
+
+/* 1 if the attribute, or what its method returns, is False. */
+static int is_false(PyObject *object, PyObject *name, int is_method)
+{
+    PyObject *value =
+        is_method ? PyObject_CallMethodObjArgs(object, name, NULL) : PyObject_GetAttr(object, name);
+    int answer = value == Py_False;
+
+    Py_XDECREF(value);
+    return answer;
+}
+
+/* Whether DLPack knows all that there is to the tensor; an exception is possible. */
+static int is_plain(PyObject *tensor, dl_tensor *t)
+{
+    if (of.exchange->from_object(tensor, t) < 0 || mp_dl_contiguous_nbytes(t) <= 0 ||
+        sizeof(dl_record) + (size_t)t->ndim * sizeof(t->shape[0]) > LAYOUT)
+        return 0;
+    PyObject *dtype = PyObject_GetAttr(tensor, of.dtype);
+    int plain = dtype != NULL && PySet_Contains(of.dtypes, dtype) == 1;
+
+    Py_XDECREF(dtype);
+    return plain && is_false(tensor, of.requires_grad, 0) && is_false(tensor, of.is_neg, 1) &&
+           is_false(tensor, of.is_conj, 1);
+}
+
+static const char *data_of(const dl_tensor *t)
+{
+    return (const char *)t->data + t->byte_offset;
+}
+
+static int tensor_fits(mp_writer *to, PyObject *tensor)
+{
+    dl_tensor t;
+    int fit = is_plain(tensor, &t) && mp_writer_is_first(to, data_of(&t));
+
+    PyErr_Clear(); /* the pickler says what is wrong with it */
+    return fit;
+}
+
+/* Retain the block whose bytes are all those of the tensor. 1, 0, or -1 with an exception. */
+static int block_of(PyObject *tensor, dl_tensor *t, mpshm_block *block)
+{
+    PyObject *done =
+        is_plain(tensor, t)
+            ? PyObject_CallFunction(of.ready, "ONL", tensor, PyLong_FromVoidPtr((void *)data_of(t)),
+                                    (long long)mp_dl_contiguous_nbytes(t))
+            : NULL;
+    int ready = done == Py_True;
+
+    Py_XDECREF(done);
+    if (!ready || of.exchange->from_object(tensor, t) < 0) /* its memory may be elsewhere now */
+        return PyErr_Occurred() ? -1 : 0;
+    if (mp_find_block(data_of(t), block) < 0)
+        return 0;
+    if (block->data == data_of(t) && (int64_t)block->nbytes == mp_dl_contiguous_nbytes(t))
+        return 1;
+    mpshm_block_release(block);
+    return 0;
+}
+
+static int write_tensor(mp_writer *to, PyObject *tensor)
+{
+    dl_tensor t;
+    mpshm_block block;
+    int rc = block_of(tensor, &t, &block);
+
+    if (rc != 1)
+        return rc;
+    dl_record record = {t.dtype.code, t.dtype.bits, (uint8_t)t.ndim, 0};
+    size_t shape = (size_t)t.ndim * sizeof(t.shape[0]), layout = sizeof(record) + shape;
+    char *at = mp_writer_room(to, of.prefix_nbytes + HANDLE + 2 + layout + 2);
+    PyObject *handle = at != NULL ? mp_make_handle(&block, 0) : NULL;
+    mpshm_block_release(&block);
+    if (handle == NULL)
+        return -1;
+    memcpy(at, of.prefix, of.prefix_nbytes);
+    at += of.prefix_nbytes;
+    *at++ = 'C';
+    *at++ = MPSHM_HANDLE_SIZE;
+    memcpy(at, PyBytes_AsString(handle), MPSHM_HANDLE_SIZE);
+    at += MPSHM_HANDLE_SIZE;
+    *at++ = 'C';
+    *at++ = (char)layout;
+    memcpy(at, &record, sizeof(record));
+    memcpy(at + sizeof(record), t.shape, shape);
+    memcpy(at + layout, "\x86R", 2);
+    Py_DECREF(handle);
+    return 1;
+}
+
+/* ---- reading ---- */
+
+/* Read a layout of one tensor: -1 if it is damaged. */
+static int read_layout(const unsigned char *bytes, size_t nbytes, dl_record *record, int64_t *dims)
+{
+    if (nbytes < sizeof(*record))
+        return -1;
+    memcpy(record, bytes, sizeof(*record));
+    size_t shape = record->nd * sizeof(dims[0]);
+    if (record->same_shape || record->bits == 0 || record->bits % 8 != 0 || record->nd > DL_DIMS ||
+        nbytes != sizeof(*record) + shape)
+        return -1;
+    memcpy(dims, bytes + sizeof(*record), shape);
+    return 0;
+}
+
+static PyObject *receive(const unsigned char *handle, dl_record record, const int64_t *dims)
+{
+    mpshm_block block;
+
+    if (mp_take_block((const char *)handle, &block) < 0)
+        return NULL;
+    void *data = block.data;
+    PyObject *tensor = mp_dl_tensor_over(of.exchange, &block, record, dims);
+    PyObject *done =
+        tensor ? PyObject_CallFunction(of.arrived, "ON", tensor, PyLong_FromVoidPtr(data)) : NULL;
+    if (done == NULL)
+        Py_CLEAR(tensor);
+    Py_XDECREF(done);
+    return tensor;
+}
+
+static PyObject *read_tensor(mp_reader *from)
+{
+    const unsigned char *at = from->at + of.prefix_nbytes;
+    int64_t dims[DL_DIMS];
+    dl_record record;
+
+    if ((size_t)(from->end - from->at) < of.prefix_nbytes + HANDLE + 2 || at[0] != 'C' ||
+        at[1] != MPSHM_HANDLE_SIZE || at[HANDLE] != 'C')
+        return NULL;
+    const unsigned char *handle = at + 2, *layout = at + HANDLE + 2;
+    size_t nbytes = at[HANDLE + 1];
+    if ((size_t)(from->end - layout) < nbytes + 2 || memcmp(layout + nbytes, "\x86R", 2) != 0 ||
+        read_layout(layout, nbytes, &record, dims) < 0)
+        return NULL; /* the unpickler says what is wrong */
+    from->at = layout + nbytes + 2;
+    from->received = 1;
+    return receive(handle, record, dims);
+}
+
+/* rebuild_tensor(handle, layout): what an unpickler calls */
+PyObject *mp_py_rebuild_tensor(PyObject *module, PyObject *args)
+{
+    const char *handle, *layout;
+    Py_ssize_t n, nbytes;
+    int64_t dims[DL_DIMS];
+    dl_record record;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "y#y#:rebuild_tensor", &handle, &n, &layout, &nbytes))
+        return NULL;
+    if (of.exchange == NULL || n != MPSHM_HANDLE_SIZE ||
+        read_layout((const unsigned char *)layout, (size_t)nbytes, &record, dims) < 0)
+        return PyErr_Format(PyExc_ValueError,
+                            "the message of a tensor is damaged: a handle of %zd bytes and a "
+                            "layout of %zd",
+                            n, nbytes);
+    return receive((const unsigned char *)handle, record, dims);
+}
+
+/* ---- registration ---- */
+
+static int set_names(PyObject *module, PyObject *rebuild)
+{
+    Py_ssize_t n = 0, m = 0;
+    const char *text = PyUnicode_AsUTF8AndSize(module, &n);
+    const char *word = text != NULL ? PyUnicode_AsUTF8AndSize(rebuild, &m) : NULL;
+
+    if (word == NULL || n + m + 5 > PREFIX)
+        return -1;
+    char *at = of.prefix;
+    *at++ = '\x8c'; /* SHORT_BINUNICODE, length, text */
+    *at++ = (char)n;
+    memcpy(at, text, (size_t)n);
+    at += n;
+    *at++ = '\x8c';
+    *at++ = (char)m;
+    memcpy(at, word, (size_t)m);
+    at += m;
+    *at++ = '\x93'; /* STACK_GLOBAL */
+    of.prefix_nbytes = (size_t)(at - of.prefix);
+    of.dtype = PyUnicode_InternFromString("dtype");
+    of.requires_grad = PyUnicode_InternFromString("requires_grad");
+    of.is_neg = PyUnicode_InternFromString("is_neg");
+    of.is_conj = PyUnicode_InternFromString("is_conj");
+    return of.dtype && of.requires_grad && of.is_neg && of.is_conj ? 0 : -1;
+}
+
+/* setup_tensors(exchange, type, reducer, dtypes, ready, arrived, module and name of what an
+ * unpickler calls), once for the process, which keeps them */
+PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
+{
+    PyObject *capsule, *type, *reducer, *dtypes, *ready, *arrived, *module, *rebuild;
+    (void)self;
+
+    if (!PyArg_ParseTuple(args, "OO!OOOOUU:setup_tensors", &capsule, &PyType_Type, &type, &reducer,
+                          &dtypes, &ready, &arrived, &module, &rebuild))
+        return NULL;
+    of.exchange = mp_dl_exchange(capsule);
+    if (of.exchange == NULL || set_names(module, rebuild) < 0)
+        return NULL;
+    of.dtypes = Py_NewRef(dtypes);
+    of.ready = Py_NewRef(ready);
+    of.arrived = Py_NewRef(arrived);
+    mp_pickler pickler = {.type = (PyTypeObject *)Py_NewRef(type),
+                          .prefix = of.prefix,
+                          .prefix_nbytes = of.prefix_nbytes,
+                          .fits = tensor_fits,
+                          .write = write_tensor,
+                          .read = read_tensor};
+    mp_set_pickler(&pickler, reducer);
+    Py_RETURN_NONE;
+}

@@ -1,0 +1,315 @@
+"""Messages of a few atoms and arrays in tuples, lists and dicts: written and read without a pickler."""
+
+from __future__ import annotations
+
+import errno
+import io
+import pickletools
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given
+from hypothesis import strategies as st
+from support.damage import damaged, outcome
+from support.scripts import run_script, succeeded
+from support.unreceivable import refuse_blocks
+
+import mp_all as mp
+from mp_core import _native
+
+F = mp.reduction.ForkingPickler
+
+ATOMS = st.one_of(
+    st.none(), st.booleans(), st.integers(-(2**70), 2**70), st.floats(), st.text(max_size=300), st.binary(max_size=300)
+)
+INLINE = st.builds(np.arange, st.integers(0, 20), dtype=st.sampled_from("bHiqfdD"))
+
+
+def containers(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    keys = st.one_of(st.integers(-5, 5), st.text(max_size=3), st.binary(max_size=3), st.none())
+    return st.one_of(
+        st.lists(leaves, max_size=5),
+        st.lists(leaves, max_size=5).map(tuple),
+        st.dictionaries(keys, leaves, max_size=5),
+    )
+
+
+def nested(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    once = containers(leaves)
+    return containers(st.one_of(leaves, once, containers(st.one_of(leaves, once))))
+
+
+def described(thing: Any) -> Any:
+    """Return what can be compared: types and values, down to the last item."""
+    if isinstance(thing, np.ndarray):
+        return thing.dtype, thing.shape, thing.flags.writeable, mp.is_shared(thing), thing.tobytes()
+    if isinstance(thing, dict):
+        return [(described(key), described(value)) for key, value in thing.items()]
+    if isinstance(thing, list | tuple):
+        return type(thing), [described(item) for item in thing]
+    return type(thing), repr(thing)
+
+
+def written(thing: Any) -> bytes:
+    data = _native.plain_pickle(thing)
+    assert data is not None
+    return bytes(data)
+
+
+@given(nested(st.one_of(ATOMS, INLINE)))
+@example(((), ((),), [], {}, [()]))
+@example({"a": {"b": [np.arange(3)]}})
+def test_they_arrive_as_they_left(sent: Any) -> None:
+    data = _native.plain_pickle(sent)
+    assume(data is not None)  # a number of seventy bits
+    pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
+    assert described(_native.plain_loads(data)) == described(F.loads(data)) == described(sent)
+
+
+@given(nested(st.one_of(ATOMS, INLINE)), st.data())
+def test_a_damaged_one_is_no_other_than_for_the_unpickler(sent: Any, choose: st.DataObject) -> None:
+    data = _native.plain_pickle(sent)
+    assume(data is not None)
+    broken = damaged(bytes(data), choose)
+    assert outcome(_native.plain_loads, broken, described) == outcome(F.loads, broken, described)
+
+
+def messages(shared: Any, large: Any) -> dict[str, Any]:
+    return {
+        "alone": shared,
+        "private": large,
+        "in a tuple": (1, shared, "x"),
+        "in a dict": {"id": 7, "image": large, "mask": shared},
+        "in a list of a list": [[shared, large], [large.copy()], None],
+    }
+
+
+@pytest.mark.parametrize("name", messages(None, np.ones(1)))
+@pytest.mark.parametrize("loads", [_native.plain_loads, F.loads], ids=["in C", "by the unpickler"])
+def test_arrays_in_shared_memory_arrive_without_a_copy(strategy: str, loads: Callable[[Any], Any], name: str) -> None:
+    shared, large = mp.shared.full((4, 5), 3.0), np.arange(30_000.0)
+    sent = messages(shared, large)[name]
+    data = written(sent)
+    pickletools.dis(data, out=io.StringIO())
+    got = loads(data)
+    found: list[Any] = []
+    collect(got, found)
+    assert all(mp.is_shared(array) for array in found)
+    for array in found:
+        if array.shape == (4, 5):
+            shared[0, 0] += 1
+            assert array[0, 0] == shared[0, 0]
+        else:
+            np.testing.assert_array_equal(array, large)
+
+
+def collect(thing: Any, into: list[Any]) -> None:
+    if isinstance(thing, np.ndarray):
+        into.append(thing)
+    elif isinstance(thing, dict | list | tuple):
+        for item in thing.values() if isinstance(thing, dict) else thing:
+            collect(item, into)
+
+
+def test_so_do_arrays_that_numpy_made_in_shared_memory(strategy: str) -> None:
+    with mp.shared_allocator():
+        made = np.zeros(5000)
+    got = _native.plain_loads(written({"made": made}))["made"]
+    got[7] = 1
+    assert made[7] == 1
+
+
+def repeated() -> dict[str, Callable[[], Any]]:
+    def one_array() -> Any:
+        array = np.arange(3)
+        return array, array
+
+    def one_block() -> Any:
+        array = mp.shared.zeros(6)
+        return array, array.reshape(2, 3)
+
+    def one_list() -> Any:
+        items = [1]
+        return items, items
+
+    def itself() -> Any:
+        items: list[Any] = []
+        items.append(items)
+        return items
+
+    return {f.__name__: f for f in (one_array, one_block, one_list, itself)}
+
+
+@pytest.mark.parametrize("make", repeated().values(), ids=repeated())
+def test_an_object_that_occurs_twice_is_left_to_a_pickler(make: Callable[[], Any]) -> None:
+    sent = make()
+    data = _native.plain_pickle(sent)
+    got = F.loads(F.dumps(sent) if data is None else data)
+    if len(sent) == 1:
+        assert got[0] is got
+    elif isinstance(sent[0], np.ndarray) and sent[0] is not sent[1]:
+        assert got[0].base is got[1].base
+    else:
+        assert got[0] is got[1]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        [1] * 100 + [np.ones(3)],
+        (np.float64(1), np.ones(3)),
+        [[[[np.ones(3)]]]],
+        ("x" * 5000, np.ones(3)),
+        ({(1, 2): 3}, np.ones(3)),
+        ({1, 2}, np.ones(3)),
+        [np.ones(3) for _ in range(33)],
+    ],
+    ids=["many", "another type", "deep", "long", "a key that is no atom", "a set", "many arrays"],
+)
+def test_others_take_the_pickler(sent: Any) -> None:
+    assert _native.plain_pickle(sent) is None
+
+
+def test_nothing_is_copied_for_a_message_that_is_left_to_the_pickler() -> None:
+    before = _native.copied_bytes(0)
+    assert _native.plain_pickle((np.ones(100_000), {1, 2})) is None
+    assert _native.copied_bytes(0) == before
+
+
+def in_flight(shared: Any) -> int:
+    """Return how many messages have the memory of a shared array."""
+    return int(shared.base._others())
+
+
+def test_a_message_that_nobody_can_read_gives_its_memory_back(strategy: str) -> None:
+    shared = mp.shared.zeros(1000)
+    reader, writer = mp.Pipe(duplex=False)
+    writer.send((1, shared))
+    reader.recv()
+    reader.close()
+    with pytest.raises(BrokenPipeError):
+        writer.send((1, shared))
+    writer.close()
+    with pytest.raises(OSError, match="closed"):
+        writer.send((1, shared))
+    assert in_flight(shared) == 0
+    queue = mp.get_context("fork").Queue()
+    queue._reader.close()
+    queue._ignore_epipe = True
+    queue.put((1, shared))
+    assert in_flight(shared) == 0
+    queue.close()
+    queue.join_thread()
+
+
+def test_an_array_that_was_received_before_is_an_error_and_frees_the_others(strategy: str) -> None:
+    first, second = mp.shared.zeros(10), mp.shared.zeros(10)
+    data = written([first, second])
+    assert len(_native.plain_loads(data)) == 2
+    with pytest.raises(mp.ReceiveError):
+        _native.plain_loads(data)
+    used = written(second)
+    handle = used[used.index(b"C8") + 2 :][:56]
+    _native.plain_loads(used)
+    data = written([first, second])
+    unused = data[data.rindex(b"C8") + 2 :][:56]
+    with pytest.raises(mp.ReceiveError):
+        _native.plain_loads(data.replace(unused, handle))
+    assert in_flight(first) == 0
+    _native.discard(unused)
+    assert in_flight(second) == 0
+
+
+@pytest.mark.parametrize("cut", [1, 2, 5])
+def test_a_message_without_its_end_frees_what_it_has(strategy: str, cut: int) -> None:
+    first, second = mp.shared.zeros(10), mp.shared.zeros(10)
+    data = written([first, second])
+    with pytest.raises(Exception, match=r"."):
+        _native.plain_loads(data[:-cut] + b"." * (cut == 2))
+    assert in_flight(first) == in_flight(second) == 0
+
+
+def test_a_process_without_descriptors_gets_private_copies_by_value(strategy: str) -> None:
+    shared, large = mp.shared.zeros(10), np.arange(30_000.0)
+    message, other = written((1, large)), written((1, shared))
+    refuse_blocks(errno.EMFILE)
+    try:
+        np.testing.assert_array_equal(_native.plain_loads(message)[1], large)
+        with pytest.raises(mp.ReceiveError, match="descriptor"):
+            _native.plain_loads(other)
+    finally:
+        refuse_blocks(0)
+    assert in_flight(shared) == 0
+
+
+def test_without_memory_the_whole_message_takes_the_pickler(tmp_path: Path) -> None:
+    script = """
+        import os, resource, warnings
+        import numpy as np
+        import mp_all as mp
+        from mp_core import _native
+
+        shared = mp.shared.zeros(1000)
+        reader, writer = mp.Pipe()
+        writer.send(shared)
+        reader.recv()
+        held = []
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        try:
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            pass
+        try:
+            while True:
+                held.append(mp.shared.empty(1 << 21))
+        except MemoryError:
+            pass
+        assert _native.plain_pickle((shared, np.zeros(1 << 21))) is None
+        print(shared.base._others())
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            data = mp.reduction.ForkingPickler.dumps((shared, np.ones(1 << 21)))
+        got = mp.reduction.ForkingPickler.loads(data)
+        got[0][5] = 1
+        print(shared[5], got[1].sum() == 1 << 21, shared.base._others(), caught[0].category.__name__)
+    """
+    assert succeeded(run_script(tmp_path, script)).split() == ["0", "1.0", "True", "0", "SharedMemoryWarning"]
+
+
+def test_threads_that_change_a_message_meanwhile_break_no_process(strategy: str) -> None:
+    large = [np.full(200_000, k) for k in range(4)]  # to copy them releases the GIL
+    message: dict[Any, Any] = {"items": list(large)}
+    done = threading.Event()
+
+    def change() -> None:
+        while not done.is_set():
+            message["items"].append(None)
+            message["more"] = 1
+            message["items"].pop()
+            message.pop("more", None)
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        for _ in range(50):
+            data = _native.plain_pickle(message)
+            if data is not None:
+                arrays = [item for item in _native.plain_loads(data)["items"] if item is not None]
+                assert [array[-1] for array in arrays] == [0, 1, 2, 3]
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_a_traced_program_pickles_all_memory_in_dumps() -> None:
+    _native.only_atoms(True)
+    try:
+        assert _native.plain_pickle((1, mp.shared.zeros(3))) is None
+        assert _native.plain_pickle((1, 2)) is not None
+    finally:
+        _native.only_atoms(False)

@@ -1,0 +1,120 @@
+"""A tensor in a small message is written and read in C, with the same semantics as by its reducer."""
+
+from __future__ import annotations
+
+import io
+import pickletools
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import pytest
+from support import tasks
+from support.carriers import Carrier
+
+import mp_all as mp
+from mp_core import _native
+
+torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
+
+READERS = pytest.mark.parametrize("loads", [_native.plain_loads, ForkingPickler.loads], ids=["in C", "unpickler"])
+
+
+def in_flight() -> int:
+    return mp.memory_stats()["in_flight_bytes"]
+
+
+@READERS
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int8, torch.bool, torch.complex64])
+def test_it_arrives_as_the_same_memory(strategy: str, loads: Callable[[Any], Any], dtype: Any) -> None:
+    sent = torch.ones(3, 1, 5, dtype=dtype)
+    view = sent[1]
+    for message in sent, (1, sent), {"x": [sent]}:
+        data = _native.plain_pickle(message)
+        pickletools.dis(data, out=io.StringIO())
+        assert b"rebuild_one" in data
+        got = loads(data)
+        tensor = got if message is sent else got[1] if isinstance(got, tuple) else got["x"][0]
+        assert (tensor.dtype, tensor.shape, tensor.requires_grad) == (dtype, sent.shape, False)
+        assert tensor.untyped_storage()._cdata == sent.untyped_storage()._cdata  # torch has one storage for it
+        assert tensor.data_ptr() == sent.data_ptr() == view.data_ptr() - view.storage_offset() * sent.element_size()
+    assert sent.is_shared()
+
+
+def test_another_process_shares_it(echo: Carrier) -> None:
+    sent = torch.zeros(2, 3)
+    back = echo.call(tasks.echo, (7, sent))
+    back[1][0] = 5
+    assert sent.tolist() == [[5, 5, 5], [0, 0, 0]]
+
+
+def others() -> dict[str, Callable[[], Any]]:
+    base = torch.arange(12.0)
+    return {
+        "a part of a storage": lambda: base[:4],
+        "not contiguous": lambda: torch.ones(3, 4).t(),
+        "with a gradient": lambda: torch.ones(3, requires_grad=True),
+        "conjugate": lambda: torch.ones(3, dtype=torch.complex64).conj(),
+        "negative": lambda: torch._neg_view(torch.ones(3)),
+        "empty": lambda: torch.ones(0),
+        "a parameter": lambda: torch.nn.Parameter(torch.ones(3)),
+        "a dtype that DLPack lacks": lambda: torch.zeros(4, dtype=torch.float8_e5m2),
+        "sparse": lambda: torch.eye(3).to_sparse(),
+        "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+        "on no device": lambda: torch.ones(3, device="meta"),
+        "twice": lambda: (base, base),
+        "two of one storage": lambda: (base, base.view(3, 4)),
+    }
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", others())
+def test_others_take_the_reducer(name: str) -> None:
+    sent = others()[name]()
+    assert _native.plain_pickle(sent) is None
+    assert in_flight() == 0
+
+
+def test_an_array_and_a_tensor_over_it_take_the_reducers() -> None:
+    array = mp.shared.zeros(5)
+    assert _native.plain_pickle((array, torch.from_numpy(array))) is None
+    data = _native.plain_pickle([torch.from_numpy(array), np.ones(3)])
+    got = _native.plain_loads(data)[0]
+    got[2] = 4
+    assert array[2] == 4
+
+
+def test_memory_that_torch_has_shared_takes_the_reducer() -> None:
+    tensor = torch.UntypedStorage._new_using_fd_cpu(64)
+    assert _native.plain_pickle(torch.tensor([], dtype=torch.uint8).set_(tensor)) is None
+
+
+@READERS
+def test_a_layout_of_another_size_is_an_error_and_frees_the_block(loads: Callable[[Any], Any]) -> None:
+    sent = torch.ones(4)
+    data = bytes(_native.plain_pickle(sent))
+    size = (4).to_bytes(8, "little")
+    assert data.count(size) == 1
+    with pytest.raises(ValueError, match="damaged"):
+        loads(data.replace(size, (5).to_bytes(8, "little")))
+    assert in_flight() == 0
+    data = bytes(_native.plain_pickle(sent))
+    with pytest.raises(ValueError, match="damaged"):
+        loads(data.replace(b"\x02\x20\x01\x00", b"\x02\x20\x02\x00"))
+    assert in_flight() == 0
+
+
+def test_a_message_that_nobody_reads_frees_its_memory(strategy: str) -> None:
+    reader, writer = mp.Pipe(duplex=False)
+    reader.close()
+    with pytest.raises(BrokenPipeError):
+        writer.send((1, torch.ones(1000)))
+    writer.close()
+    assert in_flight() == 0
+
+
+def test_a_large_tensor_of_a_message_that_does_not_fit_is_moved_once() -> None:
+    sent = torch.ones(1000)
+    assert _native.plain_pickle((sent, {1, 2})) is None
+    assert not sent.is_shared()
