@@ -78,6 +78,11 @@ def test_a_damaged_one_is_no_other_than_for_the_unpickler(sent: Any, choose: st.
     assert outcome(_native.plain_loads, broken, described) == outcome(F.loads, broken, described)
 
 
+@pytest.mark.parametrize("data", [b"\x80\x04]((et\x86.", b"\x80\x04(K\x01\x85t.", b"\x80\x04]K\x01e.", b"\x80\x04u."])
+def test_what_reaches_below_a_mark_is_refused_as_by_the_unpickler(data: bytes) -> None:
+    assert outcome(_native.plain_loads, data, described) == outcome(F.loads, data, described)
+
+
 def messages(shared: Any, large: Any) -> dict[str, Any]:
     return {
         "alone": shared,
@@ -132,6 +137,10 @@ def repeated() -> dict[str, Callable[[], Any]]:
         array = mp.shared.zeros(6)
         return array, array.reshape(2, 3)
 
+    def one_text() -> Any:
+        text = "x" * 1000
+        return text, text, np.ones(1)
+
     def one_list() -> Any:
         items = [1]
         return items, items
@@ -141,7 +150,7 @@ def repeated() -> dict[str, Callable[[], Any]]:
         items.append(items)
         return items
 
-    return {f.__name__: f for f in (one_array, one_block, one_list, itself)}
+    return {f.__name__: f for f in (one_array, one_block, one_text, one_list, itself)}
 
 
 @pytest.mark.parametrize("make", repeated().values(), ids=repeated())
@@ -166,7 +175,7 @@ def test_an_object_that_occurs_twice_is_left_to_a_pickler(make: Callable[[], Any
         ("x" * 5000, np.ones(3)),
         ({(1, 2): 3}, np.ones(3)),
         ({1, 2}, np.ones(3)),
-        [np.ones(3) for _ in range(33)],
+        [np.ones(3) for _ in range(17)],
     ],
     ids=["many", "another type", "deep", "long", "a key that is no atom", "a set", "many arrays"],
 )
@@ -204,6 +213,19 @@ def test_a_message_that_nobody_can_read_gives_its_memory_back(strategy: str) -> 
     assert in_flight(shared) == 0
     queue.close()
     queue.join_thread()
+
+
+def test_bytes_of_the_program_are_no_message_whose_memory_is_freed(strategy: str) -> None:
+    shared = mp.shared.full(100, 7.0)
+    payload = bytes(F.dumps(shared))
+    reader, writer = mp.Pipe(duplex=False)
+    writer.send(1)
+    reader.close()
+    for sent in payload, (1, payload), (1, payload, np.ones(2)):
+        with pytest.raises(BrokenPipeError):
+            writer.send(sent)
+    writer.close()
+    assert F.loads(payload)[5] == 7
 
 
 def test_an_array_that_was_received_before_is_an_error_and_frees_the_others(strategy: str) -> None:

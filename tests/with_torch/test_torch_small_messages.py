@@ -6,17 +6,21 @@ import io
 import pickletools
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support import tasks
 from support.carriers import Carrier
+from support.scripts import run_script, succeeded
 
 import mp_all as mp
 from mp_core import _native
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
+
+from mp_torch import small_message  # noqa: E402
 
 READERS = pytest.mark.parametrize("loads", [_native.plain_loads, ForkingPickler.loads], ids=["in C", "unpickler"])
 
@@ -63,6 +67,7 @@ def others() -> dict[str, Callable[[], Any]]:
         "sparse": lambda: torch.eye(3).to_sparse(),
         "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
         "on no device": lambda: torch.ones(3, device="meta"),
+        "a key": lambda: {torch.ones(3): 1},
         "twice": lambda: (base, base),
         "two of one storage": lambda: (base, base.view(3, 4)),
     }
@@ -114,7 +119,56 @@ def test_a_message_that_nobody_reads_frees_its_memory(strategy: str) -> None:
     assert in_flight() == 0
 
 
-def test_a_large_tensor_of_a_message_that_does_not_fit_is_moved_once() -> None:
+def test_a_tensor_of_a_message_that_takes_the_pickler_is_not_moved_before() -> None:
     sent = torch.ones(1000)
     assert _native.plain_pickle((sent, {1, 2})) is None
     assert not sent.is_shared()
+
+
+def test_arrays_beside_a_part_of_a_storage_are_not_copied_twice() -> None:
+    before = _native.copied_bytes(0)
+    assert _native.plain_pickle((np.ones(100_000), torch.arange(12.0)[:4])) is None
+    assert _native.copied_bytes(0) == before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
+def test_an_error_while_it_is_moved_is_raised_by_put(monkeypatch: pytest.MonkeyPatch, error: type) -> None:
+    def fails(_: Any) -> None:
+        raise error("while it is moved")
+
+    monkeypatch.setattr(small_message, "place_of", fails)
+    queue = mp.Queue(3)
+    mp.set_strict_put(True)
+    try:
+        with pytest.raises(error, match="while it is moved"):
+            queue.put((1, torch.ones(3)))
+    finally:
+        mp.set_strict_put(False)
+    monkeypatch.undo()
+    for _ in range(3):  # the failed one has no place
+        queue.put((1, torch.ones(3)), block=False)
+    for _ in range(3):
+        queue.get()
+    queue.close()
+    queue.join_thread()
+
+
+def test_a_process_that_installs_nothing_receives_it(tmp_path: Path) -> None:
+    script = """
+        import mp_all as mp
+
+        def read(queue, results):
+            results.put(queue.get().tolist())
+
+        if __name__ == "__main__":
+            ctx = mp.get_context("spawn")
+            queue, results = ctx.Queue(), ctx.Queue()
+            process = ctx.Process(target=read, args=(queue, results))
+            process.start()  # before the installation
+            mp.torch_install()
+            import torch
+            queue.put(torch.arange(3))
+            print(results.get())
+            process.join()
+    """
+    assert succeeded(run_script(tmp_path, script)).split("\n")[0] == "[0, 1, 2]"

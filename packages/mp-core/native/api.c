@@ -25,6 +25,7 @@ static const mp_core_api api = {
     .set_pickler = mp_set_pickler,
     .writer_room = mp_writer_room,
     .writer_is_first = mp_writer_is_first,
+    .make_global = mp_make_global,
 };
 
 PyObject *mp_api_capsule(void)

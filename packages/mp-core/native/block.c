@@ -197,7 +197,6 @@ static PyMethodDef functions[] = {
     {"copies_of", mp_py_copies_of, METH_VARARGS, NULL},
     {"receive_tensors", mp_py_receive_tensors, METH_VARARGS, NULL},
     {"setup_tensors", mp_py_setup_tensors, METH_VARARGS, NULL},
-    {"rebuild_tensor", mp_py_rebuild_tensor, METH_VARARGS, NULL},
     {"setup_channels", mp_py_setup_channels, METH_VARARGS, NULL},
     {"make_channel", mp_py_make_channel, METH_VARARGS, NULL},
     {"open_channel", mp_py_open_channel, METH_VARARGS, NULL},

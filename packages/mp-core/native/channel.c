@@ -127,15 +127,16 @@ static int send_data(Channel *self, PyObject *data, int64_t timeout)
     return rc;
 }
 
-/* Free the memory of a message that no process can have read. After another error one may have. */
-static void discard_unsent(PyObject *data, int rc)
+/* Free the memory of a message unless a process may have read it, as after most errors. */
+static void discard_unsent(PyObject *handles, int rc)
 {
     if (rc == -EPIPE || rc == -ECONNRESET || rc == -EINVAL) {
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
-        Py_XDECREF(mp_py_discard_unread(NULL, data));
+        mp_discard_all(handles);
         PyErr_Restore(type, value, traceback);
     }
+    Py_XDECREF(handles);
 }
 
 /* _send_bytes(data): send one message */
@@ -176,18 +177,18 @@ PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data)
     return tried(send_data((Channel *)op, data, 0));
 }
 
-/* _try_send(object) -> as _try_send_bytes, but its pickle instead of False, and None for an object
- * that needs a pickler */
+/* _try_send(object) -> as _try_send_bytes, but its pickle instead of False; None for an object that
+ * needs a pickler; and (exception,) when it cannot be pickled */
 PyObject *mp_channel_try_send(PyObject *op, PyObject *object)
 {
-    PyObject *data = mp_plain_pickle(object, 1);
+    PyObject *handles, *data = mp_plain_pickle(object, 1, &handles);
 
     if (data == NULL)
-        return PyErr_Occurred() ? raised() : Py_NewRef(Py_None);
+        return PyErr_Occurred() ? Py_BuildValue("(N)", raised()) : Py_NewRef(Py_None);
     int rc = send_data((Channel *)op, data, 0);
+    discard_unsent(handles, rc);
     if (rc == -EAGAIN)
         return data;
-    discard_unsent(data, rc);
     Py_DECREF(data);
     return tried(rc);
 }
@@ -195,14 +196,15 @@ PyObject *mp_channel_try_send(PyObject *op, PyObject *object)
 PyObject *mp_channel_send(PyObject *op, PyObject *object)
 {
     Channel *self = (Channel *)op;
+    PyObject *handles, *data = NULL;
 
-    PyObject *data =
-        self->fd < 0 || !self->writable ? NULL : mp_plain_pickle(object, self->shares == 1);
+    if (self->fd >= 0 && self->writable)
+        data = mp_plain_pickle(object, self->shares == 1, &handles);
     if (data == NULL)
         return PyErr_Occurred() ? NULL
                                 : PyObject_CallMethodObjArgs(op, send_object_name, object, NULL);
     int rc = send_data(self, data, -1);
-    discard_unsent(data, rc);
+    discard_unsent(handles, rc);
     Py_DECREF(data);
     return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_None);
 }

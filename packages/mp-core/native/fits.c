@@ -1,15 +1,17 @@
 /* Which messages are written without a pickler, and the types that other packages write.
  *
  * There is no memo, so an object that occurs twice is left to a pickler, which writes it once; so
- * are two arrays over one block, which have one Block when they arrive. Text and numbers are
- * written as often as they occur.
+ * are two arrays over one block, which have one Block when they arrive. Numbers, and text of at
+ * most 64 bytes, are written as often as they occur.
+ *
+ * More than 16 arrays or tensors are left to the tables of beside.c.
  *
  * To look at a tensor may execute Python, so another thread may change a list or dict meanwhile. */
 #include <string.h>
 
 #include "native.h"
 
-enum { TYPES = 4 };
+enum { TYPES = 4, REPEATED = 64, MANY = 16 };
 
 static struct {
     mp_pickler of;
@@ -84,6 +86,30 @@ int mp_writer_is_first(mp_writer *to, const void *memory)
     return 1;
 }
 
+int mp_make_global(mp_global *to, PyObject *function)
+{
+    PyObject *module = PyObject_GetAttrString(function, "__module__");
+    PyObject *name = module ? PyObject_GetAttrString(function, "__qualname__") : NULL;
+    Py_ssize_t n = 0, m = 0;
+    const char *text = name ? PyUnicode_AsUTF8AndSize(module, &n) : NULL;
+    const char *word = text ? PyUnicode_AsUTF8AndSize(name, &m) : NULL;
+
+    if (word != NULL && (size_t)(n + m) + 5 <= sizeof(to->bytes)) {
+        char *at = mp_put_sized(to->bytes, '\x8c', text, (size_t)n);
+        to->module_nbytes = (size_t)(at - to->bytes);
+        at = mp_put_sized(at, '\x8c', word, (size_t)m);
+        *at++ = '\x93';
+        to->nbytes = (size_t)(at - to->bytes);
+    } else if (word != NULL) {
+        PyErr_Format(PyExc_ValueError, "the name of %R is longer than %zu bytes", function,
+                     sizeof(to->bytes) - 5);
+    }
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+    return PyErr_Occurred() ? -1 : 0;
+}
+
+/* 1, 0, or -1 with an exception, as all below. */
 static int fits(mp_writer *to, PyObject *object, int depth);
 
 static int items_fit(mp_writer *to, PyObject *object, int depth)
@@ -100,8 +126,8 @@ static int items_fit(mp_writer *to, PyObject *object, int depth)
         Py_INCREF(item);
         int fit = fits(to, item, depth);
         Py_DECREF(item);
-        if (!fit)
-            return 0;
+        if (fit != 1)
+            return fit;
     }
     return 1;
 }
@@ -112,29 +138,34 @@ static int dict_fits(mp_writer *to, PyObject *object, int depth)
     Py_ssize_t at = 0;
 
     while (PyDict_Next(object, &at, &key, &value)) {
-        Py_INCREF(value);
-        int fit = fits(to, key, 0) && fits(to, value, depth);
-        Py_DECREF(value);
-        if (!fit)
+        if (!mp_is_atom(key) || fits(to, key, 0) != 1)
             return 0;
+        Py_INCREF(value);
+        int fit = fits(to, value, depth);
+        Py_DECREF(value);
+        if (fit != 1)
+            return fit;
     }
     return 1;
 }
 
 static int fits(mp_writer *to, PyObject *object, int depth)
 {
-    if (to->objects++ == MP_OBJECTS)
+    if (to->objects++ >= MP_OBJECTS)
         return 0;
-    if (PyUnicode_CheckExact(object))
-        return PyUnicode_GetLength(object) <= MP_LONGEST;
-    if (PyBytes_CheckExact(object))
-        return PyBytes_Size(object) <= MP_LONGEST;
+    Py_ssize_t n = PyUnicode_CheckExact(object) ? PyUnicode_GetLength(object)
+                   : PyBytes_CheckExact(object) ? PyBytes_Size(object)
+                                                : 0;
+    if (n > REPEATED)
+        return n <= MP_LONGEST && mp_writer_is_first(to, object);
     if (mp_is_atom(object))
         return 1;
     const mp_pickler *of = mp_pickler_of(object);
     if (of != NULL)
-        return to->may_share && !mp_goes_by_value() && mp_writer_is_first(to, object) &&
-               has_known_reducer(to->forking_pickler, of) && of->fits(to, object);
+        return to->registered++ < MANY && to->may_share && !mp_goes_by_value() &&
+                       mp_writer_is_first(to, object) && has_known_reducer(to->forking_pickler, of)
+                   ? of->fits(to, object)
+                   : 0;
     if (depth == 0 ||
         !(PyTuple_CheckExact(object) || PyList_CheckExact(object) || PyDict_CheckExact(object)))
         return 0;

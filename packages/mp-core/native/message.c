@@ -53,6 +53,7 @@ static void enter(mp_message *message, int adopts, int by_value)
 void mp_message_enter(mp_message *message)
 {
     enter(message, 0, 0);
+    message->on_stack = 1;
 }
 
 PyObject *mp_message_leave(mp_message *message)
@@ -64,7 +65,7 @@ PyObject *mp_message_leave(mp_message *message)
 
 void mp_discard_all(PyObject *handles)
 {
-    for (Py_ssize_t i = 0; i < PyList_Size(handles); i++) {
+    for (Py_ssize_t i = 0; handles != NULL && i < PyList_Size(handles); i++) {
         unsigned char bytes[MPSHM_HANDLE_SIZE];
         memcpy(bytes, PyBytes_AsString(PyList_GetItem(handles, i)), sizeof(bytes));
         Py_BEGIN_ALLOW_THREADS mpshm_block_discard(bytes, sizeof(bytes));
@@ -145,7 +146,7 @@ PyObject *mp_py_message_end(PyObject *module, PyObject *args)
 
     if (!PyArg_ParseTuple(args, "Oi:message_end", &well, &before))
         return NULL;
-    while (current != NULL && depth > before) {
+    while (current != NULL && !current->on_stack && depth > before) {
         mp_message *message = current;
         collect(&handles, message->handles);
         current = message->outer;

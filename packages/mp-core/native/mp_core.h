@@ -11,6 +11,7 @@
 #define MP_CORE_H
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <string.h>
 
 #include "mpshm.h"
 
@@ -30,7 +31,7 @@ typedef struct {
 
 /* ---- small messages, written and read without a pickler ---- */
 
-enum { MP_SEEN = 32, MP_FEW = 512 };
+enum { MP_SEEN = 64, MP_FEW = 512 };
 
 /* A message that is being written. */
 typedef struct {
@@ -38,7 +39,7 @@ typedef struct {
     size_t used, room;
     char *more;
     int may_share;
-    int objects, seen_count;
+    int objects, registered, seen_count;
     PyObject *handles, *forking_pickler;
     const void *seen[MP_SEEN]; /* the objects and the blocks that it has */
     char few[MP_FEW];
@@ -50,14 +51,87 @@ typedef struct {
     int received; /* set it before a handle is received: no unpickler can try again */
 } mp_reader;
 
+/* The pickle of a function by its module and name: two times SHORT_BINUNICODE, STACK_GLOBAL. */
+typedef struct {
+    char bytes[96];
+    size_t nbytes, module_nbytes; /* the second is of the first text */
+} mp_global;
+
+static inline char *mp_put(char *at, const void *bytes, size_t nbytes)
+{
+    memcpy(at, bytes, nbytes);
+    return at + nbytes;
+}
+
+/* An opcode, the length in one byte, the bytes. */
+static inline char *mp_put_sized(char *at, char opcode, const void *bytes, size_t nbytes)
+{
+    *at++ = opcode;
+    *at++ = (char)nbytes;
+    return mp_put(at, bytes, nbytes);
+}
+
+static inline char *mp_put_little_endian(char *at, uint64_t value, int nbytes)
+{
+    for (int i = 0; i < nbytes; i++)
+        *at++ = (char)(value >> 8 * i);
+    return at;
+}
+
+/* BININT1, BININT2 or BININT; at most INT32_MAX. */
+static inline char *mp_put_number(char *at, uint64_t value)
+{
+    int nbytes = value <= UINT8_MAX ? 1 : value <= UINT16_MAX ? 2 : 4;
+
+    *at++ = nbytes == 1 ? 'K' : nbytes == 2 ? 'M' : 'J';
+    return mp_put_little_endian(at, value, nbytes);
+}
+
+/* The next bytes, which are then taken; or NULL. */
+static inline const unsigned char *mp_take(mp_reader *from, size_t nbytes)
+{
+    const unsigned char *at = from->at;
+
+    if ((size_t)(from->end - at) < nbytes)
+        return NULL;
+    from->at += nbytes;
+    return at;
+}
+
+/* 1 if these bytes come next; otherwise 0, and nothing is taken. */
+static inline int mp_take_these(mp_reader *from, const void *bytes, size_t nbytes)
+{
+    if ((size_t)(from->end - from->at) < nbytes || memcmp(from->at, bytes, nbytes) != 0)
+        return 0;
+    from->at += nbytes;
+    return 1;
+}
+
+static inline uint64_t mp_little_endian(const unsigned char *at, int nbytes)
+{
+    uint64_t value = 0;
+
+    for (int i = 0; i < nbytes; i++)
+        value |= (uint64_t)at[i] << 8 * i;
+    return value;
+}
+
+/* SHORT_BINBYTES and a handle: the handle; NULL if there is none. */
+static inline const unsigned char *mp_take_handle(mp_reader *from)
+{
+    static const unsigned char opcode[2] = {'C', MPSHM_HANDLE_SIZE};
+    return mp_take_these(from, opcode, sizeof(opcode)) ? mp_take(from, MPSHM_HANDLE_SIZE) : NULL;
+}
+
 /* How the objects of one type are written. Their pickles all begin with the same bytes, of which
  * the first is SHORT_BINUNICODE. */
 typedef struct {
     PyTypeObject *type;
     const char *prefix;
     size_t prefix_nbytes;
-    int (*fits)(mp_writer *to, PyObject *object); /* 1, or 0 for one that needs the reducer */
-    /* 1, or 0 for one that needs the reducer after all, or -1 with an exception */
+    /* Both: 1, or 0 for one that needs the reducer, or -1 with an exception. What does not fit is
+     * not written; so fits() must change nothing. */
+    int (*fits)(mp_writer *to, PyObject *object);
     int (*write)(mp_writer *to, PyObject *object);
     /* The object, or NULL, without an exception if there is none. */
     PyObject *(*read)(mp_reader *from);
@@ -131,6 +205,9 @@ typedef struct {
 
     /* Return 1 if the message has not yet this memory, and note it. */
     int (*writer_is_first)(mp_writer *to, const void *memory);
+
+    /* Make the pickle of a function. -1 with an exception. */
+    int (*make_global)(mp_global *to, PyObject *function);
 } mp_core_api;
 
 #endif

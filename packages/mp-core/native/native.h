@@ -20,6 +20,7 @@ typedef struct mp_message {
     size_t carried;
     int adopts; /* the handles of messages nested in it that ended well */
     int by_value;
+    int on_stack; /* it ends with the C function that began it */
 } mp_message;
 
 /* Begin a message on the stack, and end it; returns its handles, or NULL. */
@@ -73,24 +74,27 @@ PyObject *mp_api_capsule(void);
 /* ---- plain_pickle.c ---- */
 
 int mp_setup_plain_pickle(PyObject *dumps, PyObject *protocol, PyObject *forking_pickler);
-/* Return the pickle of an object that needs no ForkingPickler; otherwise NULL, perhaps with an
- * exception. Without `may_share` it is one that multiprocessing alone would make. */
-PyObject *mp_plain_pickle(PyObject *object, int may_share);
+/* Return the pickle of an object that needs no ForkingPickler, and a list of its handles or NULL;
+ * otherwise NULL, perhaps with an exception. Without `may_share` it is one that multiprocessing
+ * alone would make. */
+PyObject *mp_plain_pickle(PyObject *object, int may_share, PyObject **handles);
 /* Return the object of a message, given as bytes. */
 PyObject *mp_plain_loads(PyObject *data);
 
 /* ---- fits.c ---- */
 
 enum {
-    MP_DEPTH = 3,     /* of containers */
-    MP_OBJECTS = 64,  /* in a message */
-    MP_LONGEST = 4096 /* text or bytes */
+    MP_DEPTH = 3,      /* of containers */
+    MP_OBJECTS = 64,   /* in a message */
+    MP_LONGEST = 4096, /* text, in characters, or bytes */
+    MP_LONGEST_UTF8 = 4 * MP_LONGEST,
 };
 
-/* Return 1 if the object can be written, otherwise 0. */
+/* Return 1 if the object can be written, 0 if not, -1 with an exception. */
 int mp_fits(mp_writer *to, PyObject *object);
 void mp_set_pickler(const mp_pickler *of, PyObject *reducer);
 int mp_writer_is_first(mp_writer *to, const void *memory);
+int mp_make_global(mp_global *to, PyObject *function);
 /* The registered functions for the type of the object, or NULL. */
 const mp_pickler *mp_pickler_of(PyObject *object);
 /* Read an object of a registered type: NULL, perhaps with an exception, if there is none. */
@@ -144,7 +148,6 @@ PyObject *mp_py_setup_beside(PyObject *, PyObject *);
 
 /* dlpack.c, tensors.c, tensor_pickle.c */
 PyObject *mp_py_setup_tensors(PyObject *, PyObject *);
-PyObject *mp_py_rebuild_tensor(PyObject *, PyObject *);
 PyObject *mp_py_describe_tensors(PyObject *, PyObject *);
 PyObject *mp_py_find_private(PyObject *, PyObject *);
 PyObject *mp_py_handles_at(PyObject *, PyObject *);

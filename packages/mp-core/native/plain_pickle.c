@@ -3,7 +3,7 @@
  *
  *   number, text, None, ...                           written and read in C   write_message.c
  *   few of them and arrays in tuples, lists, dicts    written and read in C   read_message.c
- *   many of them                                      pickle.dumps, which needs no reducers
+ *   more atoms, in tuples and lists                   pickle.dumps, which needs no reducers
  *   all else                                          ForkingPickler
  *
  * The pickles are the same to a reader: any unpickler reads them. A program that registers a
@@ -14,7 +14,7 @@
 static PyObject *plain_dumps, *protocol, *forking_pickler, *loads_name;
 static int shares_nothing; /* see only_atoms() */
 
-PyObject *mp_plain_pickle(PyObject *object, int may_share)
+PyObject *mp_plain_pickle(PyObject *object, int may_share, PyObject **handles)
 {
     enum { DEPTH = 3, FEW = 16 };
     mp_writer to;
@@ -22,10 +22,12 @@ PyObject *mp_plain_pickle(PyObject *object, int may_share)
     int rc = mp_write_message(&to, object);
     PyObject *data = rc == 1 ? PyBytes_FromStringAndSize(to.data, (Py_ssize_t)to.used) : NULL;
 
-    if (data == NULL && to.handles != NULL)
-        mp_discard_all(to.handles);
-    Py_XDECREF(to.handles);
     PyMem_Free(to.more);
+    if (data == NULL) {
+        mp_discard_all(to.handles);
+        Py_CLEAR(to.handles);
+    }
+    *handles = to.handles;
     if (rc != 0 || !mp_is_made_of(mp_is_atom, object, DEPTH, FEW))
         return data;
     return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
@@ -35,8 +37,9 @@ PyObject *mp_plain_pickle(PyObject *object, int may_share)
 PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
 {
     (void)module;
-    PyObject *data = mp_plain_pickle(object, 1);
+    PyObject *handles, *data = mp_plain_pickle(object, 1, &handles);
 
+    Py_XDECREF(handles);
     if (data == NULL && !PyErr_Occurred())
         Py_RETURN_NONE;
     return data;

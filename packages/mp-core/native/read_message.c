@@ -18,34 +18,17 @@ typedef struct {
     int marks[DEEPEST], mark_count;
 } machine;
 
-static const unsigned char *take(mp_reader *from, size_t n)
-{
-    const unsigned char *at = from->at;
-
-    if ((size_t)(from->end - at) < n)
-        return NULL;
-    from->at += n;
-    return at;
-}
-
-static int64_t little_endian(const unsigned char *at, int nbytes)
-{
-    uint64_t value = 0;
-
-    for (int i = 0; i < nbytes; i++)
-        value |= (uint64_t)at[i] << 8 * i;
-    return nbytes == 4 ? (int32_t)value : (int64_t)value;
-}
-
 static PyObject *take_int(mp_reader *from, int nbytes)
 {
-    const unsigned char *at = take(from, (size_t)nbytes);
-    return at ? PyLong_FromLongLong(little_endian(at, nbytes)) : NULL;
+    const unsigned char *at = mp_take(from, (size_t)nbytes);
+    uint64_t value = at ? mp_little_endian(at, nbytes) : 0;
+
+    return at ? PyLong_FromLongLong(nbytes == 4 ? (int32_t)value : (int64_t)value) : NULL;
 }
 
 static PyObject *take_float(mp_reader *from)
 {
-    const unsigned char *at = take(from, 8);
+    const unsigned char *at = mp_take(from, 8);
     uint64_t bits = 0;
     double value;
 
@@ -55,19 +38,20 @@ static PyObject *take_float(mp_reader *from)
     return at ? PyFloat_FromDouble(value) : NULL;
 }
 
+/* No longer ones are written here. */
 static PyObject *take_sized(mp_reader *from, int width, PyObject *(*make)(const char *, Py_ssize_t))
 {
-    const unsigned char *at = take(from, (size_t)width);
-    int64_t n = at ? little_endian(at, width) : -1;
+    const unsigned char *at = mp_take(from, (size_t)width);
+    uint64_t n = at ? mp_little_endian(at, width) : 0;
 
-    at = n < 0 ? NULL : take(from, (size_t)n);
-    return at ? make((const char *)at, n) : NULL;
+    at = at == NULL || n > MP_LONGEST_UTF8 ? NULL : mp_take(from, n);
+    return at ? make((const char *)at, (Py_ssize_t)n) : NULL;
 }
 
 /* LONG1; only the form that is written. */
 static PyObject *take_long(mp_reader *from)
 {
-    const unsigned char *size = take(from, 1);
+    const unsigned char *size = mp_take(from, 1);
     return size != NULL && *size == 8 ? take_int(from, 8) : NULL;
 }
 
@@ -130,11 +114,16 @@ static int push_mark(machine *m)
     return 0;
 }
 
+/* No opcode reaches below it. */
+static int last_mark(const machine *m)
+{
+    return m->mark_count == 0 ? 0 : m->marks[m->mark_count - 1];
+}
+
 /* Replace the objects from position `from` on by a tuple of them. */
 static int close_tuple(machine *m, int from)
 {
-    int least = m->mark_count == 0 ? 0 : m->marks[m->mark_count - 1];
-    PyObject *tuple = from < least || from > m->count ? NULL : PyTuple_New(m->count - from);
+    PyObject *tuple = from < last_mark(m) || from > m->count ? NULL : PyTuple_New(m->count - from);
 
     if (tuple == NULL)
         return -1;
@@ -148,7 +137,7 @@ static int close_tuple(machine *m, int from)
 static int close_container(machine *m, int is_dict)
 {
     int first = m->mark_count == 0 ? 0 : m->marks[--m->mark_count], rc = 0;
-    PyObject *into = first == 0 || first > m->count ? NULL : m->stack[first - 1];
+    PyObject *into = first <= last_mark(m) || first > m->count ? NULL : m->stack[first - 1];
 
     if (into == NULL || (is_dict ? !PyDict_CheckExact(into) || (m->count - first) % 2 != 0
                                  : !PyList_CheckExact(into)))
@@ -169,7 +158,7 @@ static int step(machine *m, mp_reader *from)
         return push(m, object);
     if (PyErr_Occurred())
         return -1;
-    unsigned char opcode = *take(from, 1);
+    unsigned char opcode = *mp_take(from, 1);
     switch (opcode) {
     case '(':
         return push_mark(m);

@@ -14,17 +14,21 @@
 
 #include "dlpack.h"
 
-enum { PREFIX = 64, HANDLE = 2 + MPSHM_HANDLE_SIZE, LAYOUT = 255 };
+enum { HANDLE = 2 + MPSHM_HANDLE_SIZE, LAYOUT = 255 };
 
 static struct {
     const dl_exchange *exchange;
     PyObject *dtypes, *ready, *arrived;
-    PyObject *dtype, *requires_grad, *is_neg, *is_conj; /* names */
-    char prefix[PREFIX];
-    size_t prefix_nbytes;
+    PyObject *dtype, *requires_grad, *is_neg, *is_conj, *untyped_storage, *nbytes; /* names */
+    mp_global rebuild;
 } of;
 
 /* ---- writing ---- */
+
+static size_t layout_of(const dl_tensor *t)
+{
+    return sizeof(dl_record) + (size_t)t->ndim * sizeof(t->shape[0]);
+}
 
 /* 1 if the attribute, or what its method returns, is False. */
 static int is_false(PyObject *object, PyObject *name, int is_method)
@@ -41,7 +45,7 @@ static int is_false(PyObject *object, PyObject *name, int is_method)
 static int is_plain(PyObject *tensor, dl_tensor *t)
 {
     if (of.exchange->from_object(tensor, t) < 0 || mp_dl_contiguous_nbytes(t) <= 0 ||
-        sizeof(dl_record) + (size_t)t->ndim * sizeof(t->shape[0]) > LAYOUT)
+        layout_of(t) > LAYOUT)
         return 0;
     PyObject *dtype = PyObject_GetAttr(tensor, of.dtype);
     int plain = dtype != NULL && PySet_Contains(of.dtypes, dtype) == 1;
@@ -56,12 +60,26 @@ static const char *data_of(const dl_tensor *t)
     return (const char *)t->data + t->byte_offset;
 }
 
+/* Whether it is all of its storage. */
+static int is_whole(PyObject *tensor, const dl_tensor *t)
+{
+    PyObject *storage = PyObject_CallMethodObjArgs(tensor, of.untyped_storage, NULL);
+    PyObject *size = storage ? PyObject_CallMethodObjArgs(storage, of.nbytes, NULL) : NULL;
+    int whole = size != NULL && PyLong_AsLongLong(size) == mp_dl_contiguous_nbytes(t);
+
+    Py_XDECREF(storage);
+    Py_XDECREF(size);
+    return whole;
+}
+
 static int tensor_fits(mp_writer *to, PyObject *tensor)
 {
     dl_tensor t;
-    int fit = is_plain(tensor, &t) && mp_writer_is_first(to, data_of(&t));
+    int fit = is_plain(tensor, &t) && is_whole(tensor, &t) && mp_writer_is_first(to, data_of(&t));
 
-    PyErr_Clear(); /* the pickler says what is wrong with it */
+    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+        return -1; /* of a signal handler */
+    PyErr_Clear(); /* the pickler says what is wrong with the tensor */
     return fit;
 }
 
@@ -76,7 +94,8 @@ static int block_of(PyObject *tensor, dl_tensor *t, mpshm_block *block)
     int ready = done == Py_True;
 
     Py_XDECREF(done);
-    if (!ready || of.exchange->from_object(tensor, t) < 0) /* its memory may be elsewhere now */
+    /* Its memory may be elsewhere now, and another thread may have changed its shape. */
+    if (!ready || of.exchange->from_object(tensor, t) < 0 || layout_of(t) > LAYOUT)
         return PyErr_Occurred() ? -1 : 0;
     if (mp_find_block(data_of(t), block) < 0)
         return 0;
@@ -95,23 +114,19 @@ static int write_tensor(mp_writer *to, PyObject *tensor)
     if (rc != 1)
         return rc;
     dl_record record = {t.dtype.code, t.dtype.bits, (uint8_t)t.ndim, 0};
-    size_t shape = (size_t)t.ndim * sizeof(t.shape[0]), layout = sizeof(record) + shape;
-    char *at = mp_writer_room(to, of.prefix_nbytes + HANDLE + 2 + layout + 2);
+    size_t layout = layout_of(&t);
+    char *at = mp_writer_room(to, of.rebuild.nbytes + HANDLE + 2 + layout + 2);
     PyObject *handle = at != NULL ? mp_make_handle(&block, 0) : NULL;
     mpshm_block_release(&block);
     if (handle == NULL)
         return -1;
-    memcpy(at, of.prefix, of.prefix_nbytes);
-    at += of.prefix_nbytes;
-    *at++ = 'C';
-    *at++ = MPSHM_HANDLE_SIZE;
-    memcpy(at, PyBytes_AsString(handle), MPSHM_HANDLE_SIZE);
-    at += MPSHM_HANDLE_SIZE;
+    at = mp_put(at, of.rebuild.bytes, of.rebuild.nbytes);
+    at = mp_put_sized(at, 'C', PyBytes_AsString(handle), MPSHM_HANDLE_SIZE);
     *at++ = 'C';
     *at++ = (char)layout;
-    memcpy(at, &record, sizeof(record));
-    memcpy(at + sizeof(record), t.shape, shape);
-    memcpy(at + layout, "\x86R", 2);
+    at = mp_put(at, &record, sizeof(record));
+    at = mp_put(at, t.shape, layout - sizeof(record));
+    mp_put(at, "\x86R", 2);
     Py_DECREF(handle);
     return 1;
 }
@@ -148,92 +163,58 @@ static PyObject *receive(const unsigned char *handle, dl_record record, const in
     return tensor;
 }
 
+/* What is damaged is left to the unpickler, which says so. */
 static PyObject *read_tensor(mp_reader *from)
 {
-    const unsigned char *at = from->at + of.prefix_nbytes;
+    mp_reader rest = *from;
     int64_t dims[DL_DIMS];
     dl_record record;
 
-    if ((size_t)(from->end - from->at) < of.prefix_nbytes + HANDLE + 2 || at[0] != 'C' ||
-        at[1] != MPSHM_HANDLE_SIZE || at[HANDLE] != 'C')
+    if (!mp_take_these(&rest, of.rebuild.bytes, of.rebuild.nbytes))
         return NULL;
-    const unsigned char *handle = at + 2, *layout = at + HANDLE + 2;
-    size_t nbytes = at[HANDLE + 1];
-    if ((size_t)(from->end - layout) < nbytes + 2 || memcmp(layout + nbytes, "\x86R", 2) != 0 ||
-        read_layout(layout, nbytes, &record, dims) < 0)
-        return NULL; /* the unpickler says what is wrong */
-    from->at = layout + nbytes + 2;
+    const unsigned char *handle = mp_take_handle(&rest);
+    const unsigned char *head = handle != NULL ? mp_take(&rest, 2) : NULL;
+    const unsigned char *layout = head != NULL && head[0] == 'C' ? mp_take(&rest, head[1]) : NULL;
+    if (layout == NULL || !mp_take_these(&rest, "\x86R", 2) ||
+        read_layout(layout, head[1], &record, dims) < 0)
+        return NULL;
+    *from = rest;
     from->received = 1;
     return receive(handle, record, dims);
 }
 
-/* rebuild_tensor(handle, layout): what an unpickler calls */
-PyObject *mp_py_rebuild_tensor(PyObject *module, PyObject *args)
-{
-    const char *handle, *layout;
-    Py_ssize_t n, nbytes;
-    int64_t dims[DL_DIMS];
-    dl_record record;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "y#y#:rebuild_tensor", &handle, &n, &layout, &nbytes))
-        return NULL;
-    if (of.exchange == NULL || n != MPSHM_HANDLE_SIZE ||
-        read_layout((const unsigned char *)layout, (size_t)nbytes, &record, dims) < 0)
-        return PyErr_Format(PyExc_ValueError,
-                            "the message of a tensor is damaged: a handle of %zd bytes and a "
-                            "layout of %zd",
-                            n, nbytes);
-    return receive((const unsigned char *)handle, record, dims);
-}
-
 /* ---- registration ---- */
 
-static int set_names(PyObject *module, PyObject *rebuild)
+static int set_names(void)
 {
-    Py_ssize_t n = 0, m = 0;
-    const char *text = PyUnicode_AsUTF8AndSize(module, &n);
-    const char *word = text != NULL ? PyUnicode_AsUTF8AndSize(rebuild, &m) : NULL;
-
-    if (word == NULL || n + m + 5 > PREFIX)
-        return -1;
-    char *at = of.prefix;
-    *at++ = '\x8c'; /* SHORT_BINUNICODE, length, text */
-    *at++ = (char)n;
-    memcpy(at, text, (size_t)n);
-    at += n;
-    *at++ = '\x8c';
-    *at++ = (char)m;
-    memcpy(at, word, (size_t)m);
-    at += m;
-    *at++ = '\x93'; /* STACK_GLOBAL */
-    of.prefix_nbytes = (size_t)(at - of.prefix);
     of.dtype = PyUnicode_InternFromString("dtype");
     of.requires_grad = PyUnicode_InternFromString("requires_grad");
     of.is_neg = PyUnicode_InternFromString("is_neg");
     of.is_conj = PyUnicode_InternFromString("is_conj");
-    return of.dtype && of.requires_grad && of.is_neg && of.is_conj ? 0 : -1;
+    of.untyped_storage = PyUnicode_InternFromString("untyped_storage");
+    of.nbytes = PyUnicode_InternFromString("nbytes");
+    return PyErr_Occurred() ? -1 : 0;
 }
 
-/* setup_tensors(exchange, type, reducer, dtypes, ready, arrived, module and name of what an
- * unpickler calls), once for the process, which keeps them */
+/* setup_tensors(exchange, type, reducer, dtypes, ready, arrived, rebuild), once for the process,
+ * which keeps them. An unpickler calls rebuild(handle, layout). */
 PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
 {
-    PyObject *capsule, *type, *reducer, *dtypes, *ready, *arrived, *module, *rebuild;
+    PyObject *capsule, *type, *reducer, *dtypes, *ready, *arrived, *rebuild;
     (void)self;
 
-    if (!PyArg_ParseTuple(args, "OO!OOOOUU:setup_tensors", &capsule, &PyType_Type, &type, &reducer,
-                          &dtypes, &ready, &arrived, &module, &rebuild))
+    if (!PyArg_ParseTuple(args, "OO!OOOOO:setup_tensors", &capsule, &PyType_Type, &type, &reducer,
+                          &dtypes, &ready, &arrived, &rebuild))
         return NULL;
     of.exchange = mp_dl_exchange(capsule);
-    if (of.exchange == NULL || set_names(module, rebuild) < 0)
+    if (of.exchange == NULL || set_names() < 0 || mp_make_global(&of.rebuild, rebuild) < 0)
         return NULL;
     of.dtypes = Py_NewRef(dtypes);
     of.ready = Py_NewRef(ready);
     of.arrived = Py_NewRef(arrived);
     mp_pickler pickler = {.type = (PyTypeObject *)Py_NewRef(type),
-                          .prefix = of.prefix,
-                          .prefix_nbytes = of.prefix_nbytes,
+                          .prefix = of.rebuild.bytes,
+                          .prefix_nbytes = of.rebuild.module_nbytes,
                           .fits = tensor_fits,
                           .write = write_tensor,
                           .read = read_tensor};

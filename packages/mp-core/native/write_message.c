@@ -20,7 +20,7 @@ void mp_begin_writing(mp_writer *to, int may_share, PyObject *forking_pickler)
     to->room = sizeof(to->few);
     to->more = NULL;
     to->used = 0;
-    to->objects = to->seen_count = 0;
+    to->objects = to->registered = to->seen_count = 0;
     to->may_share = may_share;
     to->handles = NULL;
     to->forking_pickler = forking_pickler;
@@ -62,33 +62,23 @@ static int put_opcode(mp_writer *to, char opcode)
 
 /* ---- atoms ---- */
 
-static char *little_endian(char *at, uint64_t value, int nbytes)
-{
-    for (int i = 0; i < nbytes; i++)
-        *at++ = (char)(value >> 8 * i);
-    return at;
-}
-
 /* BININT1, BININT2, BININT, or LONG1 of eight bytes. */
 static int put_int(mp_writer *to, PyObject *object)
 {
     int overflow;
     long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
-    char data[10];
-    char *end = data + 1;
+    char data[10] = "\x8a\x08";
+    char *end;
 
     if (overflow)
         return 0;
     if (value < INT32_MIN || value > INT32_MAX) {
-        data[0] = '\x8a';
-        *end++ = 8;
-        end = little_endian(end, (uint64_t)value, 8);
-    } else if (value < 0 || value > UINT16_MAX) {
+        end = mp_put_little_endian(data + 2, (uint64_t)value, 8);
+    } else if (value < 0) {
         data[0] = 'J';
-        end = little_endian(end, (uint64_t)value, 4);
+        end = mp_put_little_endian(data + 1, (uint64_t)value, 4);
     } else {
-        data[0] = value > UINT8_MAX ? 'M' : 'K';
-        end = little_endian(end, (uint64_t)value, value > UINT8_MAX ? 2 : 1);
+        end = mp_put_number(data, (uint64_t)value);
     }
     return put(to, data, (size_t)(end - data));
 }
@@ -109,7 +99,7 @@ static int put_float(mp_writer *to, PyObject *object)
 /* The length in one byte after the first opcode, or in four after the second; and the bytes. */
 static int put_sized(mp_writer *to, const char opcodes[2], const char *data, Py_ssize_t nbytes)
 {
-    if (data == NULL || nbytes > 4 * MP_LONGEST) {
+    if (data == NULL || nbytes > MP_LONGEST_UTF8) {
         PyErr_Clear(); /* half of a surrogate pair has no UTF-8: pickle has a way to write it */
         return 0;
     }
@@ -118,7 +108,7 @@ static int put_sized(mp_writer *to, const char opcodes[2], const char *data, Py_
     if (at == NULL)
         return -1;
     *at++ = opcodes[width == 4];
-    at = little_endian(at, (uint64_t)nbytes, width);
+    at = mp_put_little_endian(at, (uint64_t)nbytes, width);
     memcpy(at, data, (size_t)nbytes);
     return 1;
 }
@@ -192,7 +182,8 @@ static int put_dict(mp_writer *to, PyObject *object, int depth)
 
     while (rc == 1 && PyDict_Next(object, &at, &key, &value)) {
         Py_INCREF(value);
-        rc = put_object(to, key, 0);
+        to->objects++;
+        rc = put_atom(to, key);
         if (rc == 1)
             rc = put_object(to, value, depth);
         Py_DECREF(value);
@@ -204,7 +195,7 @@ static int put_dict(mp_writer *to, PyObject *object, int depth)
 
 static int put_object(mp_writer *to, PyObject *object, int depth)
 {
-    if (to->objects++ == MP_OBJECTS)
+    if (to->objects++ >= MP_OBJECTS)
         return 0;
     int rc = put_atom(to, object);
     if (rc != 0)
@@ -224,7 +215,7 @@ int mp_write_message(mp_writer *to, PyObject *object)
 {
     int rc = put(to, "\x80\x04", 2);
 
-    if (rc == 1 && (rc = put_atom(to, object)) == 0 && mp_fits(to, object)) {
+    if (rc == 1 && (rc = put_atom(to, object)) == 0 && (rc = mp_fits(to, object)) == 1) {
         mp_message message;
         mp_message_enter(&message);
         rc = put_object(to, object, MP_DEPTH);

@@ -9,70 +9,43 @@
 
 #include "native.h"
 
-enum { PREFIX = 96, TAIL = 16 + 5 * NPY_MAXDIMS, HANDLE = 2 + MPSHM_HANDLE_SIZE };
-
-typedef struct {
-    char bytes[PREFIX];
-    size_t nbytes;
-} global;
+enum { TAIL = 16 + 5 * NPY_MAXDIMS, HANDLE = 2 + MPSHM_HANDLE_SIZE };
 
 static const unsigned char close_tuple[] = {')', 0x85, 0x86, 0x87}; /* EMPTY_TUPLE, TUPLE1, ... */
-static global from_bytes, from_block;
-static size_t module_nbytes; /* of the first text of both */
+static mp_global from_bytes, from_block;
 
 /* ---- writing ---- */
-
-static char *put(char *at, const void *bytes, size_t n)
-{
-    memcpy(at, bytes, n);
-    return at + n;
-}
-
-static char *put_sized(char *at, char opcode, const char *bytes, size_t n)
-{
-    *at++ = opcode;
-    *at++ = (char)n;
-    return put(at, bytes, n);
-}
-
-/* SHORT_BINUNICODE, the length, the text. */
-static char *put_text(char *at, const char *text, size_t n)
-{
-    return put_sized(at, '\x8c', text, n);
-}
-
-/* BININT1, BININT2 or BININT. */
-static char *put_number(char *at, npy_intp n)
-{
-    int nbytes = n < 256 ? 1 : n < 65536 ? 2 : 4;
-
-    *at++ = nbytes == 1 ? 'K' : nbytes == 2 ? 'M' : 'J';
-    for (int i = 0; i < nbytes; i++)
-        *at++ = (char)(n >> 8 * i);
-    return at;
-}
 
 static char *put_shape(char *at, const npy_intp *dims, int nd)
 {
     if (nd > 3)
         *at++ = '('; /* MARK */
     for (int i = 0; i < nd; i++)
-        at = put_number(at, dims[i]);
+        at = mp_put_number(at, (uint64_t)dims[i]);
     *at++ = nd > 3 ? 't' : (char)close_tuple[nd];
     return at;
 }
 
-static int array_fits(mp_writer *to, PyObject *op)
+/* The number of its bytes, or -1 for an array that needs the reducer. */
+static Py_ssize_t writable_nbytes(PyObject *op)
 {
     PyArrayObject *a = (PyArrayObject *)op;
-    Py_ssize_t nbytes = mp_fast_nbytes(op);
+
+    if (PyArray_NDIM(a) > NPY_MAXDIMS) /* NumPy 2 has more than its headers for 1.25 say */
+        return -1;
+    for (int i = 0; i < PyArray_NDIM(a); i++)
+        if (PyArray_DIM(a, i) > INT32_MAX)
+            return -1;
+    return mp_fast_nbytes(op);
+}
+
+static int array_fits(mp_writer *to, PyObject *op)
+{
+    Py_ssize_t nbytes = writable_nbytes(op);
     mpshm_block block;
 
     if (nbytes < 0)
         return 0;
-    for (int i = 0; i < PyArray_NDIM(a); i++)
-        if (PyArray_DIM(a, i) > INT32_MAX)
-            return 0;
     switch (mp_place_of(op, nbytes, &block)) {
     case MP_PRIVATE:
         return 1;
@@ -88,20 +61,20 @@ static int array_fits(mp_writer *to, PyObject *op)
 }
 
 /* Write what comes before the memory and after it; returns the place for the memory. */
-static char *write_around(mp_writer *to, const global *rebuild, size_t nbytes,
+static char *write_around(mp_writer *to, const mp_global *rebuild, size_t nbytes,
                           const PyArrayObject *a)
 {
     char tail[TAIL], name = PyArray_DESCR(a)->type;
-    char *end = put_text(tail, &name, 1);
+    char *end = mp_put_sized(tail, '\x8c', &name, 1);
     end = put_shape(end, PyArray_DIMS((PyArrayObject *)a), PyArray_NDIM(a));
-    end = put(end, "\x87R", 2);
+    end = mp_put(end, "\x87R", 2);
     size_t tail_nbytes = (size_t)(end - tail);
     char *at = mp_core.writer_room(to, rebuild->nbytes + nbytes + tail_nbytes);
 
     if (at == NULL)
         return NULL;
-    char *memory = put(at, rebuild->bytes, rebuild->nbytes);
-    put(memory + nbytes, tail, tail_nbytes);
+    char *memory = mp_put(at, rebuild->bytes, rebuild->nbytes);
+    mp_put(memory + nbytes, tail, tail_nbytes);
     return memory;
 }
 
@@ -113,8 +86,7 @@ static int write_bytes(mp_writer *to, const PyArrayObject *a, size_t nbytes)
     if (at == NULL)
         return -1;
     *at++ = 'B';
-    for (int i = 0; i < 4; i++)
-        *at++ = (char)(nbytes >> 8 * i);
+    at = mp_put_little_endian(at, nbytes, 4);
     memcpy(at, PyArray_DATA((PyArrayObject *)a), nbytes);
     return 1;
 }
@@ -125,7 +97,7 @@ static int write_handle(mp_writer *to, const PyArrayObject *a, PyObject *handle)
     char *at = handle != NULL ? write_around(to, &from_block, HANDLE, a) : NULL;
 
     if (at != NULL)
-        put_sized(at, 'C', PyBytes_AsString(handle), MPSHM_HANDLE_SIZE);
+        mp_put_sized(at, 'C', PyBytes_AsString(handle), MPSHM_HANDLE_SIZE);
     Py_XDECREF(handle);
     return at != NULL ? 1 : PyErr_Occurred() ? -1 : 0;
 }
@@ -133,7 +105,7 @@ static int write_handle(mp_writer *to, const PyArrayObject *a, PyObject *handle)
 static int write_array(mp_writer *to, PyObject *op)
 {
     const PyArrayObject *a = (const PyArrayObject *)op;
-    Py_ssize_t nbytes = mp_fast_nbytes(op);
+    Py_ssize_t nbytes = writable_nbytes(op);
     mpshm_block block;
     PyObject *handle;
 
@@ -143,7 +115,12 @@ static int write_array(mp_writer *to, PyObject *op)
     case MP_PRIVATE:
         if (nbytes <= INT32_MAX && mp_core.message_has_room((size_t)nbytes, mp_inline_limit()))
             return write_bytes(to, a, (size_t)nbytes);
-        return write_handle(to, a, mp_copy_to_block(op, (size_t)nbytes));
+        handle = mp_copy_to_block(op, (size_t)nbytes);
+        if (handle != NULL && writable_nbytes(op) != nbytes) { /* meanwhile */
+            Py_DECREF(handle);
+            return 0;
+        }
+        return write_handle(to, a, handle);
     case MP_IN_BLOCK:
         return write_handle(to, a, mp_core.make_handle(&block, 0));
     case MP_ON_HEAP:
@@ -158,48 +135,20 @@ static int write_array(mp_writer *to, PyObject *op)
 
 /* ---- reading ---- */
 
-static const unsigned char *take(mp_reader *from, size_t n)
-{
-    const unsigned char *at = from->at;
-
-    if ((size_t)(from->end - at) < n)
-        return NULL;
-    from->at += n;
-    return at;
-}
-
-/* 1 if these bytes come next; otherwise 0, and nothing is taken. */
-static int take_these(mp_reader *from, const char *bytes, size_t n)
-{
-    if ((size_t)(from->end - from->at) < n || memcmp(from->at, bytes, n) != 0)
-        return 0;
-    from->at += n;
-    return 1;
-}
-
-static uint32_t little_endian(const unsigned char *at, int nbytes)
-{
-    uint32_t n = 0;
-
-    for (int i = 0; i < nbytes; i++)
-        n |= (uint32_t)at[i] << 8 * i;
-    return n;
-}
-
 /* Read a shape as put_shape() writes it: the number of dimensions, or -1. */
 static int take_shape(mp_reader *from, int64_t *dims)
 {
-    int marked = take_these(from, "(", 1), nd = 0;
+    int marked = mp_take_these(from, "(", 1), nd = 0;
     const unsigned char *at;
 
-    while ((at = take(from, 1)) != NULL) {
+    while ((at = mp_take(from, 1)) != NULL) {
         int nbytes = *at == 'K' ? 1 : *at == 'M' ? 2 : *at == 'J' ? 4 : 0;
         if (nbytes == 0)
             return (marked ? *at == 't' : nd <= 3 && *at == close_tuple[nd]) ? nd : -1;
-        at = take(from, (size_t)nbytes);
+        at = mp_take(from, (size_t)nbytes);
         if (at == NULL || nd == NPY_MAXDIMS)
             return -1;
-        dims[nd++] = little_endian(at, nbytes);
+        dims[nd++] = (int64_t)mp_little_endian(at, nbytes);
     }
     return -1;
 }
@@ -207,24 +156,25 @@ static int take_shape(mp_reader *from, int64_t *dims)
 /* char, shape, TUPLE3, REDUCE */
 static int take_layout(mp_reader *from, mp_layout *layout)
 {
-    const unsigned char *name = take(from, 3);
+    const unsigned char *name = mp_take(from, 3);
     int64_t dims[NPY_MAXDIMS];
 
     if (name == NULL || name[0] != 0x8c || name[1] != 1)
         return -1;
     int nd = take_shape(from, dims);
-    return nd < 0 || !take_these(from, "\x87R", 2) ? -1 : mp_layout_of(name[2], nd, dims, layout);
+    return nd < 0 || !mp_take_these(from, "\x87R", 2) ? -1
+                                                      : mp_layout_of(name[2], nd, dims, layout);
 }
 
 static PyObject *read_bytes(mp_reader *from)
 {
-    const unsigned char *head = take(from, 5);
+    const unsigned char *head = mp_take(from, 5);
     const unsigned char *bytes =
-        head != NULL && *head == 'B' ? take(from, little_endian(head + 1, 4)) : NULL;
+        head != NULL && *head == 'B' ? mp_take(from, mp_little_endian(head + 1, 4)) : NULL;
     mp_layout layout;
 
     if (bytes == NULL || take_layout(from, &layout) < 0 ||
-        (uint64_t)layout.nbytes != little_endian(head + 1, 4))
+        (uint64_t)layout.nbytes != mp_little_endian(head + 1, 4))
         return NULL; /* the unpickler says what is wrong */
     PyObject *a = mp_array_over(&layout, NULL);
     if (a != NULL)
@@ -234,12 +184,12 @@ static PyObject *read_bytes(mp_reader *from)
 
 static PyObject *read_block(mp_reader *from)
 {
-    const unsigned char *at = take(from, HANDLE);
+    const unsigned char *at = mp_take_handle(from);
     mp_layout layout;
 
-    if (at == NULL || at[0] != 'C' || at[1] != MPSHM_HANDLE_SIZE || take_layout(from, &layout) < 0)
+    if (at == NULL || take_layout(from, &layout) < 0)
         return NULL;
-    PyObject *handle = PyBytes_FromStringAndSize((const char *)at + 2, MPSHM_HANDLE_SIZE);
+    PyObject *handle = PyBytes_FromStringAndSize((const char *)at, MPSHM_HANDLE_SIZE);
     if (handle == NULL)
         return NULL;
     from->received = 1;
@@ -253,9 +203,9 @@ static PyObject *read_array(mp_reader *from)
     const unsigned char *before = from->at;
     PyObject *a = NULL;
 
-    if (take_these(from, from_bytes.bytes, from_bytes.nbytes))
+    if (mp_take_these(from, from_bytes.bytes, from_bytes.nbytes))
         a = read_bytes(from);
-    else if (take_these(from, from_block.bytes, from_block.nbytes))
+    else if (mp_take_these(from, from_block.bytes, from_block.nbytes))
         a = read_block(from);
     if (a == NULL)
         from->at = before;
@@ -264,37 +214,18 @@ static PyObject *read_array(mp_reader *from)
 
 /* ---- registration ---- */
 
-static int set_global(global *to, PyObject *rebuild)
-{
-    PyObject *module = PyObject_GetAttrString(rebuild, "__module__");
-    PyObject *name = PyObject_GetAttrString(rebuild, "__qualname__");
-    Py_ssize_t n = 0, m = 0;
-    const char *text = module != NULL ? PyUnicode_AsUTF8AndSize(module, &n) : NULL;
-    const char *word = name != NULL ? PyUnicode_AsUTF8AndSize(name, &m) : NULL;
-    int rc = -1;
-
-    if (text != NULL && word != NULL && n + m + 5 <= PREFIX) {
-        char *at = put_text(put_text(to->bytes, text, (size_t)n), word, (size_t)m);
-        *at++ = '\x93'; /* STACK_GLOBAL */
-        to->nbytes = (size_t)(at - to->bytes);
-        module_nbytes = 2 + (size_t)n;
-        rc = 0;
-    }
-    Py_XDECREF(module);
-    Py_XDECREF(name);
-    return rc;
-}
-
 int mp_init_array_pickle(PyObject *rebuild_bytes, PyObject *rebuild_block)
 {
-    return set_global(&from_bytes, rebuild_bytes) < 0 ? -1 : set_global(&from_block, rebuild_block);
+    return mp_core.make_global(&from_bytes, rebuild_bytes) < 0
+               ? -1
+               : mp_core.make_global(&from_block, rebuild_block);
 }
 
 void mp_register_array_pickle(PyObject *reducer)
 {
     mp_pickler pickler = {.type = &PyArray_Type,
                           .prefix = from_bytes.bytes,
-                          .prefix_nbytes = module_nbytes,
+                          .prefix_nbytes = from_bytes.module_nbytes,
                           .fits = array_fits,
                           .write = write_array,
                           .read = read_array};

@@ -118,8 +118,10 @@ class Queue(_Base):  # type: ignore[misc]
             data = self._writer._try_send(obj)
             if data is True:
                 return
-        if data is None:
+        if data is None or type(data) is tuple:
             try:
+                if data is not None:
+                    raise data[0]
                 data = None if tried else _plain_pickle(obj)
                 if data is None:
                     data = ForkingPickler.dumps(obj)
@@ -160,8 +162,12 @@ class Queue(_Base):  # type: ignore[misc]
         """Count one more unfinished task, before a process can finish it."""
 
     def _failed(self, error: Exception, obj: Any) -> None:
-        if not (self._ignore_epipe and _is_refused(error)):
-            self._sem.release()
+        if self._ignore_epipe and _is_refused(error):
+            return
+        self._sem.release()
+        try:
+            raise error
+        except Exception:  # which the standard method prints
             self._on_queue_feeder_error(error, obj)
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:

@@ -37,7 +37,7 @@ class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
     """A connection whose messages pass through a ring in shared memory; see Note [A connection with a ring]."""
 
     def _send_object(self, obj: Any) -> None:
-        """Send what is no plain number, text or small container of them: `_pickling` may have extended this method."""
+        """Send what needs a pickler: `_pickling` may have extended this method."""
         Connection.send(self, obj)
 
     def _close(self, late: Callable[[], bool] = sys.is_finalizing) -> None:

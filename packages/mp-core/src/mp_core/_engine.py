@@ -79,7 +79,6 @@ __all__ = [
     "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
-    "rebuild_tensor",
     "receive_tensors",
     "reduce_block",
     "reduce_copy",
@@ -184,7 +183,6 @@ find_private: Any = _block.find_private
 handles_at: Any = _block.handles_at
 copies_of: Any = _block.copies_of
 receive_tensors: Any = _block.receive_tensors
-rebuild_tensor: Any = _block.rebuild_tensor
 setup_tensors: Any = _block.setup_tensors
 peer: Any = _block.peer
 is_of_atoms: Any = _block.is_of_atoms

@@ -14,7 +14,6 @@ __all__ = [
     "describe_tensors",
     "find_private",
     "handles_at",
-    "rebuild_tensor",
     "receive_tensors",
     "setup_beside",
     "setup_tensors",
@@ -58,8 +57,3 @@ def receive_tensors(exchange: Any, handles: bytes, layout: bytes) -> Any:
 
 def setup_tensors(*settings: Any) -> None:
     """Do nothing: pickle writes each tensor."""
-
-
-def rebuild_tensor(handle: bytes, layout: bytes) -> NoReturn:
-    """Raise a `ReceiveError`: the handle is of a process that has the engine."""
-    raise ReceiveError("the tensor of this message is in shared memory, which this process does not have")

@@ -10,13 +10,16 @@ from typing import Any
 
 import torch
 
-from mp_core._native import rebuild_tensor, setup_tensors
+from mp_core._native import receive_tensors, setup_tensors
 from mp_torch import data_loader
 from mp_torch.storage import is_known, place_of, remember_arrived
 from mp_torch.table import DTYPES, EXCHANGE
 from mp_torch.tensor import reduce_tensor
 
 __all__ = ["install", "rebuild_one"]
+
+#: Of a handle in a pickle: SHORT_BINBYTES, 56.
+OPCODE = b"C8"
 
 _storage_of = torch.Tensor.untyped_storage
 _nbytes, _address = torch.UntypedStorage.nbytes, torch.UntypedStorage.data_ptr
@@ -25,7 +28,7 @@ _nbytes, _address = torch.UntypedStorage.nbytes, torch.UntypedStorage.data_ptr
 def install() -> None:
     """Let mp-core write tensors, if this torch has DLPack's exchange."""
     if EXCHANGE is not None:
-        setup_tensors(EXCHANGE, torch.Tensor, reduce_tensor, DTYPES, _ready, _arrived, "mp_torch", "rebuild_one")
+        setup_tensors(EXCHANGE, torch.Tensor, reduce_tensor, DTYPES, _ready, _arrived, rebuild_one)
 
 
 def _ready(tensor: Any, address: int, nbytes: int) -> bool:
@@ -50,8 +53,14 @@ def _arrived(tensor: Any, address: int) -> None:
 
 
 def rebuild_one(handle: bytes, layout: bytes) -> Any:
-    """Rebuild the tensor of a handle. A layout with other bytes than the block has is a `ValueError`."""
-    return rebuild_tensor(handle, layout)
+    """
+    Rebuild the tensor of a handle. A layout with other bytes than the block has is a `ValueError`.
+
+    C does the same where `install` was called.
+    """
+    (tensor,), (address,) = receive_tensors(EXCHANGE, OPCODE + handle, layout)
+    _arrived(tensor, address)
+    return tensor
 
 
 rebuild_one.__module__ = "mp_torch"
