@@ -22,6 +22,8 @@ def message(stage: Stage, kind: str, size: int) -> Any:
         return 1
     if kind == "fresh":
         return peer.fresh(size)
+    if kind == "record":
+        return {"id": 7, "name": "an image", "image": peer.fresh(size)}
     if kind.startswith("fresh list"):  # "fresh list of 1024": that many bytes in each, `size` of them
         return [peer.fresh(int(kind.split()[-1])) for _ in range(size)]
     if (kind, size) not in REUSED:

@@ -32,6 +32,8 @@ class Courier:
         """Read the first and the last element of the received message."""
         if isinstance(packed, (int, float)):
             return float(packed)
+        if isinstance(packed, dict):
+            return self.touch(packed["image"])
         if isinstance(packed, list):
             return float(packed[0][0]) + float(packed[-1][-1])
         return float(packed[0]) + float(packed[-1])

@@ -28,6 +28,8 @@ def measure(bench: Bench) -> list[Line]:
     lines = []
     for what, kind, size, limit in (("an int", "int", 0, 0.2), ("an array of 200 B", "fresh", 200, 0.25)):
         lines.append(measured(bench, what, work.round_trips, (kind, size, 200), limit))
+    what, pickling = "a dict with an array of 64 KiB", PEERS[:3]
+    lines.append(measured(bench, what, work.round_trips, ("record", 64 << 10, 50), 0.25, pickling))
     lines.append(measured(bench, "an int, on one core", work.round_trips_on, ({min(cores)}, {min(cores)}, 500), 1.1))
     with busy_processes(BUSY):
         what = "an int, beside four busy processes"
@@ -35,8 +37,10 @@ def measure(bench: Bench) -> list[Line]:
     return lines
 
 
-def measured(bench: Bench, what: str, function: object, args: tuple[object, ...], limit: float) -> Line:
-    tasks = [Task(peer, peer, function, args) for peer in PEERS]  # type: ignore[arg-type]
+def measured(
+    bench: Bench, what: str, function: object, args: tuple[object, ...], limit: float, peers: tuple[str, ...] = PEERS
+) -> Line:
+    tasks = [Task(peer, peer, function, args) for peer in peers]  # type: ignore[arg-type]
     line = Line("P12", f"round trip, {what}", bench.in_turns(f"P12 {what}", tasks, 15), note=NOTE)
     line.claim_ratio("ours / stdlib", "ours", "stdlib", limit)
     return line
