@@ -78,13 +78,20 @@ static inline char *mp_put_little_endian(char *at, uint64_t value, int nbytes)
     return at;
 }
 
-/* BININT1, BININT2 or BININT; at most INT32_MAX. */
-static inline char *mp_put_number(char *at, uint64_t value)
+enum { MP_NUMBER = 10 }; /* the most bytes of one */
+
+/* BININT1, BININT2, BININT, or LONG1 of eight bytes. */
+static inline char *mp_put_number(char *at, int64_t value)
 {
-    int nbytes = value <= UINT8_MAX ? 1 : value <= UINT16_MAX ? 2 : 4;
+    if (value < INT32_MIN || value > INT32_MAX) {
+        *at++ = '\x8a';
+        *at++ = 8;
+        return mp_put_little_endian(at, (uint64_t)value, 8);
+    }
+    int nbytes = value < 0 || value > UINT16_MAX ? 4 : value > UINT8_MAX ? 2 : 1;
 
     *at++ = nbytes == 1 ? 'K' : nbytes == 2 ? 'M' : 'J';
-    return mp_put_little_endian(at, value, nbytes);
+    return mp_put_little_endian(at, (uint64_t)value, nbytes);
 }
 
 /* The next bytes, which are then taken; or NULL. */
@@ -114,6 +121,25 @@ static inline uint64_t mp_little_endian(const unsigned char *at, int nbytes)
     for (int i = 0; i < nbytes; i++)
         value |= (uint64_t)at[i] << 8 * i;
     return value;
+}
+
+/* A number as it is written above: 1, or 0 if there is none, and nothing is taken. */
+static inline int mp_take_number(mp_reader *from, int64_t *value)
+{
+    size_t left = (size_t)(from->end - from->at), head = 1;
+    unsigned char opcode = left > 0 ? *from->at : 0;
+    int nbytes = opcode == 'K' ? 1 : opcode == 'M' ? 2 : opcode == 'J' ? 4 : 0;
+
+    if (opcode == 0x8a && left > 1 && from->at[1] == 8) {
+        nbytes = 8;
+        head = 2;
+    }
+    if (nbytes == 0 || left < head + (size_t)nbytes)
+        return 0;
+    uint64_t bits = mp_little_endian(from->at + head, nbytes);
+    *value = nbytes == 4 ? (int32_t)bits : (int64_t)bits;
+    from->at += head + (size_t)nbytes;
+    return 1;
 }
 
 /* SHORT_BINBYTES and a handle: the handle; NULL if there is none. */

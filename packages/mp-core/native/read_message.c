@@ -18,14 +18,6 @@ typedef struct {
     int marks[DEEPEST], mark_count;
 } machine;
 
-static PyObject *take_int(mp_reader *from, int nbytes)
-{
-    const unsigned char *at = mp_take(from, (size_t)nbytes);
-    uint64_t value = at ? mp_little_endian(at, nbytes) : 0;
-
-    return at ? PyLong_FromLongLong(nbytes == 4 ? (int32_t)value : (int64_t)value) : NULL;
-}
-
 static PyObject *take_float(mp_reader *from)
 {
     const unsigned char *at = mp_take(from, 8);
@@ -48,25 +40,10 @@ static PyObject *take_sized(mp_reader *from, int width, PyObject *(*make)(const 
     return at ? make((const char *)at, (Py_ssize_t)n) : NULL;
 }
 
-/* LONG1; only the form that is written. */
-static PyObject *take_long(mp_reader *from)
-{
-    const unsigned char *size = mp_take(from, 1);
-    return size != NULL && *size == 8 ? take_int(from, 8) : NULL;
-}
-
 /* The object of an opcode that makes one; NULL, perhaps without an exception. */
 static PyObject *made(mp_reader *from, unsigned char opcode)
 {
     switch (opcode) {
-    case 'K':
-        return take_int(from, 1);
-    case 'M':
-        return take_int(from, 2);
-    case 'J':
-        return take_int(from, 4);
-    case 0x8a:
-        return take_long(from);
     case 'G':
         return take_float(from);
     case 'N':
@@ -152,8 +129,11 @@ static int close_container(machine *m, int is_dict)
 
 static int step(machine *m, mp_reader *from)
 {
-    PyObject *object = *from->at == 0x8c ? mp_read_registered(from) : NULL;
+    int64_t value;
 
+    if (mp_take_number(from, &value))
+        return push(m, PyLong_FromLongLong(value));
+    PyObject *object = *from->at == 0x8c ? mp_read_registered(from) : NULL;
     if (object != NULL)
         return push(m, object);
     if (PyErr_Occurred())

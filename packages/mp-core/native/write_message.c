@@ -62,25 +62,13 @@ static int put_opcode(mp_writer *to, char opcode)
 
 /* ---- atoms ---- */
 
-/* BININT1, BININT2, BININT, or LONG1 of eight bytes. */
 static int put_int(mp_writer *to, PyObject *object)
 {
     int overflow;
     long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
-    char data[10] = "\x8a\x08";
-    char *end;
+    char data[MP_NUMBER];
 
-    if (overflow)
-        return 0;
-    if (value < INT32_MIN || value > INT32_MAX) {
-        end = mp_put_little_endian(data + 2, (uint64_t)value, 8);
-    } else if (value < 0) {
-        data[0] = 'J';
-        end = mp_put_little_endian(data + 1, (uint64_t)value, 4);
-    } else {
-        end = mp_put_number(data, (uint64_t)value);
-    }
-    return put(to, data, (size_t)(end - data));
+    return overflow ? 0 : put(to, data, (size_t)(mp_put_number(data, value) - data));
 }
 
 /* BINFLOAT: eight bytes, the highest first. */

@@ -9,7 +9,7 @@
 
 #include "native.h"
 
-enum { TAIL = 16 + 5 * NPY_MAXDIMS, HANDLE = 2 + MPSHM_HANDLE_SIZE };
+enum { TAIL = 16 + MP_NUMBER * NPY_MAXDIMS, HANDLE = 2 + MPSHM_HANDLE_SIZE };
 
 static const unsigned char close_tuple[] = {')', 0x85, 0x86, 0x87}; /* EMPTY_TUPLE, TUPLE1, ... */
 static mp_global from_bytes, from_block;
@@ -21,7 +21,7 @@ static char *put_shape(char *at, const npy_intp *dims, int nd)
     if (nd > 3)
         *at++ = '('; /* MARK */
     for (int i = 0; i < nd; i++)
-        at = mp_put_number(at, (uint64_t)dims[i]);
+        at = mp_put_number(at, dims[i]);
     *at++ = nd > 3 ? 't' : (char)close_tuple[nd];
     return at;
 }
@@ -29,14 +29,8 @@ static char *put_shape(char *at, const npy_intp *dims, int nd)
 /* The number of its bytes, or -1 for an array that needs the reducer. */
 static Py_ssize_t writable_nbytes(PyObject *op)
 {
-    PyArrayObject *a = (PyArrayObject *)op;
-
-    if (PyArray_NDIM(a) > NPY_MAXDIMS) /* NumPy 2 has more than its headers for 1.25 say */
-        return -1;
-    for (int i = 0; i < PyArray_NDIM(a); i++)
-        if (PyArray_DIM(a, i) > INT32_MAX)
-            return -1;
-    return mp_fast_nbytes(op);
+    /* NumPy 2 has more dimensions than its headers for 1.25 say. */
+    return PyArray_NDIM((PyArrayObject *)op) > NPY_MAXDIMS ? -1 : mp_fast_nbytes(op);
 }
 
 static int array_fits(mp_writer *to, PyObject *op)
@@ -139,18 +133,16 @@ static int write_array(mp_writer *to, PyObject *op)
 static int take_shape(mp_reader *from, int64_t *dims)
 {
     int marked = mp_take_these(from, "(", 1), nd = 0;
-    const unsigned char *at;
+    int64_t dim;
 
-    while ((at = mp_take(from, 1)) != NULL) {
-        int nbytes = *at == 'K' ? 1 : *at == 'M' ? 2 : *at == 'J' ? 4 : 0;
-        if (nbytes == 0)
-            return (marked ? *at == 't' : nd <= 3 && *at == close_tuple[nd]) ? nd : -1;
-        at = mp_take(from, (size_t)nbytes);
-        if (at == NULL || nd == NPY_MAXDIMS)
+    while (mp_take_number(from, &dim)) {
+        if (nd == NPY_MAXDIMS)
             return -1;
-        dims[nd++] = (int64_t)mp_little_endian(at, nbytes);
+        dims[nd++] = dim;
     }
-    return -1;
+    const unsigned char *close = mp_take(from, 1);
+    return close != NULL && (marked ? *close == 't' : nd <= 3 && *close == close_tuple[nd]) ? nd
+                                                                                            : -1;
 }
 
 /* char, shape, TUPLE3, REDUCE */
