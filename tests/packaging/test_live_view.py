@@ -279,9 +279,15 @@ def test_prometheus_without_its_package_names_the_remedy(tmp_path: Path) -> None
     assert (done.returncode, "pip install 'mp-all[prometheus]'" in done.stderr) == (1, True)
 
 
+# The manager writes to the control file, too: the limit of the cache, and that it sleeps, a second after it began.
+CACHE_UNWATCHED = slice(80, 84)  # control_file.h
+
+
+@pytest.mark.parametrize("sender", [("spawn", {"MP_CACHE_BYTES": "0"})], indirect=True, ids=["no_cache"])
 def test_a_look_from_outside_leaves_the_control_file_as_it_was(sender: Sender, tmp_path: Path) -> None:
     assert until(lambda: not sender.of(sender.child)["attached"], 20)  # type: ignore[index]
     (control,) = tmp_path.glob("mpshm-*/*/control")
+    assert until(lambda: any(control.read_bytes()[CACHE_UNWATCHED]), 20), "the manager does not come to rest"
     before = control.read_bytes()
     succeeded(run_python("-m", "mp_all", "top", "--count", "3", "--interval", "0.01", **sender.folder))
     assert control.read_bytes() == before
