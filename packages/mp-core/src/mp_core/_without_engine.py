@@ -101,6 +101,7 @@ __all__ = [
     "setup_receiving",
     "share",
     "strategy",
+    "unread_messages",
 ]
 
 ENGINE = False
@@ -324,6 +325,11 @@ def segments() -> list[tuple[Any, ...]]:
 def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """Return two empty lists."""
     return [], []
+
+
+def unread_messages(descriptor: int) -> list[tuple[int, int]] | None:
+    """Return None: nothing is a channel."""
+    return None
 
 
 def set_message_line(line: str | None) -> None:
