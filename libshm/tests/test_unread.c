@@ -8,7 +8,7 @@
 
 enum { FOREVER = -1 };
 
-/* What another process sees that has the descriptor of the memory, opened for reading only. */
+/* Count as another process does, which has the memory opened for reading only. */
 static int unread(const mpshm_channel *end, mpshm_unread *out)
 {
     char path[64];
