@@ -54,7 +54,8 @@ def _target(path: str) -> str:
 
 
 def _unread(path: str) -> list[tuple[int, int]]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    # The number may be a pipe's by now, and to open a pipe waits for its writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         return _native.unread_messages(descriptor) or []
     finally:
