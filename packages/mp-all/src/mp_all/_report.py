@@ -35,8 +35,8 @@ def memory_report() -> dict[str, Any]:
           no process has received; and of these the ``oldest``: ``seconds`` since it was sent, ``bytes``, and the
           ``line`` of the program that sent it, if ``MP_TRACE=1``. It is None when nothing is in flight
         - ``channels``: for each direction of each pipe and queue of these processes, the ``pids`` that have an end, the
-          messages that were sent and are ``unread``, and their ``bytes``. Messages that the thread of a full queue keeps,
-          and those of pipes without a ring, are not counted
+          messages that were sent and are ``unread``, and their ``bytes``. Messages that the thread of a full queue
+          keeps, and those of pipes without a ring, are not counted
         - ``queues``: for each `multiprocessing.Queue` of *this* process, its ``kind``, ``depth`` (messages put and not
           taken, None if the system cannot say) and ``maxsize``
 
