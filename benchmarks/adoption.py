@@ -1,12 +1,14 @@
 """Measure the programs of examples/adoption beside the usual way: python -m benchmarks.adoption [--rounds N]
 
-Each program runs both ways in turns. It prints the medians of the time that the program prints, and of the most memory
-that its processes had at one time (PSS: shared pages count once).
+Each program runs both ways in turns. It prints the medians of the time that the program measures, and of the most
+memory that its processes had at one time (PSS: shared pages count once). With --processor-time the program measures
+the processor time of all its processes, which depends less on what else the machine runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from pathlib import Path
 from tqdm import tqdm
 
 FOLDER = Path(__file__).parents[1] / "examples" / "adoption"
+CLOCK = Path(__file__).parent / "processor_clock"
 PROGRAMS = {
     "gymnasium: 60 steps of two cameras, 6 MB": (["vector_env.py"], ["-m", "mp_all", "vector_env.py"]),
     "stable-baselines3: the same": (["stable_baselines.py"], ["-m", "mp_all", "stable_baselines.py"]),
@@ -47,9 +50,10 @@ def memory(pid: int) -> float:
     return total
 
 
-def measured(arguments: list[str]) -> tuple[float, float]:
+def measured(arguments: list[str], clock: dict[str, str]) -> tuple[float, float]:
     """Run a program; return the seconds that it prints, and the most bytes that its processes had."""
-    process = subprocess.Popen([sys.executable, *arguments], cwd=FOLDER, stdout=subprocess.PIPE, text=True)
+    command, environment = [sys.executable, *arguments], os.environ | clock
+    process = subprocess.Popen(command, cwd=FOLDER, env=environment, stdout=subprocess.PIPE, text=True)
     ended, most = threading.Event(), [0.0]
 
     def watch() -> None:
@@ -72,11 +76,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="programs whose name contains this")
+    parser.add_argument("--processor-time", action="store_true", help="the processor time of all processes")
     options = parser.parse_args()
+    clock = {"PYTHONPATH": str(CLOCK)} if options.processor_time else {}
     programs = {name: ways for name, ways in PROGRAMS.items() if options.only in name}
     print(f"{'':<43}{'usual':>9}{'mp_all':>9}{'times faster':>14}{'memory':>10}{'mp_all':>9}")
     for name, ways in tqdm(programs.items(), disable=None, leave=False):
-        runs = [[measured(way) for way in ways] for _ in range(options.rounds)]
+        runs = [[measured(way, clock) for way in ways] for _ in range(options.rounds)]
         usual, ours = (statistics.median(run[way][0] for run in runs) for way in (0, 1))
         before, after = (statistics.median(run[way][1] for run in runs) for way in (0, 1))
         times = f"{usual:>7.2f} s{ours:>7.2f} s{usual / ours:>14.1f}"

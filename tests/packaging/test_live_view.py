@@ -127,6 +127,26 @@ def test_a_report_has_what_a_process_holds_and_who_sent_what_nobody_received(sen
     assert until(lambda: sender.of(sender.child) is None, 20)
 
 
+@pytest.mark.parametrize("sender", BOTH, indirect=True, ids=lambda param: param[1]["MP_SHARING_STRATEGY"])
+def test_the_unread_messages_of_each_queue_are_counted_from_outside(sender: Sender) -> None:
+    def unread() -> list[int]:
+        channels = sender.report()["channels"]
+        assert {tuple(each["pids"]) for each in channels} == {(sender.process.pid,)}
+        return sorted(each["unread"] for each in channels)
+
+    assert until(lambda: not sender.of(sender.child)["attached"], 20)  # type: ignore[index]
+    assert unread() == [0, 2]  # of `ready` and of `queue`
+    view = succeeded(run_python("-m", "mp_all", "top", "--count", "1", **sender.folder))
+    found = re.search(r"unread messages: 2, (\d+) bytes, in a pipe or queue of processes (\d+)\n$", view)
+    assert found is not None, view
+    assert 16 < int(found[1]) < 1000  # handles; the arrays are elsewhere
+    assert int(found[2]) == sender.process.pid
+    sender.receive()
+    assert unread() == [0, 0]
+    view = succeeded(run_python("-m", "mp_all", "top", "--count", "1", **sender.folder))
+    assert "unread messages" not in view
+
+
 TRACED = [(method, {"MP_TRACE": "1"}) for method in mp.get_all_start_methods()]
 
 
@@ -192,10 +212,18 @@ def test_a_report_of_this_process_counts_what_waits_in_its_queues() -> None:
     queue.join_thread()
 
 
+def test_the_view_names_five_queues_and_counts_the_others() -> None:
+    channels = [{"pids": [7, 8], "unread": unread, "bytes": 16 * unread} for unread in (0, 1, 2, 3, 4, 5, 6, 700)]
+    lines = _top.full_channels({"channels": channels})
+    assert lines[0] == "unread messages: 700, 10.9 KiB, in a pipe or queue of processes 7 8"
+    assert len(lines) == 6
+    assert lines[5] == "unread messages in 2 more pipes or queues"
+
+
 def test_a_report_without_sessions_is_empty(tmp_path: Path) -> None:
     folder = {"MPSHM_RUNTIME_DIR": str(tmp_path)}
     report = json.loads(succeeded(run_python("-m", "mp_all", "stat", "--json", **folder)))
-    assert (report["sessions"], report["processes"]) == ([], [])
+    assert (report["sessions"], report["processes"], report["channels"]) == ([], [], [])
     view = succeeded(run_python("-m", "mp_all", "top", "--count", "1", **folder))
     assert view == "no process of this user shares memory now\n"
 
@@ -279,9 +307,15 @@ def test_prometheus_without_its_package_names_the_remedy(tmp_path: Path) -> None
     assert (done.returncode, "pip install 'mp-all[prometheus]'" in done.stderr) == (1, True)
 
 
+# The manager writes to the control file, too: the limit of the cache, and that it sleeps, a second after it began.
+CACHE_UNWATCHED = slice(80, 84)  # control_file.h
+
+
+@pytest.mark.parametrize("sender", [("spawn", {"MP_CACHE_BYTES": "0"})], indirect=True, ids=["no_cache"])
 def test_a_look_from_outside_leaves_the_control_file_as_it_was(sender: Sender, tmp_path: Path) -> None:
     assert until(lambda: not sender.of(sender.child)["attached"], 20)  # type: ignore[index]
     (control,) = tmp_path.glob("mpshm-*/*/control")
+    assert until(lambda: any(control.read_bytes()[CACHE_UNWATCHED]), 20), "the manager does not come to rest"
     before = control.read_bytes()
     succeeded(run_python("-m", "mp_all", "top", "--count", "3", "--interval", "0.01", **sender.folder))
     assert control.read_bytes() == before

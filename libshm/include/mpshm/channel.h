@@ -45,6 +45,16 @@ int mpshm_channel_object(mpshm_channel *end);
 /* The ends that this process has open. */
 uint64_t mpshm_channel_count(void);
 
+/* The messages that were sent and not received, and the bytes that they take in a ring. */
+typedef struct {
+    uint64_t messages, nbytes;
+} mpshm_unread;
+
+/* Count what waits in a channel whose memory is `object`, of any process of this user, in each of
+ * its directions. `out` has room for two; returns how many there are. -EPROTO when it is no channel
+ * of this version of libshm. It writes nothing there, and takes no lock. */
+int mpshm_channel_unread(int object, mpshm_unread *out);
+
 /* Send a message. A negative timeout waits for room without end; otherwise -EAGAIN when there is
  * none in time, and always -EAGAIN for a message of more than 64 KiB, which passes through the ring
  * in parts. -EPIPE when no process can read it any more. */

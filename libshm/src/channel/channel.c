@@ -25,14 +25,16 @@
 #include "segment/memory_object.h"
 #include "segment/reserve.h"
 
-/* The layout's number, and what else both processes must agree on. */
-#define MAGIC (0x6d70636800000002u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
-
 static _Atomic uint64_t channels; /* ends that this process has */
 
 static uint64_t size_of(int duplex)
 {
     return MPSHM__CHANNEL_HEADER + (uint64_t)MPSHM__RING_BYTES * (duplex ? 2 : 1);
+}
+
+int mpshm__channel_has_size(uint64_t nbytes)
+{
+    return nbytes == size_of(0) || nbytes == size_of(1);
 }
 
 static mpshm_channel *new_end(struct mpshm__channel_mapping *mapping, int side)
@@ -115,7 +117,7 @@ int mpshm_channel_create(int duplex, mpshm_channel **ends)
     rc = mpshm__ring_init(&mapping->header->ring[0]);
     if (rc == 0)
         rc = mpshm__ring_init(&mapping->header->ring[1]);
-    mapping->header->magic = MAGIC;
+    mapping->header->magic = MPSHM__CHANNEL_MAGIC;
     mpshm_channel *first = rc == 0 ? new_end(mapping, 0) : NULL;
     mpshm_channel *second = first != NULL ? new_end(mapping, 1) : NULL;
     if (second == NULL) {
@@ -140,14 +142,14 @@ int mpshm_channel_open(int object, int side, mpshm_channel **out)
 
     if (rc == 0 && fstat(object, &st) < 0)
         rc = -errno;
-    if (rc == 0 && (uint64_t)st.st_size != size_of(0) && (uint64_t)st.st_size != size_of(1))
+    if (rc == 0 && !mpshm__channel_has_size((uint64_t)st.st_size))
         rc = -EBADMSG;
     if (rc == 0)
         rc = map(object, (uint64_t)st.st_size, &mapping);
     if (rc < 0)
         return rc;
     mpshm_channel *end = NULL;
-    if (mapping->header->magic != MAGIC)
+    if (mapping->header->magic != MPSHM__CHANNEL_MAGIC)
         rc = -EPROTO;
     else if (size_of((int)mapping->header->duplex) != mapping->nbytes)
         rc = -EBADMSG;

@@ -35,6 +35,11 @@ struct mpshm_channel {
     struct mpshm__patience for_record, for_room;
 };
 
+/* ---- channel.c ---- */
+
+/* Whether a channel's memory may have that size. */
+int mpshm__channel_has_size(uint64_t nbytes);
+
 /* ---- lock.c ---- */
 
 /* Take write_lock as the writer, write_lock as the reader who arms the wake-up, or read_lock;

@@ -68,6 +68,9 @@ struct mpshm__ring {
     _Alignas(64) pthread_mutex_t read_lock;
 };
 
+/* The layout's number, and what else both processes must agree on. */
+#define MPSHM__CHANNEL_MAGIC (0x6d70636800000002u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
+
 struct mpshm__channel {
     uint64_t magic;
     uint32_t duplex;

@@ -103,6 +103,12 @@ int mpshm_channel_object(mpshm_channel *end)
     return -ENOSYS;
 }
 
+int mpshm_channel_unread(int object, mpshm_unread *out)
+{
+    (void)object, (void)out;
+    return -EOPNOTSUPP;
+}
+
 uint64_t mpshm_channel_count(void)
 {
     return 0;

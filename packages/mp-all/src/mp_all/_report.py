@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from mp_core import _process_list
+from mp_core import _channel_list, _process_list
 
 __all__ = ["memory_report", "report_of_others"]
 
@@ -34,6 +34,9 @@ def memory_report() -> dict[str, Any]:
           memory counts for each holder; ``cached_bytes``; ``in_flight_bytes`` and ``in_flight_blocks`` that it sent and
           no process has received; and of these the ``oldest``: ``seconds`` since it was sent, ``bytes``, and the
           ``line`` of the program that sent it, if ``MP_TRACE=1``. It is None when nothing is in flight
+        - ``channels``: for each direction of each pipe and queue of these processes, the ``pids`` that have an end, the
+          messages that were sent and are ``unread``, and their ``bytes``. Messages that the thread of a full queue
+          keeps, and those of pipes without a ring, are not counted
         - ``queues``: for each `multiprocessing.Queue` of *this* process, its ``kind``, ``depth`` (messages put and not
           taken, None if the system cannot say) and ``maxsize``
 
@@ -54,10 +57,12 @@ def report_of_others() -> dict[str, Any]:
     listed, processes = _process_list.list_processes()
     about = {session.name: session for session in listed}
     found = {session.name: session for session in _sessions.sessions()}
+    channels = _channel_list.list_channels(sorted({entry.pid for entry in processes if entry.attached}))
     return {
         "time": time.time(),
         "sessions": [_session(name, about.get(name), found.get(name)) for name in sorted({*about, *found})],
         "processes": [_process(entry, _sessions.command_of) for entry in processes],
+        "channels": [{"pids": list(each.pids), "unread": each.unread, "bytes": each.nbytes} for each in channels],
     }
 
 

@@ -12,11 +12,12 @@ from typing import Any
 from mp_all._limits import size
 from mp_all._report import report_of_others
 
-__all__ = ["Change", "heading", "main", "oldest_message", "plain", "rows"]
+__all__ = ["Change", "full_channels", "heading", "main", "oldest_message", "plain", "rows"]
 
 COLUMNS = ("pid", "holds", "change", "blocks", "in flight", "oldest", "cached", "command")
 LEFT = ("command",)
 CLEAR = "\x1b[H\x1b[J"
+MOST_CHANNELS = 5
 
 
 class Change:
@@ -90,6 +91,18 @@ def oldest_message(report: dict[str, Any]) -> str:
     )
 
 
+def full_channels(report: dict[str, Any]) -> list[str]:
+    """Return a line about each pipe or queue with unread messages, those with the most of them first."""
+    waiting = sorted((each for each in report["channels"] if each["unread"]), key=lambda each: -each["unread"])
+    lines = [
+        f"unread messages: {each['unread']}, {size(each['bytes'])}, in a pipe or queue of processes "
+        f"{' '.join(map(str, each['pids']))}"
+        for each in waiting[:MOST_CHANNELS]
+    ]
+    more = len(waiting) - len(lines)
+    return lines + ([f"unread messages in {more} more pipes or queues"] if more else [])
+
+
 def plain(report: dict[str, Any], change: Change, width: int) -> str:
     """Return the view as text, cut to *width* columns."""
     lines = []
@@ -105,8 +118,14 @@ def plain(report: dict[str, Any], change: Change, width: int) -> str:
             ]
             lines.append("  " + "  ".join(padded).rstrip())
         lines.append("")
-    lines.append(oldest_message(report) if lines else "no process of this user shares memory now")
+    lines += _last_lines(report, bool(lines))
     return "\n".join(line[:width] for line in lines)
+
+
+def _last_lines(report: dict[str, Any], any_session: bool) -> list[str]:
+    if not any_session:
+        return ["no process of this user shares memory now"]
+    return [line for line in (oldest_message(report), *full_channels(report)) if line]
 
 
 def reports(count: int, interval: float) -> Iterable[dict[str, Any]]:
@@ -148,8 +167,8 @@ def rich_view(report: dict[str, Any], change: Change) -> Any:
         for row in rows(report, session["id"], change):
             table.add_row(*(Text(cell) for cell in row), style="yellow" if row[5] else "")
         parts += [table, Text("")]
-    last = oldest_message(report) if parts else "no process of this user shares memory now"
-    return Group(*parts, Text(last, style="yellow" if last.startswith("oldest") else ""))
+    last = _last_lines(report, bool(parts))
+    return Group(*parts, *(Text(line, style="yellow" if line.startswith("oldest") else "") for line in last))
 
 
 def show_rich(count: int, interval: float) -> None:

@@ -100,6 +100,7 @@ __all__ = [
     "share",
     "strategy",
     "sync_handle",
+    "unread_messages",
 ]
 
 #: Whether there is shared memory.
@@ -261,6 +262,13 @@ def segments() -> list[tuple[Any, ...]]:
         )
         for entry in entries[0:count]
     ]
+
+
+def unread_messages(descriptor: int) -> list[tuple[int, int]] | None:
+    """Return the unread messages and their bytes for each direction of a channel; None if it is no channel."""
+    found = ffi.new("mpshm_unread[2]")
+    count = lib.mpshm_channel_unread(descriptor, found)
+    return None if count < 0 else [(entry.messages, entry.nbytes) for entry in found[0:count]]
 
 
 def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:

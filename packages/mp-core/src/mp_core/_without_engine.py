@@ -105,6 +105,7 @@ __all__ = [
     "setup_tensors",
     "share",
     "strategy",
+    "unread_messages",
 ]
 
 ENGINE = False
@@ -328,6 +329,11 @@ def segments() -> list[tuple[Any, ...]]:
 def sessions_and_processes() -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """Return two empty lists."""
     return [], []
+
+
+def unread_messages(descriptor: int) -> list[tuple[int, int]] | None:
+    """Return None: nothing is a channel."""
+    return None
 
 
 def set_message_line(line: str | None) -> None:
