@@ -1,4 +1,16 @@
-"""`RayAgents`: the actors of a job on a Ray cluster, as the driver has them."""
+"""
+`RayAgents`: the actors of a job on a Ray cluster, as the driver has them.
+
+Note [Pieces]
+-------------
+The parts of a shipment cross the network as objects of `PIECE` bytes, and an agent has `AHEAD` of them on their way
+while it copies one:
+
+- If an object has not come after 10 seconds, Ray asks for it again and sends all of it again, though the first transfer
+  goes on (Ray's issue 56523). An object of 1 GiB took longer than that on a busy machine and crossed up to three times.
+- The transfer of the next pieces and the copy of one take place at the same time.
+- A node's copy of a piece in Ray's store is free to be evicted as soon as it has been copied.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +24,8 @@ from mp_spawn.engines.protocol import EngineError, Hello, Leave, Lost, Node, Sta
 
 __all__ = ["RayAgents", "named"]
 
+# Bytes of an object in Ray's store.
+PIECE = 16 << 20
 # Seconds for a message that is ready to arrive; for the agents to leave.
 TO_FETCH = 1.0
 TO_LEAVE = 2.0
@@ -55,8 +69,8 @@ class RayAgents:
         self._polls = {actor.poll.remote(): (index, actor) for index, actor in enumerate(self._actors)}
         # The actors in the place of a lost one, with their nodes.
         self._candidates: dict[int, list[tuple[Any, Node, str]]] = {}
-        # The parts in Ray's store, and the calls of the agents that copy them; kept until all calls have returned.
-        self._held: list[tuple[list[Any], list[Any]]] = []
+        # The pieces in Ray's store, and the calls of the agents that copy them; kept until all calls have returned.
+        self._held: list[tuple[list[tuple[int, int, Any]], list[Any]]] = []
 
     def _actor(self, node: Node, strategy: Any) -> Any:
         needs = self._engine.needs(len(node.ranks))
@@ -72,9 +86,13 @@ class RayAgents:
         return self._class.options(**options).remote(node.address, threads)
 
     def start(self, starts: Mapping[int, Start], parts: list[memoryview]) -> None:
-        """Put each part into Ray's store once; the agents fetch them."""
-        held = [self._ray.put(pickle.PickleBuffer(part)) if part.nbytes else None for part in parts]
-        self._held.append((held, [self._actors[index].start.remote(start, held) for index, start in starts.items()]))
+        """Put each part into Ray's store once; the agents fetch them. See Note [Pieces]."""
+        pieces = [
+            (index, offset, self._ray.put(pickle.PickleBuffer(part[offset : offset + PIECE])))
+            for index, part in enumerate(parts)
+            for offset in range(0, part.nbytes, PIECE)
+        ]
+        self._held.append((pieces, [self._actors[index].start.remote(start, pieces) for index, start in starts.items()]))
 
     def send(self, node: int, message: Any) -> None:
         """Call the actor, and wait for nothing."""
