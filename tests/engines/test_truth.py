@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from node_functions import (
+    are_ranges,
     bytes_copied,
     environment,
     fail_once,
@@ -49,6 +50,11 @@ def test_no_rank_copies_an_array_argument(engine: Any) -> None:
     arrays = (np.arange(200_000.0), mp.shared.array(np.arange(200_000.0)), np.arange(200_000.0)[::-1])
     found = mp.run(bytes_copied, arrays, nprocs=3, engine=engine)
     assert found == [(0, 199_999.0 * 2)] * 3
+
+
+def test_arrays_of_many_pieces_arrive_as_they_left(engine: Any) -> None:
+    arrays = (np.arange(5_000_001), mp.shared.array(np.arange(5_000_001)), np.arange(2 << 20), np.arange(0))
+    assert all(mp.run(are_ranges, arrays, nprocs=4, engine=engine))
 
 
 @pytest.mark.parametrize(
