@@ -160,7 +160,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
             mp.run(os.getpid, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.timeout(1200 if SOAK else 120)
+@pytest.mark.timeout(3600 if SOAK else 120)
 def test_runs_in_a_row_leave_nothing(engine: Any) -> None:
     # The leak check looks at processes, names, folders and descriptors.
     for _ in range(100 if SOAK else 3):
