@@ -52,9 +52,10 @@ def test_no_rank_copies_an_array_argument(engine: Any) -> None:
     assert found == [(0, 199_999.0 * 2)] * 3
 
 
-def test_arrays_of_many_pieces_arrive_as_they_left(engine: Any) -> None:
-    arrays = (np.arange(5_000_001), mp.shared.array(np.arange(5_000_001)), np.arange(2 << 20), np.arange(0))
-    assert all(mp.run(are_ranges, arrays, nprocs=4, engine=engine))
+def test_large_and_many_arrays_arrive_as_they_left(engine: Any) -> None:
+    large = (np.arange(5_000_001), mp.shared.array(np.arange(5_000_001)), np.arange(2 << 20), np.arange(0))
+    small = (np.arange(10_000 + size) for size in range(1100))
+    assert all(mp.run(are_ranges, (*large, *small), nprocs=4, engine=engine))
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import ray
 
 from mp_spawn.engines.agent import Agent
 from mp_spawn.engines.protocol import BEAT, Printed, Start
+from mp_spawn.engines.ray_agents import Piece
 
 __all__ = ["RayAgent"]
 
@@ -49,22 +50,23 @@ class RayAgent:
         self._agent.receive(message)
 
     @ray.method(concurrency_group="start")  # type: ignore[untyped-decorator, unused-ignore]
-    def start(self, start: Start, pieces: list[tuple[int, int, Any]]) -> None:
-        """Fetch the pieces of the parts, (part, offset, object), copy each into its place, and start the ranks."""
+    def start(self, start: Start, pieces: list[Piece]) -> None:
+        """Fetch the pieces of the parts, copy each into its place, and start the ranks."""
         try:
             _ask_for(pieces[:AHEAD])
             payload = self._agent.prepare(start)
-            for number, (part, offset, piece) in enumerate(pieces, AHEAD):
+            for number, (places, piece) in enumerate(pieces, AHEAD):
                 _ask_for(pieces[number : number + 1])
-                payload.write(part, offset, memoryview(ray.get(piece)).cast("B"))
+                for (part, offset), data in zip(places, ray.get(piece), strict=True):
+                    payload.write(part, offset, memoryview(data).cast("B"))
             self._agent.begin(start, payload)
         except Exception as error:
             self._agent.refuse(error)
 
 
-def _ask_for(pieces: list[tuple[int, int, Any]]) -> None:
+def _ask_for(pieces: list[Piece]) -> None:
     """
     Have Ray fetch objects to this node, without waiting.
     """
     if pieces:
-        ray.wait([piece for _, _, piece in pieces], num_returns=len(pieces), timeout=0, fetch_local=True)
+        ray.wait([piece for _, piece in pieces], num_returns=len(pieces), timeout=0, fetch_local=True)

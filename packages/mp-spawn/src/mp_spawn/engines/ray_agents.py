@@ -3,8 +3,8 @@
 
 Note [Pieces]
 -------------
-The parts of a shipment cross the network as objects of `PIECE` bytes, and an agent has `AHEAD` of them on their way
-while it copies one:
+The parts of a shipment cross the network in objects of `PIECE` bytes, large parts in several and small ones together,
+and an agent has `AHEAD` of them on their way while it copies one:
 
 - If an object has not come after 10 seconds, Ray asks for it again and sends all of it again, though the first transfer
   goes on (Ray's issue 56523). An object of 1 GiB took longer than that on a busy machine and crossed up to three times.
@@ -17,15 +17,18 @@ from __future__ import annotations
 import contextlib
 import pickle
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mp_spawn.engines.protocol import EngineError, Hello, Leave, Lost, Node, Start
 
 __all__ = ["RayAgents", "named"]
 
-# Bytes of an object in Ray's store.
+# Bytes of an object in Ray's store, and buffers in it.
 PIECE = 16 << 20
+MOST = 1000
+#: Where each buffer of an object belongs, (part, offset), and the object.
+Piece = tuple[list[tuple[int, int]], Any]
 # Seconds for a message that is ready to arrive; for the agents to leave.
 TO_FETCH = 1.0
 TO_LEAVE = 2.0
@@ -70,7 +73,7 @@ class RayAgents:
         # The actors in the place of a lost one, with their nodes.
         self._candidates: dict[int, list[tuple[Any, Node, str]]] = {}
         # The pieces in Ray's store, and the calls of the agents that copy them; kept until all calls have returned.
-        self._held: list[tuple[list[tuple[int, int, Any]], list[Any]]] = []
+        self._held: list[tuple[list[Piece], list[Any]]] = []
 
     def _actor(self, node: Node, strategy: Any) -> Any:
         needs = self._engine.needs(len(node.ranks))
@@ -88,9 +91,8 @@ class RayAgents:
     def start(self, starts: Mapping[int, Start], parts: list[memoryview]) -> None:
         """Put each part into Ray's store once; the agents fetch them. See Note [Pieces]."""
         pieces = [
-            (index, offset, self._ray.put(pickle.PickleBuffer(part[offset : offset + PIECE])))
-            for index, part in enumerate(parts)
-            for offset in range(0, part.nbytes, PIECE)
+            ([place for place, _ in group], self._ray.put([pickle.PickleBuffer(data) for _, data in group]))
+            for group in _grouped(parts)
         ]
         self._held.append((pieces, [self._actors[index].start.remote(start, pieces) for index, start in starts.items()]))
 
@@ -199,6 +201,27 @@ class RayAgents:
         with contextlib.suppress(Exception):
             remove_placement_group(self._group)
         self._polls, self._held = {}, []
+
+
+def _grouped(parts: list[memoryview]) -> Iterator[list[tuple[tuple[int, int], memoryview]]]:
+    """
+    Divide the parts into groups of up to `PIECE` bytes: of (part, offset), and the bytes.
+
+    >>> [[place for place, _ in group] for group in _grouped([memoryview(bytes(9 << 20))] * 3)]
+    [[(0, 0)], [(1, 0)], [(2, 0)]]
+    """
+    group: list[tuple[tuple[int, int], memoryview]] = []
+    size = 0
+    for index, part in enumerate(parts):
+        for offset in range(0, part.nbytes, PIECE):
+            data = part[offset : offset + PIECE]
+            if group and (size + data.nbytes > PIECE or len(group) == MOST):
+                yield group
+                group, size = [], 0
+            group.append(((index, offset), data))
+            size += data.nbytes
+    if group:
+        yield group
 
 
 def _first_line(error: BaseException) -> str:
