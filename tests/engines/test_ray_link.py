@@ -57,8 +57,8 @@ def driver(request: pytest.FixtureRequest, tmp_path: Path, link: tuple[str, str]
     """
     space, ours = link
     if request.param == "transfer":
-        limit = ["tc", "qdisc", "add", "dev", ours, "root", "tbf", "rate", "60mbit", "burst", "256kb", "latency", "100ms"]
-        if shutil.which("tc") is None or subprocess.run(limit, stderr=subprocess.DEVNULL).returncode:
+        limit = f"tc qdisc add dev {ours} root tbf rate 60mbit burst 256kb latency 100ms"
+        if shutil.which("tc") is None or subprocess.run(limit.split(), stderr=subprocess.DEVNULL).returncode:
             pytest.skip("a link cannot be made slow here")
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

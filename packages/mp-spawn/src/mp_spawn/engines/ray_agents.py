@@ -94,7 +94,8 @@ class RayAgents:
             ([place for place, _ in group], self._ray.put([pickle.PickleBuffer(data) for _, data in group]))
             for group in _grouped(parts)
         ]
-        self._held.append((pieces, [self._actors[index].start.remote(start, pieces) for index, start in starts.items()]))
+        calls = [self._actors[index].start.remote(start, pieces) for index, start in starts.items()]
+        self._held.append((pieces, calls))
 
     def send(self, node: int, message: Any) -> None:
         """Call the actor, and wait for nothing."""
