@@ -35,6 +35,11 @@ def nothing(rank: int = 0) -> int:
     return rank
 
 
+def slow(task: int) -> int:
+    time.sleep(0.05)
+    return os.getpid()
+
+
 def ends_of(array: np.ndarray) -> float:
     return float(array[0] + array[-1])
 
@@ -101,6 +106,9 @@ def pools(rounds: int) -> None:
                 "mp_all.Pool": lambda: ours.map(nothing, range(TASKS)),
                 "ray Pool": lambda: theirs.map(nothing, range(TASKS)),
             }
+            for pool in ours, theirs:
+                while len({*pool.map(slow, range(4 * RANKS), chunksize=1)}) < RANKS:
+                    pass  # a worker has not started yet
             in_turns(2, by_default)
             show(f"map of {TASKS} tasks, default", in_turns(rounds, by_default))
             one_by_one: dict[str, Way] = {
