@@ -57,7 +57,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     finally:
         ray.shutdown()
         cluster.shutdown()
-        for folder in Path("/tmp").glob(f"{os.getpid()}-node-*"):
+        for folder in Path("/tmp").glob(f"{os.getpid()}-*"):
             shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -230,6 +230,30 @@ if __name__ == "__main__":
 """
 
 
+FUNCTIONS_OF_MAIN = """
+import mp_all as mp
+
+def square(x):
+    return x * x
+
+if __name__ == "__main__":
+    exec("def typed(x): return x + 1", globals())
+    with mp.Pool(2, engine=mp.engines.Local(nodes=2)) as pool:
+        for function in square, typed, lambda x: x + 2:
+            print(pool.map(function, range(3)), pool.apply(function, (3,)), list(pool.imap(function, range(2))))
+"""
+
+
+@pytest.mark.parametrize("by_file", [True, False], ids=["file", "standard input"])
+def test_workers_get_the_functions_of_a_main_module(tmp_path: Path, by_file: bool) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FUNCTIONS_OF_MAIN)
+    with program.open() as file:
+        arguments = [str(program)] if by_file else ["-"]
+        done = subprocess.run([sys.executable, *arguments], stdin=file, capture_output=True, text=True, timeout=90)
+    assert done.stdout.splitlines() == ["[0, 1, 4] 9 [0, 1]", "[1, 2, 3] 4 [1, 2]", "[2, 3, 4] 5 [2, 3]"], done.stderr
+
+
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGINT])
 def test_no_worker_outlives_the_driver(tmp_path: Path, signum: int) -> None:
     program, folder = tmp_path / "program.py", tmp_path / "pids"

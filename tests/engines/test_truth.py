@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from node_functions import (
+    are_ranges,
     bytes_copied,
     environment,
     fail_once,
@@ -49,6 +50,12 @@ def test_no_rank_copies_an_array_argument(engine: Any) -> None:
     arrays = (np.arange(200_000.0), mp.shared.array(np.arange(200_000.0)), np.arange(200_000.0)[::-1])
     found = mp.run(bytes_copied, arrays, nprocs=3, engine=engine)
     assert found == [(0, 199_999.0 * 2)] * 3
+
+
+def test_large_and_many_arrays_arrive_as_they_left(engine: Any) -> None:
+    large = (np.arange(5_000_001), mp.shared.array(np.arange(5_000_001)), np.arange(2 << 20), np.arange(0))
+    small = (np.arange(10_000 + size) for size in range(1100))
+    assert all(mp.run(are_ranges, (*large, *small), nprocs=4, engine=engine))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +161,7 @@ def test_options_that_make_no_sense_are_refused() -> None:
             mp.run(os.getpid, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.timeout(1200 if SOAK else 120)
+@pytest.mark.timeout(3600 if SOAK else 120)
 def test_runs_in_a_row_leave_nothing(engine: Any) -> None:
     # The leak check looks at processes, names, folders and descriptors.
     for _ in range(100 if SOAK else 3):

@@ -9,6 +9,7 @@ from mp_all._node_pool.messages import Packed
 from mp_all._node_pool.worker import dump
 from mp_pool import _wire
 from mp_pool._task import Task, name_of
+from mp_spawn.pickling import main_can_be_imported
 
 __all__ = ["SharedFunction", "is_name", "pickled"]
 
@@ -25,10 +26,13 @@ def is_name(function: Any) -> bool:
     """
     Tell whether another process finds the function by its name in a module.
     """
-    if not _wire.is_plain(function):
-        return False
-    # The main module may be a notebook or a terminal; and a function inside another has no name for others.
-    return function.__module__ != "__main__" and "<" not in function.__qualname__
+    if not _wire.is_plain(function) or "<" in function.__qualname__:
+        return False  # a function inside another has no name for others
+    if function.__module__ != "__main__":
+        return True
+    # The main module may be a notebook or a terminal.
+    typed_in = function.__code__.co_filename.startswith("<")
+    return main_can_be_imported() and not typed_in
 
 
 def pickled(task: Task) -> bytes:

@@ -152,6 +152,21 @@ class NodePayload:
             self.parts += [memoryview(bytearray()) for _ in self._spans]
         self.parts += [memoryview(block).cast("B") for block in self._blocks]
 
+    def write(self, part: int, offset: int, data: memoryview) -> None:
+        """
+        Put bytes into a part.
+
+        Those of a private one pass through its descriptor: the kernel neither zeroes its pages first nor maps them
+        here, and the heartbeat gets the interpreter meanwhile.
+        """
+        if part >= len(self._spans):
+            self.parts[part][offset : offset + data.nbytes] = data
+            return
+        offset += self._spans[part][0]
+        while data:
+            written = os.pwrite(self._fd, data, offset)
+            data, offset = data[written:], offset + written
+
     def payloads(self, count: int) -> list[Payload]:
         """Return payloads for *count* ranks, all of the same bytes."""
         self.parts.clear()  # filled by now

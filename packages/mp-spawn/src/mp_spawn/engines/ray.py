@@ -136,17 +136,18 @@ class Ray:
         """
         started = time.monotonic()
         noticed = False
+        of = "1 node" if nodes == 1 else f"{nodes} nodes"
         while not group.wait(1):
             waited = time.monotonic() - started
             if waited > self.wait:
                 free = ", ".join(f"{name} {ray.available_resources().get(name, 0):g}" for name in self.resources)
                 raise EngineError(
-                    f"asked for {nprocs} ranks on {nodes} nodes; after {waited:.0f} s other programs still hold them, "
+                    f"asked for {nprocs} ranks on {of}; after {waited:.0f} s other programs still hold them, "
                     f"and the Ray cluster has {free} free"
                 )
             if waited > BEFORE_NOTICE and not noticed:
                 noticed = True
-                print(f"mp-spawn: waiting for {nodes} nodes of the Ray cluster", file=sys.stderr)
+                print(f"mp-spawn: waiting for {of} of the Ray cluster", file=sys.stderr)
 
 
 def _connected(address: str | None) -> Any:

@@ -10,11 +10,12 @@ import ray
 
 from mp_spawn.engines.agent import Agent
 from mp_spawn.engines.protocol import BEAT, Printed, Start
+from mp_spawn.engines.ray_agents import Piece
 
 __all__ = ["RayAgent"]
 
-# Bytes that are copied at once.
-STEP = 64 << 20
+# Objects that are on their way while one is copied, see Note [Pieces] in ray_agents.py.
+AHEAD = 2
 # Seconds.
 TOGETHER = 0.002
 
@@ -49,21 +50,23 @@ class RayAgent:
         self._agent.receive(message)
 
     @ray.method(concurrency_group="start")  # type: ignore[untyped-decorator, unused-ignore]
-    def start(self, start: Start, parts: list[Any]) -> None:
-        """Fetch the parts, which Ray moves to this node once, copy each into its place, and start the ranks."""
+    def start(self, start: Start, pieces: list[Piece]) -> None:
+        """Fetch the pieces of the parts, copy each into its place, and start the ranks."""
         try:
+            _ask_for(pieces[:AHEAD])
             payload = self._agent.prepare(start)
-            for place, part in zip(payload.parts, parts, strict=True):
-                if part is not None:
-                    _copy(memoryview(ray.get(part)).cast("B"), place)
+            for number, (places, piece) in enumerate(pieces, AHEAD):
+                _ask_for(pieces[number : number + 1])
+                for (part, offset), data in zip(places, ray.get(piece), strict=True):
+                    payload.write(part, offset, memoryview(data).cast("B"))
             self._agent.begin(start, payload)
         except Exception as error:
             self._agent.refuse(error)
 
 
-def _copy(source: memoryview, target: memoryview) -> None:
+def _ask_for(pieces: list[Piece]) -> None:
     """
-    Copy in steps, between which the thread of the heartbeat gets hold of the interpreter.
+    Have Ray fetch objects to this node, without waiting.
     """
-    for offset in range(0, source.nbytes, STEP):
-        target[offset : offset + STEP] = source[offset : offset + STEP]
+    if pieces:
+        ray.wait([piece for _, piece in pieces], num_returns=len(pieces), timeout=0, fetch_local=True)

@@ -1,17 +1,34 @@
-"""`RayAgents`: the actors of a job on a Ray cluster, as the driver has them."""
+"""
+`RayAgents`: the actors of a job on a Ray cluster, as the driver has them.
+
+Note [Pieces]
+-------------
+The parts of a shipment cross the network in objects of `PIECE` bytes, large parts in several and small ones together,
+and an agent has `AHEAD` of them on their way while it copies one:
+
+- If an object has not come after 10 seconds, Ray asks for it again and sends all of it again, though the first transfer
+  goes on (Ray's issue 56523). An object of 1 GiB took longer than that on a busy machine and crossed up to three times.
+- The transfer of the next pieces and the copy of one take place at the same time.
+- A node's copy of a piece in Ray's store is free to be evicted as soon as it has been copied.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import pickle
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mp_spawn.engines.protocol import EngineError, Hello, Leave, Lost, Node, Start
 
 __all__ = ["RayAgents", "named"]
 
+# Bytes of an object in Ray's store, and buffers in it.
+PIECE = 16 << 20
+MOST = 1000
+#: Where each buffer of an object belongs, (part, offset), and the object.
+Piece = tuple[list[tuple[int, int]], Any]
 # Seconds for a message that is ready to arrive; for the agents to leave.
 TO_FETCH = 1.0
 TO_LEAVE = 2.0
@@ -55,8 +72,8 @@ class RayAgents:
         self._polls = {actor.poll.remote(): (index, actor) for index, actor in enumerate(self._actors)}
         # The actors in the place of a lost one, with their nodes.
         self._candidates: dict[int, list[tuple[Any, Node, str]]] = {}
-        # The parts in Ray's store, and the calls of the agents that copy them; kept until all calls have returned.
-        self._held: list[tuple[list[Any], list[Any]]] = []
+        # The pieces in Ray's store, and the calls of the agents that copy them; kept until all calls have returned.
+        self._held: list[tuple[list[Piece], list[Any]]] = []
 
     def _actor(self, node: Node, strategy: Any) -> Any:
         needs = self._engine.needs(len(node.ranks))
@@ -72,9 +89,13 @@ class RayAgents:
         return self._class.options(**options).remote(node.address, threads)
 
     def start(self, starts: Mapping[int, Start], parts: list[memoryview]) -> None:
-        """Put each part into Ray's store once; the agents fetch them."""
-        held = [self._ray.put(pickle.PickleBuffer(part)) if part.nbytes else None for part in parts]
-        self._held.append((held, [self._actors[index].start.remote(start, held) for index, start in starts.items()]))
+        """Put each part into Ray's store once; the agents fetch them. See Note [Pieces]."""
+        pieces = [
+            ([place for place, _ in group], self._ray.put([pickle.PickleBuffer(data) for _, data in group]))
+            for group in _grouped(parts)
+        ]
+        calls = [self._actors[index].start.remote(start, pieces) for index, start in starts.items()]
+        self._held.append((pieces, calls))
 
     def send(self, node: int, message: Any) -> None:
         """Call the actor, and wait for nothing."""
@@ -181,6 +202,27 @@ class RayAgents:
         with contextlib.suppress(Exception):
             remove_placement_group(self._group)
         self._polls, self._held = {}, []
+
+
+def _grouped(parts: list[memoryview]) -> Iterator[list[tuple[tuple[int, int], memoryview]]]:
+    """
+    Divide the parts into groups of up to `PIECE` bytes: of (part, offset), and the bytes.
+
+    >>> [[place for place, _ in group] for group in _grouped([memoryview(bytes(9 << 20))] * 3)]
+    [[(0, 0)], [(1, 0)], [(2, 0)]]
+    """
+    group: list[tuple[tuple[int, int], memoryview]] = []
+    size = 0
+    for index, part in enumerate(parts):
+        for offset in range(0, part.nbytes, PIECE):
+            data = part[offset : offset + PIECE]
+            if group and (size + data.nbytes > PIECE or len(group) == MOST):
+                yield group
+                group, size = [], 0
+            group.append(((index, offset), data))
+            size += data.nbytes
+    if group:
+        yield group
 
 
 def _first_line(error: BaseException) -> str:
