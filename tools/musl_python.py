@@ -11,23 +11,41 @@ from pathlib import Path
 
 from tools.chroot import Chroot
 
-DEBIAN = "musl-tools patchelf"
+DEBIAN = "musl-tools"
 # Of musl's linker: first what stands for glibc's, which some libraries name.
 FOLDER = Path("opt/musl")
-SHIM = "libmusl-shim.so"
+# musl takes itself for the library of mathematics, too: Python asks for the shim in its place.
+MATHEMATICS, SHIM = b"\0libm.so.6\0", b"\0libM.so.6\0"
+LINKERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
+
+
+def program_of_musl(program: bytes, machine: str) -> bytes:
+    r"""
+    Return a program of glibc with musl's dynamic linker and the shim; each name takes the place of another.
+
+    >>> program_of_musl(b"/lib64/ld-linux-x86-64.so.2\0libm.so.6\0", "x86_64")
+    b'/lib/ld-musl-x86_64.so.1\x00\x00\x00\x00libM.so.6\x00'
+    """
+    folder = b"/lib64/" if machine == "x86_64" else b"/lib/"
+    linker, ours = folder + LINKERS[machine].encode(), f"/lib/ld-musl-{machine}.so.1".encode()
+    for old, new in ((linker, ours.ljust(len(linker), b"\0")), (MATHEMATICS, SHIM)):
+        if program.count(old) != 1:
+            raise SystemExit(f"{program.count(old)} places name {old!r}, instead of 1")
+        program = program.replace(old, new)
+    return program
 
 
 def install(chroot: Chroot, version: str, site: Path) -> str:
     """Make Debian's Python in *chroot* a program of musl, and let it find the extensions in *site*."""
-    python = f"/usr/bin/python{version}"
-    machine = next((chroot.root / "usr/lib").glob("*-linux-musl")).name.partition("-")[0]
-    (chroot.root / FOLDER).mkdir(parents=True)
-    chroot.must("musl-gcc", "-shared", "-fPIC", "-O2", "-o", f"/{FOLDER / SHIM}", "tools/musl_shim.c")
-    for linker in ("ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"):
-        (chroot.root / FOLDER / linker).symlink_to(SHIM)
+    root, machine = chroot.root, next((chroot.root / "usr/lib").glob("*-linux-musl")).name.partition("-")[0]
+    (root / FOLDER).mkdir(parents=True)
+    shim = SHIM.strip(b"\0").decode()
+    chroot.must("musl-gcc", "-shared", "-fPIC", "-O2", "-o", f"/{FOLDER}/{shim}", "tools/musl_shim.c")
+    (root / FOLDER / LINKERS[machine]).symlink_to(shim)
     folders = f"/{FOLDER}:/lib:/usr/lib:/usr/lib/{machine}-linux-gnu\n"
-    (chroot.root / "etc" / f"ld-musl-{machine}.path").write_text(folders)
-    chroot.must("patchelf", "--set-interpreter", f"/lib/ld-musl-{machine}.so.1", "--add-needed", SHIM, python)
+    (root / "etc" / f"ld-musl-{machine}.path").write_text(folders)
+    python = root / "usr/bin" / f"python{version}"
+    python.write_bytes(program_of_musl(python.read_bytes(), machine))
     for path in site.rglob(f"*-{machine}-linux-musl.so"):  # the names of a Python that was built on musl
         path.rename(path.with_name(path.name.replace("-musl.so", "-gnu.so")))
     chroot.must("python3", "-c", USES_MUSL)
