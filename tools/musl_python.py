@@ -7,11 +7,13 @@ threads, semaphores, sockets and name resolution, and the extensions of musllinu
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 from tools.chroot import Chroot
 
-DEBIAN = "musl-tools"
+DEBIAN = "musl"
 # Of musl's linker: first what stands for glibc's, which some libraries name.
 FOLDER = Path("opt/musl")
 # musl takes itself for the library of mathematics, too: Python asks for the shim in its place.
@@ -35,12 +37,13 @@ def program_of_musl(program: bytes, machine: str) -> bytes:
     return program
 
 
-def install(chroot: Chroot, version: str, site: Path) -> str:
+def install(chroot: Chroot, machine: str, version: str, site: Path) -> str:
     """Make Debian's Python in *chroot* a program of musl, and let it find the extensions in *site*."""
-    root, machine = chroot.root, next((chroot.root / "usr/lib").glob("*-linux-musl")).name.partition("-")[0]
+    root, shim = chroot.root, SHIM.strip(b"\0").decode()
     (root / FOLDER).mkdir(parents=True)
-    shim = SHIM.strip(b"\0").decode()
-    chroot.must("musl-gcc", "-shared", "-fPIC", "-O2", "-o", f"/{FOLDER}/{shim}", "tools/musl_shim.c")
+    compiler = [sys.executable, "-m", "ziglang", "cc", "-target", f"{machine}-linux-musl", "-dynamic", "-shared"]
+    source, to = Path(__file__).with_name("musl_shim.c"), root / FOLDER / shim
+    subprocess.run([*compiler, "-fPIC", "-O2", "-o", str(to), str(source)], check=True)
     (root / FOLDER / LINKERS[machine]).symlink_to(shim)
     folders = f"/{FOLDER}:/lib:/usr/lib:/usr/lib/{machine}-linux-gnu\n"
     (root / "etc" / f"ld-musl-{machine}.path").write_text(folders)

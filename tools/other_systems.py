@@ -55,7 +55,8 @@ def install(root: Path, system: str) -> None:
 
 def main() -> None:
     work, system, asked = Path(sys.argv[1]).resolve(), sys.argv[2], sys.argv[3:]
-    target, debian, _ = SYSTEMS[system]
+    debian = SYSTEMS[system][1]
+    machine, libc = system.split("-")
     check_machine()
     begun = time.monotonic()
     with ExitStack() as stack:
@@ -64,13 +65,13 @@ def main() -> None:
         if debian == "arm64":
             stack.enter_context(programs_emulated(emulator()))
             name += f", {version(emulator())}"
-        musl = "musl" in target
-        bootstrap(root, SUITE, f"{DEBIAN} {musl_python.DEBIAN}" if musl else DEBIAN, f"--arch={debian}")
+        packages = f"{DEBIAN} {musl_python.DEBIAN}" if libc == "musl" else DEBIAN
+        bootstrap(root, SUITE, packages, f"--arch={debian}")
         copy_sources(root / "src")
         install(root, system)
         chroot = Chroot(root)
-        if musl:
-            name += f", {musl_python.install(chroot, PYTHON, root / SITE)}"
+        if libc == "musl":
+            name += f", {musl_python.install(chroot, machine, PYTHON, root / SITE)}"
         chroot.must("python3", "-m", "mp_all")
         pytest = ["python3", "-m", "pytest", "-o", "faulthandler_timeout=0", "--timeout", str(TIMEOUT)]
         code = chroot.run(*pytest, *(asked or TESTS))
