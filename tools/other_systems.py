@@ -18,7 +18,7 @@ from tools.distributions import COMPILED, GLIBC, PACKAGES, ROOT, build_environme
 from tools.emulation import emulator, programs_emulated, version
 
 SUITE, PYTHON = "trixie", "3.13"
-DEBIAN = "python3 gcc make ca-certificates"
+DEBIAN = "python3"
 SITE = Path("usr/local/lib") / f"python{PYTHON}" / "dist-packages"
 # zig's name of the target, Debian's name of the machine, and the platforms of the wheels that run there.
 SYSTEMS = {
