@@ -18,6 +18,10 @@ DEBIAN = "musl"
 FOLDER = Path("opt/musl")
 # musl takes itself for the library of mathematics, too: Python asks for the shim in its place.
 MATHEMATICS, SHIM = b"\0libm.so.6\0", b"\0libM.so.6\0"
+# The type of the program header that names pages to write-protect: Debian's Python for aarch64 has a copy of the stack
+# guard there, which musl writes later. 0 is a header to ignore.
+RELRO, IGNORED = bytes.fromhex("52e57464"), bytes(4)
+HEADERS = 1024
 LINKERS = {"x86_64": "ld-linux-x86-64.so.2", "aarch64": "ld-linux-aarch64.so.1"}
 
 
@@ -34,7 +38,7 @@ def program_of_musl(program: bytes, machine: str) -> bytes:
         if program.count(old) != 1:
             raise SystemExit(f"{program.count(old)} places name {old!r}, instead of 1")
         program = program.replace(old, new)
-    return program
+    return program[:HEADERS].replace(RELRO, IGNORED) + program[HEADERS:]
 
 
 def install(chroot: Chroot, machine: str, version: str, site: Path) -> str:

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/random.h>
 #include <sys/select.h>
 #include <sys/syscall.h>
@@ -100,6 +101,7 @@ STRTO(unsigned long, strtoul)
 ANOTHER_NAME(long, __isoc23_wcstol, wcstol, (const wchar_t *text, wchar_t **end, int base),
              (text, end, base))
 ANOTHER_NAME(long, __sysconf, sysconf, (int name), (name))
+ANOTHER_NAME(unsigned long, __getauxval, getauxval, (unsigned long type), (type))
 ANOTHER_NAME(int, posix_fallocate64, posix_fallocate, (int fd, off_t at, off_t n), (fd, at, n))
 VARIADIC(__isoc23_sscanf, (const char *text, const char *format, ...), format,
          vsscanf(text, format, rest))
