@@ -56,6 +56,7 @@ def bootstrap(root: Path, suite: str, packages: str, *options: str) -> None:
     # Resolve names and trust certificates as on this machine.
     for name in (Path("etc/resolv.conf"), Path("etc/hosts"), CERTIFICATES):
         if (Path("/") / name).exists():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(Path("/") / name, root / name)
 
 

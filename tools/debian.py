@@ -12,9 +12,16 @@ from tools.distributions import PACKAGES
 
 DEBIAN = "python{0} python{0}-venv python{0}-dev libpython{0}-testsuite gcc make ca-certificates"
 STRATEGIES = ["file_descriptor", "file_system"]
-# The launcher does not depend on the strategy: its tests run once, in a process without other children.
+# As the session `tests` does: tests that do not depend on the strategy run once, and the launcher's and the pool's run
+# each in a process without other children.
 SHARING = ["tests/core", "tests/reductions", "tests/contract", "tests/crash", "--ignore=tests/contract/programs"]
-LAUNCHER = ["tests/spawn"]
+RUNS = [
+    (SHARING, STRATEGIES[0]),
+    (["tests/spawn"], STRATEGIES[0]),
+    (["--only-strategy-tests", *SHARING], STRATEGIES[1]),
+    (["tests/channel"], STRATEGIES[0]),
+    (["tests/pool"], STRATEGIES[0]),
+]
 
 
 def install(chroot: Chroot, version: str) -> None:
@@ -26,11 +33,8 @@ def install(chroot: Chroot, version: str) -> None:
 
 def run_tests(chroot: Chroot, asked: list[str]) -> list[str]:
     """Run the suite, or pytest with the arguments *asked*, and return the failed runs."""
-    runs = [(asked, strategy) for strategy in STRATEGIES] if asked else [(SHARING, s) for s in STRATEGIES]
-    if not asked:
-        runs.append((LAUNCHER, STRATEGIES[0]))
     failed = []
-    for tests, strategy in runs:
+    for tests, strategy in [(asked, strategy) for strategy in STRATEGIES] if asked else RUNS:
         if chroot.run("pytest", *tests, MP_TEST_STRATEGY=strategy, MP_SHARING_STRATEGY=strategy):
             failed.append(f"{' '.join(tests)} under {strategy}")
     return failed

@@ -9,6 +9,7 @@ machine and the C library that they are made for.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import zipfile
 from pathlib import Path
 
 from tools.distributions import COMPILED, GLIBC, ROOT, build_environment, check_native
+from tools.exports import output_of
 
 # zig's name of a target, the platform in the name of its wheel, the machine of ELF, and the C library.
 TARGETS = {
@@ -23,6 +25,8 @@ TARGETS = {
     "x86_64-linux-musl": ("musllinux_1_2_x86_64", 62, "libc.so"),
     "aarch64-linux-musl": ("musllinux_1_2_aarch64", 183, "libc.so"),
 }
+# Functions that zig's musl has and 1.2.0 had not: a wheel for musllinux_1_2 does not load where one is missing.
+NEWER_IN_MUSL = {"_Fork", "gettid", "preadv2", "pwritev2", "qsort_r", "reallocarray", "statx"}
 
 
 def build(target: str, package: str, to: Path) -> Path:
@@ -53,7 +57,7 @@ def machine(program: bytes) -> int:
 
 
 def faults(wheel: Path, target: str, package: str) -> list[str]:
-    """Return the faults of a wheel, those of `check_native` and a wrong machine or C library."""
+    """Return the faults of a wheel, those of `check_native` and a wrong machine, C library or version of it."""
     _, wanted, library = TARGETS[target]
     wrong = check_native(wheel, COMPILED[package])
     with zipfile.ZipFile(wheel) as archive, tempfile.TemporaryDirectory() as folder:
@@ -61,11 +65,12 @@ def faults(wheel: Path, target: str, package: str) -> list[str]:
             found = machine(archive.read(name))
             if found != wanted:
                 wrong.append(f"{name} is for machine {found} instead of {wanted}")
-            dynamic = subprocess.run(
-                ["readelf", "--dynamic", archive.extract(name, folder)], stdout=subprocess.PIPE, text=True, check=True
-            ).stdout
+            dynamic = output_of("readelf", "--dynamic", "--dyn-syms", "--wide", archive.extract(name, folder))
             if f"[{library}]" not in dynamic:
                 wrong.append(f"{name} does not need {library}:\n{dynamic}")
+            newer = NEWER_IN_MUSL.intersection(re.findall(r" UND (\w+)$", dynamic, flags=re.MULTILINE))
+            if "musl" in target and newer:
+                wrong.append(f"{name} calls {sorted(newer)}, which musl 1.2.0 does not have")
     return wrong
 
 

@@ -160,3 +160,26 @@ def test_a_core_dump_has_no_segment(tmp_path: Path, strategy: str) -> None:
     cores = [path for path in tmp_path.iterdir() if path.name.startswith(pattern.split("%")[0].rstrip("."))]
     assert cores, list(tmp_path.iterdir())
     assert sum(path.stat().st_blocks * 512 for path in cores) < 100 << 20
+
+
+def test_a_thread_with_a_small_stack_can_share(tmp_path: Path, strategy: str) -> None:
+    program = """
+        import threading
+        import numpy as np
+        import mp_all as mp
+
+        threading.stack_size(64 << 10)
+        sums = []
+
+        def share():
+            queue = mp.SimpleQueue()
+            for _ in range(100):
+                queue.put([np.ones(10_000), mp.Block(5000)])
+                sums.append(queue.get()[0].sum())
+
+        thread = threading.Thread(target=share)
+        thread.start()
+        thread.join()
+        print(len(sums), set(sums) == {10_000})
+    """
+    assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == "100 True\n"

@@ -88,15 +88,16 @@ def tests_debian(session: nox.Session) -> None:
     session.run(sys.executable, "-m", "tools.debian", session.create_tmp(), *session.posargs, external=True)
 
 
-@nox.session(name="tests-emulated", default=False)
-def tests_emulated(session: nox.Session) -> None:
+@nox.session(name="tests-other", default=False)
+@nox.parametrize("system", [nox.param(s, id=s) for s in ("aarch64-glibc", "aarch64-musl", "x86_64-musl")])
+def tests_other(session: nox.Session, system: str) -> None:
     """
-    Run the tests on Debian 13 for arm64 under qemu-user: nox -s tests-emulated [-- arguments of pytest].
+    Run the tests on aarch64, under qemu-user, or on musl: nox -s "tests-other(x86_64-musl)" [-- arguments of pytest].
 
-    It needs root, debootstrap and qemu-user-static, and takes hours.
+    It needs root and debootstrap; aarch64 needs qemu-user-static, and takes hours.
     """
     session.install(*GROUPS["build"], *GROUPS["cross"])
-    session.run("python", "-m", "tools.emulated", session.create_tmp(), *session.posargs)
+    session.run("python", "-m", "tools.other_systems", session.create_tmp(), system, *session.posargs)
 
 
 @nox.session(name="cuda-stub", default=False)

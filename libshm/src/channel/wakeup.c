@@ -30,12 +30,17 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "channel/channel.h"
 #include "platform/platform.h"
+
+#ifndef RWF_NOWAIT
+#define RWF_NOWAIT 0x00000008 /* of the kernel's interface; not in musl before 1.2.5 */
+#endif
 
 static int is_duplex(const mpshm_channel *end)
 {
@@ -70,7 +75,9 @@ static void take_byte(mpshm_channel *end, int fd)
         return;
     }
     struct iovec to = {.iov_base = &byte, .iov_len = 1};
-    if (MPSHM__RETRY(preadv2(fd, &to, 1, -1, RWF_NOWAIT)) >= 0 || errno == EAGAIN)
+    /* preadv2, which musl has from 1.2.5 on only; both halves of the offset -1: as read. */
+    if (MPSHM__RETRY(syscall(SYS_preadv2, fd, &to, 1, -1L, -1L, RWF_NOWAIT)) >= 0 ||
+        errno == EAGAIN)
         return;
     struct pollfd poll_for = {.fd = fd, .events = POLLIN}; /* older kernels */
     if (MPSHM__RETRY(poll(&poll_for, 1, 0)) == 1 && (poll_for.revents & POLLIN))

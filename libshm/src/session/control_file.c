@@ -86,17 +86,19 @@ const char *mpshm_refused_version(void)
  * is neither changed nor read. */
 static int fill_up(int fd)
 {
-    struct mpshm__control begin = {0};
+    char version[sizeof(others_version)] = "";
+    uint64_t magic = 0;
     struct stat st;
 
     if (fstat(fd, &st) < 0)
         return -errno;
-    if (pread(fd, &begin, offsetof(struct mpshm__control, slots), 0) < 0)
+    /* The magic first: it is written last. Not the slots of all processes: a thread's stack may be
+     * smaller. */
+    if (pread(fd, &magic, sizeof(magic), offsetof(struct mpshm__control, magic)) < 0 ||
+        pread(fd, version, sizeof(version) - 1, offsetof(struct mpshm__control, version)) < 0)
         return -errno;
-    uint64_t magic = atomic_load(&begin.magic);
     if (magic == 0 ? st.st_size > (off_t)sizeof(struct mpshm__control) : magic != MPSHM__MAGIC) {
-        begin.version[sizeof(begin.version) - 1] = 0;
-        strcpy(others_version, magic == 0 ? "" : begin.version);
+        strcpy(others_version, magic == 0 ? "" : version);
         return -EPROTO;
     }
     if (st.st_size == sizeof(struct mpshm__control) && st.st_blocks * 512 >= st.st_size)

@@ -23,8 +23,9 @@ const dl_exchange *mp_dl_exchange(PyObject *capsule)
 
     if (exchange == NULL || (exchange->version.major == 1 && exchange->from_object != NULL))
         return exchange;
-    return PyErr_Format(PyExc_ValueError, "DLPack's exchange has version %u instead of 1",
-                        exchange->version.major);
+    PyErr_Format(PyExc_ValueError, "DLPack's exchange has version %u instead of 1",
+                 exchange->version.major);
+    return NULL;
 }
 
 /* ---- from tensors ---- */

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, NamedTuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -83,8 +84,18 @@ def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
         yield
     finally:
         sys.stdout, sys.stderr = before
-        with suppress(OSError):  # the terminal has gone
+        try:
             bar.stop()
+            sys.stderr.flush()
+        except OSError:
+            _discard_output(sys.stderr)
+
+
+def _discard_output(stream: TextIO) -> None:
+    """Discard what *stream* still holds: its terminal has gone, and Python 3.14 exits with 120 if a flush fails."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, stream.fileno())
+    os.close(null)
 
 
 class _Above(io.TextIOBase):

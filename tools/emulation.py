@@ -1,0 +1,59 @@
+"""Run aarch64 programs on this machine: qemu-user, registered with the kernel. Needs root and qemu-user.
+
+The kernel stays this machine's. So the tests show that the packages work on aarch64's instructions, sizes and system
+call numbers, not on its memory order.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+BINFMT = Path("/proc/sys/fs/binfmt_misc")
+HANDLER = "mp-tests-aarch64"
+# The first 20 bytes of an aarch64 program: ELF of 64 bits, little-endian, of any system, a program or a shared library,
+# for machine 183.
+MAGIC = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xb7\x00"
+MASK = b"\xff" * 7 + b"\x00" + b"\xff" * 8 + b"\xfe\xff\xff\xff"
+
+
+def emulator() -> str:
+    """Return the path of qemu-user for aarch64."""
+    found = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
+    if found is None:
+        raise SystemExit("qemu-aarch64-static is missing (on Debian or Ubuntu: apt-get install qemu-user-static)")
+    return found
+
+
+def version(qemu: str) -> str:
+    """Return the name and version of the emulator."""
+    return subprocess.run([qemu, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout.splitlines()[0]
+
+
+def rule(qemu: str) -> bytes:
+    r"""
+    Return the line that makes the kernel run aarch64 programs by *qemu*, which it opens now (F).
+
+    >>> rule("/q")[:30]
+    b':mp-tests-aarch64:M::\\x7f\\x45'
+    """
+    magic, mask = ("".join(f"\\x{byte:02x}" for byte in text) for text in (MAGIC, MASK))
+    return f":{HANDLER}:M::{magic}:{mask}:{qemu}:F".encode()
+
+
+@contextmanager
+def programs_emulated(qemu: str) -> Iterator[None]:
+    """Let the kernel run aarch64 programs, for as long as the context lasts, unless it does already."""
+    if not (BINFMT / "register").exists():
+        subprocess.run(["mount", "-t", "binfmt_misc", "binfmt_misc", str(BINFMT)], check=True)
+    ours = BINFMT / HANDLER
+    if ours.exists():  # of a run that was killed
+        ours.write_bytes(b"-1")
+    (BINFMT / "register").write_bytes(rule(qemu))
+    try:
+        yield
+    finally:
+        ours.write_bytes(b"-1")
