@@ -125,7 +125,8 @@ def remember_all(storages: list[Any], addresses: list[int]) -> Iterable[tuple[in
 
 def is_known(storage: Any, address: int) -> bool:
     """Return whether later messages find this storage at *address*."""
-    return _known.get(address) == storage._cdata
+    known: bool = _known.get(address) == storage._cdata
+    return known
 
 
 def remember_arrived(storage: Any, address: int) -> Any:
