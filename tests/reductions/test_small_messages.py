@@ -79,7 +79,7 @@ def test_a_damaged_one_is_no_other_than_for_the_unpickler(sent: Any, choose: st.
 
 
 @pytest.mark.parametrize("data", [b"\x80\x04]((et\x86.", b"\x80\x04(K\x01\x85t.", b"\x80\x04]K\x01e.", b"\x80\x04u."])
-def test_what_reaches_below_a_mark_is_refused_as_by_the_unpickler(data: bytes) -> None:
+def test_an_opcode_that_reaches_below_a_mark_is_refused_as_by_the_unpickler(data: bytes) -> None:
     assert outcome(_native.plain_loads, data, described) == outcome(F.loads, data, described)
 
 

@@ -155,8 +155,8 @@ typedef struct {
     PyTypeObject *type;
     const char *prefix;
     size_t prefix_nbytes;
-    /* Both: 1, or 0 for one that needs the reducer, or -1 with an exception. What does not fit is
-     * not written; so fits() must change nothing. */
+    /* Both: 1, or 0 for one that needs the reducer, or -1 with an exception. A message of which one
+     * object does not fit is not written; so fits() must change nothing. */
     int (*fits)(mp_writer *to, PyObject *object);
     int (*write)(mp_writer *to, PyObject *object);
     /* The object, or NULL, without an exception if there is none. */

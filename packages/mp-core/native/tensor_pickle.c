@@ -163,7 +163,7 @@ static PyObject *receive(const unsigned char *handle, dl_record record, const in
     return tensor;
 }
 
-/* What is damaged is left to the unpickler, which says so. */
+/* A damaged one is left to the unpickler, which says so. */
 static PyObject *read_tensor(mp_reader *from)
 {
     mp_reader rest = *from;
