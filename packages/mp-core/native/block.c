@@ -322,6 +322,8 @@ static int block_exec(PyObject *module)
     if (rc == 0)
         rc = mp_add_journal_type(module);
     if (rc == 0)
+        rc = mp_add_try_lock_type(module);
+    if (rc == 0)
         rc = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "c_api", capsule);
     if (rc == 0)
         rc = mp_add_channel_type(module);

@@ -66,6 +66,11 @@ int mp_add_lock_type(PyObject *module);
 /* Add the type Journal to the module. */
 int mp_add_journal_type(PyObject *module);
 
+/* ---- try_lock.c ---- */
+
+/* Add the type TryLock to the module. */
+int mp_add_try_lock_type(PyObject *module);
+
 /* ---- api.c ---- */
 
 /* Return a new capsule around the table of mp_core.h. */

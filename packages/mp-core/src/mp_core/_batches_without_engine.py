@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import errno
+import threading
 from typing import Any
 
-__all__ = ["Journal", "is_of_atoms", "is_small"]
+__all__ = ["Journal", "TryLock", "is_of_atoms", "is_small"]
 
 
 def is_of_atoms(thing: Any) -> bool:
@@ -32,3 +33,38 @@ class Journal:
 
     def __init__(self, memory: object) -> None:
         raise OSError(errno.ENOSYS, "no journal without shared memory")
+
+
+class TryLock:
+    """The substitute for the lock of the same name; here, a signal handler that raises may leave it locked."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = self._nested = 0
+
+    def __enter__(self) -> bool:
+        me = threading.get_ident()
+        if self._owner == me:
+            self._nested += 1
+        elif self._lock.acquire(False):
+            self._owner = me
+            return True
+        return False
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def wait(self) -> None:
+        """Acquire it; wait for that."""
+        self._lock.acquire()
+        self._owner = threading.get_ident()
+
+    def release(self) -> None:
+        """Release it, if this thread has it."""
+        if self._owner != threading.get_ident():
+            return
+        if self._nested > 0:
+            self._nested -= 1
+            return
+        self._owner = 0
+        self._lock.release()

@@ -33,6 +33,7 @@ __all__ = [
     "Channel",
     "Journal",
     "SemLock",
+    "TryLock",
     "allocate",
     "attach_to",
     "attach_with",
@@ -199,6 +200,7 @@ plain_pickle: Any = _block.plain_pickle
 setup_channels: Any = _block.setup_channels
 SemLock: type = _block.SemLock
 Journal: type = _block.Journal
+TryLock: type = _block.TryLock
 create_sync: Any = _block.create_sync
 condition_notify: Any = _block.condition_notify
 setup_locks: Any = _block.setup_locks

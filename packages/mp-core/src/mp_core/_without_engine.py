@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from mp_core import _platform
-from mp_core._batches_without_engine import Journal, is_of_atoms, is_small
+from mp_core._batches_without_engine import Journal, TryLock, is_of_atoms, is_small
 from mp_core._channels_without_engine import (
     Channel,
     channel_count,
@@ -45,6 +45,7 @@ __all__ = [
     "Buffer",
     "Channel",
     "Journal",
+    "TryLock",
     "allocate",
     "attach_to",
     "attach_with",

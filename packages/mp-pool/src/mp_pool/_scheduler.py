@@ -20,6 +20,7 @@ from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 from typing import Any
 
+from mp_core._native import TryLock
 from mp_pool import _wire
 from mp_pool._descriptor import Descriptor
 from mp_pool._progress import Progress
@@ -65,8 +66,7 @@ class Scheduler(Workers):
         self._cause, self._broken = cause, broken
         self._progress = progress
         self._function_numbers = itertools.count(1)
-        self._lock = threading.Lock()
-        self._holder = 0
+        self._lock: Any = TryLock()
         self._attention = self._asleep = self._at_once = False
         self._pid = os.getpid()
         self.thread = threading.Thread(target=self._run, name="mp_pool", daemon=True)
@@ -122,18 +122,16 @@ class Scheduler(Workers):
         """
         Send tasks to workers now if the lock is free; otherwise have the scheduler's thread do it.
         """
-        if not self._enter(False):
-            self.wake()
-            return
-        try:
+        with self._lock as held:
+            if not held:
+                self.wake()
+                return
             if self.state > CLOSED:
                 return
             if self._lazily and self.wanted < min(self.size, self.dispatcher.unfinished()):
                 self.wanted += 1
                 self._fill()
             self.dispatcher.dispatch()
-        finally:
-            self._leave()
         if self.dispatcher.news or self.state != RUNNING:
             self.wake()
 
@@ -190,22 +188,14 @@ class Scheduler(Workers):
         """
         self._attention = True
         if self._asleep:
-            self._asleep = False
             try:
+                self._asleep = False
                 os.write(self._waker[1].fileno(), b"\0")
             except OSError:
                 pass  # the pipe is full, so the thread wakes; or it is closed, so the thread has ended
-
-    def _enter(self, wait: bool) -> bool:
-        me = threading.get_ident()
-        if self._holder == me or not self._lock.acquire(wait):
-            return False
-        self._holder = me
-        return True
-
-    def _leave(self) -> None:
-        self._holder = 0
-        self._lock.release()
+            except BaseException:  # of a signal handler, perhaps before the write
+                self._asleep = True
+                raise
 
     # The thread.
 
@@ -252,12 +242,12 @@ class Scheduler(Workers):
         for worker in dead:
             while not worker.hung_up and (frames := worker.read()):
                 answers.append((worker, _wire.load(frames, self._cause)))
-        self._enter(True)
+        self._lock.wait()
         try:
             outcomes = self._take_in(answers, dead)
             more = self._go_on()
         finally:
-            self._leave()
+            self._lock.release()
         del answers
         if self._progress is not None and outcomes:
             self._progress.done(sum(task.items for task, _ in outcomes))
@@ -334,7 +324,7 @@ class Scheduler(Workers):
         workers = [*self.dispatcher.workers, *self._leaving]
         end_workers(workers, lambda: self._at_once)
         # From here on `submit` fails its task itself.
-        self._enter(True)
+        self._lock.wait()
         try:
             outcomes, self.dispatcher.failed = self.dispatcher.failed, []
             for worker in workers:
@@ -351,7 +341,7 @@ class Scheduler(Workers):
             self.dispatcher.free.clear()
             self.state = ENDED
         finally:
-            self._leave()
+            self._lock.release()
         for task, outcome in outcomes:
             deliver(task, outcome)
         self._abort()

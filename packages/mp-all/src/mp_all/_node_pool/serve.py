@@ -96,7 +96,7 @@ class NodePool:
         """
         numbers: list[int] = []
         scheduler = self._scheduler
-        scheduler._enter(True)
+        scheduler._lock.wait()
         try:
             tasks = scheduler.dispatcher.queue
             while tasks and len(numbers) < count:
@@ -104,7 +104,7 @@ class NodePool:
                 task.drop()
                 numbers.append(task.index)
         finally:
-            scheduler._leave()
+            scheduler._lock.release()
         return numbers
 
     def _task(self, parts: tuple[int, int, bytes]) -> Task:

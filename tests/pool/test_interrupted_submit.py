@@ -1,0 +1,109 @@
+"""A signal handler that raises while a task is submitted or awaited leaves no lock behind and costs no other answer."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pool_tasks as tasks
+import pytest
+
+import mp_all as mp
+from mp_core import _native
+
+INTERRUPTS = 300
+MOST = 20_000  # tasks
+
+
+class Interrupted(BaseException):
+    """Raised by the signal handler."""
+
+
+class Interrupts:
+    """Raises in the main thread, at most once after each `arm`."""
+
+    def __init__(self) -> None:
+        self.armed = False
+        self.count = 0
+
+    def arm(self) -> None:
+        self.armed = True
+
+    def handle(self, *_: object) -> None:
+        if self.armed:
+            self.armed = False
+            self.count += 1
+            raise Interrupted
+
+
+@contextmanager
+def interrupts() -> Iterator[Interrupts]:
+    chance, over, raised = random.Random(7), threading.Event(), Interrupts()
+    main = threading.main_thread().ident
+    assert main is not None
+
+    def send() -> None:
+        while not over.wait(chance.uniform(0.0002, 0.005)):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, raised.handle)
+    sender = threading.Thread(target=send)
+    sender.start()
+    try:
+        yield raised
+    finally:
+        raised.armed = False
+        over.set()
+        sender.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+# Raised in a finaliser, it is printed and ignored.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_each_submitted_task_is_answered_and_the_executor_goes_on_and_ends() -> None:
+    with mp.ProcessPoolExecutor(2, mp.get_context("fork")) as executor:
+        assert executor.submit(tasks.square, 1).result(tasks.PATIENCE) == 1  # an interrupted start ends the executor
+        with interrupts() as raised:
+            for number in range(MOST):
+                future = None
+                try:
+                    raised.arm()
+                    future = executor.submit(tasks.square, number)
+                    result = future.result(tasks.PATIENCE)
+                    raised.armed = False
+                except Interrupted:
+                    if future is None:
+                        continue
+                    result = future.result(tasks.PATIENCE)
+                assert result == number * number
+                if raised.count == INTERRUPTS:
+                    break
+        assert raised.count > 0
+        assert list(executor.map(tasks.square, range(50))) == [number * number for number in range(50)]
+
+
+def test_the_lock_is_left_by_the_block_that_has_it_and_refuses_a_second_one() -> None:
+    lock = _native.TryLock()
+    with lock as held:
+        assert held
+        with lock as again:
+            assert not again
+        others = []
+
+        def enter() -> None:
+            with lock as held:
+                others.append(held)
+
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join()
+        assert others == [False]
+    with pytest.raises(ZeroDivisionError), lock:
+        1 / 0  # noqa: B018
+    lock.wait()
+    lock.release()
+    with lock as held:
+        assert held
