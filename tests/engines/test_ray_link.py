@@ -76,7 +76,9 @@ def driver(request: pytest.FixtureRequest, tmp_path: Path, link: tuple[str, str]
             address = process.stdout.readline().strip()
             ray = [str(Path(sys.executable).with_name("ray")), "start", "--address", address, "--num-cpus", "2"]
             more = ["--node-ip-address", "10.199.77.2", "--object-store-memory", str(200 << 20)]
-            subprocess.run(["ip", "netns", "exec", space, *ray, *more], check=True, stdout=subprocess.DEVNULL)
+            # Its processes are killed together, and then nobody is left to remove their session.
+            node = os.environ | {"MPSHM_RUNTIME_DIR": str(rays)}
+            subprocess.run(["ip", "netns", "exec", space, *ray, *more], check=True, stdout=subprocess.DEVNULL, env=node)
             yield process
         finally:
             # The processes of the node, of which no other can know while it is cut off.
