@@ -158,9 +158,9 @@ class Scheduler(Workers):
         if self.state == ENDED or not self.is_own():
             return
         self._at_once = self._at_once or at_once  # after a second Ctrl-C it stays so
-        self.state = TERMINATED
-        self.wake()
         try:
+            self.state = TERMINATED
+            self.wake()
             self.join()
         except BaseException:  # a second Ctrl-C
             self._at_once = True

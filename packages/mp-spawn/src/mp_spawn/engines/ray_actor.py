@@ -10,10 +10,11 @@ import ray
 
 from mp_spawn.engines.agent import Agent
 from mp_spawn.engines.protocol import BEAT, Printed, Start
-from mp_spawn.engines.ray_agents import Piece
 
 __all__ = ["RayAgent"]
 
+#: Where each buffer of an object belongs, (part, offset), and the object.
+Piece = tuple[list[tuple[int, int]], Any]
 # Objects that are on their way while one is copied, see Note [Pieces] in ray_agents.py.
 AHEAD = 2
 # Seconds.

@@ -27,8 +27,6 @@ __all__ = ["RayAgents", "named"]
 # Bytes of an object in Ray's store, and buffers in it.
 PIECE = 16 << 20
 MOST = 1000
-#: Where each buffer of an object belongs, (part, offset), and the object.
-Piece = tuple[list[tuple[int, int]], Any]
 # Seconds for a message that is ready to arrive; for the agents to leave.
 TO_FETCH = 1.0
 TO_LEAVE = 2.0
@@ -72,8 +70,8 @@ class RayAgents:
         self._polls = {actor.poll.remote(): (index, actor) for index, actor in enumerate(self._actors)}
         # The actors in the place of a lost one, with their nodes.
         self._candidates: dict[int, list[tuple[Any, Node, str]]] = {}
-        # The pieces in Ray's store, and the calls of the agents that copy them; kept until all calls have returned.
-        self._held: list[tuple[list[Piece], list[Any]]] = []
+        # The pieces (see ray_actor.py) in Ray's store, and the calls of the agents that copy them; kept until all calls have returned.
+        self._held: list[tuple[list[Any], list[Any]]] = []
 
     def _actor(self, node: Node, strategy: Any) -> Any:
         needs = self._engine.needs(len(node.ranks))
