@@ -70,7 +70,8 @@ class RayAgents:
         self._polls = {actor.poll.remote(): (index, actor) for index, actor in enumerate(self._actors)}
         # The actors in the place of a lost one, with their nodes.
         self._candidates: dict[int, list[tuple[Any, Node, str]]] = {}
-        # The pieces (see ray_actor.py) in Ray's store, and the calls of the agents that copy them; kept until all calls have returned.
+        # The pieces (see ray_actor.py) in Ray's store, and the calls of the agents that copy them; kept until all calls
+        # have returned.
         self._held: list[tuple[list[Any], list[Any]]] = []
 
     def _actor(self, node: Node, strategy: Any) -> Any:
