@@ -159,9 +159,10 @@ static int step(machine *m, mp_reader *from)
 /* The object, or NULL, perhaps with an exception. */
 static PyObject *run(mp_reader *from)
 {
-    machine m = {.count = 0};
+    machine m;
     int rc = 0;
 
+    m.count = m.mark_count = 0; /* and not the whole stack, which takes time */
     while (rc == 0 && from->at < from->end)
         rc = step(&m, from);
     if (rc == 0 && m.count == 1 && m.mark_count == 0)
