@@ -29,7 +29,9 @@ int mpshm__ring_init(struct mpshm__ring *ring)
 }
 
 /* The loads of the two functions below are sequentially consistent, because a sleeper sets
- * room_wanted or part_wanted before them: Arm may perform an acquiring load before that store. */
+ * room_wanted or part_wanted before them: Arm may perform an acquiring load before that store. So
+ * are the others of what the other side stores, which the model (tools/model.py) knows in no other
+ * order. */
 
 int64_t mpshm__ring_room(struct mpshm__ring *ring)
 {
@@ -47,14 +49,14 @@ int mpshm__ring_has_room(struct mpshm__view *view, int64_t nbytes)
         int64_t room = (int64_t)MPSHM__RING_BYTES - (int64_t)(tail - view->head_seen);
         if (room - MPSHM__RECORD >= nbytes || look)
             return room - MPSHM__RECORD >= nbytes;
-        view->head_seen = atomic_load_explicit(&view->ring->head, memory_order_acquire);
+        view->head_seen = atomic_load_explicit(&view->ring->head, memory_order_seq_cst);
     }
 }
 
 /* The bytes of unread records: those seen before, and if there are none, those of now. */
 static uint64_t unread(struct mpshm__view *view, uint64_t head)
 {
-    uint64_t tail = atomic_load_explicit(&view->tail_seen, memory_order_acquire);
+    uint64_t tail = atomic_load_explicit(&view->tail_seen, memory_order_seq_cst);
 
     if ((int64_t)(tail - head) <= 0) {
         tail = atomic_load_explicit(&view->ring->tail, memory_order_seq_cst);
