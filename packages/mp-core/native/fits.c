@@ -13,40 +13,35 @@
 
 enum { TYPES = 4, REPEATED = 64, MANY = 16 };
 
-static struct {
-    mp_pickler of;
-    PyObject *reducer;
-} types[TYPES];
+static mp_pickler types[TYPES];
 static int type_count;
 
-void mp_set_pickler(const mp_pickler *of, PyObject *reducer)
+void mp_set_pickler(const mp_pickler *of)
 {
     int i = 0;
 
-    while (i < type_count && types[i].of.type != of->type)
+    while (i < type_count && types[i].type != of->type)
         i++;
     if (i == TYPES)
         return; /* the pickler goes on to write them */
-    PyObject *before = i < type_count ? types[i].reducer : NULL;
-    types[i].of = *of;
-    types[i].reducer = Py_NewRef(reducer);
+    Py_INCREF(of->reducer);
+    types[i] = *of;
     if (i == type_count)
         type_count++;
-    Py_XDECREF(before);
 }
 
 const mp_pickler *mp_pickler_of(PyObject *object)
 {
     for (int i = 0; i < type_count; i++)
-        if (Py_TYPE(object) == types[i].of.type)
-            return &types[i].of;
+        if (Py_TYPE(object) == types[i].type)
+            return &types[i];
     return NULL;
 }
 
 PyObject *mp_read_registered(mp_reader *from)
 {
     for (int i = 0; i < type_count; i++) {
-        const mp_pickler *of = &types[i].of;
+        const mp_pickler *of = &types[i];
         if ((size_t)(from->end - from->at) > of->prefix_nbytes &&
             memcmp(from->at, of->prefix, of->prefix_nbytes) == 0) {
             PyObject *object = of->read(from);
@@ -69,10 +64,7 @@ static int has_known_reducer(PyObject *forking_pickler, const mp_pickler *of)
         known = PyDict_GetItemWithError(table, (PyObject *)of->type);
     Py_XDECREF(table);
     PyErr_Clear();
-    for (int i = 0; i < type_count; i++)
-        if (&types[i].of == of)
-            return known == types[i].reducer;
-    return 0;
+    return known == of->reducer;
 }
 
 int mp_writer_is_first(mp_writer *to, const void *memory)

@@ -153,6 +153,7 @@ static inline const unsigned char *mp_take_handle(mp_reader *from)
  * the first is SHORT_BINUNICODE. */
 typedef struct {
     PyTypeObject *type;
+    PyObject *reducer; /* for which it stands; kept for the process's lifetime */
     const char *prefix;
     size_t prefix_nbytes;
     /* Both: 1, or 0 for one that needs the reducer, or -1 with an exception. A message of which one
@@ -220,10 +221,10 @@ typedef struct {
     /* Return the reduction of the object at position `at` of a table. */
     PyObject *(*beside)(int table, size_t at);
 
-    /* Let `of` write and read the objects of exactly its type in small messages, as long as
-     * `reducer` is the reducer that ForkingPickler has for it. It is not asked to write into a
-     * message by value. */
-    void (*set_pickler)(const mp_pickler *of, PyObject *reducer);
+    /* Let `of` write and read the objects of exactly its type in small messages, as long as its
+     * reducer is the one that ForkingPickler has for it. It is not asked to write into a message by
+     * value. */
+    void (*set_pickler)(const mp_pickler *of);
 
     /* Return room for that many more bytes of the message, to be filled at once; NULL with an
      * exception without memory. */

@@ -97,7 +97,7 @@ enum {
 
 /* Return 1 if the object can be written, 0 if not, -1 with an exception. */
 int mp_fits(mp_writer *to, PyObject *object);
-void mp_set_pickler(const mp_pickler *of, PyObject *reducer);
+void mp_set_pickler(const mp_pickler *of);
 int mp_writer_is_first(mp_writer *to, const void *memory);
 int mp_make_global(mp_global *to, PyObject *function);
 /* The registered functions for the type of the object, or NULL. */

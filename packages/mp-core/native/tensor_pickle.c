@@ -213,11 +213,12 @@ PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
     of.ready = Py_NewRef(ready);
     of.arrived = Py_NewRef(arrived);
     mp_pickler pickler = {.type = (PyTypeObject *)Py_NewRef(type),
+                          .reducer = reducer,
                           .prefix = of.rebuild.bytes,
                           .prefix_nbytes = of.rebuild.module_nbytes,
                           .fits = tensor_fits,
                           .write = write_tensor,
                           .read = read_tensor};
-    mp_set_pickler(&pickler, reducer);
+    mp_set_pickler(&pickler);
     Py_RETURN_NONE;
 }

@@ -216,10 +216,11 @@ int mp_init_array_pickle(PyObject *rebuild_bytes, PyObject *rebuild_block)
 void mp_register_array_pickle(PyObject *reducer)
 {
     mp_pickler pickler = {.type = &PyArray_Type,
+                          .reducer = reducer,
                           .prefix = from_bytes.bytes,
                           .prefix_nbytes = from_bytes.module_nbytes,
                           .fits = array_fits,
                           .write = write_array,
                           .read = read_array};
-    mp_core.set_pickler(&pickler, reducer);
+    mp_core.set_pickler(&pickler);
 }
