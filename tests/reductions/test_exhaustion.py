@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.scripts import run_python, run_script, succeeded
+from support.scripts import NO_DESCRIPTORS, run_python, run_script, succeeded
 
 PRELUDE = """
     import resource, sys, warnings
@@ -33,19 +33,9 @@ PRELUDE = """
             return str(error)
         return "not refused"
 """
-# Nothing can be made any more: no file may be longer than this, or no descriptor is left.
+# Nothing can be made any more: no file may be longer than this, or (NO_DESCRIPTORS) no descriptor is left.
 SHORT_FILES = """
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-"""
-NO_DESCRIPTORS = """
-    import os
-    held = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-    try:
-        while True:
-            held.append(os.open("/dev/null", os.O_RDONLY))
-    except OSError:
-        pass
 """
 FIRST_USE = """
     print(delivered())

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from support.damage import damaged, outcome
-from support.scripts import run_script, succeeded
+from support.scripts import NO_DESCRIPTORS, run_script, succeeded
 from support.unreceivable import refuse_blocks
 
 import mp_all as mp
@@ -268,39 +268,37 @@ def test_a_process_without_descriptors_gets_private_copies_by_value(strategy: st
     assert in_flight(shared) == 0
 
 
-def test_without_memory_the_whole_message_takes_the_pickler(tmp_path: Path) -> None:
-    script = """
-        import os, resource, warnings
-        import numpy as np
-        import mp_all as mp
-        from mp_core import _native
+SHARED_BEFORE = """
+    import resource, warnings
+    import numpy as np
+    import mp_all as mp
+    from mp_core import _native
 
-        shared = mp.shared.zeros(1000)
-        reader, writer = mp.Pipe()
-        writer.send(shared)
-        reader.recv()
-        held = []
-        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-        try:
-            while True:
-                held.append(os.open("/dev/null", os.O_RDONLY))
-        except OSError:
-            pass
-        try:
-            while True:
-                held.append(mp.shared.empty(1 << 21))
-        except MemoryError:
-            pass
-        assert _native.plain_pickle((shared, np.zeros(1 << 21))) is None
-        print(shared.base._others())
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            data = mp.reduction.ForkingPickler.dumps((shared, np.ones(1 << 21)))
-        got = mp.reduction.ForkingPickler.loads(data)
-        got[0][5] = 1
-        print(shared[5], got[1].sum() == 1 << 21, shared.base._others(), caught[0].category.__name__)
-    """
-    assert succeeded(run_script(tmp_path, script)).split() == ["0", "1.0", "True", "0", "SharedMemoryWarning"]
+    shared = mp.shared.zeros(1000)
+    reader, writer = mp.Pipe()
+    writer.send(shared)
+    reader.recv()
+"""
+LEFT_TO_THE_PICKLER = """
+    try:
+        while True:
+            held.append(mp.shared.empty(1 << 21))
+    except MemoryError:
+        pass
+    assert _native.plain_pickle((shared, np.zeros(1 << 21))) is None
+    print(shared.base._others())
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        data = mp.reduction.ForkingPickler.dumps((shared, np.ones(1 << 21)))
+    got = mp.reduction.ForkingPickler.loads(data)
+    got[0][5] = 1
+    print(shared[5], got[1].sum() == 1 << 21, shared.base._others(), caught[0].category.__name__)
+"""
+
+
+def test_without_memory_the_whole_message_takes_the_pickler(tmp_path: Path) -> None:
+    program = SHARED_BEFORE + NO_DESCRIPTORS + LEFT_TO_THE_PICKLER
+    assert succeeded(run_script(tmp_path, program)).split() == ["0", "1.0", "True", "0", "SharedMemoryWarning"]
 
 
 def test_threads_that_change_a_message_meanwhile_break_no_process(strategy: str) -> None:

@@ -12,6 +12,19 @@ from pathlib import Path
 TIMEOUT = 60.0
 
 
+#: A part of a program, after which it can open no descriptor until it closes those of `held`; it needs `resource`.
+NO_DESCRIPTORS = """
+    import os
+    held = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+    try:
+        while True:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        pass
+"""
+
+
 def run_script(
     folder: Path, text: str, *arguments: str, timeout: float = TIMEOUT, **environment: str
 ) -> subprocess.CompletedProcess[str]:
