@@ -2,18 +2,18 @@
 
 Note [When a worker spins]
 --------------------------
-A program that submits a task, waits for its result and submits the next one leaves the worker without a task for as long
-as it takes to wake the pool's thread and then the program's: some 80 microseconds. To put a processor to sleep meanwhile,
-and to wake it, makes the round trip twice as long.
+A program that submits a task, waits for its result and submits the next one leaves the worker without a task for as
+long as it takes to wake the pool's thread and then the program's: some 80 microseconds. To put a processor to sleep
+meanwhile, and to wake it, makes the round trip twice as long.
 
     worker    answers | spins ................................ | next task
     pool              | wakes, sets the future
     program                                    | wakes, submits |
 
-A spin is up to three times `MP_SPIN_US` long, the ceiling of a channel's reader, since two threads wake in turn. Success
-doubles the next spin up to that, failure makes it a quarter. After three failures the next three waits that spin are 2
-waits away, then 6, and so on up to 64. So a worker whose tasks come seldom, or whose machine is busy, sleeps at once. A
-spin in which the worker lost its processor has failed: others need it. With one processor nothing spins.
+A spin is up to three times `MP_SPIN_US` long, the ceiling of a channel's reader, since two threads wake in turn.
+Success doubles the next spin up to that, failure makes it a quarter. After three failures the next three waits that
+spin are 2 waits away, then 6, and so on up to 64. So a worker whose tasks come seldom, or whose machine is busy, sleeps
+at once. A spin in which the worker lost its processor has failed: others need it. With one processor nothing spins.
 """
 
 from __future__ import annotations
