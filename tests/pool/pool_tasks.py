@@ -65,6 +65,7 @@ def either(kind: str, ctx: BaseContext, size: int = 2, **options: Any) -> Iterat
             made.pool.terminate()
         else:
             made.pool.kill_workers()
+            made.pool.shutdown()
 
 
 def outcome(wait: Callable[[], Any]) -> Any:

@@ -144,6 +144,7 @@ def test_cancelled_and_terminated_tasks_fail(kind: str, ctx: BaseContext, tmp_pa
         assert until(lambda path=path: os.path.exists(path), tasks.PATIENCE)
         getattr(executor, how)()
         assert type(running.exception(tasks.PATIENCE)).__name__ == "BrokenProcessPool"
+        executor.shutdown()
         assert all(future.done() for future in waiting)
         assert sum(future.cancelled() for future in waiting) >= 10
         with pytest.raises(RuntimeError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,7 +39,7 @@ class World:
         for _ in range(times):
             self.looks.append(0)
             self.slept.append(False)
-            patience.wait()
+            patience.wait(True)
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.delenv("MP_SPIN_US", raising=False)
     monkeypatch.setattr(_patience, "processors", lambda: 2)
-    monkeypatch.setattr(_patience.time, "perf_counter", lambda: world.now)
+    monkeypatch.setattr(time, "perf_counter", lambda: world.now)
     return world
 
 
@@ -100,6 +101,13 @@ def test_the_variable_sets_a_third_of_the_longest_spin(
     assert world.looks == [looks]
 
 
+def test_a_worker_whose_task_was_not_the_only_one_sleeps_at_once(world: World) -> None:
+    patience = patience_in(world)
+    world.looks, world.slept = [0], [False]
+    patience.wait(False)
+    assert (world.looks, world.slept) == ([0], [True])
+
+
 def test_nothing_spins_with_one_processor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_patience, "processors", lambda: 1)
     world.wait(patience_in(world), 10)
@@ -123,6 +131,6 @@ def test_a_wait_ends_when_a_byte_comes_and_takes_none(
     patience = Patience(reader)
     later = threading.Timer(0.02, os.write, [writer, b"x"])
     later.start()
-    patience.wait()
+    patience.wait(True)
     assert select.select([reader], [], [], 0)[0] == [reader]
     later.join()

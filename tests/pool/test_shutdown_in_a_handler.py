@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,107 @@ POOL = """
 @pytest.mark.timeout(120)
 def test_a_pool_is_terminated_by_a_handler_that_interrupts_apply_async(tmp_path: Path) -> None:
     succeeded(run_script(tmp_path, POOL))
+
+
+def program(text: str) -> str:
+    return HEAD + textwrap.indent(textwrap.dedent(text), "        ")
+
+
+HEAD = """
+    import multiprocessing, random, signal, sys, threading, time
+    import mp_all as mp
+
+    def interrupt(seconds, handler):
+        signal.signal(signal.SIGALRM, lambda *_: handler())
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+
+    def use_a_copy():
+        try:
+            executor.submit(abs, -1)
+        except ValueError:
+            executor.shutdown()
+            return len(multiprocessing.active_children())
+
+    if __name__ == "__main__":
+        chance, context = random.Random(5), mp.get_context("fork")
+"""
+
+
+@pytest.mark.parametrize("end", ["kill_workers", "terminate_workers", "shutdown"])
+@pytest.mark.timeout(120)
+def test_an_executor_ends_although_callbacks_submit(tmp_path: Path, end: str) -> None:
+    text = """
+        for _ in range(60):
+            executor = mp.ProcessPoolExecutor(2, context)
+
+            def again(_):
+                try:
+                    executor.submit(abs, -1)
+                except RuntimeError:
+                    pass
+
+            executor.submit(time.sleep, 0.002).add_done_callback(again)
+            interrupt(chance.uniform(0.0005, 0.004), getattr(executor, sys.argv[1]))
+            try:
+                while True:
+                    executor.submit(abs, -1)
+            except RuntimeError:
+                executor.shutdown()
+    """
+    succeeded(run_script(tmp_path, program(text), end))
+
+
+@pytest.mark.timeout(120)
+def test_a_shutdown_interrupts_a_shutdown(tmp_path: Path) -> None:
+    text = """
+        for _ in range(150):
+            executor = mp.ProcessPoolExecutor(2, context)
+            executor.submit(abs, -1).result()
+            interrupt(chance.uniform(5e-6, 40e-6), executor.shutdown)
+            executor.shutdown(wait=False)
+            executor.shutdown()
+    """
+    succeeded(run_script(tmp_path, program(text)))
+
+
+@pytest.mark.timeout(120)
+def test_a_forked_worker_cannot_use_its_copy_of_the_executor(tmp_path: Path) -> None:
+    text = """
+        executor = mp.ProcessPoolExecutor(2, context)
+        assert [executor.submit(use_a_copy).result() for _ in range(4)] == [0] * 4
+        executor.shutdown()
+    """
+    succeeded(run_script(tmp_path, program(text)))
+
+
+@pytest.mark.timeout(120)
+def test_a_handler_that_interrupts_the_first_submit_submits(tmp_path: Path) -> None:
+    text = """
+        for _ in range(20):
+            executor, futures = mp.ProcessPoolExecutor(8, context), []
+            interrupt(chance.uniform(0.0005, 0.01), lambda: futures.append(executor.submit(abs, -2)))
+            futures.append(executor.submit(abs, -1))
+            while len(futures) < 2:
+                time.sleep(0.001)
+            assert sorted(future.result() for future in futures) == [1, 2]
+            executor.shutdown()
+    """
+    succeeded(run_script(tmp_path, program(text)))
+
+
+@pytest.mark.timeout(120)
+def test_a_handler_that_interrupts_the_first_submit_kills_the_workers(tmp_path: Path) -> None:
+    text = """
+        for _ in range(20):
+            executor = mp.ProcessPoolExecutor(8, context)
+            interrupt(chance.uniform(0.0005, 0.01), executor.kill_workers)
+            try:
+                future = executor.submit(time.sleep, 300)
+            except RuntimeError:
+                continue
+            while not future.done():
+                time.sleep(0.001)
+            assert future.cancelled() or isinstance(future.exception(), Exception)
+            executor.shutdown()
+    """
+    succeeded(run_script(tmp_path, program(text)))

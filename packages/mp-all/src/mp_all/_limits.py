@@ -7,9 +7,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from mp_core._control_groups import OWN, ROOT, control_groups, read
 from mp_core._settings import runtime_folder
 
-__all__ = ["cgroup_limits", "limits", "read", "size"]
+__all__ = ["cgroup_limits", "limits", "size"]
 
 OVERCOMMIT = {"0": "heuristic", "1": "always", "2": "strict: file_descriptor reserves too"}
 
@@ -30,32 +31,15 @@ def size(nbytes: float) -> str:
 NO_LIMIT = 2**60  # version 1 writes "none" as a number larger than any memory
 
 
-def cgroup_limits(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Iterator[str]:
+def cgroup_limits(root: Path = ROOT, own: Path = OWN) -> Iterator[str]:
     """
-    Yield the limits of this process's control groups, the nearest first, each with its use. Version 1 has a hierarchy
-    for each resource, in a folder of its own; version 2 has one for all, alone or in the folder ``unified``.
+    Yield the limits of this process's control groups, the nearest first, each with its use.
     """
-    for line in read(own).splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            for mount in (root, root / "unified"):
-                for folder in levels(mount, path):
-                    yield from version_2(folder)
-        elif "memory" in controllers.split(","):
-            for folder in levels(root / "memory", path):
-                yield from memory_of(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "")
-
-
-def levels(mount: Path, path: str) -> Iterator[Path]:
-    """Yield the folder of a group and those above it, up to *mount*. A container may have only the latter."""
-    group = mount / path.lstrip("/")
-    if ".." in group.parts or not group.is_dir():
-        group = mount
-    for folder in [group, *group.parents]:
-        if folder != mount and mount not in folder.parents:
-            return
-        yield folder
+    for controller, folder in control_groups(root, own):
+        if controller == "":
+            yield from version_2(folder)
+        elif controller == "memory":
+            yield from memory_of(folder, "memory.limit_in_bytes", "memory.usage_in_bytes", "")
 
 
 def version_2(folder: Path) -> Iterator[str]:
@@ -109,11 +93,3 @@ def free_of(folder: Path) -> str:
     except OSError as error:
         return f"unusable: {error.strerror}"
     return f"{size(disk.free)} free of {size(disk.total)}"
-
-
-def read(path: Path) -> str:
-    """Return the content of a small file of the kernel, "" if it cannot be read."""
-    try:
-        return path.read_text().strip()
-    except OSError:
-        return ""

@@ -171,7 +171,7 @@ class Dispatcher:
         return True
 
     def _send(self, worker: Worker, task: Task) -> bool:
-        sent = worker.send(task)
+        sent = worker.send(task, not worker.tasks and not self.queue and not any(each.tasks for each in self.workers))
         if not sent:
             self.requeue([task])
         elif worker.backlog:

@@ -10,10 +10,12 @@ meanwhile, and to wake it, makes the round trip twice as long.
     pool              | wakes, sets the future
     program                                    | wakes, submits |
 
-A spin is up to three times `MP_SPIN_US` long, the ceiling of a channel's reader, since two threads wake in turn.
-Success doubles the next spin up to that, failure makes it a quarter. After three failures the next three waits that
-spin are 2 waits away, then 6, and so on up to 64. So a worker whose tasks come seldom, or whose machine is busy, sleeps
-at once. A spin in which the worker lost its processor has failed: others need it. With one processor nothing spins.
+So a worker spins if no other worker had a task beside its last one: several tasks at once, or more workers than
+processors, need each processor. A spin is up to three times `MP_SPIN_US` long, the ceiling of a channel's reader, since
+two threads wake in turn. Success doubles the next spin up to that, failure makes it a quarter. After three failures the
+next three waits that spin are 2 waits away, then 6, and so on up to 64. So a worker whose tasks come seldom, or whose
+machine is busy, sleeps at once. A spin in which the worker lost its processor has failed: others need it. With one
+processor, or a control group that grants the time of fewer than two, nothing spins.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from __future__ import annotations
 import os
 import select
 import time
+
+from mp_core._control_groups import processors
 
 __all__ = ["Patience"]
 
@@ -37,27 +41,30 @@ class Patience:
     def __init__(self, fd: int) -> None:
         self._poll = select.poll()
         self._poll.register(fd, select.POLLIN)
-        self._ceiling = ceiling()
-        self._spin = self._ceiling
+        self._ceiling: float | None = None  # read when it is needed first
+        self._spin = 0.0
         self._skipped = self._to_skip = 0  # waits that do not spin before the next one that does
 
-    def wait(self) -> None:
+    def wait(self, may_spin: bool) -> None:
         """
         Return when the descriptor is readable, or its other end is closed.
         """
-        if self._to_skip > 0:
-            self._to_skip -= 1
-        elif self._ceiling and self._spins():
-            return
+        if may_spin:
+            if self._ceiling is None:
+                self._spin = self._ceiling = ceiling()
+            if self._to_skip > 0:
+                self._to_skip -= 1
+            elif self._ceiling and self._spins(self._ceiling):
+                return
         self._poll.poll()
 
-    def _spins(self) -> bool:
+    def _spins(self, most: float) -> bool:
         look, clock = self._poll.poll, time.perf_counter
         last = clock()
         end = last + self._spin
         while last < end:
             if look(0):
-                self._spin = min(2 * self._spin, self._ceiling)
+                self._spin = min(2 * self._spin, most)
                 self._skipped = 0
                 return True
             now = clock()
@@ -67,7 +74,7 @@ class Patience:
         self._spin /= 4
         if self._spin < LEAST:
             self._skipped = self._to_skip = min(2 * self._skipped + 2, MOST_SKIPPED)
-            self._spin = self._ceiling
+            self._spin = most
         return False
 
 
@@ -82,10 +89,3 @@ def ceiling() -> float:
     except ValueError:
         given = CEILING
     return WAKE_UPS * (given if 0 <= given <= 1e6 else CEILING) * 1e-6
-
-
-def processors() -> int:
-    """Return how many processors this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -68,7 +68,7 @@ class Scheduler(Workers):
         self._progress = progress
         self._function_numbers = itertools.count(1)
         self._lock: Any = TryLock()
-        self._attention = self._asleep = self._at_once = False
+        self._attention = self._asleep = self._at_once = self._ended = False
         self._pid = os.getpid()
         self.thread = threading.Thread(target=self._run, name="mp_pool", daemon=True)
         self._waker: tuple[Descriptor, ...] = ()
@@ -102,19 +102,14 @@ class Scheduler(Workers):
         self.hand_out()
 
     def enqueue(self, work: Task | Iterator[Task], items: int = 0) -> None:
-        """
-        Do the first half of `submit`, which cannot be lost to a `close` that comes after it.
-        """
-        if not self.is_own():
-            raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
+        """Do the first half of `submit`, which cannot be lost to a `close` that comes after it."""
+        self.check_own()
         if self._progress is not None:
             self._progress.expect(work.items if isinstance(work, Task) else items)
         self.dispatcher.queue.append(work)
 
     def hand_out(self) -> None:
-        """
-        Do the second half of `submit`.
-        """
+        """Do the second half of `submit`."""
         self.attend()
         if self.state == ENDED:
             self._abort()  # the thread has ended
@@ -132,9 +127,7 @@ class Scheduler(Workers):
         self.wake()
 
     def attend(self) -> None:
-        """
-        Send tasks to workers now if the lock is free; otherwise have the scheduler's thread do it.
-        """
+        """Send tasks to workers now if the lock is free; otherwise have the scheduler's thread do it."""
         with self._lock as held:
             if not held:
                 self.wake()
@@ -156,6 +149,11 @@ class Scheduler(Workers):
         """Tell whether this process made it, rather than a parent that forked."""
         return self._pid == os.getpid()
 
+    def check_own(self) -> None:
+        """Raise `ValueError` in a forked child."""
+        if not self.is_own():
+            raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
+
     def close(self) -> None:
         """
         Accept no more tasks; end when all are done.
@@ -165,20 +163,24 @@ class Scheduler(Workers):
         self.wake()
 
     def terminate(self, at_once: bool = False) -> None:
+        """Do as `begin_end`, and wait for the end of the thread."""
+        try:
+            if self.begin_end(at_once):
+                self.join()
+        except BaseException:  # a second Ctrl-C
+            self.begin_end(at_once=True)
+            raise
+
+    def begin_end(self, at_once: bool) -> bool:
         """
-        End the workers now, by SIGTERM first unless *at_once*, and wait for the end of the thread.
+        End the workers now, by SIGTERM first unless *at_once*; return False if the pool has ended, or is not our own.
         """
         if self.state == ENDED or not self.is_own():
-            return
+            return False
         self._at_once = self._at_once or at_once  # after a second Ctrl-C it stays so
-        try:
-            self.state = TERMINATED
-            self.wake()
-            self.join()
-        except BaseException:  # a second Ctrl-C
-            self._at_once = True
-            self.wake()
-            raise
+        self.state = TERMINATED
+        self.wake()
+        return True
 
     def discard(self) -> None:
         """
@@ -195,17 +197,20 @@ class Scheduler(Workers):
         """
         if self.thread.ident is None or self.thread is threading.current_thread() or self._lock.is_mine():
             return
-        self.thread.join()
+        # With a timeout, as a handler may interrupt one join by another: in CPython 3.11 the inner one never returns.
+        while not self._ended and self.thread.is_alive():
+            self.thread.join(1.0)
+        self.thread.join(1.0)
 
     def wake(self) -> None:
-        """
-        Have the scheduler's thread check the whole state.
-        """
+        """Have the scheduler's thread check the whole state."""
         self._attention = True
         if self._asleep:
             try:
+                descriptor = self._waker[1].fileno()
+                # From here to the write no signal handler runs: its own `wake` would take the thread for awake.
                 self._asleep = False
-                os.write(self._waker[1].fileno(), b"\0")
+                os.write(descriptor, b"\0")
             except OSError:
                 pass  # the pipe is full, so the thread wakes; or it is closed, so the thread has ended
             except BaseException:  # of a signal handler, perhaps before the write
@@ -224,6 +229,7 @@ class Scheduler(Workers):
             report(error)
         finally:
             self._end()
+            self._ended = True
 
     def _step(self) -> bool:
         """

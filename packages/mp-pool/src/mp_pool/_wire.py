@@ -16,6 +16,7 @@ from mp_pool._function_cache import FunctionReference
 from mp_pool._release import release
 
 __all__ = [
+    "ALONE",
     "BATCH",
     "BATCH_END",
     "DONE",
@@ -52,6 +53,7 @@ PLAIN, RICH = 0, 1
 # Of a worker; PLAIN or RICH is added.
 DONE, FAILED, READY, INIT_FAILED, BATCH_END, JOURNAL_READY, HAS_FUNCTION = 0, 2, 4, 6, 8, 10, 12
 TASK, FUNCTION, FORGET, JOURNAL, BATCH = 0, 2, 4, 6, 8  # of the parent; likewise
+ALONE = 128  # added to TASK: no worker has another task, and none waits for a worker
 
 _PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})

@@ -35,7 +35,7 @@ from mp_pool._in_flight import Handles, forget, release
 from mp_pool._result_pipe import Frame, ResultPipe
 from mp_pool._stdin import left_alone
 from mp_pool._task import Task
-from mp_pool._wire import BATCH, FORGET, HEADER, JOURNAL, PACKET, RICH
+from mp_pool._wire import ALONE, BATCH, FORGET, HEADER, JOURNAL, PACKET, RICH
 from mp_pool._worker_main import Settings, work
 
 __all__ = ["Worker"]
@@ -124,13 +124,13 @@ class Worker:
             if descriptor is not None:
                 descriptor.close()
 
-    def send(self, task: Task) -> bool:
+    def send(self, task: Task, alone: bool = False) -> bool:
         """
         Send *task*, which is pickled; return False if there is no room for it now. Never waits.
         """
         payload = task.payload
         size = len(payload)
-        header = HEADER.pack(task.number, size, task.kind)
+        header = HEADER.pack(task.number, size, task.kind | ALONE if alone else task.kind)
         function = task.shared
         if function is not None and function.number in self.functions:
             function = None  # the worker has it

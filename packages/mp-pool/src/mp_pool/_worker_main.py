@@ -21,7 +21,7 @@ from mp_core._native import Journal
 from mp_pool import _function_cache, _wire
 from mp_pool._memory import private_bytes
 from mp_pool._patience import Patience
-from mp_pool._wire import BATCH, FORGET, FUNCTION, HEADER, JOURNAL, PACKET
+from mp_pool._wire import ALONE, BATCH, FORGET, FUNCTION, HEADER, JOURNAL, PACKET
 
 __all__ = ["Settings", "work"]
 
@@ -118,6 +118,7 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
     value: Any
     payload: Any
     run = 0  # tasks since this process last waited
+    alone = False  # whether no worker had another task than this one's last
     buffers = [buffer]
     patience = Patience(source.fileno())
     while True:
@@ -130,7 +131,7 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
                 time.sleep(NAP)
             else:
                 # Not in a read: a process that is killed there may take the packet with it, which it has not begun.
-                patience.wait()
+                patience.wait(alone)
             run = 0
             continue
         if size == 0:
@@ -149,11 +150,12 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
         if kind == JOURNAL:
             journal = _open_journal(extra, out) or journal
             continue
-        if kind > _wire.RICH:
+        if _wire.RICH < kind < ALONE:
             _keep(number, kind, payload, extra, out)
             continue
         if number == 0:
             return
+        alone = kind >= ALONE
         # One write of a result before the next read of a task: at a death the parent knows which task was running.
         try:
             function, args, kwds = loads(payload)

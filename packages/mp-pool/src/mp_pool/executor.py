@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import atexit
 import concurrent.futures.process
 import os
-import sys
 import threading
 import time
 import weakref
@@ -18,6 +16,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.pool import starmapstar  # type: ignore[attr-defined]
 from typing import Any
 
+from mp_pool._admission import Admission
 from mp_pool._environment import for_threads
 from mp_pool._feeder import batches
 from mp_pool._progress import progress as bar
@@ -104,11 +103,6 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         self._initargs = tuple(initargs)
         self._max_tasks_per_child = max_tasks_per_child
         self._retries = retries
-        self._shutdown_thread = False
-        # A signal handler may interrupt `_submit` and shut down: then `_submit` closes the scheduler at its end.
-        self._shutdown_lock: Any = threading.RLock()
-        self._enqueues = False
-        self._started = False
         forks = context.get_start_method(allow_none=False) == "fork"
         settings = Settings(
             initializer,
@@ -130,12 +124,13 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             cause=_RemoteTraceback,  # type: ignore[arg-type]
             broken=_broken,
         )
+        self._admission = Admission(self._scheduler, _broken)
         # An executor that is dropped finishes its tasks, then ends.
         weakref.finalize(self, self._scheduler.close).atexit = False
 
     @property
     def _processes(self) -> dict[int, Any] | None:  # type: ignore[override]
-        if self._shutdown_thread:
+        if self._admission.closed:
             return None
         return {worker.pid: worker.process for worker in list(self._scheduler.dispatcher.workers)}
 
@@ -146,7 +141,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
 
     @property
     def _executor_manager_thread(self) -> threading.Thread | None:  # type: ignore[override]
-        return self._scheduler.thread if self._started else None
+        return self._scheduler.thread if self._admission.started else None
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """
@@ -157,34 +152,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         return future
 
     def _submit(self, task: Task) -> None:
-        with self._shutdown_lock:
-            before = self._enqueues
-            try:
-                self._enqueues = True
-                self._check_running()
-                if not self._started:
-                    self._scheduler.start()
-                    _running.add(self._scheduler)
-                    self._started = True
-                self._scheduler.enqueue(task)
-            finally:
-                self._enqueues = before
-                if self._shutdown_thread and not before:
-                    self._close()
-        self._scheduler.hand_out()
-
-    def _check_running(self) -> None:
-        if self._scheduler.reason is not None:
-            raise _broken(self._scheduler.reason)
-        if self._shutdown_thread:
-            raise RuntimeError("cannot schedule new futures after shutdown")
-        if _exiting:
-            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-
-    def _close(self) -> None:
-        self._scheduler.close()
-        if not self._started:
-            self._scheduler.discard()
+        self._admission.submit(task)
 
     def map(
         self,
@@ -249,46 +217,38 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         Parameters
         ----------
         wait : bool, optional
-            Whether to wait for that. A signal handler that has interrupted a ``submit`` does not wait.
+            Whether to wait for that. A callback, and a signal handler that has interrupted a ``submit``, do not wait.
         cancel_futures : bool, optional
             Whether to cancel the tasks that have not begun.
         """
-        with self._shutdown_lock:
-            self._shutdown_thread = True
-            interrupts = self._enqueues
-        if cancel_futures:
-            for task in list(self._scheduler.dispatcher.queue):
-                if isinstance(task, _Call):
-                    task.future.cancel()
-        if interrupts:
-            return
-        self._close()
-        if wait:
+        if self._admission.close(self._cancel if cancel_futures else None) and wait:
             self._scheduler.join()
+
+    def _cancel(self) -> None:
+        for task in list(self._scheduler.dispatcher.queue):
+            if isinstance(task, _Call):
+                task.future.cancel()
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: object) -> None:
         # Tasks do not see a Ctrl-C, so waiting for them would take as long as without it.
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             self.terminate_workers()
+            self._scheduler.terminate()
         else:
             self.shutdown()
 
     def terminate_workers(self) -> None:
         """
-        End the workers by SIGTERM, cancel the tasks that have not begun, and shut down. Running tasks fail.
+        End the workers by SIGTERM, cancel the tasks that have not begun, and shut down. Running tasks fail. It does not
+        wait for that, as in the standard library; `shutdown` does.
         """
-        self._force(False)
+        self._admission.kill(False, self._cancel)
 
     def kill_workers(self) -> None:
         """
         Do as `terminate_workers`, by SIGKILL.
         """
-        self._force(True)
-
-    def _force(self, at_once: bool) -> None:
-        self.shutdown(wait=False, cancel_futures=True)
-        if self._started:
-            self._scheduler.terminate(at_once)
+        self._admission.kill(True, self._cancel)
 
 
 class _Call(Task):
@@ -370,30 +330,3 @@ def _broken(reason: BaseException | None) -> BaseException:
     error = BrokenProcessPool(f"the workers could not be started: {type(reason).__name__}: {reason}")
     error.__cause__ = reason
     return error
-
-
-_running: weakref.WeakSet[Scheduler] = weakref.WeakSet()
-_exiting = False
-
-
-def _at_exit() -> None:
-    global _exiting
-    _exiting = True
-    running = [scheduler for scheduler in _running if scheduler.is_own()]
-    # In an interactive session, an earlier Ctrl-C is no reason to drop tasks.
-    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
-        for scheduler in running:
-            scheduler.terminate()
-    for scheduler in running:
-        scheduler.close()
-    try:
-        for scheduler in running:
-            scheduler.join()
-    except KeyboardInterrupt:
-        for scheduler in running:
-            scheduler.terminate(at_once=True)
-        raise
-
-
-# It runs before the interpreter waits for its threads, and finishes all futures, as the standard library does.
-getattr(threading, "_register_atexit", atexit.register)(_at_exit)

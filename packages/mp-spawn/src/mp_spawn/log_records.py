@@ -228,7 +228,8 @@ def _attach(path: bytes, level: int, level_of_root: int) -> _Address:
 
 
 def _after_fork() -> None:
-    _fork_lock.release()
+    global _fork_lock
+    _fork_lock = threading.RLock()
     for receiver in list(_receivers):
         receiver._close_descriptors()
     address = vars(process.current_process())["_config"].get(KEY)
@@ -237,9 +238,11 @@ def _after_fork() -> None:
 
 
 _receivers: weakref.WeakSet[LoggingToParent] = weakref.WeakSet()
-# Held across a fork, so that the child knows of every descriptor.
-_fork_lock = threading.Lock()
-os.register_at_fork(before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_after_fork)
+# Held across a fork, so that the child knows of every descriptor. A handler that interrupts a fork may fork, too.
+_fork_lock = threading.RLock()
+os.register_at_fork(
+    before=lambda: _fork_lock.acquire(), after_in_parent=lambda: _fork_lock.release(), after_in_child=_after_fork
+)
 
 
 class _ToParent(logging.Handler):

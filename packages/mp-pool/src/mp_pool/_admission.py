@@ -1,0 +1,149 @@
+"""`Admission`: accepts the tasks of an executor; starts the workers with the first, and ends them when it is closed.
+
+Note [A signal handler in the middle]
+-------------------------------------
+A signal handler runs in the main thread between any two lines of `submit`, and may itself submit, close, or kill the
+workers. `_inside` is true only while a thread has the lock in `submit`. So a handler that gets the lock and finds it
+true has interrupted a `submit` below it on the stack. It only notes what it was asked for, and that `submit` does it:
+
+    submit      queues its task; the interrupted one hands out both
+    close       the interrupted one queues its task, then closes the scheduler
+    kill        the interrupted one queues its task, then ends the workers
+    an exception of the handler    the interrupted one does what was noted and hands out what is queued, then raises it
+
+No thread waits for the scheduler's thread while it has the lock: a callback, which runs there, may submit. A child that
+was forked while another thread had the lock never takes it: it asks first whether the pool is its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+
+from mp_pool._scheduler import Scheduler
+from mp_pool._task import Task
+
+__all__ = ["Admission"]
+
+
+class Admission:
+    """
+    The way of tasks to *scheduler*. *broken* makes the exception of `submit` when the workers could not be started.
+    """
+
+    def __init__(self, scheduler: Scheduler, broken: Callable[[BaseException], BaseException]) -> None:
+        self.closed = self.started = False
+        self._scheduler, self._broken = scheduler, broken
+        self._lock = threading.RLock()
+        self._inside = self._starts = False
+        self._at_once: bool | None = None  # the workers are killed, or ended by SIGTERM; None for neither
+
+    def submit(self, task: Task) -> None:
+        """
+        Queue *task*, and send it if a worker takes it.
+        """
+        self._scheduler.check_own()
+        nested = False
+        try:
+            with self._lock:
+                nested = self._inside
+                try:
+                    self._inside = True
+                    self._check_open()
+                    self._start()
+                    self._scheduler.enqueue(task)
+                finally:
+                    self._inside = nested
+        finally:
+            if not nested:
+                self._settle()
+
+    def _check_open(self) -> None:
+        if self._scheduler.reason is not None:
+            raise self._broken(self._scheduler.reason)
+        if self.closed:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        if _exiting:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    def _start(self) -> None:
+        if self._starts:
+            return
+        try:
+            self._starts = True
+            _running.add(self._scheduler)
+            self._scheduler.start()
+            self.started = True
+        finally:
+            self._starts = self.started
+
+    def _settle(self) -> None:
+        if self.closed:
+            self._end()
+        if self.started:
+            self._scheduler.hand_out()
+
+    def close(self, drop: Callable[[], None] | None = None) -> bool:
+        """
+        Accept no more tasks, call *drop*, and let the workers end when all tasks are done; return False where nothing
+        must wait for that: in a signal handler that has interrupted `submit`, and in a forked child.
+        """
+        if not self._scheduler.is_own():
+            self.closed = True
+            return False
+        with self._lock:
+            self.closed = True
+            inside = self._inside
+        if drop is not None:
+            drop()
+        if not inside:
+            self._end()
+        return not inside
+
+    def kill(self, at_once: bool, drop: Callable[[], None]) -> None:
+        """
+        Do as `close`, but end the workers now, by SIGTERM first unless *at_once*. It does not wait: a handler that
+        calls it may have interrupted a method of a future, whose lock the scheduler's thread needs.
+        """
+        self._at_once = at_once or bool(self._at_once)
+        self.close(drop)
+
+    def _end(self) -> None:
+        scheduler = self._scheduler
+        if not self.started:
+            scheduler.close()
+            scheduler.discard()
+        elif self._at_once is None:
+            scheduler.close()
+        else:
+            scheduler.begin_end(self._at_once)
+
+
+_running: weakref.WeakSet[Scheduler] = weakref.WeakSet()
+_exiting = False
+
+
+def _at_exit() -> None:
+    global _exiting
+    _exiting = True
+    running = [scheduler for scheduler in _running if scheduler.is_own()]
+    # In an interactive session, an earlier Ctrl-C is no reason to drop tasks.
+    if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
+        for scheduler in running:
+            scheduler.terminate()
+    for scheduler in running:
+        scheduler.close()
+    try:
+        for scheduler in running:
+            scheduler.join()
+    except KeyboardInterrupt:
+        for scheduler in running:
+            scheduler.terminate(at_once=True)
+        raise
+
+
+# It runs before the interpreter waits for its threads, and finishes all futures, as the standard library does.
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)

@@ -1,0 +1,52 @@
+"""The processors that affinity and control groups grant a process."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import pytest
+
+from mp_core import _control_groups
+from mp_core._control_groups import quota
+
+
+def group(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("_", ".", 1)).write_text(f"{text}\n")
+
+
+def own(folder: Path, text: str) -> Path:
+    path = folder / "cgroup"
+    path.write_text(text)
+    return path
+
+
+def test_the_least_quota_of_all_levels_counts(tmp_path: Path) -> None:
+    group(tmp_path / "fs" / "pod" / "box", cpu_max="300000 100000")
+    group(tmp_path / "fs" / "pod", cpu_max="150000 100000")
+    group(tmp_path / "fs", cpu_max="max 100000")
+    assert quota(tmp_path / "fs", own(tmp_path, "0::/pod/box\n")) == 1.5
+
+
+def test_version_1_has_the_quota_in_two_files(tmp_path: Path) -> None:
+    group(tmp_path / "fs" / "cpu" / "box", cpu_cfs_quota_us="50000", cpu_cfs_period_us="100000")
+    group(tmp_path / "fs" / "cpu", cpu_cfs_quota_us="-1", cpu_cfs_period_us="100000")
+    assert quota(tmp_path / "fs", own(tmp_path, "5:cpu,cpuacct:/box\n4:memory:/box\n")) == 0.5
+
+
+@pytest.mark.parametrize("text", ["", "max 100000", "1 0", "nonsense", "-1 100000"])
+def test_a_group_without_a_quota_grants_all(tmp_path: Path, text: str) -> None:
+    group(tmp_path / "fs", cpu_max=text)
+    assert quota(tmp_path / "fs", own(tmp_path, "0::/\n")) == math.inf
+    assert quota(tmp_path / "fs", tmp_path / "missing") == math.inf
+
+
+def test_a_process_has_no_more_processors_than_its_quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    monkeypatch.setattr(_control_groups, "quota", lambda: 1.5)
+    assert _control_groups.processors() == 1.5
+    monkeypatch.setattr(_control_groups, "quota", lambda: math.inf)
+    assert _control_groups.processors() == 64
