@@ -22,15 +22,15 @@ __all__ = ["install"]
 _installed = False
 
 
-def install() -> None:
-    """Let DataLoader drop the batches that are left, once its module is imported."""
+def install() -> bool:
+    """Let DataLoader drop the batches that are left; return False while its module is not imported."""
     global _installed
     if _installed:
-        return
+        return True
     module: Any = sys.modules.get("torch.utils.data.dataloader")
     kind = getattr(module, "_MultiProcessingDataLoaderIter", None)
     if kind is None:
-        return
+        return False
     _installed = True
     shutdown = kind._shutdown_workers
 
@@ -41,6 +41,7 @@ def install() -> None:
             _drop_messages(self._worker_result_queue)
 
     kind._shutdown_workers = functools.wraps(shutdown)(_shutdown_workers)
+    return True
 
 
 def _drop_messages(queue: Any) -> None:
