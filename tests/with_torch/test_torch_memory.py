@@ -62,9 +62,10 @@ def test_a_thousand_tensors_need_no_descriptor(echo: Carrier) -> None:
     assert after["mappings"] - before["mappings"] <= 4
 
 
-def test_two_threads_that_send_one_tensor_move_it_once(strategy: str) -> None:
+@pytest.mark.parametrize("size", [1 << 16, 1 << 20])  # the copy of the larger one gives up the GIL
+def test_two_threads_that_send_one_tensor_move_it_once(strategy: str, size: int) -> None:
     for _ in range(30):
-        tensor = torch.zeros(1 << 16)
+        tensor = torch.zeros(size)
         messages: list[Any] = []
         barrier = threading.Barrier(2)
 
@@ -82,23 +83,14 @@ def test_two_threads_that_send_one_tensor_move_it_once(strategy: str) -> None:
         assert tensor[0] == 2 and tensor[-1] == 2
 
 
-def test_without_memory_a_tensor_travels_by_value_and_a_warning_says_so(
-    monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    from mp_torch import storage
-
-    def none(*_: Any, **__: Any) -> Any:
-        raise MemoryError("none left")
-
-    monkeypatch.setattr(storage, "allocate", none)
-    monkeypatch.setattr(storage, "copy_in", none)
+@pytest.mark.usefixtures("no_memory")
+def test_without_memory_a_tensor_travels_by_value_and_a_warning_says_so(strategy: str) -> None:
     tensor = torch.arange(5.0)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        monkeypatch.setattr("mp_core.errors._told", set())
         for each in (tensor, tensor[2:], tensor.untyped_storage(), torch.eye(2).to_sparse()):
             assert repr(there_and_back(each)) == repr(each)
         assert torch.UntypedStorage._new_shared(8).nbytes() == 8
     assert [each.category for each in seen if "shared memory ran out" in str(each.message)] == [mp.SharedMemoryWarning]
-    with pytest.raises(MemoryError, match="none left"):
+    with pytest.raises(MemoryError, match="20 bytes of shared memory"):
         tensor.share_memory_()

@@ -170,7 +170,7 @@ _torchs: dict[str, Any] = {}
 
 
 def install() -> None:
-    """Replace the methods of `torch.UntypedStorage` that make, move or recognise shared memory; let mp-core move it."""
+    """Replace the methods of `torch.UntypedStorage` that make, move or recognise shared memory."""
     kind: Any = torch.UntypedStorage
     if _torchs:
         return
@@ -178,9 +178,14 @@ def install() -> None:
     kind.is_shared = _is_shared
     kind.share_memory_ = _share_memory_
     kind._new_shared = classmethod(_new_shared)
-    _native.setup_storages(EXCHANGE, torch.Tensor, kind, _torchs["is_shared"], _adopt, data_loader.install)
 
 
 def _adopt(tensor: Any, storage: Any) -> None:
     """Give a tensor that has arrived the storage that this process has for the same memory."""
     tensor.set_(storage, 0, tensor.shape)
+
+
+if can_move():  # here, because a process that has not called install() receives tensors, too
+    _native.setup_storages(
+        EXCHANGE, torch.Tensor, torch.UntypedStorage, torch.UntypedStorage.is_shared, _adopt, data_loader.install
+    )
