@@ -20,7 +20,7 @@ from mp_core import _native
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
 
-from mp_torch import data_loader, storage  # noqa: E402
+from mp_torch import storage  # noqa: E402
 
 READERS = pytest.mark.parametrize("loads", [_native.plain_loads, ForkingPickler.loads], ids=["in C", "unpickler"])
 
@@ -54,8 +54,7 @@ def test_another_process_shares_it(echo: Carrier) -> None:
 
 
 def set_up(is_shared: Any) -> None:
-    kind = torch.UntypedStorage
-    _native.setup_storages(storage.EXCHANGE, torch.Tensor, kind, is_shared, storage._adopt, data_loader.install)
+    _native.setup_storages(storage.EXCHANGE, torch.Tensor, torch.UntypedStorage, is_shared, storage._adopt)
 
 
 def others() -> dict[str, Callable[[], Any]]:

@@ -39,7 +39,6 @@ static struct {
     PyObject *weak_ref, *free_weak_ref, *expired, *from_weak_ref;
     PyObject *identity; /* the name of the attribute whose value a weak reference has */
     PyObject *adopt;    /* adopt(tensor, storage): make it a tensor over that storage */
-    PyObject *on_first; /* called with tensors that arrive until it returns True; NULL then */
 } of;
 
 static PyObject *call(PyObject *function, PyObject *argument)
@@ -301,14 +300,6 @@ PyObject *mp_tensor_arrived(const char *handle, dl_record record, const int64_t 
     PyObject *tensor = mp_dl_tensor_over(of.exchange, &block, record, dims);
     if (tensor != NULL && has_arrived(tensor, address, nbytes) < 0)
         Py_CLEAR(tensor);
-    if (tensor != NULL && of.on_first != NULL) {
-        PyObject *done = PyObject_CallFunctionObjArgs(of.on_first, NULL);
-        if (done == NULL)
-            Py_CLEAR(tensor);
-        else if (done == Py_True)
-            Py_CLEAR(of.on_first);
-        Py_XDECREF(done);
-    }
     return tensor;
 }
 
@@ -363,14 +354,14 @@ static int take_attribute(PyObject **to, PyObject *type, const char *name)
     return *to != NULL ? 0 : -1;
 }
 
-/* setup_storages(exchange, type of tensors, type of storages, is_shared, adopt, on_first) */
+/* setup_storages(exchange, type of tensors, type of storages, is_shared, adopt) */
 PyObject *mp_py_setup_storages(PyObject *module, PyObject *args)
 {
-    PyObject *capsule, *tensor, *storage, *is_shared, *adopt, *on_first;
+    PyObject *capsule, *tensor, *storage, *is_shared, *adopt;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "OOOOOO:setup_storages", &capsule, &tensor, &storage, &is_shared,
-                          &adopt, &on_first))
+    if (!PyArg_ParseTuple(args, "OOOOO:setup_storages", &capsule, &tensor, &storage, &is_shared,
+                          &adopt))
         return NULL;
     if (known == NULL) {
         known = PyDict_New();
@@ -390,6 +381,5 @@ PyObject *mp_py_setup_storages(PyObject *module, PyObject *args)
         return NULL;
     of.is_shared = Py_NewRef(is_shared); /* kept for the process's lifetime, as all */
     of.adopt = Py_NewRef(adopt);
-    of.on_first = Py_NewRef(on_first);
     Py_RETURN_NONE;
 }

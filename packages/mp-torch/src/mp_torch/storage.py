@@ -15,7 +15,6 @@ from mp_core import _native
 from mp_core._native import by_value
 from mp_core.block import Block, allocate, block_at, failed
 from mp_core.errors import SharedMemoryWarning, warn_user
-from mp_torch import data_loader
 
 __all__ = [
     "EXCHANGE",
@@ -186,6 +185,4 @@ def _adopt(tensor: Any, storage: Any) -> None:
 
 
 if can_move():  # here, because a process that has not called install() receives tensors, too
-    _native.setup_storages(
-        EXCHANGE, torch.Tensor, torch.UntypedStorage, torch.UntypedStorage.is_shared, _adopt, data_loader.install
-    )
+    _native.setup_storages(EXCHANGE, torch.Tensor, torch.UntypedStorage, torch.UntypedStorage.is_shared, _adopt)
