@@ -9,7 +9,8 @@ multiprocessing, the process that started the workers reads, after they have end
 torch ends a worker by SIGTERM if it has not ended within 5 seconds, as on a busy machine. The queue of multiprocessing
 has a thread that pickles a batch, waits for the GIL and for the other workers, and writes. A worker that is killed
 there has a batch in flight that no queue contains. mp-core's queue pickles and writes in one call, which takes some
-microseconds. So a DataLoader without a context gets mp-core's context of the same start method.
+microseconds. So a DataLoader without a context gets mp-core's context of the same start method, unless ``MP_CHANNEL=0``
+turns these queues off.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from mp_core import _channels, _platform
 from mp_core._contexts import default_context
 from mp_core._native import discard_unread
 
@@ -72,7 +74,7 @@ def _replace(module: Any) -> None:
 
     def __init__(self: Any, loader: Any) -> None:
         before = loader.multiprocessing_context
-        if before is None:
+        if before is None and _platform.has_engine() and _channels.enabled():
             method = sys.modules["torch.multiprocessing"].get_start_method()
             loader.multiprocessing_context = default_context.get_context(method)
         try:
