@@ -87,8 +87,8 @@ static int write_tensor(mp_writer *to, PyObject *tensor)
     if (rc != 1)
         return rc;
     size_t layout = layout_of(&shape);
-    char *at = layout <= LAYOUT ? mp_writer_room(to, of.rebuild.nbytes + HANDLE + 2 + layout + 2)
-                                : NULL;
+    char *at =
+        layout <= LAYOUT ? mp_writer_room(to, of.rebuild.nbytes + HANDLE + 2 + layout + 2) : NULL;
     PyObject *handle = at != NULL ? mp_make_handle(&block, 0) : NULL;
     mpshm_block_release(&block);
     if (handle == NULL)

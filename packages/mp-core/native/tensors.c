@@ -1,4 +1,4 @@
-/* The tensors of a table: handles and layout of many, and many from these (see table.py of mp_torch).
+/* The tensors of a table: handles and layout of many, and many from these (table.py of mp_torch).
  *
  * Note [Handles of a table]
  *   A handle follows the opcode that pickle would write, so that a message that cannot be read has
