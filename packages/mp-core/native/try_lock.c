@@ -2,7 +2,9 @@
  * leave locked: no Python code runs between the decision and its note.
  *
  *     with lock as held:    held is False if another thread, or this one already, has it
- *     lock.wait()           waits for it; lock.release() gives it back */
+ *     lock.wait()           waits for it; lock.release() gives it back
+ *     lock.is_mine()        whether this thread has it: a signal handler that has interrupted the
+ *                           block must not wait for a thread that waits for the lock */
 #include "native.h"
 
 typedef struct {
@@ -56,6 +58,12 @@ static PyObject *try_lock_wait(PyObject *op, PyObject *unused)
     Py_RETURN_NONE;
 }
 
+static PyObject *try_lock_is_mine(PyObject *op, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((try_lock *)op)->owner == PyThread_get_thread_ident());
+}
+
 static PyObject *try_lock_new(PyTypeObject *type, PyObject *args, PyObject *names)
 {
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
@@ -86,6 +94,7 @@ static PyMethodDef methods[] = {
     {"__exit__", try_lock_release, METH_VARARGS, "Release it if this block has acquired it."},
     {"wait", try_lock_wait, METH_NOARGS, "Acquire it; wait for that."},
     {"release", try_lock_release, METH_NOARGS, "Release it."},
+    {"is_mine", try_lock_is_mine, METH_NOARGS, "Tell whether this thread has it."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -68,3 +68,7 @@ class TryLock:
             return
         self._owner = 0
         self._lock.release()
+
+    def is_mine(self) -> bool:
+        """Tell whether this thread has it."""
+        return self._owner == threading.get_ident()

@@ -4,7 +4,8 @@ Note [Threads and the lock]
 ---------------------------
 The thread that holds the lock may change any state. A thread that submits a task sends it to a worker itself if the
 lock is free; otherwise it leaves the task in the queue and wakes the scheduler. So a call from a callback, from
-`__reduce__` or from a signal handler cannot deadlock. Results are unpickled and delivered without the lock.
+`__reduce__` or from a signal handler cannot deadlock; an end of the pool that is asked for there is not waited for.
+Results are unpickled and delivered without the lock.
 """
 
 from __future__ import annotations
@@ -97,11 +98,23 @@ class Scheduler(Workers):
         """
         Queue a task, or an iterator of tasks that never blocks, of *items*; send as many tasks as the workers take.
         """
+        self.enqueue(work, items)
+        self.hand_out()
+
+    def enqueue(self, work: Task | Iterator[Task], items: int = 0) -> None:
+        """
+        Do the first half of `submit`, which cannot be lost to a `close` that comes after it.
+        """
         if not self.is_own():
             raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
         if self._progress is not None:
             self._progress.expect(work.items if isinstance(work, Task) else items)
         self.dispatcher.queue.append(work)
+
+    def hand_out(self) -> None:
+        """
+        Do the second half of `submit`.
+        """
         self.attend()
         if self.state == ENDED:
             self._abort()  # the thread has ended
@@ -177,10 +190,12 @@ class Scheduler(Workers):
 
     def join(self) -> None:
         """
-        Wait until all workers have ended; from a callback, return at once.
+        Wait until all workers have ended. From a callback, or a signal handler that has interrupted a `submit`, return
+        at once: the scheduler's thread cannot end before they do.
         """
-        if self.thread.ident is not None and self.thread is not threading.current_thread():
-            self.thread.join()
+        if self.thread.ident is None or self.thread is threading.current_thread() or self._lock.is_mine():
+            return
+        self.thread.join()
 
     def wake(self) -> None:
         """

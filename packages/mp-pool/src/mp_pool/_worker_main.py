@@ -6,7 +6,6 @@ import array
 import mmap
 import os
 import pickle
-import select
 import signal
 import socket
 import threading
@@ -21,6 +20,7 @@ from typing import Any, NamedTuple, NoReturn
 from mp_core._native import Journal
 from mp_pool import _function_cache, _wire
 from mp_pool._memory import private_bytes
+from mp_pool._patience import Patience
 from mp_pool._wire import BATCH, FORGET, FUNCTION, HEADER, JOURNAL, PACKET
 
 __all__ = ["Settings", "work"]
@@ -119,8 +119,7 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
     payload: Any
     run = 0  # tasks since this process last waited
     buffers = [buffer]
-    waiting = select.poll()  # unlike select, it takes descriptors from 1024 on
-    waiting.register(source, select.POLLIN)
+    patience = Patience(source.fileno())
     while True:
         try:
             size, extra, _, _ = source.recvmsg_into(buffers, EXTRA, socket.MSG_DONTWAIT)
@@ -131,7 +130,7 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
                 time.sleep(NAP)
             else:
                 # Not in a read: a process that is killed there may take the packet with it, which it has not begun.
-                waiting.poll()
+                patience.wait()
             run = 0
             continue
         if size == 0:

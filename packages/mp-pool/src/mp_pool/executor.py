@@ -97,9 +97,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             if max_tasks_per_child <= 0:
                 raise ValueError("max_tasks_per_child must be >= 1")
         check_options(retries, timeout, max_memory_per_child, threads_per_worker)
-        context: Any = mp_context
-        if context is None:
-            context = get_context("spawn" if max_tasks_per_child is not None else None)
+        context: Any = mp_context or get_context(None if max_tasks_per_child is None else "spawn")
         self._max_workers: int = max_workers
         self._mp_context = context
         self._initializer: Any = initializer
@@ -107,7 +105,9 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         self._max_tasks_per_child = max_tasks_per_child
         self._retries = retries
         self._shutdown_thread = False
-        self._shutdown_lock = threading.Lock()
+        # A signal handler may interrupt `_submit` and shut down: then `_submit` closes the scheduler at its end.
+        self._shutdown_lock: Any = threading.RLock()
+        self._enqueues = False
         self._started = False
         forks = context.get_start_method(allow_none=False) == "fork"
         settings = Settings(
@@ -158,17 +158,33 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
 
     def _submit(self, task: Task) -> None:
         with self._shutdown_lock:
-            if self._scheduler.reason is not None:
-                raise _broken(self._scheduler.reason)
-            if self._shutdown_thread:
-                raise RuntimeError("cannot schedule new futures after shutdown")
-            if _exiting:
-                raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-            if not self._started:
-                self._scheduler.start()
-                _running.add(self._scheduler)
-                self._started = True
-        self._scheduler.submit(task)
+            before = self._enqueues
+            try:
+                self._enqueues = True
+                self._check_running()
+                if not self._started:
+                    self._scheduler.start()
+                    _running.add(self._scheduler)
+                    self._started = True
+                self._scheduler.enqueue(task)
+            finally:
+                self._enqueues = before
+                if self._shutdown_thread and not before:
+                    self._close()
+        self._scheduler.hand_out()
+
+    def _check_running(self) -> None:
+        if self._scheduler.reason is not None:
+            raise _broken(self._scheduler.reason)
+        if self._shutdown_thread:
+            raise RuntimeError("cannot schedule new futures after shutdown")
+        if _exiting:
+            raise RuntimeError("cannot schedule new futures after interpreter shutdown")
+
+    def _close(self) -> None:
+        self._scheduler.close()
+        if not self._started:
+            self._scheduler.discard()
 
     def map(
         self,
@@ -233,23 +249,22 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         Parameters
         ----------
         wait : bool, optional
-            Whether to wait for that.
+            Whether to wait for that. A signal handler that has interrupted a ``submit`` does not wait.
         cancel_futures : bool, optional
             Whether to cancel the tasks that have not begun.
         """
         with self._shutdown_lock:
             self._shutdown_thread = True
-            started = self._started
-        scheduler = self._scheduler
+            interrupts = self._enqueues
         if cancel_futures:
-            for task in list(scheduler.dispatcher.queue):
+            for task in list(self._scheduler.dispatcher.queue):
                 if isinstance(task, _Call):
                     task.future.cancel()
-        scheduler.close()
-        if not started:
-            scheduler.discard()
-        elif wait:
-            scheduler.join()
+        if interrupts:
+            return
+        self._close()
+        if wait:
+            self._scheduler.join()
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: object) -> None:
         # Tasks do not see a Ctrl-C, so waiting for them would take as long as without it.

@@ -1,0 +1,91 @@
+"""`Patience`: how a worker waits for its next task: first in a spin, if that has paid lately, then asleep.
+
+Note [When a worker spins]
+--------------------------
+A program that submits a task, waits for its result and submits the next one leaves the worker without a task for as
+long as it takes to wake the pool's thread and then the program's: some 80 microseconds. To put a processor to sleep
+meanwhile, and to wake it, makes the round trip twice as long.
+
+    worker    answers | spins ................................ | next task
+    pool              | wakes, sets the future
+    program                                    | wakes, submits |
+
+A spin is up to three times `MP_SPIN_US` long, the ceiling of a channel's reader, since two threads wake in turn.
+Success doubles the next spin up to that, failure makes it a quarter. After three failures the next three waits that
+spin are 2 waits away, then 6, and so on up to 64. So a worker whose tasks come seldom, or whose machine is busy, sleeps
+at once. A spin in which the worker lost its processor has failed: others need it. With one processor nothing spins.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+
+__all__ = ["Patience"]
+
+CEILING = 50.0  # microseconds; MP_SPIN_US changes it
+WAKE_UPS = 3
+LEAST = 5e-6  # seconds
+PREEMPTED = 50e-6  # seconds: one look never takes so long, unless another process or thread ran
+MOST_SKIPPED = 64  # waits
+
+
+class Patience:
+    """Waits until *fd* is readable, with a poll, which takes descriptors from 1024 on."""
+
+    def __init__(self, fd: int) -> None:
+        self._poll = select.poll()
+        self._poll.register(fd, select.POLLIN)
+        self._ceiling = ceiling()
+        self._spin = self._ceiling
+        self._skipped = self._to_skip = 0  # waits that do not spin before the next one that does
+
+    def wait(self) -> None:
+        """
+        Return when the descriptor is readable, or its other end is closed.
+        """
+        if self._to_skip > 0:
+            self._to_skip -= 1
+        elif self._ceiling and self._spins():
+            return
+        self._poll.poll()
+
+    def _spins(self) -> bool:
+        look, clock = self._poll.poll, time.perf_counter
+        last = clock()
+        end = last + self._spin
+        while last < end:
+            if look(0):
+                self._spin = min(2 * self._spin, self._ceiling)
+                self._skipped = 0
+                return True
+            now = clock()
+            if now - last > PREEMPTED:
+                break
+            last = now
+        self._spin /= 4
+        if self._spin < LEAST:
+            self._skipped = self._to_skip = min(2 * self._skipped + 2, MOST_SKIPPED)
+            self._spin = self._ceiling
+        return False
+
+
+def ceiling() -> float:
+    """
+    Return the longest spin in seconds; 0 if nothing may spin.
+    """
+    if processors() < 2:
+        return 0.0
+    try:
+        given = float(os.environ.get("MP_SPIN_US") or CEILING)
+    except ValueError:
+        given = CEILING
+    return WAKE_UPS * (given if 0 <= given <= 1e6 else CEILING) * 1e-6
+
+
+def processors() -> int:
+    """Return how many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
