@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
 from multiprocessing.reduction import ForkingPickler
@@ -81,6 +82,35 @@ def test_two_threads_that_send_one_tensor_move_it_once(strategy: str, size: int)
         for message in messages:
             ForkingPickler.loads(message).add_(1)
         assert tensor[0] == 2 and tensor[-1] == 2
+
+
+class Sends:
+    """
+    Garbage that sends a tensor when it is collected.
+    """
+
+    def __init__(self, messages: list[Any]) -> None:
+        self.messages, self.itself = messages, self
+
+    def __del__(self) -> None:
+        self.messages.append(ForkingPickler.dumps(torch.ones(1 << 18)))
+
+
+def test_a_finalizer_may_send_a_tensor_while_another_one_is_moved() -> None:
+    messages: list[Any] = []
+    before = gc.get_threshold()
+    gc.set_threshold(1)  # so it is called between any two lines, also those of the reducer
+    try:
+        for _ in range(20):
+            Sends(messages)
+            for tensor in torch.ones(1 << 18), torch.ones(4, 4)[1:]:
+                assert bool((there_and_back((tensor, {1}))[0] == 1).all())
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert len(messages) == 20
+    for message in messages:
+        assert ForkingPickler.loads(message).sum() == 1 << 18
 
 
 @pytest.mark.usefixtures("no_memory")

@@ -41,6 +41,14 @@ static struct {
     PyObject *adopt;    /* adopt(tensor, storage): make it a tensor over that storage */
 } of;
 
+/* 1 after setup_storages(), otherwise 0 with an exception. */
+static int is_set_up(void)
+{
+    if (of.adopt == NULL)
+        PyErr_SetString(PyExc_RuntimeError, "mp_torch needs torch 2.12 or newer");
+    return of.adopt != NULL;
+}
+
 static PyObject *call(PyObject *function, PyObject *argument)
 {
     return PyObject_CallFunctionObjArgs(function, argument, NULL);
@@ -287,8 +295,10 @@ static int has_arrived(PyObject *tensor, const void *address, int64_t nbytes)
 PyObject *mp_tensor_arrived(const char *handle, dl_record record, const int64_t *dims)
 {
     mpshm_block block;
-    int rc = mp_receive(handle, MPSHM_HANDLE_SIZE, &block);
 
+    if (!is_set_up())
+        return NULL;
+    int rc = mp_receive(handle, MPSHM_HANDLE_SIZE, &block);
     if (rc < 0) {
         PyObject *bytes = PyBytes_FromStringAndSize(handle, MPSHM_HANDLE_SIZE);
         PyObject *none = bytes ? mp_refuse(bytes, rc) : NULL;
@@ -308,7 +318,8 @@ PyObject *mp_tensor_arrived(const char *handle, dl_record record, const int64_t 
 /* move_storage(storage) -> 0, 1 or -errno, as move() */
 PyObject *mp_py_move_storage(PyObject *module, PyObject *storage)
 {
-    PyObject *at = call(of.address, storage), *size = at ? call(of.nbytes, storage) : NULL;
+    PyObject *at = is_set_up() ? call(of.address, storage) : NULL;
+    PyObject *size = at ? call(of.nbytes, storage) : NULL;
     const void *from = size ? PyLong_AsVoidPtr(at) : NULL;
     int64_t nbytes = size ? PyLong_AsLongLong(size) : 0;
     int rc = PyErr_Occurred() ? -1 : nbytes == 0 ? THEIRS : move(storage, from, nbytes);
@@ -326,7 +337,7 @@ PyObject *mp_py_remember_storage(PyObject *module, PyObject *args)
     unsigned long long address;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "OK:remember_storage", &storage, &address) ||
+    if (!PyArg_ParseTuple(args, "OK:remember_storage", &storage, &address) || !is_set_up() ||
         remember(storage, (void *)(uintptr_t)address) < 0)
         return NULL;
     Py_RETURN_NONE;
@@ -339,7 +350,7 @@ PyObject *mp_py_find_storage(PyObject *module, PyObject *args)
     long long nbytes;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "KL:find_storage", &address, &nbytes))
+    if (!PyArg_ParseTuple(args, "KL:find_storage", &address, &nbytes) || !is_set_up())
         return NULL;
     PyObject *storage = find((void *)(uintptr_t)address, nbytes);
     return storage != NULL || PyErr_Occurred() ? storage : Py_NewRef(Py_None);
