@@ -1,7 +1,9 @@
 """P19: torch's tensors after `torch_install()`, beside our arrays of the same bytes and torch's own way.
 
-The bound: the round trip of an array of the same bytes. Beside a list stand the calls in Python that make a thousand
-tensors over memory and move a thousand storages (`torch's calls`); ours, by torch's C functions, take less.
+The bound: the round trip of an array of the same bytes, and the time that torch's own functions take. Beside a tensor
+stands the time to read its first and last element by torch, as the receiver does (`torch's reads`; of an array it is
+0.1 µs), and beside a large one that of one memcpy; beside a list, the calls in Python that make a thousand tensors over
+memory and move a thousand storages (`torch's calls`).
 """
 
 from __future__ import annotations
@@ -31,6 +33,9 @@ def measure(bench: Bench) -> list[Line]:
             Task(peer, peer, work.round_trips, ("fresh", size, times if "ours" in peer else max(1, times // 5), 1))
             for peer in PEERS
         ]
+        tasks.append(Task("torch's reads", "torch ours", reads, (size, times)))
+        if size > 1 << 20:
+            tasks.append(Task("memcpy", "ours", work.copies, (size, times, 1)))
         line = Line("P19", f"round trip, fresh tensor of {name}", bench.in_turns(f"P19 {name}", tasks, rounds))
         line.claim_ratio("tensor / our array", "torch ours", "ours", 1.2)
         if least:
@@ -52,6 +57,17 @@ def measure(bench: Bench) -> list[Line]:
             line.claims.append(Claim("tensors, in ms", samples["torch ours"].median * 1e3, 3))
         lines.append(line)
     return lines
+
+
+def reads(stage: Stage, size: int, times: int) -> list[float]:
+    """Measure what the receiver does with a tensor: to read its first and its last element."""
+    tensor, courier = stage.peer.fresh(size), stage.peer.courier()
+    taken = []
+    for _ in range(times):
+        start = time.perf_counter()
+        courier.touch(tensor)
+        taken.append(time.perf_counter() - start)
+    return taken
 
 
 def constructors(stage: Stage, count: int, times: int, moves: bool) -> list[float]:

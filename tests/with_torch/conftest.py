@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support import carriers
 
 import mp_all as mp
+from mp_core import _native
+from mp_core.strategy import NAMES
 
 # Of torch. A child that one test forks has the filters of that test, and serves the others: so all have the same.
 WARNINGS = ("TypedStorage is deprecated", "torch.quantize", "Sparse", "The PyTorch API of nested")
@@ -48,3 +52,23 @@ def fleet(installed: None) -> Iterator[carriers.Fleet]:
     yield fleet
     fleet.close()
     carriers.TIMEOUT = before
+
+
+@pytest.fixture
+def no_memory(monkeypatch: pytest.MonkeyPatch, strategy: str) -> Iterator[None]:
+    """
+    Let shared memory run out for tensors.
+    """
+    from mp_torch import storage
+
+    def none(*_: Any, **__: Any) -> Any:
+        raise MemoryError("none left")
+
+    monkeypatch.setattr(storage, "allocate", none)
+    monkeypatch.setattr(_native, "move_storage", lambda _: -errno.ENOSPC)
+    monkeypatch.setattr("mp_core.errors._told", set())
+    number = _native.strategy(None)
+    monkeypatch.setitem(NAMES, 99, strategy)
+    _native.strategy(99)  # the engine has none, so allocating from C fails
+    yield
+    _native.strategy(number)

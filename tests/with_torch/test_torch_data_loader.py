@@ -130,6 +130,66 @@ def test_an_unchanged_data_loader_shares_and_when_left_early_leaves_nothing(tmp_
     assert succeeded(done) == "good\n"
 
 
+TERMINATED = """
+    import time
+    from multiprocessing.process import BaseProcess
+
+    class Busy(Samples):  # in bytecode, so that other threads of the worker wait for the GIL
+        def __getitem__(self, k):
+            end = time.perf_counter() + 0.002
+            while time.perf_counter() < end:
+                pass
+            return super().__getitem__(k)
+
+    def impatient(process, timeout=None):
+        if timeout is None or process in told:
+            wait(process, timeout)
+
+    def tell(process):
+        told.append(process)
+        terminate(process)
+        wait(process, 60)
+
+    if __name__ == "__main__":
+        torch.set_num_threads(1)
+        mp.torch_install()
+        told, wait, terminate = [], BaseProcess.join, BaseProcess.terminate
+        BaseProcess.join, BaseProcess.terminate = impatient, tell  # torch waits for 5 seconds
+        for k in range(20):
+            for batch in DataLoader(Busy(), 4, num_workers=2, prefetch_factor=8):
+                time.sleep(0.001 * k)  # in each another moment of a worker
+                break
+        del batch
+        assert len(told) > 10, told  # the others have ended by themselves
+        assert until(lambda: in_use() == 0, 20), mp.list_segments()
+        print("good")
+"""
+
+
+def test_workers_that_torch_terminates_leave_nothing(tmp_path: Path, strategy: str) -> None:
+    done = run_script(tmp_path, PRELUDE + TERMINATED, timeout=200, **environment(tmp_path, strategy))
+    assert (done.returncode, done.stdout) == (0, "good\n"), done.stderr
+
+
+LATE = """
+    import mp_all as mp
+
+    if __name__ == "__main__":
+        import torch
+        from torch.utils.data import DataLoader
+
+        loader = DataLoader(range(8), 4, num_workers=1)
+        batches = iter(loader)
+        print(type(batches._worker_result_queue).__module__, loader.multiprocessing_context)
+        print([batch.tolist() for batch in batches])
+"""
+
+
+def test_a_program_left_unchanged_has_our_queue_in_its_data_loader(tmp_path: Path) -> None:
+    done = run_script(tmp_path, LATE, timeout=200, MP_TORCH="1", **environment(tmp_path, "file_descriptor"))
+    assert succeeded(done) == "mp_core._channel_queues None\n[[0, 1, 2, 3], [4, 5, 6, 7]]\n"
+
+
 PINNED = """
     if __name__ == "__main__":
         torch.set_num_threads(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import warnings
 from multiprocessing.reduction import ForkingPickler
@@ -62,9 +63,10 @@ def test_a_thousand_tensors_need_no_descriptor(echo: Carrier) -> None:
     assert after["mappings"] - before["mappings"] <= 4
 
 
-def test_two_threads_that_send_one_tensor_move_it_once(strategy: str) -> None:
+@pytest.mark.parametrize("size", [1 << 16, 1 << 20])  # the copy of the larger one gives up the GIL
+def test_two_threads_that_send_one_tensor_move_it_once(strategy: str, size: int) -> None:
     for _ in range(30):
-        tensor = torch.zeros(1 << 16)
+        tensor = torch.zeros(size)
         messages: list[Any] = []
         barrier = threading.Barrier(2)
 
@@ -82,23 +84,43 @@ def test_two_threads_that_send_one_tensor_move_it_once(strategy: str) -> None:
         assert tensor[0] == 2 and tensor[-1] == 2
 
 
-def test_without_memory_a_tensor_travels_by_value_and_a_warning_says_so(
-    monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    from mp_torch import storage
+class Sends:
+    """
+    Garbage that sends a tensor when it is collected.
+    """
 
-    def none(*_: Any, **__: Any) -> Any:
-        raise MemoryError("none left")
+    def __init__(self, messages: list[Any]) -> None:
+        self.messages, self.itself = messages, self
 
-    monkeypatch.setattr(storage, "allocate", none)
-    monkeypatch.setattr(storage, "copy_in", none)
+    def __del__(self) -> None:
+        self.messages.append(ForkingPickler.dumps(torch.ones(1 << 18)))
+
+
+def test_a_finalizer_may_send_a_tensor_while_another_one_is_moved() -> None:
+    messages: list[Any] = []
+    before = gc.get_threshold()
+    gc.set_threshold(1)  # so it is called between any two lines, also those of the reducer
+    try:
+        for _ in range(20):
+            Sends(messages)
+            for tensor in torch.ones(1 << 18), torch.ones(4, 4)[1:]:
+                assert bool((there_and_back((tensor, {1}))[0] == 1).all())
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert len(messages) == 20
+    for message in messages:
+        assert ForkingPickler.loads(message).sum() == 1 << 18
+
+
+@pytest.mark.usefixtures("no_memory")
+def test_without_memory_a_tensor_travels_by_value_and_a_warning_says_so(strategy: str) -> None:
     tensor = torch.arange(5.0)
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
-        monkeypatch.setattr("mp_core.errors._told", set())
         for each in (tensor, tensor[2:], tensor.untyped_storage(), torch.eye(2).to_sparse()):
             assert repr(there_and_back(each)) == repr(each)
         assert torch.UntypedStorage._new_shared(8).nbytes() == 8
     assert [each.category for each in seen if "shared memory ran out" in str(each.message)] == [mp.SharedMemoryWarning]
-    with pytest.raises(MemoryError, match="none left"):
+    with pytest.raises(MemoryError, match="20 bytes of shared memory"):
         tensor.share_memory_()

@@ -20,7 +20,7 @@ from mp_core import _native
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
 
-from mp_torch import small_message  # noqa: E402
+from mp_torch import storage  # noqa: E402
 
 READERS = pytest.mark.parametrize("loads", [_native.plain_loads, ForkingPickler.loads], ids=["in C", "unpickler"])
 
@@ -51,6 +51,10 @@ def test_another_process_shares_it(echo: Carrier) -> None:
     back = echo.call(tasks.echo, (7, sent))
     back[1][0] = 5
     assert sent.tolist() == [[5, 5, 5], [0, 0, 0]]
+
+
+def set_up(is_shared: Any) -> None:
+    _native.setup_storages(storage.EXCHANGE, torch.Tensor, torch.UntypedStorage, is_shared, storage._adopt)
 
 
 def others() -> dict[str, Callable[[], Any]]:
@@ -132,11 +136,11 @@ def test_arrays_beside_a_part_of_a_storage_are_not_copied_twice() -> None:
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
-def test_an_error_while_it_is_moved_is_raised_by_put(monkeypatch: pytest.MonkeyPatch, error: type) -> None:
+def test_an_error_while_it_is_moved_is_raised_by_put(error: type) -> None:
     def fails(_: Any) -> None:
         raise error("while it is moved")
 
-    monkeypatch.setattr(small_message, "place_of", fails)
+    set_up(is_shared=fails)
     queue = mp.Queue(3)
     mp.set_strict_put(True)
     try:
@@ -144,7 +148,7 @@ def test_an_error_while_it_is_moved_is_raised_by_put(monkeypatch: pytest.MonkeyP
             queue.put((1, torch.ones(3)))
     finally:
         mp.set_strict_put(False)
-    monkeypatch.undo()
+        set_up(is_shared=torch._C.StorageBase.is_shared)
     for _ in range(3):  # the failed one has no place
         queue.put((1, torch.ones(3)), block=False)
     for _ in range(3):

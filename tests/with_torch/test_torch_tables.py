@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import sys
 import threading
 from multiprocessing.reduction import ForkingPickler
@@ -151,16 +150,8 @@ def test_memory_that_two_storages_share_and_views_need_no_table() -> None:
     assert tensors[0][0] == 7 and tensors[1][0] == 0  # each storage has moved, as torch moves it
 
 
-def test_tensors_of_a_table_travel_by_value_when_no_memory_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mp_core import _native
-    from mp_torch import storage
-
-    def none(*_: Any) -> Any:
-        raise MemoryError("none left")
-
-    monkeypatch.setattr(storage, "copy_in", none)
-    monkeypatch.setattr(_native, "copies_of", lambda *_: -errno.ENOSPC)
-    monkeypatch.setattr("mp_core.errors._told", set())
+@pytest.mark.usefixtures("no_memory")
+def test_tensors_of_a_table_travel_by_value_when_no_memory_is_left() -> None:
     tensors = [torch.full((3,), float(k)) for k in range(MANY)]
     with pytest.warns(mp.SharedMemoryWarning, match="shared memory ran out"):
         result = there_and_back({"a": tensors})["a"]

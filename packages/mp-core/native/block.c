@@ -31,24 +31,31 @@ PyObject *mp_wrap(PyObject *type, mpshm_block *block)
     return (PyObject *)self;
 }
 
+int mp_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *block)
+{
+    int rc = -EAGAIN;
+
+    if (nbytes < MP_RELEASE_GIL_BYTES)
+        rc = mpshm_block_allocate(strategy, nbytes, flags | MPSHM_NOWAIT, block);
+    if (rc == -EAGAIN) {
+        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_allocate(strategy, nbytes, flags, block);
+        Py_END_ALLOW_THREADS
+    }
+    return rc;
+}
+
 /* allocate(type, strategy, nbytes, zeroed) -> object of type, or -errno as an int */
 static PyObject *allocate(PyObject *module, PyObject *args)
 {
     PyObject *type;
-    int strategy, zeroed, rc = -EAGAIN;
+    int strategy, zeroed;
     unsigned long long nbytes;
     mpshm_block block;
     (void)module;
 
     if (!PyArg_ParseTuple(args, "OiKp:allocate", &type, &strategy, &nbytes, &zeroed))
         return NULL;
-    int flags = zeroed ? MPSHM_ZEROED : 0;
-    if (nbytes < MP_RELEASE_GIL_BYTES)
-        rc = mpshm_block_allocate(strategy, nbytes, flags | MPSHM_NOWAIT, &block);
-    if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_allocate(strategy, nbytes, flags, &block);
-        Py_END_ALLOW_THREADS
-    }
+    int rc = mp_allocate(strategy, nbytes, zeroed ? MPSHM_ZEROED : 0, &block);
     return rc < 0 ? PyLong_FromLong(rc) : mp_wrap(type, &block);
 }
 
@@ -164,7 +171,6 @@ int mp_heap_block_at(const void *address, mpshm_block *block)
 
 static PyMethodDef functions[] = {
     {"allocate", allocate, METH_VARARGS, NULL},
-    {"copy_in", mp_py_copy_in, METH_VARARGS, NULL},
     {"find", find, METH_VARARGS, NULL},
     {"setup", setup, METH_O, NULL},
     {"setup_receiving", mp_py_setup_receiving, METH_VARARGS, NULL},
@@ -191,12 +197,13 @@ static PyMethodDef functions[] = {
     {"beside", mp_py_beside, METH_O, beside_doc},
     {"load_beside", mp_py_load_beside, METH_VARARGS, load_beside_doc},
     {"setup_beside", mp_py_setup_beside, METH_VARARGS, NULL},
-    {"describe_tensors", mp_py_describe_tensors, METH_VARARGS, NULL},
-    {"find_private", mp_py_find_private, METH_VARARGS, NULL},
-    {"handles_at", mp_py_handles_at, METH_O, NULL},
-    {"copies_of", mp_py_copies_of, METH_VARARGS, NULL},
-    {"receive_tensors", mp_py_receive_tensors, METH_VARARGS, NULL},
+    {"setup_storages", mp_py_setup_storages, METH_VARARGS, NULL},
+    {"move_storage", mp_py_move_storage, METH_O, NULL},
+    {"remember_storage", mp_py_remember_storage, METH_VARARGS, NULL},
+    {"find_storage", mp_py_find_storage, METH_VARARGS, NULL},
     {"setup_tensors", mp_py_setup_tensors, METH_VARARGS, NULL},
+    {"pack_tensors", mp_py_pack_tensors, METH_O, NULL},
+    {"receive_tensors", mp_py_receive_tensors, METH_VARARGS, NULL},
     {"setup_channels", mp_py_setup_channels, METH_VARARGS, NULL},
     {"make_channel", mp_py_make_channel, METH_VARARGS, NULL},
     {"open_channel", mp_py_open_channel, METH_VARARGS, NULL},

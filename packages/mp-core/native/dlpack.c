@@ -30,96 +30,23 @@ const dl_exchange *mp_dl_exchange(PyObject *capsule)
 
 /* ---- from tensors ---- */
 
-int64_t mp_dl_contiguous_nbytes(const dl_tensor *t)
+int mp_dl_shape_of(const dl_tensor *t, dl_shape *shape)
 {
-    int64_t nbytes = t->dtype.bits / 8;
+    int64_t itemsize = t->dtype.bits / 8, nbytes = itemsize;
 
     if (t->device.type != DL_CPU || t->dtype.lanes != 1 || t->dtype.bits % 8 != 0 ||
         t->ndim > DL_DIMS)
         return -1;
     for (int i = t->ndim; i-- > 0;) {
-        if (t->shape[i] != 1 && t->strides[i] * (t->dtype.bits / 8) != nbytes)
+        if (t->shape[i] != 1 && t->strides[i] * itemsize != nbytes)
             return -1;
         nbytes *= t->shape[i];
+        shape->dims[i] = t->shape[i];
     }
-    return nbytes;
-}
-
-typedef struct {
-    unsigned char *bytes;
-    size_t used, room;
-    int64_t dims[DL_DIMS]; /* the shape of the last record */
-    int nd;                /* -1 before the first */
-} layout;
-
-static int add_record(layout *to, const dl_tensor *t)
-{
-    size_t shape = (size_t)t->ndim * sizeof(t->shape[0]), needed = sizeof(dl_record) + shape;
-    dl_record r = {t->dtype.code, t->dtype.bits, (uint8_t)t->ndim, 0};
-
-    if (to->used + needed > to->room) {
-        size_t room = 2 * (to->room + needed);
-        unsigned char *bytes = PyMem_Realloc(to->bytes, room);
-        if (bytes == NULL)
-            return -1;
-        to->bytes = bytes;
-        to->room = room;
-    }
-    r.same_shape = to->nd == t->ndim && memcmp(to->dims, t->shape, shape) == 0;
-    memcpy(to->bytes + to->used, &r, sizeof(r));
-    to->used += sizeof(r);
-    if (!r.same_shape) {
-        memcpy(to->bytes + to->used, t->shape, shape);
-        memcpy(to->dims, t->shape, shape);
-        to->used += shape;
-        to->nd = t->ndim;
-    }
-    return 0;
-}
-
-/* describe_tensors(exchange, type, [object]) -> (layout, [address], [bytes]); None if an object is
- * not exactly of that type, is empty, not contiguous, not on the CPU, or has a dtype that DLPack
- * does not know */
-PyObject *mp_py_describe_tensors(PyObject *module, PyObject *args)
-{
-    PyObject *capsule, *type, *tensors, *result = NULL;
-    layout made = {.nd = -1};
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "OOO!:describe_tensors", &capsule, &type, &PyList_Type, &tensors))
-        return NULL;
-    const dl_exchange *exchange = mp_dl_exchange(capsule);
-    if (exchange == NULL)
-        return NULL;
-    Py_ssize_t count = PyList_Size(tensors), i = 0;
-    PyObject *addresses = PyList_New(count), *sizes = PyList_New(count);
-    for (; addresses != NULL && sizes != NULL && i < count; i++) {
-        dl_tensor t;
-        PyObject *tensor = PyList_GetItem(tensors, i); /* NULL: another thread shortened the list */
-        if (tensor == NULL || (PyObject *)Py_TYPE(tensor) != type ||
-            exchange->from_object(tensor, &t) < 0)
-            break;
-        int64_t nbytes = mp_dl_contiguous_nbytes(&t);
-        if (nbytes <= 0 || add_record(&made, &t) < 0)
-            break;
-        PyObject *address = PyLong_FromVoidPtr((char *)t.data + t.byte_offset);
-        PyObject *size = PyLong_FromLongLong(nbytes);
-        PyList_SetItem(addresses, i, address);
-        PyList_SetItem(sizes, i, size);
-        if (address == NULL || size == NULL)
-            break;
-    }
-    if (i == count && !PyErr_Occurred())
-        result =
-            Py_BuildValue("(y#OO)", (char *)made.bytes, (Py_ssize_t)made.used, addresses, sizes);
-    PyMem_Free(made.bytes);
-    Py_XDECREF(addresses);
-    Py_XDECREF(sizes);
-    if (result == NULL) {
-        PyErr_Clear(); /* pickle says what is wrong with the object */
-        Py_RETURN_NONE;
-    }
-    return result;
+    shape->data = (const char *)t->data + t->byte_offset;
+    shape->nbytes = nbytes;
+    shape->record = (dl_record){t->dtype.code, t->dtype.bits, (uint8_t)t->ndim, 0};
+    return nbytes > 0 ? 0 : -1;
 }
 
 /* ---- to tensors ---- */

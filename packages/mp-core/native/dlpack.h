@@ -49,19 +49,41 @@ typedef struct {
 /* Return the functions of a capsule, NULL with an exception. */
 const dl_exchange *mp_dl_exchange(PyObject *capsule);
 
-/* Return the bytes of a contiguous tensor on the CPU, or -1 for another one. */
-int64_t mp_dl_contiguous_nbytes(const dl_tensor *t);
+/* A contiguous tensor on the CPU that is not empty. */
+typedef struct {
+    const void *data;
+    int64_t nbytes;
+    dl_record record;
+    int64_t dims[DL_DIMS];
+} dl_shape;
+
+/* Describe a tensor; -1 for any other one. */
+int mp_dl_shape_of(const dl_tensor *t, dl_shape *shape);
 
 /* Make a tensor over the block, and take over the reference to it, also on failure. NULL with an
  * exception; a shape that has not the bytes of the block is a ValueError. */
 PyObject *mp_dl_tensor_over(const dl_exchange *exchange, mpshm_block *block, dl_record r,
                             const int64_t *dims);
 
-/* ---- tensors.c ---- */
+/* ---- storages.c ---- */
 
+/* The storage of a tensor, NULL with an exception. */
+PyObject *mp_storage_of(PyObject *tensor);
+/* 1 if the storage has that many bytes; 0, perhaps with an exception. */
+int mp_storage_has(PyObject *storage, int64_t nbytes);
 /* Retain the block that contains the address: 0 or -errno. */
 int mp_find_block(const void *address, mpshm_block *block);
-/* Receive the block of a handle: 0, or -1 with an exception. */
-int mp_take_block(const char *handle, mpshm_block *block);
+/* Retain the block that is all of the tensor's storage, which is moved there unless it is in one,
+ * and describe the tensor. 1; 0 if it is not all of its storage or this cannot be moved; -1 with an
+ * exception. */
+int mp_block_of_tensor(PyObject *tensor, dl_shape *shape, mpshm_block *block);
+/* Make the tensor of a handle that has arrived. NULL with an exception. */
+PyObject *mp_tensor_arrived(const char *handle, dl_record record, const int64_t *dims);
+
+/* ---- tensor_pickle.c ---- */
+
+/* 1 if DLPack knows all that there is to the tensor, and the tensor is all of its storage; 0,
+ * perhaps with an exception. */
+int mp_tensor_is_plain(PyObject *tensor, dl_shape *shape);
 
 #endif

@@ -10,6 +10,8 @@ extern PyObject *mp_block_type; /* the class mp_core.Block */
 extern int mp_strategy;
 
 PyObject *mp_wrap(PyObject *type, mpshm_block *block);
+/* Allocate, and release the GIL if that takes time. 0 or -errno. */
+int mp_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *block);
 int mp_heap_block_at(const void *address, mpshm_block *block);
 
 /* ---- message.c ---- */
@@ -42,15 +44,12 @@ void mp_receiving_end(void);
 /* Called between them with an exception set: discard what was not received. Returns an object in
  * place of the message, or NULL with the exception to raise. */
 PyObject *mp_receiving_failed(PyObject *message);
+/* Receive the block of a handle of `nbytes` bytes, which the caller keeps. 0 or -errno. */
+int mp_receive(const char *handle, size_t nbytes, mpshm_block *block);
 PyObject *mp_receive_block(PyObject *handle, int *rc);
 Py_ssize_t mp_size_of_copy(PyObject *handle, int rc);
 int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes);
 PyObject *mp_refuse(PyObject *handle, int rc);
-
-/* ---- copy.c ---- */
-
-/* Copy private memory into a new block. 0 or -errno. */
-int mp_copy_to_block(const void *from, uint64_t nbytes, mpshm_block *block);
 
 /* ---- beside.c ---- */
 
@@ -145,18 +144,17 @@ PyObject *mp_py_plain_loads(PyObject *, PyObject *);
 PyObject *mp_py_plain_pickle(PyObject *, PyObject *);
 PyObject *mp_py_only_atoms(PyObject *, PyObject *);
 
-PyObject *mp_py_copy_in(PyObject *, PyObject *);
-
 PyObject *mp_py_beside(PyObject *, PyObject *);
 PyObject *mp_py_load_beside(PyObject *, PyObject *);
 PyObject *mp_py_setup_beside(PyObject *, PyObject *);
 
-/* dlpack.c, tensors.c, tensor_pickle.c */
+/* storages.c, tensor_pickle.c, tensors.c */
+PyObject *mp_py_setup_storages(PyObject *, PyObject *);
+PyObject *mp_py_move_storage(PyObject *, PyObject *);
+PyObject *mp_py_remember_storage(PyObject *, PyObject *);
+PyObject *mp_py_find_storage(PyObject *, PyObject *);
 PyObject *mp_py_setup_tensors(PyObject *, PyObject *);
-PyObject *mp_py_describe_tensors(PyObject *, PyObject *);
-PyObject *mp_py_find_private(PyObject *, PyObject *);
-PyObject *mp_py_handles_at(PyObject *, PyObject *);
-PyObject *mp_py_copies_of(PyObject *, PyObject *);
+PyObject *mp_py_pack_tensors(PyObject *, PyObject *);
 PyObject *mp_py_receive_tensors(PyObject *, PyObject *);
 
 PyObject *mp_py_peer(PyObject *, PyObject *);

@@ -209,6 +209,23 @@ PyObject *mp_py_inject(PyObject *module, PyObject *number)
     Py_RETURN_NONE;
 }
 
+int mp_receive(const char *handle, size_t nbytes, mpshm_block *block)
+{
+    const unsigned char *bytes = (const unsigned char *)handle;
+    int rc = injected != 0 && nbytes == MPSHM_HANDLE_SIZE
+                 ? injected
+                 : mpshm_block_receive(bytes, nbytes, MPSHM_NOWAIT, block);
+
+    if (rc == -EAGAIN && injected == 0) {
+        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_receive(bytes, nbytes, 0, block);
+        Py_END_ALLOW_THREADS
+    }
+    /* The bit of a stale handle may stand for another message by now: never discard it. */
+    if (rc == 0 || rc == -ESTALE)
+        remember(handle);
+    return rc;
+}
+
 PyObject *mp_receive_block(PyObject *handle, int *rc)
 {
     char *bytes;
@@ -218,17 +235,7 @@ PyObject *mp_receive_block(PyObject *handle, int *rc)
     *rc = 0;
     if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
         return NULL;
-    *rc = injected != 0 && len == MPSHM_HANDLE_SIZE
-              ? injected
-              : mpshm_block_receive((unsigned char *)bytes, (size_t)len, MPSHM_NOWAIT, &block);
-    if (*rc == -EAGAIN && injected == 0) {
-        Py_BEGIN_ALLOW_THREADS /* the caller has a reference to the handle */
-            *rc = mpshm_block_receive((unsigned char *)bytes, (size_t)len, 0, &block);
-        Py_END_ALLOW_THREADS
-    }
-    /* The bit of a stale handle may stand for another message by now: never discard it. */
-    if (*rc == 0 || *rc == -ESTALE)
-        remember(bytes);
+    *rc = mp_receive(bytes, (size_t)len, &block);
     return *rc == 0 ? mp_wrap(mp_block_type, &block) : NULL;
 }
 

@@ -3,31 +3,27 @@
  *
  *   module, rebuild_one, STACK_GLOBAL | handle | layout (dlpack.c) | TUPLE2 | REDUCE
  *
- * DLPack's exchange tells where its bytes are and makes the received one. The package of the
- * tensors is asked for the rest, by two functions:
- *
- *   ready(tensor, address, bytes)   move its storage into a block, unless it is in one; False if it
- *                                   is not all of its storage, or cannot be moved
- *   arrived(tensor, address)        a tensor was made over the block at the address */
+ * DLPack's exchange tells where its bytes are and makes the received one; storages.c knows the
+ * storage. */
 #include <errno.h>
 #include <string.h>
 
 #include "dlpack.h"
 
-enum { HANDLE = 2 + MPSHM_HANDLE_SIZE, LAYOUT = 255 };
+enum { HANDLE = 2 + MPSHM_HANDLE_SIZE, LAYOUT = 255, DL_COMPLEX = 5 };
 
 static struct {
     const dl_exchange *exchange;
-    PyObject *dtypes, *ready, *arrived;
-    PyObject *dtype, *requires_grad, *is_neg, *is_conj, *untyped_storage, *nbytes; /* names */
+    PyObject *dtypes;
+    PyObject *dtype, *requires_grad, *is_neg, *is_conj; /* names */
     mp_global rebuild;
 } of;
 
 /* ---- writing ---- */
 
-static size_t layout_of(const dl_tensor *t)
+static size_t layout_of(const dl_shape *shape)
 {
-    return sizeof(dl_record) + (size_t)t->ndim * sizeof(t->shape[0]);
+    return sizeof(dl_record) + shape->record.nd * sizeof(shape->dims[0]);
 }
 
 /* 1 if the attribute, or what its method returns, is False. */
@@ -41,41 +37,40 @@ static int is_false(PyObject *object, PyObject *name, int is_method)
     return answer;
 }
 
-/* Whether DLPack knows all that there is to the tensor; an exception is possible. */
-static int is_plain(PyObject *tensor, dl_tensor *t)
+static int has_dtype_of_dlpack(PyObject *tensor)
 {
-    if (of.exchange->from_object(tensor, t) < 0 || mp_dl_contiguous_nbytes(t) <= 0 ||
-        layout_of(t) > LAYOUT)
-        return 0;
     PyObject *dtype = PyObject_GetAttr(tensor, of.dtype);
-    int plain = dtype != NULL && PySet_Contains(of.dtypes, dtype) == 1;
+    int has = dtype != NULL && PySet_Contains(of.dtypes, dtype) == 1;
 
     Py_XDECREF(dtype);
-    return plain && is_false(tensor, of.requires_grad, 0) && is_false(tensor, of.is_neg, 1) &&
-           is_false(tensor, of.is_conj, 1);
+    return has;
 }
 
-static const char *data_of(const dl_tensor *t)
+static int is_whole(PyObject *tensor, int64_t nbytes)
 {
-    return (const char *)t->data + t->byte_offset;
-}
-
-/* Whether it is all of its storage. */
-static int is_whole(PyObject *tensor, const dl_tensor *t)
-{
-    PyObject *storage = PyObject_CallMethodObjArgs(tensor, of.untyped_storage, NULL);
-    PyObject *size = storage ? PyObject_CallMethodObjArgs(storage, of.nbytes, NULL) : NULL;
-    int whole = size != NULL && PyLong_AsLongLong(size) == mp_dl_contiguous_nbytes(t);
+    PyObject *storage = mp_storage_of(tensor);
+    int whole = storage != NULL && mp_storage_has(storage, nbytes);
 
     Py_XDECREF(storage);
-    Py_XDECREF(size);
     return whole;
+}
+
+int mp_tensor_is_plain(PyObject *tensor, dl_shape *shape)
+{
+    dl_tensor t;
+
+    return of.exchange->from_object(tensor, &t) == 0 && mp_dl_shape_of(&t, shape) == 0 &&
+           has_dtype_of_dlpack(tensor) && is_false(tensor, of.requires_grad, 0) &&
+           is_false(tensor, of.is_neg, 1) &&
+           (shape->record.code != DL_COMPLEX || is_false(tensor, of.is_conj, 1)) &&
+           is_whole(tensor, shape->nbytes);
 }
 
 static int tensor_fits(mp_writer *to, PyObject *tensor)
 {
-    dl_tensor t;
-    int fit = is_plain(tensor, &t) && is_whole(tensor, &t) && mp_writer_is_first(to, data_of(&t));
+    dl_shape shape;
+    int fit = mp_tensor_is_plain(tensor, &shape) && layout_of(&shape) <= LAYOUT &&
+              mp_writer_is_first(to, shape.data);
 
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
         return -1; /* of a signal handler */
@@ -83,49 +78,27 @@ static int tensor_fits(mp_writer *to, PyObject *tensor)
     return fit;
 }
 
-/* Retain the block whose bytes are all those of the tensor. 1, 0, or -1 with an exception. */
-static int block_of(PyObject *tensor, dl_tensor *t, mpshm_block *block)
-{
-    PyObject *done =
-        is_plain(tensor, t)
-            ? PyObject_CallFunction(of.ready, "ONL", tensor, PyLong_FromVoidPtr((void *)data_of(t)),
-                                    (long long)mp_dl_contiguous_nbytes(t))
-            : NULL;
-    int ready = done == Py_True;
-
-    Py_XDECREF(done);
-    /* Its memory may be elsewhere now, and another thread may have changed its shape. */
-    if (!ready || of.exchange->from_object(tensor, t) < 0 || layout_of(t) > LAYOUT)
-        return PyErr_Occurred() ? -1 : 0;
-    if (mp_find_block(data_of(t), block) < 0)
-        return 0;
-    if (block->data == data_of(t) && (int64_t)block->nbytes == mp_dl_contiguous_nbytes(t))
-        return 1;
-    mpshm_block_release(block);
-    return 0;
-}
-
 static int write_tensor(mp_writer *to, PyObject *tensor)
 {
-    dl_tensor t;
+    dl_shape shape;
     mpshm_block block;
-    int rc = block_of(tensor, &t, &block);
+    int rc = mp_block_of_tensor(tensor, &shape, &block);
 
     if (rc != 1)
         return rc;
-    dl_record record = {t.dtype.code, t.dtype.bits, (uint8_t)t.ndim, 0};
-    size_t layout = layout_of(&t);
-    char *at = mp_writer_room(to, of.rebuild.nbytes + HANDLE + 2 + layout + 2);
+    size_t layout = layout_of(&shape);
+    char *at =
+        layout <= LAYOUT ? mp_writer_room(to, of.rebuild.nbytes + HANDLE + 2 + layout + 2) : NULL;
     PyObject *handle = at != NULL ? mp_make_handle(&block, 0) : NULL;
     mpshm_block_release(&block);
     if (handle == NULL)
-        return -1;
+        return PyErr_Occurred() ? -1 : 0;
     at = mp_put(at, of.rebuild.bytes, of.rebuild.nbytes);
     at = mp_put_sized(at, 'C', PyBytes_AsString(handle), MPSHM_HANDLE_SIZE);
     *at++ = 'C';
     *at++ = (char)layout;
-    at = mp_put(at, &record, sizeof(record));
-    at = mp_put(at, t.shape, layout - sizeof(record));
+    at = mp_put(at, &shape.record, sizeof(shape.record));
+    at = mp_put(at, shape.dims, layout - sizeof(shape.record));
     mp_put(at, "\x86R", 2);
     Py_DECREF(handle);
     return 1;
@@ -147,22 +120,6 @@ static int read_layout(const unsigned char *bytes, size_t nbytes, dl_record *rec
     return 0;
 }
 
-static PyObject *receive(const unsigned char *handle, dl_record record, const int64_t *dims)
-{
-    mpshm_block block;
-
-    if (mp_take_block((const char *)handle, &block) < 0)
-        return NULL;
-    void *data = block.data;
-    PyObject *tensor = mp_dl_tensor_over(of.exchange, &block, record, dims);
-    PyObject *done =
-        tensor ? PyObject_CallFunction(of.arrived, "ON", tensor, PyLong_FromVoidPtr(data)) : NULL;
-    if (done == NULL)
-        Py_CLEAR(tensor);
-    Py_XDECREF(done);
-    return tensor;
-}
-
 /* A damaged one is left to the unpickler, which says so. */
 static PyObject *read_tensor(mp_reader *from)
 {
@@ -180,7 +137,7 @@ static PyObject *read_tensor(mp_reader *from)
         return NULL;
     *from = rest;
     from->received = 1;
-    return receive(handle, record, dims);
+    return mp_tensor_arrived((const char *)handle, record, dims);
 }
 
 /* ---- registration ---- */
@@ -191,27 +148,23 @@ static int set_names(void)
     of.requires_grad = PyUnicode_InternFromString("requires_grad");
     of.is_neg = PyUnicode_InternFromString("is_neg");
     of.is_conj = PyUnicode_InternFromString("is_conj");
-    of.untyped_storage = PyUnicode_InternFromString("untyped_storage");
-    of.nbytes = PyUnicode_InternFromString("nbytes");
     return PyErr_Occurred() ? -1 : 0;
 }
 
-/* setup_tensors(exchange, type, reducer, dtypes, ready, arrived, rebuild), once for the process,
- * which keeps them. An unpickler calls rebuild(handle, layout). */
+/* setup_tensors(exchange, type, reducer, dtypes, rebuild), once for the process, which keeps them.
+ * An unpickler calls rebuild(handle, layout). */
 PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
 {
-    PyObject *capsule, *type, *reducer, *dtypes, *ready, *arrived, *rebuild;
+    PyObject *capsule, *type, *reducer, *dtypes, *rebuild;
     (void)self;
 
-    if (!PyArg_ParseTuple(args, "OO!OOOOO:setup_tensors", &capsule, &PyType_Type, &type, &reducer,
-                          &dtypes, &ready, &arrived, &rebuild))
+    if (!PyArg_ParseTuple(args, "OO!OOO:setup_tensors", &capsule, &PyType_Type, &type, &reducer,
+                          &dtypes, &rebuild))
         return NULL;
     of.exchange = mp_dl_exchange(capsule);
     if (of.exchange == NULL || set_names() < 0 || mp_make_global(&of.rebuild, rebuild) < 0)
         return NULL;
     of.dtypes = Py_NewRef(dtypes);
-    of.ready = Py_NewRef(ready);
-    of.arrived = Py_NewRef(arrived);
     mp_pickler pickler = {.type = (PyTypeObject *)Py_NewRef(type),
                           .reducer = reducer,
                           .prefix = of.rebuild.bytes,

@@ -1,9 +1,8 @@
-/* Many tensors in one message: their blocks, handles and copies, each for all tensors in one call.
+/* The tensors of a table: handles and layout of many, and many from these (table.py of mp_torch).
  *
  * Note [Handles of a table]
  *   A handle follows the opcode that pickle would write, so that a message that cannot be read has
  *   its blocks freed (receive.c). */
-#include <errno.h>
 #include <string.h>
 
 #include "dlpack.h"
@@ -12,111 +11,115 @@ static const unsigned char opcode[2] = {'C', MPSHM_HANDLE_SIZE}; /* SHORT_BINBYT
 
 enum { STEP = sizeof(opcode) + MPSHM_HANDLE_SIZE };
 
-int mp_find_block(const void *at, mpshm_block *block)
-{
-    int rc = mpshm_block_find(at, MPSHM_NOWAIT, block);
+/* ---- sending ---- */
 
-    if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_find(at, 0, block);
-        Py_END_ALLOW_THREADS
+typedef struct {
+    unsigned char *bytes;
+    size_t used, room;
+    int64_t dims[DL_DIMS]; /* the shape of the last record */
+    int nd;                /* -1 before the first */
+} layout;
+
+static int add_record(layout *to, const dl_shape *t)
+{
+    dl_record r = t->record;
+    size_t shape = r.nd * sizeof(t->dims[0]), needed = sizeof(r) + shape;
+
+    if (to->used + needed > to->room) {
+        size_t room = 2 * (to->room + needed);
+        unsigned char *bytes = PyMem_Realloc(to->bytes, room);
+        if (bytes == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        to->bytes = bytes;
+        to->room = room;
+    }
+    r.same_shape = to->nd == r.nd && memcmp(to->dims, t->dims, shape) == 0;
+    memcpy(to->bytes + to->used, &r, sizeof(r));
+    to->used += sizeof(r);
+    if (!r.same_shape) {
+        memcpy(to->bytes + to->used, t->dims, shape);
+        memcpy(to->dims, t->dims, shape);
+        to->used += shape;
+        to->nd = r.nd;
+    }
+    return 0;
+}
+
+/* Retain the block of a tensor, and describe it: 1, 0 if it needs its reducer, or -1 with an
+ * exception. */
+static int describe(PyObject *tensor, mpshm_block *block, layout *to)
+{
+    dl_shape shape;
+
+    if (!mp_tensor_is_plain(tensor, &shape)) {
+        if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+            return -1; /* of a signal handler */
+        PyErr_Clear(); /* the pickler says what is wrong with the tensor */
+        return 0;
+    }
+    int rc = mp_block_of_tensor(tensor, &shape, block);
+    if (rc == 1 && add_record(to, &shape) < 0) {
+        mpshm_block_release(block);
+        rc = -1;
     }
     return rc;
 }
 
-/* find_private([address], [bytes]) -> the positions of addresses in no block; None if one is in a
- * block but these bytes are not all of it */
-PyObject *mp_py_find_private(PyObject *module, PyObject *args)
+/* The handles of the blocks, each after its opcode. */
+static PyObject *handles_of(const mpshm_block *blocks, Py_ssize_t count)
 {
-    PyObject *addresses, *sizes;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "O!O!:find_private", &PyList_Type, &addresses, &PyList_Type,
-                          &sizes))
-        return NULL;
-    PyObject *positions = PyList_New(0);
-    for (Py_ssize_t i = 0; positions != NULL && i < PyList_Size(addresses); i++) {
-        mpshm_block block;
-        PyObject *address = PyList_GetItem(addresses, i), *size = PyList_GetItem(sizes, i);
-        if (size != NULL && mp_find_block(PyLong_AsVoidPtr(address), &block) == 0) {
-            int whole = block.data == PyLong_AsVoidPtr(address) &&
-                        block.nbytes == PyLong_AsUnsignedLongLong(size);
-            mpshm_block_release(&block);
-            if (!whole && !PyErr_Occurred()) {
-                Py_DECREF(positions);
-                Py_RETURN_NONE;
-            }
-        } else if (size != NULL) {
-            PyObject *position = PyLong_FromSsize_t(i);
-            if (position == NULL || PyList_Append(positions, position) < 0)
-                Py_CLEAR(positions);
-            Py_XDECREF(position);
-        }
-        if (PyErr_Occurred())
-            Py_CLEAR(positions);
-    }
-    return positions;
-}
-
-/* handles_at([address]) -> the handles of the blocks there, each after its opcode */
-PyObject *mp_py_handles_at(PyObject *module, PyObject *addresses)
-{
-    Py_ssize_t count = PyList_Size(addresses);
-    PyObject *handles = count < 0 ? NULL : PyBytes_FromStringAndSize(NULL, STEP * count);
+    PyObject *handles = PyBytes_FromStringAndSize(NULL, STEP * count);
     char *to = handles ? PyBytes_AsString(handles) : NULL;
-    (void)module;
 
-    for (Py_ssize_t i = 0; handles != NULL && i < count; i++, to += STEP) {
-        mpshm_block block;
-        PyObject *address = PyList_GetItem(addresses, i), *handle = NULL;
-        int rc = address ? mp_find_block(PyLong_AsVoidPtr(address), &block) : -ENOENT;
-        if (rc == 0) {
-            handle = mp_make_handle(&block, 0);
-            mpshm_block_release(&block);
-        } else if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_RuntimeError, "a tensor was resized while it was sent");
-        }
+    for (Py_ssize_t i = 0; handles != NULL && i < count; i++) {
+        PyObject *handle = mp_make_handle(&blocks[i], 0);
         if (handle == NULL) {
-            Py_CLEAR(handles);
+            Py_CLEAR(handles); /* the failed message discards the others */
         } else {
-            memcpy(to, opcode, sizeof(opcode));
-            memcpy(to + sizeof(opcode), PyBytes_AsString(handle), MPSHM_HANDLE_SIZE);
+            to = mp_put(to, opcode, sizeof(opcode));
+            to = mp_put(to, PyBytes_AsString(handle), MPSHM_HANDLE_SIZE);
             Py_DECREF(handle);
         }
     }
     return handles;
 }
 
-/* copies_of(exchange, [address], [bytes]) -> [tensor of unsigned bytes], each over a new block; or
- * -errno as an int. The caller keeps the memory at the addresses alive. */
-PyObject *mp_py_copies_of(PyObject *module, PyObject *args)
+/* pack_tensors([tensor]) -> (handles, layout, [position of a tensor that needs its reducer]). The
+ * storages of the others are in blocks afterwards. */
+PyObject *mp_py_pack_tensors(PyObject *module, PyObject *tensors)
 {
-    PyObject *capsule, *addresses, *sizes;
-    int rc = 0;
+    Py_ssize_t n = PyList_Size(tensors), count = 0;
+    mpshm_block *blocks = n < 0 ? NULL : PyMem_Malloc(((size_t)n + 1) * sizeof(*blocks));
+    PyObject *others = PyList_New(0), *result = NULL;
+    layout made = {.nd = -1};
+    int rc = blocks != NULL && others != NULL ? 0 : -1;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "OO!O!:copies_of", &capsule, &PyList_Type, &addresses, &PyList_Type,
-                          &sizes))
-        return NULL;
-    const dl_exchange *exchange = mp_dl_exchange(capsule);
-    Py_ssize_t count = PyList_Size(addresses);
-    PyObject *tensors = exchange ? PyList_New(count) : NULL;
-    for (Py_ssize_t i = 0; tensors != NULL && rc == 0 && i < count; i++) {
-        mpshm_block block;
-        PyObject *address = PyList_GetItem(addresses, i), *size = PyList_GetItem(sizes, i);
-        PyObject *tensor = NULL;
-        const void *from = address ? PyLong_AsVoidPtr(address) : NULL;
-        int64_t nbytes = size ? PyLong_AsLongLong(size) : -1;
-        if (!PyErr_Occurred())
-            rc = mp_copy_to_block(from, (uint64_t)nbytes, &block);
-        if (rc == 0 && !PyErr_Occurred())
-            tensor =
-                mp_dl_tensor_over(exchange, &block, (dl_record){DL_UNSIGNED, 8, 1, 0}, &nbytes);
-        if (tensor != NULL)
-            PyList_SetItem(tensors, i, tensor);
-        else
-            Py_CLEAR(tensors);
+    for (Py_ssize_t i = 0; rc >= 0 && i < n; i++) {
+        PyObject *tensor = Py_XNewRef(PyList_GetItem(tensors, i));
+        rc = tensor ? describe(tensor, &blocks[count], &made) : -1;
+        Py_XDECREF(tensor);
+        if (rc == 0) {
+            PyObject *position = PyLong_FromSsize_t(i);
+            rc = position ? PyList_Append(others, position) : -1;
+            Py_XDECREF(position);
+        } else if (rc == 1) {
+            count++;
+        }
     }
-    return rc < 0 ? PyLong_FromLong(rc) : tensors;
+    PyObject *handles = rc >= 0 ? handles_of(blocks, count) : NULL;
+    if (handles != NULL)
+        result = Py_BuildValue("(Oy#O)", handles, made.bytes ? (char *)made.bytes : "",
+                               (Py_ssize_t)made.used, others);
+    while (count > 0)
+        mpshm_block_release(&blocks[--count]);
+    PyMem_Free(blocks);
+    PyMem_Free(made.bytes);
+    Py_XDECREF(handles);
+    Py_XDECREF(others);
+    return result != NULL || PyErr_Occurred() ? result : PyErr_NoMemory();
 }
 
 /* ---- receiving ---- */
@@ -146,36 +149,14 @@ static int next_record(layout_reader *from)
     return 0;
 }
 
-int mp_take_block(const char *handle, mpshm_block *block)
-{
-    int rc;
-    PyObject *bytes = PyBytes_FromStringAndSize(handle, MPSHM_HANDLE_SIZE);
-    PyObject *received = bytes ? mp_receive_block(bytes, &rc) : NULL;
-
-    if (received != NULL) { /* take its reference, and leave an empty one */
-        *block = ((mp_buffer *)received)->block;
-        memset(&((mp_buffer *)received)->block, 0, sizeof(*block));
-        Py_DECREF(received);
-    } else if (bytes != NULL) {
-        mp_refuse(bytes, rc);
-    }
-    Py_XDECREF(bytes);
-    return received != NULL ? 0 : -1;
-}
-
-/* receive_tensors(exchange, handles, layout) -> ([tensor], [address]) */
+/* receive_tensors(handles, layout) -> [tensor] */
 PyObject *mp_py_receive_tensors(PyObject *module, PyObject *args)
 {
-    PyObject *capsule;
     const char *handles, *records;
     Py_ssize_t length, size;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "Oy#y#:receive_tensors", &capsule, &handles, &length, &records,
-                          &size))
-        return NULL;
-    const dl_exchange *exchange = mp_dl_exchange(capsule);
-    if (exchange == NULL)
+    if (!PyArg_ParseTuple(args, "y#y#:receive_tensors", &handles, &length, &records, &size))
         return NULL;
     Py_ssize_t count = length / STEP;
     layout_reader from = {.at = records, .end = records + size, .nd = -1};
@@ -188,24 +169,15 @@ PyObject *mp_py_receive_tensors(PyObject *module, PyObject *args)
             "the message of tensors is damaged: its %zd handles do not fit its %zd bytes of shapes",
             count, size);
     from = (layout_reader){.at = records, .end = records + size, .nd = -1};
-    PyObject *tensors = PyList_New(count), *addresses = PyList_New(count), *both = NULL;
-    int ok = tensors != NULL && addresses != NULL;
-    for (Py_ssize_t i = 0; ok && i < count; i++) {
-        mpshm_block block;
-        PyObject *address = NULL, *tensor = NULL;
-        ok = next_record(&from) == 0 &&
-             mp_take_block(handles + STEP * i + sizeof(opcode), &block) == 0;
-        if (ok) {
-            address = PyLong_FromVoidPtr(block.data);
-            tensor = mp_dl_tensor_over(exchange, &block, from.record, from.dims);
-            ok = address != NULL && tensor != NULL;
-            PyList_SetItem(addresses, i, address);
+    PyObject *tensors = PyList_New(count);
+    for (Py_ssize_t i = 0; tensors != NULL && i < count; i++) {
+        next_record(&from);
+        PyObject *tensor =
+            mp_tensor_arrived(handles + STEP * i + sizeof(opcode), from.record, from.dims);
+        if (tensor == NULL)
+            Py_CLEAR(tensors);
+        else
             PyList_SetItem(tensors, i, tensor);
-        }
     }
-    if (ok)
-        both = PyTuple_Pack(2, tensors, addresses);
-    Py_XDECREF(tensors);
-    Py_XDECREF(addresses);
-    return both;
+    return tensors;
 }

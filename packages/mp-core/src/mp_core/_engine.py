@@ -45,20 +45,16 @@ __all__ = [
     "compiled_version",
     "condition_notify",
     "copied_bytes",
-    "copies_of",
-    "copy_in",
     "counters",
     "create_sync",
-    "describe_tensors",
     "discard",
     "discard_unread",
     "empty_cache",
     "ffi",
     "find",
-    "find_private",
+    "find_storage",
     "get_thread_name",
     "handle_alive",
-    "handles_at",
     "is_of_atoms",
     "is_small",
     "lib",
@@ -70,10 +66,12 @@ __all__ = [
     "message_begin_by_value",
     "message_depth",
     "message_end",
+    "move_storage",
     "only_atoms",
     "open_channel",
     "open_for_child",
     "own_session",
+    "pack_tensors",
     "parse_bytes",
     "peer",
     "plain_loads",
@@ -85,6 +83,7 @@ __all__ = [
     "reduce_copy",
     "reference_of",
     "refused_version",
+    "remember_storage",
     "segments",
     "session_of",
     "sessions_and_processes",
@@ -97,6 +96,7 @@ __all__ = [
     "setup_channels",
     "setup_locks",
     "setup_receiving",
+    "setup_storages",
     "setup_tensors",
     "share",
     "strategy",
@@ -159,7 +159,6 @@ _block = _load_block()
 c_api: Any = _block.c_api  # PyCapsule_Import finds it under "mp_core._native.c_api"
 Buffer: type = _block.Buffer
 allocate: Any = _block.allocate
-copy_in: Any = _block.copy_in
 find: Any = _block.find
 setup: Any = _block.setup
 setup_receiving: Any = _block.setup_receiving
@@ -180,10 +179,11 @@ share: Any = _block.share
 beside: Any = _block.beside
 load_beside: Any = _block.load_beside
 setup_beside: Any = _block.setup_beside
-describe_tensors: Any = _block.describe_tensors
-find_private: Any = _block.find_private
-handles_at: Any = _block.handles_at
-copies_of: Any = _block.copies_of
+setup_storages: Any = _block.setup_storages
+move_storage: Any = _block.move_storage
+remember_storage: Any = _block.remember_storage
+find_storage: Any = _block.find_storage
+pack_tensors: Any = _block.pack_tensors
 receive_tensors: Any = _block.receive_tensors
 setup_tensors: Any = _block.setup_tensors
 peer: Any = _block.peer

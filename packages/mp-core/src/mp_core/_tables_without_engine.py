@@ -10,12 +10,13 @@ from mp_core.errors import ReceiveError
 
 __all__ = [
     "beside",
-    "copies_of",
-    "describe_tensors",
-    "find_private",
-    "handles_at",
+    "find_storage",
+    "move_storage",
+    "pack_tensors",
     "receive_tensors",
+    "remember_storage",
     "setup_beside",
+    "setup_storages",
     "setup_tensors",
 ]
 
@@ -29,31 +30,34 @@ def beside(number: int) -> NoReturn:
     raise ValueError(f"the message is damaged: it has no object number {number}")
 
 
-def describe_tensors(exchange: Any, kind: type, tensors: list[Any]) -> None:
-    """Return None: no tensor is described, so that pickle writes each."""
+def setup_storages(*settings: Any) -> None:
+    """Do nothing: no storage is moved."""
 
 
-def find_private(addresses: list[int], sizes: list[int]) -> list[int]:
-    """Return all positions: no address is in a block."""
-    return list(range(len(addresses)))
-
-
-def copies_of(exchange: Any, addresses: list[int], sizes: list[int]) -> int:
+def move_storage(storage: Any) -> int:
     """Return -ENOSYS: there is no shared memory."""
     return -errno.ENOSYS
 
 
-def handles_at(addresses: list[int]) -> NoReturn:
-    """Raise an `OSError`: without shared memory nothing has a handle."""
-    raise OSError(errno.ENOSYS, "no handle without shared memory")
+def remember_storage(storage: Any, address: int) -> None:
+    """Do nothing: no storage is shared."""
 
 
-def receive_tensors(exchange: Any, handles: bytes, layout: bytes) -> Any:
-    """Return no tensors; handles are of a process that has the engine, and raise a `ReceiveError`."""
-    if handles:
-        raise ReceiveError("the tensors of this message are in shared memory, which this process does not have")
-    return [], []
+def find_storage(address: int, nbytes: int) -> None:
+    """Return None: no storage is shared."""
 
 
 def setup_tensors(*settings: Any) -> None:
     """Do nothing: pickle writes each tensor."""
+
+
+def pack_tensors(tensors: list[Any]) -> tuple[bytes, bytes, list[int]]:
+    """Return the positions of all: pickle writes each tensor."""
+    return b"", b"", list(range(len(tensors)))
+
+
+def receive_tensors(handles: bytes, layout: bytes) -> list[Any]:
+    """Return no tensors; handles are of a process that has the engine, and raise a `ReceiveError`."""
+    if handles:
+        raise ReceiveError("the tensors of this message are in shared memory, which this process does not have")
+    return []

@@ -28,12 +28,13 @@ from mp_core._channels_without_engine import (
 )
 from mp_core._tables_without_engine import (
     beside,
-    copies_of,
-    describe_tensors,
-    find_private,
-    handles_at,
+    find_storage,
+    move_storage,
+    pack_tensors,
     receive_tensors,
+    remember_storage,
     setup_beside,
+    setup_storages,
     setup_tensors,
 )
 from mp_core._version import __version__
@@ -55,18 +56,14 @@ __all__ = [
     "channel_count",
     "compiled_version",
     "copied_bytes",
-    "copies_of",
-    "copy_in",
     "counters",
-    "describe_tensors",
     "discard",
     "discard_unread",
     "empty_cache",
     "find",
-    "find_private",
+    "find_storage",
     "get_thread_name",
     "handle_alive",
-    "handles_at",
     "is_of_atoms",
     "is_small",
     "library_name",
@@ -77,10 +74,12 @@ __all__ = [
     "message_begin_by_value",
     "message_depth",
     "message_end",
+    "move_storage",
     "only_atoms",
     "open_channel",
     "open_for_child",
     "own_session",
+    "pack_tensors",
     "parse_bytes",
     "peer",
     "plain_loads",
@@ -92,6 +91,7 @@ __all__ = [
     "reduce_copy",
     "reference_of",
     "refused_version",
+    "remember_storage",
     "segments",
     "session_of",
     "sessions_and_processes",
@@ -103,6 +103,7 @@ __all__ = [
     "setup_beside",
     "setup_channels",
     "setup_receiving",
+    "setup_storages",
     "setup_tensors",
     "share",
     "strategy",
@@ -127,11 +128,6 @@ class Buffer:
 
 
 def allocate(kind: type, code: int, nbytes: int, zeroed: bool) -> int:
-    """Return -ENOSYS: there is no shared memory."""
-    return -errno.ENOSYS
-
-
-def copy_in(kind: type, address: int, nbytes: int) -> int:
     """Return -ENOSYS: there is no shared memory."""
     return -errno.ENOSYS
 

@@ -17,7 +17,7 @@ from mp_core._fan_out import declare_one_receiver
 from mp_core._native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 from mp_core.errors import NO_MANAGER
 
-__all__ = ["Block", "Copied", "allocate", "block_at", "copy_in", "rebuild_block", "reduce_block"]
+__all__ = ["Block", "Copied", "allocate", "block_at", "failed", "rebuild_block", "reduce_block"]
 
 if TYPE_CHECKING:
 
@@ -114,19 +114,9 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
     return _fail(-block, size, name)
 
 
-def copy_in(address: int, nbytes: int) -> Block:
-    """
-    Copy *nbytes* bytes at *address* of this process into a new block.
-
-    It raises the errors of `Block`.
-
-    >>> block = Block(3)
-    >>> memoryview(block)[:] = b"abc"
-    >>> bytes(copy_in(block._address + 1, 2))
-    b'bc'
-    """
-    block = _native.copy_in(Block, address, nbytes)
-    return block if isinstance(block, Block) else _fail(-block, nbytes, strategy.get_sharing_strategy())
+def failed(number: int, nbytes: int) -> NoReturn:
+    """Raise the error of `Block` for a function of the engine that returned -*number* for *nbytes* bytes."""
+    _fail(number, nbytes, strategy.get_sharing_strategy())
 
 
 def _fail(number: int, size: int, name: str) -> NoReturn:

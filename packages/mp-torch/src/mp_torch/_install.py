@@ -5,13 +5,13 @@ Note [Replaced attributes]
     ForkingPickler's table          the entries of torch.Tensor, Parameter and UntypedStorage    tensor.py, storage.py
     torch.UntypedStorage            share_memory_, is_shared, _new_shared                        storage.py
     torch.multiprocessing           set_sharing_strategy                                         this module
-    DataLoader's iterator           _shutdown_workers                                            data_loader.py
+    DataLoader's iterator           __init__, _shutdown_workers                                  data_loader.py
 
 Note [A process that does not use torch]
 ----------------------------------------
 A child inherits the installation, and importing torch takes a second or two. So a child only waits for torch: torch
 registers its reducers when it is imported, and `_reducers.when_registered` sees that, in the middle of torch's import.
-The classes exist by then. The DataLoader may not, so its part is installed with the first tensor that arrives.
+The classes exist by then. The DataLoader may not, so its part waits for the import of its module.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _reducer_for(kind: type, theirs: _reducers.Reducer) -> _reducers.Reducer:
     name = OURS.get(f"{kind.__module__}.{kind.__name__}")
     if name is None:
         return theirs
-    from mp_torch import small_message, storage, table, tensor
+    from mp_torch import data_loader, small_message, storage, table, tensor
 
     if not storage.can_move():
         return theirs
@@ -88,6 +88,7 @@ def _reducer_for(kind: type, theirs: _reducers.Reducer) -> _reducers.Reducer:
     if kind.__name__ == "Tensor":
         _pickling.use_table(kind, table.TensorTable)
         small_message.install()
+        data_loader.install()
     ours: _reducers.Reducer = getattr(storage if name == "reduce_storage" else tensor, name)
     return ours
 

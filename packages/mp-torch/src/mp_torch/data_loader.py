@@ -1,38 +1,86 @@
-"""DataLoader: batches that are left in the queue when its workers end.
+"""DataLoader: its queue, and the batches that are left in it when its workers end.
 
 Note [Batches that nobody reads]
 --------------------------------
 A DataLoader that is left before its end has batches in its queue. Nobody reads them, and a message that is not read
-keeps its memory until the session ends. So after the workers have ended, the process that started them reads what is
-left and drops it. A worker that was killed may have written a part of a message; that part is ignored.
+keeps its memory until the session ends. mp-core's queues free it when their last reading end is closed. With a queue of
+multiprocessing, the process that started the workers reads, after they have ended, what is left and drops it.
+
+torch ends a worker by SIGTERM if it has not ended within 5 seconds, as on a busy machine. The queue of multiprocessing
+has a thread that pickles a batch, waits for the GIL and for the other workers, and writes. A worker that is killed
+there has a batch in flight that no queue contains. mp-core's queue pickles and writes in one call, which takes some
+microseconds. So a DataLoader without a context gets mp-core's context of the same start method, unless ``MP_CHANNEL=0``
+turns these queues off.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.abc
+import importlib.machinery
 import os
 import struct
 import sys
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from mp_core import _channels, _platform
+from mp_core._contexts import default_context
+from mp_core._native import discard_unread
+
 __all__ = ["install"]
 
-_installed = False
+#: torch imports it some time after it has registered its reducers, which is when this package is installed.
+MODULE = "torch.utils.data.dataloader"
 
 
 def install() -> None:
-    """Let DataLoader drop the batches that are left, once its module is imported."""
-    global _installed
-    if _installed:
-        return
-    module: Any = sys.modules.get("torch.utils.data.dataloader")
+    """Give DataLoader our queue, and let it drop batches that are left; at once, or when its module is imported."""
+    module = sys.modules.get(MODULE)
+    if hasattr(module, "_MultiProcessingDataLoaderIter"):
+        _replace(module)
+    elif not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Waits for the import of DataLoader's module."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != MODULE:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: Any) -> None:
+                execute(module)
+                _replace(module)
+
+            loader.exec_module = exec_module
+        return spec
+
+
+def _replace(module: Any) -> None:
     kind = getattr(module, "_MultiProcessingDataLoaderIter", None)
-    if kind is None:
+    if kind is None or hasattr(kind, "_of_mp_torch"):
         return
-    _installed = True
-    shutdown = kind._shutdown_workers
+    kind._of_mp_torch = True
+    initialise, shutdown = kind.__init__, kind._shutdown_workers
+
+    def __init__(self: Any, loader: Any) -> None:
+        before = loader.multiprocessing_context
+        if before is None and _platform.has_engine() and _channels.enabled():
+            method = sys.modules["torch.multiprocessing"].get_start_method()
+            loader.multiprocessing_context = default_context.get_context(method)
+        try:
+            initialise(self, loader)
+        finally:
+            loader.multiprocessing_context = before
 
     def _shutdown_workers(self: Any) -> None:
         ended = getattr(self, "_shutdown", True)
@@ -40,20 +88,25 @@ def install() -> None:
         if not ended and getattr(self, "_shutdown", False):
             _drop_messages(self._worker_result_queue)
 
+    kind.__init__ = functools.wraps(initialise)(__init__)
     kind._shutdown_workers = functools.wraps(shutdown)(_shutdown_workers)
 
 
 def _drop_messages(queue: Any) -> None:
     """Receive and drop what a queue still has; no other process may read it any more."""
+    if type(queue._reader) is not Connection:
+        return  # mp-core's
     try:
         data = _read(queue._reader.fileno())
-    except (OSError, AttributeError):
+    except OSError:
         return  # the queue is closed
-    for message in _messages(data):
+    end = 0
+    for start, end in _messages(data):
         try:
-            ForkingPickler.loads(message)
+            ForkingPickler.loads(data[start:end])
         except Exception:
             pass  # its memory is free all the same
+    discard_unread(data[end:])  # of a message that a worker was killed in the middle of
 
 
 def _read(fd: int) -> bytes:
@@ -69,8 +122,12 @@ def _read(fd: int) -> bytes:
     return b"".join(parts)
 
 
-def _messages(data: bytes) -> Iterator[bytes]:
-    """Split what a `Connection` has written: a size of 4 bytes, or -1 and a size of 8 bytes, before each message."""
+def _messages(data: bytes) -> Iterator[tuple[int, int]]:
+    """
+    Find the messages in what a `Connection` has written: first byte and end of each.
+
+    Before each stands a size of 4 bytes, or -1 and a size of 8 bytes.
+    """
     at = 0
     while len(data) - at >= 4:
         (size,) = struct.unpack_from("!i", data, at)
@@ -82,5 +139,5 @@ def _messages(data: bytes) -> Iterator[bytes]:
             at += 8
         if size < 0 or len(data) - at < size:
             return
-        yield data[at : at + size]
+        yield at, at + size
         at += size

@@ -1,7 +1,6 @@
 """Tensors in small messages, which mp-core writes and reads in C (`native/tensor_pickle.c`).
 
-It is for tensors that are all of their storage, contiguous, and need no gradient; all others come to `tensor.py`. C
-asks the two functions here, once for each tensor, for what DLPack does not know.
+It is for tensors that are all of their storage, contiguous, and need no gradient; all others come to `tensor.py`.
 """
 
 from __future__ import annotations
@@ -11,45 +10,26 @@ from typing import Any
 import torch
 
 from mp_core._native import receive_tensors, setup_tensors
-from mp_torch import data_loader
-from mp_torch.storage import is_known, place_of, remember_arrived
-from mp_torch.table import DTYPES, EXCHANGE
+from mp_torch.storage import EXCHANGE
 from mp_torch.tensor import reduce_tensor
 
 __all__ = ["install", "rebuild_one"]
 
+#: The dtypes that DLPack keeps. It takes others for one of these: torch.uint4 for torch.uint8.
+DTYPES = frozenset(
+    getattr(torch, name)
+    for name in (
+        *("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64"),
+        *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
+    )
+)
 #: Of a handle in a pickle: SHORT_BINBYTES, 56.
 OPCODE = b"C8"
 
-_storage_of = torch.Tensor.untyped_storage
-_nbytes, _address = torch.UntypedStorage.nbytes, torch.UntypedStorage.data_ptr
-
 
 def install() -> None:
-    """Let mp-core write tensors, if this torch has DLPack's exchange."""
-    if EXCHANGE is not None:
-        setup_tensors(EXCHANGE, torch.Tensor, reduce_tensor, DTYPES, _ready, _arrived, rebuild_one)
-
-
-def _ready(tensor: Any, address: int, nbytes: int) -> bool:
-    """Move the storage of *tensor* into a block; return False if the tensor is not all of it, or it cannot be moved."""
-    its = _storage_of(tensor)
-    if _nbytes(its) != nbytes or _address(its) != address:
-        return False
-    if is_known(its, address):  # then it is in a block
-        return True
-    try:
-        return place_of(its) is not None
-    except (MemoryError, OSError):
-        return False  # the reducer warns
-
-
-def _arrived(tensor: Any, address: int) -> None:
-    """Give a received tensor the storage that this process has for the same memory, if it has one."""
-    data_loader.install()
-    other = remember_arrived(_storage_of(tensor), address)
-    if other is not None:
-        tensor.set_(other, 0, tensor.shape)
+    """Let mp-core write and read tensors."""
+    setup_tensors(EXCHANGE, torch.Tensor, reduce_tensor, DTYPES, rebuild_one)
 
 
 def rebuild_one(handle: bytes, layout: bytes) -> Any:
@@ -58,8 +38,7 @@ def rebuild_one(handle: bytes, layout: bytes) -> Any:
 
     C does the same where `install` was called.
     """
-    (tensor,), (address,) = receive_tensors(EXCHANGE, OPCODE + handle, layout)
-    _arrived(tensor, address)
+    (tensor,) = receive_tensors(OPCODE + handle, layout)
     return tensor
 
 

@@ -1,55 +1,32 @@
 """Storages of torch in blocks: moved there in place, recognised, and rebuilt over a block that was received.
 
-Note [Moving a storage]
------------------------
-torch's `share_memory_` moves a storage in place, so that all tensors over it are shared afterwards, also views that
-were made before. We do the same: allocate a block, copy the bytes, and let torch exchange the memory of the two
-storages (`UntypedStorage._swap_data_ptr_`, since torch 2.12). The storage then keeps the block alive and cannot be
-resized, as with torch. Memory that torch has shared itself, before the installation or from a process without it, has
-users elsewhere; it is not moved, and torch sends it.
-
-As with torch, a thread that writes to a tensor while another one moves it may lose the write. Two threads that send
-one tensor would move it twice, and the first receiver would keep memory that nobody else has; `_moving` prevents that.
-If a process forks while a thread moves a storage, the child's copy of the storage is still private, and the child gets
-a new lock. If the process is killed there, the block is freed like all its blocks.
-
-Note [One storage for one address]
-----------------------------------
-A storage that arrives twice, or comes back to the process that sent it, is one storage object for torch. `_known` maps
-the address of a storage to a weak reference. A storage keeps its block, so the address of a live one cannot be reused.
-A weak reference is a bare pointer, which must be used and freed under `_registry`.
+mp-core moves and finds them in C (`native/storages.c`, Notes [Moving a storage] and [One storage for one address]).
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import operator
-import os
-import threading
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 
 from mp_core import _native
 from mp_core._native import by_value
-from mp_core.block import Block, allocate, block_at, copy_in
+from mp_core.block import Block, allocate, block_at, failed
 from mp_core.errors import SharedMemoryWarning, warn_user
 
 __all__ = [
+    "EXCHANGE",
     "Place",
     "can_move",
     "install",
-    "is_known",
-    "move_all",
     "place_of",
     "rebuild_storage",
     "reduce_storage",
-    "remember_all",
-    "remember_arrived",
     "shared_by_torch",
     "storage_over",
+    "warn_by_value",
 ]
 
 #: A block, and the first byte and the number of bytes of a storage in it.
@@ -57,124 +34,25 @@ Place = tuple[Block, int, int]
 
 _uint8 = torch.uint8
 _frombuffer = torch.frombuffer
-_moving = threading.Lock()
-_registry = threading.RLock()  # a finalizer may send a tensor while the thread has it
-
-
-def _after_fork() -> None:
-    global _moving, _registry
-    _moving, _registry = threading.Lock(), threading.RLock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+#: torch's C functions for DLPack, since torch 2.10.
+EXCHANGE: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 
 
 def can_move() -> bool:
-    """Return whether this torch can exchange the memory of two storages."""
-    return hasattr(torch.UntypedStorage, "_swap_data_ptr_")
-
-
-# ---- one storage for one address -------------------------------------------------------------------------------------
-
-_known: dict[int, int] = {}
-_limit = 128
-_storage: Any = torch.UntypedStorage
-_cdata = operator.attrgetter("_cdata")
-
-
-def remember(storage: Any, address: int) -> None:
-    """Let later messages find the storage at *address*."""
-    with _registry:
-        before = _known.get(address)
-        if before is not None:
-            if before == storage._cdata:
-                return
-            _storage._free_weak_ref(before)
-        _known[address] = storage._weak_ref()
-        if len(_known) > _limit:
-            _forget_expired()
-
-
-def remember_all(storages: list[Any], addresses: list[int]) -> Iterable[tuple[int, Any]]:
-    """
-    Let later messages find the storages, of which each has its address.
-
-    An address of which another storage is known keeps that one; return those with their positions.
-    """
-    with _registry:
-        before = list(map(_known.get, addresses))
-        if before == list(map(_cdata, storages)):
-            return []
-        gone = [reference for reference in before if reference is not None]
-        if len(set(addresses)) == len(addresses) and all(map(_storage._expired, gone)):
-            # As below, in fewer steps: usually no address is in use.
-            for reference in gone:
-                _storage._free_weak_ref(reference)
-            _known.update(zip(addresses, map(_storage._weak_ref, storages), strict=True))
-            others = []
-        else:
-            others = [
-                (k, other)
-                for k, (storage, address) in enumerate(zip(storages, addresses, strict=True))
-                if (other := _remember_or_find(storage, address)) is not None
-            ]
-        if len(_known) > _limit:
-            _forget_expired()
-    return others
-
-
-def is_known(storage: Any, address: int) -> bool:
-    """Return whether later messages find this storage at *address*."""
-    known: bool = _known.get(address) == storage._cdata
-    return known
-
-
-def remember_arrived(storage: Any, address: int) -> Any:
-    """Return the other storage that is known at *address*, or remember this one and return None."""
-    with _registry:
-        if address not in _known and len(_known) < _limit:
-            _known[address] = storage._weak_ref()
-            return None
-        return _remember_or_find(storage, address)
-
-
-def _remember_or_find(storage: Any, address: int) -> Any:
-    """Return the other storage that is known at *address*, or remember this one and return None."""
-    other = _find(address, storage.nbytes())
-    if other is None:
-        remember(storage, address)
-    return None if other is None or other._cdata == storage._cdata else other
-
-
-def _forget_expired() -> None:
-    global _limit
-    for key, reference in list(_known.items()):
-        if _storage._expired(reference):
-            del _known[key]
-            _storage._free_weak_ref(reference)
-    _limit = max(128, 2 * len(_known))
-
-
-def _find(address: int, nbytes: int) -> Any:
-    """Return the storage of these bytes if it is known and alive, otherwise None."""
-    with _registry:
-        known = _known.get(address)
-        storage = None if known is None else _storage._new_with_weak_ptr(known)
-    if storage is not None and storage.nbytes() == nbytes and storage.data_ptr() == address:
-        return storage
-    return None
+    """Return whether this torch can exchange the memory of two storages, and make a tensor over memory from C."""
+    return EXCHANGE is not None and hasattr(torch.UntypedStorage, "_swap_data_ptr_")
 
 
 def storage_over(block: Block, offset: int, nbytes: int) -> Any:
     """Return the storage over these bytes of *block*; reaching beyond them is a `ValueError`."""
     address = block._address + offset
-    storage = _find(address, nbytes)
+    storage = _native.find_storage(address, nbytes)
     if storage is not None:
         return storage
     if offset < 0 or nbytes <= 0 or offset + nbytes > block.nbytes:
         raise ValueError(f"the handle of a storage is damaged: {nbytes} bytes at {offset} of {block.nbytes}")
     storage = _frombuffer(block, dtype=_uint8, count=nbytes, offset=offset).untyped_storage()
-    remember(storage, address)
+    _native.remember_storage(storage, address)
     return storage
 
 
@@ -188,54 +66,20 @@ def place_of(storage: Any) -> Place | None:
     It raises the errors of `Block`.
     """
     nbytes = storage.nbytes()
-    address = storage.data_ptr()
-    block = block_at(address)
+    block = block_at(storage.data_ptr())
     if block is None:
-        if not nbytes or shared_by_torch(storage):
-            return None
-        with _moving:
-            block = block_at(storage.data_ptr())  # another thread may have moved it meanwhile
-            if block is None:
-                block = _move(storage, nbytes)
-        address = storage.data_ptr()
+        moved = _native.move_storage(storage)
+        if moved < 0:
+            failed(-moved, nbytes)
+        block = block_at(storage.data_ptr())
+        if block is None:
+            return None  # it is empty, or torch shares it
+    address = storage.data_ptr()
     offset = address - block._address
     if offset + nbytes > block.nbytes:
         return None
-    remember(storage, address)
+    _native.remember_storage(storage, address)
     return block, offset, nbytes
-
-
-def _move(storage: Any, nbytes: int) -> Block:
-    """Move a storage. torch's own copy would release the GIL in C++ code that a thread must not end in."""
-    block = copy_in(storage.data_ptr(), nbytes)
-    storage._swap_data_ptr_(_frombuffer(block, dtype=_uint8).untyped_storage())
-    return block
-
-
-def move_all(storages: list[Any], addresses: list[int], sizes: list[int], exchange: Any) -> bool:
-    """
-    Move the storages that are not in blocks, and replace their addresses in the list.
-
-    It returns False, and has moved none, if one cannot be moved: because torch shares it, it is only a part of a block,
-    two of them are over the same memory, or no shared memory is left.
-    """
-    with _moving:
-        if list(map(_storage.data_ptr, storages)) != addresses:
-            return False  # another thread has moved one meanwhile
-        private = _native.find_private(addresses, sizes)
-        if not private:
-            return private is not None
-        to_move, places = [storages[k] for k in private], [addresses[k] for k in private]
-        if len(set(places)) != len(places) or any(map(shared_by_torch, to_move)):
-            return False
-        tensors = _native.copies_of(exchange, places, [sizes[k] for k in private])
-        if isinstance(tensors, int):
-            return False
-        for storage, tensor in zip(to_move, tensors, strict=True):
-            storage._swap_data_ptr_(tensor.untyped_storage())
-    for k, storage in zip(private, to_move, strict=True):
-        addresses[k] = storage.data_ptr()
-    return True
 
 
 def reduce_storage(storage: Any) -> Any:
@@ -333,3 +177,12 @@ def install() -> None:
     kind.is_shared = _is_shared
     kind.share_memory_ = _share_memory_
     kind._new_shared = classmethod(_new_shared)
+
+
+def _adopt(tensor: Any, storage: Any) -> None:
+    """Give a tensor that has arrived the storage that this process has for the same memory."""
+    tensor.set_(storage, 0, tensor.shape)
+
+
+if can_move():  # here, because a process that has not called install() receives tensors, too
+    _native.setup_storages(EXCHANGE, torch.Tensor, torch.UntypedStorage, torch.UntypedStorage.is_shared, _adopt)

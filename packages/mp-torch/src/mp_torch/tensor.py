@@ -22,7 +22,6 @@ import torch
 
 from mp_core._native import by_value
 from mp_core.block import Block
-from mp_torch import data_loader
 from mp_torch.storage import place_of, storage_over, warn_by_value
 
 __all__ = ["rebuild_tensor", "rebuild_whole", "reduce_tensor"]
@@ -68,7 +67,6 @@ def reduce_tensor(tensor: Any) -> Any:
 
 def rebuild_whole(block: Block, dtype: Any, shape: tuple[int, ...]) -> Any:
     """Rebuild a contiguous tensor that is all of its storage, and all of *block*."""
-    data_loader.install()
     storage = storage_over(block, 0, block.nbytes)
     return torch.empty(0, dtype=dtype).set_(storage, 0, shape)
 
@@ -85,7 +83,6 @@ def rebuild_tensor(
     neg: bool,
 ) -> Any:
     """Rebuild a tensor over a block. A handle that reaches beyond it is a `ValueError` or a `RuntimeError`."""
-    data_loader.install()
     storage = torch.UntypedStorage(0) if place is None else storage_over(*place)
     # torch checks bounds only for storage that cannot grow; memory of a block cannot.
     tensor: Any = torch.empty(0, dtype=dtype).set_(storage, start, shape, strides)
