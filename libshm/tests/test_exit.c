@@ -2,7 +2,6 @@
  * one. */
 #define _GNU_SOURCE
 #include <sys/resource.h>
-#include <sys/socket.h>
 
 #include "engine.h"
 
@@ -13,15 +12,13 @@ static int nothing_is_left(void)
 }
 #include "segment/segment.h"
 #include "session/manager_start.h"
+#include "session/wire.h"
 
 /* A process that is killed closes its descriptors a moment later, one after the other. */
 static int has_hung_up(struct mpshm__session *session)
 {
-    char byte;
-
     return !mpshm__manager_is_there(session) &&
-           (session->sock.number < 0 ||
-            recv(session->sock.number, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0);
+           (session->sock.number < 0 || mpshm__has_hung_up(session->sock.number));
 }
 
 static void kill_manager(void)
@@ -48,6 +45,28 @@ static void lost_its_manager(int strategy)
 {
     make_block(strategy, 1 << 20);
     kill_manager();
+}
+
+/* A fork sends the manager a frame and waits for no answer. */
+static void lost_a_manager_that_had_not_read_all(int strategy)
+{
+    make_block(strategy, 1 << 20);
+    CHECK_EQ(kill(manager_pid(), SIGSTOP), 0);
+    pid_t pid = forked();
+    if (pid == 0)
+        _exit(0);
+    CHECK_EQ(reap(pid), 0);
+    kill_manager();
+}
+
+static void forked_after_that(int strategy)
+{
+    lost_a_manager_that_had_not_read_all(strategy);
+    pid_t pid = forked();
+    if (pid == 0)
+        _exit(0);
+    CHECK_EQ(reap(pid), 0);
+    CHECK(manager_pid() > 0); /* a new one, that notices deaths */
 }
 
 /* The longest-lived process is the last, even if it never talked to a manager. */
@@ -148,6 +167,10 @@ int main(void)
         EVENTUALLY(nothing_is_left());
         CHECK_EQ(run(lost_its_manager, STRATEGIES[i]), 0);
         CHECK(nothing_is_left());
+        CHECK_EQ(run(lost_a_manager_that_had_not_read_all, STRATEGIES[i]), 0);
+        CHECK(nothing_is_left());
+        CHECK_EQ(run(forked_after_that, STRATEGIES[i]), 0);
+        EVENTUALLY(nothing_is_left());
         CHECK_EQ(run(lost_its_manager_and_a_child, STRATEGIES[i]), 0);
         CHECK(nothing_is_left());
         CHECK_EQ(run(killed_while_making_a_segment, STRATEGIES[i]), -SIGKILL);

@@ -44,18 +44,23 @@ def is_mine(lock: Any, ready: Connection) -> None:
     ready.send((lock._semlock._is_mine(), lock._semlock._count(), lock.acquire(False), error))
 
 
-def count_in_pairs(lock: Any, memory: Any, failed: Any) -> None:
-    """Add 1 to both numbers under the lock, for ever; without a dead owner, they are equal before."""
-    view = memoryview(memory)
-    while True:
-        with WarnedOf() as died:
-            lock.acquire()
+def add_to_pair(lock: Any, memory: Any) -> bool:
+    """Add 1 to both numbers under the lock; return whether they were equal before, or the last owner had died."""
+    with WarnedOf() as died:
+        assert lock.acquire(timeout=LONG)
+    with memoryview(memory) as view:
         first, second = PAIR.unpack_from(view)
-        if first != second and not died:
-            failed.set()
         PAIR.pack_into(view, 0, first + 1, second)
         PAIR.pack_into(view, 0, first + 1, first + 1)
-        lock.release()
+    lock.release()
+    return first == second or bool(died)
+
+
+def count_in_pairs(lock: Any, memory: Any, failed: Any) -> None:
+    """Add to the pair, for ever."""
+    while True:
+        if not add_to_pair(lock, memory):
+            failed.set()
 
 
 class WarnedOf(list[Any]):
@@ -75,10 +80,11 @@ class WarnedOf(list[Any]):
 
 
 def use_units(semaphore: Any) -> None:
-    """Take and give back units, for ever."""
-    while True:
-        with semaphore:
-            pass
+    """Take and give back units, for ever, whoever dies."""
+    with WarnedOf():
+        while True:
+            with semaphore:
+                pass
 
 
 def wait_for_notification(condition: Any, ready: Connection) -> None:

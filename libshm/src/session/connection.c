@@ -227,9 +227,8 @@ int mpshm__session_register(struct mpshm__session *session)
 void mpshm__manager_replace(struct mpshm__session *session, int control_fd)
 {
     int sock = mpshm__fd_get(&session->sock);
-    char byte;
 
-    if (session->slot < 0 || (sock >= 0 && recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0))
+    if (session->slot < 0 || (sock >= 0 && !mpshm__has_hung_up(sock)))
         return;
     mpshm__disconnect(session);
     /* A manager that hung up is ending, and loses its lock a moment after its connections. */

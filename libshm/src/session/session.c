@@ -5,7 +5,6 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/engine_lock.h"
@@ -158,12 +157,11 @@ __attribute__((destructor)) static void leave_at_exit(void)
     /* The lock is kept, because the remaining threads have nothing to do here any more. */
     for (int i = 0; i < MPSHM__SESSIONS; i++) {
         struct mpshm__session *session = mpshm__sessions[i];
-        char byte;
         int control = session != NULL ? mpshm__fd_get(&session->control_fd) : -1;
         int sock = session != NULL ? mpshm__fd_get(&session->sock) : -1;
         if (control < 0)
             continue;
-        if (sock >= 0 && recv(sock, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0)
+        if (sock >= 0 && !mpshm__has_hung_up(sock))
             continue; /* its manager sees this process go */
         if (mpshm__manager_is_there(session))
             continue;

@@ -59,3 +59,12 @@ int mpshm__recv_frame(int sock, struct mpshm__frame *frame, int *fd, uint64_t un
         close(got);
     return err;
 }
+
+/* recv(2) would not do: it gives ECONNRESET when the peer left frames unread, and returns what it
+ * sent before. */
+int mpshm__has_hung_up(int sock)
+{
+    struct pollfd p = {.fd = sock};
+
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLHUP | POLLERR)) != 0;
+}

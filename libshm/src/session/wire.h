@@ -39,5 +39,7 @@ struct mpshm__frame {
  * waiting when `until` is 0. */
 int mpshm__send_frame(int sock, const struct mpshm__frame *frame, int fd, uint64_t until);
 int mpshm__recv_frame(int sock, struct mpshm__frame *frame, int *fd, uint64_t until);
+/* 1 when the peer has closed the connection or has died, whatever it left to read or unread. */
+int mpshm__has_hung_up(int sock);
 
 #endif

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from mp_pool._batches import AT_ONCE, Batches
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
-from mp_pool._environment import NameThatSets
+from mp_pool._environment import NameThatSets, start_fork_server
 from mp_pool._in_flight import Handles, forget, release
 from mp_pool._result_pipe import Frame, ResultPipe
 from mp_pool._stdin import left_alone
@@ -86,11 +86,13 @@ class Worker:
                 near.setblocking(False)
                 os.set_blocking(reader, False)
                 self.process = make(target=work, args=(tasks, theirs, settings))
+                method = getattr(self.process, "_start_method", None)
                 if settings.environment:
                     self.process.name = NameThatSets(self.process.name, settings.environment)
+                    if method == "forkserver":
+                        start_fork_server()
                 # A Ctrl-C before the worker has installed its handler would end it with a traceback.
                 # The fork server, which this may start, would pass the mask on to unrelated processes.
-                method = getattr(self.process, "_start_method", None)
                 mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if method in ("fork", "spawn") else ())
                 # A process that is not forked takes nothing of its parent's threads with it.
                 beside_threads = method == "fork" and threading.active_count() > 1

@@ -15,7 +15,8 @@ from mp_spawn.signals import FROM_OUTSIDE
 __all__: list[str] = []
 
 _before: set[int] = set()
-_in_server = any(word.startswith("from multiprocessing.forkserver import main") for word in sys.orig_argv)
+# Anywhere in the text: since CPython issue 144503 (3.14, 3.15) it begins with another import.
+_in_server = any("from multiprocessing.forkserver import main" in word for word in sys.orig_argv)
 
 
 def _restore() -> None:
