@@ -3,8 +3,8 @@
     python compare.py [--json FILE] [fork|spawn|forkserver ...] [multiprocessing|futures|executors ...]
 
 `futures` tests the standard executor on the contexts of each library, `executors` the executor of each library. Both
-sides run beside each other. A test whose two sides differ is repeated alone, up to three times, unless the difference is
-known; only what differs every time is a difference.
+sides run beside each other. A test whose two sides differ is repeated alone, up to three times, unless that is known;
+only what differs every time is a difference.
 """
 
 from __future__ import annotations
