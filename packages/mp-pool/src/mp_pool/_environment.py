@@ -38,7 +38,7 @@ def start_fork_server() -> None:
     """Start the fork server, if none runs, without the main module: see Note [Before the main module]."""
     from multiprocessing import forkserver
 
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server: Any = forkserver._forkserver
     preloaded = server._preload_modules
     server._preload_modules = [name for name in preloaded if name != "__main__"]
     try:
