@@ -18,6 +18,7 @@ KNOWN_OF_EXECUTORS = {
     "DeadlockTest.test_error_at_task_unpickle": "expects a failed message to break the executor; here its task fails",
     "DeadlockTest.test_error_during_result_unpickle_in_result_handler": "the same, for a result",
     "DeadlockTest.test_exit_at_task_unpickle": "the same, for a SystemExit",
+    "DeadlockTest.test_exit_during_result_unpickle_in_result_handler": "the same, for a result",
     "ExecutorTest.test_max_tasks_per_child": "expects an error under fork; ours works under every start method",
     "ExecutorTest.test_python_finalization_error": "expects an error if a second thread cannot start; ours needs one",
     "ShutdownTest.test_cancel_futures": "expects a task to have begun at once; ours begin when a worker is ready",
