@@ -190,6 +190,32 @@ def test_a_program_left_unchanged_has_our_queue_in_its_data_loader(tmp_path: Pat
     assert succeeded(done) == "mp_core._channel_queues None\n[[0, 1, 2, 3], [4, 5, 6, 7]]\n"
 
 
+def test_threads_that_iterate_one_loader_leave_its_context_as_it_was(tmp_path: Path, strategy: str) -> None:
+    text = """
+        import threading
+        import mp_torch
+        import torch
+        from torch.utils.data import DataLoader, TensorDataset
+
+        def read(loader, begin):
+            begin.wait()
+            assert sum(len(batch) for batch, in loader) == 8
+
+        if __name__ == "__main__":
+            mp_torch.install()
+            for _ in range(6):
+                loader = DataLoader(TensorDataset(torch.arange(8.0)), batch_size=4, num_workers=1)
+                begin = threading.Barrier(3)
+                threads = [threading.Thread(target=read, args=(loader, begin)) for _ in range(3)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+                assert loader.multiprocessing_context is None
+    """
+    succeeded(run_script(tmp_path, text, **environment(tmp_path, strategy)))
+
+
 PINNED = """
     if __name__ == "__main__":
         torch.set_num_threads(1)

@@ -164,6 +164,17 @@ def test_a_meta_tensor_arrives_without_memory() -> None:
     assert (result.device.type, result.shape) == ("meta", (2, 3))
 
 
+def test_a_default_device_of_the_receiver_is_not_that_of_what_arrives() -> None:
+    whole = torch.arange(6.0)
+    things = [whole[1:3], torch.nn.Parameter(torch.ones(3)), torch.zeros(0), torch.zeros(3, requires_grad=True), whole]
+    messages = [ForkingPickler.dumps(thing) for thing in things]
+    with torch.device("meta"):
+        arrived = [ForkingPickler.loads(message) for message in messages]
+    for sent, got in zip(things, arrived, strict=True):
+        assert got.device == sent.device
+        assert got.tolist() == sent.tolist()
+
+
 def test_share_memory_moves_in_place_and_keeps_views(strategy: str) -> None:
     tensor = torch.arange(10.0)
     view = tensor[4:]

@@ -12,7 +12,8 @@
  *   that nobody else has. So a thread looks at the address, copies and exchanges without giving up
  *   the GIL in between. A large copy does give it up, and would read memory that another thread has
  *   freed; so all large storages are moved under a lock. No Python code is executed under it. As
- *   with torch, a thread that writes to a tensor while another one moves it may lose the write.
+ *   with torch, no thread may write to a tensor, or resize it, while another one moves it: the
+ *   write may be lost, or go to memory that has been freed.
  *
  *   If a process forks while a thread moves a storage, the child's copy of the storage is still
  *   private, and the child gets a new lock. If the process is killed there, the block is freed like
@@ -196,7 +197,10 @@ static int copy_and_exchange(PyObject *storage, const void *from, void *to, uint
         } else {
             memcpy(to, from, nbytes);
         }
-        done = PyObject_CallFunctionObjArgs(of.swap, storage, other, NULL);
+        /* Meanwhile another thread may have resized it; the caller finds no block and sends it the
+         * other way. An exception would be made, and garbage collected, under the lock. */
+        if (!is_large || (is_at(storage, from) && mp_storage_has(storage, (int64_t)nbytes)))
+            done = PyObject_CallFunctionObjArgs(of.swap, storage, other, NULL);
     }
     if (locked)
         pthread_mutex_unlock(&moving);

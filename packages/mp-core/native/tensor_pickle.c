@@ -59,9 +59,9 @@ int mp_tensor_is_plain(PyObject *tensor, dl_shape *shape)
 {
     dl_tensor t;
 
-    return of.exchange->from_object(tensor, &t) == 0 && mp_dl_shape_of(&t, shape) == 0 &&
-           has_dtype_of_dlpack(tensor) && is_false(tensor, of.requires_grad, 0) &&
-           is_false(tensor, of.is_neg, 1) &&
+    return of.exchange != NULL && of.exchange->from_object(tensor, &t) == 0 &&
+           mp_dl_shape_of(&t, shape) == 0 && has_dtype_of_dlpack(tensor) &&
+           is_false(tensor, of.requires_grad, 0) && is_false(tensor, of.is_neg, 1) &&
            (shape->record.code != DL_COMPLEX || is_false(tensor, of.is_conj, 1)) &&
            is_whole(tensor, shape->nbytes);
 }

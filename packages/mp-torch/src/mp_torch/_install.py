@@ -86,8 +86,8 @@ def _reducer_for(kind: type, theirs: _reducers.Reducer) -> _reducers.Reducer:
     storage.install()
     _follow_strategy()
     if kind.__name__ == "Tensor":
+        small_message.install()  # sets up the C code, which the table needs
         _pickling.use_table(kind, table.TensorTable)
-        small_message.install()
         data_loader.install()
     ours: _reducers.Reducer = getattr(storage if name == "reduce_storage" else tensor, name)
     return ours

@@ -11,6 +11,9 @@ has a thread that pickles a batch, waits for the GIL and for the other workers, 
 there has a batch in flight that no queue contains. mp-core's queue pickles and writes in one call, which takes some
 microseconds. So a DataLoader without a context gets mp-core's context of the same start method, unless ``MP_CHANNEL=0``
 turns these queues off.
+
+What is left: when the queue is full, a thread waits for room with one batch. A worker that ends there leaves this batch
+in flight until the session ends, at most one for each worker.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import importlib.machinery
 import os
 import struct
 import sys
+import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
@@ -73,14 +77,15 @@ def _replace(module: Any) -> None:
     initialise, shutdown = kind.__init__, kind._shutdown_workers
 
     def __init__(self: Any, loader: Any) -> None:
-        before = loader.multiprocessing_context
-        if before is None and _platform.has_engine() and _channels.enabled():
-            method = sys.modules["torch.multiprocessing"].get_start_method()
-            loader.multiprocessing_context = default_context.get_context(method)
-        try:
-            initialise(self, loader)
-        finally:
-            loader.multiprocessing_context = before
+        with _starting:
+            before = loader.multiprocessing_context
+            if before is None and _platform.has_engine() and _channels.enabled():
+                method = sys.modules["torch.multiprocessing"].get_start_method()
+                loader.multiprocessing_context = default_context.get_context(method)
+            try:
+                initialise(self, loader)
+            finally:
+                loader.multiprocessing_context = before
 
     def _shutdown_workers(self: Any) -> None:
         ended = getattr(self, "_shutdown", True)
@@ -90,6 +95,19 @@ def _replace(module: Any) -> None:
 
     kind.__init__ = functools.wraps(initialise)(__init__)
     kind._shutdown_workers = functools.wraps(shutdown)(_shutdown_workers)
+
+
+# Held while workers start: two threads may iterate one loader, and each has to find its context as it was. A worker is
+# forked meanwhile, and has a new one.
+_starting = threading.RLock()
+
+
+def _new_lock() -> None:
+    global _starting
+    _starting = threading.RLock()
+
+
+_platform.register_at_fork(after_in_child=_new_lock)
 
 
 def _drop_messages(queue: Any) -> None:

@@ -68,7 +68,7 @@ def reduce_tensor(tensor: Any) -> Any:
 def rebuild_whole(block: Block, dtype: Any, shape: tuple[int, ...]) -> Any:
     """Rebuild a contiguous tensor that is all of its storage, and all of *block*."""
     storage = storage_over(block, 0, block.nbytes)
-    return torch.empty(0, dtype=dtype).set_(storage, 0, shape)
+    return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, shape)  # whatever the default device is
 
 
 def rebuild_tensor(
@@ -83,9 +83,9 @@ def rebuild_tensor(
     neg: bool,
 ) -> Any:
     """Rebuild a tensor over a block. A handle that reaches beyond it is a `ValueError` or a `RuntimeError`."""
-    storage = torch.UntypedStorage(0) if place is None else storage_over(*place)
+    storage = torch.UntypedStorage(0, device="cpu") if place is None else storage_over(*place)
     # torch checks bounds only for storage that cannot grow; memory of a block cannot.
-    tensor: Any = torch.empty(0, dtype=dtype).set_(storage, start, shape, strides)
+    tensor: Any = torch.empty(0, dtype=dtype, device="cpu").set_(storage, start, shape, strides)
     if conj:
         tensor = tensor.conj()
     if neg:
