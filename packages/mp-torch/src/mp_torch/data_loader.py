@@ -12,8 +12,8 @@ there has a batch in flight that no queue contains. mp-core's queue pickles and 
 microseconds. So a DataLoader without a context gets mp-core's context of the same start method, unless ``MP_CHANNEL=0``
 turns these queues off.
 
-What is left: when the queue is full, a thread waits for room with one batch. A worker that ends there leaves this batch
-in flight until the session ends, at most one for each worker.
+One batch of each worker may still be left: when the queue is full, a thread waits for room with it, and if the worker
+ends there, it stays in flight until the session ends.
 """
 
 from __future__ import annotations
