@@ -98,12 +98,12 @@ class Scheduler(Workers):
         """
         Queue a task, or an iterator of tasks that never blocks, of *items*; send as many tasks as the workers take.
         """
+        self.check_own()
         self.enqueue(work, items)
         self.hand_out()
 
     def enqueue(self, work: Task | Iterator[Task], items: int = 0) -> None:
-        """Do the first half of `submit`, which cannot be lost to a `close` that comes after it."""
-        self.check_own()
+        """Do the first half of `submit`, in our own process; it cannot be lost to a `close` that comes after it."""
         if self._progress is not None:
             self._progress.expect(work.items if isinstance(work, Task) else items)
         self.dispatcher.queue.append(work)
