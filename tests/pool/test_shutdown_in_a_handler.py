@@ -8,76 +8,10 @@ from pathlib import Path
 import pytest
 from support.scripts import run_script, succeeded
 
-PROGRAM = """
-    import random, signal, sys, time
-    import mp_all as mp
-
-    ENDS = {
-        "shutdown": lambda executor: executor.shutdown(),
-        "cancel": lambda executor: executor.shutdown(cancel_futures=True),
-        "kill_workers": lambda executor: executor.kill_workers(),
-        "terminate_workers": lambda executor: executor.terminate_workers(),
-    }
-
-    def submit(executor, futures):
-        try:
-            while True:
-                futures.append(executor.submit(abs, -1))
-        except RuntimeError:
-            pass  # it has been shut down
-
-    if __name__ == "__main__":
-        end, chance = ENDS[sys.argv[1]], random.Random(5)
-        for _ in range(15):
-            executor, futures = mp.ProcessPoolExecutor(2, mp.get_context("fork")), []
-            executor.submit(abs, -1).result(60)
-            signal.signal(signal.SIGALRM, lambda *_: end(executor))
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0005, 0.01))
-            submit(executor, futures)
-            executor.shutdown()  # waits, as nothing is interrupted now
-            assert all(future.done() for future in futures), [future for future in futures if not future.done()]
-            assert sys.argv[1] != "shutdown" or all(future.result() == 1 for future in futures)
-"""
-
-
-@pytest.mark.parametrize("end", ["shutdown", "cancel", "kill_workers", "terminate_workers"])
-@pytest.mark.timeout(120)
-def test_an_executor_is_ended_by_a_handler_that_interrupts_submit(tmp_path: Path, end: str) -> None:
-    succeeded(run_script(tmp_path, PROGRAM, end))
-
-
-POOL = """
-    import random, signal
-    import mp_all as mp
-
-    if __name__ == "__main__":
-        chance = random.Random(5)
-        for _ in range(15):
-            pool, results = mp.get_context("fork").Pool(2), []
-            pool.apply(abs, (-1,))
-            signal.signal(signal.SIGALRM, lambda *_: pool.terminate())
-            signal.setitimer(signal.ITIMER_REAL, chance.uniform(0.0005, 0.01))
-            try:
-                while True:
-                    results.append(pool.apply_async(abs, (-1,)))
-            except ValueError:
-                pass  # it has been terminated
-            pool.join()
-            assert all(result.ready() for result in results)
-"""
-
-
-@pytest.mark.timeout(120)
-def test_a_pool_is_terminated_by_a_handler_that_interrupts_apply_async(tmp_path: Path) -> None:
-    succeeded(run_script(tmp_path, POOL))
-
-
-def program(text: str) -> str:
-    return HEAD + textwrap.indent(textwrap.dedent(text), "        ")
-
+pytestmark = pytest.mark.timeout(120)
 
 HEAD = """
-    import multiprocessing, random, signal, sys, threading, time
+    import multiprocessing, random, signal, sys, time
     import mp_all as mp
 
     def interrupt(seconds, handler):
@@ -96,8 +30,49 @@ HEAD = """
 """
 
 
+def run(folder: Path, text: str, *arguments: str) -> None:
+    """Run *text* as the main program."""
+    program = HEAD + textwrap.indent(textwrap.dedent(text), "        ")
+    succeeded(run_script(folder, program, *arguments))
+
+
+@pytest.mark.parametrize(
+    "end", ["shutdown()", "shutdown(cancel_futures=True)", "kill_workers()", "terminate_workers()"]
+)
+def test_an_executor_is_ended_by_a_handler_that_interrupts_submit(tmp_path: Path, end: str) -> None:
+    text = f"""
+        for _ in range(15):
+            executor, futures = mp.ProcessPoolExecutor(2, context), []
+            executor.submit(abs, -1).result(60)
+            interrupt(chance.uniform(0.0005, 0.01), lambda: executor.{end})
+            try:
+                while True:
+                    futures.append(executor.submit(abs, -1))
+            except RuntimeError:
+                executor.shutdown()  # waits, as nothing is interrupted now
+            assert all(future.done() for future in futures), [future for future in futures if not future.done()]
+            assert {end!r} != "shutdown()" or all(future.result() == 1 for future in futures)
+    """
+    run(tmp_path, text)
+
+
+def test_a_pool_is_terminated_by_a_handler_that_interrupts_apply_async(tmp_path: Path) -> None:
+    text = """
+        for _ in range(15):
+            pool, results = context.Pool(2), []
+            pool.apply(abs, (-1,))
+            interrupt(chance.uniform(0.0005, 0.01), pool.terminate)
+            try:
+                while True:
+                    results.append(pool.apply_async(abs, (-1,)))
+            except ValueError:
+                pool.join()  # it has been terminated
+            assert all(result.ready() for result in results)
+    """
+    run(tmp_path, text)
+
+
 @pytest.mark.parametrize("end", ["kill_workers", "terminate_workers", "shutdown"])
-@pytest.mark.timeout(120)
 def test_an_executor_ends_although_callbacks_submit(tmp_path: Path, end: str) -> None:
     text = """
         for _ in range(60):
@@ -117,10 +92,9 @@ def test_an_executor_ends_although_callbacks_submit(tmp_path: Path, end: str) ->
             except RuntimeError:
                 executor.shutdown()
     """
-    succeeded(run_script(tmp_path, program(text), end))
+    run(tmp_path, text, end)
 
 
-@pytest.mark.timeout(120)
 def test_a_shutdown_interrupts_a_shutdown(tmp_path: Path) -> None:
     text = """
         for _ in range(150):
@@ -130,20 +104,18 @@ def test_a_shutdown_interrupts_a_shutdown(tmp_path: Path) -> None:
             executor.shutdown(wait=False)
             executor.shutdown()
     """
-    succeeded(run_script(tmp_path, program(text)))
+    run(tmp_path, text)
 
 
-@pytest.mark.timeout(120)
 def test_a_forked_worker_cannot_use_its_copy_of_the_executor(tmp_path: Path) -> None:
     text = """
         executor = mp.ProcessPoolExecutor(2, context)
         assert [executor.submit(use_a_copy).result() for _ in range(4)] == [0] * 4
         executor.shutdown()
     """
-    succeeded(run_script(tmp_path, program(text)))
+    run(tmp_path, text)
 
 
-@pytest.mark.timeout(120)
 def test_a_handler_that_interrupts_the_first_submit_submits(tmp_path: Path) -> None:
     text = """
         for _ in range(20):
@@ -155,10 +127,9 @@ def test_a_handler_that_interrupts_the_first_submit_submits(tmp_path: Path) -> N
             assert sorted(future.result() for future in futures) == [1, 2]
             executor.shutdown()
     """
-    succeeded(run_script(tmp_path, program(text)))
+    run(tmp_path, text)
 
 
-@pytest.mark.timeout(120)
 def test_a_handler_that_interrupts_the_first_submit_kills_the_workers(tmp_path: Path) -> None:
     text = """
         for _ in range(20):
@@ -173,4 +144,4 @@ def test_a_handler_that_interrupts_the_first_submit_kills_the_workers(tmp_path: 
             assert future.cancelled() or isinstance(future.exception(), Exception)
             executor.shutdown()
     """
-    succeeded(run_script(tmp_path, program(text)))
+    run(tmp_path, text)
