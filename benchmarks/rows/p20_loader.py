@@ -17,9 +17,11 @@ from benchmarks.samples import Claim, Line, Sample
 
 PEERS = ("torch ours", "torch fd")
 # name: samples in a batch, side of an image of three colours in float32, batches in a turn
-BATCHES = {"0.1 MB": (8, 64, 300), "1.2 MB": (8, 112, 200), "4.8 MB": (8, 224, 60), "19 MB": (32, 224, 24)}
+BATCHES = {"0.1 MB": (8, 64, 300), "1.2 MB": (8, 112, 200), "4.8 MB": (8, 224, 60), "19 MB": (32, 224, 60)}
 WORKERS = (1, 2, 4)
 MANY = 10_000
+# Some arenas of Python's allocator more or less, among 1400 mappings.
+ARENA = 0.01
 
 
 class Images:
@@ -57,15 +59,21 @@ def measure(bench: Bench) -> list[Line]:
 
 
 def rate(stage: Stage, size: int, side: int, batches: int, workers: int) -> float:
-    """Return the batches a second of one pass, from the moment when each worker has delivered two."""
+    """
+    Return the batches a second, from the moment when each worker has delivered two until the last has come.
+
+    The start and the end of the workers are left out: under spawn they import torch and clean up after it, which takes
+    1.4 and 0.4 s with either peer, as long as a hundred large batches.
+    """
     loader = importlib.import_module("torch.utils.data").DataLoader
     ahead = 2 * workers
     made = loader(Images(side, size * (batches + ahead)), size, num_workers=workers)
     for seen, (images, numbers) in enumerate(made, 1):
         assert int(numbers[0]) == size * (seen - 1) and images.shape[0] == size
+        end = time.perf_counter()
         if seen == ahead:
-            start = time.perf_counter()
-    return batches / (time.perf_counter() - start)
+            start = end
+    return batches / (end - start)
 
 
 def flat(bench: Bench) -> list[Line]:
@@ -79,11 +87,12 @@ def flat(bench: Bench) -> list[Line]:
         bench.failed["P20, flat"] = str(error)
         return []
     lines = []
-    for k, (what, unit) in enumerate((("memory", "B"), ("descriptors", ""), ("mappings", ""))):
+    flat = (("memory", "B", TOLERANCE), ("descriptors", "", 1.0), ("mappings", "", 1.0 + ARENA))
+    for k, (what, unit, most) in enumerate(flat):
         column = [float(each[k]) for each in looks]
         third = len(column) // 3
         growth = max(column[2 * third :]) / max(column[third : 2 * third])
-        claim = Claim(f"{what}, last third / middle third", growth, TOLERANCE if unit else 1.0)
+        claim = Claim(f"{what}, last third / middle third", growth, most)
         lines.append(
             Line("P20", f"{count:,} batches, 2 workers: {what}", {"torch ours": Sample(column, unit)}, [claim])
         )
