@@ -199,7 +199,7 @@ class Queue(_Base):  # type: ignore[misc]
             )
         self._close = util.Finalize(self, _Base._finalize_close, [self._buffer, self._notempty], exitpriority=10)
         # After that of the join, which may have been cancelled.
-        util.Finalize(self._thread, _discard_unsent, [self._buffer], exitpriority=-10)
+        util.Finalize(self._thread, feed.abandon, [weakref.ref(self._thread)], exitpriority=-10)
 
 
 def _is_refused(error: Exception) -> bool:
@@ -210,22 +210,23 @@ def _is_refused(error: Exception) -> bool:
 def _discard_refused(error: Exception, data: Any) -> None:
     """Free the memory of a message that no process can have read, because the pipe was broken before it was sent."""
     if _is_refused(error):
-        _native.discard_unread(bytes(data))
+        _discard(data)
 
 
-def _discard_unsent(buffer: deque[Any]) -> None:
-    """Free the memory of messages that their process leaves unsent when it ends."""
-    while buffer:
-        data = buffer.popleft()  # the thread takes messages, too, until the process has ended
-        if data is not _SENTINEL:
-            _native.discard_unread(bytes(data))
+def _discard(data: Any) -> None:
+    """Free the memory of a message that no process receives."""
+    _native.discard_unread(bytes(data))
 
 
 class _Feeder:
     """The thread of a queue that sends the pickles for which there was no room."""
 
+    #: How long the end of a process waits for the thread, which looks four times a second whether it shall stop.
+    STOP_WITHIN_S = 1
+
     ignore_epipe = False
     on_error: Any = None
+    abandoned = False
 
     def __init__(
         self, buffer: deque[Any], notempty: Any, feeding: list[bool], writer: Any, reader: Any, sem: Any
@@ -248,6 +249,9 @@ class _Feeder:
             try:
                 self.writer._send_bytes(data)
             except Exception as error:
+                if self.abandoned:
+                    _discard(data)  # a connection that was closed meanwhile has not sent it
+                    return
                 _discard_refused(error, data)
                 if self.ignore_epipe and _is_refused(error):
                     continue  # no process reads the later messages either; their memory is freed as well
@@ -255,6 +259,23 @@ class _Feeder:
                     return
                 self.sem.release()
                 self.on_error(error, data)
+
+    def abandon(self, thread: weakref.ref[threading.Thread]) -> None:
+        """
+        Free the memory of the messages that this process leaves unsent when it ends.
+
+        A message that the thread has sent belongs to its reader. So the thread itself finds out: its wait for room
+        ends with an error as soon as the connection is closed, and a send that has begun without a wait is finished.
+        """
+        sender = thread()
+        self.abandoned = True
+        if sender is not None and sender.is_alive():
+            self.writer._close()
+            sender.join(self.STOP_WITHIN_S)
+        while self.buffer:
+            data = self.buffer.popleft()  # a thread that has not stopped takes messages, too
+            if data is not _SENTINEL:
+                _discard(data)
 
 
 class _Joiners:
