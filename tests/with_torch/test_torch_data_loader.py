@@ -190,6 +190,35 @@ def test_a_program_left_unchanged_has_our_queue_in_its_data_loader(tmp_path: Pat
     assert succeeded(done) == "mp_core._channel_queues None\n[[0, 1, 2, 3], [4, 5, 6, 7]]\n"
 
 
+NAMED = """
+    import multiprocessing
+    import sys
+    import mp_torch
+    import torch
+    from torch.utils.data import DataLoader
+
+    class Own(type(multiprocessing.get_context("spawn"))):
+        pass
+
+    if __name__ == "__main__":
+        mp_torch.install()
+        for given in (sys.argv[2], multiprocessing.get_context(sys.argv[2]), Own()):
+            loader = DataLoader(range(8), 4, num_workers=1, multiprocessing_context=given)
+            before, batches = loader.multiprocessing_context, iter(loader)
+            assert loader.multiprocessing_context is before
+            print(type(batches._worker_result_queue).__module__, batches._workers[0]._start_method)
+            assert [batch.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+"""
+
+
+def test_a_data_loader_with_a_start_method_or_a_standard_context_has_our_queue(
+    tmp_path: Path, start_method: str
+) -> None:
+    done = run_script(tmp_path, NAMED, "", start_method, timeout=200, **environment(tmp_path, "file_descriptor"))
+    ours = f"mp_core._channel_queues {start_method}\n"
+    assert succeeded(done) == 2 * ours + "multiprocessing.queues spawn\n"
+
+
 def test_threads_that_iterate_one_loader_leave_its_context_as_it_was(tmp_path: Path, strategy: str) -> None:
     text = """
         import threading

@@ -9,11 +9,8 @@ multiprocessing, the process that started the workers reads, after they have end
 torch ends a worker by SIGTERM if it has not ended within 5 seconds, as on a busy machine. The queue of multiprocessing
 has a thread that pickles a batch, waits for the GIL and for the other workers, and writes. A worker that is killed
 there has a batch in flight that no queue contains. mp-core's queue pickles and writes in one call, which takes some
-microseconds. So a DataLoader without a context gets mp-core's context of the same start method, unless ``MP_CHANNEL=0``
-turns these queues off.
-
-One batch of each worker may still be left: when the queue is full, a thread waits for room with it, and if the worker
-ends there, it stays in flight until the session ends.
+microseconds. So a DataLoader without a context, with the name of a start method, or with a context of multiprocessing,
+gets mp-core's context of the same start method, unless ``MP_CHANNEL=0`` turns these queues off.
 """
 
 from __future__ import annotations
@@ -26,6 +23,7 @@ import struct
 import sys
 import threading
 from collections.abc import Iterator
+from multiprocessing import context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -35,6 +33,8 @@ from mp_core._contexts import default_context
 from mp_core._native import discard_unread
 
 __all__ = ["install"]
+
+_STANDARD = (context.DefaultContext, context.ForkContext, context.SpawnContext, context.ForkServerContext)
 
 #: torch imports it some time after it has registered its reducers, which is when this package is installed.
 MODULE = "torch.utils.data.dataloader"
@@ -79,9 +79,7 @@ def _replace(module: Any) -> None:
     def __init__(self: Any, loader: Any) -> None:
         with _starting:
             before = loader.multiprocessing_context
-            if before is None and _platform.has_engine() and _channels.enabled():
-                method = sys.modules["torch.multiprocessing"].get_start_method()
-                loader.multiprocessing_context = default_context.get_context(method)
+            loader.multiprocessing_context = _with_our_queues(before)
             try:
                 initialise(self, loader)
             finally:
@@ -95,6 +93,14 @@ def _replace(module: Any) -> None:
 
     kind.__init__ = functools.wraps(initialise)(__init__)
     kind._shutdown_workers = functools.wraps(shutdown)(_shutdown_workers)
+
+
+def _with_our_queues(before: Any) -> Any:
+    """Return mp-core's context of the same start method, for none or one of multiprocessing; others stay."""
+    chosen = before or sys.modules["torch.multiprocessing"]
+    if before is not None and type(before) not in _STANDARD or not (_platform.has_engine() and _channels.enabled()):
+        return before
+    return default_context.get_context(chosen.get_start_method())
 
 
 # Held while workers start: two threads may iterate one loader, and each has to find its context as it was. A worker is
