@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import pool_tasks as tasks
 import pytest
@@ -85,25 +85,64 @@ def test_each_submitted_task_is_answered_and_the_executor_goes_on_and_ends() -> 
         assert list(executor.map(tasks.square, range(50))) == [number * number for number in range(50)]
 
 
-def test_the_lock_is_left_by_the_block_that_has_it_and_refuses_a_second_one() -> None:
-    lock = _native.TryLock()
-    with lock as held:
-        assert held
-        with lock as again:
-            assert not again
-        others = []
+def run_in_a_thread(function: Callable[[], None]) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
 
-        def enter() -> None:
-            with lock as held:
-                others.append(held)
 
-        thread = threading.Thread(target=enter)
-        thread.start()
-        thread.join()
-        assert others == [False]
-    with pytest.raises(ZeroDivisionError), lock:
-        1 / 0  # noqa: B018
+def test_a_lock_is_left_by_the_block_that_has_it_and_refuses_a_second_one() -> None:
+    lock, others = _native.TryLock(), []
+
+    def enter() -> None:
+        others.append((lock.acquire(), lock.is_mine()))
+        lock.release()  # does nothing
+
+    assert lock.acquire()
+    assert not lock.acquire()
+    lock.wait()
+    for _ in range(3):
+        run_in_a_thread(enter)
+        assert lock.is_mine()
+        lock.release()
+    run_in_a_thread(enter)
+    assert others == [(False, False)] * 3 + [(True, True)]
+    assert not lock.is_mine()
+
+
+def test_a_wait_for_a_lock_ends_with_the_exception_of_a_signal_handler() -> None:
+    lock, holds, end = _native.TryLock(), threading.Event(), threading.Event()
+
+    def hold() -> None:
+        lock.wait()
+        holds.set()
+        end.wait()
+        lock.release()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    holds.wait()
+    with interrupts() as raised, pytest.raises(Interrupted):
+        raised.arm()
+        lock.wait()
+    assert not lock.is_mine()
+    lock.release()  # does nothing: the other thread still has it
+    assert not lock.acquire()
+    end.set()
     lock.wait()
     lock.release()
-    with lock as held:
-        assert held
+    thread.join()
+
+
+def test_a_lock_is_free_after_each_block_that_a_handler_has_interrupted() -> None:
+    lock = _native.TryLock()
+    with interrupts() as raised:
+        while raised.count < INTERRUPTS:
+            with suppress(Interrupted):
+                raised.arm()
+                while True:
+                    try:
+                        lock.wait()
+                    finally:
+                        lock.release()
+            assert not lock.is_mine()

@@ -1,20 +1,27 @@
-/* TryLock: a lock for `with`, which does not wait, and which a signal handler that raises cannot
- * leave locked: no Python code runs between the decision and its note.
+/* TryLock: a lock that a signal handler that raises cannot leave locked.
  *
- *     with lock as held:    held is False if another thread, or this one already, has it
- *     lock.wait()           waits for it; lock.release() gives it back
- *     lock.is_mine()        whether this thread has it: a signal handler that has interrupted the
- *                           block must not wait for a thread that waits for the lock */
+ *     try:
+ *         held = lock.acquire()   False if another thread, or this one already, has it
+ *         ...                     or lock.wait(), which waits for another thread
+ *     finally:
+ *         lock.release()          gives back what this block has acquired, if anything
+ *
+ *     lock.is_mine()              whether this thread has it: a signal handler that has interrupted
+ *                                 the block must not wait for a thread that waits for the lock
+ *
+ * Only wait raises, what a handler raises while it waits, and then it has acquired nothing. No
+ * Python code runs between `try` and the call. `with` would not do: on CPython 3.14 a handler may
+ * raise after __enter__ and before the block, and __exit__ is left out (CPython issue 148874). */
 #include "native.h"
 
 typedef struct {
     PyObject ob_base;
     PyThread_type_lock lock;
     unsigned long owner; /* a thread, 0 for none */
-    unsigned nested;     /* blocks of the owner inside the one that holds it */
+    unsigned nested;     /* blocks of the owner inside the one that acquired it */
 } try_lock;
 
-static PyObject *try_lock_enter(PyObject *op, PyObject *unused)
+static PyObject *try_lock_acquire(PyObject *op, PyObject *unused)
 {
     try_lock *self = (try_lock *)op;
     unsigned long me = PyThread_get_thread_ident();
@@ -29,10 +36,10 @@ static PyObject *try_lock_enter(PyObject *op, PyObject *unused)
     Py_RETURN_FALSE;
 }
 
-static PyObject *try_lock_release(PyObject *op, PyObject *args)
+static PyObject *try_lock_release(PyObject *op, PyObject *unused)
 {
     try_lock *self = (try_lock *)op;
-    (void)args;
+    (void)unused;
 
     if (self->owner != PyThread_get_thread_ident())
         Py_RETURN_NONE;
@@ -48,13 +55,21 @@ static PyObject *try_lock_release(PyObject *op, PyObject *args)
 static PyObject *try_lock_wait(PyObject *op, PyObject *unused)
 {
     try_lock *self = (try_lock *)op;
+    unsigned long me = PyThread_get_thread_ident();
     (void)unused;
 
-    if (!PyThread_acquire_lock(self->lock, NOWAIT_LOCK)) {
-        Py_BEGIN_ALLOW_THREADS PyThread_acquire_lock(self->lock, WAIT_LOCK);
-        Py_END_ALLOW_THREADS
+    if (self->owner == me) {
+        self->nested++;
+        Py_RETURN_NONE;
     }
-    self->owner = PyThread_get_thread_ident();
+    PyLockStatus status = PyThread_acquire_lock_timed(self->lock, 0, 0);
+    while (status != PY_LOCK_ACQUIRED) {
+        Py_BEGIN_ALLOW_THREADS status = PyThread_acquire_lock_timed(self->lock, -1, 1);
+        Py_END_ALLOW_THREADS
+        if (status == PY_LOCK_INTR && PyErr_CheckSignals() < 0)
+            return NULL;
+    }
+    self->owner = me;
     Py_RETURN_NONE;
 }
 
@@ -90,16 +105,15 @@ static void try_lock_dealloc(PyObject *op)
 }
 
 static PyMethodDef methods[] = {
-    {"__enter__", try_lock_enter, METH_NOARGS, "Acquire it unless another block has it."},
-    {"__exit__", try_lock_release, METH_VARARGS, "Release it if this block has acquired it."},
-    {"wait", try_lock_wait, METH_NOARGS, "Acquire it; wait for that."},
-    {"release", try_lock_release, METH_NOARGS, "Release it."},
+    {"acquire", try_lock_acquire, METH_NOARGS, "Acquire it unless another block has it."},
+    {"wait", try_lock_wait, METH_NOARGS, "Acquire it; wait until no other thread has it."},
+    {"release", try_lock_release, METH_NOARGS, "Release it if this block has acquired it."},
     {"is_mine", try_lock_is_mine, METH_NOARGS, "Tell whether this thread has it."},
     {NULL, NULL, 0, NULL},
 };
 
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "A lock that does not wait, and that no exception leaves locked."},
+    {Py_tp_doc, "A lock that no exception leaves locked."},
     {Py_tp_new, try_lock_new},
     {Py_tp_dealloc, try_lock_dealloc},
     {Py_tp_methods, methods},

@@ -42,7 +42,8 @@ class TryLock:
         self._lock = threading.Lock()
         self._owner = self._nested = 0
 
-    def __enter__(self) -> bool:
+    def acquire(self) -> bool:
+        """Acquire it unless another block has it."""
         me = threading.get_ident()
         if self._owner == me:
             self._nested += 1
@@ -51,16 +52,14 @@ class TryLock:
             return True
         return False
 
-    def __exit__(self, *_: object) -> None:
-        self.release()
-
     def wait(self) -> None:
-        """Acquire it; wait for that."""
-        self._lock.acquire()
-        self._owner = threading.get_ident()
+        """Acquire it; wait until no other thread has it."""
+        if not self.acquire() and not self.is_mine():
+            self._lock.acquire()
+            self._owner = threading.get_ident()
 
     def release(self) -> None:
-        """Release it, if this thread has it."""
+        """Release it if this block has acquired it."""
         if self._owner != threading.get_ident():
             return
         if self._nested > 0:

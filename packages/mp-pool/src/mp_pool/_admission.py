@@ -3,13 +3,13 @@
 Note [A signal handler in the middle]
 -------------------------------------
 A signal handler runs in the main thread between any two lines of `submit`, and may itself submit, close, or kill the
-workers. `_inside` is true only while a thread has the lock in `submit`. So a handler that gets the lock and finds it
-true has interrupted a `submit` below it on the stack. It only notes what it was asked for, and that `submit` does it:
+workers. If its thread already has the lock, it has interrupted a `submit` or `close` below it on the stack. So it only
+notes what it was asked for, and the interrupted call does it when it has given back the lock:
 
-    submit      queues its task; the interrupted one hands out both
-    close       the interrupted one queues its task, then closes the scheduler
-    kill        the interrupted one queues its task, then ends the workers
-    an exception of the handler    the interrupted one does what was noted and hands out what is queued, then raises it
+    submit      queues its task; the interrupted `submit` hands out both
+    close       the interrupted `submit` queues its task, then closes the scheduler
+    kill        the interrupted `submit` queues its task, then ends the workers
+    an exception of the handler    the interrupted call does what was noted and hands out what is queued, then raises it
 
 No thread waits for the scheduler's thread while it has the lock: a callback, which runs there, may submit. A child that
 was forked while another thread had the lock never takes it: it asks first whether the pool is its own.
@@ -22,7 +22,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
+from typing import Any
 
+from mp_core._native import TryLock
 from mp_pool._scheduler import Scheduler
 from mp_pool._task import Task
 
@@ -37,8 +39,8 @@ class Admission:
     def __init__(self, scheduler: Scheduler, broken: Callable[[BaseException], BaseException]) -> None:
         self.closed = self.started = False
         self._scheduler, self._broken = scheduler, broken
-        self._lock = threading.RLock()
-        self._inside = self._starts = False
+        self._lock: Any = TryLock()
+        self._starts = False
         self._at_once: bool | None = None  # the workers are killed, or ended by SIGTERM; None for neither
 
     def submit(self, task: Task) -> None:
@@ -46,17 +48,15 @@ class Admission:
         Queue *task*, and send it if a worker takes it.
         """
         self._scheduler.check_own()
-        nested = False
+        nested = self._lock.is_mine()
         try:
-            with self._lock:
-                nested = self._inside
-                try:
-                    self._inside = True
-                    self._check_open()
-                    self._start()
-                    self._scheduler.enqueue(task)
-                finally:
-                    self._inside = nested
+            try:
+                self._lock.wait()
+                self._check_open()
+                self._start()
+                self._scheduler.enqueue(task)
+            finally:
+                self._lock.release()
         finally:
             if not nested:
                 self._settle()
@@ -89,19 +89,24 @@ class Admission:
     def close(self, drop: Callable[[], None] | None = None) -> bool:
         """
         Accept no more tasks, call *drop*, and let the workers end when all tasks are done; return False where nothing
-        must wait for that: in a signal handler that has interrupted `submit`, and in a forked child.
+        must wait for that: in a signal handler that has interrupted either method, and in a forked child.
         """
         if not self._scheduler.is_own():
             self.closed = True
             return False
-        with self._lock:
-            self.closed = True
-            inside = self._inside
-        if drop is not None:
-            drop()
-        if not inside:
-            self._end()
-        return not inside
+        nested = self._lock.is_mine()
+        try:
+            try:
+                self._lock.wait()
+                self.closed = True
+            finally:
+                self._lock.release()
+            if drop is not None:
+                drop()
+        finally:
+            if not nested:
+                self._settle()
+        return not nested
 
     def kill(self, at_once: bool, drop: Callable[[], None]) -> None:
         """

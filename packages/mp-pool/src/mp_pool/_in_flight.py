@@ -15,12 +15,12 @@ with a `ReceiveError`.
 
 from __future__ import annotations
 
-import threading
+import os
 from collections import Counter
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core._native import discard, message_begin, message_depth, message_end, reference_of
+from mp_core._native import TryLock, discard, message_begin, message_depth, message_end, reference_of
 from mp_pool import _wire
 
 __all__ = ["Handles", "dump_tracked", "forget", "release"]
@@ -28,7 +28,7 @@ __all__ = ["Handles", "dump_tracked", "forget", "release"]
 Handles = tuple[bytes, ...]
 
 _counts: Counter[bytes] = Counter()
-_lock = threading.RLock()  # a signal handler may submit a task
+_lock: Any = TryLock()  # a signal handler may submit a task
 
 
 def dump_tracked(thing: Any) -> tuple[Any, Handles]:
@@ -44,8 +44,11 @@ def dump_tracked(thing: Any) -> tuple[Any, Handles]:
         raise
     handles = tuple(message_end(True, depth) or ())
     if handles:
-        with _lock:
+        try:
+            _lock.wait()
             _counts.update(map(reference_of, handles))
+        finally:
+            _lock.release()
     return data, handles
 
 
@@ -53,25 +56,42 @@ def forget(handles: Handles) -> None:
     """
     Note that the message was received.
     """
-    if handles:
-        with _lock:
-            for reference in map(reference_of, handles):
-                if _counts[reference] > 1:
-                    _counts[reference] -= 1
-                else:
-                    del _counts[reference]
+    if not handles:
+        return
+    try:
+        _lock.wait()
+        for reference in map(reference_of, handles):
+            if _counts[reference] > 1:
+                _counts[reference] -= 1
+            else:
+                del _counts[reference]
+    finally:
+        _lock.release()
 
 
 def release(kind: int, data: Any, handles: Handles) -> None:
     """
     Release the resources of a message that a dead worker may have received.
     """
-    with _lock:
+    try:
+        _lock.wait()
         again = {handle for handle in handles if _counts[reference_of(handle)] > 1}
         forget(handles)
+    finally:
+        _lock.release()
     if not again:
         _wire.drop(kind, data)
         return
     for handle in handles:
         if handle not in again:
             discard(handle)
+
+
+def _begin_in_child() -> None:
+    """Forget the parent's messages, and its lock, which another thread may have had at the moment of the fork."""
+    global _lock
+    _lock = TryLock()
+    _counts.clear()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

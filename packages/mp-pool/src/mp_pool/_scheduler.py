@@ -128,8 +128,8 @@ class Scheduler(Workers):
 
     def attend(self) -> None:
         """Send tasks to workers now if the lock is free; otherwise have the scheduler's thread do it."""
-        with self._lock as held:
-            if not held:
+        try:
+            if not self._lock.acquire():
                 self.wake()
                 return
             if self.state > CLOSED:
@@ -138,6 +138,8 @@ class Scheduler(Workers):
                 self.wanted += 1
                 self._fill()
             self.dispatcher.dispatch()
+        finally:
+            self._lock.release()
         if self.dispatcher.news or self.state != RUNNING:
             self.wake()
 
@@ -263,8 +265,8 @@ class Scheduler(Workers):
         for worker in dead:
             while not worker.hung_up and (frames := worker.read()):
                 answers.append((worker, _wire.load(frames, self._cause)))
-        self._lock.wait()
         try:
+            self._lock.wait()
             outcomes = self._take_in(answers, dead)
             more = self._go_on()
         finally:
@@ -345,8 +347,8 @@ class Scheduler(Workers):
         workers = [*self.dispatcher.workers, *self._leaving]
         end_workers(workers, lambda: self._at_once)
         # From here on `submit` fails its task itself.
-        self._lock.wait()
         try:
+            self._lock.wait()
             outcomes, self.dispatcher.failed = self.dispatcher.failed, []
             for worker in workers:
                 while not worker.hung_up and (frames := worker.read()):
