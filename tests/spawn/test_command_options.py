@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from descendants import Watched
 
+from mp_core._control_groups import processors
 from mp_spawn import command_options
 
 SHOW = """
@@ -47,13 +48,21 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_auto_is_a_rank_for_each_processor_of_this_process(show: str) -> None:
-    mine = len(os.sched_getaffinity(0))
+    mine = max(1, int(processors()))
     assert len(lines(command("-n", "auto", show, "1"))) == mine
     one = f"import os, sys; os.sched_setaffinity(0, [{min(os.sched_getaffinity(0))}]); os.execv(sys.executable, "
     one += f"[sys.executable, '-m', 'mp_spawn', '-n', 'auto', {show!r}, '1'])"
     done = subprocess.run([sys.executable, "-c", one], capture_output=True, text=True, timeout=60)
     assert lines(done) == ["[rank 0] 0 1"]
     assert len(lines(command("-n", "auto", "--threads-per-rank", str(mine), show, "1"))) == 1
+
+
+@pytest.mark.parametrize(("granted", "threads", "ranks"), [(2.5, None, 2), (0.5, None, 1), (8.0, 3, 2)])
+def test_auto_asks_for_the_processors_that_a_control_group_grants(
+    monkeypatch: pytest.MonkeyPatch, granted: float, threads: int | None, ranks: int
+) -> None:
+    monkeypatch.setattr(command_options, "processors", lambda: granted)
+    assert command_options.count_ranks("auto", threads) == ranks
 
 
 def test_ranks_are_bound_to_the_processors_that_are_named(show: str) -> None:

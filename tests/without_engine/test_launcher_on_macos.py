@@ -13,6 +13,8 @@ import pytest
 from support.scripts import succeeded
 from support.waiting import until
 
+from mp_core._control_groups import quota
+
 from .conftest import HERE, Run
 
 pytestmark = pytest.mark.parametrize("platform", ["macOS"], indirect=True)
@@ -87,6 +89,22 @@ def test_the_command_starts_ranks(run: Run, tmp_path: Path) -> None:
     """
     lines = succeeded(run(text)).splitlines()
     assert sorted(line.split("] ")[-1].split("| ")[-1].strip() for line in lines) == ["0 of 2", "1 of 2"], lines
+
+
+def test_the_command_starts_a_rank_for_each_processor_and_refuses_to_bind_them(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "ranks.py").write_text("import os; print(os.environ['RANK'], 'of', os.environ['WORLD_SIZE'])")
+    text = """
+        import sys
+        from mp_spawn.command import main
+
+        if __name__ == "__main__":
+            sys.exit(main(["-n", *sys.argv[1:], "ranks.py"]))
+    """
+    lines = succeeded(run(text, "auto")).splitlines()
+    assert len(lines) == max(1, int(min(os.cpu_count() or 1, quota()))), lines
+    refused = run(text, "2", "--bind", "0:0")
+    assert refused.returncode == 2, refused.stderr
+    assert "--bind is not supported on this system; leave it out" in refused.stderr
 
 
 PARENT = """

@@ -9,6 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from mp_core._control_groups import processors
 from mp_spawn.tee import Tee
 
 __all__ = ["add_options", "bound_to", "count_ranks", "devices_of", "output_of", "program_of", "variables_of"]
@@ -67,7 +68,7 @@ def count_ranks(text: str, threads_per_rank: int | None = None, gpus_per_rank: i
             raise ValueError(f"-n {text} is no number; give one, or auto") from None
     if gpus_per_rank:
         return max(1, len(visible_devices()) // gpus_per_rank)
-    return max(1, len(os.sched_getaffinity(0)) // (threads_per_rank or 1))
+    return max(1, int(processors()) // (threads_per_rank or 1))
 
 
 def visible_devices() -> list[str]:
@@ -118,6 +119,8 @@ def bound_to(text: str | None, nprocs: int) -> Any:
     sets = sets_of(text)
     if len(sets) != nprocs:
         raise ValueError(f"--bind {text} has {len(sets)} sets for {nprocs} ranks; give one for each, or spread")
+    if not hasattr(os, "sched_getaffinity"):
+        raise ValueError("--bind is not supported on this system; leave it out")
     if missing := sorted(set[int]().union(*sets) - os.sched_getaffinity(0)):
         raise ValueError(f"--bind {text} names processor {missing[0]}, which this process may not use")
     return sets
