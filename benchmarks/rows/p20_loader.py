@@ -20,8 +20,8 @@ PEERS = ("torch ours", "torch fd")
 BATCHES = {"0.1 MB": (8, 64, 300), "1.2 MB": (8, 112, 200), "4.8 MB": (8, 224, 60), "19 MB": (32, 224, 60)}
 WORKERS = (1, 2, 4)
 MANY = 10_000
-# Some arenas of Python's allocator more or less, among 1400 mappings.
-ARENA = 0.01
+# Some pools of Python's allocator more or less, among 1400 mappings.
+POOLS = 0.01
 
 
 class Images:
@@ -87,7 +87,7 @@ def flat(bench: Bench) -> list[Line]:
         bench.failed["P20, flat"] = str(error)
         return []
     lines = []
-    flat = (("memory", "B", TOLERANCE), ("descriptors", "", 1.0), ("mappings", "", 1.0 + ARENA))
+    flat = (("memory", "B", TOLERANCE), ("descriptors", "", 1.0), ("mappings", "", 1.0 + POOLS))
     for k, (what, unit, most) in enumerate(flat):
         column = [float(each[k]) for each in looks]
         third = len(column) // 3
