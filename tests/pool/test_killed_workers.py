@@ -215,9 +215,10 @@ if __name__ == "__main__":
     else:
         pool = mp.ProcessPoolExecutor(2, ctx, *limit)
         submit = lambda function, *args: pool.submit(function, *args).result
-    for wait in [submit(grow, 160), submit(grow, 16000), submit(kill), submit(grow, 16)]:
+    # One after the other: while the kernel takes a victim's memory back, it may kill another process of the group.
+    for task in [(grow, 160), (grow, 16000), (kill,), (grow, 16)]:
         try:
-            print(wait())
+            print(submit(*task)())
         except mp.WorkerLostError as error:
             print(error.function, error.signal_name, error.out_of_memory)
         except MemoryError:
