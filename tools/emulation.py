@@ -1,4 +1,6 @@
-"""Run aarch64 programs on this machine: qemu-user, registered with the kernel. Needs root and qemu-user.
+"""Run aarch64 programs on this machine: qemu-user, registered with the kernel. Needs root.
+
+The emulator is that of Debian 13: version 7.2, which Debian 12 has, takes five times as long, and now and then minutes.
 
 The kernel stays this machine's. So the tests show that the packages work on aarch64's instructions, sizes and system
 call numbers, not on its memory order.
@@ -6,11 +8,12 @@ call numbers, not on its memory order.
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from tools.chroot import bootstrap
 
 BINFMT = Path("/proc/sys/fs/binfmt_misc")
 HANDLER = "mp-tests-aarch64"
@@ -20,12 +23,10 @@ MAGIC = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xb7\x00"
 MASK = b"\xff" * 7 + b"\x00" + b"\xff" * 8 + b"\xfe\xff\xff\xff"
 
 
-def emulator() -> str:
-    """Return the path of qemu-user for aarch64."""
-    found = shutil.which("qemu-aarch64-static") or shutil.which("qemu-aarch64")
-    if found is None:
-        raise SystemExit("qemu-aarch64-static is missing (on Debian or Ubuntu: apt-get install qemu-user-static)")
-    return found
+def install_emulator(root: Path) -> str:
+    """Install qemu-user in the folder *root*, and return the path of the one for aarch64, which needs no library."""
+    bootstrap(root, "trixie", "qemu-user")
+    return str(root / "usr/bin/qemu-aarch64")
 
 
 def version(qemu: str) -> str:
@@ -37,7 +38,7 @@ def rule(qemu: str) -> bytes:
     r"""
     Return the line that makes the kernel run aarch64 programs by *qemu*, which it opens now (F).
 
-    >>> rule("/q")[:30]
+    >>> rule("/q")[:29]
     b':mp-tests-aarch64:M::\\x7f\\x45'
     """
     magic, mask = ("".join(f"\\x{byte:02x}" for byte in text) for text in (MAGIC, MASK))

@@ -15,7 +15,7 @@ from pathlib import Path
 from tools import musl_python, other_wheels
 from tools.chroot import Chroot, bootstrap, check_machine, copy_sources, empty_folder
 from tools.distributions import COMPILED, GLIBC, PACKAGES, ROOT, build_environment
-from tools.emulation import emulator, programs_emulated, version
+from tools.emulation import install_emulator, programs_emulated, version
 
 SUITE, PYTHON = "trixie", "3.13"
 DEBIAN = "python3"
@@ -65,8 +65,9 @@ def main() -> None:
         root = stack.enter_context(empty_folder(system, work))
         name = f"Debian {SUITE} for {debian}"
         if debian == "arm64":
-            stack.enter_context(programs_emulated(emulator()))
-            name += f", {version(emulator())}"
+            qemu = install_emulator(stack.enter_context(empty_folder("emulator", work)))
+            stack.enter_context(programs_emulated(qemu))
+            name += f", {version(qemu)}"
         packages = f"{DEBIAN} {musl_python.DEBIAN}" if libc == "musl" else DEBIAN
         bootstrap(root, SUITE, packages, f"--arch={debian}")
         copy_sources(root / "src")

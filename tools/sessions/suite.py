@@ -94,7 +94,7 @@ def tests_other(session: nox.Session, system: str) -> None:
     """
     Run the tests on aarch64, under qemu-user, or on musl: nox -s "tests-other(x86_64-musl)" [-- arguments of pytest].
 
-    It needs root and debootstrap; aarch64 needs qemu-user-static, and takes hours.
+    It needs root and debootstrap. aarch64 takes hours: give the arguments of pytest for a part.
     """
     session.install(*GROUPS["build"], *GROUPS["cross"])
     session.run("python", "-m", "tools.other_systems", session.create_tmp(), system, *session.posargs)

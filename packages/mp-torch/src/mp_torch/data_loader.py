@@ -97,8 +97,10 @@ def _replace(module: Any) -> None:
 
 def _with_our_queues(before: Any) -> Any:
     """Return mp-core's context of the same start method, for none or one of multiprocessing; others stay."""
-    chosen = before or sys.modules["torch.multiprocessing"]
-    if before is not None and type(before) not in _STANDARD or not (_platform.has_engine() and _channels.enabled()):
+    if not (_platform.has_engine() and _channels.enabled()):
+        return before
+    chosen = sys.modules["torch.multiprocessing"] if before is None else before
+    if before is not None and type(before) not in _STANDARD:
         return before
     return default_context.get_context(chosen.get_start_method())
 
