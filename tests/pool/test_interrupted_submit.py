@@ -7,9 +7,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pool_tasks as tasks
 import pytest
+from support.scripts import run_script, succeeded
 
 import mp_all as mp
 from mp_core import _native
@@ -83,6 +85,56 @@ def test_each_submitted_task_is_answered_and_the_executor_goes_on_and_ends() -> 
                     break
         assert raised.count > 0
         assert list(executor.map(tasks.square, range(50))) == [number * number for number in range(50)]
+
+
+# A timer interrupts anywhere; a thread that sends signals, only where the main thread gives up the GIL.
+OUTSTANDING = """
+    import signal, sys, time
+    import mp_all as mp
+
+    class Interrupted(BaseException):
+        pass
+
+    def handle(*_):
+        global armed, count
+        if armed:
+            armed, count = False, count + 1
+            if sys.argv[2] == "submits":
+                more.append(executor.submit(abs, -1))
+            else:
+                raise Interrupted
+
+    def submit(number):
+        global armed
+        try:
+            armed = True
+            return executor.submit(abs, -number)
+        except Interrupted:
+            return None
+        finally:
+            armed = False
+
+    if __name__ == "__main__":
+        armed, count, more = False, 0, []
+        executor = mp.ProcessPoolExecutor(2, mp.get_context(sys.argv[1]))
+        assert executor.submit(abs, -1).result(60) == 1  # an interrupted start ends the executor
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, 0.0004, 0.00037)
+        while count < 1000:
+            futures = {number: submit(number) for number in range(200)}
+            for number, future in futures.items():
+                assert future is None or future.result(30) == number
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        assert [future.result(30) for future in more] == [1] * len(more)
+        executor.shutdown()
+"""
+
+
+@pytest.mark.parametrize("does", ["raises", "submits"])
+def test_outstanding_tasks_are_done_although_a_handler_interrupts_submit_anywhere(
+    start_method: str, does: str, tmp_path: Path
+) -> None:
+    succeeded(run_script(tmp_path, OUTSTANDING, start_method, does))
 
 
 def run_in_a_thread(function: Callable[[], None]) -> None:

@@ -130,7 +130,7 @@ static int send_data(Channel *self, PyObject *data, int64_t timeout)
 /* Free the memory of a message unless a process may have read it, as after most errors. */
 static void discard_unsent(PyObject *handles, int rc)
 {
-    if (rc == -EPIPE || rc == -ECONNRESET || rc == -EINVAL) {
+    if (rc == -EPIPE || rc == -ECONNRESET || rc == -EINVAL || rc == -EBADF) {
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
         mp_discard_all(handles);

@@ -39,35 +39,15 @@ class TryLock:
     """The substitute for the lock of the same name; here, a signal handler that raises may leave it locked."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._owner = self._nested = 0
+        self._lock: Any = threading.RLock()
+        self.wait, self.is_mine = self._lock.acquire, self._lock._is_owned
 
     def acquire(self) -> bool:
         """Acquire it unless another block has it."""
-        me = threading.get_ident()
-        if self._owner == me:
-            self._nested += 1
-        elif self._lock.acquire(False):
-            self._owner = me
-            return True
-        return False
-
-    def wait(self) -> None:
-        """Acquire it; wait until no other thread has it."""
-        if not self.acquire() and not self.is_mine():
-            self._lock.acquire()
-            self._owner = threading.get_ident()
+        nested = self.is_mine()
+        return bool(self._lock.acquire(False)) and not nested
 
     def release(self) -> None:
         """Release it if this block has acquired it."""
-        if self._owner != threading.get_ident():
-            return
-        if self._nested > 0:
-            self._nested -= 1
-            return
-        self._owner = 0
-        self._lock.release()
-
-    def is_mine(self) -> bool:
-        """Tell whether this thread has it."""
-        return self._owner == threading.get_ident()
+        if self.is_mine():
+            self._lock.release()

@@ -198,7 +198,8 @@ class Queue(_Base):  # type: ignore[misc]
                 self._thread, _Base._finalize_join, [weakref.ref(self._thread)], exitpriority=-5
             )
         self._close = util.Finalize(self, _Base._finalize_close, [self._buffer, self._notempty], exitpriority=10)
-        # After that of the join, which may have been cancelled.
+        # After that of the join, which may have been cancelled; all threads stop at the same time.
+        util.Finalize(self._thread, feed.stop, [weakref.ref(self._thread)], exitpriority=-9)
         util.Finalize(self._thread, feed.abandon, [weakref.ref(self._thread)], exitpriority=-10)
 
 
@@ -235,6 +236,12 @@ class _Feeder:
         self.writer, self.reader, self.sem = writer, reader, sem
 
     def run(self) -> None:
+        try:
+            self._run()
+        finally:
+            self.on_error = None  # it may refer to the queue, and a finalizer refers to this object
+
+    def _run(self) -> None:
         while True:
             with self.notempty:
                 self.feeding[0] = False
@@ -260,20 +267,28 @@ class _Feeder:
                 self.sem.release()
                 self.on_error(error, data)
 
-    def abandon(self, thread: weakref.ref[threading.Thread]) -> None:
+    def stop(self, thread: weakref.ref[threading.Thread]) -> None:
         """
-        Free the memory of the messages that this process leaves unsent when it ends.
+        Let the thread stop, because the process ends, if it waits for room.
 
-        A message that the thread has sent belongs to its reader. So the thread itself finds out: its wait for room
-        ends with an error as soon as the connection is closed, and a send that has begun without a wait is finished.
+        A message that it has sent belongs to its reader. So the thread itself finds out: its wait for room ends with an
+        error as soon as the connection is closed, and a send that has begun without a wait is finished.
         """
         sender = thread()
-        self.abandoned = True
         if sender is not None and sender.is_alive():
+            self.abandoned = True
             self.writer._close()
+
+    def abandon(self, thread: weakref.ref[threading.Thread]) -> None:
+        """Free the memory of the messages that the process leaves unsent."""
+        sender = thread()
+        if sender is not None and sender.is_alive():
             sender.join(self.STOP_WITHIN_S)
-        while self.buffer:
-            data = self.buffer.popleft()  # a thread that has not stopped takes messages, too
+        while True:
+            try:
+                data = self.buffer.popleft()
+            except IndexError:  # a thread that has not stopped takes messages, too
+                return
             if data is not _SENTINEL:
                 _discard(data)
 

@@ -7,8 +7,8 @@ workers. If its thread already has the lock, it has interrupted a `submit` or `c
 notes what it was asked for, and the interrupted call does it when it has given back the lock:
 
     submit      queues its task; the interrupted `submit` hands out both
-    close       the interrupted `submit` queues its task, then closes the scheduler
-    kill        the interrupted `submit` queues its task, then ends the workers
+    close       the interrupted `submit` queues its task, or finds that it is too late, then closes the scheduler
+    kill        the same, but it ends the workers
     an exception of the handler    the interrupted call does what was noted and hands out what is queued, then raises it
 
 No thread waits for the scheduler's thread while it has the lock: a callback, which runs there, may submit. A child that
@@ -58,7 +58,9 @@ class Admission:
             finally:
                 self._lock.release()
         finally:
-            if not nested:
+            if nested:
+                self._scheduler.wake()  # in case that another handler keeps the interrupted `submit` from it
+            else:
                 self._settle()
 
     def _check_open(self) -> None:

@@ -7,6 +7,16 @@ as many as it completes in about ten milliseconds. While all workers have many, 
 time: one wake-up for many results, and no worker ever waits. Tiny tasks go in batches (`_batches.py`). The tasks that a
 worker has not begun are taken back when another worker is idle, or when the running task takes longer than `LONG_TASK`:
 a long task delays no other, as in the standard pool.
+
+Note [An exception in the middle]
+---------------------------------
+A signal handler may raise in the main thread after any call. A task that had left the queue and was at no worker, or
+that a worker had and nobody knew of, would never be done. So the main thread only sends the first task, in one packet,
+and leaves all else to the scheduler's thread, where no handler runs:
+
+    in the queue --> pickled --> noted as sent, and sent (no call in between) --> out of the queue
+
+A task that was sent and is in the queue all the same, because of a handler that raised, is skipped there.
 """
 
 from __future__ import annotations
@@ -20,6 +30,7 @@ from mp_pool._batches import AT_ONCE, fits
 from mp_pool._batches import MOST as MOST_IN_BATCH
 from mp_pool._shared_function import SharedFunction
 from mp_pool._task import Outcome, Task, take_next
+from mp_pool._wire import drop
 from mp_pool._worker import Worker
 from mp_pool._worker_main import Settings
 
@@ -76,17 +87,53 @@ class Dispatcher:
         """
         Put *tasks*, which have been numbered, back into the queue, in the order in which they were first handed out.
         """
-        front = list(tasks)
+        for task in tasks:
+            task.at_worker = False
+        front = {task.number: task for task in tasks}
         queue = self.queue
         while queue and isinstance(head := queue[0], Task) and head.number:
-            front.append(head)
+            if not head.at_worker:
+                front[head.number] = head
             queue.popleft()
-        front.sort(key=lambda task: task.number, reverse=True)
-        queue.extendleft(front)
+        queue.extendleft(front[number] for number in sorted(front, reverse=True))
 
-    def dispatch(self) -> None:
+    def send_first(self) -> bool:
         """
-        Hand out tasks until the queue is empty or the workers have enough.
+        Send the first task to a worker that can take it at once; return False if the scheduler's thread has to look.
+
+        It is for the main thread: see Note [An exception in the middle].
+        """
+        queue = self.queue
+        if not queue or not self.free:
+            return True
+        task, worker = queue[0], next((worker for worker in self.free if not worker.tasks), None)
+        if not isinstance(task, Task) or task.at_worker:
+            return False
+        if worker is None:
+            worker = next(iter(self.free))
+            if self.timeout is not None or worker.pace is None or worker.pace < TINY:
+                return False
+        if task.number == 0:
+            if not task.begin_at_once():
+                return False
+            self._numbers += 1
+            task.number = self._numbers
+        try:
+            task.pickle()
+        except Exception:
+            return False  # the thread finds out again
+        beside = bool(worker.tasks) or self.timeout is not None
+        alone = not beside and len(queue) == 1 and not any(each.tasks for each in self.workers)
+        if not worker.send_packet(task, alone):
+            return False
+        if queue and queue[0] is task:
+            queue.popleft()
+        self._has_been_given(worker, True)
+        return not beside and not (queue and self.free)
+
+    def dispatch(self) -> bool:
+        """
+        Hand out tasks until the queue is empty or the workers have enough; return True.
         """
         if self.queue and self.free:
             idle = [worker for worker in self.free if not worker.tasks]
@@ -102,6 +149,7 @@ class Dispatcher:
                 if len(worker.tasks) > 1:
                     self._balance()
                     break
+        return True
 
     def _hand_to_free(self) -> None:
         for worker in list(self.free):
@@ -185,6 +233,8 @@ class Dispatcher:
 
     def _next(self) -> Task | None:
         while (task := take_next(self.queue)) is not None:
+            if task.at_worker:
+                continue
             if task.number == 0:
                 if not task.begin():
                     task.drop()
@@ -249,6 +299,20 @@ class Dispatcher:
         """
         self.free.pop(worker, None)
         self.requeue(worker.take_all_back())
+
+    def empty(self, worker: Worker) -> None:
+        """
+        Release what a worker that has ended leaves, and put all its tasks back.
+        """
+        try:
+            while not worker.hung_up and (frames := worker.read()):
+                for _, kind, data in frames:
+                    drop(kind, data)
+            self.take_from(worker)
+        finally:
+            self.requeue(list(worker.tasks.values()))
+            worker.tasks.clear()
+            worker.close()
 
     def nap(self) -> float:
         """

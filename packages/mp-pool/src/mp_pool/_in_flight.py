@@ -23,7 +23,7 @@ from typing import Any
 from mp_core._native import TryLock, discard, message_begin, message_depth, message_end, reference_of
 from mp_pool import _wire
 
-__all__ = ["Handles", "dump_tracked", "forget", "release"]
+__all__ = ["Handles", "dump_tracked", "forget", "is_interrupted", "release"]
 
 Handles = tuple[bytes, ...]
 
@@ -85,6 +85,13 @@ def release(kind: int, data: Any, handles: Handles) -> None:
     for handle in handles:
         if handle not in again:
             discard(handle)
+
+
+def is_interrupted() -> bool:
+    """
+    Tell whether this thread is in one of these functions, which a signal handler has interrupted.
+    """
+    return bool(_lock.is_mine())
 
 
 def _begin_in_child() -> None:

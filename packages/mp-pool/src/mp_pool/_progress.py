@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+from mp_core._native import TryLock
+
 __all__ = ["Progress", "progress"]
 
 
@@ -13,25 +15,34 @@ class Progress:
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar
-        self._lock = threading.Lock()
+        self._lock: Any = TryLock()  # a signal handler may submit, or raise
 
     def expect(self, items: int) -> None:
         """Add *items* to the total."""
-        with self._lock:
+        try:
+            self._lock.wait()
             self._bar.total += items
+        finally:
+            self._lock.release()
 
     def done(self, items: int) -> None:
         """Advance by *items*, failed ones included."""
-        with self._lock:
+        try:
+            self._lock.wait()
             bar = self._bar
             bar.update(items)
             if bar.n == bar.total:
                 bar.refresh()  # it would show the last ones with the next call
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """Leave the bar as it is."""
-        with self._lock:
+        try:
+            self._lock.wait()
             self._bar.close()
+        finally:
+            self._lock.release()
 
 
 def progress(wanted: bool) -> Progress | None:

@@ -24,6 +24,7 @@ from typing import Any
 from mp_core._native import TryLock
 from mp_pool import _wire
 from mp_pool._descriptor import Descriptor
+from mp_pool._in_flight import is_interrupted
 from mp_pool._progress import Progress
 from mp_pool._shared_function import SharedFunction, share
 from mp_pool._task import Outcome, Task, deliver, report
@@ -69,7 +70,7 @@ class Scheduler(Workers):
         self._function_numbers = itertools.count(1)
         self._lock: Any = TryLock()
         self._attention = self._asleep = self._at_once = self._ended = False
-        self._pid = os.getpid()
+        self._pid, self._main = os.getpid(), threading.main_thread().ident
         self.thread = threading.Thread(target=self._run, name="mp_pool", daemon=True)
         self._waker: tuple[Descriptor, ...] = ()
 
@@ -128,20 +129,20 @@ class Scheduler(Workers):
 
     def attend(self) -> None:
         """Send tasks to workers now if the lock is free; otherwise have the scheduler's thread do it."""
+        done = False
         try:
-            if not self._lock.acquire():
-                self.wake()
-                return
-            if self.state > CLOSED:
-                return
-            if self._lazily and self.wanted < min(self.size, self.dispatcher.unfinished()):
-                self.wanted += 1
-                self._fill()
-            self.dispatcher.dispatch()
+            if self._lock.acquire() and self.state <= CLOSED:
+                if self._lazily and self.wanted < min(self.size, self.dispatcher.unfinished()):
+                    self.wanted += 1
+                    self._fill()
+                is_main = threading.get_ident() == self._main
+                done = self.dispatcher.send_first() if is_main else self.dispatcher.dispatch()
         finally:
-            self._lock.release()
-        if self.dispatcher.news or self.state != RUNNING:
-            self.wake()
+            try:
+                self._lock.release()
+            finally:
+                if not done or self.dispatcher.news or self.state != RUNNING:
+                    self.wake()
 
     def processes(self) -> list[Any]:
         """Return the processes of the workers."""
@@ -194,10 +195,12 @@ class Scheduler(Workers):
 
     def join(self) -> None:
         """
-        Wait until all workers have ended. From a callback, or a signal handler that has interrupted a `submit`, return
-        at once: the scheduler's thread cannot end before they do.
+        Wait until all workers have ended. From a callback, or a signal handler that has interrupted a submit of this or
+        another pool, return at once: the scheduler's thread cannot end before they do.
         """
-        if self.thread.ident is None or self.thread is threading.current_thread() or self._lock.is_mine():
+        if self.thread.ident is None or self.thread is threading.current_thread():
+            return
+        if self._lock.is_mine() or is_interrupted():
             return
         # With a timeout, as a handler may interrupt one join by another: in CPython 3.11 the inner one never returns.
         while not self._ended and self.thread.is_alive():
@@ -351,13 +354,10 @@ class Scheduler(Workers):
             self._lock.wait()
             outcomes, self.dispatcher.failed = self.dispatcher.failed, []
             for worker in workers:
-                while not worker.hung_up and (frames := worker.read()):
-                    for _, kind, data in frames:
-                        _wire.drop(kind, data)
-                self.dispatcher.take_from(worker)
-                self.dispatcher.queue.extend(worker.tasks.values())
-                worker.tasks.clear()
-                worker.close()
+                try:
+                    self.dispatcher.empty(worker)
+                except Exception as error:  # a bug there must not keep a future waiting
+                    report(error)
             self.dispatcher.workers.clear()
             self._leaving.clear()
             self._in_poll.clear()

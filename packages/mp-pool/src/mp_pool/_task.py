@@ -31,6 +31,7 @@ class Task:
 
     __slots__ = (
         "args",
+        "at_worker",
         "feeder",
         "function",
         "handles",
@@ -69,6 +70,8 @@ class Task:
         self.shared = shared
         self.number = 0
         self.kind = 0
+        #: Whether it was sent and has not been taken back.
+        self.at_worker = False
         #: The pickle, until it is sent; a task that is taken back from a worker has it again.
         self.payload: Any = None
         #: The payload at a worker, if it has resources: the worker may die before it has received them.
@@ -86,6 +89,12 @@ class Task:
             self.feeder.room.release()
             self.feeder = None
         return True
+
+    def begin_at_once(self) -> bool:
+        """
+        Do as `begin`, and leave no lock behind when a signal handler raises; return False if that is not possible now.
+        """
+        return self.feeder is None
 
     def pickle(self) -> None:
         """

@@ -130,38 +130,52 @@ class Worker:
         """
         Send *task*, which is pickled; return False if there is no room for it now. Never waits.
         """
-        payload = task.payload
-        size = len(payload)
-        header = HEADER.pack(task.number, size, task.kind | ALONE if alone else task.kind)
-        function = task.shared
-        if function is not None and function.number in self.functions:
-            function = None  # the worker has it
-        if size <= _ROOM and function is None:
-            try:
-                self._near.send(header + payload if type(payload) is bytes else header + bytes(payload))
-            except OSError as error:
-                if error.errno not in (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM):
-                    raise
-                if self.tasks:
-                    return False
-                self.in_parts = True
-                self.backlog.append((memoryview(header + payload), None))
-        else:
-            if self.tasks:
-                return False  # a long task is sent alone, as is the first of a function
-            if function is not None:
-                self._announce(function)
-            self.in_parts = True
-            view = memoryview(payload)
-            self.backlog.append((memoryview(header + view[:_ROOM]), None))
-            self.backlog.extend((view[at : at + PACKET], None) for at in range(_ROOM, size, PACKET))
-            self.send_backlog()
+        if (sent := self.send_packet(task, alone)) or self.tasks:
+            return bool(sent)  # a long task is sent alone, as is the first of a function
+        payload, function = task.payload, task.shared
+        if function is not None and function.number not in self.functions:
+            self._announce(function)
+        self.in_parts, view = True, memoryview(payload)
+        header = HEADER.pack(task.number, len(payload), task.kind | ALONE if alone else task.kind)
+        self.backlog.append((memoryview(header + view[:_ROOM]), None))
+        self.backlog.extend((view[at : at + PACKET], None) for at in range(_ROOM, len(payload), PACKET))
+        self.send_backlog()
         task.payload, task.sent = None, payload if task.kind & RICH else None
-        if not self.tasks:
-            self.since = time.monotonic()
+        self.since = time.monotonic()
         self.tasks[task.number] = task
+        task.at_worker = True
         if self.left is not None:
             self.left -= 1
+        return True
+
+    def send_packet(self, task: Task, alone: bool) -> bool | None:
+        """
+        Send *task* in one packet; return False if there is no room for it now, None if it needs more than one, or a
+        function that the worker has not been sent.
+        """
+        payload, function = task.payload, task.shared
+        if len(payload) > _ROOM or (function is not None and function.number not in self.functions):
+            return None
+        header = HEADER.pack(task.number, len(payload), task.kind | ALONE if alone else task.kind)
+        packet = header + payload if type(payload) is bytes else header + bytes(payload)
+        sent, now = payload if task.kind & RICH else None, time.monotonic()
+        # No signal handler runs from here to the send: nothing is called.
+        if not self.tasks:
+            self.since = now
+        if self.left is not None:
+            self.left -= 1
+        self.tasks[task.number] = task
+        task.at_worker, task.payload, task.sent = True, None, sent
+        try:
+            self._near.send(packet)
+        except OSError as error:
+            del self.tasks[task.number]
+            task.at_worker, task.payload, task.sent = False, payload, None
+            if self.left is not None:
+                self.left += 1
+            if error.errno not in (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM):
+                raise
+            return False
         return True
 
     def offer_journal(self) -> None:
@@ -199,6 +213,7 @@ class Worker:
             self.since = time.monotonic()
         for task in tasks:
             self.tasks[task.number] = task
+            task.at_worker = True
         if self.left is not None:
             self.left -= len(tasks)
         return True

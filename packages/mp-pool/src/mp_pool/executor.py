@@ -10,6 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
+from concurrent.futures._base import PENDING, RUNNING
 from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
@@ -217,7 +218,8 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         Parameters
         ----------
         wait : bool, optional
-            Whether to wait for that. A callback, and a signal handler that has interrupted a ``submit``, do not wait.
+            Whether to wait for that. A callback, and a signal handler that has interrupted a ``submit`` or another
+            ``shutdown``, do not wait.
         cancel_futures : bool, optional
             Whether to cancel the tasks that have not begun.
         """
@@ -271,7 +273,22 @@ class _Call(Task):
 
     def begin(self) -> bool:
         """Return False if the future has been cancelled."""
-        return self.future.set_running_or_notify_cancel()
+        # It is running already if a signal handler raised after `begin_at_once`.
+        return self.future.running() or self.future.set_running_or_notify_cancel()
+
+    def begin_at_once(self) -> bool:
+        """Mark the future as running, unless it has been cancelled or another thread uses it."""
+        future: Any = self.future
+        lock = future._condition  # whose own `with` is Python code: a handler may raise there, with the lock held
+        try:
+            if lock.acquire(False) and future._state == PENDING:
+                future._state = RUNNING
+            return bool(future._state == RUNNING)
+        finally:
+            try:
+                lock.release()
+            except RuntimeError:
+                pass  # another thread has it
 
     def _set(self, i: int, obj: Outcome) -> None:
         future = self.future

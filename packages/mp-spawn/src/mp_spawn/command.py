@@ -49,7 +49,11 @@ def parser() -> argparse.ArgumentParser:
         prog="mp-spawn", description="Run a Python script or module in N processes.", epilog=EPILOG
     )
     parser.add_argument(
-        "-n", "--nprocs", default="1", metavar="N", help="number of ranks (default 1); auto: as many as processors"
+        "-n",
+        "--nprocs",
+        default="1",
+        metavar="N",
+        help="number of ranks (default 1); auto: one for each processor",
     )
     parser.add_argument("--start-method", default="spawn", choices=get_all_start_methods())
     parser.add_argument(
