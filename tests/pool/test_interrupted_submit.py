@@ -88,7 +88,7 @@ def test_each_submitted_task_is_answered_and_the_executor_goes_on_and_ends() -> 
 
 
 # A timer interrupts anywhere; a thread that sends signals, only where the main thread gives up the GIL.
-OUTSTANDING = """
+UNFINISHED = """
     import signal, sys, time
     import mp_all as mp
 
@@ -131,10 +131,10 @@ OUTSTANDING = """
 
 
 @pytest.mark.parametrize("does", ["raises", "submits"])
-def test_outstanding_tasks_are_done_although_a_handler_interrupts_submit_anywhere(
+def test_unfinished_tasks_are_done_although_a_handler_interrupts_submit_anywhere(
     start_method: str, does: str, tmp_path: Path
 ) -> None:
-    succeeded(run_script(tmp_path, OUTSTANDING, start_method, does))
+    succeeded(run_script(tmp_path, UNFINISHED, start_method, does))
 
 
 def run_in_a_thread(function: Callable[[], None]) -> None:
