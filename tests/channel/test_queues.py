@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import pickle
 import queue as standard
 import time
+import weakref
 from typing import Any
 
 import channel_tasks as tasks
@@ -183,6 +185,25 @@ def test_a_subclass_handles_errors_of_pickling(forking: Any) -> None:
     queue.put(unpicklable := lambda: 0)
     assert handled[0][1] is unpicklable
     closed(queue)
+
+
+def test_a_closed_queue_of_a_subclass_that_handles_errors_is_freed_with_its_thread(forking: Any) -> None:
+    class Careful(_channel_queues.Queue):
+        def _on_queue_feeder_error(self, error: Exception, obj: Any) -> None:
+            raise error
+
+    queue = Careful(forking.Pipe(False), ctx=forking)
+    count = 0
+    while queue._thread is None:
+        queue.put(bytes(1000))
+        count += 1
+    for _ in range(count):
+        queue.get()
+    closed(queue)
+    left = weakref.ref(queue), weakref.ref(queue._thread)
+    del queue
+    gc.collect()
+    assert (left[0](), left[1]()) == (None, None)
 
 
 def test_a_strict_put_raises_the_error(forking: Any) -> None:
