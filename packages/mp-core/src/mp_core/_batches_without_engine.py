@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
+from collections.abc import Callable
 from typing import Any
 
 __all__ = ["Journal", "TryLock", "is_of_atoms", "is_small"]
@@ -39,8 +40,9 @@ class TryLock:
     """The substitute for the lock of the same name; here, a signal handler that raises may leave it locked."""
 
     def __init__(self) -> None:
-        self._lock: Any = threading.RLock()
-        self.wait, self.is_mine = self._lock.acquire, self._lock._is_owned
+        self._lock = threading.RLock()
+        self.wait = self._lock.acquire
+        self.is_mine: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
 
     def acquire(self) -> bool:
         """Acquire it unless another block has it."""
