@@ -11,8 +11,14 @@ from typing import Any
 import channel_tasks as tasks
 import pytest
 from support import waiting
+from support.capabilities import has_robust_futexes
 
 import mp_all as mp
+
+pytestmark = pytest.mark.skipif(
+    not has_robust_futexes(),
+    reason="needs locks that the kernel takes from the killed, which qemu-user does not pass on",
+)
 
 LONG = os.environ.get("MP_SOAK") == "1"
 # With MP_SOAK=1 the tests below kill more than ten thousand readers and writers, a third under each start method.

@@ -144,7 +144,7 @@ def test_the_resource_tracker_does_not_import_numpy() -> None:
         "from multiprocessing import resource_tracker\n"
         "resource_tracker.ensure_running()\n"
         "command, path = [], f'/proc/{resource_tracker._resource_tracker._pid}/cmdline'\n"
-        "while not any('resource_tracker' in argument for argument in command):\n"
+        "while not any(argument.startswith('from multiprocessing.resource_tracker') for argument in command):\n"
         "    command = open(path).read().split('\\0')\n"
         "    time.sleep(0.001)\n"
         "print(command[command.index('-c') + 1])\n"

@@ -157,6 +157,8 @@ def test_a_core_dump_has_no_segment(tmp_path: Path, strategy: str) -> None:
     """
     done = run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)
     assert done.returncode == -6, done
+    if any(path.name.startswith("qemu_") for path in tmp_path.iterdir()):
+        pytest.skip("needs a core dump of the kernel; qemu-user writes one of its own")
     cores = [path for path in tmp_path.iterdir() if path.name.startswith(pattern.split("%")[0].rstrip("."))]
     assert cores, list(tmp_path.iterdir())
     assert sum(path.stat().st_blocks * 512 for path in cores) < 100 << 20
@@ -164,11 +166,12 @@ def test_a_core_dump_has_no_segment(tmp_path: Path, strategy: str) -> None:
 
 def test_a_thread_with_a_small_stack_can_share(tmp_path: Path, strategy: str) -> None:
     program = """
+        import os
         import threading
         import numpy as np
         import mp_all as mp
 
-        threading.stack_size(64 << 10)
+        threading.stack_size(max(64 << 10, os.sysconf("SC_THREAD_STACK_MIN")))
         sums = []
 
         def share():
