@@ -17,7 +17,7 @@ import mp_all as mp
 
 pytestmark = pytest.mark.skipif(
     not has_robust_futexes(),
-    reason="needs locks that the kernel takes from the killed, which qemu-user does not pass on",
+    reason="needs robust futexes, which qemu-user does not pass on",
 )
 
 LONG = os.environ.get("MP_SOAK") == "1"
