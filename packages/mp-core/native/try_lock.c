@@ -64,8 +64,11 @@ static PyObject *try_lock_wait(PyObject *op, PyObject *unused)
     }
     PyLockStatus status = PyThread_acquire_lock_timed(self->lock, 0, 0);
     while (status != PY_LOCK_ACQUIRED) {
-        Py_BEGIN_ALLOW_THREADS status = PyThread_acquire_lock_timed(self->lock, -1, 1);
-        Py_END_ALLOW_THREADS if (status == PY_LOCK_INTR && PyErr_CheckSignals() < 0) return NULL;
+        PyThreadState *state = PyEval_SaveThread();
+        status = PyThread_acquire_lock_timed(self->lock, -1, 1);
+        PyEval_RestoreThread(state);
+        if (status == PY_LOCK_INTR && PyErr_CheckSignals() < 0)
+            return NULL;
     }
     self->owner = me;
     Py_RETURN_NONE;
