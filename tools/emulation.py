@@ -23,9 +23,9 @@ MAGIC = b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x02\x00\xb7\x00"
 MASK = b"\xff" * 7 + b"\x00" + b"\xff" * 8 + b"\xfe\xff\xff\xff"
 
 
-def install_emulator(root: Path) -> str:
-    """Install qemu-user in the folder *root*, and return the path of the one for aarch64, which needs no library."""
-    bootstrap(root, "trixie", "qemu-user")
+def install_emulator(root: Path, suite: str) -> str:
+    """Install qemu-user of Debian's *suite* in the folder *root*, and return the path of that for aarch64."""
+    bootstrap(root, suite, "qemu-user")
     return str(root / "usr/bin/qemu-aarch64")
 
 

@@ -65,7 +65,7 @@ def main() -> None:
         root = stack.enter_context(empty_folder(system, work))
         name = f"Debian {SUITE} for {debian}"
         if debian == "arm64":
-            qemu = install_emulator(stack.enter_context(empty_folder("emulator", work)))
+            qemu = install_emulator(stack.enter_context(empty_folder("emulator", work)), SUITE)
             stack.enter_context(programs_emulated(qemu))
             name += f", {version(qemu)}"
         packages = f"{DEBIAN} {musl_python.DEBIAN}" if libc == "musl" else DEBIAN

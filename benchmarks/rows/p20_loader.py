@@ -87,8 +87,8 @@ def flat(bench: Bench) -> list[Line]:
         bench.failed["P20, flat"] = str(error)
         return []
     lines = []
-    flat = (("memory", "B", TOLERANCE), ("descriptors", "", 1.0), ("mappings", "", 1.0 + POOLS))
-    for k, (what, unit, most) in enumerate(flat):
+    kinds = (("memory", "B", TOLERANCE), ("descriptors", "", 1.0), ("mappings", "", 1.0 + POOLS))
+    for k, (what, unit, most) in enumerate(kinds):
         column = [float(each[k]) for each in looks]
         third = len(column) // 3
         growth = max(column[2 * third :]) / max(column[third : 2 * third])

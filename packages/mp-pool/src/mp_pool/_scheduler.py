@@ -128,7 +128,7 @@ class Scheduler(Workers):
         self.wake()
 
     def attend(self) -> None:
-        """Send tasks to workers now if the lock is free; otherwise have the scheduler's thread do it."""
+        """Send tasks, in the main thread one, if the lock is free; have the scheduler's thread do the rest."""
         done = False
         try:
             if self._lock.acquire() and self.state <= CLOSED:

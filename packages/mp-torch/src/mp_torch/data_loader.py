@@ -97,10 +97,9 @@ def _replace(module: Any) -> None:
 
 def _with_our_queues(before: Any) -> Any:
     """Return mp-core's context of the same start method, for none or one of multiprocessing; others stay."""
-    if not (_platform.has_engine() and _channels.enabled()):
-        return before
     chosen = sys.modules["torch.multiprocessing"] if before is None else before
-    if before is not None and type(before) not in _STANDARD:
+    standard = before is None or type(before) in _STANDARD
+    if not (standard and _platform.has_engine() and _channels.enabled()):
         return before
     return default_context.get_context(chosen.get_start_method())
 
