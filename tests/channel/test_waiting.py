@@ -133,15 +133,15 @@ def test_another_thread_may_close_a_connection_that_waits(forking: Any) -> None:
 
 
 @contextmanager
-def interrupted_by(handler: Callable[..., None]) -> Iterator[None]:
+def interrupted_by(handler: Callable[..., None], match: str = "by the test") -> Iterator[None]:
     """
-    Let a signal call *handler* during the block, which its exception has to end.
+    Let a signal call *handler* during the block, which has to end with an error that *match* matches.
     """
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1))
         timer.start()
-        with pytest.raises(InterruptedError, match="by the test"):
+        with pytest.raises(OSError, match=match):
             yield
         timer.join()
     finally:
@@ -192,3 +192,22 @@ def test_a_send_that_a_signal_handler_ends_with_an_error_sends_nothing(ends: Any
     with interrupted_by(make_room_and_interrupt):
         writer.send_bytes(bytes(30_000))
     assert not reader.poll()
+
+
+@pytest.mark.timeout(60)
+def test_a_receive_whose_connection_a_signal_handler_closes_uses_its_number_no_more(ends: Any) -> None:
+    reader, _ = ends
+    number, (theirs, mine) = reader.fileno(), os.pipe()
+    os.write(mine, b"theirs")
+
+    def close_and_open(*_: Any) -> None:
+        reader.close()
+        os.dup2(theirs, number)
+
+    try:
+        with interrupted_by(close_and_open, "handle is closed"):
+            reader.recv()
+        assert os.read(number, 100) == b"theirs"
+    finally:
+        for descriptor in {number, theirs, mine}:
+            os.close(descriptor)

@@ -21,13 +21,15 @@ static pthread_mutex_t *mutex_of(mpshm_channel *end, enum mpshm__purpose purpose
     }
 }
 
-static void repair(mpshm_channel *end, enum mpshm__purpose purpose, int fd)
+/* The lock is taken, and its last holder died: 0. */
+static int repair(mpshm_channel *end, enum mpshm__purpose purpose, int fd)
 {
     pthread_mutex_consistent(mutex_of(end, purpose));
     if (purpose == MPSHM__TO_READ)
-        return; /* skip_rest() removes what the dead reader has left */
+        return 0; /* skip_rest() removes what the dead reader has left */
     mpshm__wakeup_repair(end, fd, purpose == MPSHM__TO_ARM);
     mpshm__ring_repair(purpose == MPSHM__TO_ARM ? &end->in : &end->out);
+    return 0;
 }
 
 int mpshm__channel_lock(mpshm_channel *end, enum mpshm__purpose purpose, int fd, uint64_t deadline,
@@ -59,17 +61,15 @@ int mpshm__channel_lock(mpshm_channel *end, enum mpshm__purpose purpose, int fd,
         }
         waiter->begin_wait(waiter->self);
         err = pthread_mutex_timedlock(mutex, &until);
+        if (err == EOWNERDEAD) /* before a signal handler may close the descriptor */
+            err = repair(end, purpose, fd);
         rc = waiter->end_wait(waiter->self);
     }
     if (err == EOWNERDEAD)
-        repair(end, purpose, fd);
-    else if (err == EBUSY || err == ETIMEDOUT)
-        return rc;
-    else if (err != 0)
-        return -err;
-    if (rc < 0)
+        err = repair(end, purpose, fd);
+    if (rc < 0 && err == 0)
         pthread_mutex_unlock(mutex);
-    return rc < 0 ? rc : 0;
+    return rc < 0 ? rc : -err;
 }
 
 void mpshm__channel_unlock(mpshm_channel *end, enum mpshm__purpose purpose)

@@ -42,9 +42,12 @@ int mp_channel_call_resume(void *of)
 
 int mp_channel_call_end_wait(void *of)
 {
-    int rc = mp_channel_call_resume(of);
+    struct call *call = of;
+    int rc = mp_channel_call_resume(call);
 
-    return rc == 0 && PyErr_CheckSignals() < 0 ? -ECANCELED : rc;
+    if (rc == 0 && PyErr_CheckSignals() < 0)
+        return -ECANCELED;
+    return call->self->fd < 0 ? -EBADF : rc; /* a handler may have closed the connection */
 }
 
 void mp_channel_release(Channel *self)
