@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Generator, Iterator
-from multiprocessing import forkserver
+from multiprocessing import forkserver, util
 from multiprocessing.context import BaseContext
 from pathlib import Path
 
@@ -25,6 +27,18 @@ settings.load_profile("no time")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--only-strategy-tests", action="store_true", help="run only tests that depend on the strategy")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """
+    Let the programs of this run put their temporary files in one folder: a killed one does not remove its own.
+    """
+    if hasattr(config, "workerinput"):  # a process of xdist, which has the environment of the first one
+        return
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # `tmp_path` outlives the run
+    folder = tempfile.tempdir = os.environ["TMPDIR"] = tempfile.mkdtemp(prefix="mp-tests-")
+    # multiprocessing removes its own folder in there with priority -100, and prints a traceback if it has gone.
+    util.Finalize(None, shutil.rmtree, (folder, True), exitpriority=-101)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

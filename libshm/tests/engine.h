@@ -17,6 +17,14 @@ static const int STRATEGIES[] = {MPSHM_FILE_DESCRIPTOR, MPSHM_FILE_SYSTEM};
 /* 1 when only this program uses /dev/shm, so that names can be counted. */
 static int own_dev_shm;
 static char runtime_dir[64] = "/tmp/mpshm-test-XXXXXX";
+static pid_t set_up_by;
+
+/* For a test that is skipped halfway. */
+__attribute__((unused)) static void remove_runtime_dir(void)
+{
+    if (getpid() == set_up_by)
+        rmdir(runtime_dir);
+}
 
 __attribute__((unused)) static void set_up(void)
 {
@@ -24,6 +32,8 @@ __attribute__((unused)) static void set_up(void)
 
     CHECK(manager != NULL);
     CHECK(mkdtemp(runtime_dir) != NULL);
+    set_up_by = getpid();
+    CHECK_EQ(atexit(remove_runtime_dir), 0);
     setenv("MPSHM_RUNTIME_DIR", runtime_dir, 1);
     CHECK_EQ(mpshm_set_manager(manager), 0);
     own_dev_shm = unshare(CLONE_NEWNS) == 0 &&
