@@ -1,6 +1,7 @@
 /* Blocks in one process: sizes, alignment, zeroes, reuse, valid and invalid handles. */
 #define _GNU_SOURCE
 #include "engine.h"
+#include "platform/linux/memory_size.h"
 
 static mpshm_block make(int strategy, uint64_t nbytes, int zeroed)
 {
@@ -62,7 +63,8 @@ static void the_cache_is_counted_and_can_be_emptied(int strategy)
     CHECK_EQ(cached_bytes(), 0);
     mpshm_block_release(&a);
     mpshm_block_release(&b);
-    CHECK(cached_bytes() >= (8 << 20) + 1000);
+    /* When the machine's memory is scarce, the manager gives it back at once. */
+    CHECK(cached_bytes() >= (8 << 20) + 1000 || mpshm__memory_available() < (uint64_t)3 << 30);
     mpshm_empty_cache();
     CHECK_EQ(cached_bytes(), 0);
     a = make(strategy, 8 << 20, 1);
