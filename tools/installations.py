@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import platform
 import shutil
 import subprocess
 import sys
@@ -136,7 +137,8 @@ def main() -> None:
         from_sdists(args.sdist, dist, work / "venv")
         return
     wanted = cells(args.python or PYTHONS, args.short)
-    compiled = sorted(path.name for package in COMPILED for path in dist.glob(f"{package}-*.whl"))
+    ours = f"*manylinux*_{platform.machine()}.whl"
+    compiled = sorted(path.name for package in COMPILED for path in dist.glob(f"{package}-{ours}"))
     for python in sorted({cell.python for cell in wanted}):
         download(python, work, dist, wanted)
     for cell in wanted:

@@ -1,7 +1,7 @@
 """Run the tests on another machine or C library: `nox -s "tests-other(aarch64-musl)" [-- arguments of pytest]`.
 
 Debian 13 runs in a chroot: for arm64 each of its programs under qemu-user, for musl its Python on musl. The compiled
-packages are the wheels of `nox -s other-wheels`. This machine's pip installs them: emulated, it takes minutes.
+packages are wheels as `nox -s build` makes them. This machine's pip installs them: emulated, it takes minutes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ def install(root: Path, system: str) -> None:
     target, _, platforms = SYSTEMS[system]
     wheels = root / "wheels"
     wheels.mkdir()
-    compiled = [package.replace("_", "-") for package in COMPILED]
-    for package in compiled:
-        other_wheels.build(target, package, wheels)
     for package in PACKAGES:
-        if package not in compiled:
+        source, name = ROOT / "packages" / package, package.replace("-", "_")
+        if name in COMPILED:
+            other_wheels.build(target, name, source, wheels)
+        else:
             command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(wheels)]
-            path = str(ROOT / "packages" / package)
-            subprocess.run([*command, path], check=True, env=build_environment(), stdout=subprocess.DEVNULL)
+            subprocess.run([*command, str(source)], check=True, env=build_environment(), stdout=subprocess.DEVNULL)
     machine = system.partition("-")[0]
     pip = [sys.executable, "-m", "pip", "install", "-q", "--target", str(root / SITE), "--only-binary=:all:"]
     pip += ["--python-version", PYTHON, "--implementation=cp", *(f"--platform={name}_{machine}" for name in platforms)]

@@ -1,4 +1,4 @@
-"""Build the compiled wheels for other Linux systems with zig: `nox -s other-wheels` puts them into dist-other/.
+"""Build the compiled wheels for other Linux systems with zig, from the sdists in dist/: a part of `nox -s build`.
 
 mp-core and mp-reductions are compiled for aarch64 with glibc, and for x86-64 and aarch64 with musl (Alpine). zig brings
 the C library of each target. CPython's and NumPy's headers are those of this machine: both systems have the same sizes
@@ -8,15 +8,15 @@ machine and the C library that they are made for.
 
 from __future__ import annotations
 
-import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 
-from tools.distributions import COMPILED, GLIBC, ROOT, build_environment, check_native
+from tools.distributions import COMPILED, GLIBC, build_environment, check_native, check_upload
 from tools.exports import output_of
 
 # zig's name of a target, the platform in the name of its wheel, the machine of ELF, and the C library.
@@ -29,8 +29,8 @@ TARGETS = {
 NEWER_IN_MUSL = {"_Fork", "gettid", "preadv2", "pwritev2", "qsort_r", "reallocarray", "statx"}
 
 
-def build(target: str, package: str, to: Path) -> Path:
-    """Build the wheel of *package* for *target*."""
+def build(target: str, package: str, source: Path, to: Path) -> Path:
+    """Build the wheel of *package* for *target* from the sources in the folder *source*."""
     platform, _, _ = TARGETS[target]
     cc = f"{sys.executable} -m ziglang cc -target {target}"
     # musl is linked statically by default, and a Python extension cannot be.
@@ -42,8 +42,8 @@ def build(target: str, package: str, to: Path) -> Path:
         "_PYTHON_HOST_PLATFORM": platform.replace("_", "-"),  # the build hooks name the wheel after it
     }
     command = [sys.executable, "-m", "build", "--no-isolation", "--wheel", "--outdir", str(to)]
-    subprocess.run([*command, str(ROOT / "packages" / package)], check=True, env=environment, stdout=subprocess.DEVNULL)
-    return next(to.glob(f"{package.replace('-', '_')}-*-cp311-abi3-{platform}.whl"))
+    subprocess.run([*command, str(source)], check=True, env=environment, stdout=subprocess.DEVNULL)
+    return next(to.glob(f"{package}-*-cp311-abi3-{platform}.whl"))
 
 
 def machine(program: bytes) -> int:
@@ -75,17 +75,18 @@ def faults(wheel: Path, target: str, package: str) -> list[str]:
 
 
 def main() -> None:
-    to = Path(sys.argv[1]).resolve()
-    to.mkdir(exist_ok=True)
-    for path in to.glob("mp_*.whl"):
-        path.unlink()
-    for target in TARGETS:
+    dist = Path(sys.argv[1]).resolve()
+    wheels = []
+    with tempfile.TemporaryDirectory() as folder:
         for package in COMPILED:
-            wheel = build(target, package.replace("_", "-"), to)
-            wrong = faults(wheel, target, package)
-            if wrong:
-                raise SystemExit(f"{wheel.name}: {'; '.join(wrong)}")
-            print(f"ok  {wheel.name}: {os.path.getsize(wheel)} bytes", flush=True)
+            (sdist,) = dist.glob(f"{package}-*.tar.gz")
+            shutil.unpack_archive(sdist, folder, filter="data")
+            source = Path(folder, sdist.name.removesuffix(".tar.gz"))
+            for target in TARGETS:
+                wheels.append(build(target, package, source, dist))
+                if wrong := faults(wheels[-1], target, package):
+                    raise SystemExit(f"{wheels[-1].name}: {'; '.join(wrong)}")
+    check_upload(wheels, wheels)
 
 
 if __name__ == "__main__":

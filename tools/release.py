@@ -84,7 +84,8 @@ def refuse(version: str) -> None:
 
 
 def build(dist: Path) -> None:
-    for program, *args in (["tools.distributions"], ["tools.installations", "--short", "--python", here()]):
+    programs = ["tools.distributions"], ["tools.other_wheels"], ["tools.installations", "--short", "--python", here()]
+    for program, *args in programs:
         done = subprocess.run([sys.executable, "-m", program, str(dist), *args], cwd=ROOT, check=False)
         if done.returncode != 0:
             raise SystemExit(f"{program} failed (exit code {done.returncode})")

@@ -34,16 +34,11 @@ def build(session: nox.Session) -> None:
     """
     Build, check and install all sdists and wheels for the upload, in dist/: nox -s build [-- --short].
 
-    It installs on each interpreter without an index; `-- --python 3.12` selects interpreters.
+    The compiled wheels are for x86-64 and aarch64, glibc and musl. Those for this machine are installed on each
+    interpreter without an index; `-- --python 3.12` selects interpreters. nox -s tests-other installs the others.
     """
     session.install(*GROUPS["build"], *GROUPS["wheels"])
     session.run("python", "-m", "tools.distributions", "dist")
+    session.run("python", "-m", "tools.other_wheels", "dist")
     work = Path(session.create_tmp()).resolve()
     session.run("python", "-m", "tools.installations", "dist", "--work", str(work), *session.posargs)
-
-
-@nox.session(name="other-wheels", default=False)
-def other_wheels(session: nox.Session) -> None:
-    """Build the compiled wheels for aarch64 and for musl with zig, in dist-other/; they are not run."""
-    session.install(*GROUPS["build"], *GROUPS["cross"])
-    session.run("python", "-m", "tools.other_wheels", "dist-other")
