@@ -17,6 +17,7 @@ from typing import Any
 
 import pool_tasks as tasks
 import pytest
+from support.capabilities import is_emulated
 from support.waiting import until
 
 import mp_all as mp
@@ -24,8 +25,11 @@ from mp_core import _native
 
 COUNT = 20_000
 Journal: Any = _native.Journal
-needs_engine = pytest.mark.skipif(not _native.ENGINE, reason="batches need the engine")
-pytestmark = [needs_engine, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.skipif(not _native.ENGINE, reason="batches need the engine"),
+    pytest.mark.skipif(is_emulated(), reason="a task in an emulator takes too long for batches"),
+    pytest.mark.timeout(300),
+]
 
 
 def has_batches(pool: Any) -> bool:
