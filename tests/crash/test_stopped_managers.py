@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support.capabilities import is_emulated
 from test_daemons import run
 
 # A request that is not answered: the program has no connection to the manager from then on.
@@ -163,6 +164,7 @@ def test_private_arrays_go_on_and_reach_new_children(tmp_path: Path, strategy: s
     assert run(tmp_path, PRIVATE, start_method, **environment) == "went on\n"
 
 
+@pytest.mark.skipif(is_emulated(), reason="needs madvise(MADV_REMOVE), which does nothing in an emulator")
 def test_the_death_of_a_child_of_a_parent_without_a_connection_is_noticed(tmp_path: Path, strategy: str) -> None:
     assert run(tmp_path, MISSED, MP_SHARING_STRATEGY=strategy) == "missed\n"
 
