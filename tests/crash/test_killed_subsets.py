@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from scene import LONG, left_in, managers, memory_of, names_of, python, runtime_folder
+from support.capabilities import is_emulated
 from support.processes import ended
 from support.waiting import until
 
@@ -122,6 +123,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.skipif(is_emulated(), reason="needs madvise(MADV_REMOVE), which does nothing in an emulator")
 def test_the_memory_of_a_dead_peer_is_freed_while_others_live(strategy: str) -> None:
     with runtime_folder() as folder:
         environment = os.environ | {"MPSHM_RUNTIME_DIR": str(folder), "MP_SHARING_STRATEGY": strategy}
