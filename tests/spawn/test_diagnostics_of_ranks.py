@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import multiprocessing as mp
 import os
 import re
 import signal
@@ -14,6 +16,8 @@ from support.memory_groups import remove_group
 from support.scripts import run_script
 
 from mp_spawn import ProcessExitedException, ProcessRaisedException, run, start_processes
+from mp_spawn.diagnostics import DUMP, Stacks
+from mp_spawn.process_handle import PidFd
 
 CRASHES = """
     import faulthandler, os, signal, sys, time
@@ -88,6 +92,32 @@ def test_ranks_that_are_too_slow_show_their_stacks(start_method: str, tmp_path: 
     assert all("rank_functions.py" in note and "in sleep" in note for note in notes), notes
     for rank in range(2):
         assert "in sleep" in (tmp_path / f"rank-{rank}.err").read_text()
+
+
+def test_ranks_that_are_too_slow_are_ended_without_the_stacks_that_cannot_be_asked_for(
+    start_method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = PidFd.send
+
+    def refuse(self: PidFd, signum: int) -> bool:
+        if signum == DUMP:
+            raise OSError(errno.EINVAL, "as in an emulator")
+        return send(self, signum)
+
+    monkeypatch.setattr(PidFd, "send", refuse)
+    with pytest.raises(TimeoutError, match=r"2 of 2 ranks still ran"):
+        run(ranks.sleep, nprocs=2, start_method=start_method, timeout=1)
+    assert mp.active_children() == []
+
+
+def test_ctrl_c_during_the_wait_for_stacks_ends_the_ranks(start_method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Stacks, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(ranks.sleep, nprocs=2, start_method=start_method, timeout=1)
+    assert mp.active_children() == []
 
 
 @pytest.mark.parametrize(

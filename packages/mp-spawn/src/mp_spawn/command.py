@@ -156,9 +156,11 @@ def outcome(
         return error
     count = f"{len(context.sentinels)} of {len(context.processes)}"
     late = TimeoutError(f"{count} ranks still ran after {timeout:g} s, and have been ended")
-    for stack in stacks_of(context._ranks).values():
-        late.add_note(stack)
-    context.terminate()
+    try:
+        for stack in stacks_of(context._ranks).values():
+            late.add_note(stack)
+    finally:
+        context.terminate()
     return late
 
 

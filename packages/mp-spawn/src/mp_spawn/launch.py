@@ -324,8 +324,10 @@ def run(
     started, ended = ProcessContext._run(job, timeout, grace_period)
     if not ended:
         slow = len(started.sentinels)
-        stacks = stacks_of(started._ranks)
-        started.terminate()
+        try:
+            stacks = stacks_of(started._ranks)
+        finally:
+            started.terminate()
         error = TimeoutError(f"{slow} of {nprocs} ranks still ran after {timeout} s, and have been ended")
         for rank, stack in stacks.items():
             error.add_note(stack)

@@ -9,6 +9,7 @@ import selectors
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Self
@@ -106,9 +107,10 @@ class Rank:
         self.close()
 
     def ask_for_stacks(self) -> None:
-        """Have the rank write the stacks of its threads."""
+        """Have the rank write the stacks of its threads, if the system sends it this signal."""
         if self.stacks is not None and DUMP and not self.ended:
-            self._pidfd.send(DUMP)
+            with suppress(OSError):
+                self._pidfd.send(DUMP)
 
     def signal(self, signum: int, casualty: bool = False) -> None:
         """Send a signal, if the process still runs. The end of a *casualty* is from now on no failure of its own."""
