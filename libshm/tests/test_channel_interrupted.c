@@ -65,6 +65,9 @@ static void the_descriptor_is_closed_while_its_lock_is_repaired(int duplex)
 
 int main(void)
 {
+#ifdef __SANITIZE_THREAD__
+    SKIP("the thread sanitizer misses that a timed wait takes the lock of a dead holder");
+#endif
     alarm(60);
     the_descriptor_is_closed_while_its_lock_is_repaired(0);
     the_descriptor_is_closed_while_its_lock_is_repaired(1);
