@@ -1,18 +1,21 @@
-"""Ranks are signalled by pidfd, never by a pid that may be reused; a failed start leaves no process."""
+"""Ranks are signalled by pidfd, never by a pid that may be reused; no failure of the launcher leaves a process."""
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
 import rank_functions as ranks
+from support.waiting import until
 from test_lifetime_of_ranks import started
 
 import mp_all as mp
-from mp_spawn import context, context_launcher, process_handle, zygote
+from mp_spawn import context, context_launcher, output, process_handle, run, start_processes, zygote
 
 Pipe = tuple[Connection, Connection]
 
@@ -60,3 +63,59 @@ def test_a_start_that_fails_half_way_leaves_no_process(start_method: str, monkey
         started(ranks.sleep, nprocs=3, start_method=start_method)
     calls.clear()
     assert mp.active_children() == []
+
+
+def test_a_rank_that_cannot_be_sent_a_signal_spares_no_other(
+    start_method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's program, or a sandbox."""
+    monkeypatch.setattr(context, "TERM_TO_KILL", 0.2)
+    job = started(ranks.sleep, start_method=start_method)
+    first, send = job._ranks[0]._pidfd, process_handle.PidFd.send
+
+    def refuse(self: process_handle.PidFd, signum: int) -> bool:
+        if self is first and signum == signal.SIGTERM:
+            raise PermissionError(errno.EPERM, "of another user")
+        return send(self, signum)
+
+    monkeypatch.setattr(process_handle.PidFd, "send", refuse)
+    job.terminate()
+    assert [process.exitcode for process in job.processes] == [-signal.SIGKILL, -signal.SIGTERM]
+
+
+class TooLateError(Exception):
+    """Of a handler that limits the time."""
+
+
+@pytest.mark.parametrize("how", ["start_processes", "run", "the end of a block"])
+def test_a_time_limit_of_the_program_ends_the_ranks_that_nobody_else_has(start_method: str, how: str) -> None:
+    def too_late(*_: object) -> None:
+        raise TooLateError
+
+    before = signal.signal(signal.SIGALRM, too_late)
+    try:
+        with pytest.raises(TooLateError):
+            if how == "the end of a block":
+                with started(ranks.sleep, start_method=start_method):
+                    signal.setitimer(signal.ITIMER_REAL, 0.2)
+            else:
+                signal.setitimer(signal.ITIMER_REAL, 1.0)
+                (run if how == "run" else start_processes)(ranks.sleep, nprocs=2, start_method=start_method)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert mp.active_children() == []
+
+
+def test_ranks_are_ended_when_no_thread_can_be_started_for_their_output(
+    start_method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Exhausted(threading.Thread):
+        def start(self) -> None:
+            raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(output.threading, "Thread", Exhausted)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        start_processes(ranks.sleep, nprocs=2, start_method=start_method, output="capture")
+    monkeypatch.undo()
+    assert until(lambda: mp.active_children() == [])

@@ -70,6 +70,35 @@ def test_the_prefix_is_coloured_on_a_terminal_only(monkeypatch: pytest.MonkeyPat
     assert said[1] == "[rank 1] text\n"
 
 
+class Tee:
+    """As small as some programs make them."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def write(self, text: str) -> None:
+        if "fail" in text:
+            raise LookupError("as asked")
+        self.text += text
+
+    def flush(self) -> None: ...
+
+
+def test_a_standard_output_with_write_and_flush_alone_gets_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    tee = Tee()
+    monkeypatch.setattr("sys.stdout", tee)
+    start_processes(print, ("hello",), 2, output="prefix")
+    assert sorted(tee.text.splitlines()) == ["[rank 0] 0 hello", "[rank 1] 1 hello"]
+
+
+def test_a_rank_does_not_wait_for_a_standard_output_that_fails(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("sys.stdout", Tee())
+    start_processes(print, ("fail " * 100_000,), 2, output="prefix")
+    assert "some of the stdout of rank 1 is lost" in caplog.messages
+
+
 def test_captured_output_is_separate_for_each_rank(start_method: str) -> None:
     context = start_processes(ranks.write_everywhere, nprocs=2, join=False, start_method=start_method, output="capture")
     assert context is not None

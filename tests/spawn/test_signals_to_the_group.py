@@ -97,7 +97,10 @@ def test_signals_reach_ranks_in_the_order_in_which_they_were_sent(tmp_path: Path
 
 
 @pytest.mark.parametrize("how", ["command", "start_processes"])
-def test_a_second_signal_ends_a_program_at_once(tmp_path: Path, how: str, start_method: str) -> None:
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_a_program_at_once(
+    tmp_path: Path, how: str, start_method: str, second: signal.Signals
+) -> None:
     if how == "command":
         pytest.skip("needs a program that dies of the signal; the command goes on for its ranks")
     with running(tmp_path, how, start_method, seconds=300) as job:
@@ -105,7 +108,7 @@ def test_a_second_signal_ends_a_program_at_once(tmp_path: Path, how: str, start_
         job.wait_until(lambda: job.notes() == [["SIGTERM"]] * 2)
         with pytest.raises(subprocess.TimeoutExpired):
             job.process.wait(1.5)
-        job.process.send_signal(signal.SIGTERM)
+        job.process.send_signal(second)
         assert job.process.wait(20) == -signal.SIGTERM
         assert job.notes() == [["SIGTERM"]] * 2
 

@@ -124,9 +124,13 @@ def main(arguments: list[str] | None = None) -> int:
     job.gives_stdin = is_open(0) and not os.isatty(0)
     with Forwarding() as signals:
         context = ProcessContext._of(job, signals)
-        # Ranks that write to the terminal themselves would overwrite the progress.
-        with progress(nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
-            error = outcome(context, chosen.timeout, chosen.grace_period)
+        try:
+            # Ranks that write to the terminal themselves would overwrite the progress.
+            with progress(nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
+                error = outcome(context, chosen.timeout, chosen.grace_period)
+        except BaseException:
+            context.terminate()
+            raise
     if chosen.output == "capture":
         for captured in context.captured:
             sys.stdout.write(captured.stdout)

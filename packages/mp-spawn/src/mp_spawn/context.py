@@ -148,7 +148,11 @@ class ProcessContext:
         """
         with Deferral() as signals:
             self = cls._of(job)
-            return self, self._join_deferred(signals, timeout, grace_period)
+            try:
+                return self, self._join_deferred(signals, timeout, grace_period)
+            except BaseException:  # also of a handler that limits the time: nobody else has the ranks
+                self.terminate()
+                raise
 
     def _join_deferred(self, signals: Deferral, timeout: float | None, grace_period: float | None) -> bool:
         self._signals = signals
@@ -196,8 +200,8 @@ class ProcessContext:
                     self._signal(signum)
                 self._pass_time(AFTER_A_SIGNAL)
                 self._end(0.0)
-            except Ended:
-                # A second signal: do not wait for the ranks.
+            except BaseException:
+                # A second signal, of any kind: do not wait for the ranks. The first one goes on.
                 self._signals = None
                 self._signal(signal.SIGKILL)
                 self._pass_time(KILL_TO_DEAD)
@@ -236,9 +240,7 @@ class ProcessContext:
                 return
 
     def _forward(self, signum: int) -> None:
-        """
-        Send on to the ranks a signal that the command was sent.
-        """
+        """Send on to the ranks a signal that the command was sent."""
         if signal.Signals(signum).name in ENDING:
             self._grace_period = AFTER_A_SIGNAL
         self._signal(signum)
@@ -324,9 +326,7 @@ class ProcessContext:
         return exception_of(with_output, self._past)
 
     def _end(self, grace_period: float, casualties: bool = False) -> None:
-        """
-        End the ranks. The ends of *casualties* of another failure are no failures of their own.
-        """
+        """End the ranks. The ends of *casualties* of another failure are no failures of their own."""
         try:
             self._pass_time(grace_period)
             self._signal(signal.SIGTERM, casualties)
@@ -344,9 +344,7 @@ class ProcessContext:
             rank.signal(signum, casualties)
 
     def _pass_time(self, seconds: float) -> None:
-        """
-        Wait until all have ended, at most *seconds*, and read their reports.
-        """
+        """Wait until all have ended, at most *seconds*, and read their reports."""
         deadline = time.monotonic() + seconds
         with self._events() as events:
             self._poll(events, 0.0)
@@ -358,17 +356,13 @@ class ProcessContext:
         return Events(self._ranks, self.sentinels, signals, self._forward)
 
     def _poll(self, events: Events, timeout: float | None, late: bool = False) -> list[Rank]:
-        """
-        Handle the events so far; *late* says that the last poll was not just now.
-        """
+        """Handle the events so far; *late* says that the last poll was not just now."""
         changed = events.poll(timeout, self._polled_at if late else None)
         self._polled_at = events.polled_at
         return changed
 
     def _finish(self) -> None:
-        """
-        Close the descriptors of the job.
-        """
+        """Close the descriptors of the job."""
         for rank in self._ranks:
             rank.close()
         if self._job is not None and all_ended(self._ranks):
@@ -391,7 +385,12 @@ class ProcessContext:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.join()
-        else:
-            self.terminate(INTERRUPTED if kind is KeyboardInterrupt else 0.0)
+        try:
+            if kind is None:
+                self.join()
+        except BaseException as late:
+            kind = type(late)
+            raise
+        finally:
+            if kind is not None:
+                self.terminate(INTERRUPTED if kind is KeyboardInterrupt else 0.0)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import codecs
+import logging
 import os
 import selectors
 import sys
 import threading
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, Protocol, TextIO
 
 from mp_spawn.payload import InheritedFd
 
 __all__ = ["Captured", "Output", "output_for"]
+
+logger = logging.getLogger("mp_spawn")
 
 STREAMS = ("stdout", "stderr")
 # A line of more characters than this is written in parts, so that a rank cannot fill the parent's memory.
@@ -138,11 +142,15 @@ class _Piped(_WriteEnds):
             if self._wake is not None:
                 os.write(self._wake[1], b"+")
             elif self._new:
-                self._wake = os.pipe()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._wake,), name="mp-spawn output", daemon=True
-                )
-                self._thread.start()
+                wake = os.pipe()
+                thread = threading.Thread(target=self._run, args=(wake,), name="mp-spawn output", daemon=True)
+                try:
+                    thread.start()
+                except BaseException:  # the system has no thread left
+                    for fd in wake:
+                        os.close(fd)
+                    raise
+                self._wake, self._thread = wake, thread
 
     def finish(self) -> None:
         self._close_ends()
@@ -198,12 +206,19 @@ class _Piped(_WriteEnds):
         except BlockingIOError:
             return not only_once
         if data:
-            self._take(*self._pipes[fd], data)
+            self._handle(self._take, *self._pipes[fd], data)
         return bool(data)
 
     def _close(self, fd: int) -> None:
         os.close(fd)
-        self._closed(*self._pipes.pop(fd))
+        self._handle(self._closed, *self._pipes.pop(fd))
+
+    def _handle(self, action: Callable[..., None], rank: int, stream: str, *data: bytes) -> None:
+        """Call *action*; after an exception go on reading, as the rank would wait for ever before a full pipe."""
+        try:
+            action(rank, stream, *data)
+        except Exception:
+            logger.exception("some of the %s of rank %s is lost", stream, rank)
 
     def _take(self, rank: int, stream: str, data: bytes) -> None:
         raise NotImplementedError
@@ -254,9 +269,11 @@ class Prefix(_Piped):
 
     def _write(self, rank: int, stream: str, lines: list[str]) -> None:
         # Looked up each time: a test runner or a notebook may have replaced it.
-        target: TextIO = getattr(sys, stream)
+        target: TextIO | None = getattr(sys, stream)
+        if target is None:
+            return  # a program without a console
         prefix = self._prefix(rank)
-        if prefix and target.isatty() and not os.environ.get("NO_COLOR"):
+        if prefix and getattr(target, "isatty", bool)() and not os.environ.get("NO_COLOR"):
             prefix = f"\x1b[{COLOURS[rank % len(COLOURS)]}m{prefix}\x1b[0m"
         try:
             # In one call, so that the output of another thread's print is before or after it.

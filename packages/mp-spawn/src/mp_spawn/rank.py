@@ -113,13 +113,17 @@ class Rank:
                 self._pidfd.send(DUMP)
 
     def signal(self, signum: int, casualty: bool = False) -> None:
-        """Send a signal, if the process still runs. The end of a *casualty* is from now on no failure of its own."""
+        """
+        Send a signal, if the process still runs and the system lets us: the other ranks must be sent theirs. The end of
+        a *casualty* is from now on no failure of its own.
+        """
         if self.ended:
             return
         if casualty and self._casualty_at is None:
             self._casualty_at = time.monotonic()
             logger.warning("Terminating process %s via signal %s", self.pid, name_of_signal(signum))
-        self._pidfd.send(signum)
+        with suppress(OSError):
+            self._pidfd.send(signum)
 
     def failure(self, needs_result: bool) -> Failure | None:
         """Judge the end of this rank: return its failure, or None if it has not failed by itself."""
