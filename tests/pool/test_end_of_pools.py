@@ -188,6 +188,14 @@ if __name__ == "__main__":
     if kind == "executor":
         with mp.ProcessPoolExecutor(2, ctx) as executor:
             list(executor.map(begin, [path] * 20))
+    if kind == "executor at the end of its block":
+        try:
+            with mp.ProcessPoolExecutor(2, ctx) as executor:
+                for _ in range(20):
+                    executor.submit(begin, path)
+        except KeyboardInterrupt:
+            assert not mp.active_children()
+            raise
     if kind == "executor without with":
         executor = mp.ProcessPoolExecutor(2, ctx)
         list(executor.map(begin, [path] * 20))
@@ -256,7 +264,10 @@ def start_in_terminal(kind: str, start_method: str, folder: Path) -> subprocess.
     )
 
 
-@pytest.mark.parametrize("kind", ["pool", "executor", "executor without with"])
+KINDS = ["pool", "executor", "executor at the end of its block", "executor without with"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("to_all", [True, False])
 def test_one_ctrl_c_ends_a_program_with_one_traceback(
     start_method: str, tmp_path: Path, to_all: bool, kind: str

@@ -72,6 +72,7 @@ class Scheduler(Workers):
         self._attention = self._asleep = self._at_once = self._ended = False
         self._pid, self._main = os.getpid(), threading.main_thread().ident
         self.thread = threading.Thread(target=self._run, name="mp_pool", daemon=True)
+        self._running = threading.Lock()  # the thread has it
         self._waker: tuple[Descriptor, ...] = ()
 
     # Called by any thread.
@@ -158,9 +159,7 @@ class Scheduler(Workers):
             raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
 
     def close(self) -> None:
-        """
-        Accept no more tasks; end when all are done.
-        """
+        """Accept no more tasks; end when all are done."""
         if self.state == RUNNING:
             self.state = CLOSED
         self.wake()
@@ -186,9 +185,7 @@ class Scheduler(Workers):
         return True
 
     def discard(self) -> None:
-        """
-        End a scheduler that has never been started.
-        """
+        """End a scheduler that has never been started."""
         if self.thread.ident is None and self.state != ENDED:
             self.state = TERMINATED
             self._end()
@@ -202,9 +199,11 @@ class Scheduler(Workers):
             return
         if self._lock.is_mine() or is_interrupted():
             return
-        # With a timeout, as a handler may interrupt one join by another: in CPython 3.11 the inner one never returns.
-        while not self._ended and self.thread.is_alive():
-            self.thread.join(1.0)
+        # CPython up to 3.12 takes a thread for ended when an exception has interrupted `join`. With a timeout, as a
+        # handler that raises between the two lines keeps the lock.
+        while not self._ended and self.is_own():
+            if self._running.acquire(timeout=1.0):
+                self._running.release()
         self.thread.join(1.0)
 
     def wake(self) -> None:
@@ -225,6 +224,7 @@ class Scheduler(Workers):
     # The thread.
 
     def _run(self) -> None:
+        self._running.acquire()
         try:
             while self._step():
                 pass
@@ -233,8 +233,11 @@ class Scheduler(Workers):
             self.reason = error
             report(error)
         finally:
-            self._end()
-            self._ended = True
+            try:
+                self._end()
+            finally:
+                self._ended = True
+                self._running.release()
 
     def _step(self) -> bool:
         """
@@ -344,9 +347,7 @@ class Scheduler(Workers):
         return self.reason is None
 
     def _end(self) -> None:
-        """
-        End all workers, release the resources of undelivered messages, and fail the unfinished tasks.
-        """
+        """End all workers, release the resources of undelivered messages, and fail the unfinished tasks."""
         workers = [*self.dispatcher.workers, *self._leaving]
         end_workers(workers, lambda: self._at_once)
         # From here on `submit` fails its task itself.
@@ -376,9 +377,7 @@ class Scheduler(Workers):
             self._progress.close()
 
     def _abort(self) -> None:
-        """
-        Fail all unfinished tasks.
-        """
+        """Fail all unfinished tasks."""
         error = self._broken(self.reason)
         queue = self.dispatcher.queue
         while queue:

@@ -233,11 +233,17 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, traceback: object) -> None:
         # Tasks do not see a Ctrl-C, so waiting for them would take as long as without it.
-        if kind is not None and issubclass(kind, KeyboardInterrupt):
-            self.terminate_workers()
-            self._scheduler.terminate()
-        else:
-            self.shutdown()
+        interrupted = kind is not None and issubclass(kind, KeyboardInterrupt)
+        try:
+            if not interrupted:
+                self.shutdown()
+        except KeyboardInterrupt:
+            interrupted = True
+            raise
+        finally:
+            if interrupted:
+                self.terminate_workers()
+                self._scheduler.terminate()
 
     def terminate_workers(self) -> None:
         """
