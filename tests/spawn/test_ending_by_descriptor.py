@@ -1,4 +1,4 @@
-"""Ranks are signalled by pidfd, never by a pid that may be reused; no failure of the launcher leaves a process."""
+"""Ranks are signalled by pidfd, never by a pid that may be reused; failures of the launcher leave no process."""
 
 from __future__ import annotations
 

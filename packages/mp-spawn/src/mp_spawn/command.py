@@ -151,7 +151,7 @@ def outcome(
     context: ProcessContext, timeout: float | None, grace_period: float | None
 ) -> ProcessException | TimeoutError | None:
     """
-    Wait for the ranks and return the exception, if there is one.
+    Wait for the ranks and return the exception, if there is one. The caller ends them when it raises one itself.
     """
     try:
         if context.join(timeout, grace_period):
@@ -160,11 +160,9 @@ def outcome(
         return error
     count = f"{len(context.sentinels)} of {len(context.processes)}"
     late = TimeoutError(f"{count} ranks still ran after {timeout:g} s, and have been ended")
-    try:
-        for stack in stacks_of(context._ranks).values():
-            late.add_note(stack)
-    finally:
-        context.terminate()
+    for stack in stacks_of(context._ranks).values():
+        late.add_note(stack)
+    context.terminate()
     return late
 
 

@@ -385,12 +385,11 @@ class ProcessContext:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if kind is not None:
+            self.terminate(INTERRUPTED if kind is KeyboardInterrupt else 0.0)
+            return
         try:
-            if kind is None:
-                self.join()
-        except BaseException as late:
-            kind = type(late)
+            self.join()
+        except BaseException:
+            self.terminate()
             raise
-        finally:
-            if kind is not None:
-                self.terminate(INTERRUPTED if kind is KeyboardInterrupt else 0.0)

@@ -108,9 +108,8 @@ class Rank:
 
     def ask_for_stacks(self) -> None:
         """Have the rank write the stacks of its threads, if the system sends it this signal."""
-        if self.stacks is not None and DUMP and not self.ended:
-            with suppress(OSError):
-                self._pidfd.send(DUMP)
+        if self.stacks is not None and DUMP:
+            self.signal(DUMP)
 
     def signal(self, signum: int, casualty: bool = False) -> None:
         """
