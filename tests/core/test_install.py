@@ -56,10 +56,14 @@ assert changed(again) == []
         "Connection._close",
         "Connection._mp_shares",
         "Connection.send",
+        "ForkServer.ensure_running",
         "ForkServerProcess._Popen",
+        "ForkingPickler._copyreg_dispatch_table",
+        "ForkingPickler._extra_reducers",
         "ForkingPickler.dumps",
         "ForkingPickler.loads",
         "SpawnProcess._Popen",
+        "multiprocessing.forkserver.ensure_running",
         "multiprocessing.reduction.dump",
     ]
 

@@ -61,7 +61,7 @@ static PyObject *allocate(PyObject *module, PyObject *args)
 
 /* ---- pickling ---- */
 
-/* setup(block_type): the class of received blocks */
+/* setup(block_type): the class of received blocks, once mp_core.block has been imported */
 static PyObject *setup(PyObject *module, PyObject *type)
 {
     (void)module;
@@ -324,6 +324,8 @@ static int block_exec(PyObject *module)
     PyObject *capsule = mp_api_capsule();
     int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "Buffer", type);
 
+    if (rc == 0)
+        mp_block_type = Py_NewRef(type); /* until mp_core.block sets its subclass */
     if (rc == 0)
         rc = mp_add_lock_type(module);
     if (rc == 0)

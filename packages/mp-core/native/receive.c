@@ -226,6 +226,17 @@ int mp_receive(const char *handle, size_t nbytes, mpshm_block *block)
     return rc;
 }
 
+/* The first block of a process may come in a message: then mp_core.block, which sets the class of
+ * blocks and the functions for errors, has not been imported yet. */
+static int set_up(void)
+{
+    if (on_refusal != NULL)
+        return 0;
+    PyObject *module = PyImport_ImportModule("mp_core.block");
+    Py_XDECREF(module);
+    return module == NULL ? -1 : 0;
+}
+
 PyObject *mp_receive_block(PyObject *handle, int *rc)
 {
     char *bytes;
@@ -233,7 +244,7 @@ PyObject *mp_receive_block(PyObject *handle, int *rc)
     mpshm_block block;
 
     *rc = 0;
-    if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
+    if (set_up() < 0 || PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
         return NULL;
     *rc = mp_receive(bytes, (size_t)len, &block);
     return *rc == 0 ? mp_wrap(mp_block_type, &block) : NULL;

@@ -10,49 +10,73 @@ It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing st
 """
 
 # Private names have an underscore: all other names of this module are public.
+import importlib as _importlib
 import multiprocessing as _multiprocessing
 import os as _os
 import sys as _sys
-import typing as _typing
+from multiprocessing import *  # noqa: F403
 
-import mp_core as _core
-import mp_reductions as _reductions
-import mp_spawn as _spawn
-from mp_all._report import memory_report as memory_report
-from mp_all._torch import torch_install as torch_install
+from mp_core import __version__ as __version__
+from mp_core import _contexts, _install, _lock_contexts, _platform
+from mp_core import imports as _imports
 
-if _typing.TYPE_CHECKING:  # before mp_core's Pool, which is multiprocessing's: to a type checker the first one stays
-    from mp_pool.pool import Pool as Pool
-from mp_core import *  # type: ignore[assignment]  # noqa: F403
-from mp_core import _aliases, _channels, _platform
-from mp_core import _get_thread_name as _get_thread_name
-from mp_core import _prctl_pr_set_pdeathsig as _prctl_pr_set_pdeathsig
-from mp_core import _set_thread_name as _set_thread_name
-from mp_reductions import *  # noqa: F403
-from mp_spawn import *  # noqa: F403
-
-if _platform.system() == "linux":
-    import mp_pool as _pool
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
     from mp_all._dask import dask_options as dask_options
     from mp_all._joblib_install import joblib_install as joblib_install
+    from mp_all._report import memory_report as memory_report
+    from mp_all._torch import torch_install as torch_install
+    from mp_core import *  # type: ignore[assignment]  # noqa: F403
+    from mp_core import _get_thread_name as _get_thread_name
+    from mp_core import _prctl_pr_set_pdeathsig as _prctl_pr_set_pdeathsig
+    from mp_core import _set_thread_name as _set_thread_name
     from mp_pool import *  # noqa: F403
-    from mp_pool import _contexts
-    from mp_pool.pool import use_engines as _use_engines
 
-__version__ = _core.__version__
+    # Before mp_core's Pool, which is multiprocessing's: to a type checker the first one stays.
+    from mp_pool.pool import Pool as Pool
+    from mp_reductions import *  # noqa: F403
+    from mp_spawn import *  # noqa: F403
 
-if not _typing.TYPE_CHECKING:  # to a type checker all imported names above are public; see mp_core
-    __all__ = ["__version__", "memory_report", "torch_install"]
-    __all__ += _core.__all__
-    __all__ += _reductions.__all__
-    __all__ += _spawn.__all__
-    if _platform.system() == "linux":
-        __all__ += [name for name in _pool.__all__ if name not in __all__]  # Pool is in both
-        __all__ += ["dask_options", "joblib_install"]
-    __all__ += ["_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"]
+# The module of each name. It is imported at the first use: a program pays for what it uses, and a child of it, too.
+_NAMES = {
+    "mp_all._report": "memory_report",
+    "mp_all._torch": "torch_install",
+    "mp_core": "Block Lease LeaseReference OwnerDiedWarning ReceiveError RepeatedCopyWarning Segment "
+    "SharedMemoryWarning collect_leases empty_cache get_all_sharing_strategies get_message_timeout get_sharing "
+    "get_sharing_strategy get_thread_name install list_segments memory_stats receive_lease set_message_timeout "
+    "set_parent_death_signal set_sharing set_sharing_strategy set_strict_put set_thread_name",
+    "mp_reductions": "get_inline_limit init_reductions install_shared_allocator is_shared set_inline_limit "
+    "share_memory share_memory_ shared shared_allocator uninstall_shared_allocator",
+    "mp_spawn": "ENV_VAR_PARALLEL_START Failure LoggingToParent ProcessContext ProcessException "
+    "ProcessExitedException ProcessRaisedException SpawnContext engines logging_to_parent run spawn start_processes",
+}
+_NAMES_ON_LINUX = {
+    "mp_all._dask": "dask_options",
+    "mp_all._joblib_install": "joblib_install",
+    "mp_pool": "Pool ProcessPoolExecutor TaskTimeoutError WorkerLostError",
+}
+_is_linux = _platform.system() == "linux"
+_MODULES = {
+    name: module
+    for module, names in (_NAMES | _NAMES_ON_LINUX if _is_linux else _NAMES).items()
+    for name in names.split()
+}
+_MODULES |= dict.fromkeys(("_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_thread_name"), "mp_core")
+
+if not TYPE_CHECKING:  # to a type checker all imported names above are public; see mp_core
+    __all__ = ["__version__", *_MODULES, *(name for name in _multiprocessing.__all__ if name not in _MODULES)]
+
+    if _platform.has_engine():
+        _MODULES |= dict.fromkeys(_lock_contexts.MODULES, "mp_core")
+    for _name in _MODULES:
+        globals().pop(_name, None)  # those of multiprocessing, from the `import *` above
+
+    if _contexts.channels_enabled() and _platform.has_engine():
+        # Pipes and queues whose messages skip the pipe; multiprocessing's own stay as they are.
+        globals().update((_name, getattr(_contexts.default_context, _name)) for _name in _contexts.NAMES)
 
 
-def _node_scheduler(*args: _typing.Any) -> _typing.Any:
+def _node_scheduler(*args: object) -> object:
     """
     Return the scheduler of a pool with an engine. Few programs need it, so its modules are imported here.
     """
@@ -61,41 +85,66 @@ def _node_scheduler(*args: _typing.Any) -> _typing.Any:
     return NodeScheduler(*args)
 
 
-if not _typing.TYPE_CHECKING and _platform.has_engine() and _channels.enabled():
-    # Pipes and queues whose messages skip the pipe; multiprocessing's own stay as they are.
-    from mp_core import _contexts as _channel_contexts
-
-    globals().update((_name, getattr(_channel_contexts.default_context, _name)) for _name in _channel_contexts.NAMES)
-
-_aliases.install(__name__)
-_sys.modules[f"{__name__}.shared"] = _reductions.shared  # `from mp_all.shared import zeros`
-_reductions.init_reductions()
-if _platform.has_engine():
-    from mp_core import _lock_contexts
-
-    _lock_contexts.install()
-if _platform.system() == "linux":
-    # This imports nothing of CUDA; it waits until a CUDA library is imported.
-    import mp_cuda as _cuda
-
-    _cuda.init_reductions()
-    _contexts.install()
-    _use_engines(_node_scheduler)
-if _os.environ.get("MP_TORCH", "0") not in ("", "0"):
-    torch_install()
+def _let_pools_use_engines() -> None:
+    _sys.modules["mp_pool.pool"].use_engines(_node_scheduler)  # type: ignore[attr-defined]
 
 
-if not _typing.TYPE_CHECKING:  # a type checker that saw this would accept any name
+def _install_all() -> None:
+    """Install all packages. Each is imported when its subject is met, see Note [Packages and their subjects]."""
+    allocator = _os.environ.get("MP_SHARED_ALLOCATOR", "")
+    if allocator not in ("", "0", "1"):
+        raise ValueError(f"MP_SHARED_ALLOCATOR must be 1, or 0 or empty, not {allocator!r}")
+    if _os.environ.get("MP_INLINE_BYTES"):
+        _importlib.import_module("mp_reductions")  # a wrong value is an error at import
+    _install.watch("mp_reductions", "numpy.ndarray", "torch", *(["import numpy"] if allocator == "1" else []))
+    if _platform.has_engine():
+        _lock_contexts.install()
+    if _is_linux:
+        from mp_pool import _contexts as pool_contexts
 
-    def __getattr__(name: str) -> _typing.Any:
-        if name in ("ProcessPoolExecutor", "TaskTimeoutError", "WorkerLostError"):  # on Linux they are here already
+        _install.watch("mp_cuda", "import cupy", "import numba.cuda", "import cuda.core")
+        pool_contexts.install()
+        _imports.when_imported("mp_pool.pool", _let_pools_use_engines)
+    if _os.environ.get("MP_TORCH", "0") not in ("", "0"):
+        _importlib.import_module("mp_all._torch").torch_install()
+
+
+# `mp_all.spawn` is the launcher function. `import mp_all.spawn` imports the standard library's module all the same.
+_imports.alias_submodules(__name__, own=("spawn",), others={"shared": "mp_reductions.shared"})
+_install_all()
+
+
+def _launcher() -> object:
+    """
+    Return the launcher `spawn` with the functions of the module `multiprocessing.spawn` as its attributes.
+
+    A program that calls `multiprocessing.spawn.set_executable(...)` works with its import changed: the functions set
+    the module's state.
+    """
+    launcher = _imports.load("mp_spawn").spawn
+    module = vars(_importlib.import_module("multiprocessing.spawn"))
+    vars(launcher).update({name: value for name, value in module.items() if callable(value) and name.islower()})
+    return launcher
+
+
+if not TYPE_CHECKING:  # a type checker that saw this would accept any name
+
+    def __getattr__(name: str) -> object:
+        if name == "spawn":
+            value = _launcher()
+        elif name in _MODULES:
+            value = getattr(_imports.load(_MODULES[name]), name)
+        elif name in _NAMES_ON_LINUX["mp_pool"].split():  # on Linux they are in the table
             raise AttributeError(
                 f"mp_all.{name} is in mp-pool, which needs Linux, and this is {_platform.name()}; "
                 "use concurrent.futures.ProcessPoolExecutor or multiprocessing.Pool"
             )
-        # Old names, submodules, and names that a later Python adds; `import *` does not bring them.
-        return _core.__getattr__(name)
+        else:
+            # Old names, submodules, and names that a later Python adds; `import *` does not bring them.
+            return getattr(_importlib.import_module("mp_core"), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *dir(_multiprocessing)})
+    return sorted({*globals(), *_MODULES, *dir(_multiprocessing)})

@@ -31,11 +31,12 @@ def size(nbytes: float) -> str:
 NO_LIMIT = 2**60  # version 1 writes "none" as a number larger than any memory
 
 
-def cgroup_limits(root: Path = ROOT, own: Path = OWN) -> Iterator[str]:
+def cgroup_limits(root: str | Path = ROOT, own: str | Path = OWN) -> Iterator[str]:
     """
     Yield the limits of this process's control groups, the nearest first, each with its use.
     """
-    for controller, folder in control_groups(root, own):
+    for controller, found in control_groups(root, own):
+        folder = Path(found)
         if controller == "":
             yield from version_2(folder)
         elif controller == "memory":

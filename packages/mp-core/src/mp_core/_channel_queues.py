@@ -36,9 +36,12 @@ from collections.abc import Callable
 from multiprocessing import queues, util
 from multiprocessing.reduction import ForkingPickler
 from queue import Empty, Full
-from typing import Any
 
 from mp_core import _channels, _native
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["JoinableQueue", "Queue", "SimpleQueue", "set_strict_put"]
 

@@ -26,11 +26,14 @@ from multiprocessing import connection as _connection
 from multiprocessing import context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
-from mp_core import _child_descriptors, _native
+from mp_core import _child_descriptors, _connections, _native
 
-__all__ = ["ChannelConnection", "counts", "enabled", "make_pair", "pipe", "reduce_channel", "strict_put"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["ChannelConnection", "counts", "make_pair", "pipe", "reduce_channel", "strict_put"]
 
 
 class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
@@ -49,14 +52,6 @@ class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
         buffer = io.BytesIO()
         buffer.write(self.recv_bytes(maxsize))
         return buffer
-
-
-def enabled() -> bool:
-    """Return whether `MP_CHANNEL` asks for channels, as it does unless it is 0."""
-    text = os.environ.get("MP_CHANNEL", "")
-    if text not in ("", "0", "1"):
-        raise ValueError(f"MP_CHANNEL must be 1 for channels or 0 for ordinary pipes, not {text!r}")
-    return text != "0"
 
 
 def strict_put() -> bool:
@@ -120,6 +115,5 @@ def _open(fds: Sequence[int], side: int, readable: bool, writable: bool) -> Any:
     return opened
 
 
-# Registered by mp_core.install() with the state of the process; this is enough for a program that does not call it.
-ForkingPickler.register(ChannelConnection, reduce_channel)
+_connections.add(ChannelConnection, reduce_channel)
 _native.setup_channels(pickle.dumps, pickle.DEFAULT_PROTOCOL, ForkingPickler)

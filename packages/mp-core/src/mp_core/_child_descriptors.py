@@ -18,18 +18,21 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import context, reduction
-from typing import Any
 
 from mp_core import _native, _passed_descriptors
 
-__all__ = ["attach", "close_after_start", "for_child_of", "open_for_child", "pass_on", "taken", "too_many"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["attach", "closing", "for_child_of", "open_for_child", "pass_on", "taken", "too_many"]
 
 # SCM_MAX_FD of Linux, minus the four descriptors that the fork server itself sends.
 FORKSERVER_TAKES = 253 - 4
 
-Duplicates = tuple[Any, Any]
+Duplicates = tuple["Any", "Any"]
 
 
 class _Start(threading.local):
@@ -127,23 +130,15 @@ def _close_queue() -> None:
     _start.queue, _start.queue_of = None, None
 
 
-def close_after_start(kind: Any) -> None:
-    """Close the descriptors of each child of this *kind* of process after its start, successful or not."""
-    start = kind._Popen
-    if getattr(start, "_closes", False):
-        return
-
-    def closing_start(process: Any) -> Any:
-        before = _start.__dict__.copy()  # pickling an argument may start a process of its own
+def closing(start: Callable[[Any], Any], process: Any) -> Any:
+    """Return *start(process)*, and close the descriptors of that child after its start, successful or not."""
+    before = _start.__dict__.copy()  # pickling an argument may start a process of its own
+    _start.__dict__.clear()
+    _start.room = _start.closes_queue = True
+    try:
+        return start(process)
+    finally:
+        _close()
+        _close_queue()
         _start.__dict__.clear()
-        _start.room = _start.closes_queue = True
-        try:
-            return start(process)
-        finally:
-            _close()
-            _close_queue()
-            _start.__dict__.clear()
-            _start.__dict__.update(before)
-
-    closing_start._closes = True  # type: ignore[attr-defined]
-    kind._Popen = staticmethod(closing_start)
+        _start.__dict__.update(before)

@@ -8,14 +8,17 @@ The start method is one for both: `default_context` reads and sets that of multi
 
 from __future__ import annotations
 
+import os
 from multiprocessing import context
 from multiprocessing.context import BaseContext
-from typing import Any
 
-from mp_core import _channel_queues, _channels
-from mp_core._queue_locks import StandardLocks
+from mp_core import imports
 
-__all__ = ["NAMES", "default_context"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["NAMES", "channels_enabled", "default_context"]
 
 # The names of `mp_all` that are bound methods of `default_context`.
 NAMES = ("JoinableQueue", "Pipe", "Queue", "SimpleQueue", "get_context")
@@ -23,33 +26,53 @@ NAMES = ("JoinableQueue", "Pipe", "Queue", "SimpleQueue", "get_context")
 _standard: Any = vars(context)
 
 
+def channels_enabled() -> bool:
+    """Return whether `MP_CHANNEL` asks for channels, as it does unless it is 0."""
+    text = os.environ.get("MP_CHANNEL", "")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"MP_CHANNEL must be 1 for channels or 0 for ordinary pipes, not {text!r}")
+    return text != "0"
+
+
+def _channel_module() -> Any:
+    return imports.load("mp_core._channels")
+
+
+def _queue_module() -> Any:
+    return imports.load("mp_core._channel_queues")
+
+
+def _standard_locks(ctx: Any) -> Any:
+    return imports.load("mp_core._queue_locks").StandardLocks(ctx)
+
+
 class _Channels:
     """The methods of a context that make channels, or ordinary pipes where there can be no channel."""
 
     def Pipe(self, duplex: bool = True) -> tuple[Any, Any]:
         """Return two connections, one for each end of a pipe."""
-        return _channels.pipe(duplex)
+        return _channel_module().pipe(duplex)
 
     def SimpleQueue(self: Any) -> Any:
         """Return a simple queue."""
-        ends = _channels.make_pair(False)
+        ends = _channel_module().make_pair(False)
         if ends is None:
             return super().SimpleQueue()  # type: ignore[misc]
-        return _channel_queues.SimpleQueue(ends, ctx=StandardLocks(self.get_context()))
+        return _queue_module().SimpleQueue(ends, ctx=_standard_locks(self.get_context()))
 
     def Queue(self: Any, maxsize: int = 0) -> Any:
         """Return a queue with room for *maxsize* objects."""
-        ends = _channels.make_pair(False)
+        ends = _channel_module().make_pair(False)
         if ends is None:
             return super().Queue(maxsize)  # type: ignore[misc]
-        return _channel_queues.Queue(ends, maxsize, ctx=StandardLocks(self.get_context()))
+        return _queue_module().Queue(ends, maxsize, ctx=_standard_locks(self.get_context()))
 
     def JoinableQueue(self: Any, maxsize: int = 0) -> Any:
         """Return a queue with `task_done` and `join`."""
-        ends = _channels.make_pair(False)
+        ends = _channel_module().make_pair(False)
         if ends is None:
             return super().JoinableQueue(maxsize)  # type: ignore[misc]
-        return _channel_queues.JoinableQueue(ends, maxsize, ctx=StandardLocks(self.get_context()))
+        return _queue_module().JoinableQueue(ends, maxsize, ctx=_standard_locks(self.get_context()))
 
     def get_context(self: Any, method: str | None = None) -> Any:
         """Return the context of a start method, or this one."""

@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
-from pathlib import Path
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    Path = str | os.PathLike[str]
 
 __all__ = ["OWN", "ROOT", "control_groups", "processors", "quota", "read"]
 
-ROOT, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+ROOT, OWN = "/sys/fs/cgroup", "/proc/self/cgroup"
 
 
-def control_groups(root: Path = ROOT, own: Path = OWN) -> Iterator[tuple[str, Path]]:
+def control_groups(root: Path = ROOT, own: Path = OWN) -> Iterator[tuple[str, str]]:
     """
     Yield a controller and a folder for each control group of this process, the nearest first. Version 1 has a hierarchy
     for each controller, in a folder of its own; version 2 has one for all, "", alone or in the folder ``unified``.
@@ -21,23 +24,21 @@ def control_groups(root: Path = ROOT, own: Path = OWN) -> Iterator[tuple[str, Pa
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0" and not controllers:
-            mounts = [("", root), ("", root / "unified")]
+            mounts = [("", os.fspath(root)), ("", os.path.join(root, "unified"))]
         else:
-            mounts = [(controller, root / controller) for controller in controllers.split(",")]
+            mounts = [(controller, os.path.join(root, controller)) for controller in controllers.split(",")]
         for controller, mount in mounts:
             for folder in _levels(mount, path):
                 yield controller, folder
 
 
-def _levels(mount: Path, path: str) -> Iterator[Path]:
+def _levels(mount: str, path: str) -> Iterator[str]:
     """Yield the folder of a group and those above it, up to *mount*. A container may have only the latter."""
-    group = mount / path.lstrip("/")
-    if ".." in group.parts or not group.is_dir():
-        group = mount
-    for folder in [group, *group.parents]:
-        if folder != mount and mount not in folder.parents:
-            return
-        yield folder
+    parts = [part for part in path.split("/") if part]
+    if ".." in parts or not os.path.isdir(os.path.join(mount, *parts)):
+        parts = []
+    for count in range(len(parts), -1, -1):
+        yield os.path.join(mount, *parts[:count])
 
 
 def quota(root: Path = ROOT, own: Path = OWN) -> float:
@@ -47,9 +48,9 @@ def quota(root: Path = ROOT, own: Path = OWN) -> float:
     least = math.inf
     for controller, folder in control_groups(root, own):
         if controller == "":
-            time, _, period = read(folder / "cpu.max").partition(" ")
+            time, _, period = read(os.path.join(folder, "cpu.max")).partition(" ")
         elif controller == "cpu":
-            time, period = read(folder / "cpu.cfs_quota_us"), read(folder / "cpu.cfs_period_us")
+            time, period = (read(os.path.join(folder, f"cpu.cfs_{name}_us")) for name in ("quota", "period"))
         else:
             continue
         if time.isdigit() and period.isdigit() and int(period) > 0:
@@ -68,6 +69,7 @@ def processors() -> float:
 def read(path: Path) -> str:
     """Return the content of a small file of the kernel, "" if it cannot be read."""
     try:
-        return path.read_text().strip()
+        with open(path) as file:
+            return file.read().strip()
     except OSError:
         return ""

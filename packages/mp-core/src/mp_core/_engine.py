@@ -12,7 +12,6 @@ import importlib.util
 import os
 import sys
 from importlib.machinery import ExtensionFileLoader
-from typing import Any
 
 from mp_core._version import __version__
 
@@ -24,6 +23,10 @@ except ModuleNotFoundError as error:
         "without that variable, or set it here too, to work without shared memory"
     ) from error
 from mp_core._libshm import ffi, lib
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = [
     "ENGINE",

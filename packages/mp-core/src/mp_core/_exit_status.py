@@ -9,7 +9,10 @@ from __future__ import annotations
 import functools
 import sys
 from multiprocessing.process import BaseProcess
-from typing import Any
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["is_error", "watch"]
 

@@ -8,14 +8,20 @@ their own.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any, Literal
 
 __all__ = ["FanOutMode", "declare", "declare_one_receiver", "fan_out_mode", "is_for_one_receiver"]
 
 #   "by reference"  as its reducer says; each Block, Lease or LeaseReference in the result is an object of its own
 #   "out of band"   the bytes are private to the sender; its pickle (protocol 5) carries them out of band
 #   "per receiver"  it is pickled once for each receiver
-FanOutMode = Literal["by reference", "out of band", "per receiver"]
+if TYPE_CHECKING:
+    FanOutMode = Literal["by reference", "out of band", "per receiver"]
+else:
+    FanOutMode = str
 
 _modes: dict[Any, Callable[[Any], FanOutMode]] = {}
 _for_one_receiver: tuple[type, ...] = ()

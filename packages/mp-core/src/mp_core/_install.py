@@ -1,80 +1,56 @@
-"""Installation: in this process, and in the children that it starts.
+"""Installation: what is replaced in multiprocessing, in this process and in the children that it starts.
 
 Note [Replaced attributes]
 --------------------------
-    install()                    ForkingPickler.dumps, reduction.dump, Connection.send    _pickling.py
-                                 with MP_TRACE=1: ForkingPickler.dumps, Queue.put         _trace.py
-                                 ForkingPickler.loads                                     _receiving.py
-                                 the reducer of Connection; a hook before each fork       this module
-    on macOS, the finalizer of the resource tracker          _resource_tracker.py
-                                 _Popen of SpawnProcess and ForkServerProcess             _child_descriptors.py
-    import mp_core               entries for Block and Lease in ForkingPickler's table    block.py, lease.py
-    init_reductions()            that table itself, which then serves subclasses          _reducers.py
-    import mp_all                a finder for mp_all.queues and the like                  _aliases.py
-                                 BaseContext.Pool                                         mp_pool/_contexts.py
-                                 a finder that registers mp_cuda with a CUDA library      mp_cuda/libraries.py
+    install()                    ForkingPickler's table, which then serves subclasses        _reducers.py
+      at the first message       ForkingPickler.dumps and loads, reduction.dump              _pickling.py, _receiving.py
+      with its module            Connection.send and _close                                  _connections.py, _unread.py
+                                 the reducer of Connection; a hook before each fork          _connections.py
+                                 Queue.__init__ of multiprocessing: standard locks           _queue_locks.py
+                                 ForkServer.ensure_running: what the server preloads         _forkserver.py
+      at a start                 _Popen of SpawnProcess and ForkServerProcess                _child_descriptors.py
+      with MP_TRACE=1            ForkingPickler.dumps, Queue.put                             _trace.py
+      on macOS                   the finalizer of the resource tracker                       _resource_tracker.py
+    import mp_core.block, lease  entries for Block and Lease in ForkingPickler's table       block.py, lease.py
+    import mp_all                a finder for mp_all.queues and the like                     imports.py
+                                 BaseContext.Pool and the locks of BaseContext               mp_all
 
-Note [How a child is installed]
--------------------------------
-A child started by spawn or forkserver begins as a bare interpreter. It imports the parent's main module, which may not
-import this package, and unpickles its arguments. Data enters and leaves it only through a `Connection` among those
-arguments: a queue has two, a pool four. So the pickle of a connection carries the installation:
+Note [What an installation costs]
+---------------------------------
+A program that imports mp_all pays for what it uses. `install` replaces functions by small ones that import the module
+with the work at their first call, and waits for the modules of multiprocessing that it extends (`imports.py`). So a
+process loads the engine, the compiled library, with its first connection, block, lock or message, and NumPy's part with
+its first array. `tests/packaging/test_start.py` has the list of modules.
 
-    parent: ForkingPickler(Connection) --> (rebuild_connection, (packages, inherited, original pickle))
-    child:  rebuild_connection calls install() and the packages' init_reductions(), then rebuilds the connection.
+Note [Packages and their subjects]
+----------------------------------
+A package that sends objects of another library has *subjects*, and is imported and registered when one of them is met:
 
-This adds about 80 bytes to the pickle of a connection, and one dictionary look-up once the packages are registered.
-
-The connection also carries the session, so that parent and children share one manager, and both attach to it at once: a
-message is kept while any process is attached to its session, and the parent must be attached before a child can send a
-message and end. A forked child has inherited all of this; a hook before the fork attaches its parent.
-
-The session is identified by its id and, where possible, by descriptors; see `_child_descriptors.py`. The
-whole state that a child takes over is in `_child_session.py`.
-
-A launcher that gives its children no connection sends an `Inherited` itself. Its child calls `attach` first, and
-`register_loaded` before it sends: that function leaves out a package whose subject is not imported, so that a child
-which has no arrays does not wait for NumPy.
+    "numpy.ndarray"    a class: before the first object of it, or of a subclass, is pickled
+    "torch"            a package that registers classes with ForkingPickler: when it registers the first
+    "import numpy"     a module: when it has been imported
+    none               at once
 """
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
-from collections.abc import Callable
-from multiprocessing import connection as _connection
-from multiprocessing import context
+from multiprocessing import context, reduction
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
-from mp_core import (
-    _channels,
-    _child_descriptors,
-    _child_session,
-    _fan_out,
-    _native,
-    _pickling,
-    _platform,
-    _receiving,
-    _resource_tracker,
-)
-from mp_core._child_session import Inherited
+from mp_core import _reducers, imports
 
-__all__ = ["Inherited", "attach", "inherited", "install", "rebuild_connection", "register", "register_loaded"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
-# The reducer of each class of connections; Windows has a class for pipes too.
-_original_reducers: dict[type, Any] = {
-    getattr(_connection, kind): vars(_connection)[reducer]
-    for kind, reducer in (("Connection", "reduce_connection"), ("PipeConnection", "reduce_pipe_connection"))
-    if hasattr(_connection, kind)
-}
-_original_reducers[_channels.ChannelConnection] = _channels.reduce_channel
+__all__ = ["install", "is_installed", "load_messages", "packages", "register", "watch", "watch_all"]
+
 _installed = False
-# Each registered package, and the module whose objects it sends. Children import these packages.
-_packages: dict[str, str] = {}
-# The parent's packages that `register_loaded` has to register.
-_awaited: dict[str, str] = {}
+# Each registered package, and its subjects. Children watch for these.
+_packages: dict[str, tuple[str, ...]] = {}
 
 
 def install() -> None:
@@ -97,96 +73,132 @@ def install() -> None:
     if _installed:
         return
     _installed = True
-    _pickling.install()
-    _receiving.install()
-    _resource_tracker.install()
-    if _platform.has_engine():
-        from mp_core import _unread
+    _reducers.install()
+    _replace_messages()
+    if sys.platform == "darwin":
+        from mp_core import _resource_tracker
 
-        _unread.install()
+        _resource_tracker.install()
     if os.environ.get("MP_TRACE", "") == "1":
         from mp_core import _trace
 
+        load_messages()
         _trace.install()
-    for kind in _original_reducers:
-        ForkingPickler.register(kind, _reduce_connection)
     for method in ("SpawnProcess", "ForkServerProcess"):  # Windows has the first only
         if hasattr(context, method):
-            _child_descriptors.close_after_start(getattr(context, method))
+            _close_after_start(getattr(context, method))
+    imports.when_imported("multiprocessing.connection", _extend_connections)
+    imports.when_imported("multiprocessing.forkserver", _extend_fork_server)
 
 
-def register(package: str, about: str = "") -> None:
-    """Have every child import *package* and call its `init_reductions()`; it sends objects of the module *about*."""
+def is_installed() -> bool:
+    """Return whether `install` was called in this process, or before the fork that made it."""
+    return _installed
+
+
+# ---- packages --------------------------------------------------------------------------------------------------------
+
+
+def register(package: str, *subjects: str) -> None:
+    """Have every child watch for the *subjects* of *package*, whose `init_reductions` has been called here."""
     install()
-    _packages[package] = about
+    _packages[package] = subjects
 
 
-def _reduce_connection(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    popen = context.get_spawning_popen()
-    rebuild, args = _original_reducers[type(connection)](connection)
-    if popen is None and _native.by_value():
-        return rebuild, args
-    state = None
-    if popen is not None:
-        state = _child_session.for_child_of(popen)
-    return rebuild_connection, (dict(_packages), state, rebuild, args)
+def watch(package: str, *subjects: str) -> None:
+    """Import *package* and call its `init_reductions` when one of its *subjects* is met; at once if it has none."""
+    if package in _packages:
+        return
+    register(package, *subjects)
+
+    def initialise() -> None:
+        imports.load(package).init_reductions()
+
+    if not subjects:
+        initialise()
+    for subject in subjects:
+        if subject.startswith("import "):
+            imports.when_imported(subject.removeprefix("import "), initialise)
+        else:
+            _reducers.when_needed(subject, initialise)
 
 
-_fan_out.declare(_reduce_connection, lambda connection: "by reference")
-
-
-def rebuild_connection(
-    packages: dict[str, str], state: tuple[Any, ...] | None, rebuild: Callable[..., Any], args: Any
-) -> Any:
-    """Register as the sender has, then rebuild its connection."""
+def watch_all(packages: dict[str, tuple[str, ...]]) -> None:
+    """Install, and watch for the subjects of each of these packages."""
     install()
-    for package, about in packages.items():
-        _register(package, about)
-    if state is not None:
-        _child_session.take_over(_child_session.State(*state))
-    return rebuild(*args)
+    for package, subjects in packages.items():
+        watch(package, *subjects)
 
 
-def inherited() -> Inherited | None:
-    """The state that a launcher gives to its children for `attach`; None when this process is not installed."""
-    if not _installed:
-        return None
-    return _child_session.for_launcher(_packages)
+def packages() -> dict[str, tuple[str, ...]]:
+    """Return the packages that children watch for, with their subjects."""
+    return dict(_packages)
 
 
-def attach(packages: dict[str, str], name: str, session: bytes, sharing: bool, message_timeout: float | None) -> None:
-    """In a launcher's child, before all else: attach to the parent's session, and remember its packages."""
-    install()
-    _awaited.update(packages)
-    _child_session.take_over(_child_session.State(name, session, sharing, message_timeout))
+# ---- what is replaced ------------------------------------------------------------------------------------------------
 
 
-def register_loaded() -> None:
-    """Register those packages of the parent whose subject is imported. Call it before something is sent."""
-    for package, about in _awaited.items():
-        if not about or about in sys.modules:
-            _register(package, about)
+def _replace_messages() -> None:
+    """Replace the functions that pickle and unpickle messages by functions that import those with the work."""
+    standard: Any = vars(ForkingPickler)
+
+    def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> Any:
+        return load_messages().dumps(cls, obj, protocol)
+
+    def loads(*args: Any, **options: Any) -> Any:
+        return load_messages().loads(*args, **options)
+
+    def dump(obj: Any, file: Any, protocol: int | None = None) -> None:
+        load_messages().dump(obj, file, protocol)
+
+    # A program may keep or wrap these, so they work at any time after.
+    _before.extend((standard["dumps"].__func__, getattr(standard["loads"], "__func__", standard["loads"])))
+    _first.extend((dumps, loads, dump))
+    ForkingPickler.dumps = classmethod(dumps)  # type: ignore[assignment]
+    ForkingPickler.loads = staticmethod(loads)  # type: ignore[assignment]
+    reduction.dump = dump
 
 
-def _register(package: str, about: str) -> None:
-    if package not in _packages:
-        importlib.import_module(package).init_reductions()
-        register(package, about)
+# The functions of the standard library, or of another library that has replaced them: dumps, loads.
+_before: list[Any] = []
+# The functions that replace them until the first message.
+_first: list[Any] = []
 
 
-def _is_fork_server() -> bool:
-    """Return whether this process is the server of ``forkserver``. It has an address, has started no server, serves."""
-    server: Any = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", None)
-    if server is None or server._forkserver_address is None:
-        return False
-    return server._forkserver_pid is None and server._inherited_fds is None
+def load_messages() -> Any:
+    """Put the functions themselves in the place of those that import them; return their module."""
+    _pickling = imports.load("mp_core._pickling")
+    if not _pickling.is_set_up():
+        _pickling.set_up(*_before)
+    dumps, loads, dump = _first
+    if vars(ForkingPickler)["dumps"].__func__ is dumps:
+        ForkingPickler.dumps = classmethod(_pickling.dumps)  # type: ignore[assignment]
+    if getattr(vars(ForkingPickler)["loads"], "__func__", None) is loads:
+        ForkingPickler.loads = staticmethod(_pickling.loads)  # type: ignore[assignment]
+    if reduction.dump is dump:
+        reduction.dump = _pickling.dump
+    return _pickling
 
 
-def _before_fork() -> None:
-    # The parent attaches before it has a child. A fork server may have imported us (since Python 3.14.10 it imports the
-    # main module), but its children belong to the session of the process that has asked for them.
-    if _installed and not _is_fork_server():
-        _native.own_session()
+def _extend_connections() -> None:
+    load_messages()
+    imports.load("mp_core._connections").install()
 
 
-_platform.register_at_fork(before=_before_fork)
+def _extend_fork_server() -> None:
+    imports.load("mp_core._forkserver").install()
+
+
+def _close_after_start(kind: Any) -> None:
+    """Close the descriptors of each child of this *kind* of process after its start, successful or not."""
+    start: Callable[[Any], Any] = kind._Popen
+    if getattr(start, "_closes", False):
+        return
+
+    def closing_start(process: Any) -> Any:
+        if "multiprocessing.connection" not in sys.modules:
+            return start(process)  # it has no connection, and so no descriptors
+        return imports.load("mp_core._child_descriptors").closing(start, process)
+
+    closing_start._closes = True  # type: ignore[attr-defined]
+    kind._Popen = staticmethod(closing_start)

@@ -7,34 +7,37 @@ library's: see `_queue_locks.py`.
 from __future__ import annotations
 
 from multiprocessing.context import BaseContext
-from typing import Any
 
-from mp_core import _queue_locks, conditions, locks
+from mp_core import imports
 
-__all__ = ["install"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
-KINDS = (
-    locks.Lock,
-    locks.RLock,
-    locks.Semaphore,
-    locks.BoundedSemaphore,
-    conditions.Condition,
-    conditions.Event,
-    conditions.Barrier,
-)
+__all__ = ["MODULES", "install"]
+
+#: The module of each kind of lock. It is imported with the first lock of a program.
+MODULES = {
+    **dict.fromkeys(("Lock", "RLock", "Semaphore", "BoundedSemaphore"), "mp_core.locks"),
+    **dict.fromkeys(("Condition", "Event", "Barrier"), "mp_core.conditions"),
+}
 
 
-def _method(kind: Any) -> Any:
+def _method(name: str) -> Any:
     def make(self: BaseContext, *args: Any, **options: Any) -> Any:
-        return kind(*args, ctx=self.get_context(), **options)
+        return getattr(imports.load(MODULES[name]), name)(*args, ctx=self.get_context(), **options)
 
-    make.__name__ = make.__qualname__ = kind.__name__
-    make.__doc__ = f"Return a `mp_core.{kind.__name__}`."
+    make.__name__ = make.__qualname__ = name
+    make.__doc__ = f"Return a `mp_core.{name}`."
     return make
+
+
+def _standard_locks_of_queues() -> None:
+    imports.load("mp_core._queue_locks").install()
 
 
 def install() -> None:
     """Make the locks of every context those of mp_core. The functions of `multiprocessing` itself stay unchanged."""
-    for kind in KINDS:
-        setattr(BaseContext, kind.__name__, _method(kind))
-    _queue_locks.install()
+    for name in MODULES:
+        setattr(BaseContext, name, _method(name))
+    imports.when_imported("multiprocessing.queues", _standard_locks_of_queues)

@@ -5,9 +5,9 @@ Every other module calls the engine through this one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from mp_core import _platform
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 
 if TYPE_CHECKING:
     from mp_core._engine import *  # noqa: F403

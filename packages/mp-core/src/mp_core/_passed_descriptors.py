@@ -16,7 +16,10 @@ import errno
 import os
 import socket
 from collections.abc import Sequence
-from typing import Any
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Queue", "take"]
 

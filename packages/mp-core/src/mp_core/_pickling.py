@@ -33,87 +33,84 @@ A package may keep many small objects of a class out of the pickle of a message,
 
 from __future__ import annotations
 
-import functools
 import io
 import pickle
 import threading
 from collections.abc import Callable
-from multiprocessing import reduction
-from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
-from mp_core import _child_descriptors, by_value
+from mp_core import _child_descriptors, _native, _receiving
 from mp_core._native import (
     beside,
     discard,
     load_beside,
     message_begin,
-    message_begin_by_value,
     message_depth,
     message_end,
     setup_beside,
 )
 
-__all__ = ["can_be_pickled", "install", "load_with", "take_buffers", "use_table"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = [
+    "can_be_pickled",
+    "drop",
+    "dump",
+    "dumps",
+    "is_set_up",
+    "load_with",
+    "loads",
+    "set_up",
+    "take_buffers",
+    "use_table",
+]
 
 
-def install() -> None:
-    """Let `ForkingPickler.dumps` and `Connection.send` discard the in-flight references of a message that fails."""
-    dumps: Any = vars(ForkingPickler)["dumps"].__func__
-    if getattr(dumps, "_undoes", False):
-        return
-
-    def undoing_dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> Any:
-        depth = message_depth()
-        try:
-            plainly = message_begin(False)
-            if protocol is None and _take is not None and not plainly and cls.__init__ is ForkingPickler.__init__:
-                message = _dump(cls, obj, _take)
-            else:
-                message = dumps(cls, obj, protocol)
-            message_end(True, depth)
-        except BaseException:
-            _drop(message_end(False, depth))
-            raise
-        return message
-
-    send: Any = Connection.send
-
-    def undoing_send(self: Any, obj: Any) -> None:
-        shares = self._mp_shares
-        if shares is None:
-            shares = by_value.find_out(self)
-        depth = message_depth()
-        try:
-            if shares:
-                message_begin(True)
-            else:
-                message_begin_by_value()
-            send(self, obj)
-        except (BrokenPipeError, ConnectionResetError):
-            # The kernel did not take the last bytes, so no process can have read the message. No other error proves
-            # that: a ctrl-C may come after the message has arrived.
-            _drop(message_end(False, depth))
-            raise
-        except BaseException:
-            message_end(False, depth)
-            raise
-        message_end(False, depth)
-
-    undoing_dumps._undoes = True  # type: ignore[attr-defined]
-    ForkingPickler.dumps = classmethod(undoing_dumps)  # type: ignore[assignment]
-    reduction.dump = _dump_into
-    Connection.send = functools.wraps(send)(undoing_send)  # type: ignore[method-assign]
-    Connection._mp_shares = None  # type: ignore[attr-defined]
+# The functions that these replace, set by `set_up`.
+_dumps: Callable[..., Any]
+#: `ForkingPickler.loads`: receives a message, and handles one that fails.
+loads: Callable[..., Any] = _native.loads
+_set_up = False
 
 
-def _drop(handles: list[bytes] | None) -> None:
+def is_set_up() -> bool:
+    """Return whether `set_up` was called."""
+    return _set_up
+
+
+def set_up(dumps: Callable[..., Any], loads: Callable[..., Any]) -> None:
+    """Set the functions that `dumps` and `loads` extend: those of `ForkingPickler` before the installation."""
+    global _dumps, _set_up
+    _dumps = dumps
+    _receiving.extend(loads)
+    _set_up = True
+
+
+def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> Any:
+    """`ForkingPickler.dumps`: pickle a message, and discard its in-flight references if that fails."""
+    depth = message_depth()
+    try:
+        plainly = message_begin(False)
+        if protocol is None and _take is not None and not plainly and cls.__init__ is ForkingPickler.__init__:
+            message = _dump(cls, obj, _take)
+        else:
+            message = _dumps(cls, obj, protocol)
+        message_end(True, depth)
+    except BaseException:
+        drop(message_end(False, depth))
+        raise
+    return message
+
+
+def drop(handles: list[bytes] | None) -> None:
+    """Discard in-flight references of a message that nobody will receive."""
     for handle in handles or ():
         discard(handle)
 
 
-def _dump_into(obj: Any, file: Any, protocol: int | None = None) -> None:
+def dump(obj: Any, file: Any, protocol: int | None = None) -> None:
     """Pickle the arguments of a new process, as multiprocessing does, as a message like any other."""
     depth = message_depth()
     try:
@@ -124,12 +121,12 @@ def _dump_into(obj: Any, file: Any, protocol: int | None = None) -> None:
         raise
     handles = message_end(True, depth)
     if _child_descriptors.too_many():
-        _drop(handles)
+        drop(handles)
         message = ForkingPickler.dumps(obj, protocol)
     file.write(message)
 
 
-Take = Callable[[pickle.PickleBuffer], Any]
+Take = Callable[[pickle.PickleBuffer], "Any"]
 _take: Take | None = None
 PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
 
@@ -237,5 +234,5 @@ def can_be_pickled(thing: Any) -> bool:
     except Exception:
         return False
     finally:
-        _drop(message_end(False, depth))
+        drop(message_end(False, depth))
         _trial.under_way = False

@@ -9,8 +9,11 @@ channels (`_channel_queues.py`) have an answer to that, and need no locks to rea
 from __future__ import annotations
 
 import functools
-from multiprocessing import queues, synchronize
-from typing import Any
+from multiprocessing import synchronize
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["StandardLocks", "install"]
 
@@ -60,6 +63,8 @@ def _with_standard_locks(kind: Any) -> None:
 
 def install() -> None:
     """Let `Queue`, `JoinableQueue` and `SimpleQueue` of multiprocessing make standard locks, whatever their context."""
+    from multiprocessing import queues  # whose import calls this function
+
     if hasattr(queues.Queue.__init__, "__wrapped__"):
         return
     for kind in (queues.Queue, queues.JoinableQueue, queues.SimpleQueue):

@@ -15,14 +15,16 @@ from __future__ import annotations
 
 import errno
 import os
-from multiprocessing.reduction import ForkingPickler
-from typing import Any, NoReturn
 
 from mp_core import _native, _platform, _standard_pools
 from mp_core._settings import runtime_folder
 from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
 
-__all__ = ["install", "refuse", "setup"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
+
+__all__ = ["extend", "refuse", "setup"]
 
 _REASONS = {
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close files",
@@ -100,10 +102,6 @@ def setup() -> None:
     _native.setup_receiving(None, refuse, _taken_by_value, None)
 
 
-def install() -> None:
-    """Let `ForkingPickler.loads`, which receives every message, handle messages that fail."""
-    loads: Any = vars(ForkingPickler)["loads"]
-    loads = getattr(loads, "__func__", loads)
-    if loads is not _native.loads:
-        _native.setup_receiving(loads, None, None, _failed)
-        ForkingPickler.loads = staticmethod(_native.loads)
+def extend(loads: Any) -> None:
+    """Let `_native.loads`, which is to replace *loads* as `ForkingPickler.loads`, handle messages that fail."""
+    _native.setup_receiving(loads, None, None, _failed)

@@ -1,10 +1,12 @@
 """The table of reducers of `ForkingPickler`, extended to classes that cannot be registered by name.
 
-Python looks a reducer up by the exact class. Two cases need more than that:
+Python looks a reducer up by the exact class. Three cases need more than that:
 
 - the subclasses of a class: `of_subclasses` offers a reducer to those that have none;
 - a library that registers its own classes when it is imported, now or later: `when_registered` sees this and may
-  replace the reducer.
+  replace the reducer;
+- a class that this process may never send: `when_needed` calls a function, which registers a reducer, before the first
+  object of the class is pickled. The class need not exist yet.
 
 So a subclass of dict that handles *misses* and *insertions* replaces the table. A hit costs the same as before. Each
 pickler has a table of its own: a copy of copyreg's, updated with the registered reducers.
@@ -13,21 +15,37 @@ pickler has a table of its own: a copy of copyreg's, updated with the registered
 from __future__ import annotations
 
 import copyreg
+from _thread import get_ident
 from collections import ChainMap
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
-__all__ = ["Reducer", "of_subclasses", "when_registered"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
-Reducer = Callable[[Any], Any]
+__all__ = ["Reducer", "install", "of_subclasses", "when_needed", "when_registered"]
+
+Reducer = Callable[["Any"], "Any"]
 
 _bases: dict[type, Callable[[type], Reducer | None]] = {}
 _watchers: dict[str, list[Callable[[type, Reducer], Reducer]]] = {}
+# By "module.name" of a class, and by the name of a package that registers classes.
+_awaited: dict[str, list[Callable[[], object]]] = {}
+# The names of those classes, without their modules.
+_names: set[str] = set()
+_under_way: set[tuple[str, int]] = set()
 
 
-class _Table(dict[type, Reducer]):
+class _Table(dict[type, "Reducer"]):
     def __missing__(self, kind: type) -> Reducer:
+        if _awaited:
+            _meet(kind)
+        table = install()
+        if table is not self and kind in table:  # registered since this table was copied for one pickler
+            super().__setitem__(kind, table[kind])
+        if kind in self:
+            return self[kind]
         for base, choose in _bases.items():
             if base in kind.__mro__:
                 reducer = choose(kind)
@@ -35,20 +53,29 @@ class _Table(dict[type, Reducer]):
                     return reducer
         raise KeyError(kind)
 
+    def get(self, kind: type, default: Any = None) -> Any:
+        if _awaited and kind not in self:
+            _meet(kind)
+        return super().get(kind, default)
+
     def __setitem__(self, kind: type, reducer: Reducer) -> None:
-        for watch in _watchers.get(kind.__module__.partition(".")[0], ()):
+        package = kind.__module__.partition(".")[0]
+        if _awaited:
+            _call_for(package)
+        for watch in _watchers.get(package, ()):
             reducer = watch(kind, reducer)
         super().__setitem__(kind, reducer)
 
 
-class _Copyreg(ChainMap[Any, Any]):
+class _Copyreg(ChainMap[type, "Any"]):
     """A live view of copyreg's table; its copy, which becomes a pickler's table, is a `_Table`."""
 
     def copy(self) -> Any:
         return _Table(copyreg.dispatch_table)
 
 
-def _install() -> _Table:
+def install() -> _Table:
+    """Replace the table of `ForkingPickler`, if it is not replaced yet; return it."""
     pickler: Any = ForkingPickler
     if not isinstance(pickler._extra_reducers, _Table):
         pickler._copyreg_dispatch_table = _Copyreg(copyreg.dispatch_table)
@@ -59,8 +86,49 @@ def _install() -> _Table:
 
 def of_subclasses(base: type, choose: Callable[[type], Reducer | None]) -> None:
     """Ask *choose* for the reducer of each subclass of *base* that has none; None leaves the class to pickle."""
-    _install()
+    install()
     _bases[base] = choose
+
+
+def when_needed(subject: str, call: Callable[[], object]) -> None:
+    """
+    Call *call*, once, before this process pickles an object of the class *subject* or of a subclass of it.
+
+    A *subject* without a dot is a package: *call* is called when its first class is registered with `ForkingPickler`,
+    and at once if one is registered already. Nothing is imported.
+    """
+    table = install()
+    if "." not in subject and any(kind.__module__.partition(".")[0] == subject for kind in table):
+        call()
+        return
+    _names.add(subject.rpartition(".")[2])
+    _awaited.setdefault(subject, []).append(call)
+
+
+def _meet(kind: type) -> None:
+    """Make the calls that wait for a class of this one's bases."""
+    for base in kind.__mro__:
+        if base.__name__ in _names:
+            _call_for(f"{base.__module__}.{base.__name__}")
+
+
+def _call_for(subject: str) -> None:
+    """
+    Make the calls that wait for *subject*.
+
+    A second thread that needs them meanwhile makes them, too, and so waits for what the first one imports. If a call
+    fails, the next message has the same error.
+    """
+    calls, mine = _awaited.get(subject), (subject, get_ident())
+    if calls is None or mine in _under_way:
+        return
+    _under_way.add(mine)
+    try:
+        for call in calls:
+            call()
+    finally:
+        _under_way.discard(mine)
+    _awaited.pop(subject, None)
 
 
 def when_registered(package: str, watch: Callable[[type, Reducer], Reducer], *, last: bool = False) -> None:
@@ -70,7 +138,7 @@ def when_registered(package: str, watch: Callable[[type, Reducer], Reducer], *, 
     It is called at once for classes that are registered already. Nothing is imported. Several watchers are called in
     turn, each with the reducer of the one before; one that is to be the *last* has the final word.
     """
-    table = _install()
+    table = install()
     watchers = _watchers.setdefault(package, [])
     if watch in watchers:
         return

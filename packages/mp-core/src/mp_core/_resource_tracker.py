@@ -8,9 +8,12 @@ itself when the last process has gone, so nothing has to wait for it.
 from __future__ import annotations
 
 import atexit
-from typing import Any
 
 from mp_core import _platform
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["install", "is_left_alone"]
 

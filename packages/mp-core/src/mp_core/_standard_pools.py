@@ -23,7 +23,10 @@ import io
 import itertools
 import pickle
 import sys
-from typing import Any, NoReturn
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 __all__ = ["failing"]
 

@@ -10,12 +10,15 @@ import errno
 import math
 import warnings
 from multiprocessing import context
-from typing import Any
 
 from mp_core import _native, strategy
 from mp_core._native import ffi, lib, rebuild_block, sync_handle
 from mp_core.block import Block
 from mp_core.errors import OwnerDiedWarning, user_stack_level
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["NOT_SHARED", "SharedBlock", "create", "handle_for_child", "nanoseconds", "receive", "standard"]
 

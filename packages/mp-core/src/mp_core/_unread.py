@@ -32,36 +32,19 @@ import fcntl
 import os
 import select
 import struct
-import sys
 import termios
 import threading
-from multiprocessing.connection import Connection
-from typing import Any
 
 from mp_core import _platform
 from mp_core._native import discard_unread
 
-__all__ = ["close_reader", "install"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    pass
+
+__all__ = ["close_reader"]
 
 _lock = threading.RLock()  # a finaliser may run in a thread that has it
-
-
-def install() -> None:
-    """Let each reading end of a pipe look, when it is closed, whether it is the last."""
-    original: Any = Connection._close  # type: ignore[attr-defined]
-    if getattr(original, "_looks", False):
-        return
-
-    # The names are bound here, because the last connections are closed while modules are taken down, of which
-    # close_reader needs several: then it is too late.
-    def closing(
-        self: Any, original: Any = original, close_reader: Any = close_reader, late: Any = sys.is_finalizing
-    ) -> None:
-        if self._writable or late() or not close_reader(self._handle):
-            original(self)
-
-    closing._looks = True  # type: ignore[attr-defined]
-    Connection._close = closing  # type: ignore[attr-defined]
 
 
 def close_reader(fd: int) -> bool:

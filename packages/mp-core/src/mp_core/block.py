@@ -10,12 +10,15 @@ import errno
 import operator
 import os
 from multiprocessing.reduction import ForkingPickler
-from typing import TYPE_CHECKING, Any, NoReturn
 
 from mp_core import _native, _platform, _receiving, strategy
 from mp_core._fan_out import declare_one_receiver
 from mp_core._native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 from mp_core.errors import NO_MANAGER
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any, NoReturn
 
 __all__ = ["Block", "Copied", "allocate", "block_at", "failed", "rebuild_block", "reduce_block"]
 

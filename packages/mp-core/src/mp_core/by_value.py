@@ -19,9 +19,12 @@ from __future__ import annotations
 import os
 import socket
 from multiprocessing.connection import Connection
-from typing import Any
 
 from mp_core import _native
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["find_out", "get_sharing", "set_sharing"]
 

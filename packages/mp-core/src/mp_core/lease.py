@@ -20,7 +20,6 @@ import threading
 import weakref
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from typing import NoReturn
 
 from mp_core import _platform
 from mp_core._deprecated import warn_renamed
@@ -28,6 +27,10 @@ from mp_core._fan_out import declare_one_receiver
 from mp_core._native import rebuild_block, reduce_block
 from mp_core.block import Block, allocate
 from mp_core.process_control import set_thread_name
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 __all__ = ["Lease", "LeaseReference", "collect_leases", "receive_lease"]
 

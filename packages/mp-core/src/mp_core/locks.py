@@ -8,11 +8,14 @@ next process acquires them, with an `OwnerDiedWarning`. The lock is a word of sh
 from __future__ import annotations
 
 from multiprocessing import synchronize
-from typing import TYPE_CHECKING, Any
 
 from mp_core import _sync
 from mp_core._fan_out import declare_one_receiver
 from mp_core._native import SemLock, lib
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["BoundedSemaphore", "Lock", "RLock", "Semaphore"]
 

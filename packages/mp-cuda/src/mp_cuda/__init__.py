@@ -12,11 +12,11 @@ Importing this package touches neither the driver nor the bindings. Each name im
 
 # Names for internal use have an underscore: all other names are public.
 import importlib as _importlib
-import typing as _typing
 
 from mp_core._version import __version__ as __version__
 
-if _typing.TYPE_CHECKING:
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
     from mp_cuda.array import DeviceArray, empty, from_host
     from mp_cuda.conversion import as_device_array
     from mp_cuda.diagnostics import device_report
@@ -90,9 +90,9 @@ _RENAMED = {"situation": "device_report"}
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
-if not _typing.TYPE_CHECKING:  # with it, a type checker would accept any name
+if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
-    def __getattr__(name: str) -> _typing.Any:
+    def __getattr__(name: str) -> object:
         if name in _RENAMED:
             from mp_core._deprecated import warn_renamed
 

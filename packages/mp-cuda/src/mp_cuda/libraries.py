@@ -1,27 +1,22 @@
 """Libraries: register reducers for the arrays of CUDA libraries, when these are imported.
 
-Note [Registration on import]
------------------------------
-`init_reductions()` imports neither the bindings nor a library. It registers the types of libraries already imported.
-For the others it puts a finder into `sys.meta_path`, which sees the name of each module at its first import, and
-registers the types after one of the watched modules has been executed.
-
-wrapt's `register_post_import_hook` would replace 37 lines of this. `import wrapt` (2.5) imports asyncio: 40 to 60 ms of
-CPU time more in each process that imports mp_all, where all of mp_all takes 215.
+`init_reductions()` imports neither the bindings nor a library. It registers the types of libraries already imported,
+and waits for the import of the others (`mp_core/imports.py`).
 """
 
 from __future__ import annotations
 
-import importlib.abc
-import importlib.machinery
-import logging
+import functools
+import importlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
-from types import ModuleType
-from typing import Any
 
-from mp_core import _install
+from mp_core import _install, imports
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["init_reductions", "register", "unregister"]
 
@@ -39,12 +34,22 @@ def init_reductions() -> None:
     --------
     >>> mp_cuda.init_reductions()
     """
-    for module, kind in WATCHED.items():
-        if module in sys.modules:
-            register(kind)
-    if not any(isinstance(finder, _Watch) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Watch())
-    _install.register("mp_cuda")
+    for module in WATCHED:
+        imports.when_imported(module, _registration(module))
+    _install.register("mp_cuda", *(f"import {module}" for module in WATCHED))
+
+
+@functools.cache
+def _registration(module: str) -> Callable[[], None]:
+    def register_imported() -> None:
+        try:
+            register(WATCHED[module])
+        except Exception as error:  # a successful import must not fail because of mp_cuda
+            import logging
+
+            logging.getLogger("mp_cuda").warning("cannot send arrays of %s by handle: %r", WATCHED[module], error)
+
+    return register_imported
 
 
 def register(*kinds: str) -> tuple[str, ...]:
@@ -138,49 +143,3 @@ def _either(handles: Callable[[Any], bool], before: Any) -> Callable[[Any], Any]
         return before(obj) if before is not None else obj.__reduce_ex__(2)
 
     return reduce
-
-
-class _Watch(importlib.abc.MetaPathFinder):
-    """Find watched modules with the other finders, and wrap their loaders to learn when a module has been executed."""
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
-        if fullname not in WATCHED:
-            return None
-        for finder in sys.meta_path:
-            find = getattr(finder, "find_spec", None)
-            if find is None or isinstance(finder, _Watch):
-                continue
-            spec: importlib.machinery.ModuleSpec | None = find(fullname, path, target)
-            if spec is not None:
-                if hasattr(spec.loader, "exec_module"):
-                    spec.loader = _Loader(spec.loader, WATCHED[fullname])
-                return spec
-        return None
-
-
-class _Loader(importlib.abc.Loader):
-    """Wrap a loader until it executes its module; the module sees only the original loader."""
-
-    def __init__(self, loader: Any, kind: str) -> None:
-        self._loader, self._kind = loader, kind
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        spec.loader = self._loader
-        module: ModuleType | None = self._loader.create_module(spec)
-        spec.loader = self
-        return module
-
-    def exec_module(self, module: ModuleType) -> None:
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        module.__loader__ = self._loader
-        self._loader.exec_module(module)
-        try:
-            register(self._kind)
-        except Exception as error:  # a successful import must not fail because of mp_cuda
-            logging.getLogger("mp_cuda").warning("cannot send arrays of %s by handle: %r", self._kind, error)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)

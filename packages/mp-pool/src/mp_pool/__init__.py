@@ -9,9 +9,11 @@ mp_pool.TaskTimeoutError     the exception of a task that took longer than timeo
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
+    from typing import Any
+
     from mp_core import __version__ as __version__
     from mp_pool.errors import TaskTimeoutError, WorkerLostError
     from mp_pool.executor import ProcessPoolExecutor
@@ -35,7 +37,9 @@ if not TYPE_CHECKING:  # with this, a type checker would accept any name
             return importlib.import_module("mp_core").__version__
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+        from mp_core.imports import load
+
+        value = globals()[name] = getattr(load(f"{__name__}.{_MODULES[name]}"), name)
         return value
 
 

@@ -22,11 +22,14 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 from mp_core._native import TryLock
 from mp_pool._scheduler import Scheduler
 from mp_pool._task import Task
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Admission"]
 

@@ -29,12 +29,15 @@ from collections import deque
 from collections.abc import Callable
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from types import ModuleType
-from typing import Any
 
 from mp_core._native import ENGINE, Journal, is_small
 from mp_pool._result_pipe import Frame
 from mp_pool._task import Task
 from mp_pool._wire import BATCH, DONE, FUNCTIONS, HEADER, PACKET, is_plain
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["AT_ONCE", "LOOK", "MOST", "Batch", "Batches", "fits"]
 

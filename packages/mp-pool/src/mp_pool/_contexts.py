@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from multiprocessing.context import BaseContext
-from typing import Any
 
-from mp_pool.pool import Pool
+from mp_core import imports
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+    from mp_pool.pool import Pool
 
 __all__ = ["install"]
 
@@ -20,7 +25,9 @@ def _pool(
     **options: Any,
 ) -> Pool:
     """Return a `mp_pool.Pool` whose processes are of this context."""
-    return Pool(processes, initializer, initargs, maxtasksperchild, context=self.get_context(), **options)
+    return imports.load("mp_pool.pool").Pool(  # type: ignore[no-any-return]
+        processes, initializer, initargs, maxtasksperchild, context=self.get_context(), **options
+    )
 
 
 _pool.__name__ = "Pool"

@@ -24,7 +24,6 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from mp_pool._batches import AT_ONCE, fits
 from mp_pool._batches import MOST as MOST_IN_BATCH
@@ -33,6 +32,10 @@ from mp_pool._task import Outcome, Task, take_next
 from mp_pool._wire import drop
 from mp_pool._worker import Worker
 from mp_pool._worker_main import Settings
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["LONG_TASK", "Dispatcher"]
 

@@ -7,8 +7,9 @@ imports the program's main module, which may import NumPy, before it unpickles i
 it unpickles, before that, has the name of the process in it. So the name's pickle sets the environment. It uses only
 standard modules: the path to this one may not be set yet.
 
-Since Python 3.14.10 a fork server imports the main module, too, and with it NumPy, before it forks. So the server is
-started without it. A server that runs already is left as it is, and its workers keep its libraries' threads.
+A fork server imports NumPy before it forks if this process has it, and since Python 3.14.10 the main module. So the
+server is started without them. A server that runs already is left as it is, and its workers keep its libraries'
+threads.
 
 A forked worker sets the variables when it starts. Libraries that the program has loaded before keep their threads.
 """
@@ -17,9 +18,12 @@ from __future__ import annotations
 
 import importlib
 import operator
-from typing import Any
 
-__all__ = ["NameThatSets", "for_threads", "start_fork_server"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["NameThatSets", "for_threads"]
 
 THREADS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "NUMBA", "RAYON")
 
@@ -32,19 +36,6 @@ def for_threads(count: int | None) -> dict[str, str]:
     '2'
     """
     return {} if count is None else dict.fromkeys((f"{name}_NUM_THREADS" for name in THREADS), str(count))
-
-
-def start_fork_server() -> None:
-    """Start the fork server, if none runs, without the main module: see Note [Before the main module]."""
-    from multiprocessing import forkserver
-
-    server: Any = forkserver._forkserver
-    preloaded = server._preload_modules
-    server._preload_modules = [name for name in preloaded if name != "__main__"]
-    try:
-        forkserver.ensure_running()
-    finally:
-        server._preload_modules = preloaded
 
 
 class NameThatSets(str):

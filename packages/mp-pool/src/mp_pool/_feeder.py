@@ -5,10 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import Any
 
 from mp_pool._scheduler import CLOSED, Scheduler
 from mp_pool._task import Task
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Feeder", "batches"]
 

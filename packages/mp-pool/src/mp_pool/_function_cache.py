@@ -7,12 +7,14 @@ that a task writes to.
 
 from __future__ import annotations
 
-import mmap
 import os
 import pickle
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["FunctionReference", "Spans", "forget", "hold", "own_object", "referred"]
 
@@ -32,12 +34,17 @@ class FunctionReference:
         return referred, (self.number,)
 
 
-class _Held(NamedTuple):
-    data: bytes | None  # the pickle; None if it is the first span
-    spans: Spans
-    file: int  # -1 if there is none
-    own: list[Any]  # the objects that this worker was sent for itself
-    error: Exception | None = None
+class _Held:
+    __slots__ = ("data", "error", "file", "own", "spans")
+
+    def __init__(
+        self, data: bytes | None, spans: Spans, file: int, own: list[Any], error: Exception | None = None
+    ) -> None:
+        self.data = data  # the pickle; None if it is the first span
+        self.spans = spans
+        self.file = file  # -1 if there is none
+        self.own = own  # the objects that this worker was sent for itself
+        self.error = error
 
 
 _held: dict[int, _Held] = {}
@@ -76,6 +83,8 @@ def referred(number: int) -> Callable[..., Any]:
     data: Any = held.data
     buffers: list[memoryview] = []
     if held.spans:
+        import mmap  # few workers have a memory file
+
         # Each array that is made of it keeps the mapping open.
         memory = memoryview(mmap.mmap(held.file, 0, access=mmap.ACCESS_COPY))
         views = [(memory[start : start + size], readonly) for start, size, readonly in held.spans]

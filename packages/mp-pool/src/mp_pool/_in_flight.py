@@ -18,10 +18,13 @@ from __future__ import annotations
 import os
 from collections import Counter
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
 from mp_core._native import TryLock, discard, message_begin, message_depth, message_end, reference_of
 from mp_pool import _wire
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Handles", "dump_tracked", "forget", "is_interrupted", "release"]
 

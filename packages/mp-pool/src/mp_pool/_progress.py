@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 from mp_core._native import TryLock
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Progress", "progress"]
 

@@ -13,10 +13,13 @@ import io
 from collections.abc import Callable
 from multiprocessing import resource_sharer
 from multiprocessing.resource_sharer import DupFd
-from typing import Any
 
 from mp_core._native import load_beside
 from mp_core._standard_pools import _Blank, _Outline
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["release"]
 

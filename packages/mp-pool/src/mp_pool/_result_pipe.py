@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from mp_pool._descriptor import Descriptor
 from mp_pool._wire import HEADER
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Frame", "ResultPipe"]
 
 _CHUNK = 1 << 16  # bytes of one read: as much as a pipe has, and little enough for malloc to keep
 _LARGE = 1 << 16  # bytes of a result that is read into memory of its own
 
-Frame = tuple[int, int, Any]  # number of the task, kind, data
+Frame = tuple[int, int, "Any"]  # number of the task, kind, data
 
 
 class ResultPipe(Descriptor):

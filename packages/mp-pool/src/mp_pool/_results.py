@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from multiprocessing import TimeoutError
 from multiprocessing.pool import ApplyResult, IMapIterator, IMapUnorderedIterator, MapResult
-from typing import Any
 
 from mp_pool._task import Outcome
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Applied", "Bounded", "Chunks", "Imapped", "ImappedUnordered", "Mapped"]
 

@@ -19,7 +19,6 @@ import weakref
 from collections.abc import Callable, Iterator
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
-from typing import Any
 
 from mp_core._native import TryLock
 from mp_pool import _wire
@@ -31,6 +30,10 @@ from mp_pool._task import Outcome, Task, deliver, report
 from mp_pool._worker import Worker
 from mp_pool._worker_main import Settings
 from mp_pool._workers import DEATH, RESULTS, Workers, end_workers
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "Scheduler"]
 

@@ -32,18 +32,21 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import get_spawning_popen, set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
 from mp_core import _native, get_sharing
 from mp_core._fan_out import fan_out_mode, is_for_one_receiver
 from mp_core._native import message_begin, message_depth, message_end
-from mp_core._pickling import _drop, can_be_pickled
+from mp_core._pickling import can_be_pickled, drop
 from mp_core.block import block_at
 from mp_core.stats import add_copied_bytes
 from mp_pool import _wire
 from mp_pool._descriptor import Descriptor
 from mp_pool._function_cache import Spans, own_object
 from mp_pool._in_flight import Handles, dump_tracked
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["INITIALIZER", "SharedFunction", "share"]
 
@@ -106,7 +109,7 @@ def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFu
     finally:
         # The objects that make these references have no place in a pickle that is read more than once.
         references = message_end(False, depth)
-        _drop(references)
+        drop(references)
     if references or (number != INITIALIZER and found.own and not can_be_pickled(found.own)):
         return None
     buffers = [buffer.raw() for buffer in found.buffers]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pickle
 import struct
-import traceback
+import sys
 from collections.abc import Callable
-from multiprocessing.pool import MaybeEncodingError, mapstar, starmapstar  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
-from typing import Any
 
 from mp_core._native import is_of_atoms
 from mp_pool._function_cache import FunctionReference
-from mp_pool._release import release
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = [
     "ALONE",
@@ -74,7 +75,8 @@ def is_mapper(function: Any) -> bool:
     """
     Tell whether *function* calls another for each item of a chunk; its one argument is (the other, the chunk).
     """
-    return function is mapstar or function is starmapstar
+    pool: Any = sys.modules.get("multiprocessing.pool")  # a worker need not have it
+    return pool is not None and (function is pool.mapstar or function is pool.starmapstar)
 
 
 def dump_plain(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any] | None) -> bytes | None:
@@ -103,6 +105,8 @@ def drop(kind: int, data: Any) -> None:
     Release the shared memory and descriptors of a message that will not be received.
     """
     if kind & RICH:
+        from mp_pool._release import release
+
         release(data)
 
 
@@ -115,6 +119,8 @@ def dump_error(error: BaseException) -> bytes:
     """
     Pickle an exception with its traceback as text, which can be sent even if the exception cannot.
     """
+    import traceback
+
     text = "".join(traceback.format_exception(error))
     inner: bytes | None = None
     reason: str = ""
@@ -143,6 +149,8 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
         except BaseException as why:
             reason = _described(why)
     if not isinstance(error, BaseException):
+        from mp_pool._unpicklable_exception import UnpicklableExceptionError
+
         error = UnpicklableExceptionError(name, reason)
     raised: BaseException = error
     raised.__cause__ = cause(f'\n"""\n{text}"""')
@@ -166,15 +174,3 @@ def load(frames: list[tuple[int, int, Any]], cause: Callable[[str], BaseExceptio
             outcome = False, error  # only this task fails
         loaded.append((number, kind, outcome))
     return loaded
-
-
-class UnpicklableExceptionError(MaybeEncodingError):  # type: ignore[misc]
-    """An exception of a worker that could not be pickled or unpickled; its type and text are in this one's text."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__(reason, name)
-        self.exc, self.value = reason, name
-        self.args = (name, reason)
-
-    def __str__(self) -> str:
-        return f"{self.value} (the exception itself could not be sent: {self.exc})"

@@ -26,17 +26,21 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any
 
+from mp_core import _forkserver
 from mp_pool._batches import AT_ONCE, Batches
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
-from mp_pool._environment import NameThatSets, start_fork_server
+from mp_pool._environment import NameThatSets
 from mp_pool._in_flight import Handles, forget, release
 from mp_pool._result_pipe import Frame, ResultPipe
 from mp_pool._stdin import left_alone
 from mp_pool._task import Task
 from mp_pool._wire import ALONE, BATCH, FORGET, HEADER, JOURNAL, PACKET, RICH
 from mp_pool._worker_main import Settings, work
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Worker"]
 
@@ -90,7 +94,7 @@ class Worker:
                 if settings.environment:
                     self.process.name = NameThatSets(self.process.name, settings.environment)
                     if method == "forkserver":
-                        start_fork_server()
+                        _forkserver.start_without_libraries()
                 # A Ctrl-C before the worker has installed its handler would end it with a traceback.
                 # The fork server, which this may start, would pass the mask on to unrelated processes.
                 mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if method in ("fork", "spawn") else ())

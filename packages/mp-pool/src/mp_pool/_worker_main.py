@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import array
-import mmap
 import os
 import pickle
 import signal
@@ -11,17 +10,21 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from copy import copy
 from multiprocessing import util
-from multiprocessing.connection import Connection
-from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
 from multiprocessing.reduction import ForkingPickler
-from typing import Any, NamedTuple, NoReturn
 
 from mp_core._native import Journal
 from mp_pool import _function_cache, _wire
 from mp_pool._memory import private_bytes
 from mp_pool._patience import Patience
 from mp_pool._wire import ALONE, BATCH, FORGET, FUNCTION, HEADER, JOURNAL, PACKET
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
+    from typing import Any, NoReturn
 
 __all__ = ["Settings", "work"]
 
@@ -30,21 +33,40 @@ NAP = 50e-6  # seconds
 EXTRA = socket.CMSG_SPACE(4)  # bytes: a packet comes with at most one descriptor
 
 
-class Settings(NamedTuple):
-    """The settings that a worker is given when it starts."""
+class Settings:
+    """
+    The settings that a worker is given when it starts.
 
-    initializer: Callable[..., object] | None = None
-    initargs: tuple[Any, ...] = ()
-    max_tasks: int | None = None
-    max_memory: int | None = None
-    #: As in concurrent.futures, SystemExit and the like are results, and errors of the initializer are logged.
-    executor: bool = False
-    #: Set also before the worker imports anything, see `_environment`.
-    environment: dict[str, str] | None = None
-    #: Whether workers are forked.
-    forked: bool = False
-    #: Whether the initializer comes through the socket.
-    initializer_comes: bool = False
+    *executor*: as in concurrent.futures, SystemExit and the like are results, and errors of the initializer are logged.
+    *environment* is set also before the worker imports anything, see `_environment`. *forked*: whether workers are
+    forked. *initializer_comes*: whether the initializer comes through the socket.
+    """
+
+    def __init__(
+        self,
+        initializer: Callable[..., object] | None = None,
+        initargs: tuple[Any, ...] = (),
+        max_tasks: int | None = None,
+        max_memory: int | None = None,
+        executor: bool = False,
+        environment: dict[str, str] | None = None,
+        forked: bool = False,
+        initializer_comes: bool = False,
+    ) -> None:
+        self.initializer = initializer
+        self.initargs = initargs
+        self.max_tasks = max_tasks
+        self.max_memory = max_memory
+        self.executor = executor
+        self.environment = environment
+        self.forked = forked
+        self.initializer_comes = initializer_comes
+
+    def without_initializer(self) -> Settings:
+        """Return settings for a worker whose initializer comes through the socket."""
+        made = copy(self)
+        made.initializer, made.initargs, made.initializer_comes = None, (), True
+        return made
 
 
 def _ignored(number: int, frame: object) -> None:
@@ -197,6 +219,8 @@ def _open_journal(extra: list[Any], out: int) -> Any:
     fds = _descriptors(extra)
     if not fds:
         return None  # too many are open
+    import mmap  # few workers have a journal
+
     try:
         journal = Journal(mmap.mmap(fds[0], 0))
     except (OSError, ValueError):
@@ -275,6 +299,8 @@ def _keep(number: int, kind: int, payload: Any, extra: list[Any], out: int) -> N
 
 
 def _unsent(error: BaseException, value: Any) -> MaybeEncodingError:
+    from multiprocessing.pool import MaybeEncodingError
+
     try:
         return MaybeEncodingError(error, value)
     except Exception:

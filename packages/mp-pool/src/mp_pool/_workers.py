@@ -8,7 +8,6 @@ import signal
 import time
 from collections.abc import Callable
 from multiprocessing import connection
-from typing import Any
 
 from mp_core._oom_kills import oom_kills, own_kills_between
 from mp_pool._batches import LOOK
@@ -18,6 +17,10 @@ from mp_pool._task import Outcome, Task, name_of
 from mp_pool._worker import Worker
 from mp_pool._worker_main import Settings
 from mp_pool.errors import TaskTimeoutError, WorkerLostError
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["DEATH", "RESULTS", "Workers", "end_workers"]
 
@@ -46,7 +49,7 @@ class Workers:
             # With the arguments of a process, their memory would be lost if the process ended before it read them.
             initializer = share(functools.partial(settings.initializer, *settings.initargs), INITIALIZER, None)
         if initializer is not None:
-            settings = settings._replace(initializer=None, initargs=(), initializer_comes=True)
+            settings = settings.without_initializer()
         self.reason: BaseException | None = None  # the error that has ended the pool
         self.dispatcher = Dispatcher(make, settings, initializer, timeout)
         self.size = size

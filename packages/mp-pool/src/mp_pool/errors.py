@@ -5,7 +5,10 @@ from __future__ import annotations
 import signal
 from multiprocessing import ProcessError
 from multiprocessing import TimeoutError as ResultTimeoutError
-from typing import Any
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["TaskTimeoutError", "WorkerLostError"]
 

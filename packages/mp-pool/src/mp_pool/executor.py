@@ -15,7 +15,6 @@ from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import starmapstar  # type: ignore[attr-defined]
-from typing import Any
 
 from mp_pool._admission import Admission
 from mp_pool._environment import for_threads
@@ -26,6 +25,10 @@ from mp_pool._shared_function import SharedFunction
 from mp_pool._task import Outcome, Task
 from mp_pool._worker_main import Settings
 from mp_pool.pool import check_options
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["ProcessPoolExecutor"]
 

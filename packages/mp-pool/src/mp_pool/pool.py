@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing import get_context, util
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar  # type: ignore[attr-defined]
-from typing import Any
 
 from mp_pool._environment import for_threads
 from mp_pool._feeder import Feeder, batches
@@ -18,9 +17,13 @@ from mp_pool._scheduler import Scheduler
 from mp_pool._task import Task, report
 from mp_pool._worker_main import Settings
 
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
 __all__ = ["Pool", "use_engines"]
 
-Callback = Callable[[Any], object] | None
+Callback = Callable[["Any"], object] | None
 
 
 class Pool(multiprocessing.pool.Pool):

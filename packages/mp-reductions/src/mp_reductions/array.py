@@ -64,7 +64,13 @@ def init_reductions() -> None:
     if _functions.Table is not None:
         _pickling.use_table(np.ndarray, _functions.Table)
     _reducers.when_registered("torch", tensors.stand_before)
-    _install.register("mp_reductions", about="numpy")
+    _install.register("mp_reductions", *subjects())
+
+
+def subjects() -> tuple[str, ...]:
+    """Return what this package is needed for, see Note [Packages and their subjects] in mp_core."""
+    early = os.environ.get("MP_SHARED_ALLOCATOR") == "1"
+    return ("numpy.ndarray", "torch", "import numpy") if early else ("numpy.ndarray", "torch")
 
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:

@@ -14,9 +14,9 @@ process.
 # Imports that are not public have an underscore.
 import importlib as _importlib
 import os as _os
-import typing as _typing
 
-if _typing.TYPE_CHECKING:
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
     from mp_core import __version__ as __version__
     from mp_spawn import engines as engines
     from mp_spawn.context import ProcessContext
@@ -57,9 +57,9 @@ __all__ = [
 ]
 
 
-if not _typing.TYPE_CHECKING:  # with this, a type checker would accept any name
+if not TYPE_CHECKING:  # with this, a type checker would accept any name
 
-    def __getattr__(name: str) -> _typing.Any:
+    def __getattr__(name: str) -> object:
         if name == "__version__":
             return _importlib.import_module("mp_core").__version__
         if name == "engines":
@@ -68,7 +68,9 @@ if not _typing.TYPE_CHECKING:  # with this, a type checker would accept any name
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         # Windows cannot fork, and has neither the signals nor the pipes that ranks need.
         module = _MODULES[name] if _MODULES[name] == "errors" or hasattr(_os, "fork") else "without_posix"
-        value = globals()[name] = getattr(_importlib.import_module(f"{__name__}.{module}"), name)
+        from mp_core.imports import load
+
+        value = globals()[name] = getattr(load(f"{__name__}.{module}"), name)
         return value
 
 

@@ -91,7 +91,6 @@ def call(spec: RankSpec) -> None:
         result = fn(spec.rank, *args)
         blob = b""
         if spec.wants_result:
-            _register_reducers()
             what = f"the result of rank {spec.rank}, {type(result).__name__},"
             with _by_value(spec.by_value):
                 blob = dumps(result, what, same_main=spec.payload.forked)
@@ -213,21 +212,12 @@ def _without_us(trace: TracebackType | None) -> TracebackType | None:
     return rest or trace
 
 
-def _register_reducers() -> None:
-    """
-    Register the reducers here that the parent has registered.
-    """
-    # If mp-core is not loaded, the parent has registered none, and importing it would take time.
-    if (children := sys.modules.get("mp_core._install")) is not None:
-        children.register_loaded()
-
-
 @contextlib.contextmanager
 def _by_value(needed: bool) -> Iterator[None]:
     """
     Pickle arrays in the block as NumPy does, if *needed*: another machine has none of this one's shared memory.
     """
-    if not needed or "mp_core._install" not in sys.modules:
+    if not needed or "mp_core._native" not in sys.modules:
         yield
         return
     from mp_core._native import message_begin_by_value, message_depth, message_end
@@ -242,7 +232,6 @@ def _by_value(needed: bool) -> Iterator[None]:
 
 def _pickled(error: BaseException, same_main: bool) -> bytes:
     try:
-        _register_reducers()
         return dumps(error, "the exception", same_main=same_main)
     except Exception:
         return b""  # the report has its text

@@ -70,7 +70,7 @@ def init_reductions() -> None:
     --------
     >>> mp_torch.init_reductions()  # doctest: +SKIP
     """
-    _install.register("mp_torch", about="torch")
+    _install.register("mp_torch", "torch")
     _reducers.when_registered("torch", _reducer_for, last=True)
 
 

@@ -28,8 +28,8 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core import _channels, _platform
-from mp_core._contexts import default_context
+from mp_core import _platform
+from mp_core._contexts import channels_enabled, default_context
 from mp_core._native import discard_unread
 
 __all__ = ["install"]
@@ -99,7 +99,7 @@ def _with_our_queues(before: Any) -> Any:
     """Return mp-core's context of the same start method, for none or one of multiprocessing; others stay."""
     chosen = sys.modules["torch.multiprocessing"] if before is None else before
     standard = before is None or type(before) in _STANDARD
-    if not (standard and _platform.has_engine() and _channels.enabled()):
+    if not (standard and _platform.has_engine() and channels_enabled()):
         return before
     return default_context.get_context(chosen.get_start_method())
 

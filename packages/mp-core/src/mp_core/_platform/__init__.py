@@ -15,7 +15,10 @@ import importlib
 import os
 import sys
 from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["functions", "has_engine", "name", "python_version", "register_at_fork", "system"]
 

@@ -1,0 +1,110 @@
+"""Connections of multiprocessing, extended: how they send, close, and are pickled.
+
+Importing `multiprocessing.connection` calls `install`, if mp_core is installed (`_install.py`). So this module imports
+no module that imports connections: one of those may be in the middle of its own import.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from multiprocessing import connection as _connection
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
+
+from mp_core import _fan_out, _platform
+from mp_core._native import message_begin, message_begin_by_value, message_depth, message_end
+from mp_core._pickling import drop
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["add", "install"]
+
+# The reducer of each class of connections; Windows has a class for pipes too.
+_reducers: dict[type, Any] = {
+    getattr(_connection, kind): vars(_connection)[reducer]
+    for kind, reducer in (("Connection", "reduce_connection"), ("PipeConnection", "reduce_pipe_connection"))
+    if hasattr(_connection, kind)
+}
+
+
+def install() -> None:
+    """Extend the connections of multiprocessing; calling it again does nothing."""
+    if hasattr(Connection, "_mp_shares"):
+        return
+    for kind in _reducers:
+        ForkingPickler.register(kind, _reduce)
+    _platform.register_at_fork(before=_before_fork)
+    _extend_send()
+    if _platform.has_engine():
+        _extend_close()
+
+
+def add(kind: type, reducer: Callable[[Any], Any]) -> None:
+    """Register the *reducer* of another kind of connection, whose pickle carries the installation, too."""
+    _reducers[kind] = reducer
+    ForkingPickler.register(kind, _reduce if hasattr(Connection, "_mp_shares") else reducer)
+
+
+def _reduce(connection: Any) -> Any:
+    from mp_core import children
+
+    return children.reduce_connection(connection, _reducers[type(connection)])
+
+
+_fan_out.declare(_reduce, lambda connection: "by reference")
+
+
+def _before_fork() -> None:
+    from mp_core import children
+
+    children.before_fork()
+
+
+def _extend_send() -> None:
+    """Let `Connection.send` discard the in-flight references of a message that fails, or send it by value."""
+    send: Any = Connection.send
+
+    def undoing_send(self: Any, obj: Any) -> None:
+        shares = self._mp_shares
+        if shares is None:
+            from mp_core import by_value
+
+            shares = by_value.find_out(self)
+        depth = message_depth()
+        try:
+            if shares:
+                message_begin(True)
+            else:
+                message_begin_by_value()
+            send(self, obj)
+        except (BrokenPipeError, ConnectionResetError):
+            # The kernel did not take the last bytes, so no process can have read the message. No other error proves
+            # that: a ctrl-C may come after the message has arrived.
+            drop(message_end(False, depth))
+            raise
+        except BaseException:
+            message_end(False, depth)
+            raise
+        message_end(False, depth)
+
+    Connection.send = functools.wraps(send)(undoing_send)  # type: ignore[method-assign]
+    Connection._mp_shares = None  # type: ignore[attr-defined]
+
+
+def _extend_close() -> None:
+    """Let each reading end of a pipe look, when it is closed, whether it is the last; see `_unread.py`."""
+    from mp_core._unread import close_reader
+
+    close: Any = Connection._close  # type: ignore[attr-defined]
+
+    # The names are bound here, because the last connections are closed while modules are taken down, of which
+    # close_reader needs several: then it is too late.
+    def closing(self: Any, close: Any = close, close_reader: Any = close_reader, late: Any = sys.is_finalizing) -> None:
+        if self._writable or late() or not close_reader(self._handle):
+            close(self)
+
+    Connection._close = closing  # type: ignore[attr-defined]

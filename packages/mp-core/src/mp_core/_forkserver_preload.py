@@ -1,0 +1,9 @@
+"""What a child of the fork server needs of mp_core: the server imports this module; see `_forkserver.py`."""
+
+from __future__ import annotations
+
+from mp_core import _channel_queues, _contexts, _queue_locks, children, install, lease, locks  # noqa: F401
+
+__all__: list[str] = []
+
+install()
