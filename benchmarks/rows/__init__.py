@@ -22,6 +22,7 @@ from benchmarks.rows import (
     p19_tensors,
     p20_loader,
     p21_frozen,
+    p22_start,
 )
 
 ROWS = {
@@ -44,4 +45,5 @@ ROWS = {
     "P19": p19_tensors,
     "P20": p20_loader,
     "P21": p21_frozen,
+    "P22": p22_start,
 }

@@ -12,7 +12,7 @@ for ``MP_ALL=1`` without the runner. Without ``MP_ALL=1`` the file costs 26 µs 
 (`benchmarks/startup.py`).
 
     start               a finder for two modules; nothing else is imported
-    multiprocessing     after its import: mp_all is imported, and multiprocessing.Pool is mp_all's
+    multiprocessing     after its import: mp_all is imported, and multiprocessing.Pool makes mp_all's pools
     concurrent.futures.process            ProcessPoolExecutor is mp_all's
 
 The other names of multiprocessing are the same objects in mp_all, so there is nothing to replace. The submodules, such
@@ -23,7 +23,7 @@ The module concurrent.futures.process imports multiprocessing, and our packages 
 until the outermost of these imports is complete.
 
 A program that never imports multiprocessing imports nothing of ours, and so does the process of the resource tracker.
-This module is beside the package: importing a module of the package would import NumPy.
+This module is beside the package: importing a module of the package would import multiprocessing.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = ["start"]
 
-_REPLACED = {"multiprocessing": "Pool", "concurrent.futures.process": "ProcessPoolExecutor"}
+_REPLACED = frozenset({"multiprocessing", "concurrent.futures.process"})
 _OURS = frozenset({"mp_all", "mp_core", "mp_cuda", "mp_pool", "mp_reductions", "mp_spawn"})
 _TRACKER = "from multiprocessing.resource_tracker import "
 
@@ -81,12 +81,13 @@ _thread = threading.local()
 
 
 def _replace() -> None:
-    """Set the names of `_REPLACED` in those modules that are imported."""
+    """Set the names in those modules of `_REPLACED` that are imported."""
     import mp_all
 
-    for module, name in _REPLACED.items():
-        if module in sys.modules:
-            setattr(sys.modules[module], name, getattr(mp_all, name))
+    # Not the class, which would be imported now: the method of the default context returns an object of it.
+    sys.modules["multiprocessing"].Pool = sys.modules["multiprocessing.context"]._default_context.Pool  # type: ignore[attr-defined]
+    if "concurrent.futures.process" in sys.modules:
+        sys.modules["concurrent.futures.process"].ProcessPoolExecutor = mp_all.ProcessPoolExecutor  # type: ignore[attr-defined]
     # The package takes the name from its submodule at the first use, and keeps it.
     futures = sys.modules.get("concurrent.futures")
     if futures is not None and "ProcessPoolExecutor" in vars(futures):

@@ -11,14 +11,21 @@ It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing st
 
 # Private names have an underscore: all other names of this module are public.
 import importlib as _importlib
-import multiprocessing as _multiprocessing
 import os as _os
 import sys as _sys
+
+if _sys.argv[:1] == ["-m"]:  # perhaps `python -m mp_all program.py`, which starts Python again
+    from mp_all import _runner
+
+    _runner.run_early()
+
+import multiprocessing as _multiprocessing
 from multiprocessing import *  # noqa: F403
 
 from mp_core import __version__ as __version__
-from mp_core import _contexts, _install, _lock_contexts, _platform
+from mp_core import _contexts, _lock_contexts, _platform
 from mp_core import imports as _imports
+from mp_core import packages as _packages
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -96,13 +103,13 @@ def _install_all() -> None:
         raise ValueError(f"MP_SHARED_ALLOCATOR must be 1, or 0 or empty, not {allocator!r}")
     if _os.environ.get("MP_INLINE_BYTES"):
         _importlib.import_module("mp_reductions")  # a wrong value is an error at import
-    _install.watch("mp_reductions", "numpy.ndarray", "torch", *(["import numpy"] if allocator == "1" else []))
+    _packages.watch("mp_reductions", "numpy.ndarray", "torch", *(["import numpy"] if allocator == "1" else []))
     if _platform.has_engine():
         _lock_contexts.install()
     if _is_linux:
         from mp_pool import _contexts as pool_contexts
 
-        _install.watch("mp_cuda", "import cupy", "import numba.cuda", "import cuda.core")
+        _packages.watch("mp_cuda", "import cupy", "import numba.cuda", "import cuda.core")
         pool_contexts.install()
         _imports.when_imported("mp_pool.pool", _let_pools_use_engines)
     if _os.environ.get("MP_TORCH", "0") not in ("", "0"):

@@ -8,12 +8,13 @@ is in ``_mp_all_startup.py``.
 from __future__ import annotations
 
 import os
-import site
 import sys
-from pathlib import Path
-from typing import NoReturn
 
-__all__ = ["command", "is_program", "run"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+__all__ = ["command", "is_program", "run", "run_early"]
 
 HOOK = "mp_all.pth"
 
@@ -29,11 +30,23 @@ def is_program(arguments: list[str]) -> bool:
     return first[:2] in ("-m", "-c") or (first != "" and os.path.exists(first))
 
 
+def run_early() -> None:
+    """
+    Run the program now, if Python is about to execute ``-m mp_all`` with one: before anything else is imported.
+
+    While Python looks for the module of ``-m``, it imports its package, and ``sys.argv`` begins with ``-m``.
+    """
+    arguments = sys.argv[1:]
+    named = sys.orig_argv[len(sys.orig_argv) - len(arguments) - 1]
+    if (named == "mp_all" or named.endswith("mmp_all")) and is_program(arguments):
+        run(arguments)
+
+
 def run(arguments: list[str]) -> NoReturn:
     """
     Run the program that *arguments* name, in this process, with the options of this Python.
     """
-    if sys.flags.no_site or not any(Path(folder, HOOK).is_file() for folder in _site_folders()):
+    if sys.flags.no_site or not any(os.path.isfile(os.path.join(folder, HOOK)) for folder in _site_folders()):
         sys.exit(
             f"python -m mp_all: {HOOK} is in none of the folders that this Python reads at its start "
             f"({', '.join(_site_folders()) or 'it has none'}): install mp-all with pip, without --target, and do not "
@@ -63,4 +76,6 @@ def command(python: str, original: list[str], arguments: list[str]) -> list[str]
 def _site_folders() -> list[str]:
     if sys.flags.no_site:
         return []
+    import site  # Python has it already
+
     return [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]

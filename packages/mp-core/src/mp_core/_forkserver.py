@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import functools
 import sys
-from multiprocessing import forkserver
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ def modules() -> list[str]:
 
 def install() -> None:
     """Let each fork server that this process starts preload `modules`."""
+    from multiprocessing import forkserver  # whose import calls this function
+
     kind: Any = forkserver.ForkServer
     ensure_running = kind.ensure_running
     if getattr(ensure_running, "_preloads", False):
@@ -71,6 +72,8 @@ def install() -> None:
 
 def start_without_libraries() -> None:
     """Start the fork server, if none runs, without NumPy and the main module."""
+    from multiprocessing import forkserver
+
     global _with_libraries
     before, _with_libraries = _with_libraries, False
     try:

@@ -21,15 +21,6 @@ A program that imports mp_all pays for what it uses. `install` replaces function
 with the work at their first call, and waits for the modules of multiprocessing that it extends (`imports.py`). So a
 process loads the engine, the compiled library, with its first connection, block, lock or message, and NumPy's part with
 its first array. `tests/packaging/test_start.py` has the list of modules.
-
-Note [Packages and their subjects]
-----------------------------------
-A package that sends objects of another library has *subjects*, and is imported and registered when one of them is met:
-
-    "numpy.ndarray"    a class: before the first object of it, or of a subclass, is pickled
-    "torch"            a package that registers classes with ForkingPickler: when it registers the first
-    "import numpy"     a module: when it has been imported
-    none               at once
 """
 
 from __future__ import annotations
@@ -39,18 +30,14 @@ import sys
 from multiprocessing import context, reduction
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _reducers, imports
+from mp_core import _reducers, imports, packages
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-__all__ = ["install", "is_installed", "load_messages", "packages", "register", "watch", "watch_all"]
-
-_installed = False
-# Each registered package, and its subjects. Children watch for these.
-_packages: dict[str, tuple[str, ...]] = {}
+__all__ = ["install", "load_messages"]
 
 
 def install() -> None:
@@ -69,10 +56,8 @@ def install() -> None:
     --------
     >>> mp.install()
     """
-    global _installed
-    if _installed:
+    if not packages.begin():
         return
-    _installed = True
     _reducers.install()
     _replace_messages()
     if sys.platform == "darwin":
@@ -89,50 +74,6 @@ def install() -> None:
             _close_after_start(getattr(context, method))
     imports.when_imported("multiprocessing.connection", _extend_connections)
     imports.when_imported("multiprocessing.forkserver", _extend_fork_server)
-
-
-def is_installed() -> bool:
-    """Return whether `install` was called in this process, or before the fork that made it."""
-    return _installed
-
-
-# ---- packages --------------------------------------------------------------------------------------------------------
-
-
-def register(package: str, *subjects: str) -> None:
-    """Have every child watch for the *subjects* of *package*, whose `init_reductions` has been called here."""
-    install()
-    _packages[package] = subjects
-
-
-def watch(package: str, *subjects: str) -> None:
-    """Import *package* and call its `init_reductions` when one of its *subjects* is met; at once if it has none."""
-    if package in _packages:
-        return
-    register(package, *subjects)
-
-    def initialise() -> None:
-        imports.load(package).init_reductions()
-
-    if not subjects:
-        initialise()
-    for subject in subjects:
-        if subject.startswith("import "):
-            imports.when_imported(subject.removeprefix("import "), initialise)
-        else:
-            _reducers.when_needed(subject, initialise)
-
-
-def watch_all(packages: dict[str, tuple[str, ...]]) -> None:
-    """Install, and watch for the subjects of each of these packages."""
-    install()
-    for package, subjects in packages.items():
-        watch(package, *subjects)
-
-
-def packages() -> dict[str, tuple[str, ...]]:
-    """Return the packages that children watch for, with their subjects."""
-    return dict(_packages)
 
 
 # ---- what is replaced ------------------------------------------------------------------------------------------------
@@ -202,3 +143,6 @@ def _close_after_start(kind: Any) -> None:
 
     closing_start._closes = True  # type: ignore[attr-defined]
     kind._Popen = staticmethod(closing_start)
+
+
+packages.installed_by(install)

@@ -16,8 +16,7 @@ from __future__ import annotations
 import errno
 import os
 
-from mp_core import _native, _platform, _standard_pools
-from mp_core._settings import runtime_folder
+from mp_core import _native, imports
 from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -36,7 +35,6 @@ _REASONS = {
     errno.ENOENT: "its memory is gone: its sender and the shared memory manager (shm-manager) were both killed before "
     "this process had attached that memory",
     **NO_MANAGER,
-    errno.ENOSYS: f"mp-core has no shared memory on {_platform.name()}; send it with set_sharing(False, connection)",
     errno.EACCES: "this user may not open the files of its session; receive it as the user who sent it",
     errno.EPERM: "the files of its session belong to another user; receive it as the user who sent it",
 }
@@ -52,7 +50,7 @@ def refuse(number: int, handle: bytes) -> NoReturn:
 def _reason(number: int, handle: bytes) -> str:
     if number in (errno.ESTALE, errno.ENOENT, errno.ENOTDIR):
         session = _native.session_of(handle).hex()
-        folder = runtime_folder()
+        folder = imports.load("mp_core._settings").runtime_folder()
         if not os.path.exists(os.path.join(folder, session)):
             return (
                 f"its sender's processes cannot be reached from here, there is no folder {session} in {folder}. They "
@@ -65,6 +63,9 @@ def _reason(number: int, handle: bytes) -> str:
     if number == errno.EPROTO:
         found = _native.refused_version() or "an older one"
         return f"its sender shares through version {found} of libshm; install the same mp-core for both"
+    if number == errno.ENOSYS:
+        platform = imports.load("mp_core._platform").name()
+        return f"mp-core has no shared memory on {platform}; send it with set_sharing(False, connection)"
     return _REASONS.get(number, os.strerror(number))
 
 
@@ -88,7 +89,7 @@ def _failed(message: Any, error: BaseException) -> Any:
         number = error.errno if isinstance(error, OSError) else None
         known = ReceiveError(f"a message could not be received: {type(error).__name__}: {error}", number)
         known.__cause__ = error
-    task = _standard_pools.failing(message, known)
+    task = imports.load("mp_core._standard_pools").failing(message, known)
     if task is not None:
         return task
     if known is not error:

@@ -185,7 +185,6 @@ _REASONS = {
     errno.EOPNOTSUPP: "this system refuses memfd_create (a sandbox?), and /dev/shm cannot be used in its place; "
     "allow one of the two",
     **NO_MANAGER,
-    errno.ENOSYS: f"mp-core has no shared memory on {_platform.name()}; send private arrays, which travel by pickle",
     errno.ENOENT: "the runtime folder is missing; set MPSHM_RUNTIME_DIR to an existing folder",
     errno.ENOTDIR: "the path of the runtime folder is not a folder; set MPSHM_RUNTIME_DIR to one",
     errno.EACCES: "its files cannot be written; set MPSHM_RUNTIME_DIR to a folder that this user can write to",
@@ -200,6 +199,8 @@ def _reason(number: int) -> str:
         return f"MPSHM_RUNTIME_DIR is {folder!r}, which is relative; give an absolute path, the same for all processes"
     if number == errno.EPROTO:
         return other_version()
+    if number == errno.ENOSYS:
+        return f"mp-core has no shared memory on {_platform.name()}; send private arrays, which travel by pickle"
     return _REASONS.get(number, os.strerror(number))
 
 

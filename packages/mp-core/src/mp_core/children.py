@@ -14,7 +14,7 @@ arguments: a queue has two, a pool four. So the pickle of a connection carries t
     child:  rebuild_connection calls install() and watches for the packages' subjects, then rebuilds the connection.
 
 This adds about 80 bytes to the pickle of a connection. A package of the parent is imported in the child when its
-subject is needed (`_install.watch`): a child that sends numbers does not import NumPy, and one that receives an array
+subject is needed (`packages.py`): a child that sends numbers does not import NumPy, and one that receives an array
 imports what the pickle of the array names.
 
 The connection also carries the session, so that parent and children share one manager, and both attach to it at once: a
@@ -31,7 +31,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing import context
 
-from mp_core import _child_descriptors, _install, _native, message_timeout, strategy
+from mp_core import _child_descriptors, _native, message_timeout, packages, strategy
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ def reduce_connection(connection: Any, reducer: Callable[[Any], Any]) -> tuple[C
     state = None
     if popen is not None:
         state = (*_own(), _child_descriptors.for_child_of(popen))
-    return rebuild_connection, (_install.packages(), state, rebuild, args)
+    return rebuild_connection, (packages.registered(), state, rebuild, args)
 
 
 def inherited() -> Inherited | None:
     """The state that a launcher gives to its children for `attach`; None when this process is not installed."""
-    return (_install.packages(), *_own()) if _install.is_installed() else None
+    return (packages.registered(), *_own()) if packages.is_installed() else None
 
 
 def _own() -> tuple[str, bytes, bool, float | None]:
@@ -89,10 +89,10 @@ def before_fork() -> None:
 
 
 def rebuild_connection(
-    packages: dict[str, tuple[str, ...]], state: tuple[Any, ...] | None, rebuild: Callable[..., Any], args: Any
+    subjects: dict[str, tuple[str, ...]], state: tuple[Any, ...] | None, rebuild: Callable[..., Any], args: Any
 ) -> Any:
     """Install as the sender has, then rebuild its connection."""
-    _install.watch_all(packages)
+    packages.watch_all(subjects)
     if state is not None:
         *own, descriptors = state
         _take_over(*own, descriptors)
@@ -100,10 +100,10 @@ def rebuild_connection(
 
 
 def attach(
-    packages: dict[str, tuple[str, ...]], name: str, session: bytes, sharing: bool, timeout: float | None
+    subjects: dict[str, tuple[str, ...]], name: str, session: bytes, sharing: bool, timeout: float | None
 ) -> None:
     """In a launcher's child, before all else: attach to the parent's session, and install as the parent has."""
-    _install.watch_all(packages)
+    packages.watch_all(subjects)
     _take_over(name, session, sharing, timeout, None)
 
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _install, imports
+from mp_core import imports, packages
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def init_reductions() -> None:
     """
     for module in WATCHED:
         imports.when_imported(module, _registration(module))
-    _install.register("mp_cuda", *(f"import {module}" for module in WATCHED))
+    packages.register("mp_cuda", *(f"import {module}" for module in WATCHED))
 
 
 @functools.cache

@@ -27,7 +27,6 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
 
-from mp_core import _forkserver
 from mp_pool._batches import AT_ONCE, Batches
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool._environment import NameThatSets
@@ -94,6 +93,8 @@ class Worker:
                 if settings.environment:
                     self.process.name = NameThatSets(self.process.name, settings.environment)
                     if method == "forkserver":
+                        from mp_core import _forkserver
+
                         _forkserver.start_without_libraries()
                 # A Ctrl-C before the worker has installed its handler would end it with a traceback.
                 # The fork server, which this may start, would pass the mask on to unrelated processes.

@@ -33,7 +33,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _fan_out, _install, _pickling, _reducers
+from mp_core import _fan_out, _pickling, _reducers, packages
 from mp_core._native import by_value
 from mp_core.block import Block, Copied, allocate
 from mp_core.stats import add_copied_bytes
@@ -64,7 +64,7 @@ def init_reductions() -> None:
     if _functions.Table is not None:
         _pickling.use_table(np.ndarray, _functions.Table)
     _reducers.when_registered("torch", tensors.stand_before)
-    _install.register("mp_reductions", *subjects())
+    packages.register("mp_reductions", *subjects())
 
 
 def subjects() -> tuple[str, ...]:

@@ -20,7 +20,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from mp_core import _install, _pickling, _reducers, strategy
+from mp_core import _pickling, _reducers, packages, strategy
 
 __all__ = ["init_reductions", "install"]
 
@@ -70,7 +70,7 @@ def init_reductions() -> None:
     --------
     >>> mp_torch.init_reductions()  # doctest: +SKIP
     """
-    _install.register("mp_torch", "torch")
+    packages.register("mp_torch", "torch")
     _reducers.when_registered("torch", _reducer_for, last=True)
 
 

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
-from mp_core import _install, children
+from mp_core import children, install, packages
 from mp_core._fan_out import fan_out_mode
 from mp_core._native import discard, message_begin, message_depth, message_end, share
 from mp_core.block import Block, allocate
@@ -81,8 +81,8 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[
     views = [buffer.raw() for buffer in found.buffers]
     blocks = [memoryview(block).cast("B") for block in found.blocks]
     # Not inherited(), which would attach this process to a session that no rank enters.
-    state = _install.packages(), get_sharing_strategy(), bool(share(None))
-    inherited = state if _install.is_installed() else None
+    state = packages.registered(), get_sharing_strategy(), bool(share(None))
+    inherited = state if packages.is_installed() else None
     sizes = [(view.nbytes, view.readonly) for view in views]
     return Shipment(call, sizes, [view.nbytes for view in blocks], inherited, found.mailbox), [*views, *blocks]
 
@@ -127,12 +127,12 @@ class NodePayload:
             self._spans.append((end, nbytes, readonly))
             end += nbytes + -nbytes % ALIGNMENT
         if shipment.inherited is not None:
-            packages, strategy, sharing = shipment.inherited
-            _install.install()
+            subjects, strategy, sharing = shipment.inherited
+            install()
             own = children.inherited()
             assert own is not None
             _, _, session, _, timeout = own
-            self._inherited: children.Inherited | None = (packages, strategy, session, sharing, timeout)
+            self._inherited: children.Inherited | None = (subjects, strategy, session, sharing, timeout)
             # The first block starts the session's manager, which removes the session's folder if this agent is killed.
             self._first_block = allocate(1, zeroed=False)
         else:

@@ -1,0 +1,116 @@
+"""A fresh program that measures one start, run by `rows/p22_start.py`: python start_program.py MODULE SCENE [METHOD]
+
+It imports what a user's program imports, and nothing else: no NumPy, no package of the benchmark.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+
+mp = importlib.import_module(sys.argv[1])
+
+
+def nothing() -> None:
+    """Do nothing."""
+
+
+def log_through(queue) -> None:
+    """Log a hundred records to the parent."""
+    import logging.handlers  # here, because each child imports what the main module imports
+
+    logger = logging.getLogger("child")
+    logger.addHandler(logging.handlers.QueueHandler(queue))
+    logger.setLevel(logging.INFO)
+    for number in range(100):
+        logger.info("record %d", number)
+
+
+def per_call(call, count: int) -> float:
+    """Return the median of the seconds that *call* takes."""
+    taken = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - begin)
+    return sorted(taken)[count // 2]
+
+
+def process(context) -> float:
+    """Start and join a process that does nothing."""
+
+    def start() -> None:
+        child = context.Process(target=nothing)
+        child.start()
+        child.join()
+
+    return per_call(start, 100 if context.get_start_method() == "fork" else 9)
+
+
+def pool(context) -> float:
+    """Start a pool, map a few numbers, and end it."""
+
+    def start() -> None:
+        with context.Pool(2) as workers:
+            workers.map(abs, range(10))
+
+    return per_call(start, 20 if context.get_start_method() == "fork" else 5)
+
+
+def logged(context) -> float:
+    """Log from two children through a queue."""
+    queue = context.Queue()
+    children = [context.Process(target=log_through, args=(queue,)) for _ in range(2)]
+    for child in children:
+        child.start()
+    for _ in range(200):
+        queue.get()
+    for child in children:
+        child.join()
+    return resident()
+
+
+def resident() -> float:
+    """Return the bytes of memory that this process has resident, without what it shares with other programs."""
+    with open("/proc/self/smaps_rollup") as file:
+        return 1024.0 * sum(int(line.split()[1]) for line in file if line.startswith(("Private_", "Pss_Shmem")))
+
+
+def made(kind: str) -> float:
+    """Make an object of this kind, and drop it: most of many."""
+    make = getattr(mp, kind)
+    args = {"Value": ("i", 0), "Array": ("i", 10)}.get(kind, ())
+    make(*args)
+
+    def one() -> None:
+        ends = make(*args)
+        if kind == "Pipe":
+            for end in ends:
+                end.close()
+
+    return per_call(one, 300)
+
+
+def managed(call: str) -> float:
+    """Call a method of a manager's object."""
+    with mp.Manager() as manager:
+        things, numbers = manager.dict(), manager.list()
+        calls = {"dict": lambda: things.__setitem__("k", 1), "list": lambda: numbers.append(1)}
+        return per_call(calls[call], 3000)
+
+
+def main() -> None:
+    """Print the result of the scene."""
+    scene, argument = sys.argv[2:4]
+    scenes = {"process": process, "pool": pool, "logged": logged}
+    result = (
+        scenes[scene](mp.get_context(argument))
+        if scene in scenes
+        else {"made": made, "managed": managed}[scene](argument)
+    )
+    print(result)
+
+
+if __name__ == "__main__":
+    main()
