@@ -17,8 +17,9 @@ def graph_of(folder: Path) -> Graph:
     """
     Return the modules of the package in *folder*, each with the modules of the package that it imports.
 
-    `if TYPE_CHECKING` is left out. `importlib.import_module` counts; with an f-string, it may import every module whose
-    name begins like it. Importing a subpackage's module runs its `__init__`, which therefore counts too.
+    `if TYPE_CHECKING` is left out. `importlib.import_module` and `imports.load` count; with an f-string, they may
+    import every module whose name begins like it. Importing a subpackage's module runs its `__init__`, which therefore
+    counts too.
     """
     files = {module_name(path, folder): path for path in sorted(folder.rglob("*.py"))}
     stubs = {module_name(path, folder) for path in folder.rglob("*.pyi")}
@@ -75,7 +76,9 @@ def imports_of(node: ast.AST, module: str, is_package: bool) -> Iterator[str]:
             package = module.split(".")[: None if is_package and node.level == 1 else is_package - node.level]
             base = ".".join([*package, *filter(None, [base])])
         yield from (base if alias.name == "*" else f"{base}.{alias.name}" for alias in node.names)
-    elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith("import_module"):
+    elif (
+        isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith(("import_module", "imports.load"))
+    ):
         argument = node.args[0]
         if isinstance(argument, ast.Constant):
             yield str(argument.value)

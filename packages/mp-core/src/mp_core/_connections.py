@@ -13,7 +13,7 @@ from multiprocessing import connection as _connection
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _fan_out, _platform
+from mp_core import _fan_out, _platform, children, forks
 from mp_core._native import message_begin, message_begin_by_value, message_depth, message_end
 from mp_core._pickling import drop
 
@@ -37,7 +37,7 @@ def install() -> None:
         return
     for kind in _reducers:
         ForkingPickler.register(kind, _reduce)
-    _platform.register_at_fork(before=_before_fork)
+    forks.register(before=children.before_fork)
     _extend_send()
     if _platform.has_engine():
         _extend_close()
@@ -50,18 +50,10 @@ def add(kind: type, reducer: Callable[[Any], Any]) -> None:
 
 
 def _reduce(connection: Any) -> Any:
-    from mp_core import children
-
     return children.reduce_connection(connection, _reducers[type(connection)])
 
 
 _fan_out.declare(_reduce, lambda connection: "by reference")
-
-
-def _before_fork() -> None:
-    from mp_core import children
-
-    children.before_fork()
 
 
 def _extend_send() -> None:

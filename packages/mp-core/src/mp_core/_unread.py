@@ -35,7 +35,7 @@ import struct
 import termios
 import threading
 
-from mp_core import _platform
+from mp_core import forks
 from mp_core._native import discard_unread
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -99,6 +99,4 @@ def _new_lock() -> None:
     _lock = threading.RLock()
 
 
-_platform.register_at_fork(
-    before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_new_lock
-)
+forks.register(before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_new_lock)

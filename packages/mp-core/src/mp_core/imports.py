@@ -32,6 +32,8 @@ import threading
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
+from mp_core import forks
+
 TYPE_CHECKING = False  # importing typing takes longer than all of this module
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -65,8 +67,7 @@ def load(module: str) -> Any:
     global _hooked
     if not _hooked:
         _hooked = True
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+        forks.register(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
     with _loading:
         return importlib.import_module(module)
 

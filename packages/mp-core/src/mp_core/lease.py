@@ -21,7 +21,7 @@ import weakref
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _platform
+from mp_core import forks
 from mp_core._deprecated import warn_renamed
 from mp_core._fan_out import declare_one_receiver
 from mp_core._native import rebuild_block, reduce_block
@@ -309,7 +309,7 @@ def _after_fork() -> None:
 
 ForkingPickler.register(Lease, _reduce)
 ForkingPickler.register(LeaseReference, _reduce)
-_platform.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_in_child)
+forks.register(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_in_child)
 
 
 declare_one_receiver(Lease, LeaseReference)

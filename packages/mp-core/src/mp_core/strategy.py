@@ -33,7 +33,7 @@ def _validated(name: str, source: str = "sharing strategy") -> str:
 
 
 # The C library keeps the current strategy.
-_native.strategy(CODES[_validated(os.environ.get("MP_SHARING_STRATEGY", _ALL[0]), "value of MP_SHARING_STRATEGY,")])
+_native.strategy(CODES[_validated(os.environ.get("MP_SHARING_STRATEGY") or _ALL[0], "value of MP_SHARING_STRATEGY,")])
 
 
 def set_sharing_strategy(new_strategy: str) -> None:

@@ -28,7 +28,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core import _platform
+from mp_core import _platform, forks
 from mp_core._contexts import channels_enabled, default_context
 from mp_core._native import discard_unread
 
@@ -114,7 +114,7 @@ def _new_lock() -> None:
     _starting = threading.RLock()
 
 
-_platform.register_at_fork(after_in_child=_new_lock)
+forks.register(after_in_child=_new_lock)
 
 
 def _drop_messages(queue: Any) -> None:

@@ -14,13 +14,12 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["functions", "has_engine", "name", "python_version", "register_at_fork", "system"]
+__all__ = ["functions", "has_engine", "name", "python_version", "system"]
 
 
 def system() -> str:
@@ -58,9 +57,3 @@ def name() -> str:
     """Return the name of the platform for people."""
     known: str = functions().NAME
     return f"{known} with MP_WITHOUT_ENGINE=1" if system() == "linux" else known
-
-
-def register_at_fork(**hooks: Callable[[], object]) -> None:
-    """Register *hooks* as `os.register_at_fork` does. A system that cannot fork needs none."""
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(**hooks)

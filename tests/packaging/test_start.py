@@ -1,0 +1,278 @@
+"""A start pays for nothing that it does not use: which modules are imported when, and which system calls are made."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support.scripts import run_python, run_script, succeeded
+
+#: Modules that cost a start more than all of ours.
+SLOW = {
+    "_cffi_backend",
+    "asyncio",
+    "concurrent.futures",
+    "ctypes",
+    "dataclasses",
+    "hashlib",
+    "inspect",
+    "json",
+    "logging",
+    "multiprocessing.connection",
+    "multiprocessing.pool",
+    "numpy",
+    "pathlib",
+    "subprocess",
+    "tempfile",
+    "typing",
+    "urllib",
+}
+OURS = ("mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch", "mp_all")
+CORE = {
+    "mp_core",
+    *(f"mp_core.{name}" for name in ("_install", "_lock_contexts", "_platform", "_reducers", "_version")),
+}
+CORE |= {"mp_core.forks", "mp_core.imports", "mp_core.packages"}
+AFTER = {
+    "mp_core": CORE,
+    "mp_spawn": {"mp_spawn"},
+    "mp_pool": {"mp_pool"},
+    "mp_cuda": CORE | {"mp_cuda"},
+    "mp_all": CORE | {"mp_all", "mp_core._contexts", "mp_pool", "mp_pool._contexts"},
+}
+#: An environment in which no setting asks for an early import.
+UNSET = dict.fromkeys(("MP_CACHE_BYTES", "MP_MESSAGE_TIMEOUT", "MP_SHARE", "MP_SHARING_STRATEGY", "MP_STRICT_PUT"), "")
+MODULES = "import json, sys\nprint(json.dumps(sorted(sys.modules)))"
+
+
+def modules(program: str) -> set[str]:
+    """Return the modules that are imported after *program*, which is run before json is imported."""
+    return set(json.loads(succeeded(run_python("-c", f"{program}\n{MODULES}", **UNSET))))
+
+
+def ours(found: set[str]) -> set[str]:
+    return {name for name in found if name.partition(".")[0] in OURS}
+
+
+@pytest.mark.parametrize("package", sorted(AFTER))
+def test_an_import_imports_these_modules_of_ours_and_none_that_is_slow(package: str) -> None:
+    found = modules(f"import {package}") - modules("") | ours(modules(f"import {package}"))
+    assert ours(found) == AFTER[package]
+    assert found & (SLOW - {"json"}) == set()
+
+
+def test_the_modules_of_a_setting_are_imported_if_it_is_set_and_a_wrong_value_is_an_error_at_import() -> None:
+    for name, value in (
+        ("MP_CACHE_BYTES", "much"),
+        ("MP_CHANNEL", "2"),
+        ("MP_INLINE_BYTES", "-1"),
+        ("MP_MESSAGE_TIMEOUT", "soon"),
+        ("MP_SHARE", "yes"),
+        ("MP_SHARED_ALLOCATOR", "2"),
+        ("MP_SHARING_STRATEGY", "pigeon"),
+        ("MP_STRICT_PUT", "x"),
+        ("MP_WITHOUT_ENGINE", "maybe"),
+    ):
+        done = run_python("-c", "import mp_all", **(UNSET | {name: value}))
+        assert done.returncode == 1 and name in done.stderr.splitlines()[-1], done.stderr
+
+
+CHILD = """
+    import sys
+    import mp_all as mp
+
+    def found(queue):
+        queue.put(sorted(sys.modules))
+
+    def of_worker(_):
+        return sorted(sys.modules)
+
+    if __name__ == "__main__":
+        context = mp.get_context(sys.argv[1])
+        if sys.argv[2] == "pool":
+            with context.Pool(1) as pool:
+                names = pool.apply(of_worker, (0,))
+        else:
+            queue = context.Queue()
+            child = context.Process(target=found, args=(queue,))
+            child.start()
+            names = queue.get()
+            child.join()
+        import json
+        print(json.dumps(names))
+"""
+
+
+@pytest.mark.parametrize("kind", ["process", "pool"])
+def test_a_child_that_sends_a_number_imports_no_numpy(tmp_path: Path, start_method: str, kind: str) -> None:
+    found = set(json.loads(succeeded(run_script(tmp_path, CHILD, start_method, kind, **UNSET))))
+    assert not found & {"numpy", "mp_reductions", "mp_cuda", "mp_spawn", "asyncio", "logging", "inspect", "hashlib"}
+
+
+def test_a_child_of_the_fork_server_finds_numpy_imported_if_its_parent_has_it(tmp_path: Path) -> None:
+    program = """
+        import multiprocessing, os, sys
+        import numpy
+        import mp_all as mp
+
+        def parent_has(queue):
+            queue.put(("numpy" in sys.modules, "mp_reductions" in sys.modules, "mp_core.children" in sys.modules))
+
+        if __name__ == "__main__":
+            context = mp.get_context("forkserver")
+            queue = context.Queue()
+            child = context.Process(target=parent_has, args=(queue,))
+            child.start()
+            print(*queue.get())
+            child.join()
+    """
+    assert succeeded(run_script(tmp_path, program)) == "True True True\n"
+
+
+def test_the_list_that_a_program_asks_the_fork_server_to_preload_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "theirs.py").write_text("loaded_by_server = True\n")
+    program = """
+        import sys
+        import mp_all as mp
+        from multiprocessing import forkserver
+
+        def loaded(queue):
+            queue.put("theirs" in sys.modules)
+
+        if __name__ == "__main__":
+            sys.path.insert(0, sys.path[0])
+            context = mp.get_context("forkserver")
+            context.set_forkserver_preload(["no_such_module", "theirs"])
+            for _ in range(2):
+                queue = context.SimpleQueue()
+                child = context.Process(target=loaded, args=(queue,))
+                child.start()
+                print(queue.get(), forkserver._forkserver._preload_modules)
+                child.join()
+                # A server that died is started again.
+                import os, signal
+                os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+    """
+    text = "True ['no_such_module', 'theirs']\n"
+    assert succeeded(run_script(tmp_path, program)) == 2 * text
+
+
+def test_without_numpy_everything_works_until_an_array_is_met(tmp_path: Path) -> None:
+    program = """
+        import sys
+        sys.modules["numpy"] = None
+        import mp_all as mp
+
+        def work(queue):
+            queue.put("sent")
+
+        if __name__ == "__main__":
+            queue = mp.get_context("spawn").Queue()
+            child = mp.get_context("spawn").Process(target=work, args=(queue,))
+            child.start()
+            print(queue.get())
+            child.join()
+            with mp.Pool(1) as pool:
+                print(pool.apply(abs, (-3,)))
+            try:
+                mp.shared
+            except ImportError as error:
+                print("numpy" in str(error))
+    """
+    assert succeeded(run_script(tmp_path, program)) == "sent\n3\nTrue\n"
+
+
+def test_arrays_are_sent_through_shared_memory_whatever_was_imported_first() -> None:
+    for first, second in (("numpy", "mp_all"), ("mp_all", "numpy")):
+        program = f"""if 1:
+            import {first}, {second}
+            import numpy as np, mp_all as mp
+            queue = mp.SimpleQueue()
+            class Own(np.ndarray):
+                pass
+            for array in (np.ones(100_000), np.ones(100_000).view(Own)):
+                queue.put(array)
+                arrived = queue.get()
+                print(mp.is_shared(arrived), type(arrived).__name__)
+        """
+        assert succeeded(run_python("-c", program)) == "True ndarray\nTrue Own\n"
+
+
+def test_the_shared_allocator_of_the_environment_is_installed_when_numpy_is_imported() -> None:
+    program = """if 1:
+        import sys
+        import mp_all as mp
+        print("numpy" in sys.modules)
+        import numpy as np
+        print(mp.is_shared(np.ones(100_000)))
+    """
+    assert succeeded(run_python("-c", program, MP_SHARED_ALLOCATOR="1", **UNSET)) == "False\nTrue\n"
+
+
+def test_a_fork_during_the_first_use_in_another_thread_leaves_the_child_usable() -> None:
+    program = """if 1:
+        import os, threading
+        import mp_all as mp
+        threads = [threading.Thread(target=lambda: mp.Block(100)), threading.Thread(target=lambda: mp.Queue().put(1))]
+        for thread in threads:
+            thread.start()
+        for _ in range(20):
+            if (pid := os.fork()) == 0:
+                mp.Block(100)
+                queue = mp.SimpleQueue()
+                queue.put(1)
+                os._exit(queue.get())
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+        for thread in threads:
+            thread.join()
+        print("done")
+    """
+    for _ in range(3):
+        assert succeeded(run_python("-W", "ignore::DeprecationWarning", "-c", program, **UNSET)) == "done\n"
+
+
+# ---- system calls ----------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys
+import {module} as mp
+context = mp.get_context(sys.argv[1])
+
+def nothing():
+    pass
+
+if __name__ == "__main__":
+    child = context.Process(target=nothing)
+    child.start()
+    child.join()
+"""
+#: Calls that make something that other processes can see, or that stays: a session would need them.
+SEEN = ("socket", "connect", "bind", "memfd_create", "flock", "mkdir", "unlink", "rmdir", "clone", "vfork", "execve")
+
+
+def calls(folder: Path, module: str, method: str) -> Counter[str]:
+    """Return the number of those system calls in a program and its children."""
+    log = folder / f"{module}-{method}"
+    program = folder / f"program_of_{module}.py"
+    program.write_text(PROGRAM.format(module=module))
+    strace = ["strace", "-f", "-qq", "-o", str(log), "-e", f"trace={','.join((*SEEN, '/^open'))}"]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MP_")}
+    subprocess.run([*strace, sys.executable, str(program), method], check=True, timeout=120, env=environment)
+    text = log.read_text()
+    assert "mpshm" not in text
+    return Counter(re.findall(rf"^\d+ +({'|'.join(SEEN)})\(", text, re.M))
+
+
+@pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_program_without_arrays_queues_and_pools_makes_the_calls_of_multiprocessing(
+    tmp_path: Path, method: str
+) -> None:
+    assert calls(tmp_path, "mp_all", method) == calls(tmp_path, "multiprocessing", method)
