@@ -229,6 +229,7 @@ def test_a_report_without_sessions_is_empty(tmp_path: Path) -> None:
 
 
 def test_the_view_shows_the_change_since_it_began(sender: Sender) -> None:
+    assert until(lambda: not sender.of(sender.child)["attached"], 20)  # type: ignore[index]
     change = _top.Change()
     report = sender.report()
     session = report["sessions"][0]["id"]

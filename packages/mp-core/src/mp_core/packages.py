@@ -58,7 +58,10 @@ def watch(package: str, *subjects: str) -> None:
     register(package, *subjects)
 
     def initialise() -> None:
-        imports.load(package).init_reductions()
+        module = imports.load(package)
+        # The package itself may have imported the subject, and is in the middle of that; then another subject is met.
+        if hasattr(module, "init_reductions"):
+            module.init_reductions()
 
     if not subjects:
         initialise()
