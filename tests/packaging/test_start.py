@@ -45,7 +45,7 @@ AFTER = {
     "mp_spawn": {"mp_spawn"},
     "mp_pool": {"mp_pool"},
     "mp_cuda": CORE | {"mp_cuda"},
-    "mp_all": CORE | {"mp_all", "mp_core._contexts", "mp_pool", "mp_pool._contexts"},
+    "mp_all": CORE | {"mp_all", "mp_core._contexts", "mp_core._settings", "mp_pool", "mp_pool._contexts"},
 }
 #: An environment in which no setting asks for an early import.
 UNSET = dict.fromkeys(("MP_CACHE_BYTES", "MP_MESSAGE_TIMEOUT", "MP_SHARE", "MP_SHARING_STRATEGY", "MP_STRICT_PUT"), "")

@@ -23,7 +23,7 @@ import multiprocessing as _multiprocessing
 from multiprocessing import *  # noqa: F403
 
 from mp_core import __version__ as __version__
-from mp_core import _contexts, _lock_contexts, _platform
+from mp_core import _lock_contexts, _platform, _settings
 from mp_core import imports as _imports
 from mp_core import packages as _packages
 
@@ -78,7 +78,9 @@ if not TYPE_CHECKING:  # to a type checker all imported names above are public; 
     for _name in _MODULES:
         globals().pop(_name, None)  # those of multiprocessing, from the `import *` above
 
-    if _contexts.channels_enabled() and _platform.has_engine():
+    if _settings.channels_enabled() and _platform.has_engine():
+        from mp_core import _contexts
+
         # Pipes and queues whose messages skip the pipe; multiprocessing's own stay as they are.
         globals().update((_name, getattr(_contexts.default_context, _name)) for _name in _contexts.NAMES)
 

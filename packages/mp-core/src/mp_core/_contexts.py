@@ -8,7 +8,6 @@ The start method is one for both: `default_context` reads and sets that of multi
 
 from __future__ import annotations
 
-import os
 from multiprocessing import context
 from multiprocessing.context import BaseContext
 
@@ -18,20 +17,12 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["NAMES", "channels_enabled", "default_context"]
+__all__ = ["NAMES", "default_context"]
 
 # The names of `mp_all` that are bound methods of `default_context`.
 NAMES = ("JoinableQueue", "Pipe", "Queue", "SimpleQueue", "get_context")
 
 _standard: Any = vars(context)
-
-
-def channels_enabled() -> bool:
-    """Return whether `MP_CHANNEL` asks for channels, as it does unless it is 0."""
-    text = os.environ.get("MP_CHANNEL", "")
-    if text not in ("", "0", "1"):
-        raise ValueError(f"MP_CHANNEL must be 1 for channels or 0 for ordinary pipes, not {text!r}")
-    return text != "0"
 
 
 def _channel_module() -> Any:

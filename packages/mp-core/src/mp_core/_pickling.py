@@ -39,7 +39,7 @@ import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _child_descriptors, _native, _receiving
+from mp_core import _child_descriptors, _native, _receiving, imports
 from mp_core._native import (
     beside,
     discard,
@@ -63,7 +63,6 @@ __all__ = [
     "load_with",
     "loads",
     "set_up",
-    "take_buffers",
     "use_table",
 ]
 
@@ -93,8 +92,8 @@ def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> A
     depth = message_depth()
     try:
         plainly = message_begin(False)
-        if protocol is None and _take is not None and not plainly and cls.__init__ is ForkingPickler.__init__:
-            message = _dump(cls, obj, _take)
+        if protocol is None and not plainly and cls.__init__ is ForkingPickler.__init__:
+            message = _dump(cls, obj)
         else:
             message = _dumps(cls, obj, protocol)
         message_end(True, depth)
@@ -126,26 +125,19 @@ def dump(obj: Any, file: Any, protocol: int | None = None) -> None:
     file.write(message)
 
 
-Take = Callable[[pickle.PickleBuffer], "Any"]
-_take: Take | None = None
 PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
 
 
-def take_buffers(take: Take) -> None:
-    """
-    Offer *take* every buffer of a message.
-
-    It returns (block, offset, nbytes, read-only), which the message carries instead; None leaves it in the pickle.
-    """
-    global _take
-    _take = take
+def _take(buffer: pickle.PickleBuffer) -> Any:
+    """Return (block, offset, nbytes, read-only), which the message carries instead of *buffer*; None if it stays."""
+    return imports.load("mp_core._buffers").take(buffer)
 
 
-def _dump(cls: Any, obj: Any, take: Take) -> memoryview:
+def _dump(cls: Any, obj: Any) -> memoryview:
     taken: list[Any] = []
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
-        place = take(buffer)
+        place = _take(buffer)
         if place is not None:
             taken.append(place)
         return place is None

@@ -1,12 +1,10 @@
-"""Settings in the environment that the C library reads; an invalid value is an error at import."""
+"""Settings in the environment: those that the C library reads, and `MP_CHANNEL`; a wrong value is an error at import."""
 
 from __future__ import annotations
 
 import os
 
-from mp_core import _native
-
-__all__ = ["check_settings", "parse_bytes", "runtime_folder"]
+__all__ = ["channels_enabled", "check_settings", "parse_bytes", "runtime_folder"]
 
 
 def parse_bytes(text: str) -> int:
@@ -34,10 +32,20 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("512 MiB"), parse_bytes("1.5k"), parse_bytes("100kB")
     (536870912, 1536, 100000)
     """
+    from mp_core import _native
+
     nbytes = _native.parse_bytes(text)
     if nbytes is None:
         raise ValueError(f"{text!r} is not a number of bytes; give a value like 1073741824, 512MiB or 2G")
     return nbytes
+
+
+def channels_enabled() -> bool:
+    """Return whether `MP_CHANNEL` asks for channels, as it does unless it is 0."""
+    text = os.environ.get("MP_CHANNEL", "")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"MP_CHANNEL must be 1 for channels or 0 for ordinary pipes, not {text!r}")
+    return text != "0"
 
 
 def runtime_folder() -> str:

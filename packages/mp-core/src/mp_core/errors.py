@@ -14,6 +14,7 @@ __all__ = [
     "RepeatedCopyWarning",
     "SharedMemoryWarning",
     "user_stack_level",
+    "warn_sent_by_value",
     "warn_user",
     "was_told",
 ]
@@ -120,6 +121,22 @@ def warn_user(once: str, message: str, category: type[Warning]) -> None:
         warnings.warn(message, category, stacklevel=user_stack_level())
     except category:
         pass  # a filter that turns warnings into errors must not lose the message
+
+
+def warn_sent_by_value(what: str, nbytes: int, error: Exception) -> None:
+    """Warn, the first time, that *what*, of so many bytes, goes through the pipe because of *error*."""
+    if isinstance(error, OSError) and error.errno == number.ENOSYS:
+        from mp_core import _platform
+
+        message = (
+            f"mp-core has no shared memory on {_platform.name()}, so {what} of {nbytes} bytes (and all others) travels "
+            "by pickle, as with multiprocessing"
+        )
+    else:
+        message = (
+            f"shared memory ran out, so {what} of {nbytes} bytes (and maybe others) travels through the pipe: {error}"
+        )
+    warn_user("sent by value", message, SharedMemoryWarning)
 
 
 def user_stack_level() -> int:

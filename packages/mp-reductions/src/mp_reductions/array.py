@@ -36,9 +36,9 @@ import numpy as np
 from mp_core import _fan_out, _pickling, _reducers, packages
 from mp_core._native import by_value
 from mp_core.block import Block, Copied, allocate
+from mp_core.errors import warn_sent_by_value
 from mp_core.stats import add_copied_bytes
-from mp_reductions import _functions, buffers, inline, repeated_copy, tensors
-from mp_reductions.by_value_warning import warn_once
+from mp_reductions import _functions, inline, repeated_copy, tensors
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
 from mp_reductions.sharing import address_of, find_block
@@ -60,7 +60,6 @@ def init_reductions() -> None:
     ForkingPickler.register(np.ndarray, _functions.reduce_array)
     ForkingPickler.register(np.memmap, reduce_memmap)
     _reducers.of_subclasses(np.ndarray, choose_reducer)
-    _pickling.take_buffers(buffers.take)
     if _functions.Table is not None:
         _pickling.use_table(np.ndarray, _functions.Table)
     _reducers.when_registered("torch", tensors.stand_before)
@@ -95,7 +94,7 @@ def _reduce_by_copy(a: np.ndarray[Any, Any]) -> Any:
         block = allocate(packed.data.nbytes, zeroed=False)
     except (MemoryError, OSError) as error:
         # Deliver it all the same: a slow message is better than a lost one.
-        warn_once(a.nbytes, error)
+        warn_sent_by_value("an array", a.nbytes, error)
         return inline.reduce_inline(a)
     _frombuffer(block, np.uint8)[:] = packed.data
     add_copied_bytes(packed.data.nbytes)
@@ -157,7 +156,9 @@ _BUILT_IN: dict[str, np.dtype[Any]] = {
 }
 
 _functions.setup(_BUILT_IN, reduce_ndarray, repeated_copy.notice, repeated_copy.LARGE)
-_functions.setup_table(lambda nbytes, number: warn_once(nbytes, OSError(number, os.strerror(number))))
+_functions.setup_table(
+    lambda nbytes, number: warn_sent_by_value("an array", nbytes, OSError(number, os.strerror(number)))
+)
 
 
 # ---- one pickle for several receivers --------------------------------------------------------------------------------

@@ -29,8 +29,9 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from mp_core import _platform, forks
-from mp_core._contexts import channels_enabled, default_context
+from mp_core._contexts import default_context
 from mp_core._native import discard_unread
+from mp_core._settings import channels_enabled
 
 __all__ = ["install"]
 

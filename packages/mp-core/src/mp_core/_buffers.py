@@ -1,29 +1,32 @@
 """Buffers that objects offer to pickle (`PickleBuffer`): sent as arrays are, shared if possible, else copied once.
 
 Arrow tables, the text columns of pandas, and classes whose ``__reduce_ex__(5)`` returns buffers use them. NumPy's own
-buffers never come here: arrays have a reducer.
+buffers come here from a process only that has not registered the reducer of arrays.
 """
 
 from __future__ import annotations
 
-from pickle import PickleBuffer
-from typing import Any
-
-import numpy as np
-
+from mp_core import _native
 from mp_core.block import Block, Copied, allocate, block_at
-from mp_core.stats import add_copied_bytes
-from mp_reductions import inline
-from mp_reductions.by_value_warning import warn_once
-from mp_reductions.sharing import address_of
+from mp_core.errors import warn_sent_by_value
 
-__all__ = ["take"]
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from pickle import PickleBuffer
+
+__all__ = ["LEAST", "Place", "take"]
+
+#: Private buffers of fewer bytes stay in the pickle: the second pickle that carries a place takes as long as the pipe.
+LEAST = 1 << 15
 
 Place = tuple[Block | Copied, int, int, bool]
+"""A block, the offset in it, the number of bytes, and whether they are read-only."""
 
 
 def take(buffer: PickleBuffer) -> Place | None:
-    """Put *buffer* into shared memory and return its place for `mp_core._pickling`; None for a small buffer."""
+    """Put *buffer* into shared memory and return its place for `_pickling`; None for a small private buffer."""
+    if not _native.ENGINE:
+        return None
     try:
         raw = buffer.raw()
     except BufferError:
@@ -31,18 +34,17 @@ def take(buffer: PickleBuffer) -> Place | None:
     nbytes = raw.nbytes
     if nbytes == 0:
         return None
-    data: np.ndarray[Any, Any] = np.frombuffer(raw, np.uint8)
-    address = address_of(data)
+    address = int(_native.ffi.cast("uintptr_t", _native.ffi.from_buffer(raw)))
     block = block_at(address)
     if block is not None and address + nbytes <= block._address + block.nbytes:
         return block, address - block._address, nbytes, raw.readonly
-    if inline.has_room(nbytes):
+    if nbytes < LEAST:
         return None
     try:
         block = allocate(nbytes, zeroed=False)
     except (MemoryError, OSError) as error:
-        warn_once(nbytes, error)
+        warn_sent_by_value("a buffer", nbytes, error)
         return None
     memoryview(block)[:] = raw
-    add_copied_bytes(nbytes)
+    _native.copied_bytes(nbytes)
     return Copied(block), 0, nbytes, raw.readonly
