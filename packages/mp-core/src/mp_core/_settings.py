@@ -1,4 +1,4 @@
-"""Settings in the environment: those that the C library reads, and `MP_CHANNEL`; a wrong value is an error at import."""
+"""Settings in the environment that the C library reads, and `MP_CHANNEL`; a wrong value is an error at import."""
 
 from __future__ import annotations
 
