@@ -166,6 +166,67 @@ static void a_foreign_process_that_gets_a_handle_attaches_to_the_session(int str
     close(there[0]), close(there[1]), close(back[0]), close(back[1]);
 }
 
+/* A forked child of a parent without blocks attaches when it first needs the session, whatever has
+ * become of its parent and of its descriptors meanwhile. */
+static void a_child_without_blocks_attaches_late(int strategy)
+{
+    unsigned char handle[MPSHM_HANDLE_SIZE];
+    int go[2], out[2];
+
+    CHECK_EQ(pipe(go), 0);
+    CHECK_EQ(pipe(out), 0);
+    CHECK_EQ(mpshm_attach(), 0);
+    for (int closes = 0; closes < 2; closes++) {
+        pid_t parent = forked();
+        if (parent == 0) {
+            pid_t child = forked();
+            if (child == 0) {
+                mpshm_stats stats;
+                mpshm_get_stats(&stats);
+                CHECK_EQ(stats.mappings, 0);
+                close(go[1]);
+                if (closes) /* as a daemon does */
+                    for (int fd = 3; fd < 256; fd++)
+                        if (fd != go[0] && fd != out[1])
+                            close(fd);
+                get_all(go[0], handle, sizeof(handle));
+                pid_t grandchild = forked(); /* it must not share the descriptors of this child */
+                if (grandchild == 0) {
+                    mpshm_block own = make_block(strategy, 100);
+                    mpshm_block_release(&own);
+                    _exit(0);
+                }
+                CHECK_EQ(reap(grandchild), 0);
+                mpshm_block a;
+                CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &a), 0);
+                CHECK_EQ(((char *)a.data)[99], 8);
+                memset(a.data, 9, 100);
+                mpshm_block_send(&a, 0, handle);
+                mpshm_block_release(&a);
+                put_all(out[1], handle, sizeof(handle));
+                _exit(0);
+            }
+            mpshm_block a = make_block(strategy, 100);
+            memset(a.data, 8, 100);
+            mpshm_block_send(&a, 0, handle);
+            put_all(go[1], handle, sizeof(handle));
+            kill(getpid(), SIGKILL);
+        }
+        reap(parent);
+        get_all(out[0], handle, sizeof(handle));
+        mpshm_block a;
+        CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &a), 0);
+        CHECK_EQ(((char *)a.data)[0], 9);
+        mpshm_block_release(&a);
+    }
+    /* A child that dies before it attaches leaves nothing. */
+    pid_t pid = forked();
+    if (pid == 0)
+        kill(getpid(), SIGKILL);
+    reap(pid);
+    close(go[0]), close(go[1]), close(out[0]), close(out[1]);
+}
+
 static void run(void (*test)(int))
 {
     for (int i = 0; i < 2; i++) {
@@ -185,6 +246,7 @@ int main(void)
     run(a_foreign_process_that_gets_a_handle_attaches_to_the_session);
     run(a_forked_child_and_its_parent_see_one_memory);
     run(a_block_that_the_parent_frees_stays_valid_in_the_child);
+    run(a_child_without_blocks_attaches_late);
     run(a_message_outlives_a_killed_sender);
     run(the_blocks_of_a_killed_process_are_freed);
     run(a_killed_manager_is_replaced);

@@ -1,5 +1,16 @@
 /* Fork: parent and child both keep the references that the parent had.
  *
+ * A process without a session, which has shared nothing, forks without any of this.
+ *
+ * Note [A child without blocks]
+ *
+ *   A parent that has references to no block leaves its child nothing to take over: the child
+ *   unmaps the session, and attaches it when it first shares something. Until then it keeps a
+ *   description of the control file of its own and a connection to the manager, by which the
+ *   session and the messages in it outlive the parent. If the child dies before it attaches, the
+ *   kernel closes both. If it forks before, it attaches first: two processes must not share a
+ *   description. If the program has closed the descriptors, the path leads to the session.
+ *
  * Note [A slot for the child]
  *
  *   prepare   the parent opens the control file again, which gives the child a description of its
@@ -37,6 +48,7 @@
 #include "session/connection.h"
 #include "session/control_file.h"
 #include "session/fork.h"
+#include "session/own_session.h"
 #include "session/process_slot.h"
 
 static struct mpshm__fork_hook hook;
@@ -47,7 +59,7 @@ void mpshm__set_fork_hook(struct mpshm__fork_hook h)
 }
 
 static struct {
-    int fd, sock, slot;
+    int fd, sock, slot, has_blocks;
 } child[MPSHM__SESSIONS];
 
 static void for_retained(struct mpshm__session *session,
@@ -84,6 +96,10 @@ static void prepare(void)
     mpshm__lock(); /* no other thread is inside the engine */
     if (hook.before != NULL)
         hook.before();
+    if (mpshm__session_is_detached()) {
+        struct mpshm__session *own;
+        mpshm__own_session(&own); /* see Note [A child without blocks] */
+    }
     for (int t = 0; t < MPSHM__SESSIONS; t++) {
         struct mpshm__session *session = mpshm__sessions[t];
         child[t].fd = child[t].sock = child[t].slot = -1;
@@ -91,8 +107,8 @@ static void prepare(void)
             continue;
         child[t].fd = mpshm__session_reopen(session, session->stuck_until == 0);
         mpshm__manager_replace(session, child[t].fd);
-        if (mpshm__session_retained(session) !=
-            0) { /* otherwise the child takes one when it needs it */
+        child[t].has_blocks = mpshm__session_retained(session) != 0;
+        if (child[t].has_blocks) { /* otherwise the child takes one when it needs it */
             if (child[t].fd >= 0)
                 child[t].slot = mpshm__take_slot(session->control, child[t].fd);
             if (child[t].slot >= 0)
@@ -100,7 +116,7 @@ static void prepare(void)
             else
                 for_retained(session, leak, -1);
         }
-        if (child[t].fd >= 0)
+        if (child[t].fd >= 0 && (child[t].has_blocks || mpshm__fd_get(&session->sock) >= 0))
             child[t].sock = mpshm__manager_connect_child(session, child[t].slot);
     }
 }
@@ -179,8 +195,12 @@ static void in_child(void)
 {
     mpshm__fd_drop_reserve(); /* they share the parent's description, too */
     for (int t = 0; t < MPSHM__SESSIONS; t++)
-        if (mpshm__sessions[t] != NULL)
+        if (mpshm__sessions[t] != NULL && child[t].has_blocks) {
             attach_in_child(mpshm__sessions[t], t);
+        } else if (mpshm__sessions[t] != NULL) {
+            disown(mpshm__sessions[t]);
+            mpshm__session_detach_in_child(t, child[t].fd, child[t].sock);
+        }
     if (mpshm__sessions[0] != NULL)
         mpshm__fd_reserve(mpshm__fd_get(&mpshm__sessions[0]->control_fd));
     if (hook.after != NULL)

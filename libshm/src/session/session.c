@@ -14,6 +14,7 @@
 #include "session/control_file.h"
 #include "session/fork.h"
 #include "session/manager_start.h"
+#include "session/own_session.h"
 #include "session/session.h"
 
 struct mpshm__session *mpshm__sessions[MPSHM__SESSIONS];
@@ -86,6 +87,43 @@ static struct mpshm__session *blank(const unsigned char *id)
     return session;
 }
 
+/* The descriptors by which a forked child attaches its own session: see fork.c. */
+static struct mpshm__fd inherited_control = MPSHM__NO_FD, inherited_sock = MPSHM__NO_FD;
+
+void mpshm__session_detach_in_child(int at, int control_fd, int sock)
+{
+    detach(mpshm__sessions[at]);
+    mpshm__sessions[at] = NULL;
+    if (at == 0) {
+        mpshm__fd_set(&inherited_control, control_fd);
+        mpshm__fd_set(&inherited_sock, sock);
+        return;
+    }
+    if (control_fd >= 0)
+        close(control_fd);
+    if (sock >= 0)
+        close(sock);
+}
+
+int mpshm__session_is_detached(void)
+{
+    return inherited_control.number >= 0 || inherited_sock.number >= 0;
+}
+
+/* The program may have closed the descriptors since the fork: then the path leads to the session. */
+static int attach_again(const unsigned char *id)
+{
+    int control = mpshm__fd_get(&inherited_control), sock = mpshm__fd_get(&inherited_sock);
+
+    inherited_control = inherited_sock = MPSHM__NO_FD;
+    if (control < 0) {
+        if (sock >= 0)
+            close(sock);
+        return -ENOENT;
+    }
+    return mpshm__session_attach_inherited(id, control, sock);
+}
+
 int mpshm__session_attach(const unsigned char *id, int is_own, struct mpshm__session **out)
 {
     struct mpshm__session *session;
@@ -96,6 +134,10 @@ int mpshm__session_attach(const unsigned char *id, int is_own, struct mpshm__ses
             *out = mpshm__sessions[i];
             return 0;
         }
+    if (is_own && mpshm__session_is_detached() && attach_again(id) == 0) {
+        *out = mpshm__sessions[0];
+        return 0;
+    }
     session = blank(id);
     if (session == NULL)
         return -ENOMEM;
@@ -155,6 +197,10 @@ __attribute__((destructor)) static void leave_at_exit(void)
     if (!mpshm__try_lock())
         return; /* another thread still uses the engine */
     /* The lock is kept, because the remaining threads have nothing to do here any more. */
+    if (mpshm__session_is_detached()) {
+        struct mpshm__session *own; /* it may be for this process to remove */
+        mpshm__own_session(&own);
+    }
     for (int i = 0; i < MPSHM__SESSIONS; i++) {
         struct mpshm__session *session = mpshm__sessions[i];
         int control = session != NULL ? mpshm__fd_get(&session->control_fd) : -1;
