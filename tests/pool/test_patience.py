@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import threading
@@ -46,7 +47,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.delenv("MP_SPIN_US", raising=False)
-    monkeypatch.setattr(_patience, "processors", lambda: 2)
+    monkeypatch.setattr(_patience, "quota", lambda: math.inf)
     monkeypatch.setattr(time, "perf_counter", lambda: world.now)
     return world
 
@@ -108,8 +109,18 @@ def test_a_worker_whose_task_was_not_the_only_one_sleeps_at_once(world: World) -
     assert (world.looks, world.slept) == ([0], [True])
 
 
-def test_nothing_spins_with_one_processor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_patience, "processors", lambda: 1)
+def test_the_processor_is_given_away_between_two_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(_patience, "_give_way", lambda: given.append(world.looks[-1]))
+    world.comes_after = 3
+    world.wait(patience_in(world))
+    assert given == [1, 2, 3]
+
+
+def test_nothing_spins_where_a_control_group_grants_less_than_two_processors(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_patience, "quota", lambda: 1.5)
     world.wait(patience_in(world), 10)
     assert world.looks == [0] * 10
 

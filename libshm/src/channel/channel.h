@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/spin.h"
 #include "channel/ring.h"
 #include "mpshm.h"
 
@@ -13,13 +14,6 @@ struct mpshm__channel_mapping {
     struct mpshm__channel *header;
     uint64_t nbytes;
     struct mpshm__fd object;
-};
-
-/* How long the next wait of an end spins; see waiting.c. Several threads may use one end. */
-struct mpshm__patience {
-    _Atomic uint64_t spin_ns;
-    _Atomic uint32_t to_skip; /* waits that do not spin before the next one that does, */
-    _Atomic uint32_t skipped; /* and how many there were at the last time */
 };
 
 struct mpshm_channel {
@@ -32,7 +26,7 @@ struct mpshm_channel {
     /* Several threads may use one end. */
     _Atomic uint32_t closes; /* as counted when the kernel was last asked for readers, */
     _Atomic uint64_t looked; /* and when that was */
-    struct mpshm__patience for_record, for_room;
+    struct mpshm__spin for_record, for_room, for_part;
 };
 
 /* ---- channel.c ---- */
@@ -67,8 +61,6 @@ int mpshm__wakeup_settle(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 
 /* ---- waiting.c ---- */
 
-/* Tell the processor that this is a spin. */
-void mpshm__relax(void);
 /* Nanoseconds until `deadline`, at most `most`; 0 when it has passed. */
 uint64_t mpshm__remaining(uint64_t deadline, uint64_t most);
 /* Wait until the ring has a record: 1; 0 at the end of the file; -EAGAIN at the deadline. */

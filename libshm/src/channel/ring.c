@@ -2,9 +2,9 @@
  * sleeping peer; ring.h has the bytes and the locks. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 
+#include "base/spin.h"
 #include "channel/ring.h"
 #include "platform/linux/futex.h"
 
@@ -117,10 +117,7 @@ void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes)
 {
     uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
 
-    uint32_t cpu = (uint32_t)sched_getcpu() + 1;
-
-    if (atomic_load_explicit(&view->ring->writer_cpu, memory_order_relaxed) != cpu)
-        atomic_store_explicit(&view->ring->writer_cpu, cpu, memory_order_relaxed);
+    mpshm__note_cpu(&view->ring->writer_cpu);
     atomic_store_explicit(&view->ring->tail, tail + mpshm__record_size(nbytes),
                           memory_order_seq_cst);
     if (atomic_load_explicit(&view->ring->part_wanted, memory_order_seq_cst)) {
@@ -167,6 +164,7 @@ void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *reco
     struct mpshm__ring *ring = view->ring;
     uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
 
+    mpshm__note_cpu(&ring->reader_cpu);
     atomic_store_explicit(&ring->head, head + mpshm__record_size(record->nbytes),
                           memory_order_seq_cst);
     /* Half of the ring at once, so that a stream does not wake its writer for each record. */

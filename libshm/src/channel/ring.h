@@ -58,12 +58,13 @@ struct mpshm__ring {
     _Alignas(64) _Atomic uint64_t tail;
     uint32_t large;               /* 1 between the records of one message; under write_lock */
     _Atomic uint32_t wakeup;      /* see wakeup.c; changed under write_lock */
-    _Atomic uint32_t writer_cpu;  /* where the last writer ran, plus 1; see waiting.c */
+    _Atomic uint32_t writer_cpu;  /* where the last writer ran, plus 1; see base/spin.c */
     _Atomic uint32_t part_wanted; /* 1: a reader sleeps on this word until a record comes */
     /* Moved under read_lock. */
     _Alignas(64) _Atomic uint64_t head;
     _Atomic uint32_t room_wanted; /* 1: writers sleep on this word until there is room */
     _Atomic uint32_t selectable;  /* 1: the program has asked for the descriptor; never cleared */
+    _Atomic uint32_t reader_cpu;  /* where the last reader ran, plus 1 */
     _Alignas(64) pthread_mutex_t write_lock;
     _Alignas(64) pthread_mutex_t read_lock;
 };
