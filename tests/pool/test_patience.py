@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import select
 import threading
@@ -47,7 +46,7 @@ class World:
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.delenv("MP_SPIN_US", raising=False)
-    monkeypatch.setattr(_patience, "quota", lambda: math.inf)
+    monkeypatch.setattr(_patience, "processors", lambda: 2)
     monkeypatch.setattr(time, "perf_counter", lambda: world.now)
     return world
 
@@ -117,10 +116,8 @@ def test_the_processor_is_given_away_between_two_looks(world: World, monkeypatch
     assert given == [1, 2, 3]
 
 
-def test_nothing_spins_where_a_control_group_grants_less_than_two_processors(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(_patience, "quota", lambda: 1.5)
+def test_nothing_spins_with_one_processor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_patience, "processors", lambda: 1)
     world.wait(patience_in(world), 10)
     assert world.looks == [0] * 10
 

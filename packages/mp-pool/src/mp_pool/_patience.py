@@ -16,11 +16,11 @@ two threads wake in turn. Success doubles the next spin up to that, failure make
 next three waits that spin are 2 waits away, then 6, and so on up to 64. So a worker whose tasks come seldom, or whose
 machine is busy, sleeps at once.
 
-Between two looks the worker gives its processor away (`sched_yield`), because the kernel likes to wake the program's
+Between two looks the worker gives its processor away (`sched_yield`), because the kernel often wakes the program's
 threads on the worker's processor. If none of them is runnable there, that takes half a microsecond. A spin in which the
-worker lost its processor for longer than the program needs has failed: other processes need it. So a worker spins with one
-processor as well. Where a control group grants less time than the processors have and less than that of two, nothing
-spins.
+worker lost its processor for longer than the program needs has failed: other processes need it. With one processor, or a
+control group that grants the time of fewer than two, nothing spins: the worker would run between any two steps of the
+program's threads, which takes as long as to wake it once.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import os
 import select
 import time
 
-from mp_core._control_groups import quota
+from mp_core._control_groups import processors
 
 __all__ = ["Patience"]
 
@@ -91,7 +91,7 @@ def ceiling() -> float:
     """
     Return the longest spin in seconds; 0 if nothing may spin.
     """
-    if quota() < 2:
+    if processors() < 2:
         return 0.0
     try:
         given = float(os.environ.get("MP_SPIN_US") or CEILING)
