@@ -103,7 +103,7 @@ static void copy_out(const char *ring, uint64_t at, void *to, uint64_t nbytes)
     memcpy((char *)to + first, ring, nbytes - first);
 }
 
-void mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes)
+uint64_t mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes)
 {
     struct mpshm__record record = {.nbytes = nbytes, .kind = (uint32_t)kind};
     uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
@@ -111,29 +111,17 @@ void mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, 
     copy_in(view->data, tail, &record, sizeof(record));
     if (nbytes > 0)
         copy_in(view->data, tail + sizeof(record), payload, nbytes);
+    return tail + mpshm__record_size(nbytes);
 }
 
-void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes)
+void mpshm__ring_publish(struct mpshm__ring *ring, uint64_t end)
 {
-    uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
-
-    mpshm__note_cpu(&view->ring->writer_cpu);
-    atomic_store_explicit(&view->ring->tail, tail + mpshm__record_size(nbytes),
-                          memory_order_seq_cst);
-    if (atomic_load_explicit(&view->ring->part_wanted, memory_order_seq_cst)) {
-        atomic_store(&view->ring->part_wanted, 0);
-        mpshm__futex_wake(&view->ring->part_wanted);
+    mpshm__note_cpu(&ring->writer_cpu);
+    atomic_store_explicit(&ring->tail, end, memory_order_seq_cst);
+    if (atomic_load_explicit(&ring->part_wanted, memory_order_seq_cst)) {
+        atomic_store(&ring->part_wanted, 0);
+        mpshm__futex_wake(&ring->part_wanted);
     }
-}
-
-void mpshm__ring_repair(struct mpshm__view *view)
-{
-    /* A repair that died has taken the place that is kept for an ABORTED record. */
-    if (view->ring->large && mpshm__ring_room(view->ring) >= 0) {
-        mpshm__ring_write(view, MPSHM__ABORTED, NULL, 0);
-        mpshm__ring_publish(view, 0);
-    }
-    view->ring->large = 0;
 }
 
 int mpshm__ring_peek(struct mpshm__view *view, struct mpshm__record *record)

@@ -98,41 +98,36 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
             return rc < 0 ? rc : 1;
     }
     uint64_t look = FIRST_LOOK_NS;
+    int woken = 1;
     for (int idle = 0;; idle++) {
-        /* A writer keeps the lock while the parts of a large message pass: look in between. */
+        /* A reader keeps the lock while the parts of a large message pass: look in between. */
         uint64_t until = mpshm__now_ns() + mpshm__remaining(deadline, look);
-        rc = mpshm__channel_lock(end, MPSHM__TO_ARM, fd, until, waiter);
+        rc = mpshm__channel_lock(end, MPSHM__TO_READ, fd, until, waiter);
         if (rc == 0) {
             if (mpshm__ring_is_empty(ring))
-                mpshm__wakeup_arm(end, fd);
-            mpshm__channel_unlock(end, MPSHM__TO_ARM);
+                mpshm__wakeup_arm(end, fd, idle > 0);
+            mpshm__channel_unlock(end, MPSHM__TO_READ);
         } else if (rc != -EAGAIN && rc != -EDEADLK) {
             return rc; /* a signal handler has raised: the message, if there is one, stays */
         }
         if (!mpshm__ring_is_empty(ring))
             return 1;
+        /* The last writer may have been killed just before it published, or the deadline came. */
+        if (woken <= 0)
+            return woken;
         if (rc == -EAGAIN && mpshm__remaining(deadline, look) > 0) {
             look = look < LOOK_NS ? look * 2 : LOOK_NS;
             continue;
         }
         if (rc < 0)
             return rc;
-        rc = sleep_on(fd, deadline, waiter);
-        if (rc < 0 && rc != -EAGAIN)
-            return rc;
-        /* The byte comes just before the message: give its writer the time to publish. */
-        for (int i = 0; rc == 1 && i < 24 && mpshm__ring_is_empty(ring); i++)
-            if (i < 20)
-                mpshm__relax();
-            else
-                sched_yield();
-        /* The last writer may have published just before it hung up, or before the deadline. */
-        if (!mpshm__ring_is_empty(ring))
-            return 1;
-        if (rc <= 0)
-            return rc;
         if (idle >= 16)
-            mpshm__sleep_ms(1); /* the program itself has written into the pipe */
+            mpshm__sleep_ms(1);
+        woken = sleep_on(fd, deadline, waiter);
+        if (!mpshm__ring_is_empty(ring) && (woken >= 0 || woken == -EAGAIN))
+            return 1;
+        if ((woken < 0 && woken != -EAGAIN) || (woken <= 0 && !mpshm__wakeup_is_begun(ring)))
+            return woken;
     }
 }
 
