@@ -60,6 +60,7 @@
 #endif
 
 #include "ring.pml"
+#include "channel_wakeup.pml"
 #include "channel_protocol.pml"
 
 /* ---- the processes ---- */

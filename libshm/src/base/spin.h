@@ -12,7 +12,7 @@ struct mpshm__spin {
     _Atomic uint32_t skipped; /* and how many there were at the last time */
 };
 
-/* What a wait waits for: has() is 1 when it is there. */
+/* The object of a wait: has() is 1 when it is there. */
 struct mpshm__awaited {
     int (*has)(void *of, uint64_t value);
     void *of;

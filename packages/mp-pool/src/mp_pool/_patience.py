@@ -18,9 +18,9 @@ machine is busy, sleeps at once.
 
 Between two looks the worker gives its processor away (`sched_yield`), because the kernel often wakes the program's
 threads on the worker's processor. If none of them is runnable there, that takes half a microsecond. A spin in which the
-worker lost its processor for longer than the program needs has failed: other processes need it. With one processor, or a
-control group that grants the time of fewer than two, nothing spins: the worker would run between any two steps of the
-program's threads, which takes as long as to wake it once.
+worker lost its processor for longer than the program needs has failed: other processes need it. With one processor, or
+a control group that grants the time of fewer than two, nothing spins: the worker would run between any two steps of
+the program's threads, which takes as long as to wake it once.
 """
 
 from __future__ import annotations
