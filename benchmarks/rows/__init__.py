@@ -22,6 +22,8 @@ from benchmarks.rows import (
     p19_tensors,
     p20_loader,
     p21_frozen,
+    p26_objects,
+    p33_one_core,
 )
 
 ROWS = {
@@ -44,4 +46,6 @@ ROWS = {
     "P19": p19_tensors,
     "P20": p20_loader,
     "P21": p21_frozen,
+    "P26": p26_objects,
+    "P33": p33_one_core,
 }
