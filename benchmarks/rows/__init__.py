@@ -23,6 +23,8 @@ from benchmarks.rows import (
     p20_loader,
     p21_frozen,
     p22_start,
+    p26_objects,
+    p33_one_core,
 )
 
 ROWS = {
@@ -46,4 +48,6 @@ ROWS = {
     "P20": p20_loader,
     "P21": p21_frozen,
     "P22": p22_start,
+    "P26": p26_objects,
+    "P33": p33_one_core,
 }

@@ -1,7 +1,7 @@
 /* A channel, for spin: writers, readers, kills, on Arm.
  *
  *   writers  send messages that fit into one record and, if LARGE, one that passes in parts
- *   readers  receive until the end of the file; with SELECT the first one waits for its descriptor only; with CLOSE=n
+ *   readers  receive until the end of the file; with SELECT the first one only waits for its descriptor; with CLOSE=n
  *            each closes its end after n messages, and the last one takes what nobody can read any more (native/unread.c)
  *   keeper   has a writing end, as each process that has a queue does, until no message is unread
  *
@@ -10,18 +10,20 @@
  * those files. A spin is left out, since it only looks earlier. The memory model is Arm's; references.pml explains it.
  *
  * A sleep on a futex has a limit, because a death does not wake it. Here the limit is reached only after a kill and when a look
- * would find something, so a sleeper whose wake-up was lost sleeps for ever. A wait for write_lock looks at the ring in between,
- * since the holder may be a writer of a large message.
+ * would find something, so a sleeper whose wake-up was lost sleeps for ever. A wait for read_lock looks at the ring in between,
+ * since the holder may be a reader of a large message.
  *
  * Checked: messages are whole, in the order of their writer, and received once; a message is lost only with a reader that
- * was killed; a message that was sent is received or taken by the reader that closes last; no place is written over before it was read; no wake-up is lost; nobody waits for ever.
+ * was killed; a message that was sent is received or taken by the reader that closes last;
+ * a descriptor that is readable has a message for its only reader; no place is written over before it was read; no wake-up is lost; nobody waits for ever.
  *
  * Seeded faults: PUBLISH_FIRST (tail moves before the record is written), RELAXED_TAIL and RELAXED_HEAD (a store that does not
  * release, on Arm only), CHECK_BEFORE_FLAG (a sleeper looks at the ring before it says that it will sleep), SLEEP_ON_COUNT (a
  * sleeper waits for tail or head to change and not for its flag: the waker may clear the flag in between),
- * ARM_WITHOUT_LOCK (a reader that has seen an empty ring arms the wake-up after it gave write_lock back), BYTE_LAST (the
- * wake-up byte is written after the message is published), ABORTED_TWICE (a repair that was interrupted takes a second place),
- * NO_BYTE_REPAIR (the state of the wake-up of a killed holder is believed), CLOSES_UNSEEN (a writer does not look under
+ * ARM_UNCOMPARED (a reader arms without comparing what it has seen), SETTLE_GIVES_UP (it does not arm while a writer has
+ * write_lock), BYTE_LAST (the wake-up byte is written after the message is published), ABORTED_TWICE (a repair that was
+ * interrupted takes a second place), NO_BYTE_REPAIR (the byte of a killed writer is taken to be there), NO_DOUBT (a byte too
+ * many is not looked for), CLOSES_UNSEEN (a writer does not look under
  * write_lock whether an end was closed). */
 
 #ifndef KILLS
@@ -50,17 +52,23 @@
 #define PLACES 4
 #define PARTS 2                       /* MORE records of a large message */
 #define EACH 3                        /* message numbers of a writer; number 0 is the large one */
-#define MESSAGES 7                    /* and a number for ABORTED records */
+#define MESSAGES (NO_MESSAGE + 1)
+#if WRITERS > 2
+#define NO_MESSAGE 9 /* the number for ABORTED records */
+#else
 #define NO_MESSAGE 6
+#endif
 
 #include "ring.pml"
+#include "channel_wakeup.pml"
 #include "channel_protocol.pml"
 
 /* ---- the processes ---- */
 
 #define LOCALS                                                                                               \
     bool repairs, broken, has_room, alive, got, at_end;                                                      \
-    byte parts, m, seen, known, count
+    bool was, done, rr, ww, wd, wp;                                                                          \
+    byte parts, m, seen, known, count, wb
 
 proctype writer(byte me)
 {
@@ -92,16 +100,21 @@ proctype reader(byte me; bool selects)
 next:
     if
     :: selects ->
+       settle(me);
        do
-       :: has_message(me);
-          if :: got -> break :: else fi;
-          settle(me);
-          /* select() on the descriptor */
+       :: /* select() on the descriptor */
           if
           :: d_step { bytes > 0 || writing_ends == 0 -> at_end = (writing_ends == 0) }
           :: KILLED
           fi;
-          if :: at_end && EMPTY -> goto over :: else fi
+          look(me);
+          take(me);
+          if
+          :: got -> goto received_one
+          :: else -> if :: at_end -> goto over :: else fi
+          fi;
+          /* The descriptor was readable: there was a message, unless a process is about to publish that of a dead one. */
+          assert(READERS > 1 || !CALM && LARGE || !EMPTY || doubt && begun != tail)
        od
     :: else
     fi;
@@ -111,7 +124,8 @@ next:
        take(me);
        if :: got -> break :: else fi
     od;
-    if :: selects -> settle(me) :: else fi;
+received_one:
+    if :: SELECT -> settle(me) :: else fi;
     count++;
     if :: count < CLOSE -> goto next :: else fi;
     /* close the end, and take the rest if it was the last one */
@@ -119,7 +133,7 @@ next:
     STEP;
     closes++;
     STEP;
-    lock_write(me); /* mpshm_channel_stop_reading */
+    lock_write(me, TO_CLOSE); /* mpshm_channel_stop_reading */
     unlock_write();
     if
     :: reading_ends == 0 ->
@@ -166,6 +180,7 @@ init
     atomic {
         run writer(0);
         if :: WRITERS > 1 -> run writer(1) :: else fi;
+        if :: WRITERS > 2 -> run writer(2) :: else fi;
         run reader(WRITERS, SELECT);
         if :: READERS > 1 -> run reader(WRITERS + 1, false) :: else fi
     }

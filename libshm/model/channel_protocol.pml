@@ -1,69 +1,5 @@
 /* The protocol of channel.pml, step by step as in channel/lock.c, wakeup.c, send.c, receive.c and waiting.c. */
 
-/* ---- lock.c, wakeup.c ---- */
-
-inline repair()
-{
-    if
-    :: repairs ->
-#ifndef NO_BYTE_REPAIR
-       d_step { wakeup = (bytes > 0 -> WRITTEN : ARMED) };
-       STEP;
-#endif
-       abort_message();
-       repairs = false
-    :: else
-    fi
-}
-
-/* mpshm__ring_repair: end a message whose writer died or gave up. */
-inline abort_message()
-{
-    if
-#ifdef ABORTED_TWICE
-    :: large ->
-#else
-    :: large && ROOM >= 0 -> /* the kept place has no ABORTED record of an earlier attempt */
-#endif
-       write(ABORTED, NO_MESSAGE);
-       STEP;
-       publish(ABORTED, NO_MESSAGE);
-       STEP
-    :: else
-    fi;
-    large = false;
-    STEP
-}
-
-/* Under write_lock: tell sleeping readers. `broken` when there are none any more. */
-inline wakeup_write()
-{
-    if
-    :: wakeup == ARMED ->
-       wakeup = WRITTEN;
-       STEP;
-       if
-       :: atomic { reading_ends > 0 -> bytes++ }
-       :: reading_ends == 0 -> wakeup = ARMED; broken = true
-       fi;
-       STEP
-    :: else
-    fi
-}
-
-/* Under write_lock, with an empty ring. */
-inline arm()
-{
-    if
-    :: wakeup == WRITTEN ->
-       d_step { bytes = (bytes > 0 -> bytes - 1 : 0) };
-       STEP;
-       wakeup = ARMED;
-       STEP
-    :: else
-    fi
-}
-
 /* ---- send.c ---- */
 
 inline put(a_kind, message)
@@ -79,7 +15,7 @@ inline put(a_kind, message)
     fi;
 #endif
 #ifdef PUBLISH_FIRST
-    wakeup_write();
+    wakeup_write(tail + 1);
     if
     :: !broken ->
        d_step { tail++; complete[message] = (a_kind == WHOLE || a_kind == MORE && parts == PARTS) };
@@ -95,12 +31,14 @@ inline put(a_kind, message)
        write(a_kind, message);
        STEP;
 #ifdef BYTE_LAST
-       publish(a_kind, message);
-       wakeup_write()
+       d_step { WRITTEN_BEFORE -> tail++; begun = tail; complete[message] = (a_kind == WHOLE || parts_written == PARTS) };
+       STEP;
+       d_step { part_wanted = false; asleep_for_part = false };
+       wakeup_write(tail)
 #else
-       wakeup_write();
+       wakeup_write(tail + 1);
        if
-       :: !broken -> publish(a_kind, message)
+       :: !broken -> publish()
        :: else
        fi
 #endif
@@ -146,7 +84,7 @@ inline wait_for_room(me)
 inline send_small(me, message)
 {
     do
-    :: lock_write(me);
+    :: lock_write(me, TO_WRITE);
        has_room = ROOM >= 1;
        if
        :: has_room -> put(WHOLE, message); STEP
@@ -161,7 +99,7 @@ inline send_small(me, message)
 
 inline send_large(me, message)
 {
-    lock_write(me);
+    lock_write(me, TO_WRITE);
     wait_for_room(me);
     if
     :: !broken ->
@@ -223,7 +161,7 @@ inline wait_for_part(me)
            fi
        };
        if
-       :: !alive -> STEP; repair(); unlock_write()
+       :: !alive -> STEP; repair(TO_CHECK); unlock_write()
        :: else
        fi;
        if :: !alive && EMPTY -> break :: else -> alive = true fi
@@ -237,7 +175,6 @@ inline take(me)
 {
     got = false;
     lock_read(me);
-    STEP;
     do
     :: IS_REST -> drop()
     :: EMPTY -> break
@@ -277,37 +214,26 @@ inline take(me)
     d_step { m = 0; parts = 0 }
 }
 
-/* 0 becomes 1 message in the ring, or `at_end`. */
+/* Wait until the ring has a record, or `at_end`. */
 inline wait_for_record(me)
 {
     at_end = false;
     do
-    :: !EMPTY -> break
+    :: !EMPTY -> at_end = false; break
     :: else ->
        if
-       :: d_step { write_lock == NOBODY -> TAKE_WRITE_LOCK(me) };
-          STEP;
-          repair();
-#ifdef ARM_WITHOUT_LOCK
-          alive = EMPTY;
-          unlock_write();
-          STEP;
-          if :: alive -> arm() :: else fi;
-#else
-          if :: EMPTY -> arm() :: else fi;
-          unlock_write();
-          if :: !EMPTY -> break :: else fi;
-#endif
+       :: read_lock == NOBODY ->
+          look(me);
+          if
+          :: !EMPTY -> at_end = false; break
+          :: else -> if :: at_end -> break :: else fi
+          fi;
           /* poll() on the descriptor */
           if
           :: d_step { bytes > 0 || writing_ends == 0 -> at_end = (writing_ends == 0) }
           :: KILLED
-          fi;
-          if
-          :: !EMPTY -> at_end = false; break
-          :: else -> if :: at_end -> break :: else fi
           fi
-       :: write_lock != NOBODY && !EMPTY -> break
+       :: read_lock != NOBODY && !EMPTY -> at_end = false; break
        fi
     od
 }
@@ -315,56 +241,19 @@ inline wait_for_record(me)
 /* With a program that selects: arm the wake-up as soon as the ring is empty. */
 inline settle(me)
 {
-    if
-    :: EMPTY && wakeup == WRITTEN ->
+    do
+    :: EMPTY && begun == head && (written || doubt) ->
+#ifdef SETTLE_GIVES_UP
        if
-       :: d_step { write_lock == NOBODY -> TAKE_WRITE_LOCK(me) };
-          STEP;
-          repair();
-          if :: EMPTY -> arm() :: else fi;
-          unlock_write()
-       :: d_step { write_lock != NOBODY && large } /* a message is under way */
+       :: write_lock != NOBODY -> break
+       :: write_lock == NOBODY -> look(me)
        fi
-    :: else
-    fi
-}
-
-#define RECORDS (tail - head)
-#define IS_ABORTED                                                                                           \
-    (RECORDS >= 2 && kind[AT(head + 1)] != MORE ||                                                           \
-     RECORDS >= 3 && kind[AT(head + 1)] == MORE && kind[AT(head + 2)] != MORE)
-
-/* `got` tells whether the ring has a message, or one that is under way. */
-inline has_message(me)
-{
-    got = false;
-    if
-    :: !EMPTY ->
-       lock_read(me);
-       STEP;
-       do
-       :: IS_REST -> drop()
-       :: EMPTY -> break
-       :: !EMPTY && kind[AT(head)] == WHOLE -> got = true; break
-       :: !EMPTY && kind[AT(head)] == FIRST ->
-          d_step {
-              alive = write_lock != NOBODY;
-              if
-              :: !alive -> TAKE_WRITE_LOCK(me)
-              :: else
-              fi
-          };
-          if
-          :: !alive -> STEP; repair(); unlock_write()
-          :: else
-          fi;
-          if
-          :: IS_ABORTED -> drop()
-          :: else -> got = true; break
-          fi
-       od;
-       unlock_read();
-       alive = false
-    :: else
-    fi
+#else
+       if
+       :: read_lock == NOBODY -> look(me)
+       :: read_lock != NOBODY -> break
+       fi
+#endif
+    :: else -> break
+    od
 }

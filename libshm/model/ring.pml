@@ -2,8 +2,6 @@
  * in which an Arm processor delays its plain reads and writes. STEP is a place where a process may be killed. */
 
 mtype = { NOTHING, WHOLE, FIRST, MORE, ABORTED };
-#define ARMED 0
-#define WRITTEN 1
 #define NOBODY 9
 
 /* ---- shared memory ---- */
@@ -11,11 +9,12 @@ mtype = { NOTHING, WHOLE, FIRST, MORE, ABORTED };
 byte tail = 0, head = 0; /* records since the ring was made */
 mtype kind[PLACES];
 byte payload[PLACES]; /* the message that it belongs to */
-bit wakeup = ARMED;
+byte begun = 0; /* `wakeup` of wakeup.c is these four, changed by one compare-and-exchange */
+bool written = false, doubt = false, published = false;
 bool large = false, part_wanted = false, room_wanted = false;
 byte closes = 0; /* how often a reader has closed its end */
 byte write_lock = NOBODY, read_lock = NOBODY;
-bool write_dead = false; /* the last holder of write_lock died; a dead reader leaves nothing to repair */
+bool write_dead = false, read_dead = false; /* the last holder of the lock died */
 
 /* ---- the kernel ---- */
 
@@ -33,6 +32,7 @@ byte latest[WRITERS];    /* the last message of a writer that was taken */
 byte readers_killed = 0;
 byte writers_ended = 0, readers_ended = 0;
 bool stuck = false;
+byte parts_written = 0; /* of the last large message */
 
 #define EMPTY (head == tail)
 #define ROOM (PLACES - 1 - (tail - head)) /* one place is kept for an ABORTED record */
@@ -87,11 +87,11 @@ end:
 /* `repairs` tells whether the last holder died. */
 #define TAKE_WRITE_LOCK(me) write_lock = me; repairs = write_dead; write_dead = false
 
-inline lock_write(me)
+inline lock_write(me, how)
 {
     d_step { write_lock == NOBODY -> TAKE_WRITE_LOCK(me) };
     STEP;
-    repair()
+    repair(how)
 }
 
 /* Unlocking releases too. */
@@ -102,7 +102,12 @@ inline unlock_write()
 
 inline lock_read(me)
 {
-    d_step { read_lock == NOBODY -> read_lock = me }
+    d_step { read_lock == NOBODY -> read_lock = me; rr = read_dead; read_dead = false };
+    STEP;
+    if
+    :: rr -> doubt = true; rr = false; STEP
+    :: else
+    fi
 }
 
 inline unlock_read()
@@ -116,15 +121,16 @@ inline free_locks(me)
     if
     :: write_lock == me ->
        if /* a store on its way may be lost */
-       :: writes -> PERFORM_WRITE
-       :: writes = false
+       :: writes && begun == tail -> PERFORM_WRITE
+       :: begun == tail -> writes = false /* not after the exchange, which releases */
+       :: begun != tail -> PERFORM_WRITE
        fi;
        write_lock = NOBODY;
        write_dead = true
     :: else
     fi;
     if
-    :: read_lock == me -> read_lock = NOBODY; asleep_for_part = false; reads = false
+    :: read_lock == me -> read_lock = NOBODY; read_dead = true; asleep_for_part = false; reads = false
     :: else
     fi
 }
@@ -139,17 +145,23 @@ inline write(a_kind, message)
         writes = true;
         writes_kind = a_kind;
         writes_message = message;
+        parts_written = (a_kind == FIRST -> 0 : (a_kind == MORE -> parts_written + 1 : parts_written));
         writes_at = AT(tail)
     }
 }
 
-inline publish(a_kind, message)
+#define IS_LAST(at) (kind[at] == WHOLE || kind[at] == MORE && parts_written == PARTS)
+
+/* A writer, or a process that repairs: the record up to `begun`, unless a reader has done it. */
+inline publish()
 {
     d_step {
         WRITTEN_BEFORE ->
-        tail++;
+        tail = begun;
         if
-        :: a_kind == WHOLE || a_kind == MORE && parts == PARTS -> complete[message] = true
+        :: writes && (writes_kind == WHOLE || writes_kind == MORE && parts_written == PARTS) ->
+           complete[writes_message] = true
+        :: !writes && IS_LAST(AT(tail - 1)) -> complete[payload[AT(tail - 1)]] = true
         :: else
         fi
     };
@@ -171,7 +183,7 @@ inline head_moved()
     :: room_wanted && ROOM >= PLACES / 2 ->
        room_wanted = false;
        STEP;
-       d_step { asleep_for_room[0] = false; asleep_for_room[WRITERS - 1] = false }
+       d_step { asleep_for_room[0] = false; asleep_for_room[WRITERS / 2] = false; asleep_for_room[WRITERS - 1] = false }
     :: else
     fi
 }

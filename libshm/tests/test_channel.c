@@ -71,7 +71,7 @@ static void test_repaired_twice(void)
     CHECK_EQ(mpshm__ring_room(out->ring), 0);
     for (int died = 0; died < 3; died++) {
         out->ring->large = 1;
-        mpshm__ring_repair(out);
+        mpshm__abort_message(out);
     }
     CHECK_EQ(mpshm__ring_room(out->ring), -MPSHM__RECORD);
     for (uint64_t i = 0; i < sent; i++)
@@ -111,14 +111,15 @@ static void test_writer_sees_a_close_under_the_lock(void)
     pthread_t thread;
 
     CHECK_EQ(send_number(&line, 1, 8, FOREVER), 0); /* the kernel was asked */
-    CHECK_EQ(mpshm__channel_lock(line.reader, MPSHM__TO_ARM, line.from, FOREVER, WAITER(NULL)), 0);
+    CHECK_EQ(mpshm__channel_lock(line.reader, MPSHM__TO_CLOSE, line.from, FOREVER, WAITER(NULL)),
+             0);
     sem_init(&sender.waits, 0, 0);
     CHECK_EQ(pthread_create(&thread, NULL, send_behind_a_lock, &sender), 0);
     sem_wait(&sender.waits);
     close(line.from);
     line.from = dup(line.to);
     atomic_fetch_add(&line.reader->mapping->header->closes, 1);
-    mpshm__channel_unlock(line.reader, MPSHM__TO_ARM);
+    mpshm__channel_unlock(line.reader, MPSHM__TO_CLOSE);
     CHECK_EQ(pthread_join(thread, NULL), 0);
     CHECK_EQ(sender.rc, -EPIPE);
     CHECK_EQ(receive_number(&line, 0), 1);

@@ -150,3 +150,9 @@ class Dies:
 
     def __reduce__(self) -> Any:
         return os._exit, (self.EXITCODE,)
+
+
+def try_locks(queue: Any, answer: Any) -> None:
+    """Wait for a message, and answer which locks of the queue are free."""
+    queue.get()
+    answer.put((queue._rlock.acquire(block=False), queue._wlock.acquire(block=False)))

@@ -260,3 +260,28 @@ def test_memory_stats_counts_the_ends(forking: Any) -> None:
     reader.close()
     writer.close()
     assert mp.memory_stats()["channels"] == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_locks_of_a_queue_are_made_when_somebody_asks_for_one(forking: Any, kind: str) -> None:
+    queue = getattr(forking, kind)()
+    assert not {"_rlock", "_wlock"} & vars(queue).keys()
+    with queue._rlock, queue._wlock:
+        assert not queue._rlock.acquire(block=False)
+    with pytest.raises(AttributeError, match="_no_such_lock"):
+        queue._no_such_lock  # noqa: B018
+    closed(queue)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.timeout(60)
+def test_a_child_of_each_start_method_has_the_same_locks(channels: Any, kind: str) -> None:
+    queue, answer = getattr(channels, kind)(), channels.SimpleQueue()
+    process = channels.Process(target=tasks.try_locks, args=(queue, answer))
+    process.start()
+    with queue._rlock:
+        queue.put("go")
+        assert answer.get() == (False, True)
+    process.join()
+    closed(queue)
+    closed(answer)

@@ -108,6 +108,14 @@ def test_a_worker_whose_task_was_not_the_only_one_sleeps_at_once(world: World) -
     assert (world.looks, world.slept) == ([0], [True])
 
 
+def test_the_processor_is_given_away_between_two_looks(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[int] = []
+    monkeypatch.setattr(_patience, "_give_way", lambda: given.append(world.looks[-1]))
+    world.comes_after = 3
+    world.wait(patience_in(world))
+    assert given == [1, 2, 3]
+
+
 def test_nothing_spins_with_one_processor(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_patience, "processors", lambda: 1)
     world.wait(patience_in(world), 10)

@@ -183,9 +183,9 @@ int mpshm_channel_stop_reading(mpshm_channel *end, int fd, const mpshm_waiter *w
     atomic_fetch_add(&end->mapping->header->closes, 1);
     /* A writer that has not seen it has write_lock now, and its message is in the ring when it
      * gives the lock back. */
-    int rc = mpshm__channel_lock(end, MPSHM__TO_ARM, fd, MPSHM__FOREVER, waiter);
+    int rc = mpshm__channel_lock(end, MPSHM__TO_CLOSE, fd, MPSHM__FOREVER, waiter);
     if (rc == 0)
-        mpshm__channel_unlock(end, MPSHM__TO_ARM);
+        mpshm__channel_unlock(end, MPSHM__TO_CLOSE);
     return rc;
 }
 

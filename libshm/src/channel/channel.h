@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/descriptor.h"
+#include "base/spin.h"
 #include "channel/ring.h"
 #include "mpshm.h"
 
@@ -13,13 +14,6 @@ struct mpshm__channel_mapping {
     struct mpshm__channel *header;
     uint64_t nbytes;
     struct mpshm__fd object;
-};
-
-/* How long the next wait of an end spins; see waiting.c. Several threads may use one end. */
-struct mpshm__patience {
-    _Atomic uint64_t spin_ns;
-    _Atomic uint32_t to_skip; /* waits that do not spin before the next one that does, */
-    _Atomic uint32_t skipped; /* and how many there were at the last time */
 };
 
 struct mpshm_channel {
@@ -32,7 +26,7 @@ struct mpshm_channel {
     /* Several threads may use one end. */
     _Atomic uint32_t closes; /* as counted when the kernel was last asked for readers, */
     _Atomic uint64_t looked; /* and when that was */
-    struct mpshm__patience for_record, for_room;
+    struct mpshm__spin for_record, for_room, for_part;
 };
 
 /* ---- channel.c ---- */
@@ -42,33 +36,41 @@ int mpshm__channel_has_size(uint64_t nbytes);
 
 /* ---- lock.c ---- */
 
-/* Take write_lock as the writer, write_lock as the reader who arms the wake-up, or read_lock;
- * repair first if its last holder died. `fd` is the end's descriptor. 0, -EAGAIN at the deadline,
+/* Take write_lock as a writer; write_lock as a reader that has read_lock and looks whether a writer
+ * is at work; write_lock as a reader that closes its end, without read_lock; or read_lock. Repair
+ * first if its last holder died. `fd` is the end's descriptor. 0, -EAGAIN at the deadline,
  * -EDEADLK when this thread has it, or what end_wait returned. */
-enum mpshm__purpose { MPSHM__TO_WRITE, MPSHM__TO_ARM, MPSHM__TO_READ };
+enum mpshm__purpose { MPSHM__TO_WRITE, MPSHM__TO_CHECK, MPSHM__TO_CLOSE, MPSHM__TO_READ };
 int mpshm__channel_lock(mpshm_channel *end, enum mpshm__purpose purpose, int fd, uint64_t deadline,
                         const mpshm_waiter *waiter);
+/* Under write_lock, after its holder died or gave up: end an unfinished message. */
+void mpshm__abort_message(struct mpshm__view *view);
 void mpshm__channel_unlock(mpshm_channel *end, enum mpshm__purpose purpose);
-/* Reader: 1 when a writer is at work; otherwise 0, after the repair if it died. */
+/* Under read_lock: 1 when a writer is at work; otherwise 0, after the repair if it died. */
 int mpshm__writer_is_at_work(mpshm_channel *end, int fd);
 
 /* ---- wakeup.c ---- */
 
-/* Writer, under write_lock, before it publishes: write the byte if it is armed. 0 or -EPIPE.
- */
-int mpshm__wakeup_write(mpshm_channel *end, int fd);
-/* Reader, under write_lock, with an empty ring: take the byte back and arm the wake-up. */
-void mpshm__wakeup_arm(mpshm_channel *end, int fd);
-/* Under write_lock after its holder died: compare the state with the byte. */
-void mpshm__wakeup_repair(mpshm_channel *end, int fd, int is_reader);
-/* Reader: arm the wake-up if the ring is empty, as a program that selects needs it. 0, or what
- * end_wait returned. */
-int mpshm__wakeup_settle(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+/* Under write_lock, before the records up to `to` are published: begin them, and write the byte if
+ * it is armed. 0 or -EPIPE. */
+int mpshm__wakeup_write(mpshm_channel *end, int fd, uint64_t to);
+/* Under write_lock, for a record that nobody is woken for. */
+void mpshm__wakeup_begin(struct mpshm__ring *ring, uint64_t to);
+/* Under read_lock, with a ring that seems to be empty: publish the message of a writer that was
+ * interrupted after the byte, or arm the wake-up. `fd` is the reader's; `woken` tells that it was
+ * readable without a reason. */
+void mpshm__wakeup_arm(mpshm_channel *end, int fd, int woken);
+/* 1 when a writer has begun a record that it has not published. */
+int mpshm__wakeup_is_begun(struct mpshm__ring *ring);
+/* Under read_lock: the pipe may have a byte too many. */
+void mpshm__wakeup_doubt(struct mpshm__ring *ring);
+/* Under write_lock after its holder died: publish what it has begun, or take it back. */
+void mpshm__wakeup_repair(mpshm_channel *end, int fd, enum mpshm__purpose purpose);
+/* Reader: arm the wake-up if the ring is empty, as a program that selects needs it. */
+void mpshm__wakeup_settle(mpshm_channel *end, int fd);
 
 /* ---- waiting.c ---- */
 
-/* Tell the processor that this is a spin. */
-void mpshm__relax(void);
 /* Nanoseconds until `deadline`, at most `most`; 0 when it has passed. */
 uint64_t mpshm__remaining(uint64_t deadline, uint64_t most);
 /* Wait until the ring has a record: 1; 0 at the end of the file; -EAGAIN at the deadline. */

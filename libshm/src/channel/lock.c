@@ -14,21 +14,35 @@ static pthread_mutex_t *mutex_of(mpshm_channel *end, enum mpshm__purpose purpose
     switch (purpose) {
     case MPSHM__TO_WRITE:
         return &end->out.ring->write_lock;
-    case MPSHM__TO_ARM:
+    case MPSHM__TO_CHECK:
+    case MPSHM__TO_CLOSE:
         return &end->in.ring->write_lock;
     default:
         return &end->in.ring->read_lock;
     }
 }
 
+void mpshm__abort_message(struct mpshm__view *view)
+{
+    /* A repair that died has taken the place that is kept for an ABORTED record. */
+    if (view->ring->large && mpshm__ring_room(view->ring) >= 0) {
+        uint64_t to = mpshm__ring_write(view, MPSHM__ABORTED, NULL, 0);
+        mpshm__wakeup_begin(view->ring, to);
+        mpshm__ring_publish(view->ring, to);
+    }
+    view->ring->large = 0;
+}
+
 /* The lock is taken, and its last holder died: 0. */
 static int repair(mpshm_channel *end, enum mpshm__purpose purpose, int fd)
 {
     pthread_mutex_consistent(mutex_of(end, purpose));
-    if (purpose == MPSHM__TO_READ)
-        return 0; /* skip_rest() removes what the dead reader has left */
-    mpshm__wakeup_repair(end, fd, purpose == MPSHM__TO_ARM);
-    mpshm__ring_repair(purpose == MPSHM__TO_ARM ? &end->in : &end->out);
+    if (purpose == MPSHM__TO_READ) {
+        mpshm__wakeup_doubt(end->in.ring); /* skip_rest() removes the rest of its message */
+    } else {
+        mpshm__wakeup_repair(end, fd, purpose);
+        mpshm__abort_message(purpose == MPSHM__TO_WRITE ? &end->out : &end->in);
+    }
     return 0;
 }
 
@@ -79,11 +93,11 @@ void mpshm__channel_unlock(mpshm_channel *end, enum mpshm__purpose purpose)
 
 int mpshm__writer_is_at_work(mpshm_channel *end, int fd)
 {
-    int err = pthread_mutex_trylock(mutex_of(end, MPSHM__TO_ARM));
+    int err = pthread_mutex_trylock(mutex_of(end, MPSHM__TO_CHECK));
 
     if (err == EOWNERDEAD)
-        repair(end, MPSHM__TO_ARM, fd);
+        repair(end, MPSHM__TO_CHECK, fd);
     if (err == 0 || err == EOWNERDEAD)
-        mpshm__channel_unlock(end, MPSHM__TO_ARM);
+        mpshm__channel_unlock(end, MPSHM__TO_CHECK);
     return err == EBUSY;
 }

@@ -71,10 +71,8 @@ int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
             return rc;
         rc = take(end, fd, waiter);
         mpshm__channel_unlock(end, MPSHM__TO_READ);
-        if (rc == 1 && atomic_load_explicit(&end->in.ring->selectable, memory_order_relaxed)) {
-            mpshm_waiter silent = mpshm__without_handlers(waiter);
-            mpshm__wakeup_settle(end, fd, &silent);
-        }
+        if (rc == 1 && atomic_load(&end->in.ring->selectable))
+            mpshm__wakeup_settle(end, fd);
         if (rc != 0)
             return rc;
     }
@@ -85,12 +83,14 @@ static int has_message(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 {
     struct mpshm__record record;
 
-    if (mpshm__ring_is_empty(end->in.ring))
+    if (mpshm__ring_is_empty(end->in.ring) && !mpshm__wakeup_is_begun(end->in.ring))
         return 0;
     /* A reader that keeps the lock for a millisecond is taking a large message. */
     int rc = mpshm__channel_lock(end, MPSHM__TO_READ, fd, mpshm__deadline(1000000), waiter);
     if (rc < 0)
         return rc == -EAGAIN ? 0 : rc;
+    if (mpshm__ring_is_empty(end->in.ring))
+        mpshm__wakeup_arm(end, fd, 0);
     while ((rc = mpshm__ring_skip_rest(&end->in, &record)) > 0 && record.kind == MPSHM__FIRST) {
         mpshm__writer_is_at_work(end, fd); /* a dead one is found out here */
         if (!mpshm__ring_is_aborted(&end->in))
@@ -112,11 +112,8 @@ int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mps
         if (rc != 0)
             return rc;
         if (atomic_load(&end->in.ring->selectable))
-            rc = mpshm__wakeup_settle(end, fd, waiter);
-        if (rc == 0)
-            rc = mpshm__wait_for_record(end, fd, deadline, waiter);
-        else
-            return rc;
+            mpshm__wakeup_settle(end, fd);
+        rc = mpshm__wait_for_record(end, fd, deadline, waiter);
         if (rc == 0)
             return 1; /* the end of the file can be read */
         if (rc < 0)
@@ -128,7 +125,8 @@ int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mps
 
 int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 {
-    if (end->in.ring == NULL || atomic_exchange(&end->in.ring->selectable, 1))
-        return 0;
-    return mpshm__wakeup_settle(end, fd, waiter);
+    (void)waiter;
+    if (end->in.ring != NULL && !atomic_exchange(&end->in.ring->selectable, 1))
+        mpshm__wakeup_settle(end, fd);
+    return 0;
 }

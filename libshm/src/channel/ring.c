@@ -2,9 +2,9 @@
  * sleeping peer; ring.h has the bytes and the locks. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <sched.h>
 #include <string.h>
 
+#include "base/spin.h"
 #include "channel/ring.h"
 #include "platform/linux/futex.h"
 
@@ -103,7 +103,7 @@ static void copy_out(const char *ring, uint64_t at, void *to, uint64_t nbytes)
     memcpy((char *)to + first, ring, nbytes - first);
 }
 
-void mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes)
+uint64_t mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes)
 {
     struct mpshm__record record = {.nbytes = nbytes, .kind = (uint32_t)kind};
     uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
@@ -111,32 +111,17 @@ void mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, 
     copy_in(view->data, tail, &record, sizeof(record));
     if (nbytes > 0)
         copy_in(view->data, tail + sizeof(record), payload, nbytes);
+    return tail + mpshm__record_size(nbytes);
 }
 
-void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes)
+void mpshm__ring_publish(struct mpshm__ring *ring, uint64_t end)
 {
-    uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
-
-    uint32_t cpu = (uint32_t)sched_getcpu() + 1;
-
-    if (atomic_load_explicit(&view->ring->writer_cpu, memory_order_relaxed) != cpu)
-        atomic_store_explicit(&view->ring->writer_cpu, cpu, memory_order_relaxed);
-    atomic_store_explicit(&view->ring->tail, tail + mpshm__record_size(nbytes),
-                          memory_order_seq_cst);
-    if (atomic_load_explicit(&view->ring->part_wanted, memory_order_seq_cst)) {
-        atomic_store(&view->ring->part_wanted, 0);
-        mpshm__futex_wake(&view->ring->part_wanted);
+    mpshm__note_cpu(&ring->writer_cpu);
+    atomic_store_explicit(&ring->tail, end, memory_order_seq_cst);
+    if (atomic_load_explicit(&ring->part_wanted, memory_order_seq_cst)) {
+        atomic_store(&ring->part_wanted, 0);
+        mpshm__futex_wake(&ring->part_wanted);
     }
-}
-
-void mpshm__ring_repair(struct mpshm__view *view)
-{
-    /* A repair that died has taken the place that is kept for an ABORTED record. */
-    if (view->ring->large && mpshm__ring_room(view->ring) >= 0) {
-        mpshm__ring_write(view, MPSHM__ABORTED, NULL, 0);
-        mpshm__ring_publish(view, 0);
-    }
-    view->ring->large = 0;
 }
 
 int mpshm__ring_peek(struct mpshm__view *view, struct mpshm__record *record)
@@ -167,6 +152,7 @@ void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *reco
     struct mpshm__ring *ring = view->ring;
     uint64_t head = atomic_load_explicit(&ring->head, memory_order_relaxed);
 
+    mpshm__note_cpu(&ring->reader_cpu);
     atomic_store_explicit(&ring->head, head + mpshm__record_size(record->nbytes),
                           memory_order_seq_cst);
     /* Half of the ring at once, so that a stream does not wake its writer for each record. */

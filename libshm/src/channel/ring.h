@@ -25,10 +25,11 @@
  *
  *   dead process and step                       left behind      repair
  *   writer, before it moved tail                nothing          none
+ *   writer, the message is begun in `wakeup`    a whole message  it is published: wakeup.c
  *   writer, between the records of one message  a part           `large` is set: an ABORTED record
- *   writer, WRITTEN is set, the byte is not      no wake-up       the byte is looked for: wakeup.c
  *   reader, before it moved head                the message      the next reader takes it
  *   reader, between the records of one message  MORE records     the next reader skips them
+ *   reader, ARMED is set, the byte not taken    a byte too many  DOUBT is set: wakeup.c
  *
  * A stopped holder delays the others until it continues. */
 #ifndef MPSHM_RING_H
@@ -47,7 +48,6 @@ enum {
 };
 
 enum { MPSHM__WHOLE = 1, MPSHM__FIRST, MPSHM__MORE, MPSHM__ABORTED };
-enum { MPSHM__ARMED = 0, MPSHM__WRITTEN = 1 };
 
 struct mpshm__record {
     uint32_t nbytes, kind;
@@ -57,19 +57,20 @@ struct mpshm__ring {
     /* Moved under write_lock. */
     _Alignas(64) _Atomic uint64_t tail;
     uint32_t large;               /* 1 between the records of one message; under write_lock */
-    _Atomic uint32_t wakeup;      /* see wakeup.c; changed under write_lock */
-    _Atomic uint32_t writer_cpu;  /* where the last writer ran, plus 1; see waiting.c */
+    _Atomic uint32_t writer_cpu;  /* where the last writer ran, plus 1; see base/spin.c */
     _Atomic uint32_t part_wanted; /* 1: a reader sleeps on this word until a record comes */
     /* Moved under read_lock. */
     _Alignas(64) _Atomic uint64_t head;
     _Atomic uint32_t room_wanted; /* 1: writers sleep on this word until there is room */
     _Atomic uint32_t selectable;  /* 1: the program has asked for the descriptor; never cleared */
+    _Atomic uint32_t reader_cpu;  /* where the last reader ran, plus 1 */
     _Alignas(64) pthread_mutex_t write_lock;
+    _Atomic uint64_t wakeup; /* see wakeup.c */
     _Alignas(64) pthread_mutex_t read_lock;
 };
 
 /* The layout's number, and what else both processes must agree on. */
-#define MPSHM__CHANNEL_MAGIC (0x6d70636800000002u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
+#define MPSHM__CHANNEL_MAGIC (0x6d70636800000003u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
 
 struct mpshm__channel {
     uint64_t magic;
@@ -105,12 +106,11 @@ int mpshm__ring_has_record(struct mpshm__view *view);
 uint64_t mpshm__record_size(uint64_t nbytes);
 
 /* Under write_lock: write a record behind the last one, which no reader sees yet. The caller has
- * checked the room. */
-void mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes);
-/* Under write_lock: let readers see the record with that payload. */
-void mpshm__ring_publish(struct mpshm__view *view, uint32_t nbytes);
-/* Under write_lock, after its holder died or gave up: end an unfinished message. */
-void mpshm__ring_repair(struct mpshm__view *view);
+ * checked the room. Returns the count of bytes at its end. */
+uint64_t mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload,
+                           uint32_t nbytes);
+/* Under write_lock: let readers see the records up to that count. */
+void mpshm__ring_publish(struct mpshm__ring *ring, uint64_t end);
 
 /* Under read_lock: 1 and the oldest record, 0 when there is none, -EBADMSG when the ring is
  * damaged.

@@ -33,10 +33,10 @@ static int put(mpshm_channel *end, int fd, int kind, const void *payload, uint32
 
     if (rc < 0)
         return rc;
-    mpshm__ring_write(&end->out, kind, payload, nbytes);
-    rc = mpshm__wakeup_write(end, fd);
+    uint64_t to = mpshm__ring_write(&end->out, kind, payload, nbytes);
+    rc = mpshm__wakeup_write(end, fd, to);
     if (rc == 0)
-        mpshm__ring_publish(&end->out, nbytes);
+        mpshm__ring_publish(end->out.ring, to);
     return rc;
 }
 
@@ -82,7 +82,7 @@ static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nby
     if (rc == 0)
         end->out.ring->large = 0;
     else
-        mpshm__ring_repair(&end->out);
+        mpshm__abort_message(&end->out);
     return rc;
 }
 

@@ -1,15 +1,7 @@
 /* Waiting for a message and for room: first a spin, then a sleep.
  *
- * Note [When to spin]
- *   A sleep and its wake-up cost some 50 us, so a short spin pays if the answer comes sooner. A
- *   wait spins for `spin_ns`. Success doubles it up to the ceiling (MP_SPIN_US), failure quarters
- *   it down to nothing. Then a wait tries the ceiling again after 2 waits, after 4 more, and so on
- *   up to 64: on a busy machine, whose peers are not running, nearly all waits sleep at once, and
- *   two processes that begin to talk after a pause are both soon awake. With one processor in
- *   the affinity mask nothing spins.
- *
- *   A writer with a full ring spins as well, also one that must not sleep: the next thing that it
- *   would do is to wake a thread that sleeps for it.
+ * base/spin.c says when a wait spins. A writer with a full ring spins as well, also one that must
+ * not sleep: the next thing that it would do is to wake a thread that sleeps for it.
  *
  * Note [Who tells a sleeper]
  *   A reader sleeps in poll() on the pipe: the wake-up byte or the hang-up wakes it. A writer
@@ -27,56 +19,7 @@
 #include "platform/linux/futex.h"
 #include "platform/platform.h"
 
-enum {
-    CEILING_US = 50,
-    LEAST_NS = 2000,
-    MOST_SKIPPED = 64,
-    LOOK_NS = 250 * 1000000,
-    PART_NS = 20000000,
-    PATIENCE_NS = 1000000
-};
-
-void mpshm__relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
-static uint64_t ceiling_ns(void)
-{
-    static _Atomic int64_t known = -1;
-    int64_t ns = atomic_load_explicit(&known, memory_order_relaxed);
-
-    if (ns < 0) {
-        const char *text = getenv("MP_SPIN_US");
-        char *rest;
-        long us = text != NULL && *text != 0 ? strtol(text, &rest, 10) : CEILING_US;
-        if (us < 0 || us > 1000000)
-            us = CEILING_US;
-        ns = (int64_t)us * 1000;
-        atomic_store_explicit(&known, ns, memory_order_relaxed);
-    }
-    return (uint64_t)ns;
-}
-
-static int has_other_cpu(void)
-{
-    cpu_set_t set;
-
-    return sched_getaffinity(0, sizeof(set), &set) != 0 || CPU_COUNT(&set) > 1;
-}
-
-/* 1 when the last writer ran on another processor. Before the first message: when there is another.
- */
-static int writer_runs_beside(mpshm_channel *end)
-{
-    uint32_t cpu = atomic_load_explicit(&end->in.ring->writer_cpu, memory_order_relaxed);
-
-    return cpu != 0 ? cpu != (uint32_t)sched_getcpu() + 1 : has_other_cpu();
-}
+enum { LOOK_NS = 250 * 1000000, PART_NS = 20000000, FIRST_LOOK_NS = 1000000 };
 
 uint64_t mpshm__remaining(uint64_t deadline, uint64_t most)
 {
@@ -88,57 +31,15 @@ uint64_t mpshm__remaining(uint64_t deadline, uint64_t most)
     return deadline - now < most ? deadline - now : most;
 }
 
-/* Decide whether this wait spins. */
-static int may_spin(struct mpshm__patience *patience)
-{
-    if (patience->spin_ns == 0) {
-        uint32_t to_skip = patience->to_skip;
-        if (to_skip > 0) {
-            patience->to_skip = to_skip - 1;
-            return 0;
-        }
-        uint32_t before = patience->skipped;
-        patience->skipped = before < MOST_SKIPPED / 2 ? before * 2 + 2 : MOST_SKIPPED;
-        patience->to_skip = patience->skipped;
-        patience->spin_ns = ceiling_ns();
-    }
-    return patience->spin_ns > 0;
-}
-
-static int has_record(mpshm_channel *end, uint64_t unused)
+static int has_record(void *ring, uint64_t unused)
 {
     (void)unused;
-    return !mpshm__ring_is_empty(end->in.ring);
+    return !mpshm__ring_is_empty(ring);
 }
 
-static int has_room(mpshm_channel *end, uint64_t nbytes)
+static int has_room(void *ring, uint64_t nbytes)
 {
-    return mpshm__ring_room(end->out.ring) >= (int64_t)nbytes;
-}
-
-/* Spin until the end has what it waits for: 1, or 0 when that took longer than `most`. */
-static int spin(mpshm_channel *end, struct mpshm__patience *patience,
-                int (*has)(mpshm_channel *, uint64_t), uint64_t nbytes, uint64_t most)
-{
-    uint64_t ceiling = ceiling_ns();
-    if (most == 0)
-        return 0;
-    uint64_t start = mpshm__now_ns();
-    do
-        for (int i = 0; i < 32; i++) {
-            if (has(end, nbytes)) {
-                uint64_t longer = patience->spin_ns * 2;
-                patience->spin_ns = longer < ceiling ? longer : ceiling;
-                if (patience->skipped != 0)
-                    patience->to_skip = patience->skipped = 0;
-                return 1;
-            }
-            mpshm__relax();
-        }
-    while (mpshm__now_ns() - start < most);
-    uint64_t shorter = patience->spin_ns / 4;
-    patience->spin_ns = shorter < LEAST_NS ? 0 : shorter;
-    return 0;
+    return mpshm__ring_room(ring) >= (int64_t)nbytes;
 }
 
 mpshm_waiter mpshm__without_handlers(const mpshm_waiter *waiter)
@@ -187,50 +88,46 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
 
     if (mpshm__ring_has_record(&end->in))
         return 1;
-    if (may_spin(&end->for_record) && writer_runs_beside(end)) {
-        uint64_t most = mpshm__remaining(deadline, end->for_record.spin_ns);
+    struct mpshm__awaited record = {.has = has_record, .of = ring, .cpu = &ring->writer_cpu};
+    uint64_t most = mpshm__spin_length(&end->for_record, &record);
+    if (most > 0) {
         waiter->begin_wait(waiter->self);
-        int found = spin(end, &end->for_record, has_record, 0, most);
+        int found = mpshm__spin(&end->for_record, &record, mpshm__remaining(deadline, most));
         rc = waiter->end_wait(waiter->self);
         if (found || rc < 0)
             return rc < 0 ? rc : 1;
     }
-    uint64_t patience = PATIENCE_NS;
+    uint64_t look = FIRST_LOOK_NS;
+    int woken = 1;
     for (int idle = 0;; idle++) {
-        /* A writer keeps the lock while the parts of a large message pass: look in between. */
-        uint64_t until = mpshm__now_ns() + mpshm__remaining(deadline, patience);
-        rc = mpshm__channel_lock(end, MPSHM__TO_ARM, fd, until, waiter);
+        /* A reader keeps the lock while the parts of a large message pass: look in between. */
+        uint64_t until = mpshm__now_ns() + mpshm__remaining(deadline, look);
+        rc = mpshm__channel_lock(end, MPSHM__TO_READ, fd, until, waiter);
         if (rc == 0) {
             if (mpshm__ring_is_empty(ring))
-                mpshm__wakeup_arm(end, fd);
-            mpshm__channel_unlock(end, MPSHM__TO_ARM);
+                mpshm__wakeup_arm(end, fd, idle > 0);
+            mpshm__channel_unlock(end, MPSHM__TO_READ);
         } else if (rc != -EAGAIN && rc != -EDEADLK) {
             return rc; /* a signal handler has raised: the message, if there is one, stays */
         }
         if (!mpshm__ring_is_empty(ring))
             return 1;
-        if (rc == -EAGAIN && mpshm__remaining(deadline, patience) > 0) {
-            patience = patience < LOOK_NS ? patience * 2 : LOOK_NS;
+        /* The last writer may have been killed just before it published, or the deadline came. */
+        if (woken <= 0)
+            return woken;
+        if (rc == -EAGAIN && mpshm__remaining(deadline, look) > 0) {
+            look = look < LOOK_NS ? look * 2 : LOOK_NS;
             continue;
         }
         if (rc < 0)
             return rc;
-        rc = sleep_on(fd, deadline, waiter);
-        if (rc < 0 && rc != -EAGAIN)
-            return rc;
-        /* The byte comes just before the message: give its writer the time to publish. */
-        for (int i = 0; rc == 1 && i < 24 && mpshm__ring_is_empty(ring); i++)
-            if (i < 20)
-                mpshm__relax();
-            else
-                sched_yield();
-        /* The last writer may have published just before it hung up, or before the deadline. */
-        if (!mpshm__ring_is_empty(ring))
-            return 1;
-        if (rc <= 0)
-            return rc;
         if (idle >= 16)
-            mpshm__sleep_ms(1); /* the program itself has written into the pipe */
+            mpshm__sleep_ms(1);
+        woken = sleep_on(fd, deadline, waiter);
+        if (!mpshm__ring_is_empty(ring) && (woken >= 0 || woken == -EAGAIN))
+            return 1;
+        if ((woken < 0 && woken != -EAGAIN) || (woken <= 0 && !mpshm__wakeup_is_begun(ring)))
+            return woken;
     }
 }
 
@@ -247,11 +144,10 @@ int mpshm__wait_for_part(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 {
     struct mpshm__ring *ring = end->in.ring;
 
-    for (int i = 0; i < 2000; i++) {
-        if (!mpshm__ring_is_empty(ring))
-            return 1;
-        mpshm__relax();
-    }
+    struct mpshm__awaited part = {.has = has_record, .of = ring, .cpu = &ring->writer_cpu};
+    if (has_record(ring, 0) ||
+        mpshm__spin(&end->for_part, &part, mpshm__spin_length(&end->for_part, &part)))
+        return 1;
     for (;;) {
         atomic_store(&ring->part_wanted, 1);
         if (!mpshm__ring_is_empty(ring))
@@ -280,11 +176,14 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
 {
     struct mpshm__ring *ring = end->out.ring;
 
-    if (has_room(end, need))
+    if (has_room(ring, need))
         return 0;
-    if (may_spin(&end->for_room) && has_other_cpu()) {
+    struct mpshm__awaited room = {
+        .has = has_room, .of = ring, .value = need, .cpu = &ring->reader_cpu};
+    uint64_t most = mpshm__spin_length(&end->for_room, &room);
+    if (most > 0) {
         waiter->begin_wait(waiter->self);
-        int found = spin(end, &end->for_room, has_room, need, end->for_room.spin_ns);
+        int found = mpshm__spin(&end->for_room, &room, most);
         int rc = waiter->end_wait(waiter->self);
         if (found || rc < 0)
             return rc;

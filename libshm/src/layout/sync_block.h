@@ -32,7 +32,9 @@ struct mpshm__sync {
     uint32_t kind;         /* enum mpshm_sync_kind */
     _Atomic uint32_t word; /* the owner of a lock; of everything else, the owner of its guard */
     uint32_t max;          /* units of a semaphore, parties of a barrier */
-    uint32_t unused[2];
+    _Atomic uint32_t cpu;  /* where the process ran that owns it, or that released or set it last,
+                              plus 1; see base/spin.c */
+    uint32_t unused;
 };
 
 /* Note [A semaphore's units]

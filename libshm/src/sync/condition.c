@@ -32,6 +32,12 @@ int mpshm_condition_enter(const mpshm_block *condition, int flags)
     return place;
 }
 
+static int was_woken(void *state, uint64_t unused)
+{
+    (void)unused;
+    return atomic_load((_Atomic uint32_t *)state) != MPSHM__WAITING;
+}
+
 int mpshm_condition_wait(const mpshm_block *condition, int place, uint64_t timeout_ns)
 {
     struct mpshm__session *session = mpshm__session_of(condition);
@@ -41,6 +47,7 @@ int mpshm_condition_wait(const mpshm_block *condition, int place, uint64_t timeo
         mpshm__sleep_until(timeout_ns == 0 ? 1 : mpshm__deadline(timeout_ns));
     int rc = 0;
 
+    mpshm__sync_spin(&c->sync, was_woken, state, 0, sleep.until);
     while (atomic_load(state) == MPSHM__WAITING && rc != -ETIMEDOUT) {
         rc = mpshm__sleep(&sleep, state, MPSHM__WAITING);
         if (rc == -EINTR)
@@ -67,6 +74,7 @@ int mpshm_condition_notify(const mpshm_block *condition, uint32_t n, int flags)
 
     if (rc < 0)
         return rc;
+    mpshm__note_cpu(&c->sync.cpu);
     while ((uint32_t)woken < n && mpshm__wait_list_wake(session, &c->list, MPSHM__WOKEN))
         woken++;
     mpshm__unguard(&c->sync.word);

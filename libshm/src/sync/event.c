@@ -16,6 +16,7 @@ void mpshm_event_set(const mpshm_block *event)
     _Atomic uint32_t *state = state_of(event);
     uint32_t was = atomic_load(state);
 
+    mpshm__note_cpu(&((struct mpshm__sync *)event->data)->cpu);
     do
         if (was & SET)
             return;
@@ -34,6 +35,13 @@ int mpshm_event_is_set(const mpshm_block *event)
     return atomic_load(state_of(event)) & SET;
 }
 
+static int was_set(void *state, uint64_t begun)
+{
+    uint32_t now = atomic_load((_Atomic uint32_t *)state);
+
+    return (now & SET) || now / ROUND != begun;
+}
+
 int mpshm_event_wait(const mpshm_block *event, uint64_t timeout_ns)
 {
     _Atomic uint32_t *state = state_of(event);
@@ -43,6 +51,9 @@ int mpshm_event_wait(const mpshm_block *event, uint64_t timeout_ns)
     if (was & SET)
         return 0;
     sleep = mpshm__sleep_until(timeout_ns == 0 ? 1 : mpshm__deadline(timeout_ns));
+    if (mpshm__sync_spin(event->data, was_set, state, begun, sleep.until))
+        return 0;
+    was = atomic_load(state);
     while (!(was & SET) && was / ROUND == begun) {
         if (!(was & SLEEPERS) && !atomic_compare_exchange_weak(state, &was, was | SLEEPERS))
             continue;

@@ -131,16 +131,28 @@ static inline int attempt(struct mpshm__session *session, struct mpshm__semaphor
     return rc == 0 && died ? MPSHM_OWNER_DIED : rc;
 }
 
+static int has_unit(void *value, uint64_t unused)
+{
+    (void)unused;
+    return atomic_load((_Atomic uint32_t *)value) > 0;
+}
+
 int mpshm_semaphore_acquire(const mpshm_block *semaphore, int flags, uint64_t timeout_ns)
 {
     struct mpshm__session *session = mpshm__session_of(semaphore);
     struct mpshm__semaphore *s = semaphore->data;
     struct mpshm__sleep sleep;
-    int rc = attempt(session, s, flags), slept = 0;
+    int rc, slept = 0;
 
+    if (!(flags & MPSHM_NOWAIT)) {
+        sleep = mpshm__sleep_until(timeout_ns == 0 ? 1 : mpshm__deadline(timeout_ns));
+        /* Before the first attempt, which says that a release has to wake somebody. */
+        if (!has_unit(&s->value, 0))
+            mpshm__sync_spin(&s->sync, has_unit, &s->value, 0, sleep.until);
+    }
+    rc = attempt(session, s, flags);
     if (rc != -EAGAIN || (flags & MPSHM_NOWAIT))
         return rc;
-    sleep = mpshm__sleep_until(timeout_ns == 0 ? 1 : mpshm__deadline(timeout_ns));
     do {
         rc = mpshm__sleep(&sleep, &s->value, 0);
         if (rc < 0)
@@ -177,6 +189,7 @@ int mpshm_semaphore_release(const mpshm_block *semaphore, int flags)
     else
         atomic_store_explicit(&s->events, 1, memory_order_relaxed);
     change(s, i, value + 1, held);
+    mpshm__note_cpu(&s->sync.cpu);
     wake = atomic_load_explicit(&s->sleepers, memory_order_relaxed);
     if (wake)
         atomic_store_explicit(&s->sleepers, 0, memory_order_relaxed);

@@ -42,6 +42,30 @@ int mpshm__sleep(struct mpshm__sleep *sleep, _Atomic uint32_t *word, uint32_t va
     return 1;
 }
 
+/* How long a wait at an object spins is known to each process. Two objects may share an entry: then
+ * the spins of one make those of the other shorter. */
+static struct mpshm__spin *spin_of(const struct mpshm__sync *sync)
+{
+    enum { BITS = 6 };
+    static struct mpshm__spin spins[1 << BITS];
+
+    return &spins[((uint64_t)(uintptr_t)sync * 0x9e3779b97f4a7c15u) >> (64 - BITS)];
+}
+
+int mpshm__sync_spin(struct mpshm__sync *sync, int (*has)(void *, uint64_t), void *of,
+                     uint64_t value, uint64_t until)
+{
+    struct mpshm__awaited awaited = {.has = has, .of = of, .value = value, .cpu = &sync->cpu};
+    struct mpshm__spin *spin = spin_of(sync);
+    uint64_t most = mpshm__spin_length(spin, &awaited);
+
+    if (most > 0 && until != MPSHM__FOREVER) {
+        uint64_t now = mpshm__now_ns();
+        most = now >= until ? 0 : until - now < most ? until - now : most;
+    }
+    return mpshm__spin(spin, &awaited, most);
+}
+
 int mpshm__word_take_over(struct mpshm__session *session, _Atomic uint32_t *word)
 {
     uint32_t owner = atomic_load(word);
@@ -53,9 +77,19 @@ int mpshm__word_take_over(struct mpshm__session *session, _Atomic uint32_t *word
                : -EAGAIN;
 }
 
-int mpshm__word_wait(struct mpshm__session *session, _Atomic uint32_t *word, uint64_t until)
+static int is_taken(void *word, uint64_t me)
 {
+    return atomic_load_explicit((_Atomic uint32_t *)word, memory_order_relaxed) == 0 &&
+           mpshm__word_try(word, (uint32_t)me) == 0;
+}
+
+int mpshm__word_wait(struct mpshm__session *session, struct mpshm__sync *sync, uint64_t until)
+{
+    _Atomic uint32_t *word = &sync->word;
     struct mpshm__sleep sleep = mpshm__sleep_until(until);
+
+    if (mpshm__sync_spin(sync, is_taken, word, mpshm__me(session), until))
+        return 0;
 
     for (;;) {
         uint32_t owner = atomic_load(word);

@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "base/clock.h"
+#include "base/spin.h"
 #include "platform/linux/futex.h"
 #include "sync/owner.h"
 
@@ -28,10 +29,15 @@ static inline int mpshm__word_release(_Atomic uint32_t *word)
     return before == 0 ? -EPERM : 0;
 }
 
+/* Before a sleep: spin until has(of, value) or the time `until`, if that has paid lately. 1 when it
+ * has. */
+int mpshm__sync_spin(struct mpshm__sync *sync, int (*has)(void *, uint64_t), void *of,
+                     uint64_t value, uint64_t until);
+
 /* Take the word from a dead owner: MPSHM_OWNER_DIED, or -EAGAIN when its owner lives. */
 int mpshm__word_take_over(struct mpshm__session *session, _Atomic uint32_t *word);
-/* Wait for the word until the time `until`. 0, MPSHM_OWNER_DIED, -ETIMEDOUT or -EINTR. */
-int mpshm__word_wait(struct mpshm__session *session, _Atomic uint32_t *word, uint64_t until);
+/* Wait for the word of a lock until the time `until`. 0, MPSHM_OWNER_DIED, -ETIMEDOUT or -EINTR. */
+int mpshm__word_wait(struct mpshm__session *session, struct mpshm__sync *sync, uint64_t until);
 
 /* The guard of a structure, a word that is held for some nanoseconds. Nobody is woken when it
  * becomes free, so giving it back is one plain store. 0 or MPSHM_OWNER_DIED; with MPSHM_NOWAIT also

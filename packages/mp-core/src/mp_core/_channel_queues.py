@@ -4,7 +4,7 @@ Note [Queues without locks and threads of their own]
 ----------------------------------------------------
 The standard queues put a lock around each end of their pipe. A process that is killed in `get` has the lock, and no
 other process gets a message again. The ring of a channel has locks of its own, which the kernel takes from a dead
-process, so these queues leave the standard locks alone (other code may use them).
+process, so these queues leave the standard locks alone. Other code may use them (`_late_locks`).
 
 The standard `Queue.put` leaves pickling and sending to a feeder thread. This one pickles at once, and writes into the
 ring if there is room:
@@ -29,15 +29,17 @@ A getter that is killed after it has received and before it releases the semapho
 from __future__ import annotations
 
 import errno
+import os
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from multiprocessing import queues, util
+from multiprocessing import queues, synchronize, util
 from multiprocessing.reduction import ForkingPickler
 from queue import Empty, Full
 
 from mp_core import _channels, _native
+from mp_core._late_locks import LateLocks
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -48,6 +50,7 @@ __all__ = ["JoinableQueue", "Queue", "SimpleQueue", "set_strict_put"]
 _strict = _channels.strict_put()
 _SENTINEL: Any = vars(queues)["_sentinel"]
 _Base: Any = queues.Queue
+_MOST: int = vars(synchronize)["SEM_VALUE_MAX"]
 _plain_loads, _plain_pickle = _native.plain_loads, _native.plain_pickle
 
 
@@ -72,13 +75,13 @@ def set_strict_put(strict: bool) -> None:
     _strict = bool(strict)
 
 
-class SimpleQueue(queues.SimpleQueue):  # type: ignore[type-arg]
+class SimpleQueue(LateLocks, queues.SimpleQueue):  # type: ignore[type-arg]
     """A `multiprocessing.SimpleQueue` over a channel."""
 
     def __init__(self, ends: tuple[Any, Any], *, ctx: Any) -> None:
         # The standard initialiser would make a pipe.
         self._reader, self._writer = ends
-        self._rlock, self._wlock = ctx.Lock(), ctx.Lock()
+        self._make_locks_late(ctx)
         self._poll = self._reader.poll
 
     def put(self, obj: Any) -> None:
@@ -88,18 +91,22 @@ class SimpleQueue(queues.SimpleQueue):  # type: ignore[type-arg]
         return self._reader.recv()
 
 
-class Queue(_Base):  # type: ignore[misc]
+class Queue(LateLocks, _Base):  # type: ignore[misc]
     """A `multiprocessing.Queue` over a channel; see Note [Queues without locks and threads of their own]."""
 
     _reader: Any
     _writer: Any
 
     def __init__(self, ends: tuple[Any, Any], maxsize: int = 0, *, ctx: Any) -> None:
-        _Base.__init__(self, maxsize, ctx=ctx)  # without the lock of a JoinableQueue
-        self._reader.close()
-        self._writer.close()
+        # The standard initialiser would make a pipe and the locks.
+        self._maxsize = maxsize if maxsize > 0 else _MOST
         self._reader, self._writer = ends
+        self._make_locks_late(ctx)
+        self._opid = os.getpid()
+        self._sem = ctx.BoundedSemaphore(self._maxsize)
+        self._ignore_epipe = False
         self._reset()
+        util.register_after_fork(self, _Base._after_fork)
 
     def _reset(self, after_fork: bool = False) -> None:
         super()._reset(after_fork)

@@ -14,8 +14,13 @@ So a worker spins if no other worker had a task beside its last one: several tas
 processors, need each processor. A spin is up to three times `MP_SPIN_US` long, the ceiling of a channel's reader, since
 two threads wake in turn. Success doubles the next spin up to that, failure makes it a quarter. After three failures the
 next three waits that spin are 2 waits away, then 6, and so on up to 64. So a worker whose tasks come seldom, or whose
-machine is busy, sleeps at once. A spin in which the worker lost its processor has failed: others need it. With one
-processor, or a control group that grants the time of fewer than two, nothing spins.
+machine is busy, sleeps at once.
+
+Between two looks the worker gives its processor away (`sched_yield`), because the kernel often wakes the program's
+threads on the worker's processor. If none of them is runnable there, that takes half a microsecond. A spin in which the
+worker lost its processor for longer than the program needs has failed: other processes need it. With one processor, or
+a control group that grants the time of fewer than two, nothing spins: the worker would run between any two steps of
+the program's threads, which takes as long as to wake it once.
 """
 
 from __future__ import annotations
@@ -31,8 +36,11 @@ __all__ = ["Patience"]
 CEILING = 50.0  # microseconds; MP_SPIN_US changes it
 WAKE_UPS = 3
 LEAST = 5e-6  # seconds
-PREEMPTED = 50e-6  # seconds: one look never takes so long, unless another process or thread ran
+PREEMPTED = 200e-6  # seconds: one look never takes so long, unless another program ran
 MOST_SKIPPED = 64  # waits
+
+
+_give_way = getattr(os, "sched_yield", lambda: None)
 
 
 class Patience:
@@ -59,7 +67,7 @@ class Patience:
         self._poll.poll()
 
     def _spins(self, most: float) -> bool:
-        look, clock = self._poll.poll, time.perf_counter
+        look, clock, give_way = self._poll.poll, time.perf_counter, _give_way
         last = clock()
         end = last + self._spin
         while last < end:
@@ -67,6 +75,7 @@ class Patience:
                 self._spin = min(2 * self._spin, most)
                 self._skipped = 0
                 return True
+            give_way()
             now = clock()
             if now - last > PREEMPTED:
                 break
