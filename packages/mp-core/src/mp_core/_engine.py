@@ -32,6 +32,8 @@ __all__ = [
     "Buffer",
     "Channel",
     "Journal",
+    "PickleReader",
+    "PickleWriter",
     "SemLock",
     "TryLock",
     "allocate",
@@ -45,6 +47,7 @@ __all__ = [
     "compiled_version",
     "condition_notify",
     "copied_bytes",
+    "copy_large",
     "counters",
     "create_sync",
     "discard",
@@ -164,6 +167,9 @@ setup: Any = _block.setup
 setup_receiving: Any = _block.setup_receiving
 strategy: Any = _block.strategy
 rebuild_block: Any = _block.rebuild_block
+copy_large: Any = _block.copy_large
+PickleReader: type = _block.PickleReader
+PickleWriter: type = _block.PickleWriter
 rebuild_copy: Any = _block.rebuild_copy
 reduce_block: Any = _block.reduce_block
 reduce_copy: Any = _block.reduce_copy

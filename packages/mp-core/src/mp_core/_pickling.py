@@ -1,4 +1,4 @@
-"""Pickling of messages: `ForkingPickler.dumps`, extended by two features.
+"""Pickling of messages: `ForkingPickler.dumps`, extended by the notes below.
 
 Note [A message that fails]
 ---------------------------
@@ -19,6 +19,15 @@ that the callback takes stays out of the pickle and must be passed to the unpick
     taken            pickle of (load_with, (bytes of the pickle, [Block, Block, ...]))
 
 Only messages and the arguments of processes are pickled so, and only if the caller names no protocol.
+
+Note [Large bytes]
+------------------
+``bytes``, ``bytearray``, ``str`` and the buffers that stay in the pickle travel through blocks from 64 KiB on
+(`native/divided_pickle.c`, Note [A divided pickle]). The receiver has to put the pickle together again:
+
+    pickle of (load_divided, (stream, [(position, bytes of the length, handle), ...], buffers))
+
+An `array.array` would put its bytes into a private copy first; `_reduce_array` saves that copy on both sides.
 
 Note [Tables]
 -------------
@@ -43,8 +52,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core import _child_descriptors, by_value
+from mp_core import _child_descriptors, _large_bytes, by_value
 from mp_core._native import (
+    ENGINE,
     beside,
     discard,
     load_beside,
@@ -55,7 +65,7 @@ from mp_core._native import (
     setup_beside,
 )
 
-__all__ = ["can_be_pickled", "install", "load_with", "take_buffers", "use_table"]
+__all__ = ["can_be_pickled", "install", "load_divided", "load_with", "take_buffers", "use_table"]
 
 
 def install() -> None:
@@ -68,7 +78,7 @@ def install() -> None:
         depth = message_depth()
         try:
             plainly = message_begin(False)
-            if protocol is None and _take is not None and not plainly and cls.__init__ is ForkingPickler.__init__:
+            if protocol is None and (ENGINE or _take is not None) and not plainly and cls.__init__ is ForkingPickler.__init__:
                 message = _dump(cls, obj, _take)
             else:
                 message = dumps(cls, obj, protocol)
@@ -130,7 +140,7 @@ def _dump_into(obj: Any, file: Any, protocol: int | None = None) -> None:
 
 
 Take = Callable[[pickle.PickleBuffer], Any]
-_take: Take | None = None
+
 PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
 
 
@@ -143,18 +153,21 @@ def take_buffers(take: Take) -> None:
     global _take
     _take = take
 
+_take: Take | None = None
 
-def _dump(cls: Any, obj: Any, take: Take) -> memoryview:
+
+def _dump(cls: Any, obj: Any, take: Take | None) -> memoryview:
     taken: list[Any] = []
+    places: list[_large_bytes.Place] = []
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
-        place = take(buffer)
+        place = None if take is None else take(buffer)
         if place is not None:
             taken.append(place)
         return place is None
 
     file = io.BytesIO()
-    pickler = cls(file, PROTOCOL, True, stays)
+    pickler = cls(_large_bytes.writer(file, places), PROTOCOL, True, stays)
     tables = [make(number) for number, make in enumerate(_tables.values())]
     if type(obj) is list and len(obj) > MANY:
         for table in tables:
@@ -162,8 +175,14 @@ def _dump(cls: Any, obj: Any, take: Take) -> memoryview:
                 return _wrapped(cls, load_beside, None, [table])
     for kind, table in zip(_tables, tables, strict=True):
         _set_reducer(pickler.dispatch_table, kind, table.reduce)
+    _large_bytes.use_arrays(pickler.dispatch_table)
     pickler.dump(obj)
-    if taken:
+    if places and not taken:
+        # Nothing in it has a reducer of ForkingPickler, which takes several microseconds to make.
+        file = io.BytesIO(pickle.dumps(_Call(load_divided, (file.getvalue(), places, taken)), PROTOCOL))
+    elif places:
+        file = io.BytesIO(_wrapped(cls, load_divided, file.getvalue(), places, taken))
+    elif taken:
         file = io.BytesIO(_wrapped(cls, load_with, file.getvalue(), taken))
     if any(table.count for table in tables):
         return _wrapped(cls, load_beside, file.getvalue(), [table if table.count else None for table in tables])
@@ -206,6 +225,15 @@ class _Call:
 
 def load_with(data: bytes, places: list[Any]) -> Any:
     """Unpickle *data* with its out-of-band buffers, see Note [Buffers]. A place outside its block is a `ValueError`."""
+    return pickle.loads(data, buffers=_buffers(places))
+
+
+def load_divided(stream: bytes, pieces: list[_large_bytes.Place], places: list[Any]) -> Any:
+    """Unpickle a pickle whose large bytes are in blocks, see Note [Large bytes], with its out-of-band buffers."""
+    return pickle.Unpickler(_large_bytes.reader(stream, pieces), buffers=_buffers(places)).load()
+
+
+def _buffers(places: list[Any]) -> list[memoryview]:
     buffers = []
     for block, offset, nbytes, readonly in places:
         view = memoryview(block)[offset : offset + nbytes]
@@ -214,7 +242,7 @@ def load_with(data: bytes, places: list[Any]) -> Any:
                 f"the handle of a buffer is damaged: {nbytes} bytes at {offset} of {memoryview(block).nbytes}"
             )
         buffers.append(view.toreadonly() if readonly else view)
-    return pickle.loads(data, buffers=buffers)
+    return buffers
 
 
 class _Trial(threading.local):

@@ -25,6 +25,8 @@ import pickle
 import sys
 from typing import Any, NoReturn
 
+from mp_core import _large_bytes
+
 __all__ = ["failing"]
 
 # The modules between the receiver and the pool's own code: Connection.recv, SimpleQueue.get, Queue.get.
@@ -119,6 +121,8 @@ class _Outline(pickle.Unpickler):
             return getattr(sys.modules[module], name)
         if (module, name) == ("mp_core._pickling", "load_with"):
             return lambda data, places: _Outline(io.BytesIO(data)).load()
+        if (module, name) == ("mp_core._pickling", "load_divided"):
+            return lambda stream, pieces, places: _Outline(io.BytesIO(_large_bytes.outline(stream, pieces))).load()
         if (module, name) == ("mp_core._block", "load_beside"):
             return lambda data, tables: _Blank() if data is None else _Outline(io.BytesIO(data)).load()
         return _Blank
