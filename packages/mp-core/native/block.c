@@ -219,6 +219,7 @@ static PyMethodDef functions[] = {
     {"plain_loads", mp_py_plain_loads, METH_O, NULL},
     {"only_atoms", mp_py_only_atoms, METH_O, NULL},
     {"plain_pickle", mp_py_plain_pickle, METH_O, NULL},
+    {"plain_data", mp_py_plain_data, METH_O, NULL},
     {"setup_locks", mp_py_setup_locks, METH_O, NULL},
     {"create_sync", mp_py_create_sync, METH_VARARGS, NULL},
     {"sync_handle", mp_py_sync_handle, METH_O, NULL},

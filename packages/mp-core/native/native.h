@@ -172,6 +172,7 @@ PyObject *mp_py_open_channel(PyObject *, PyObject *);
 PyObject *mp_py_channel_count(PyObject *, PyObject *);
 PyObject *mp_py_plain_loads(PyObject *, PyObject *);
 PyObject *mp_py_plain_pickle(PyObject *, PyObject *);
+PyObject *mp_py_plain_data(PyObject *, PyObject *);
 PyObject *mp_py_only_atoms(PyObject *, PyObject *);
 
 PyObject *mp_py_beside(PyObject *, PyObject *);

@@ -35,7 +35,7 @@ PyObject *mp_plain_pickle(PyObject *object, int may_share, PyObject **handles)
         Py_CLEAR(to.handles);
     }
     *handles = to.handles;
-    if (rc != 0 || !mp_is_made_of(is_light, object, DEPTH, FEW))
+    if (rc != 0 || plain_dumps == NULL || !mp_is_made_of(is_light, object, DEPTH, FEW))
         return data;
     return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
 }
@@ -47,6 +47,18 @@ PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
     PyObject *handles, *data = mp_plain_pickle(object, 1, &handles);
 
     Py_XDECREF(handles);
+    if (data == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return data;
+}
+
+/* plain_data(object) -> bytes, or None for an object that is not made of few atoms; the pickle has no
+ * handles */
+PyObject *mp_py_plain_data(PyObject *module, PyObject *object)
+{
+    (void)module;
+    PyObject *handles, *data = mp_plain_pickle(object, 0, &handles);
+
     if (data == NULL && !PyErr_Occurred())
         Py_RETURN_NONE;
     return data;

@@ -78,6 +78,7 @@ __all__ = [
     "parse_bytes",
     "peer",
     "plain_loads",
+    "plain_data",
     "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
@@ -202,6 +203,7 @@ make_channel: Any = _block.make_channel
 open_channel: Any = _block.open_channel
 only_atoms: Any = _block.only_atoms
 plain_loads: Any = _block.plain_loads
+plain_data: Any = _block.plain_data
 plain_pickle: Any = _block.plain_pickle
 setup_channels: Any = _block.setup_channels
 SemLock: type = _block.SemLock

@@ -62,6 +62,7 @@ from mp_core._native import (
     message_begin_by_value,
     message_depth,
     message_end,
+    plain_data,
     setup_beside,
 )
 
@@ -75,6 +76,11 @@ def install() -> None:
         return
 
     def undoing_dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> Any:
+        if protocol is None and cls is ForkingPickler:
+            # Numbers and texts need no ForkingPickler, which takes several microseconds to make.
+            data = plain_data(obj)
+            if data is not None:
+                return memoryview(data)
         depth = message_depth()
         try:
             plainly = message_begin(False)
@@ -90,7 +96,15 @@ def install() -> None:
 
     send: Any = Connection.send
 
+    is_standard = send.__module__ == Connection.__module__
+
     def undoing_send(self: Any, obj: Any) -> None:
+        data = plain_data(obj) if is_standard else None
+        if data is not None:  # it has no references to discard
+            self._check_closed()
+            self._check_writable()
+            self._send_bytes(data)
+            return
         shares = self._mp_shares
         if shares is None:
             shares = by_value.find_out(self)

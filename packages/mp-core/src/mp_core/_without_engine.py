@@ -23,6 +23,7 @@ from mp_core._channels_without_engine import (
     only_atoms,
     open_channel,
     plain_loads,
+    plain_data,
     plain_pickle,
     setup_channels,
 )
@@ -83,6 +84,7 @@ __all__ = [
     "parse_bytes",
     "peer",
     "plain_loads",
+    "plain_data",
     "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
