@@ -200,7 +200,7 @@ ROWS: dict[str, Row] = {
     "a slice, a transpose, every second element of such an array": Row(
         lambda echo, tmp: shared_allocated(numbers).reshape(-1, 2).T[:, ::2]
     ),
-    "a smaller array made there": Row(lambda echo, tmp: shared_allocated(lambda: np.ones(4096))),
+    "an array of 4 KiB or less made there": Row(lambda echo, tmp: shared_allocated(lambda: np.ones(512))),
     "a pandas `DataFrame` of shared-allocated columns, its `concat` and arithmetic done there": Row(
         lambda echo, tmp: shared_allocated(joined), values
     ),
