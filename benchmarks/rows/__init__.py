@@ -22,6 +22,9 @@ from benchmarks.rows import (
     p19_tensors,
     p20_loader,
     p21_frozen,
+    p26_manager,
+    p28_bytes,
+    p29_seams,
 )
 
 ROWS = {
@@ -44,4 +47,7 @@ ROWS = {
     "P19": p19_tensors,
     "P20": p20_loader,
     "P21": p21_frozen,
+    "P26": p26_manager,
+    "P28": p28_bytes,
+    "P29": p29_seams,
 }

@@ -1,4 +1,4 @@
-"""Bytes, bytearrays, texts and arrays of the module `array` from 64 KiB on travel through blocks, and arrive as they left."""
+"""Bytes, bytearrays, texts and arrays of the module `array` travel through blocks from 64 KiB on, and arrive whole."""
 
 from __future__ import annotations
 
@@ -98,14 +98,18 @@ def test_the_message_is_small_and_plain_pickle_reads_it(strategy: str, what: str
 
 # Small and large ones on both sides of the limit, of which several may be the same object.
 SOME = [
-    kind(b"q" * (LARGE + more)) for more in (-LARGE, -1, 0, 1, 5000) for kind in (bytes, bytearray, lambda b: b.decode())
+    kind(b"q" * (LARGE + more))
+    for more in (-LARGE, -1, 0, 1, 5000)
+    for kind in (bytes, bytearray, lambda b: b.decode())
 ]
-LEAVES = st.sampled_from(SOME) | st.integers() | st.sampled_from([np.ones(3), np.ones(LARGE), array.array("B", SOME[9])])
+LEAVES = (
+    st.sampled_from(SOME) | st.integers() | st.sampled_from([np.ones(3), np.ones(LARGE), array.array("B", SOME[9])])
+)
 NESTS = st.recursive(
     LEAVES,
-    lambda inner: st.lists(inner, max_size=4)
-    | st.tuples(inner, inner)
-    | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=3), inner, max_size=3)
+    ),
     max_leaves=20,
 )
 
@@ -116,7 +120,9 @@ def shape(thing: Any, seen: dict[int, int]) -> Any:
         return type(thing), [shape(each, seen) for each in thing]
     if isinstance(thing, dict):
         return dict, [(key, shape(value, seen)) for key, value in thing.items()]
-    number = seen.setdefault(id(thing), len(seen)) if isinstance(thing, bytes | bytearray | str) and len(thing) > 9 else 0
+    number = (
+        seen.setdefault(id(thing), len(seen)) if isinstance(thing, bytes | bytearray | str) and len(thing) > 9 else 0
+    )
     return type(thing), number, thing.tolist() if hasattr(thing, "tolist") else thing
 
 

@@ -57,8 +57,8 @@ PyObject *mp_py_is_small(PyObject *module, PyObject *object)
     return PyBool_FromLong(is_small(object, DEPTH));
 }
 
-/* is_of_atoms(object) -> whether it is a number, a text, bytes or None, or a tuple or list of such; not
- * if it has large bytes or texts */
+/* is_of_atoms(object) -> whether it is a number, a text, bytes or None, or a tuple or list of such;
+ * not if it has large bytes or texts */
 PyObject *mp_py_is_of_atoms(PyObject *module, PyObject *object)
 {
     (void)module;

@@ -338,7 +338,9 @@ static int block_exec(PyObject *module)
     if (rc == 0)
         rc = mp_add_journal_type(module);
     if (rc == 0)
-        rc = mp_add_divided_pickle(module);
+        rc = mp_add_pickle_writer(module);
+    if (rc == 0)
+        rc = mp_add_pickle_reader(module);
     if (rc == 0)
         rc = mp_setup_large_bytes(module);
     if (rc == 0)

@@ -1,19 +1,21 @@
 /* Large bytes: bytes, bytearray and str of 64 KiB and more travel through a block.
  *
  *   sender:    the bytes --copy--> block, with an in-flight reference for one receiver (MPSHM_COPY)
- *   receiver:  block --copy--> an object that owns its memory, as every bytes, bytearray and str does
+ *   receiver:  block --copy--> an object that owns its memory, as every bytes, bytearray and str
+ * does
  *
  * In a small message (write_message.c) their pickle is a call:
  *
- *   mp_core._block, rebuild_bytes | rebuild_bytearray | rebuild_str, STACK_GLOBAL | handle | TUPLE1 | REDUCE
+ *   mp_core._block, rebuild_bytes | rebuild_bytearray | rebuild_str, STACK_GLOBAL | handle | TUPLE1
+ * | REDUCE
  *
- * In all other messages the pickler writes them, and divided_pickle.c puts them into blocks.
+ * In all other messages the pickler writes them, and pickle_writer.c puts them into blocks.
  *
  * Note [Objects that another thread may resize]
  *   A standard queue pickles in its feeder thread, so the program may resize a bytearray meanwhile.
- *   A bytearray refuses that while its buffer is exported. Therefore the memory of an object that may
- *   change is only read while this thread holds the GIL. If the allocation has to wait without the
- *   GIL, the bytes are first copied into private memory. */
+ *   A bytearray refuses that while its buffer is exported. Therefore the memory of an object that
+ * may change is only read while this thread holds the GIL. If the allocation has to wait without
+ * the GIL, the bytes are first copied into private memory. */
 #include <errno.h>
 #include <string.h>
 
@@ -146,8 +148,8 @@ int mp_put_large(mp_writer *to, PyObject *object)
 
 /* ---- receiving ---- */
 
-/* What each type does with the bytes of a block. The copy of a bytes object that no other code has
- * seen may be written without the GIL; so may that of a bytearray. */
+/* A function that makes an object of the bytes of a block. The copy of a bytes object that no other
+ * code has seen may be written without the GIL; so may that of a bytearray. */
 typedef PyObject *(*maker)(const char *data, Py_ssize_t nbytes);
 
 static void copy_out(char *to, const char *data, size_t nbytes)
@@ -189,8 +191,7 @@ static PyObject *from_copy(PyObject *handle, int rc, maker make)
     Py_ssize_t nbytes = mp_size_of_copy(handle, rc);
     PyObject *copy = nbytes < 0 ? NULL : PyBytes_FromStringAndSize(NULL, nbytes), *made = NULL;
 
-    if (copy == NULL ||
-        mp_read_copy(handle, rc, PyBytes_AsString(copy), (uint64_t)nbytes) < 0)
+    if (copy == NULL || mp_read_copy(handle, rc, PyBytes_AsString(copy), (uint64_t)nbytes) < 0)
         mp_refuse(handle, rc);
     else
         made = make == make_bytes ? Py_NewRef(copy) : make(PyBytes_AsString(copy), nbytes);

@@ -106,13 +106,13 @@ PyObject *mp_read_registered(mp_reader *from);
 
 /* ---- large_bytes.c ---- */
 
-/* From this size on, bytes, bytearray and str travel through a block. It is the size from which on a
- * pickler writes them straight to its file (FRAME_SIZE_TARGET of CPython); through a block they were
- * faster at each size that was measured, from 64 KiB up. */
+/* From this size on, bytes, bytearray and str travel through a block. It is the size from which on
+ * a pickler writes them straight to its file (FRAME_SIZE_TARGET of CPython); through a block they
+ * were faster at each size that was measured, from 64 KiB up. */
 enum { MP_LARGE = 1 << 16 };
 
-/* Copy the bytes into a new block for one receiver, and return its handle; NULL with an exception, or
- * with -errno in `rc`. `may_change`: the memory may be read only with the GIL. */
+/* Copy the bytes into a new block for one receiver, and return its handle; NULL with an exception,
+ * or with -errno in `rc`. `may_change`: the memory may be read only with the GIL. */
 PyObject *mp_copy_large(const void *data, size_t nbytes, int may_change, int *rc);
 /* 1 for a large bytes, bytearray or str. */
 int mp_is_large(PyObject *object);
@@ -124,10 +124,11 @@ int mp_put_large(mp_writer *to, PyObject *object);
 PyObject *mp_read_large(mp_reader *from);
 int mp_setup_large_bytes(PyObject *module);
 
-/* ---- divided_pickle.c ---- */
+/* ---- pickle_writer.c, pickle_reader.c ---- */
 
 /* Add the types PickleWriter and PickleReader to the module. */
-int mp_add_divided_pickle(PyObject *module);
+int mp_add_pickle_writer(PyObject *module);
+int mp_add_pickle_reader(PyObject *module);
 
 /* ---- write_message.c, read_message.c ---- */
 

@@ -52,8 +52,8 @@ PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
     return data;
 }
 
-/* plain_data(object) -> bytes, or None for an object that is not made of few atoms; the pickle has no
- * handles */
+/* plain_data(object) -> bytes, or None for an object that is not made of few atoms; the pickle has
+ * no handles */
 PyObject *mp_py_plain_data(PyObject *module, PyObject *object)
 {
     (void)module;

@@ -13,8 +13,8 @@ __all__ = [
     "make_channel",
     "only_atoms",
     "open_channel",
-    "plain_loads",
     "plain_data",
+    "plain_loads",
     "plain_pickle",
     "setup_channels",
 ]

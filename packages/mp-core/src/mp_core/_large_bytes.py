@@ -1,6 +1,7 @@
 """Large bytes: what `bytes`, `bytearray`, `str` and `array.array` of 64 KiB and more need beside their C code.
 
-`native/large_bytes.c` copies them into blocks, `native/divided_pickle.c` writes and reads the pickles.
+`native/large_bytes.c` copies them into blocks; `native/pickle_writer.c` and `native/pickle_reader.c` are the files of
+picklers and unpicklers.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Place = tuple[int, int, bytes]
 
 
 def writer(file: io.BytesIO, places: list[Place]) -> Any:
-    """Return the file for a pickler: it puts large bytes into blocks, their *places* into the list, all else into *file*."""
+    """Return a pickler's file, which puts large bytes into blocks, their *places* into the list, all else in *file*."""
     return _native.PickleWriter(file.write, places, _stays) if _native.ENGINE else file
 
 

@@ -13,8 +13,8 @@ From then on requests and results pass through the ring. The channel has a socke
 sees when the other dies. Connections for one request (create, incref, decref) stay as they are, and so does each
 connection of a client that never asks: a plain `multiprocessing` program that knows address and key.
 
-What tells a proxy that its server understands is its *serializer*, which goes with the proxy to other processes. Its
-pickle imports this module, so that a process with nothing else of ours knows it too.
+A proxy knows by its *serializer* that its server understands. The serializer goes with the proxy to other processes,
+and its pickle imports this module, so that a process with nothing else of ours knows it as well.
 
 - The server dies before it answers: the proxy's `recv` raises `EOFError`, as ever.
 - The proxy's process dies with the descriptors in flight: the kernel closes them with the socket.
@@ -47,7 +47,7 @@ def _serializer() -> str:
     return SERIALIZER
 
 
-class _Line(Connection):  # type: ignore[type-arg]
+class _Line(Connection):
     """A client's connection to a server, which becomes a channel when a proxy asks for requests to be accepted."""
 
     _channel: Any = None

@@ -23,7 +23,7 @@ Only messages and the arguments of processes are pickled so, and only if the cal
 Note [Large bytes]
 ------------------
 ``bytes``, ``bytearray``, ``str`` and the buffers that stay in the pickle travel through blocks from 64 KiB on
-(`native/divided_pickle.c`, Note [A divided pickle]). The receiver has to put the pickle together again:
+(`native/pickle_writer.c`, Note [A divided pickle]). The receiver has to put the pickle together again:
 
     pickle of (load_divided, (stream, [(position, bytes of the length, handle), ...], buffers))
 
@@ -84,7 +84,12 @@ def install() -> None:
         depth = message_depth()
         try:
             plainly = message_begin(False)
-            if protocol is None and (ENGINE or _take is not None) and not plainly and cls.__init__ is ForkingPickler.__init__:
+            if (
+                protocol is None
+                and (ENGINE or _take is not None)
+                and not plainly
+                and cls.__init__ is ForkingPickler.__init__
+            ):
                 message = _dump(cls, obj, _take)
             else:
                 message = dumps(cls, obj, protocol)
@@ -166,6 +171,7 @@ def take_buffers(take: Take) -> None:
     """
     global _take
     _take = take
+
 
 _take: Take | None = None
 

@@ -1,159 +1,8 @@
-/* A divided pickle: the pickle of a message whose large bytes are in blocks.
- *
- * Note [A divided pickle]
- *   A pickler writes bytes, bytearrays, texts and in-band buffers of 64 KiB and more straight to its
- *   file, each in one call of write() without a copy (PEP 3154 and 574). This file object, a
- *   PickleWriter, puts such a piece into a block and leaves the rest to a stream:
- *
- *     pickle    PROTO ... BINBYTES8 length | 10 MiB | MEMOIZE ... BYTEARRAY8 length | 1 MiB | ... STOP
- *     stream    PROTO ... BINBYTES8 length          | MEMOIZE ... BYTEARRAY8 length         | ... STOP
- *     places    (position in the stream, bytes of the length, handle), ...
- *
- *   A PickleReader puts the two together again, and an unpickler reads it as a file: it has the
- *   pickle that multiprocessing alone would make, so memo, subclasses and reducers are as ever. The
- *   unpickler reads the pieces straight from the blocks into the new objects (readinto, or a
- *   memoryview of the block for texts).
- *
- *   Handles of arrays must stay in the stream, where native/receive.c finds those of a lost message.
- *   The pickler also writes frames of 64 KiB, which may have handles; these are told from pieces by
- *   what was written before: the opcode of a piece and its length. Bytes of a frame that look like
- *   that are harmless: the frame goes into a block, and the reader has the same pickle. */
+/* The file from which an unpickler reads a divided pickle; see pickle_writer.c, Note [A divided
+ * pickle]. */
 #include <string.h>
 
 #include "native.h"
-
-enum { HEADER = 9 }; /* the opcode of a piece and its length in eight bytes; the shorter has four */
-
-/* ---- writing ---- */
-
-typedef struct {
-    PyObject_HEAD PyObject *write, *places, *on_failure;
-    Py_ssize_t written;
-    unsigned char last[HEADER]; /* what was written last, at its end */
-} Writer;
-
-/* The bytes of the length if the last bytes are the beginning of a piece of `nbytes`, otherwise 0. */
-static int announced(const Writer *self, size_t nbytes)
-{
-    const unsigned char *narrow = self->last + HEADER - 5, *wide = self->last;
-
-    if ((narrow[0] == 'B' || narrow[0] == 'X') && mp_little_endian(narrow + 1, 4) == nbytes)
-        return 4;
-    if ((wide[0] == 0x8d || wide[0] == 0x8e || wide[0] == 0x96) &&
-        mp_little_endian(wide + 1, 8) == nbytes)
-        return 8;
-    return 0;
-}
-
-static void note_last(Writer *self, const unsigned char *data, size_t nbytes)
-{
-    if (nbytes < HEADER) {
-        memmove(self->last, self->last + nbytes, HEADER - nbytes);
-        memcpy(self->last + HEADER - nbytes, data, nbytes);
-    } else {
-        memcpy(self->last, data + nbytes - HEADER, HEADER);
-    }
-}
-
-/* 1 when the piece is in a block, 0 if it has to stay in the stream, -1 with an exception. */
-static int divert(Writer *self, PyObject *piece, const void *data, size_t nbytes, int width)
-{
-    /* A text comes as a memoryview of its memory, which does not change either. */
-    int may_change = !PyBytes_CheckExact(piece) && Py_TYPE(piece) != &PyMemoryView_Type, rc = 0;
-    PyObject *handle = mp_copy_large(data, nbytes, may_change, &rc), *place;
-
-    if (handle == NULL && rc < 0) {
-        PyObject *told = PyObject_CallFunction(self->on_failure, "in", -rc, (Py_ssize_t)nbytes);
-        Py_XDECREF(told);
-        return told == NULL ? -1 : 0;
-    }
-    place = handle ? Py_BuildValue("(niN)", self->written, width, handle) : NULL;
-    int added = place == NULL ? -1 : PyList_Append(self->places, place);
-    Py_XDECREF(place);
-    return added < 0 ? -1 : 1;
-}
-
-/* write(data): take the next bytes of the pickle */
-static PyObject *writer_write(PyObject *op, PyObject *piece)
-{
-    Writer *self = (Writer *)op;
-    Py_buffer view;
-    int rc = 0, width;
-
-    if (PyObject_GetBuffer(piece, &view, PyBUF_SIMPLE) < 0)
-        return NULL;
-    const unsigned char *data = view.buf;
-    size_t nbytes = (size_t)view.len;
-    PyBuffer_Release(&view); /* see large_bytes.c; the caller keeps the object */
-    if (nbytes >= MP_LARGE && (width = announced(self, nbytes)) != 0)
-        rc = divert(self, piece, data, nbytes, width);
-    if (rc < 0)
-        return NULL;
-    if (rc == 1)
-        return PyLong_FromSize_t(nbytes);
-    note_last(self, data, nbytes);
-    self->written += (Py_ssize_t)nbytes;
-    return PyObject_CallFunctionObjArgs(self->write, piece, NULL);
-}
-
-/* PickleWriter(write of the stream, places, on_failure): a list that gets (position, bytes of the
- * length, handle) of each piece in a block; and a function called with (errno, number of bytes) of a
- * piece that stays in the stream. */
-static PyObject *writer_new(PyTypeObject *type, PyObject *args, PyObject *names)
-{
-    PyObject *write, *places, *on_failure;
-    (void)names;
-
-    if (!PyArg_ParseTuple(args, "OO!O:PickleWriter", &write, &PyList_Type, &places, &on_failure))
-        return NULL;
-    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
-    Writer *self = (Writer *)alloc(type, 0);
-    if (self != NULL) {
-        self->write = Py_NewRef(write);
-        self->places = Py_NewRef(places);
-        self->on_failure = Py_NewRef(on_failure);
-    }
-    return (PyObject *)self;
-}
-
-static int writer_traverse(PyObject *op, visitproc visit, void *arg)
-{
-    Writer *self = (Writer *)op;
-
-    Py_VISIT(Py_TYPE(op));
-    Py_VISIT(self->write);
-    Py_VISIT(self->places);
-    Py_VISIT(self->on_failure);
-    return 0;
-}
-
-static int writer_clear(PyObject *op)
-{
-    Writer *self = (Writer *)op;
-
-    Py_CLEAR(self->write);
-    Py_CLEAR(self->places);
-    Py_CLEAR(self->on_failure);
-    return 0;
-}
-
-static void dealloc(PyObject *op, int (*clear)(PyObject *))
-{
-    PyTypeObject *type = Py_TYPE(op);
-    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
-
-    PyObject_GC_UnTrack(op);
-    clear(op);
-    release(op);
-    Py_DECREF(type);
-}
-
-static void writer_dealloc(PyObject *op)
-{
-    dealloc(op, writer_clear);
-}
-
-/* ---- reading ---- */
 
 typedef struct {
     PyObject_HEAD PyObject *pieces; /* memoryviews, in their order */
@@ -365,15 +214,14 @@ static int reader_clear(PyObject *op)
 
 static void reader_dealloc(PyObject *op)
 {
-    dealloc(op, reader_clear);
+    PyTypeObject *type = Py_TYPE(op);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+    PyObject_GC_UnTrack(op);
+    reader_clear(op);
+    release(op);
+    Py_DECREF(type);
 }
-
-/* ---- the types ---- */
-
-static PyMethodDef writer_methods[] = {
-    {"write", writer_write, METH_O, "Take the next bytes of the pickle."},
-    {NULL, NULL, 0, NULL},
-};
 
 static PyMethodDef reader_methods[] = {
     {"read", reader_read, METH_O, "Return the next bytes."},
@@ -381,16 +229,6 @@ static PyMethodDef reader_methods[] = {
     {"readline", reader_readline, METH_NOARGS, "Return the bytes up to the next line feed."},
     {"peek", reader_peek, METH_O, "Return the next bytes and take none."},
     {NULL, NULL, 0, NULL},
-};
-
-static PyType_Slot writer_slots[] = {
-    {Py_tp_doc, "The file to which a pickler writes: large bytes go into blocks."},
-    {Py_tp_new, writer_new},
-    {Py_tp_dealloc, writer_dealloc},
-    {Py_tp_traverse, writer_traverse},
-    {Py_tp_clear, writer_clear},
-    {Py_tp_methods, writer_methods},
-    {0, NULL},
 };
 
 static PyType_Slot reader_slots[] = {
@@ -403,13 +241,6 @@ static PyType_Slot reader_slots[] = {
     {0, NULL},
 };
 
-static PyType_Spec writer_spec = {
-    .name = "mp_core._block.PickleWriter",
-    .basicsize = sizeof(Writer),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
-    .slots = writer_slots,
-};
-
 static PyType_Spec reader_spec = {
     .name = "mp_core._block.PickleReader",
     .basicsize = sizeof(Reader),
@@ -417,16 +248,11 @@ static PyType_Spec reader_spec = {
     .slots = reader_slots,
 };
 
-int mp_add_divided_pickle(PyObject *module)
+int mp_add_pickle_reader(PyObject *module)
 {
-    PyObject *writer = PyType_FromModuleAndSpec(module, &writer_spec, NULL);
-    PyObject *reader = PyType_FromModuleAndSpec(module, &reader_spec, NULL);
-    int rc = writer == NULL || reader == NULL ? -1
-             : PyModule_AddObjectRef(module, "PickleWriter", writer) < 0
-                 ? -1
-                 : PyModule_AddObjectRef(module, "PickleReader", reader);
+    PyObject *type = PyType_FromModuleAndSpec(module, &reader_spec, NULL);
+    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "PickleReader", type);
 
-    Py_XDECREF(writer);
-    Py_XDECREF(reader);
+    Py_XDECREF(type);
     return rc;
 }
