@@ -30,6 +30,8 @@ from support.waiting import until
 import mp_all as mp
 from mp_core import _native
 from mp_core._large_bytes import LARGE
+from mp_core._standard_pools import outline
+from mp_pool._release import release
 
 SIZE = LARGE + 10
 
@@ -321,12 +323,6 @@ def test_a_programs_own_reducer_of_arrays_comes_first(monkeypatch: pytest.Monkey
 # ---- the two files ---------------------------------------------------------------------------------------------------
 
 
-def divided(thing: Any) -> tuple[bytes, list[Any]]:
-    stream, places = io.BytesIO(), []
-    pickle.Pickler(_native.PickleWriter(stream.write, places, None), 5).dump(thing)
-    return stream.getvalue(), [(at, width, _native.rebuild_copy(handle)) for at, width, handle in places]
-
-
 @given(st.lists(st.binary(max_size=20), max_size=6), st.data())
 def test_a_reader_gives_the_bytes_of_all_pieces_in_order_however_it_is_asked(pieces: list[bytes], data: Any) -> None:
     stream, places, whole = b"", [], b""
@@ -368,3 +364,20 @@ def test_a_piece_outside_its_stream_is_a_damaged_message() -> None:
     for places in ([(11, 8, b"")], [(-1, 8, b"")], [(5, 8, b""), (4, 8, b"")]):
         with pytest.raises(ValueError, match="damaged"):
             _native.PickleReader(b"0123456789", places)
+
+
+def test_the_outline_of_a_divided_pickle_has_empty_pieces() -> None:
+    stream, places = io.BytesIO(), []
+    thing = [b"B" * SIZE, 7, {"a": bytearray(SIZE), "é" * SIZE: (1,)}]
+    pickle.Pickler(_native.PickleWriter(stream.write, places, None), 5).dump(thing)
+    assert pickle.loads(outline(stream.getvalue(), places)) == [b"", 7, {"a": bytearray(), "": (1,)}]
+    for _, _, handle in places:
+        _native.discard(handle)
+
+
+def test_a_pool_releases_a_message_that_nobody_receives() -> None:
+    before = in_flight()
+    data = ForkingPickler.dumps([Record("r" * SIZE, bytes(SIZE), [np.ones(SIZE)]), array.array("d", range(SIZE))])
+    assert in_flight() > before
+    release(data)
+    assert in_flight() == before

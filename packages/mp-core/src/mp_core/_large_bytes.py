@@ -12,7 +12,7 @@ from typing import Any
 
 from mp_core import _native
 
-__all__ = ["LARGE", "Place", "outline", "reader", "rebuild_array", "use_arrays", "writer"]
+__all__ = ["LARGE", "Place", "reader", "rebuild_array", "use_arrays", "writer"]
 
 #: As MP_LARGE in native.h, in bytes.
 LARGE = 1 << 16
@@ -33,14 +33,6 @@ def reader(stream: bytes, places: list[Place]) -> Any:
     """Return the file for an unpickler: *stream* with the bytes of the *places* in their positions."""
     pieces = [(position, width, _native.rebuild_copy(handle)) for position, width, handle in places]
     return _native.PickleReader(stream, pieces)
-
-
-def outline(stream: bytes, places: list[Place]) -> bytes:
-    """Return the pickle of *stream* with empty pieces, for a reader that wants to know what the message is."""
-    data = bytearray(stream)
-    for position, width, _ in places:
-        data[position - width : position] = bytes(width)
-    return bytes(data)
 
 
 def _stays(number: int, nbytes: int) -> None:

@@ -25,9 +25,7 @@ import pickle
 import sys
 from typing import Any, NoReturn
 
-from mp_core import _large_bytes
-
-__all__ = ["failing"]
+__all__ = ["failing", "outline"]
 
 # The modules between the receiver and the pool's own code: Connection.recv, SimpleQueue.get, Queue.get.
 _CHANNELS = {
@@ -109,6 +107,14 @@ class _Blank:
     extend = append
 
 
+def outline(stream: bytes, places: list[tuple[int, int, bytes]]) -> bytes:
+    """Return the pickle of the *stream* of a divided pickle with empty pieces (`native/pickle_writer.c`)."""
+    data = bytearray(stream)
+    for position, width, _ in places:
+        data[position - width : position] = bytes(width)
+    return bytes(data)
+
+
 class _Outline(pickle.Unpickler):
     """Unpickle numbers, texts, containers and the items of executors; everything else becomes a `_Blank`."""
 
@@ -122,7 +128,7 @@ class _Outline(pickle.Unpickler):
         if (module, name) == ("mp_core._pickling", "load_with"):
             return lambda data, places: _Outline(io.BytesIO(data)).load()
         if (module, name) == ("mp_core._pickling", "load_divided"):
-            return lambda stream, pieces, places: _Outline(io.BytesIO(_large_bytes.outline(stream, pieces))).load()
+            return lambda stream, pieces, places: _Outline(io.BytesIO(outline(stream, pieces))).load()
         if (module, name) == ("mp_core._block", "load_beside"):
             return lambda data, tables: _Blank() if data is None else _Outline(io.BytesIO(data)).load()
         return _Blank

@@ -15,9 +15,8 @@ from multiprocessing import resource_sharer
 from multiprocessing.resource_sharer import DupFd
 from typing import Any
 
-from mp_core import _large_bytes
 from mp_core._native import load_beside, rebuild_copy
-from mp_core._standard_pools import _Blank, _Outline
+from mp_core._standard_pools import _Blank, _Outline, outline
 
 __all__ = ["release"]
 
@@ -89,10 +88,10 @@ def _release_beside(data: Any, tables: list[Any]) -> None:
         release(data)
 
 
-def _release_divided(stream: bytes, pieces: list[_large_bytes.Place], places: Any) -> None:
+def _release_divided(stream: bytes, pieces: list[tuple[int, int, bytes]], places: Any) -> None:
     for _, _, handle in pieces:
         _Attempt(rebuild_copy)(handle)
-    release(_large_bytes.outline(stream, pieces))
+    release(outline(stream, pieces))
 
 
 class _Attempt:
