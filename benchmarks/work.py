@@ -22,6 +22,12 @@ def message(stage: Stage, kind: str, size: int) -> Any:
         return 1
     if kind == "fresh":
         return peer.fresh(size)
+    if kind == "bytes":
+        return bytes(size)
+    if kind == "bytearray":
+        return bytearray(size)
+    if kind == "str":
+        return "1" * size
     if kind == "record":
         return {"id": 7, "name": "an image", "image": peer.fresh(size)}
     if kind.startswith("fresh list"):  # "fresh list of 1024": that many bytes in each, `size` of them
@@ -76,9 +82,9 @@ def round_trips_on(stage: Stage, sender: set[int], other: set[int], times: int) 
         stage.peer.place(before - {min(before)} or before)
 
 
-def copies(stage: Stage, size: int, times: int, ahead: int = 0) -> list[float]:
+def copies(stage: Stage, size: int, times: int, ahead: int = 0, count: int = 1) -> list[float]:
     """
-    Measure one memcpy of a fresh array into used memory, followed by the round trip of an int.
+    Measure one memcpy (or *count*) of a fresh array into used memory, followed by the round trip of an int.
 
     Both are in one sequence and not summed from two loops: a process that has just been waiting copies slower.
     """
@@ -89,7 +95,8 @@ def copies(stage: Stage, size: int, times: int, ahead: int = 0) -> list[float]:
         for _ in range(ahead + times):
             x = np.ones(size, np.uint8)
             start = time.perf_counter()
-            there[:] = x
+            for _ in range(count):
+                there[:] = x
             ask(1)
             taken.append(time.perf_counter() - start)
             del x

@@ -24,6 +24,8 @@ from benchmarks.rows import (
     p21_frozen,
     p22_start,
     p26_objects,
+    p28_bytes,
+    p29_seams,
     p33_one_core,
 )
 
@@ -49,5 +51,7 @@ ROWS = {
     "P21": p21_frozen,
     "P22": p22_start,
     "P26": p26_objects,
+    "P28": p28_bytes,
+    "P29": p29_seams,
     "P33": p33_one_core,
 }

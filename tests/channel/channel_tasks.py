@@ -71,8 +71,16 @@ def put_for_ever(queue: Any, number: int, sizes: list[int]) -> None:
         count += 1
 
 
-def payload(count: int, sizes: list[int]) -> bytes:
-    return bytes([count % 251]) * sizes[count % len(sizes)]
+def payload(count: int, sizes: list[int]) -> list[bytes]:
+    return pieces(count % 251, sizes[count % len(sizes)])
+
+
+def pieces(value: int, nbytes: int) -> list[bytes]:
+    """Return bytes that travel in the message itself, of any length; one bytes object would go through a block."""
+    return [bytes([value]) * min(PIECE, nbytes - at) for at in range(0, nbytes, PIECE)]
+
+
+PIECE = 10_000
 
 
 def get_for_ever(queue: Any, seen: Any, ready: Any) -> None:

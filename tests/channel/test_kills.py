@@ -108,10 +108,10 @@ def test_readers_killed_at_random_lose_at_most_the_message_they_had(channels: An
         reader.start()
         ready.wait()
         for i in range(chance.randrange(1, 40)):
-            queue.put((0, put, bytes(SIZES[i % len(SIZES)])))
+            queue.put((0, put, tasks.pieces(0, SIZES[i % len(SIZES)])))
             put += 1
         for i in range(chance.randrange(20)):  # the reader is somewhere in these when it is killed
-            queue.put((0, put, bytes(SMALL[i % len(SMALL)])))
+            queue.put((0, put, tasks.pieces(0, SMALL[i % len(SMALL)])))
             put += 1
         time.sleep(chance.random() * 0.0005)
         kill(reader)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -152,11 +153,11 @@ ROWS: dict[str, Row] = {
     "a slice, a transpose, every second element of one": Row(lambda echo, tmp: shared().reshape(-1, 2).T[:, ::2]),
     "an array that was received through shared memory, on or back": Row(lambda echo, tmp: received(echo, numbers())),
     "a read-only view of a shared array": Row(lambda echo, tmp: read_only()),
-    "a private array of more than 32 KiB": Row(lambda echo, tmp: numbers()),
-    "a private array of 32 KiB or less": Row(lambda echo, tmp: np.ones(4096)),
-    # 8 in the message, 8 in blocks of their own, 184 copied into one block and out of it
-    "a private array of up to 4 KiB, the 17th of its message or a later one, beyond 32 KiB in all": Row(
-        lambda echo, tmp: [np.ones(512) for _ in range(200)], last, nbytes=(8 + 2 * 184) * 4096 // 2
+    "a private array of more than 4 KiB": Row(lambda echo, tmp: numbers()),
+    "a private array of 4 KiB or less": Row(lambda echo, tmp: np.ones(512)),
+    # 1 in the message, 15 in blocks of their own, 184 copied into one block and out of it
+    "a private array of up to 4 KiB, the 17th of its message or a later one, beyond 4 KiB in all": Row(
+        lambda echo, tmp: [np.ones(512) for _ in range(200)], last, nbytes=(15 + 2 * 184) * 4096 // 2
     ),
     "a slice of a private array (its own bytes, not its base's)": Row(
         lambda echo, tmp: numbers()[1::2], nbytes=4 * COUNT
@@ -174,9 +175,13 @@ ROWS: dict[str, Row] = {
     "a subclass of `np.ndarray` (masked, record, matrix, yours), over shared memory": Row(
         lambda echo, tmp: shared().view(Yours)
     ),
-    "a private subclass of `np.ndarray` of more than 32 KiB": Row(lambda echo, tmp: numbers().view(Yours)),
-    "`bytes`, `bytearray`, `str`, of any size": Row(lambda echo, tmp: [bytes(COUNT), bytearray(COUNT)], None),
-    "an object that offers pickle a buffer (`PickleBuffer`) of more than 32 KiB": Row(
+    "a private subclass of `np.ndarray` of more than 4 KiB": Row(lambda echo, tmp: numbers().view(Yours)),
+    "`bytes`, `bytearray`, `str` of 64 KiB and more": Row(
+        lambda echo, tmp: [bytes(4 * COUNT), {"b": bytearray(2 * COUNT) * 2}], None
+    ),
+    "an `array.array` of 64 KiB and more": Row(lambda echo, tmp: array("d", range(COUNT)), None),
+    "`bytes`, `bytearray`, `str` below 64 KiB": Row(lambda echo, tmp: [bytes(COUNT // 2), bytearray(COUNT // 2)], None),
+    "an object that offers pickle a buffer (`PickleBuffer`) of more than 4 KiB": Row(
         lambda echo, tmp: Text(bytearray(8 * COUNT)), np.asarray
     ),
     "such an object that was received, on or back": Row(
@@ -195,7 +200,7 @@ ROWS: dict[str, Row] = {
     "a slice, a transpose, every second element of such an array": Row(
         lambda echo, tmp: shared_allocated(numbers).reshape(-1, 2).T[:, ::2]
     ),
-    "a smaller array made there": Row(lambda echo, tmp: shared_allocated(lambda: np.ones(4096))),
+    "an array of 4 KiB or less made there": Row(lambda echo, tmp: shared_allocated(lambda: np.ones(512))),
     "a pandas `DataFrame` of shared-allocated columns, its `concat` and arithmetic done there": Row(
         lambda echo, tmp: shared_allocated(joined), values
     ),

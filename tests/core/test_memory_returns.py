@@ -196,3 +196,14 @@ def test_a_program_that_ends_early_leaves_no_memory(tmp_path: Path, strategy: st
     done = run_script(tmp_path, INTERRUPTED.format(end=end), MP_SHARING_STRATEGY=strategy)
     assert done.returncode != 0
     assert until(lambda: not names() - before - names_in_use())
+
+
+def test_the_block_that_another_process_freed_last_is_given_out_first(echo: Carrier) -> None:
+    arrays = [mp.shared.empty(100_000, "u1") for _ in range(4)]
+    addresses = [array.ctypes.data for array in arrays]
+    echo.call(tasks.keep, *arrays)
+    arrays.clear()
+    gc.collect()
+    echo.call(tasks.drop_in_order)
+    again = [mp.shared.empty(100_000, "u1") for _ in range(4)]
+    assert [array.ctypes.data for array in again] == addresses[::-1]

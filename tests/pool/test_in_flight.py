@@ -70,6 +70,27 @@ def test_messages_with_the_same_shared_array_survive_the_deaths_of_workers(
         assert until(lambda: mp.memory_stats()["in_flight_bytes"] == 0, tasks.PATIENCE)
 
 
+def echo_or_die(number: int, content: bytes, text: list[str]) -> tuple[int, bytes, list[str]]:
+    if number < 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number, content, text
+
+
+def test_large_bytes_in_arguments_and_results_arrive_and_leave_nothing_behind_a_killed_worker(
+    ctx: BaseContext, strategy: str
+) -> None:
+    content, text = os.urandom(200_000), ["é" * 100_000]
+    with ctx.Pool(2) as pool:
+        for n in range(5):
+            waits = [pool.apply_async(echo_or_die, (k, content, text)) for k in (n, -1, n + 1)]
+            answers = [tasks.outcome(functools.partial(wait.get, tasks.PATIENCE)) for wait in waits]
+            assert (answers[0], answers[2]) == ((n, content, text), (n + 1, content, text))
+            assert isinstance(answers[1], mp.WorkerLostError)
+        assert pool.map(len, [content, text[0]]) == [200_000, 100_000]
+        assert until(lambda: mp.memory_stats()["in_flight_bytes"] == 0, tasks.PATIENCE)
+    assert until(lambda: mp.memory_stats()["live_bytes"] == 0, tasks.PATIENCE)
+
+
 def die_before_receiving(flag: str) -> None:
     from mp_pool import _function_cache
 

@@ -101,7 +101,7 @@ def arrays_and_views(draw: st.DrawFn) -> tuple[np.ndarray, list[tuple[str, Any]]
     return a, draw(way_to_look(a))
 
 
-inline_limits = st.sampled_from([0, 10, 32 * 1024])
+inline_limits = st.sampled_from([0, 10, 4 * 1024])
 
 
 @properties

@@ -25,6 +25,12 @@ def recall() -> list[Any]:
     return list(kept)
 
 
+def drop_in_order() -> None:
+    """Drop what was kept, the first of all first."""
+    while kept:
+        kept.pop(0)
+
+
 def forget() -> int:
     """Drop what was kept; answers how many bytes of shared memory this process still uses."""
     kept.clear()

@@ -64,10 +64,15 @@ void mpshm__list_block(struct mpshm__segment *segment, uint32_t i)
 }
 
 /* Walk the list twice: see adopt_segment.c, Note [Adopting a segment]. The number of steps is
- * limited, because other processes can write to the links. */
+ * limited, because other processes can write to the links.
+ *
+ * The block that was freed last comes first in the private list as well: it is given out next, and
+ * its bytes are most likely still in a cache. So the list is turned around, and then pushed from
+ * the block that was freed first. */
 void mpshm__drain_remote_free(struct mpshm__segment *segment)
 {
-    uint64_t steps = segment->capacity, head, at;
+    uint64_t steps = segment->capacity, head, at, count = 0;
+    uint32_t turned = 0;
 
     head = atomic_load_explicit(&segment->header->remote_free, memory_order_acquire);
     if (head == 0)
@@ -80,6 +85,13 @@ void mpshm__drain_remote_free(struct mpshm__segment *segment)
     while (head != 0 && head <= segment->capacity && steps-- > 0) {
         uint32_t i = (uint32_t)(head - 1);
         head = atomic_load(&segment->blocks[i].in_flight);
+        segment->next[i] = turned;
+        turned = i + 1;
+        count++;
+    }
+    while (turned != 0 && count-- > 0) {
+        uint32_t i = turned - 1;
+        turned = segment->next[i];
         mpshm__list_block(segment, i);
     }
 }

@@ -26,10 +26,10 @@ int mp_is_made_of(int (*leaf)(PyObject *), PyObject *object, int depth, Py_ssize
     return n <= most;
 }
 
-/* A complex number has a reducer, of copyreg. */
+/* A complex number has a reducer, of copyreg. Large bytes may need shared memory. */
 static int is_atom(PyObject *object)
 {
-    return mp_is_atom(object) || Py_TYPE(object) == &PyComplex_Type;
+    return (mp_is_atom(object) && !mp_is_large(object)) || Py_TYPE(object) == &PyComplex_Type;
 }
 
 static int is_small(PyObject *object, int depth)
@@ -57,8 +57,8 @@ PyObject *mp_py_is_small(PyObject *module, PyObject *object)
     return PyBool_FromLong(is_small(object, DEPTH));
 }
 
-/* is_of_atoms(object) -> whether it is a number, a text, bytes or None, or a tuple or list of such
- */
+/* is_of_atoms(object) -> whether it is a number, a text, bytes or None, or a tuple or list of such;
+ * not if it has large bytes or texts */
 PyObject *mp_py_is_of_atoms(PyObject *module, PyObject *object)
 {
     (void)module;

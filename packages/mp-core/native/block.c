@@ -132,6 +132,10 @@ PyDoc_STRVAR(
     "Receive a block whose bytes were copied for this receiver alone.\n\n"
     "Returns a `Block`, or a bytearray of the same bytes if this process cannot share memory. "
     "Raises as `rebuild_block` does.");
+#define rebuild_large_doc(type)                                                                    \
+    "rebuild_" type "(handle, /)\n--\n\n"                                                          \
+    "Receive a " type " object whose bytes were copied into a block for this receiver alone.\n\n"  \
+    "Raises as `rebuild_block` does."
 PyDoc_STRVAR(reduce_block_doc,
              "reduce_block(block, /)\n--\n\n"
              "Reduce a `Block` to a handle with an in-flight reference, for one receiver.");
@@ -178,6 +182,10 @@ static PyMethodDef functions[] = {
     {"strategy", current_strategy, METH_O, NULL},
     {"rebuild_block", mp_py_rebuild_block, METH_O, rebuild_block_doc},
     {"rebuild_copy", mp_py_rebuild_copy, METH_O, rebuild_copy_doc},
+    {"rebuild_bytes", mp_py_rebuild_bytes, METH_O, rebuild_large_doc("bytes")},
+    {"rebuild_bytearray", mp_py_rebuild_bytearray, METH_O, rebuild_large_doc("bytearray")},
+    {"rebuild_str", mp_py_rebuild_str, METH_O, rebuild_large_doc("str")},
+    {"copy_large", mp_py_copy_large, METH_O, NULL},
     {"reduce_block", reduce_block, METH_O, reduce_block_doc},
     {"reduce_copy", reduce_copy, METH_O, NULL},
     {"discard", mp_py_discard, METH_O, NULL},
@@ -211,6 +219,7 @@ static PyMethodDef functions[] = {
     {"plain_loads", mp_py_plain_loads, METH_O, NULL},
     {"only_atoms", mp_py_only_atoms, METH_O, NULL},
     {"plain_pickle", mp_py_plain_pickle, METH_O, NULL},
+    {"plain_data", mp_py_plain_data, METH_O, NULL},
     {"setup_locks", mp_py_setup_locks, METH_O, NULL},
     {"create_sync", mp_py_create_sync, METH_VARARGS, NULL},
     {"sync_handle", mp_py_sync_handle, METH_O, NULL},
@@ -330,6 +339,12 @@ static int block_exec(PyObject *module)
         rc = mp_add_lock_type(module);
     if (rc == 0)
         rc = mp_add_journal_type(module);
+    if (rc == 0)
+        rc = mp_add_pickle_writer(module);
+    if (rc == 0)
+        rc = mp_add_pickle_reader(module);
+    if (rc == 0)
+        rc = mp_setup_large_bytes(module);
     if (rc == 0)
         rc = mp_add_try_lock_type(module);
     if (rc == 0)

@@ -4,7 +4,8 @@
  * are two arrays over one block, which have one Block when they arrive. Numbers, and text of at
  * most 64 bytes, are written as often as they occur.
  *
- * More than 16 arrays or tensors are left to the tables of beside.c.
+ * More than 16 arrays or tensors are left to the tables of beside.c. Large bytes and texts are
+ * written by large_bytes.c, in places where their pickle may be a call.
  *
  * To look at a tensor may execute Python, so another thread may change a list or dict meanwhile. */
 #include <string.h>
@@ -130,7 +131,7 @@ static int dict_fits(mp_writer *to, PyObject *object, int depth)
     Py_ssize_t at = 0;
 
     while (PyDict_Next(object, &at, &key, &value)) {
-        if (!mp_is_atom(key) || fits(to, key, 0) != 1)
+        if (!mp_is_atom(key) || mp_is_large(key) || fits(to, key, 0) != 1)
             return 0;
         Py_INCREF(value);
         int fit = fits(to, value, depth);
@@ -148,6 +149,9 @@ static int fits(mp_writer *to, PyObject *object, int depth)
     Py_ssize_t n = PyUnicode_CheckExact(object) ? PyUnicode_GetLength(object)
                    : PyBytes_CheckExact(object) ? PyBytes_Size(object)
                                                 : 0;
+    if (mp_is_large(object))
+        return to->registered++ < MANY && to->may_share && !mp_goes_by_value() &&
+               mp_writer_is_first(to, object) && mp_large_fits(object);
     if (n > REPEATED)
         return n <= MP_LONGEST && mp_writer_is_first(to, object);
     if (mp_is_atom(object))

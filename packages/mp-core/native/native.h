@@ -104,6 +104,32 @@ const mp_pickler *mp_pickler_of(PyObject *object);
 /* Read an object of a registered type: NULL, perhaps with an exception, if there is none. */
 PyObject *mp_read_registered(mp_reader *from);
 
+/* ---- large_bytes.c ---- */
+
+/* From this size on, bytes, bytearray and str travel through a block. It is the size from which on
+ * a pickler writes them straight to its file (FRAME_SIZE_TARGET of CPython); through a block they
+ * were faster at each size that was measured, from 64 KiB up. */
+enum { MP_LARGE = 1 << 16 };
+
+/* Copy the bytes into a new block for one receiver, and return its handle; NULL with an exception,
+ * or with -errno in `rc`. `may_change`: the memory may be read only with the GIL. */
+PyObject *mp_copy_large(const void *data, size_t nbytes, int may_change, int *rc);
+/* 1 for a large bytes, bytearray or str. */
+int mp_is_large(PyObject *object);
+/* The same, and 0 for a text that only a pickler can write. */
+int mp_large_fits(PyObject *object);
+/* 1 when written, 0 if it has to travel in the message, -1 with an exception. */
+int mp_put_large(mp_writer *to, PyObject *object);
+/* Read one: NULL, perhaps with an exception, if there is none. */
+PyObject *mp_read_large(mp_reader *from);
+int mp_setup_large_bytes(PyObject *module);
+
+/* ---- pickle_writer.c, pickle_reader.c ---- */
+
+/* Add the types PickleWriter and PickleReader to the module. */
+int mp_add_pickle_writer(PyObject *module);
+int mp_add_pickle_reader(PyObject *module);
+
 /* ---- write_message.c, read_message.c ---- */
 
 char *mp_writer_room(mp_writer *to, size_t nbytes);
@@ -128,6 +154,11 @@ PyObject *mp_py_discard(PyObject *, PyObject *);
 PyObject *mp_py_discard_unread(PyObject *, PyObject *);
 PyObject *mp_py_inject(PyObject *, PyObject *);
 
+PyObject *mp_py_copy_large(PyObject *, PyObject *);
+PyObject *mp_py_rebuild_bytes(PyObject *, PyObject *);
+PyObject *mp_py_rebuild_bytearray(PyObject *, PyObject *);
+PyObject *mp_py_rebuild_str(PyObject *, PyObject *);
+
 PyObject *mp_py_message_begin(PyObject *, PyObject *);
 PyObject *mp_py_message_begin_by_value(PyObject *, PyObject *);
 PyObject *mp_py_message_depth(PyObject *, PyObject *);
@@ -142,6 +173,7 @@ PyObject *mp_py_open_channel(PyObject *, PyObject *);
 PyObject *mp_py_channel_count(PyObject *, PyObject *);
 PyObject *mp_py_plain_loads(PyObject *, PyObject *);
 PyObject *mp_py_plain_pickle(PyObject *, PyObject *);
+PyObject *mp_py_plain_data(PyObject *, PyObject *);
 PyObject *mp_py_only_atoms(PyObject *, PyObject *);
 
 PyObject *mp_py_beside(PyObject *, PyObject *);

@@ -3,6 +3,7 @@
  *
  *   number, text, None, ...                           written and read in C   write_message.c
  *   few of them and arrays in tuples, lists, dicts    written and read in C   read_message.c
+ *   large bytes and texts                             a handle, written and read    large_bytes.c
  *   more atoms, in tuples and lists                   pickle.dumps, which needs no reducers
  *   all else                                          ForkingPickler
  *
@@ -13,6 +14,12 @@
 
 static PyObject *plain_dumps, *protocol, *forking_pickler, *loads_name;
 static int shares_nothing; /* see only_atoms() */
+
+/* Large bytes go through a block: ForkingPickler does that where write_message.c does not. */
+static int is_light(PyObject *object)
+{
+    return mp_is_atom(object) && !mp_is_large(object);
+}
 
 PyObject *mp_plain_pickle(PyObject *object, int may_share, PyObject **handles)
 {
@@ -28,7 +35,7 @@ PyObject *mp_plain_pickle(PyObject *object, int may_share, PyObject **handles)
         Py_CLEAR(to.handles);
     }
     *handles = to.handles;
-    if (rc != 0 || !mp_is_made_of(mp_is_atom, object, DEPTH, FEW))
+    if (rc != 0 || plain_dumps == NULL || !mp_is_made_of(is_light, object, DEPTH, FEW))
         return data;
     return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
 }
@@ -40,6 +47,18 @@ PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
     PyObject *handles, *data = mp_plain_pickle(object, 1, &handles);
 
     Py_XDECREF(handles);
+    if (data == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return data;
+}
+
+/* plain_data(object) -> bytes, or None for an object that is not made of few atoms; the pickle has
+ * no handles */
+PyObject *mp_py_plain_data(PyObject *module, PyObject *object)
+{
+    (void)module;
+    PyObject *handles, *data = mp_plain_pickle(object, 0, &handles);
+
     if (data == NULL && !PyErr_Occurred())
         Py_RETURN_NONE;
     return data;

@@ -134,6 +134,8 @@ static int step(machine *m, mp_reader *from)
     if (mp_take_number(from, &value))
         return push(m, PyLong_FromLongLong(value));
     PyObject *object = *from->at == 0x8c ? mp_read_registered(from) : NULL;
+    if (object == NULL && !PyErr_Occurred() && *from->at == 0x8c)
+        object = mp_read_large(from);
     if (object != NULL)
         return push(m, object);
     if (PyErr_Occurred())

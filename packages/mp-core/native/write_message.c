@@ -185,7 +185,7 @@ static int put_object(mp_writer *to, PyObject *object, int depth)
 {
     if (to->objects++ >= MP_OBJECTS)
         return 0;
-    int rc = put_atom(to, object);
+    int rc = mp_is_large(object) ? mp_put_large(to, object) : put_atom(to, object);
     if (rc != 0)
         return rc;
     const mp_pickler *of = mp_pickler_of(object);

@@ -1,4 +1,5 @@
-/* The inline limit: how many bytes of private arrays a message may carry itself. */
+/* The inline limit: how many bytes of private arrays a message may carry itself. inline.py sets it
+ * and has the measurements. */
 #include "native.h"
 
 static size_t limit;

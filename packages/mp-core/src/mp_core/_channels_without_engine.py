@@ -13,6 +13,7 @@ __all__ = [
     "make_channel",
     "only_atoms",
     "open_channel",
+    "plain_data",
     "plain_loads",
     "plain_pickle",
     "setup_channels",
@@ -47,6 +48,10 @@ def only_atoms(on: bool) -> None:
 def plain_loads(data: bytes) -> Any:
     """Return the object of a message."""
     return ForkingPickler.loads(data)
+
+
+def plain_data(obj: object) -> None:
+    """Return None: the standard pickler pickles all objects."""
 
 
 def plain_pickle(obj: object) -> None:

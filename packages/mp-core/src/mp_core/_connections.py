@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import _fan_out, _platform, children, forks
-from mp_core._native import message_begin, message_begin_by_value, message_depth, message_end
+from mp_core._native import message_begin, message_begin_by_value, message_depth, message_end, plain_data
 from mp_core._pickling import drop
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -60,7 +60,15 @@ def _extend_send() -> None:
     """Let `Connection.send` discard the in-flight references of a message that fails, or send it by value."""
     send: Any = Connection.send
 
+    is_standard = send.__module__ == Connection.__module__
+
     def undoing_send(self: Any, obj: Any) -> None:
+        data = plain_data(obj) if is_standard else None
+        if data is not None:  # it has no references to discard
+            self._check_closed()
+            self._check_writable()
+            self._send_bytes(data)
+            return
         shares = self._mp_shares
         if shares is None:
             from mp_core import by_value

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["NAMES", "default_context"]
 
 # The names of `mp_all` that are bound methods of `default_context`.
-NAMES = ("JoinableQueue", "Pipe", "Queue", "SimpleQueue", "get_context")
+NAMES = ("JoinableQueue", "Manager", "Pipe", "Queue", "SimpleQueue", "get_context")
 
 _standard: Any = vars(context)
 
@@ -64,6 +64,14 @@ class _Channels:
         if ends is None:
             return super().JoinableQueue(maxsize)  # type: ignore[misc]
         return _queue_module().JoinableQueue(ends, maxsize, ctx=_standard_locks(self.get_context()))
+
+    def Manager(self: Any) -> Any:
+        """Return a started manager, which its proxies call through channels."""
+        from mp_core._manager_channels import SyncManager
+
+        manager = SyncManager(ctx=self.get_context())
+        manager.start()
+        return manager
 
     def get_context(self: Any, method: str | None = None) -> Any:
         """Return the context of a start method, or this one."""

@@ -35,6 +35,8 @@ __all__ = [
     "Buffer",
     "Channel",
     "Journal",
+    "PickleReader",
+    "PickleWriter",
     "SemLock",
     "TryLock",
     "allocate",
@@ -48,6 +50,7 @@ __all__ = [
     "compiled_version",
     "condition_notify",
     "copied_bytes",
+    "copy_large",
     "counters",
     "create_sync",
     "discard",
@@ -77,6 +80,7 @@ __all__ = [
     "pack_tensors",
     "parse_bytes",
     "peer",
+    "plain_data",
     "plain_loads",
     "plain_pickle",
     "rebuild_block",
@@ -167,6 +171,9 @@ setup: Any = _block.setup
 setup_receiving: Any = _block.setup_receiving
 strategy: Any = _block.strategy
 rebuild_block: Any = _block.rebuild_block
+copy_large: Any = _block.copy_large
+PickleReader: type = _block.PickleReader
+PickleWriter: type = _block.PickleWriter
 rebuild_copy: Any = _block.rebuild_copy
 reduce_block: Any = _block.reduce_block
 reduce_copy: Any = _block.reduce_copy
@@ -199,6 +206,7 @@ make_channel: Any = _block.make_channel
 open_channel: Any = _block.open_channel
 only_atoms: Any = _block.only_atoms
 plain_loads: Any = _block.plain_loads
+plain_data: Any = _block.plain_data
 plain_pickle: Any = _block.plain_pickle
 setup_channels: Any = _block.setup_channels
 SemLock: type = _block.SemLock

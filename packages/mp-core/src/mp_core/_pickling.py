@@ -1,4 +1,4 @@
-"""Pickling of messages: `ForkingPickler.dumps`, extended by two features.
+"""Pickling of messages: `ForkingPickler.dumps`, extended by the notes below.
 
 Note [A message that fails]
 ---------------------------
@@ -20,6 +20,15 @@ that the callback takes stays out of the pickle and must be passed to the unpick
 
 Only messages and the arguments of processes are pickled so, and only if the caller names no protocol.
 
+Note [Large bytes]
+------------------
+``bytes``, ``bytearray``, ``str`` and the buffers that stay in the pickle travel through blocks from 64 KiB on
+(`native/pickle_writer.c`, Note [A divided pickle]). The receiver has to put the pickle together again:
+
+    pickle of (load_divided, (stream, [(position, bytes of the length, handle), ...], buffers))
+
+An `array.array` would put its bytes into a private copy first; `_reduce_array` saves that copy on both sides.
+
 Note [Tables]
 -------------
 A package may keep many small objects of a class out of the pickle of a message, in a *table* (`native/beside.c`):
@@ -39,7 +48,7 @@ import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _child_descriptors, _native, _receiving, imports
+from mp_core import _child_descriptors, _large_bytes, _native, _receiving, imports
 from mp_core._native import (
     beside,
     discard,
@@ -47,6 +56,7 @@ from mp_core._native import (
     message_begin,
     message_depth,
     message_end,
+    plain_data,
     setup_beside,
 )
 
@@ -60,6 +70,7 @@ __all__ = [
     "dump",
     "dumps",
     "is_set_up",
+    "load_divided",
     "load_with",
     "loads",
     "set_up",
@@ -89,6 +100,11 @@ def set_up(dumps: Callable[..., Any], loads: Callable[..., Any]) -> None:
 
 def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> Any:
     """`ForkingPickler.dumps`: pickle a message, and discard its in-flight references if that fails."""
+    if protocol is None and cls is ForkingPickler:
+        # Numbers and texts need no ForkingPickler, which takes several microseconds to make.
+        data = plain_data(obj)
+        if data is not None:
+            return memoryview(data)
     depth = message_depth()
     try:
         plainly = message_begin(False)
@@ -135,6 +151,7 @@ def _take(buffer: pickle.PickleBuffer) -> Any:
 
 def _dump(cls: Any, obj: Any) -> memoryview:
     taken: list[Any] = []
+    places: list[_large_bytes.Place] = []
 
     def stays(buffer: pickle.PickleBuffer) -> bool:
         place = _take(buffer)
@@ -143,7 +160,7 @@ def _dump(cls: Any, obj: Any) -> memoryview:
         return place is None
 
     file = io.BytesIO()
-    pickler = cls(file, PROTOCOL, True, stays)
+    pickler = cls(_large_bytes.writer(file, places), PROTOCOL, True, stays)
     tables = [make(number) for number, make in enumerate(_tables.values())]
     if type(obj) is list and len(obj) > MANY:
         for table in tables:
@@ -151,8 +168,14 @@ def _dump(cls: Any, obj: Any) -> memoryview:
                 return _wrapped(cls, load_beside, None, [table])
     for kind, table in zip(_tables, tables, strict=True):
         _set_reducer(pickler.dispatch_table, kind, table.reduce)
+    _large_bytes.use_arrays(pickler.dispatch_table)
     pickler.dump(obj)
-    if taken:
+    if places and not taken:
+        # Nothing in it has a reducer of ForkingPickler, which takes several microseconds to make.
+        file = io.BytesIO(pickle.dumps(_Call(load_divided, (file.getvalue(), places, taken)), PROTOCOL))
+    elif places:
+        file = io.BytesIO(_wrapped(cls, load_divided, file.getvalue(), places, taken))
+    elif taken:
         file = io.BytesIO(_wrapped(cls, load_with, file.getvalue(), taken))
     if any(table.count for table in tables):
         return _wrapped(cls, load_beside, file.getvalue(), [table if table.count else None for table in tables])
@@ -195,6 +218,15 @@ class _Call:
 
 def load_with(data: bytes, places: list[Any]) -> Any:
     """Unpickle *data* with its out-of-band buffers, see Note [Buffers]. A place outside its block is a `ValueError`."""
+    return pickle.loads(data, buffers=_buffers(places))
+
+
+def load_divided(stream: bytes, pieces: list[_large_bytes.Place], places: list[Any]) -> Any:
+    """Unpickle a pickle whose large bytes are in blocks, see Note [Large bytes], with its out-of-band buffers."""
+    return pickle.Unpickler(_large_bytes.reader(stream, pieces), buffers=_buffers(places)).load()
+
+
+def _buffers(places: list[Any]) -> list[memoryview]:
     buffers = []
     for block, offset, nbytes, readonly in places:
         view = memoryview(block)[offset : offset + nbytes]
@@ -203,7 +235,7 @@ def load_with(data: bytes, places: list[Any]) -> Any:
                 f"the handle of a buffer is damaged: {nbytes} bytes at {offset} of {memoryview(block).nbytes}"
             )
         buffers.append(view.toreadonly() if readonly else view)
-    return pickle.loads(data, buffers=buffers)
+    return buffers
 
 
 class _Trial(threading.local):

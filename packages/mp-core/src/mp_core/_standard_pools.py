@@ -28,7 +28,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-__all__ = ["failing"]
+__all__ = ["failing", "outline"]
 
 # The modules between the receiver and the pool's own code: Connection.recv, SimpleQueue.get, Queue.get.
 _CHANNELS = {
@@ -110,6 +110,14 @@ class _Blank:
     extend = append
 
 
+def outline(stream: bytes, places: list[tuple[int, int, bytes]]) -> bytes:
+    """Return the pickle of the *stream* of a divided pickle with empty pieces (`native/pickle_writer.c`)."""
+    data = bytearray(stream)
+    for position, width, _ in places:
+        data[position - width : position] = bytes(width)
+    return bytes(data)
+
+
 class _Outline(pickle.Unpickler):
     """Unpickle numbers, texts, containers and the items of executors; everything else becomes a `_Blank`."""
 
@@ -122,6 +130,8 @@ class _Outline(pickle.Unpickler):
             return getattr(sys.modules[module], name)
         if (module, name) == ("mp_core._pickling", "load_with"):
             return lambda data, places: _Outline(io.BytesIO(data)).load()
+        if (module, name) == ("mp_core._pickling", "load_divided"):
+            return lambda stream, pieces, places: _Outline(io.BytesIO(outline(stream, pieces))).load()
         if (module, name) == ("mp_core._block", "load_beside"):
             return lambda data, tables: _Blank() if data is None else _Outline(io.BytesIO(data)).load()
         return _Blank

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from multiprocessing import resource_sharer
 from multiprocessing.resource_sharer import DupFd
 
-from mp_core._native import load_beside
-from mp_core._standard_pools import _Blank, _Outline
+from mp_core._native import load_beside, rebuild_copy
+from mp_core._standard_pools import _Blank, _Outline, outline
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -53,6 +53,8 @@ class _Resources(_Outline):
             return type("_Duplicate", (_Duplicate,), {"found": self.duplicates})
         if (module, name) == ("mp_core._pickling", "load_with"):
             return lambda data, places: release(data)
+        if (module, name) == ("mp_core._pickling", "load_divided"):
+            return _release_divided
         if (module, name) == ("mp_core._block", "load_beside"):
             return _release_beside
         if (module, name) == ("numpy", "dtype") or module in _DESCRIPTORS or module.partition(".")[0] in _OURS:
@@ -87,6 +89,12 @@ def _release_beside(data: Any, tables: list[Any]) -> None:
             _Attempt(load_beside)(None, [table])
     if data is not None:
         release(data)
+
+
+def _release_divided(stream: bytes, pieces: list[tuple[int, int, bytes]], places: Any) -> None:
+    for _, _, handle in pieces:
+        _Attempt(rebuild_copy)(handle)
+    release(outline(stream, pieces))
 
 
 class _Attempt:

@@ -1,0 +1,102 @@
+"""Large bytes: what `bytes`, `bytearray`, `str` and `array.array` of 64 KiB and more need beside their C code.
+
+`native/large_bytes.c` copies them into blocks; `native/pickle_writer.c` and `native/pickle_reader.c` are the files of
+picklers and unpicklers.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from typing import Any
+
+from mp_core import _native
+
+__all__ = ["LARGE", "Place", "reader", "rebuild_array", "use_arrays", "writer"]
+
+#: As MP_LARGE in native.h, in bytes.
+LARGE = 1 << 16
+
+# The reduction of an array by this protocol has its bytes and its machine format.
+PROTOCOL = 5
+
+Place = tuple[int, int, bytes]
+"""Position in the stream, bytes of the length before it, handle."""
+
+
+def writer(file: io.BytesIO, places: list[Place]) -> Any:
+    """Return a pickler's file, which puts large bytes into blocks, their *places* into the list, all else in *file*."""
+    return _native.PickleWriter(file.write, places, _stays) if _native.ENGINE else file
+
+
+def reader(stream: bytes, places: list[Place]) -> Any:
+    """Return the file for an unpickler: *stream* with the bytes of the *places* in their positions."""
+    pieces = [(position, width, _native.rebuild_copy(handle)) for position, width, handle in places]
+    return _native.PickleReader(stream, pieces)
+
+
+def _stays(number: int, nbytes: int) -> None:
+    """Warn, the first time, that bytes travel through the pipe, because a block failed with errno *number*."""
+    from mp_core import block
+    from mp_core.errors import SharedMemoryWarning, warn_user
+
+    try:
+        block.failed(number, nbytes)
+    except (MemoryError, OSError) as error:
+        warn_user(
+            "sent by value",
+            f"shared memory ran out, so data of {nbytes} bytes (and maybe others) travels through the pipe: {error}",
+            SharedMemoryWarning,
+        )
+
+
+# ---- array.array -----------------------------------------------------------------------------------------------------
+
+
+class _InFlight:
+    """The bytes of an array in flight to one receiver; it arrives as a `Block`, or as a bytearray of them."""
+
+    __slots__ = ("handle",)
+
+    def __init__(self, handle: bytes) -> None:
+        self.handle = handle
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _native.rebuild_copy, (self.handle,)
+
+
+def use_arrays(table: Any) -> None:
+    """
+    Let the pickler with this dispatch *table* copy an `array.array` straight into a block.
+
+    A reducer that a program has registered is kept. The module ``multiprocessing.managers`` registers one too, which
+    copies the array; it is replaced.
+    """
+    module = sys.modules.get("array")
+    if module is None or not _native.ENGINE:
+        return
+    known = table.get(module.array)
+    if known is None or known is getattr(sys.modules.get("multiprocessing.managers"), "reduce_array", None):
+        dict.__setitem__(table, module.array, _reduce_array)
+
+
+def _reduce_array(array: Any) -> Any:
+    nbytes = len(array) * array.itemsize
+    if nbytes < LARGE or _native.by_value():
+        return array.__reduce_ex__(PROTOCOL)
+    handle = _native.copy_large(array)
+    if isinstance(handle, int):
+        _stays(-handle, nbytes)
+        return array.__reduce_ex__(PROTOCOL)
+    return rebuild_array, (array.typecode, _InFlight(handle))
+
+
+def rebuild_array(typecode: str, memory: Any) -> Any:
+    """Return a new array of the bytes in *memory*, which came through a block."""
+    from array import array
+
+    made = array(typecode)
+    with memoryview(memory) as view:
+        made.frombytes(view)
+    _native.copied_bytes(len(made) * made.itemsize)
+    return made

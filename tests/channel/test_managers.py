@@ -1,0 +1,214 @@
+"""Calls to a manager's server pass through channels, and mean what they mean in multiprocessing."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+from multiprocessing import managers
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.carriers import TIMEOUT
+from support.scripts import run_script, succeeded
+
+import mp_all as mp
+from mp_core import _manager_channels
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def manager(channels: Any) -> Any:
+    with channels.Manager() as manager:
+        yield manager
+    manager._process.close()  # pytest still refers to the manager while it looks for leaks
+
+
+def is_over_channel(proxy: Any) -> bool:
+    return getattr(proxy._tls.connection, "_channel", None) is not None
+
+
+def test_the_manager_is_one_of_multiprocessing_and_its_proxies_use_channels(manager: Any) -> None:
+    assert isinstance(manager, managers.SyncManager)
+    mapping, items = manager.dict(a=1), manager.list([1])
+    mapping["b"] = [2]
+    items.append({"c": b"x" * 100_000})
+    items.append("é" * 100_000)
+    assert mapping.copy() == {"a": 1, "b": [2]}
+    assert list(items) == [1, {"c": b"x" * 100_000}, "é" * 100_000]
+    assert is_over_channel(mapping) and is_over_channel(items)
+
+
+def test_errors_results_and_nested_proxies_arrive(manager: Any) -> None:
+    mapping = manager.dict()
+    with pytest.raises(KeyError, match="missing"):
+        mapping["missing"]
+    mapping["inner"] = manager.list([1, 2])
+    mapping["inner"].append(3)
+    assert list(mapping["inner"]) == [1, 2, 3]
+    queue, names, lock = manager.Queue(), manager.Namespace(), manager.Lock()
+    names.x = 5
+    with lock:
+        queue.put(names.x)
+    assert queue.get() == 5
+    with pytest.raises(pickle.PicklingError if sys.version_info >= (3, 14) else (AttributeError, pickle.PicklingError)):
+        mapping["cannot be pickled"] = lambda: None
+    assert mapping.keys() == ["inner"]
+
+
+def add(mapping: Any, key: int) -> None:
+    mapping[key] = mapping["start"] + key
+    assert is_over_channel(mapping)
+
+
+def test_a_proxy_in_another_process_has_a_channel_of_its_own(channels: Any, manager: Any) -> None:
+    mapping = manager.dict(start=100)
+    processes = [channels.Process(target=add, args=(mapping, key)) for key in range(2)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(TIMEOUT)
+        assert process.exitcode == 0
+    assert mapping.copy() == {"start": 100, 0: 100, 1: 101}
+
+
+def test_each_thread_has_a_channel_of_its_own(manager: Any) -> None:
+    items, found = manager.list(), set()
+
+    def work(number: int) -> None:
+        for i in range(50):
+            items.append((number, i))
+        found.add(id(items._tls.connection))
+        gathered.wait()
+
+    gathered = threading.Barrier(4)
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(TIMEOUT)
+    assert len(found) == 4
+    assert sorted(items) == [(number, i) for number in range(4) for i in range(50)]
+
+
+def test_an_array_travels_through_a_block(manager: Any) -> None:
+    items = manager.list()
+    shared = mp.shared.zeros(100_000)
+    items.append(shared)
+    shared[7] = 1
+    assert items[0][7] == 1
+    before = mp.memory_stats()["copied_bytes"]
+    items.append(np.ones(100_000))
+    assert mp.memory_stats()["copied_bytes"] - before == 800_000
+    items[:] = []
+    del items
+    gc.collect()
+
+
+def test_a_client_of_multiprocessing_alone_is_served_through_its_socket(manager: Any) -> None:
+    class Plain(managers.SyncManager):
+        pass
+
+    mapping = manager.dict(a=1)
+    plain = Plain(address=manager.address, authkey=bytes(multiprocessing.current_process().authkey))
+    plain.connect()
+    proxy = managers.DictProxy(mapping._token, "pickle", authkey=bytes(multiprocessing.current_process().authkey))
+    proxy._tls = threading.local()  # this process has a channel to that server
+    proxy["b"] = 2
+    assert type(proxy._tls.connection) is multiprocessing.connection.Connection
+    assert mapping.copy() == {"a": 1, "b": 2}
+    proxy._tls.connection.close()
+
+
+def test_a_client_without_the_key_is_refused(manager: Any) -> None:
+    with pytest.raises(multiprocessing.AuthenticationError):
+        _manager_channels._client(manager.address, authkey=b"another")
+
+
+@pytest.mark.parametrize("side", ["server", "client"])
+def test_where_there_can_be_no_channel_the_socket_stays(
+    forking: Any, monkeypatch: pytest.MonkeyPatch, side: str
+) -> None:
+    def refuse(*_: Any) -> Any:
+        raise OSError(24, "no descriptor")
+
+    with monkeypatch.context() as patch:
+        if side == "server":
+            patch.setattr(_manager_channels._channels, "make_pair", lambda duplex: None)
+        manager = forking.Manager()
+    with manager:
+        if side == "client":
+            monkeypatch.setattr(_manager_channels._channels, "_open", lambda fds, *_: [*map(os.close, fds), refuse()])
+        mapping = manager.dict(a=1)
+        mapping["b"] = 2
+        assert mapping.copy() == {"a": 1, "b": 2}
+        assert not is_over_channel(mapping)
+
+
+def test_a_killed_server_is_an_end_of_file_or_a_broken_pipe(channels: Any) -> None:
+    manager = channels.Manager()
+    mapping = manager.dict(a=1)
+    assert mapping["a"] == 1
+    os.kill(manager._process.pid, signal.SIGKILL)
+    manager._process.join(TIMEOUT)
+    for _ in range(2):
+        with pytest.raises((EOFError, ConnectionResetError, BrokenPipeError)):
+            mapping["a"]
+    mapping._tls.connection.close()
+    del mapping
+    manager.shutdown()
+
+
+def use_and_die(mapping: Any) -> None:
+    mapping["used"] = True
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_server_outlives_its_killed_clients(channels: Any, manager: Any) -> None:
+    mapping = manager.dict()
+    for _ in range(3):
+        process = channels.Process(target=use_and_die, args=(mapping,))
+        process.start()
+        process.join(TIMEOUT)
+        assert process.exitcode == -signal.SIGKILL
+    assert mapping["used"] is True
+
+
+def wait_and_die(lock: Any, mapping: Any) -> None:
+    mapping["ready"] = True
+    lock.acquire()
+
+
+def test_a_client_killed_in_a_call_holds_nobody_up(channels: Any, manager: Any) -> None:
+    lock, mapping = manager.Lock(), manager.dict()
+    lock.acquire()
+    process = channels.Process(target=wait_and_die, args=(lock, mapping))
+    process.start()
+    while "ready" not in mapping:
+        pass
+    process.kill()
+    process.join(TIMEOUT)
+    mapping["after"] = 1
+    assert mapping["after"] == 1
+
+
+def test_managers_of_multiprocessing_and_without_channels_stay_as_they_are(tmp_path: Path) -> None:
+    with multiprocessing.get_context("fork").Manager() as manager:
+        mapping = manager.dict(a=1)
+        assert mapping["a"] == 1
+        assert type(mapping._tls.connection) is multiprocessing.connection.Connection
+    text = """
+        import mp_all, multiprocessing.connection
+        if __name__ == "__main__":
+            with mp_all.get_context("fork").Manager() as manager:
+                mapping = manager.dict(a=1)
+                print(mapping["a"], type(mapping._tls.connection) is multiprocessing.connection.Connection)
+    """
+    assert succeeded(run_script(tmp_path, text, MP_CHANNEL="0")) == "1 True\n"
