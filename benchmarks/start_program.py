@@ -77,38 +77,10 @@ def resident() -> float:
         return 1024.0 * sum(int(line.split()[1]) for line in file if line.startswith(("Private_", "Pss_Shmem")))
 
 
-def made(kind: str) -> float:
-    """Make an object of this kind, and drop it: most of many."""
-    make = getattr(mp, kind)
-    args = {"Value": ("i", 0), "Array": ("i", 10)}.get(kind, ())
-    make(*args)
-
-    def one() -> None:
-        ends = make(*args)
-        if kind == "Pipe":
-            for end in ends:
-                end.close()
-
-    return per_call(one, 300)
-
-
-def managed(call: str) -> float:
-    """Call a method of a manager's object."""
-    with mp.Manager() as manager:
-        things, numbers = manager.dict(), manager.list()
-        calls = {"dict": lambda: things.__setitem__("k", 1), "list": lambda: numbers.append(1)}
-        return per_call(calls[call], 3000)
-
-
 def main() -> None:
     """Print the result of the scene."""
     scene, argument = sys.argv[2:4]
-    scenes = {"process": process, "pool": pool, "logged": logged}
-    result = (
-        scenes[scene](mp.get_context(argument))
-        if scene in scenes
-        else {"made": made, "managed": managed}[scene](argument)
-    )
+    result = {"process": process, "pool": pool, "logged": logged}[scene](mp.get_context(argument))
     print(result)
 
 

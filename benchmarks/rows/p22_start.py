@@ -1,4 +1,4 @@
-"""P22 to P26: what a program pays before its first message: imports, processes, pools, queues, managers.
+"""P22 to P25: what a program pays before its first message: imports, processes, pools, memory.
 
 Every figure is of a fresh program (`start_program.py`), since a driver has imported everything already. The bound is
 the standard library's own start: these packages are imported on top of it.
@@ -26,7 +26,7 @@ UNCHANGED = "import multiprocessing"
 
 def measure(bench: Bench) -> list[Line]:
     """
-    Return the lines of P22 to P26.
+    Return the lines of P22 to P25.
     """
     lines = [imported(bench), unchanged(bench, "-m"), unchanged(bench, "MP_ALL=1")]
     for row, scene, limits in (
@@ -37,10 +37,6 @@ def measure(bench: Bench) -> list[Line]:
         lines += [compared(bench, row, f"{what}: {method}", scene, method, most) for method, most in limits.items()]
     lines.append(compared(bench, "P25", "a program that logs through a queue", "whole", "spawn", 1.1))
     lines.append(compared(bench, "P25", "its memory", "logged", "spawn", 1.15, unit="B"))
-    for kind in ("Queue", "SimpleQueue", "Pipe", "Value", "Array", "Lock", "RLock", "Semaphore", "Event", "Condition"):
-        lines.append(compared(bench, "P26", f"{kind}() made", "made", kind, 1.0))
-    for call, text in (("dict", "dict[k] = v"), ("list", "list.append")):
-        lines.append(compared(bench, "P26", f"a manager's {text}", "managed", call, 0.7))
     return lines
 
 
