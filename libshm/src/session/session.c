@@ -110,7 +110,8 @@ int mpshm__session_is_detached(void)
     return inherited_control.number >= 0 || inherited_sock.number >= 0;
 }
 
-/* The program may have closed the descriptors since the fork: then the path leads to the session. */
+/* The program may have closed the descriptors since the fork: then the path leads to the session.
+ */
 static int attach_again(const unsigned char *id)
 {
     int control = mpshm__fd_get(&inherited_control), sock = mpshm__fd_get(&inherited_sock);

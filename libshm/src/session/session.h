@@ -37,8 +37,8 @@ int mpshm__session_attach(const unsigned char *id, int is_own, struct mpshm__ses
 /* Attach the own session by descriptors of its control file and of a connection. Each may be -1.
  * Takes both over. */
 int mpshm__session_attach_inherited(const unsigned char *id, int control_fd, int sock);
-/* In a forked child: detach from the session, which this process has no block of. The own session is
- * attached again by these descriptors when it is needed; for another session they are closed. */
+/* In a forked child: detach from the session, which this process has no block of. The own session
+ * is attached again by these descriptors when it is needed; for another session they are closed. */
 void mpshm__session_detach_in_child(int at, int control_fd, int sock);
 /* 1 in a forked child that has detached from its own session and not attached it again. */
 int mpshm__session_is_detached(void);

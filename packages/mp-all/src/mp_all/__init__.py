@@ -28,19 +28,20 @@ from mp_core import imports as _imports
 from mp_core import packages as _packages
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:  # before mp_core's Pool, which is multiprocessing's: to a type checker the first one stays
+    import typing as _typing
+
+    from mp_pool.pool import Pool as Pool
 if TYPE_CHECKING:
     from mp_all._dask import dask_options as dask_options
     from mp_all._joblib_install import joblib_install as joblib_install
     from mp_all._report import memory_report as memory_report
     from mp_all._torch import torch_install as torch_install
-    from mp_core import *  # type: ignore[assignment]  # noqa: F403
+    from mp_core import *  # noqa: F403
     from mp_core import _get_thread_name as _get_thread_name
     from mp_core import _prctl_pr_set_pdeathsig as _prctl_pr_set_pdeathsig
     from mp_core import _set_thread_name as _set_thread_name
     from mp_pool import *  # noqa: F403
-
-    # Before mp_core's Pool, which is multiprocessing's: to a type checker the first one stays.
-    from mp_pool.pool import Pool as Pool
     from mp_reductions import *  # noqa: F403
     from mp_spawn import *  # noqa: F403
 
@@ -85,7 +86,7 @@ if not TYPE_CHECKING:  # to a type checker all imported names above are public; 
         globals().update((_name, getattr(_contexts.default_context, _name)) for _name in _contexts.NAMES)
 
 
-def _node_scheduler(*args: object) -> object:
+def _node_scheduler(*args: "_typing.Any") -> object:
     """
     Return the scheduler of a pool with an engine. Few programs need it, so its modules are imported here.
     """
@@ -95,7 +96,7 @@ def _node_scheduler(*args: object) -> object:
 
 
 def _let_pools_use_engines() -> None:
-    _sys.modules["mp_pool.pool"].use_engines(_node_scheduler)  # type: ignore[attr-defined]
+    _sys.modules["mp_pool.pool"].use_engines(_node_scheduler)
 
 
 def _install_all() -> None:

@@ -42,7 +42,7 @@ class _Channels:
 
     def Pipe(self, duplex: bool = True) -> tuple[Any, Any]:
         """Return two connections, one for each end of a pipe."""
-        return _channel_module().pipe(duplex)
+        return _channel_module().pipe(duplex)  # type: ignore[no-any-return]
 
     def SimpleQueue(self: Any) -> Any:
         """Return a simple queue."""

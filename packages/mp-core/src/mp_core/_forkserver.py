@@ -66,8 +66,8 @@ def install() -> None:
     preloading._preloads = True  # type: ignore[attr-defined]
     kind.ensure_running = preloading
     # These names of the module are methods of its one server, bound before.
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
-    forkserver.ensure_running = server.ensure_running  # type: ignore[assignment]
+    server: Any = forkserver._forkserver
+    forkserver.ensure_running = server.ensure_running
 
 
 def start_without_libraries() -> None:

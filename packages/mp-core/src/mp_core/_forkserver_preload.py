@@ -1,4 +1,4 @@
-"""What a child of the fork server needs of mp_core: the server imports this module; see `_forkserver.py`."""
+"""The modules that children need of mp_core: the fork server imports this one; see `_forkserver.py`."""
 
 from __future__ import annotations
 

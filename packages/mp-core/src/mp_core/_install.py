@@ -96,7 +96,7 @@ def _replace_messages() -> None:
     _before.extend((standard["dumps"].__func__, getattr(standard["loads"], "__func__", standard["loads"])))
     _first.extend((dumps, loads, dump))
     ForkingPickler.dumps = classmethod(dumps)  # type: ignore[assignment]
-    ForkingPickler.loads = staticmethod(loads)  # type: ignore[assignment]
+    ForkingPickler.loads = staticmethod(loads)
     reduction.dump = dump
 
 
@@ -115,7 +115,7 @@ def load_messages() -> Any:
     if vars(ForkingPickler)["dumps"].__func__ is dumps:
         ForkingPickler.dumps = classmethod(_pickling.dumps)  # type: ignore[assignment]
     if getattr(vars(ForkingPickler)["loads"], "__func__", None) is loads:
-        ForkingPickler.loads = staticmethod(_pickling.loads)  # type: ignore[assignment]
+        ForkingPickler.loads = staticmethod(_pickling.loads)
     if reduction.dump is dump:
         reduction.dump = _pickling.dump
     return _pickling

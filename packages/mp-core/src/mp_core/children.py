@@ -94,8 +94,7 @@ def rebuild_connection(
     """Install as the sender has, then rebuild its connection."""
     packages.watch_all(subjects)
     if state is not None:
-        *own, descriptors = state
-        _take_over(*own, descriptors)
+        _take_over(*state)
     return rebuild(*args)
 
 

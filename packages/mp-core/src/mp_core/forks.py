@@ -1,4 +1,4 @@
-"""What happens around a fork: one table of hooks for all modules of Python.
+"""Hooks around a fork: one table for all modules of Python.
 
     register(before, after_in_parent, after_in_child)
 

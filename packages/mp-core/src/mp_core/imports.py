@@ -180,7 +180,7 @@ class _Finder:
         if name in _waiting:
             spec = _found_by_others(name, path, target)
             if spec is not None and hasattr(spec.loader, "exec_module"):
-                spec.loader = _Watched(spec.loader)
+                spec.loader = _Watched(spec.loader)  # type: ignore[assignment]
             return spec
         package, _, rest = name.partition(".")
         if package not in _aliased or not rest:
@@ -262,4 +262,4 @@ class _SameModule:
 def _install() -> None:
     if _Finder not in sys.meta_path:
         # First, because a submodule of an alias (dummy.connection) has a path that other finders would search.
-        sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+        sys.meta_path.insert(0, _Finder)

@@ -299,7 +299,7 @@ def _keep(number: int, kind: int, payload: Any, extra: list[Any], out: int) -> N
 
 
 def _unsent(error: BaseException, value: Any) -> MaybeEncodingError:
-    from multiprocessing.pool import MaybeEncodingError
+    from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
 
     try:
         return MaybeEncodingError(error, value)

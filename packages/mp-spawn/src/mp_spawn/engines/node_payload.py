@@ -23,7 +23,7 @@ from __future__ import annotations
 import mmap
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, NamedTuple
 
@@ -59,7 +59,7 @@ class Shipment(NamedTuple):
     #: The size of each block.
     blocks: list[int]
     #: The driver's packages, sharing strategy, and whether it shares; None if it has not installed mp-core.
-    inherited: tuple[Mapping[str, str], str, bool] | None
+    inherited: tuple[dict[str, tuple[str, ...]], str, bool] | None
     #: Whether each rank has a mailbox.
     mailbox: bool
 
