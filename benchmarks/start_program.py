@@ -72,9 +72,9 @@ def logged(context) -> float:
 
 
 def resident() -> float:
-    """Return the bytes of memory that this process has resident, without what it shares with other programs."""
+    """Return the bytes of memory that this process has resident."""
     with open("/proc/self/smaps_rollup") as file:
-        return 1024.0 * sum(int(line.split()[1]) for line in file if line.startswith(("Private_", "Pss_Shmem")))
+        return next(1024.0 * int(line.split()[1]) for line in file if line.startswith("Rss:"))
 
 
 def main() -> None:

@@ -223,6 +223,14 @@ static PyMethodDef functions[] = {
     {"setup_locks", mp_py_setup_locks, METH_O, NULL},
     {"create_sync", mp_py_create_sync, METH_VARARGS, NULL},
     {"sync_handle", mp_py_sync_handle, METH_O, NULL},
+    {"version", mp_py_version, METH_NOARGS, NULL},
+    {"set_manager", mp_py_set_manager, METH_O, NULL},
+    {"own_session", mp_py_own_session, METH_NOARGS, NULL},
+    {"attach_to", mp_py_attach_to, METH_O, NULL},
+    {"attach_with", mp_py_attach_with, METH_VARARGS, NULL},
+    {"open_for_child", mp_py_open_for_child, METH_NOARGS, NULL},
+    {"set_message_timeout", mp_py_set_message_timeout, METH_O, NULL},
+    {"handle_alive", mp_py_handle_alive, METH_O, NULL},
     {NULL, NULL, 0, NULL},
 };
 
@@ -335,6 +343,16 @@ static int block_exec(PyObject *module)
 
     if (rc == 0)
         mp_block_type = Py_NewRef(type); /* until mp_core.block sets its subclass */
+    if (rc == 0)
+        rc = PyModule_AddIntMacro(module, MPSHM_FILE_DESCRIPTOR);
+    if (rc == 0)
+        rc = PyModule_AddIntMacro(module, MPSHM_FILE_SYSTEM);
+    if (rc == 0)
+        rc = PyModule_AddIntMacro(module, MPSHM_SITE_SIZE);
+    if (rc == 0)
+        rc = PyModule_AddIntMacro(module, MPSHM_ID_SIZE);
+    if (rc == 0)
+        rc = PyModule_AddIntMacro(module, MPSHM_REFERENCE_SIZE);
     if (rc == 0)
         rc = mp_add_lock_type(module);
     if (rc == 0)

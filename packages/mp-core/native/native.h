@@ -147,6 +147,14 @@ int mp_add_channel_type(PyObject *module);
 /* ---- functions of the module _block that other files define ---- */
 
 PyObject *mp_py_setup_receiving(PyObject *, PyObject *);
+PyObject *mp_py_version(PyObject *, PyObject *);
+PyObject *mp_py_set_manager(PyObject *, PyObject *);
+PyObject *mp_py_own_session(PyObject *, PyObject *);
+PyObject *mp_py_attach_to(PyObject *, PyObject *);
+PyObject *mp_py_attach_with(PyObject *, PyObject *);
+PyObject *mp_py_open_for_child(PyObject *, PyObject *);
+PyObject *mp_py_set_message_timeout(PyObject *, PyObject *);
+PyObject *mp_py_handle_alive(PyObject *, PyObject *);
 PyObject *mp_py_loads(PyObject *, PyObject *const *, Py_ssize_t, PyObject *);
 PyObject *mp_py_rebuild_block(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_copy(PyObject *, PyObject *);

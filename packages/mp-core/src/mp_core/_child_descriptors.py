@@ -53,7 +53,7 @@ _start = _Start()
 
 def open_for_child() -> tuple[int, int]:
     """Open two descriptors for `attach`; -1 where one is unavailable. The caller closes them after the start."""
-    return _native.open_for_child()
+    return _native.open_for_child()  # type: ignore[no-any-return]
 
 
 def for_child_of(popen: Any) -> Duplicates | None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import io
 import sys
-from typing import Any
 
 from mp_core import _native
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["LARGE", "Place", "reader", "rebuild_array", "use_arrays", "writer"]
 

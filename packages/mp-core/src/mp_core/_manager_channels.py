@@ -27,9 +27,12 @@ import socket
 import threading
 from multiprocessing import connection, managers
 from multiprocessing.connection import Connection
-from typing import Any
 
 from mp_core import _channels, by_value
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["SyncManager"]
 
