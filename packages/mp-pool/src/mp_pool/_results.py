@@ -96,19 +96,21 @@ class Chunks:
 
     def __init__(self, source: Any) -> None:
         self._source = source
-        self._chunk: list[Any] = []
+        self._items: Iterator[Any] = iter(())  # of the chunk that came last
 
     def __iter__(self) -> Chunks:
         return self
 
     def next(self, timeout: float | None = None) -> Any:
         """Return the next item; raise `multiprocessing.TimeoutError` if it does not come in *timeout* seconds."""
-        while not self._chunk:
-            self._chunk = list(self._source.next(timeout))
-            self._chunk.reverse()
-        return self._chunk.pop()
+        while True:
+            for item in self._items:
+                return item
+            self._items = iter(self._source.next(timeout))
 
     def __next__(self) -> Any:
+        for item in self._items:  # nearly always; a call of `next` takes as long as a task's share of its chunk
+            return item
         return self.next()
 
 
