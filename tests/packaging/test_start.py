@@ -158,7 +158,8 @@ def test_the_list_that_a_program_asks_the_fork_server_to_preload_stays_as_it_is(
                 child.join()
                 # A server that died is started again.
                 import os, signal
-                os.kill(forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+                os.kill(pid := forkserver._forkserver._forkserver_pid, signal.SIGKILL)
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     """
     text = "True ['no_such_module', 'theirs']\n"
     assert succeeded(run_script(tmp_path, program)) == 2 * text

@@ -97,6 +97,8 @@ void mpshm__session_detach_in_child(int at, int control_fd, int sock)
     if (at == 0) {
         mpshm__fd_set(&inherited_control, control_fd);
         mpshm__fd_set(&inherited_sock, sock);
+        if (control_fd >= 0)
+            mpshm__fd_reserve(control_fd); /* there may be none left when it attaches */
         return;
     }
     if (control_fd >= 0)

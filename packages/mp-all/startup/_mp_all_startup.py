@@ -51,7 +51,7 @@ class _Finder:
     def find_spec(
         fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in _REPLACED and fullname not in _OURS:
+        if fullname not in _REPLACED and fullname.partition(".")[0] not in _OURS:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:

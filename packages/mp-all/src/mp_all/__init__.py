@@ -106,7 +106,7 @@ def _install_all() -> None:
         raise ValueError(f"MP_SHARED_ALLOCATOR must be 1, or 0 or empty, not {allocator!r}")
     if _os.environ.get("MP_INLINE_BYTES"):
         _importlib.import_module("mp_reductions")  # a wrong value is an error at import
-    _packages.watch("mp_reductions", "numpy.ndarray", "torch", *(["import numpy"] if allocator == "1" else []))
+    _packages.watch("mp_reductions", "import numpy", "numpy.ndarray", "torch")
     if _platform.has_engine():
         _lock_contexts.install()
     if _is_linux:
@@ -151,10 +151,13 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
             )
         else:
             # Old names, submodules, and names that a later Python adds; `import *` does not bring them.
-            return getattr(_importlib.import_module("mp_core"), name)
+            return _imports.load("mp_core").__getattr__(name)
         globals()[name] = value
         return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_MODULES, *dir(_multiprocessing)})
+
+
+del TYPE_CHECKING  # a name of this module is public

@@ -159,3 +159,6 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_MODULES, *_lock_contexts.MODULES, *dir(_multiprocessing)})
+
+
+del TYPE_CHECKING  # a name of this module is public

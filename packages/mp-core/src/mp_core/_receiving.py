@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 
-from mp_core import _native, imports
+from mp_core import _native, _settings, _standard_pools, imports
 from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -50,7 +50,7 @@ def refuse(number: int, handle: bytes) -> NoReturn:
 def _reason(number: int, handle: bytes) -> str:
     if number in (errno.ESTALE, errno.ENOENT, errno.ENOTDIR):
         session = _native.session_of(handle).hex()
-        folder = imports.load("mp_core._settings").runtime_folder()
+        folder = _settings.runtime_folder()
         if not os.path.exists(os.path.join(folder, session)):
             return (
                 f"its sender's processes cannot be reached from here, there is no folder {session} in {folder}. They "
@@ -89,7 +89,7 @@ def _failed(message: Any, error: BaseException) -> Any:
         number = error.errno if isinstance(error, OSError) else None
         known = ReceiveError(f"a message could not be received: {type(error).__name__}: {error}", number)
         known.__cause__ = error
-    task = imports.load("mp_core._standard_pools").failing(message, known)
+    task = _standard_pools.failing(message, known)
     if task is not None:
         return task
     if known is not error:

@@ -112,7 +112,7 @@ def when_imported(module: str, call: Callable[[], object]) -> None:
     if call in calls:
         return
     calls.append(call)
-    if module in sys.modules:
+    if sys.modules.get(module) is not None:
         importlib.import_module(module)  # another thread may be in the middle of it
         call()
 

@@ -4,10 +4,14 @@ Note [Packages and their subjects]
 ----------------------------------
 A package that sends objects of another library has *subjects*, and is imported and registered when one of them is met:
 
+    "import numpy"     a module: when it has been imported
     "numpy.ndarray"    a class: before the first object of it, or of a subclass, is pickled
     "torch"            a package that registers classes with ForkingPickler: when it registers the first
-    "import numpy"     a module: when it has been imported
     none               at once
+
+mp-reductions comes with NumPy, and not with the first array: a process may have no descriptor left when it receives
+one, and its pickle names modules that would have to be opened. An import does not fail because of the package that
+waits for it; the error comes when an object of the class is met.
 
 A package registers itself with its subjects (`register`), and children of this process watch for these (`watch_all`).
 """
@@ -63,11 +67,17 @@ def watch(package: str, *subjects: str) -> None:
         if hasattr(module, "init_reductions"):
             module.init_reductions()
 
+    def initialise_quietly() -> None:
+        try:
+            initialise()
+        except Exception:
+            pass  # see Note [Packages and their subjects]
+
     if not subjects:
         initialise()
     for subject in subjects:
         if subject.startswith("import "):
-            imports.when_imported(subject.removeprefix("import "), initialise)
+            imports.when_imported(subject.removeprefix("import "), initialise_quietly)
         else:
             _reducers.when_needed(subject, initialise)
 

@@ -110,3 +110,6 @@ if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+del TYPE_CHECKING  # a name of this module is public

@@ -45,3 +45,6 @@ if not TYPE_CHECKING:  # with this, a type checker would accept any name
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+del TYPE_CHECKING  # a name of this module is public

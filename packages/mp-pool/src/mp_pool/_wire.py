@@ -115,13 +115,20 @@ def _described(error: BaseException) -> str:
     return f"{kind.__module__}.{kind.__qualname__}: {error}"
 
 
+def _formatted(error: BaseException) -> str:
+    """Return the traceback as text; without a descriptor to import traceback by, the type only."""
+    try:
+        import traceback
+    except OSError:
+        return f"{type(error).__qualname__}\n"
+    return "".join(traceback.format_exception(error))
+
+
 def dump_error(error: BaseException) -> bytes:
     """
     Pickle an exception with its traceback as text, which can be sent even if the exception cannot.
     """
-    import traceback
-
-    text = "".join(traceback.format_exception(error))
+    text = _formatted(error)
     inner: bytes | None = None
     reason: str = ""
     try:

@@ -23,7 +23,6 @@ from mp_pool._wire import ALONE, BATCH, FORGET, FUNCTION, HEADER, JOURNAL, PACKE
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
-    from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
     from typing import Any, NoReturn
 
 __all__ = ["Settings", "work"]
@@ -219,9 +218,9 @@ def _open_journal(extra: list[Any], out: int) -> Any:
     fds = _descriptors(extra)
     if not fds:
         return None  # too many are open
-    import mmap  # few workers have a journal
-
     try:
+        import mmap  # few workers have a journal
+
         journal = Journal(mmap.mmap(fds[0], 0))
     except (OSError, ValueError):
         return None
@@ -298,13 +297,16 @@ def _keep(number: int, kind: int, payload: Any, extra: list[Any], out: int) -> N
         _function_cache.forget(number)
 
 
-def _unsent(error: BaseException, value: Any) -> MaybeEncodingError:
-    from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
-
+def _unsent(error: BaseException, value: Any) -> BaseException:
     try:
-        return MaybeEncodingError(error, value)
+        from multiprocessing.pool import MaybeEncodingError  # type: ignore[attr-defined]
+    except OSError:
+        return error  # no descriptor is left to import it by
+    try:
+        return MaybeEncodingError(error, value)  # type: ignore[no-any-return]
     except Exception:
-        return MaybeEncodingError(error, f"an object of {type(value).__qualname__}")  # its repr() fails, too
+        text = f"an object of {type(value).__qualname__}"  # its repr() fails, too
+        return MaybeEncodingError(error, text)  # type: ignore[no-any-return]
 
 
 def _rest(source: int, begun: memoryview, length: int) -> bytearray:

@@ -34,10 +34,9 @@ from typing import Any
 import numpy as np
 
 from mp_core import _fan_out, _pickling, _reducers, packages
-from mp_core._native import by_value
+from mp_core._native import by_value, copied_bytes
 from mp_core.block import Block, Copied, allocate
 from mp_core.errors import warn_sent_by_value
-from mp_core.stats import add_copied_bytes
 from mp_reductions import _functions, inline, repeated_copy, tensors
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
@@ -63,13 +62,7 @@ def init_reductions() -> None:
     if _functions.Table is not None:
         _pickling.use_table(np.ndarray, _functions.Table)
     _reducers.when_registered("torch", tensors.stand_before)
-    packages.register("mp_reductions", *subjects())
-
-
-def subjects() -> tuple[str, ...]:
-    """Return what this package is needed for, see Note [Packages and their subjects] in mp_core."""
-    early = os.environ.get("MP_SHARED_ALLOCATOR") == "1"
-    return ("numpy.ndarray", "torch", "import numpy") if early else ("numpy.ndarray", "torch")
+    packages.register("mp_reductions", "import numpy", "numpy.ndarray", "torch")
 
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
@@ -97,7 +90,7 @@ def _reduce_by_copy(a: np.ndarray[Any, Any]) -> Any:
         warn_sent_by_value("an array", a.nbytes, error)
         return inline.reduce_inline(a)
     _frombuffer(block, np.uint8)[:] = packed.data
-    add_copied_bytes(packed.data.nbytes)
+    copied_bytes(packed.data.nbytes)
     copied = Copied(block)
     if a.nbytes >= repeated_copy.LARGE:
         repeated_copy.notice(a, copied.handle)

@@ -22,7 +22,6 @@ hash whatever their type, and Python's hash of numbers does not depend on the pr
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import struct
 from bisect import bisect_left
@@ -170,6 +169,8 @@ def stable_hash(key: Any) -> int:
     if key is None:
         return 0
     if isinstance(key, str | bytes):
+        import hashlib  # few programs freeze a dict, and all that send arrays import this module
+
         data = key.encode("utf-8", "surrogatepass") if isinstance(key, str) else b"\0" + key
         return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
     if isinstance(key, int | float | complex):
