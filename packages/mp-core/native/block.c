@@ -17,7 +17,7 @@
 typedef mp_buffer Buffer;
 
 PyObject *mp_block_type;
-int mp_strategy;
+int mp_strategy = MPSHM_FILE_DESCRIPTOR; /* until mp_core.strategy sets another */
 
 PyObject *mp_wrap(PyObject *type, mpshm_block *block)
 {

@@ -270,7 +270,7 @@ int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes)
     Py_ssize_t len;
     int err;
 
-    if (PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
+    if (set_up() < 0 || PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
         return -1;
     Py_BEGIN_ALLOW_THREADS err =
         mpshm_block_read((unsigned char *)bytes, (size_t)len, data, nbytes);
@@ -283,7 +283,9 @@ int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes)
 
 PyObject *mp_refuse(PyObject *handle, int rc)
 {
-    return PyErr_Occurred() ? NULL : PyObject_CallFunction(on_refusal, "iO", -rc, handle);
+    if (PyErr_Occurred() || set_up() < 0)
+        return NULL;
+    return PyObject_CallFunction(on_refusal, "iO", -rc, handle);
 }
 
 /* rebuild_block(handle) -> Block */
