@@ -77,10 +77,10 @@ def test_the_handler_is_numpys_own_until_the_allocator_is_used(tmp_path: Path) -
 # ---- which arrays, and where ----
 
 
-def test_the_limit_is_that_of_inline_messages(scope: None) -> None:
+def test_arrays_of_up_to_32_kib_are_private_and_larger_ones_shared(scope: None) -> None:
     assert not mp.is_shared(np.empty(LEAST - 1, np.uint8))
     assert mp.is_shared(np.empty(LEAST, np.uint8))
-    assert mp.get_inline_limit() == LEAST - 1
+    assert LEAST - 1 == 32 * 1024
 
 
 def test_every_array_that_numpy_makes_is_shared(scope: None, tmp_path: Path) -> None:

@@ -28,10 +28,10 @@ SHAPES = of_numpy.array_shapes(min_dims=0, max_dims=6, min_side=0, max_side=5)
 def test_it_arrives_as_it_left(dtype: str, shape: tuple[int, ...], chance: Any) -> None:
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     sent = np.frombuffer(chance.randbytes(size), dtype).reshape(shape).copy()
-    data = _native.plain_pickle(sent)
-    assert data is not None
-    pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
     for loads in F.loads, _native.plain_loads:
+        data = _native.plain_pickle(sent)  # for one receiver each: a larger array is in a block
+        assert data is not None
+        pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
         got = loads(data)
         assert type(got) is np.ndarray
         assert (got.dtype, got.shape, got.flags.writeable) == (sent.dtype, sent.shape, True)

@@ -142,12 +142,21 @@ def test_a_foreign_reducer_is_called_for_each_rank() -> None:
         del ForkingPickler._extra_reducers[Counted]  # type: ignore[attr-defined]
 
 
-def test_a_rank_without_arrays_does_not_load_numpy(start_method: str) -> None:
+def test_a_rank_without_arrays_does_not_load_numpy(start_method: str, tmp_path: Path) -> None:
     if start_method == "fork":
         pytest.skip("needs a start method with a fresh interpreter; a fork has NumPy already")
-    import loaded
+    # A program of its own, since a fork server that runs already may have NumPy.
+    (tmp_path / "loaded.py").write_text(Path(__file__).with_name("loaded.py").read_text())
+    program = """
+        import sys
+        import loaded
+        from mp_all import run
 
-    assert run(loaded.is_loaded, ("numpy",), 2, start_method=start_method) == [False, False]
+        if __name__ == "__main__":
+            import numpy
+            print(run(loaded.is_loaded, ("numpy",), 2, start_method=sys.argv[1]))
+    """
+    assert succeeded(run_script(tmp_path, program, start_method)) == "[False, False]\n"
 
 
 def test_nothing_is_left_behind_when_the_arguments_cannot_be_pickled(strategy: str, start_method: str) -> None:

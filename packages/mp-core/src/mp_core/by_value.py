@@ -163,4 +163,5 @@ def _initially() -> bool:
     return text != "0"
 
 
-_native.share(_initially())
+if not _initially():  # a child may have taken over its parent's setting before this import
+    _native.share(False)

@@ -65,7 +65,7 @@ class ContextLauncher:
         if PRELOADED not in server._preload_modules:
             server._preload_modules = [*server._preload_modules, PRELOADED]
         # With no signals blocked: if it cannot import the module, its processes would block them for ever.
-        forkserver.ensure_running()
+        _start_fork_server()
         self.witness = server._forkserver_pid or 0
 
     def _start(self, job: Job, spec: RankSpec, specs: list[RankSpec], own_fds: Callable[[], set[int]]) -> Started:
@@ -118,4 +118,11 @@ def _fork_server_has_ended() -> bool:
 
 def _restart_fork_server() -> None:
     with main_left_out(always=True):
-        forkserver.ensure_running()
+        _start_fork_server()
+
+
+def _start_fork_server() -> None:
+    """Start the fork server, if none runs, without NumPy: each rank sets the number of its threads first."""
+    from mp_core._forkserver import start_without_libraries
+
+    start_without_libraries()
