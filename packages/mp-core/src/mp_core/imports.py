@@ -180,7 +180,7 @@ class _Finder:
         if name in _waiting:
             spec = _found_by_others(name, path, target)
             if spec is not None and hasattr(spec.loader, "exec_module"):
-                spec.loader = _Watched(spec.loader)  # type: ignore[assignment]
+                spec.loader = _Watched(name, spec.loader)  # type: ignore[assignment]
             return spec
         package, _, rest = name.partition(".")
         if package not in _aliased or not rest:
@@ -205,8 +205,8 @@ def _found_by_others(name: str, path: Sequence[str] | None, target: ModuleType |
 class _Watched:
     """The loader of a module until it has been executed; the module sees only its own loader."""
 
-    def __init__(self, loader: Any) -> None:
-        self._loader = loader
+    def __init__(self, name: str, loader: Any) -> None:
+        self._name, self._loader = name, loader  # a module may give itself another name, as cuda.core does
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         spec.loader = self._loader
@@ -219,7 +219,7 @@ class _Watched:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        for call in list(_waiting.get(module.__name__, ())):
+        for call in list(_waiting.get(self._name, ())):
             call()
 
     def __getattr__(self, name: str) -> Any:
