@@ -101,6 +101,7 @@ class ConnectedAgents:
             while True:
                 self._take(index, wire, pickle.loads(wire.receive()))
         except TamperedError as error:
+            to_write.put(pickle.dumps(Lost(str(error))))  # so that the other end says it, too
             self._take(index, wire, Lost(str(error)))
         except (EOFError, OSError) as error:
             self._take(index, wire, Lost(f"its agent has closed the connection ({type(error).__name__})"))
@@ -154,6 +155,8 @@ def _receive_all(agent: Agent, wire: Wire, says_why: bool) -> None:
             message = pickle.loads(wire.receive())
             if isinstance(message, Start):
                 _start(agent, message, wire)
+            elif isinstance(message, Lost):
+                print(f"mp-spawn: node 0 does not believe this node: {message.reason}", file=sys.stderr, flush=True)
             else:
                 agent.receive(message)
     except TamperedError as error:

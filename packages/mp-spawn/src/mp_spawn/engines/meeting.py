@@ -8,7 +8,8 @@ bytes, and no thread: one loop serves all. There are at most `MOST_STRANGERS` of
 - A peer has `TO_PROVE` seconds. When all places are taken, a new peer gets that of the oldest, if that has had
   `AT_LEAST` seconds, which is enough for a node; before that, new ones wait in the kernel's queue. So 300 silent peers
   delay a node by two seconds. A node whose connection was closed before its proof was read comes again.
-- No descriptor is left, or a peer has gone before it was accepted: the listener goes on, after a pause.
+- No descriptor is left: there are no more places than those that are taken, and a pause if there are none. A peer has
+  gone before it was accepted: the listener goes on.
 - A line about strangers appears once a minute at most, with their number.
 
 A node that has come is silent until node 0 sends it an empty message, when all have come. If its connection ends before
@@ -87,6 +88,7 @@ class Meeting:
         self._found: dict[int, Arrival] = {}
         # The oldest first.
         self._strangers: list[_Stranger] = []
+        self._most = MOST_STRANGERS
         self._turned_away = 0
         self._tell_at = self._listen_at = 0.0
         self._listening = False
@@ -164,7 +166,7 @@ class Meeting:
         self._listening = now >= self._listen_at
 
     def _accept(self, server: socket.socket) -> None:
-        if len(self._strangers) >= MOST_STRANGERS:
+        if self._strangers and len(self._strangers) >= self._most:
             oldest = self._strangers[0]
             self._listen_at = oldest.since + AT_LEAST
             if time.monotonic() < self._listen_at:
@@ -174,11 +176,10 @@ class Meeting:
             peer, address = server.accept()
         except (BlockingIOError, ConnectionError):
             return  # it has gone
-        except OSError as error:
-            # Most likely EMFILE. The descriptor of the oldest is of more use.
-            if self._strangers:
-                self._turn_away(self._strangers[0], f"{error.strerror}")
-            self._listen_at = time.monotonic() + PAUSE
+        except OSError:
+            # Most likely EMFILE: there are no more places than this.
+            self._most = len(self._strangers)
+            self._listen_at = 0.0 if self._strangers else time.monotonic() + PAUSE
             return
         stranger = _Stranger(peer, address[0])
         self._strangers.append(stranger)
