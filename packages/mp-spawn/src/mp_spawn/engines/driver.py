@@ -48,7 +48,7 @@ class EngineContext(ProcessContext):
     grace_period : float
         As for `join`.
     look : callable, optional
-        Called during the wait for the agents, twice a second. What it raises ends the wait.
+        Called during the wait for the agents, twice a second. An exception that it raises ends the wait.
 
     Attributes
     ----------

@@ -3,8 +3,8 @@
 Note [Who is let in]
 --------------------
 Node 0 listens on one address, until all nodes have come (meeting.py). Each node proves that it has the key, and node 0
-proves it to the node (handshake.py). After that each record of the connection carries a proof of its own, since whoever
-has bound the port first can relay the handshake and write what it likes (wire.py). Nothing is unpickled before it has
+proves it to the node (handshake.py). After that each record of the connection carries a proof of its own, since a
+program that has bound the port first can relay the handshake and write what it wants (wire.py). Nothing is unpickled before it has
 been proved. The connections are not encrypted: use a network on which nobody listens, as for MPI and torchrun.
 """
 
@@ -34,7 +34,7 @@ TO_MEET = 300.0
 # A node is told by node 0 when all have come, and waits for it a little longer than node 0 waits for them.
 TO_BEGIN = TO_MEET + 15.0
 AGAIN = 0.2
-# So often in a row node 0 may be too busy with strangers.
+# So often in a row node 0 may be too busy with peers without the key.
 MOST_SILENT = 3
 WHAT_TO_CHECK = (
     "All nodes need the same key, in MP_SPAWN_KEY or --key-file; and no other program may listen at node 0's port "
@@ -138,7 +138,7 @@ def _come(place: JobPlace, deadline: float) -> Wire:
             if silent == MOST_SILENT:
                 raise EngineError(f"{where} is not believed: it does not say who it is. {WHAT_TO_CHECK}") from error
         except (EOFError, OSError) as error:
-            # It had too many strangers to serve, see Note [Strangers].
+            # It had too many strangers to serve, see Note [Unproven peers].
             peer.close()
             if time.monotonic() > deadline:
                 raise EngineError(f"{where} closes each connection. {WHAT_TO_CHECK}") from error

@@ -8,15 +8,15 @@ Note [Handshake]
 
 A proof is HMAC-SHA256 with the shared key over the role of its writer and everything sent before, so also over the
 other end's random bytes: an earlier one proves nothing, and neither does one that is sent back to its writer, whose
-role differs. The protocol's version is a part of WORDS. The node proves first, so that node 0 tells a stranger nothing
+role differs. The protocol's version is a part of WORDS. The node proves first, so that node 0 tells nobody else anything
 that depends on the key.
 
-The key of each direction is an HMAC of the direction's name and the whole handshake. Whoever relays the handshake, as a
-program can that has bound the port first, learns neither of them, so no record (wire.py) of its own fits.
+The key of each direction is an HMAC of the direction's name and the whole handshake. A program that relays the
+handshake, since it has bound the port first, learns neither of them, so no record (wire.py) of its own fits.
 
 REFUSED cannot be proved: it only makes the error come at once, where silence would do it after some seconds.
 
-Who records a handshake can try keys at leisure. So a key has 128 random bits or more (job_place.py).
+A recorded handshake lets its owner try keys at leisure. So a key has 128 random bits or more (job_place.py).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class WrongKeyError(Exception):
 
 
 class Introduction(NamedTuple):
-    """What a node says of itself."""
+    """The words of a node about itself."""
 
     node_rank: int
     name: str

@@ -2,8 +2,9 @@
 
 Note [The key and the port]
 ---------------------------
-The key is all that distinguishes a node from a stranger, and who has seen a handshake can try keys at leisure. So a key
-that cannot have 128 random bits is refused: one that is too short for its alphabet, or has few different characters.
+The key is all that distinguishes a node from another peer, and a recorded handshake lets its owner try keys at leisure.
+So a key that cannot have 128 random bits is refused: one that is too short for its alphabet, or has few different
+characters.
 Whether it is random nobody can see.
 
 Everybody on the machine can see the port. A checksum of the key as the port would tell 13 bits of the key. So, where

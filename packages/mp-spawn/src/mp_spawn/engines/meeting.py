@@ -1,16 +1,16 @@
 """`Meeting`: node 0's listener, until every other node has come and proved who it is.
 
-Note [Strangers]
+Note [Unproven peers]
 ----------------
-Whoever reaches the port can connect. Until a peer has proved that it has the key, it costs a descriptor and up to 400
-bytes, and no thread: one loop serves all. There are at most `MOST_STRANGERS` of them.
+Everybody who reaches the port can connect. Until a peer has proved that it has the key, it costs a descriptor and up to
+400 bytes, and no thread: one loop serves all. There are at most `MOST_UNPROVEN` of them.
 
 - A peer has `TO_PROVE` seconds. When all places are taken, a new peer gets that of the oldest, if that has had
   `AT_LEAST` seconds, which is enough for a node; before that, new ones wait in the kernel's queue. So 300 silent peers
   delay a node by two seconds. A node whose connection was closed before its proof was read comes again.
 - No descriptor is left: there are no more places than those that are taken, and a pause if there are none. A peer has
   gone before it was accepted: the listener goes on.
-- A line about strangers appears once a minute at most, with their number.
+- A line about them appears once a minute at most, with their number.
 
 A node that has come is silent until node 0 sends it an empty message, when all have come. If its connection ends before
 that, it may come again.
@@ -37,7 +37,7 @@ from mp_spawn.signals import ENDING, Ended, Forwarding
 
 __all__ = ["Arrival", "Meeting"]
 
-MOST_STRANGERS = 32
+MOST_UNPROVEN = 32
 # Seconds.
 TO_PROVE = 10.0
 AT_LEAST = 0.25
@@ -56,11 +56,11 @@ class Arrival(NamedTuple):
     address: str
 
 
-class _Stranger:
+class _Unproven:
     """A peer that has proved nothing yet."""
 
     def __init__(self, peer: socket.socket, address: str) -> None:
-        self.peer = peer
+        self.socket = peer
         self.address = address
         self.since = time.monotonic()
         self.first = handshake.begin()
@@ -87,8 +87,8 @@ class Meeting:
         self._signals = signals
         self._found: dict[int, Arrival] = {}
         # The oldest first.
-        self._strangers: list[_Stranger] = []
-        self._most = MOST_STRANGERS
+        self._unproven: list[_Unproven] = []
+        self._most = MOST_UNPROVEN
         self._turned_away = 0
         self._tell_at = self._listen_at = 0.0
         self._listening = False
@@ -115,8 +115,8 @@ class Meeting:
                     arrival.wire.close()
                 raise
             finally:
-                for stranger in self._strangers:
-                    stranger.peer.close()
+                for peer in self._unproven:
+                    peer.socket.close()
         found = [self._found[node_rank] for node_rank in sorted(self._found)]
         for arrival in found:
             with contextlib.suppress(OSError):  # its reader will report it
@@ -137,14 +137,14 @@ class Meeting:
             if waited > BEFORE_NOTICE and not noticed:
                 noticed = True
                 print(f"mp-spawn: waiting at {where} for nodes {missing}", file=sys.stderr, flush=True)
-            while self._strangers and now - self._strangers[0].since > TO_PROVE:
-                self._turn_away(self._strangers[0], f"no proof in {TO_PROVE:.0f} s")
+            while self._unproven and now - self._unproven[0].since > TO_PROVE:
+                self._turn_away(self._unproven[0], f"no proof in {TO_PROVE:.0f} s")
             self._listen(server, now)
             pause = self._listen_at - now
             for key, _ in self._selector.select(min(LOOK, pause) if pause > 0 else LOOK):
                 if key.fileobj is server:
                     self._accept(server)
-                elif isinstance(key.data, _Stranger):
+                elif isinstance(key.data, _Unproven):
                     self._hear(key.data)
                 elif isinstance(key.data, Arrival):
                     self._look_at(key.data)
@@ -166,70 +166,70 @@ class Meeting:
         self._listening = now >= self._listen_at
 
     def _accept(self, server: socket.socket) -> None:
-        if self._strangers and len(self._strangers) >= self._most:
-            oldest = self._strangers[0]
+        if self._unproven and len(self._unproven) >= self._most:
+            oldest = self._unproven[0]
             self._listen_at = oldest.since + AT_LEAST
             if time.monotonic() < self._listen_at:
                 return
             self._turn_away(oldest, "no proof before others came")
         try:
-            peer, address = server.accept()
+            end, address = server.accept()
         except (BlockingIOError, ConnectionError):
             return  # it has gone
         except OSError:
             # Most likely EMFILE: there are no more places than this.
-            self._most = len(self._strangers)
-            self._listen_at = 0.0 if self._strangers else time.monotonic() + PAUSE
+            self._most = len(self._unproven)
+            self._listen_at = 0.0 if self._unproven else time.monotonic() + PAUSE
             return
-        stranger = _Stranger(peer, address[0])
-        self._strangers.append(stranger)
+        peer = _Unproven(end, address[0])
+        self._unproven.append(peer)
         try:
-            peer.setblocking(False)
-            self._selector.register(peer, selectors.EVENT_READ, stranger)
-            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            peer.send(stranger.first)
+            end.setblocking(False)
+            self._selector.register(end, selectors.EVENT_READ, peer)
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            end.send(peer.first)
         except OSError as error:
-            self._turn_away(stranger, type(error).__name__)
+            self._turn_away(peer, type(error).__name__)
 
-    def _hear(self, stranger: _Stranger) -> None:
-        if stranger.peer.fileno() < 0:
+    def _hear(self, peer: _Unproven) -> None:
+        if peer.socket.fileno() < 0:
             return  # it was turned away in this round
         try:
-            came = stranger.peer.recv(handshake.MOST + 1 - len(stranger.came))
-            stranger.came += came
+            came = peer.socket.recv(handshake.MOST + 1 - len(peer.came))
+            peer.came += came
             if not came:
                 raise WrongKeyError("it has gone")
-            introduction = handshake.introduction_in(stranger.came)
+            introduction = handshake.introduction_in(peer.came)
             if introduction is not None:
-                self._let_in(stranger, introduction)
+                self._let_in(peer, introduction)
         except BlockingIOError:
             return
         except WrongKeyError as error:
             with contextlib.suppress(OSError):
-                stranger.peer.send(handshake.REFUSED)
-            self._turn_away(stranger, str(error))
+                peer.socket.send(handshake.REFUSED)
+            self._turn_away(peer, str(error))
         except OSError as error:
-            self._turn_away(stranger, type(error).__name__)
+            self._turn_away(peer, type(error).__name__)
 
-    def _let_in(self, stranger: _Stranger, introduction: handshake.Introduction) -> None:
+    def _let_in(self, peer: _Unproven, introduction: handshake.Introduction) -> None:
         """
-        Make a node of a stranger whose proof is right.
+        Make a node of a peer whose proof is right.
         """
-        answer, seals = handshake.accept(self._place.key, stranger.first, introduction)
-        stranger.peer.send(answer)
-        stranger.peer.setblocking(True)
-        self._strangers.remove(stranger)
-        arrival = Arrival(introduction.node_rank, Wire(stranger.peer, seals), introduction.name, stranger.address)
+        answer, seals = handshake.accept(self._place.key, peer.first, introduction)
+        peer.socket.send(answer)
+        peer.socket.setblocking(True)
+        self._unproven.remove(peer)
+        arrival = Arrival(introduction.node_rank, Wire(peer.socket, seals), introduction.name, peer.address)
         if not 0 < arrival.node_rank < self._place.nnodes or arrival.node_rank in self._found:
             print(
                 f"mp-spawn: a second node {arrival.node_rank} at {arrival.address} is turned away",
                 file=sys.stderr,
                 flush=True,
             )
-            self._selector.unregister(stranger.peer)
+            self._selector.unregister(peer.socket)
             arrival.wire.close()
             return
-        self._selector.modify(stranger.peer, selectors.EVENT_READ, arrival)
+        self._selector.modify(peer.socket, selectors.EVENT_READ, arrival)
         self._found[arrival.node_rank] = arrival
 
     def _look_at(self, arrival: Arrival) -> None:
@@ -245,11 +245,11 @@ class Meeting:
             flush=True,
         )
 
-    def _turn_away(self, stranger: _Stranger, reason: str) -> None:
-        self._strangers.remove(stranger)
+    def _turn_away(self, peer: _Unproven, reason: str) -> None:
+        self._unproven.remove(peer)
         with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(stranger.peer)
-        stranger.peer.close()
+            self._selector.unregister(peer.socket)
+        peer.socket.close()
         self._turned_away += 1
         now = time.monotonic()
         if now >= self._tell_at:
@@ -257,7 +257,7 @@ class Meeting:
             count, self._turned_away = self._turned_away, 0
             peers = "a peer" if count == 1 else f"{count} peers"
             print(
-                f"mp-spawn: {peers} without the key turned away, the last one at {stranger.address} ({reason})",
+                f"mp-spawn: {peers} without the key turned away, the last one at {peer.address} ({reason})",
                 file=sys.stderr,
                 flush=True,
             )

@@ -13,7 +13,7 @@ looks at the bytes: a message is unpickled, and a part is used, when all of its 
 - A length is known before its seal is. So it is limited to 1 MiB, and a longer message grows by records that fitted.
 - The stream ends in the middle: that is the end of the connection, as if the peer had died. A job that has ended well
   ends by messages (`Ended`, `Leave`), so that nothing can be cut off unseen.
-- Whoever delays records or cuts them off ends the job by the limits of Note [Heartbeat]. No seal helps against that.
+- Records that are delayed or cut off end the job by the limits of Note [Heartbeat]. No seal helps against that.
 - The first record that does not fit is the last one that is read: the numbers differ from then on.
 
 The bytes are not encrypted. HMAC-SHA256 has 1.8 GB/s where the processor has instructions for SHA-256, as servers since
