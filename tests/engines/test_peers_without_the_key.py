@@ -22,7 +22,9 @@ from support.waiting import until
 from test_command_on_nodes import KEY, NOTHING, SLURM, WritesAFile, environment, finish, free_port, listens
 
 from mp_spawn.engines import handshake
+from mp_spawn.engines.connection import ConnectedAgents
 from mp_spawn.engines.job_place import place_in_job
+from mp_spawn.engines.protocol import Node
 from mp_spawn.engines.wire import CHUNK, Seals, TamperedError, Wire
 
 BYTES_KEY = KEY.encode()
@@ -373,6 +375,28 @@ def test_a_part_with_one_bit_changed_is_refused() -> None:
             read(wire)
     with reader_of_much(data[:-1]) as wire, pytest.raises(EOFError):
         read(wire)
+
+
+def test_no_heartbeat_comes_between_the_parts_of_a_start() -> None:
+    ours, theirs = socket.socketpair()
+    agents = ConnectedAgents([Wire(ours)], [Node("a", "", range(1))])
+    agent = Wire(theirs)
+
+    def parts() -> Iterator[memoryview]:
+        for _ in range(3):
+            agents.send(0, "a heartbeat of another thread")
+            yield memoryview(b"part")
+
+    try:
+        agents.start({0: "the start"}, parts())  # type: ignore[arg-type, dict-item]
+        while pickle.loads(agent.receive()) != "the start":
+            pass
+        place = memoryview(bytearray(4))
+        assert [(agent.receive_into(place), bytes(place)) for _ in range(3)] == [(4, b"part")] * 3
+    finally:
+        agent.shut_down()
+        agents.close(0)
+        agent.close()
 
 
 # ---- the key and the port --------------------------------------------------------------------------------------------

@@ -57,13 +57,12 @@ class ConnectedAgents:
     def start(self, starts: Mapping[int, Start], parts: list[memoryview]) -> None:
         """Queue the jobs, and after each the same *parts*, of which no copy is made here."""
         for node, start in starts.items():
-            self.send(node, start)
-            for part in parts:
-                self._to_write[node].put(part)
+            # As one, since another thread sends heartbeats meanwhile: none may come between the parts.
+            self._to_write[node].put([pickle.dumps(start), *parts])
 
     def send(self, node: int, message: Any) -> None:
         """Queue a message."""
-        self._to_write[node].put(pickle.dumps(message))
+        self._to_write[node].put([pickle.dumps(message)])
 
     def receive(self, timeout: float) -> list[tuple[int, Any]]:
         """Return what has come."""
@@ -101,7 +100,7 @@ class ConnectedAgents:
             while True:
                 self._take(index, wire, pickle.loads(wire.receive()))
         except TamperedError as error:
-            to_write.put(pickle.dumps(Lost(str(error))))  # so that the other end says it, too
+            to_write.put([pickle.dumps(Lost(str(error)))])  # so that the other end says it, too
             self._take(index, wire, Lost(str(error)))
         except (EOFError, OSError) as error:
             self._take(index, wire, Lost(f"its agent has closed the connection ({type(error).__name__})"))
@@ -113,11 +112,12 @@ class ConnectedAgents:
 
     def _write(self, index: int, wire: Wire, to_write: queue.SimpleQueue[Any]) -> None:
         with contextlib.suppress(OSError, ValueError):  # the reader reports it
-            while (frame := to_write.get()) is not None:
-                if isinstance(frame, bytes):
-                    wire.send(frame)
-                else:
-                    wire.send_part(frame)
+            while (frames := to_write.get()) is not None:
+                for frame in frames:
+                    if isinstance(frame, bytes):
+                        wire.send(frame)
+                    else:
+                        wire.send_part(frame)
 
 
 def serve(wire: Wire, signals: queue.SimpleQueue[int] | None = None) -> int:

@@ -3,9 +3,9 @@
 Note [Who is let in]
 --------------------
 Node 0 listens on one address, until all nodes have come (meeting.py). Each node proves that it has the key, and node 0
-proves it to the node (handshake.py). After that each record of the connection carries a proof of its own, since a
-program that has bound the port first can relay the handshake and write what it wants (wire.py). Nothing is unpickled before it has
-been proved. The connections are not encrypted: use a network on which nobody listens, as for MPI and torchrun.
+proves it to the node (handshake.py). After that each record of the connection carries a proof of its own (wire.py): a
+program that has bound the port first can relay the handshake and write what it wants. Nothing is unpickled before it
+has been proved. The connections are not encrypted: use a network on which nobody listens, as for MPI and torchrun.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _come(place: JobPlace, deadline: float) -> Wire:
             if silent == MOST_SILENT:
                 raise EngineError(f"{where} is not believed: it does not say who it is. {WHAT_TO_CHECK}") from error
         except (EOFError, OSError) as error:
-            # It had too many strangers to serve, see Note [Unproven peers].
+            # It had too many others to serve, see Note [Unproven peers].
             peer.close()
             if time.monotonic() > deadline:
                 raise EngineError(f"{where} closes each connection. {WHAT_TO_CHECK}") from error

@@ -8,8 +8,8 @@ Note [Handshake]
 
 A proof is HMAC-SHA256 with the shared key over the role of its writer and everything sent before, so also over the
 other end's random bytes: an earlier one proves nothing, and neither does one that is sent back to its writer, whose
-role differs. The protocol's version is a part of WORDS. The node proves first, so that node 0 tells nobody else anything
-that depends on the key.
+role differs. The protocol's version is a part of WORDS. The node proves first, so that node 0 tells nobody else
+anything that depends on the key.
 
 The key of each direction is an HMAC of the direction's name and the whole handshake. A program that relays the
 handshake, since it has bound the port first, learns neither of them, so no record (wire.py) of its own fits.

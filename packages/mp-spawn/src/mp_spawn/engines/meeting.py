@@ -183,6 +183,7 @@ class Meeting:
             return
         peer = _Unproven(end, address[0])
         self._unproven.append(peer)
+        self._most = min(MOST_UNPROVEN, self._most + 1)  # the descriptors may be back
         try:
             end.setblocking(False)
             self._selector.register(end, selectors.EVENT_READ, peer)
