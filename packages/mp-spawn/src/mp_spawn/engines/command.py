@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from typing import Any
 
@@ -13,7 +14,7 @@ from mp_spawn.engines.job_place import JobPlace, place_in_job
 from mp_spawn.errors import ProcessException
 from mp_spawn.job import check_options
 from mp_spawn.process_handle import readable
-from mp_spawn.signals import Forwarding
+from mp_spawn.signals import ENDING, Ended, Forwarding
 from mp_spawn.terminal import Row, show_table
 
 __all__ = ["add_options", "main"]
@@ -60,7 +61,11 @@ def main(chosen: argparse.Namespace) -> int | None:
             from mp_spawn.engines.environment import join_job
 
             return join_job(place)
-        return _drive(chosen, nprocs, _engine(chosen, place))
+        return _drive(chosen, nprocs, place)
+    except Ended as ended:
+        # The code that a shell shows for a process that the signal has ended.
+        print(f"mp-spawn: ended by {signal.Signals(ended.signum).name} before the ranks were started", file=sys.stderr)
+        return 128 + ended.signum
     except EngineError as error:
         print(f"mp-spawn: {error}", file=sys.stderr)
         return 1
@@ -82,11 +87,11 @@ def _refuse_options_of_one_machine(chosen: argparse.Namespace) -> None:
         raise ValueError(f"{', '.join(names)} cannot be used on several nodes; the ranks of one machine can have it")
 
 
-def _engine(chosen: argparse.Namespace, place: JobPlace | None) -> Any:
+def _engine(chosen: argparse.Namespace, place: JobPlace | None, signals: Forwarding) -> Any:
     if place is not None:
         from mp_spawn.engines.environment import Environment
 
-        return Environment(place)
+        return Environment(place, signals=signals)
     from mp_spawn import engines
 
     if chosen.engine == "ray":
@@ -94,10 +99,28 @@ def _engine(chosen: argparse.Namespace, place: JobPlace | None) -> Any:
     return engines.Local(nodes=chosen.nnodes or 1)
 
 
-def _drive(chosen: argparse.Namespace, nprocs: int, engine: Any) -> int:
+def _drive(chosen: argparse.Namespace, nprocs: int, place: JobPlace | None) -> int:
     """
     Run the job from here.
     """
+    with Forwarding() as signals:
+        context = _start(chosen, nprocs, _engine(chosen, place, signals), signals)
+        while not context._done.is_set():
+            if readable(signals.fd, 0.05):
+                signals.handle(context._forward)
+    if chosen.output == "capture":
+        for captured in context.captured:
+            sys.stdout.write(captured.stdout)
+            sys.stderr.write(captured.stderr)
+    try:
+        context.join()
+    except ProcessException as error:
+        _print_failure(context, error)
+    code: int = context._code()
+    return code
+
+
+def _start(chosen: argparse.Namespace, nprocs: int, engine: Any, signals: Forwarding) -> Any:
     from mp_spawn.engines.driver import EngineContext
     from mp_spawn.engines.plan import Plan
 
@@ -116,20 +139,12 @@ def _drive(chosen: argparse.Namespace, nprocs: int, engine: Any) -> int:
         own_group=True,
         needs_main=False,
     )
-    with Forwarding() as signals:
-        context = EngineContext(plan)
-        while not context._done.is_set():
-            if readable(signals.fd, 0.05):
-                signals.handle(context._forward)
-    if chosen.output == "capture":
-        for captured in context.captured:
-            sys.stdout.write(captured.stdout)
-            sys.stderr.write(captured.stderr)
-    try:
-        context.join()
-    except ProcessException as error:
-        _print_failure(context, error)
-    return context._code()
+    return EngineContext(plan, look=lambda: signals.handle(_end) if readable(signals.fd, 0) else None)
+
+
+def _end(signum: int) -> None:
+    if signal.Signals(signum).name in ENDING:
+        raise Ended(signum)
 
 
 def _print_failure(context: Any, error: ProcessException) -> None:

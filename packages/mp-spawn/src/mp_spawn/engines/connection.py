@@ -1,16 +1,15 @@
-"""Agents at the other end of a connection of multiprocessing, as local and environment have them: both ends.
+"""Agents at the other end of a `Wire`, as local and environment have them: both ends.
 
-A message is a pickle in a frame of its own. The bytes that belong to a `Start` follow without frames; the agent reads
-them into their final place. Each piece of them is a sign of life.
+A message is a pickle. The bytes that belong to a `Start` follow as parts, which the agent reads into their final place.
+Each record of them is a sign of life.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import pickle
 import queue
-import socket
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -18,51 +17,52 @@ from typing import Any
 
 from mp_spawn.engines.agent import Agent
 from mp_spawn.engines.protocol import Leave, Lost, Node, Signalled, Start
+from mp_spawn.engines.wire import CHUNK, TamperedError, Wire
 
 __all__ = ["ConnectedAgents", "serve"]
 
-CHUNK = 1 << 20
 # Seconds for the agents to leave once the job is over.
 TO_LEAVE = 2.0
+# Seconds for an agent's last words.
+TO_SAY = 1.0
 
 
 class ConnectedAgents:
     """The driver's side: a thread for each direction of each connection, so that no node delays another."""
 
-    def __init__(self, connections: Sequence[Any], nodes: list[Node]) -> None:
+    def __init__(self, wires: Sequence[Wire], nodes: list[Node]) -> None:
         self.nodes = nodes
-        self._connections = list(connections)
-        self._came: queue.SimpleQueue[tuple[int, Any, Any]] = queue.SimpleQueue()
-        self._to_write: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in connections]
-        self._dropped: list[Any] = []
+        self._wires = list(wires)
+        self._came: queue.SimpleQueue[tuple[int, Wire, Any]] = queue.SimpleQueue()
+        self._to_write: list[queue.SimpleQueue[Any]] = [queue.SimpleQueue() for _ in wires]
+        self._dropped: list[Wire] = []
         self._threads: list[threading.Thread] = []
-        for index in range(len(connections)):
+        for index in range(len(wires)):
             self._begin(index)
 
     def _begin(self, index: int) -> None:
-        args = index, self._connections[index], self._to_write[index]
+        args = index, self._wires[index], self._to_write[index]
         for target in (self._read, self._write):
             thread = threading.Thread(target=target, args=args, name="mp-spawn connection", daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def _put_in_place(self, index: int, connection: Any, node: Node) -> None:
+    def _put_in_place(self, index: int, wire: Wire, node: Node) -> None:
         """
         Have a new agent in the place of one that was dropped.
         """
-        self._connections[index], self._to_write[index], self.nodes[index] = connection, queue.SimpleQueue(), node
+        self._wires[index], self._to_write[index], self.nodes[index] = wire, queue.SimpleQueue(), node
         self._begin(index)
 
     def start(self, starts: Mapping[int, Start], parts: list[memoryview]) -> None:
         """Queue the jobs, and after each the same *parts*, of which no copy is made here."""
         for node, start in starts.items():
-            self.send(node, start)
-            for part in parts:
-                self._to_write[node].put(part)
+            # As one, since another thread sends heartbeats meanwhile: none may come between the parts.
+            self._to_write[node].put([pickle.dumps(start), *parts])
 
     def send(self, node: int, message: Any) -> None:
         """Queue a message."""
-        self._to_write[node].put(pickle.dumps(message))
+        self._to_write[node].put([pickle.dumps(message)])
 
     def receive(self, timeout: float) -> list[tuple[int, Any]]:
         """Return what has come."""
@@ -72,121 +72,117 @@ class ConnectedAgents:
             while True:
                 came.append(self._came.get_nowait())
         # The end of a dropped connection must not be taken for that of the agent in its place.
-        return [(index, message) for index, connection, message in came if connection not in self._dropped]
+        return [(index, message) for index, wire, message in came if wire not in self._dropped]
 
     def drop(self, node: int) -> None:
         """Shut the connection down, which ends the agent if it can hear."""
-        self._dropped.append(self._connections[node])
+        self._dropped.append(self._wires[node])
         self._to_write[node].put(None)
-        _shut_down(self._connections[node])
+        self._wires[node].shut_down()
 
     def close(self, code: int) -> None:
         """Tell the agents to leave, and close the connections."""
-        for node in range(len(self._connections)):
+        for node in range(len(self._wires)):
             self.send(node, Leave(code))
             self._to_write[node].put(None)
         deadline = time.monotonic() + TO_LEAVE
         for thread in self._threads:  # the readers end when the agents have left
             thread.join(max(0.0, deadline - time.monotonic()))
-        for connection in self._connections:
-            _shut_down(connection)
+        for wire in self._wires:
+            wire.shut_down()
         for thread in self._threads:
             thread.join(TO_LEAVE)
-        for connection in {*self._connections, *self._dropped}:
-            connection.close()
+        for wire in {*self._wires, *self._dropped}:
+            wire.close()
 
-    def _read(self, index: int, connection: Any, to_write: Any) -> None:
+    def _read(self, index: int, wire: Wire, to_write: Any) -> None:
         try:
             while True:
-                self._take(index, connection, pickle.loads(connection.recv_bytes()))
+                self._take(index, wire, pickle.loads(wire.receive()))
+        except TamperedError as error:
+            to_write.put([pickle.dumps(Lost(str(error)))])  # so that the other end says it, too
+            self._take(index, wire, Lost(str(error)))
         except (EOFError, OSError) as error:
-            self._take(index, connection, Lost(f"its agent has closed the connection ({type(error).__name__})"))
+            self._take(index, wire, Lost(f"its agent has closed the connection ({type(error).__name__})"))
         except Exception as error:
-            self._take(index, connection, Lost(f"its agent sent what cannot be read: {error!r}"))
+            self._take(index, wire, Lost(f"its agent sent what cannot be read: {error!r}"))
 
-    def _take(self, index: int, connection: Any, message: Any) -> None:
-        self._came.put((index, connection, message))
+    def _take(self, index: int, wire: Wire, message: Any) -> None:
+        self._came.put((index, wire, message))
 
-    def _write(self, index: int, connection: Any, to_write: queue.SimpleQueue[Any]) -> None:
+    def _write(self, index: int, wire: Wire, to_write: queue.SimpleQueue[Any]) -> None:
         with contextlib.suppress(OSError, ValueError):  # the reader reports it
-            while (frame := to_write.get()) is not None:
-                if isinstance(frame, bytes):
-                    connection.send_bytes(frame)
-                else:
-                    _write_all(connection.fileno(), frame)
+            while (frames := to_write.get()) is not None:
+                for frame in frames:
+                    if isinstance(frame, bytes):
+                        wire.send(frame)
+                    else:
+                        wire.send_part(frame)
 
 
-def _shut_down(connection: Any) -> None:
+def serve(wire: Wire, signals: queue.SimpleQueue[int] | None = None) -> int:
     """
-    Wake the threads that use the connection.
-    """
-    with contextlib.suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
-        duplicate.shutdown(socket.SHUT_RDWR)
-
-
-def serve(connection: Any, signals: queue.SimpleQueue[int] | None = None) -> int:
-    """
-    Be the agent at this end of *connection* until the driver ends the job or is lost; return the exit code.
+    Be the agent at this end of *wire* until the driver ends the job or is lost; return the exit code.
 
     The driver is told of *signals* to this process.
     """
     agent = Agent()
-    threading.Thread(target=_send_all, args=(agent, connection), name="mp-spawn connection", daemon=True).start()
-    threading.Thread(target=_receive_all, args=(agent, connection), name="mp-spawn connection", daemon=True).start()
+    sender = threading.Thread(target=_send_all, args=(agent, wire), name="mp-spawn connection", daemon=True)
+    sender.start()
+    args = agent, wire, signals is not None
+    threading.Thread(target=_receive_all, args=args, name="mp-spawn connection", daemon=True).start()
     while not agent.wait(0.2 if signals is not None else None):
         while signals is not None and not signals.empty():
             agent.outbox.put(Signalled(signals.get()))
-    return 1 if agent.code is None else agent.code
+    if agent.code is None:
+        sender.join(TO_SAY)  # why: the driver is to report it, too
+        return 1
+    return agent.code
 
 
-def _send_all(agent: Agent, connection: Any) -> None:
+def _send_all(agent: Agent, wire: Wire) -> None:
     with contextlib.suppress(OSError):
-        while not agent.outbox.closed:
+        closed = False
+        while not closed:
+            closed = agent.outbox.closed
             for message in agent.outbox.take(60.0):
-                connection.send_bytes(pickle.dumps(message))
+                wire.send(pickle.dumps(message))
 
 
-def _receive_all(agent: Agent, connection: Any) -> None:
+def _receive_all(agent: Agent, wire: Wire, says_why: bool) -> None:
     try:
         while True:
-            message = pickle.loads(connection.recv_bytes())
+            message = pickle.loads(wire.receive())
             if isinstance(message, Start):
-                _start(agent, message, connection)
+                _start(agent, message, wire)
+            elif isinstance(message, Lost):
+                print(f"mp-spawn: node 0 does not believe this node: {message.reason}", file=sys.stderr, flush=True)
             else:
                 agent.receive(message)
+    except TamperedError as error:
+        print(f"mp-spawn: node 0 is no longer believed: {error}", file=sys.stderr, flush=True)
+        agent.outbox.put(Lost(f"it no longer believes this one: {error}"))
+        agent.abandon()
     except (EOFError, OSError):
+        if says_why and agent.code is None:
+            print("mp-spawn: node 0 has closed the connection before the end of the job", file=sys.stderr, flush=True)
         agent.abandon()
 
 
-def _start(agent: Agent, start: Start, connection: Any) -> None:
+def _start(agent: Agent, start: Start, wire: Wire) -> None:
     try:
         payload = agent.prepare(start)
     except Exception as error:
         agent.refuse(error)
         unwanted = memoryview(bytearray(CHUNK))
-        left = sum(nbytes for nbytes, _ in start.shipment.buffers) + sum(start.shipment.blocks)
-        while left > 0:
-            left -= _read_some(connection.fileno(), unwanted[:left])
+        for size in [*(nbytes for nbytes, _ in start.shipment.buffers), *start.shipment.blocks]:
+            offset = 0
+            while offset < size:
+                offset += wire.receive_into(unwanted[: size - offset])
         return
     for part in payload.parts:
         offset = 0
         while offset < part.nbytes:
-            offset += _read_some(connection.fileno(), part[offset : offset + CHUNK])
+            offset += wire.receive_into(part[offset:])
             agent.hear()
     agent.begin(start, payload)
-
-
-def _read_some(fd: int, place: memoryview) -> int:
-    """
-    Read into *place*, as much as has come; return the number of bytes.
-    """
-    size = os.readv(fd, [place])
-    if size == 0:
-        raise EOFError
-    return size
-
-
-def _write_all(fd: int, part: memoryview) -> None:
-    offset = 0
-    while offset < part.nbytes:
-        offset += os.write(fd, part[offset : offset + CHUNK])

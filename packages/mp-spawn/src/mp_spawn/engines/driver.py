@@ -47,6 +47,8 @@ class EngineContext(ProcessContext):
         Whether the ranks send their results.
     grace_period : float
         As for `join`.
+    look : callable, optional
+        Called during the wait for the agents, twice a second. An exception that it raises ends the wait.
 
     Attributes
     ----------
@@ -63,7 +65,13 @@ class EngineContext(ProcessContext):
     [range(0, 2), range(2, 4)]
     """
 
-    def __init__(self, plan: Plan, wants_result: bool = False, grace_period: float | None = None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        wants_result: bool = False,
+        grace_period: float | None = None,
+        look: Callable[[], None] | None = None,
+    ) -> None:
         self.processes = []
         self.sentinels = {}
         self._plan = plan
@@ -89,7 +97,7 @@ class EngineContext(ProcessContext):
             plan = self._plan
             self.error_files = [""] * plan.nprocs
             self._states = [NodeState(node) for node in self.nodes]
-            self._greet()
+            self._greet(look)
             sink = sink_for(plan.output, self.nodes)
             self._master = self._address()
             starts = {
@@ -185,7 +193,7 @@ class EngineContext(ProcessContext):
         """
         return agents.nodes
 
-    def _greet(self) -> None:
+    def _greet(self, look: Callable[[], None] | None) -> None:
         """
         Wait until every agent has said hello, and compare versions.
         """
@@ -194,7 +202,9 @@ class EngineContext(ProcessContext):
             if time.monotonic() > deadline:
                 names = ", ".join(str(state.node) for state in missing)
                 raise EngineError(f"no agent has answered from {names} in {TO_GREET:.0f} s")
-            for index, message in self._agents.receive(0.5):
+            if look is not None:
+                look()
+            for index, message in self._agents.receive(BEAT):
                 state = self._states[index]
                 if isinstance(message, protocol.Lost):
                     raise EngineError(f"the agent on node {state.node} has ended: {message.reason}")

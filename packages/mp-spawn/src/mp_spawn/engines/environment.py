@@ -2,37 +2,44 @@
 
 Note [Who is let in]
 --------------------
-Node 0 listens on one address, until all nodes have come. Each connection proves that it knows the key, and node 0
-proves it to the other end (multiprocessing's challenge, which sends an HMAC and never the key), before one byte from it
-is unpickled. Until then a peer can send 256 bytes and has 10 seconds. The connections are not encrypted: use a network
-on which nobody listens, as for MPI and torchrun.
+Node 0 listens on one address, until all nodes have come (meeting.py). Each node proves that it has the key, and node 0
+proves it to the node (handshake.py). After that each record of the connection carries a proof of its own (wire.py): a
+program that has bound the port first can relay the handshake and write what it wants. Nothing is unpickled before it
+has been proved. The connections are not encrypted: use a network on which nobody listens, as for MPI and torchrun.
 """
 
 from __future__ import annotations
 
-import contextlib
-import os
 import queue
 import signal
 import socket
-import struct
-import sys
-import threading
 import time
-from multiprocessing import AuthenticationError, connection
 from typing import Any
 
-from mp_spawn.engines import local
+from mp_spawn.engines import handshake, local
 from mp_spawn.engines.connection import ConnectedAgents, serve
+from mp_spawn.engines.handshake import WrongKeyError
 from mp_spawn.engines.job_place import JobPlace
+from mp_spawn.engines.meeting import Meeting
 from mp_spawn.engines.protocol import Agents, EngineError, Node, spread
+from mp_spawn.engines.wire import TamperedError, Wire
+from mp_spawn.signals import Forwarding
 
 __all__ = ["Environment", "join_job"]
 
-TO_AUTHENTICATE = 10
+# Seconds for node 0 to prove who it is.
+TO_PROVE = 15.0
 # Seconds between the first node and the last one.
 TO_MEET = 300.0
-BEFORE_NOTICE = 2.0
+# A node is told by node 0 when all have come, and waits for it a little longer than node 0 waits for them.
+TO_BEGIN = TO_MEET + 15.0
+AGAIN = 0.2
+# So often in a row node 0 may be too busy with peers without the key.
+MOST_SILENT = 3
+WHAT_TO_CHECK = (
+    "All nodes need the same key, in MP_SPAWN_KEY or --key-file; and no other program may listen at node 0's port "
+    "(--master-port)"
+)
 
 
 class Environment:
@@ -45,11 +52,14 @@ class Environment:
         Of node 0.
     wait : float
         Seconds to wait for the other nodes.
+    signals : Forwarding, optional
+        The signals to this process, for which somebody must look during that wait.
     """
 
-    def __init__(self, place: JobPlace, wait: float = TO_MEET) -> None:
+    def __init__(self, place: JobPlace, wait: float = TO_MEET, signals: Forwarding | None = None) -> None:
         self._place = place
         self._wait = wait
+        self._signals = signals
 
     def place(self, nprocs: int) -> Agents:
         """Wait for the other nodes, and start an agent on this one."""
@@ -57,71 +67,28 @@ class Environment:
             raise EngineError(
                 f"asked for {nprocs} ranks on {self._place.nnodes} nodes; give -n one rank a node or more"
             )
-        found = self._meet()
+        found = Meeting(self._place, self._wait, self._signals).all()
         own, process = local.start_agent()
-        hosts = [socket.gethostname(), *(host for _, host, _ in found)]
+        hosts = [socket.gethostname(), *(arrival.name for arrival in found)]
         names = [host if hosts.count(host) == 1 else f"{host}-{index}" for index, host in enumerate(hosts)]
-        addresses = [self._place.host, *(address for _, _, address in found)]
+        addresses = [self._place.host, *(arrival.address for arrival in found)]
         nodes = [Node(*each) for each in zip(names, addresses, spread(nprocs, len(names)), strict=True)]
-        return _JobAgents([own, *(each for each, _, _ in found)], nodes, process)
-
-    def _meet(self) -> list[tuple[Any, str, str]]:
-        """
-        Return the connections to the other nodes by node rank, with the name and address of each host.
-        """
-        nnodes, _, host, port, key = self._place
-        try:
-            server = socket.create_server((host, port), family=_family(host, port))
-        except OSError as error:
-            raise EngineError(
-                f"node 0 cannot listen on {host}:{port}: {error.strerror}; give --master-addr and --master-port"
-            ) from error
-        came: queue.SimpleQueue[tuple[int, Any, str, str]] = queue.SimpleQueue()
-        found: dict[int, tuple[Any, str, str]] = {}
-        started = time.monotonic()
-        noticed = False
-        with server:
-            threading.Thread(target=_accept, args=(server, key, came), name="mp-spawn listener", daemon=True).start()
-            try:
-                while len(found) < nnodes - 1:
-                    with contextlib.suppress(queue.Empty):
-                        node_rank, peer, name, address = came.get(timeout=0.5)
-                        if not 0 < node_rank < nnodes or node_rank in found:
-                            print(f"mp-spawn: a second node {node_rank} at {address} is turned away", file=sys.stderr)
-                            peer.close()
-                        else:
-                            found[node_rank] = peer, name, address
-                    waited = time.monotonic() - started
-                    missing = sorted({*range(1, nnodes)} - found.keys())
-                    if missing and waited > self._wait:
-                        raise EngineError(
-                            f"nodes {missing} of {nnodes} have not come to {host}:{port} in {waited:.0f} s"
-                        )
-                    if missing and waited > BEFORE_NOTICE and not noticed:
-                        noticed = True
-                        print(f"mp-spawn: waiting at {host}:{port} for nodes {missing}", file=sys.stderr)
-            except BaseException:
-                for peer, _, _ in found.values():
-                    peer.close()
-                raise
-            finally:
-                server.shutdown(socket.SHUT_RDWR)  # wakes the listener
-        return [found[node_rank] for node_rank in range(1, nnodes)]
+        return _JobAgents([own, *(arrival.wire for arrival in found)], nodes, process)
 
 
 class _JobAgents(ConnectedAgents):
     """The agents at the other end of the connections, the first of which is a child of this process."""
 
-    def __init__(self, connections: list[Any], nodes: list[Node], process: Any) -> None:
-        super().__init__(connections, nodes)
+    def __init__(self, wires: list[Wire], nodes: list[Node], process: Any) -> None:
+        super().__init__(wires, nodes)
         self._processes = [process]
 
     def replace(self, node: int) -> None:
         """Start another agent on this node: the launcher that has started the nodes has given no others."""
-        connection, process = local.start_agent()
+        wire, process = local.start_agent()
         self._processes.append(process)
         name = f"{self.nodes[0].name}-again-{len(self._processes) - 1}"
-        self._put_in_place(node, connection, Node(name, self.nodes[0].address, self.nodes[node].ranks))
+        self._put_in_place(node, wire, Node(name, self.nodes[0].address, self.nodes[node].ranks))
 
     def close(self, code: int) -> None:
         """Close the connections and reap the agent of this node."""
@@ -129,57 +96,11 @@ class _JobAgents(ConnectedAgents):
         local.reap(self._processes)
 
 
-def _family(host: str, port: int) -> socket.AddressFamily:
-    return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-
-
-def _accept(server: socket.socket, key: bytes, came: Any) -> None:
-    """
-    Authenticate every peer in a thread of its own: one that is silent delays none.
-    """
-    while True:
-        try:
-            peer, address = server.accept()
-        except OSError:
-            return
-        threading.Thread(target=_let_in, args=(peer, address[0], key, came), name="mp-spawn peer", daemon=True).start()
-
-
-def _let_in(peer: socket.socket, address: str, key: bytes, came: Any) -> None:
-    opened = _connection(peer)
-    try:
-        connection.deliver_challenge(opened, key)
-        connection.answer_challenge(opened, key)
-        node_rank, _, name = opened.recv_bytes(1000).decode().partition(" ")
-        _set_timeout(opened, 0)
-        came.put((int(node_rank), opened, name, address))
-    except (AuthenticationError, OSError, EOFError, ValueError) as error:
-        print(f"mp-spawn: a peer at {address} is turned away ({type(error).__name__})", file=sys.stderr)
-        opened.close()
-
-
-def _connection(peer: socket.socket) -> Any:
-    peer.setblocking(True)
-    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    opened = connection.Connection(peer.detach())
-    _set_timeout(opened, TO_AUTHENTICATE)
-    return opened
-
-
-def _set_timeout(opened: Any, seconds: int) -> None:
-    """
-    Limit each read and write of a connection, which has no timeout of its own; 0 for no limit.
-    """
-    with socket.socket(fileno=os.dup(opened.fileno())) as duplicate:
-        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-            duplicate.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", seconds, 0))
-
-
 def join_job(place: JobPlace, wait: float = TO_MEET) -> int:
     """
     Be a node other than node 0: run the ranks that node 0 asks for, and return its exit code.
     """
-    opened = _come(place, time.monotonic() + wait)
+    wire = _come(place, time.monotonic() + wait)
     # srun and mpirun signal every node; node 0 hears it from each and forwards it once. A handler, and not SIG_IGN,
     # which the ranks would inherit.
     came: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -187,30 +108,52 @@ def join_job(place: JobPlace, wait: float = TO_MEET) -> int:
         signum = getattr(signal, name)
         if signal.getsignal(signum) is not signal.SIG_IGN:
             signal.signal(signum, lambda signum, frame: came.put(signum))
-    return serve(opened, came)
+    return serve(wire, came)
 
 
-def _come(place: JobPlace, deadline: float) -> Any:
+def _come(place: JobPlace, deadline: float) -> Wire:
     """
-    Connect to node 0, which may start later than this node.
+    Connect to node 0, which may start later than this node; return when all nodes have come.
     """
+    where = f"node 0 at {place.host}:{place.port}"
+    silent = 0
     while True:
         try:
-            peer = socket.create_connection((place.host, place.port), timeout=TO_AUTHENTICATE)
-            opened = _connection(peer)
-            break
+            peer = socket.create_connection((place.host, place.port), timeout=TO_PROVE)
         except OSError as error:
             if time.monotonic() > deadline:
-                raise EngineError(f"node 0 does not answer at {place.host}:{place.port}: {error}") from error
-            time.sleep(0.2)
+                raise EngineError(f"{where} does not answer: {error}") from error
+            time.sleep(AGAIN)
+            continue
+        try:
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            wire = Wire(peer, handshake.enter(peer, place.key, place.node_rank, socket.gethostname()))
+            break
+        except WrongKeyError as error:
+            peer.close()
+            raise EngineError(f"{where} is not believed: {error}. {WHAT_TO_CHECK}") from error
+        except TimeoutError as error:
+            peer.close()
+            silent += 1
+            if silent == MOST_SILENT:
+                raise EngineError(f"{where} is not believed: it does not say who it is. {WHAT_TO_CHECK}") from error
+        except (EOFError, OSError) as error:
+            # It had too many others to serve, see Note [Unproven peers].
+            peer.close()
+            if time.monotonic() > deadline:
+                raise EngineError(f"{where} closes each connection. {WHAT_TO_CHECK}") from error
+            time.sleep(AGAIN)
     try:
-        connection.answer_challenge(opened, place.key)
-        connection.deliver_challenge(opened, place.key)
-        opened.send_bytes(f"{place.node_rank} {socket.gethostname()}".encode())
-    except (AuthenticationError, OSError, EOFError) as error:
-        opened.close()
+        wire.wait(TO_BEGIN)
+        wire.receive()
+        wire.wait(None)
+    except TamperedError as error:
+        wire.close()
+        raise EngineError(f"{where} is not believed: {error}") from error
+    except (EOFError, OSError) as error:
+        wire.close()
         raise EngineError(
-            f"node 0 at {place.host}:{place.port} has another key, or is no mp-spawn ({type(error).__name__})"
+            f"{where} has ended the job before its start; it says why. Does another node have --node-rank "
+            f"{place.node_rank}?"
         ) from error
-    _set_timeout(opened, 0)
-    return opened
+    return wire

@@ -1,7 +1,21 @@
-"""`JobPlace`: this node's place in a job, as Slurm, an MPI launcher or the command's options tell it."""
+"""`JobPlace`: this node's place in a job, as Slurm, an MPI launcher or the command's options tell it.
+
+Note [The key and the port]
+---------------------------
+The key is all that distinguishes a node from another peer, and a recorded handshake lets its owner try keys at leisure.
+So a key that cannot have 128 random bits is refused: one that is too short for its alphabet, or has few different
+characters.
+Whether it is random nobody can see.
+
+Everybody on the machine can see the port. A checksum of the key as the port would tell 13 bits of the key. So, where
+the launcher gives the job no name, the port comes from an HMAC, which tells nothing about a random key. A port that
+others can guess is no danger: who takes it first is not believed, and node 0 says that it is taken.
+"""
 
 from __future__ import annotations
 
+import hmac
+import math
 import os
 import re
 import stat
@@ -14,6 +28,9 @@ __all__ = ["JobPlace", "first_host", "place_in_job"]
 # Set for each rank: a command that a rank starts is no node of the job.
 INSIDE = "MP_SPAWN_INSIDE"
 KEY = "MP_SPAWN_KEY"
+KEY_BITS = 128
+# A random key of the smallest alphabet, that of decimal digits, has fewer in one case of a billion.
+DIFFERENT = 6
 # torchrun's.
 DEFAULT_PORT = 29500
 HOW_TO_KEY = (
@@ -41,7 +58,7 @@ def place_in_job(chosen: Any, environ: Mapping[str, str] = os.environ) -> JobPla
     given = (chosen.nnodes, chosen.node_rank)
     if chosen.nnodes == 1 or (chosen.nnodes is None and INSIDE in environ):
         return None
-    nnodes, node_rank, host, identity = _by_launcher(environ) if given == (None, None) else (*given, None, "")
+    nnodes, node_rank, host, identity = _by_launcher(environ) if given == (None, None) else (*given, None, None)
     if nnodes is None and node_rank is None:
         return None
     if nnodes is None or node_rank is None:
@@ -55,13 +72,15 @@ def place_in_job(chosen: Any, environ: Mapping[str, str] = os.environ) -> JobPla
     port = chosen.master_port or int(environ.get("MASTER_PORT", 0))
     if not port:
         # Below the ports that the system gives to others; two jobs on one machine have different ones.
-        port = 20000 + zlib.crc32(identity.encode()) % 10000 if identity else DEFAULT_PORT
+        port = DEFAULT_PORT if identity is None else 20000 + _number(identity, key) % 10000
     return JobPlace(nnodes, node_rank, host, port, key)
 
 
-def _by_launcher(environ: Mapping[str, str]) -> tuple[int | None, int | None, str | None, str]:
+def _by_launcher(environ: Mapping[str, str]) -> tuple[int | None, int | None, str | None, str | None]:
     """
-    Return the number of nodes, this node, the address of node 0 and a name of the job; None for each if there is none.
+    Return the number of nodes, this node, the address of node 0 and a name of the job, which may be empty.
+
+    None for each that there is not.
     """
     if (nodes := int(environ.get("SLURM_STEP_NUM_NODES", 1))) > 1:
         tasks = int(environ.get("SLURM_STEP_NUM_TASKS", nodes))
@@ -76,9 +95,17 @@ def _by_launcher(environ: Mapping[str, str]) -> tuple[int | None, int | None, st
     ):
         if (nodes := int(environ.get(size, 1))) > 1:
             on_one_machine = environ.get(local) == environ[size]
-            identity = environ.get(job) or environ.get(KEY, "")
-            return nodes, int(environ[rank]), "127.0.0.1" if on_one_machine else None, identity
-    return None, None, None, ""
+            return nodes, int(environ[rank]), "127.0.0.1" if on_one_machine else None, environ.get(job, "")
+    return None, None, None, None
+
+
+def _number(identity: str, key: bytes) -> int:
+    """
+    Return a number that all nodes of the job have in common. See Note [The key and the port].
+    """
+    if identity:
+        return zlib.crc32(identity.encode())
+    return int.from_bytes(hmac.digest(key, b"mp-spawn port", "sha256")[:8], "big")
 
 
 def _key(path: str | None, environ: Mapping[str, str]) -> bytes:
@@ -86,12 +113,33 @@ def _key(path: str | None, environ: Mapping[str, str]) -> bytes:
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise ValueError(f"others can read {path!r}, which is to be a secret; chmod 600 it")
-            key = file.read().strip()
+            key = file.read()
     else:
-        key = environ.get(KEY, "").encode()
-    if len(key) < 16:
-        raise ValueError(HOW_TO_KEY if not key else f"the key has {len(key)} characters; give 16 or more. {HOW_TO_KEY}")
+        key = os.fsencode(environ.get(KEY, ""))
+    # A newline is none of the key, but may be a byte of one that is no text.
+    key = key.strip() if key.isascii() else key
+    if not key:
+        raise ValueError(HOW_TO_KEY)
+    if _bits(key) < KEY_BITS or len(set(key)) < DIFFERENT:
+        raise ValueError(
+            f"the key has {len(key)} characters and at most {_bits(key):.0f} random bits; give {KEY_BITS} or more, "
+            f"such as 32 random hexadecimal digits. {HOW_TO_KEY}"
+        )
     return key
+
+
+def _bits(key: bytes) -> float:
+    """
+    Return how many random bits a key can have, by its length and the kinds of its characters.
+
+    >>> [round(_bits(key)) for key in (b"0123", b"00ff", b"0xyz", bytes([255] * 5))]
+    [13, 16, 24, 40]
+    """
+    alphabet = 256
+    if key.isascii() and key.decode().isprintable():
+        digits = set(key.lower())
+        alphabet = 10 if digits <= set(b"0123456789") else 16 if digits <= set(b"0123456789abcdef") else 64
+    return len(key) * math.log2(alphabet)
 
 
 def first_host(nodelist: str) -> str:

@@ -6,11 +6,10 @@ import contextlib
 import socket
 import subprocess
 import sys
-from multiprocessing.connection import Connection
-from typing import Any
 
 from mp_spawn.engines.connection import ConnectedAgents, serve
 from mp_spawn.engines.protocol import Agents, Node, spread
+from mp_spawn.engines.wire import Wire
 from mp_spawn.job import _at_least
 
 __all__ = ["Local"]
@@ -50,8 +49,8 @@ class Local:
 class _LocalAgents(ConnectedAgents):
     """Agents that are children of this process."""
 
-    def __init__(self, connections: list[Any], nodes: list[Node], processes: list[subprocess.Popen[bytes]]) -> None:
-        super().__init__(connections, nodes)
+    def __init__(self, wires: list[Wire], nodes: list[Node], processes: list[subprocess.Popen[bytes]]) -> None:
+        super().__init__(wires, nodes)
         #: All that have been started, and the present one of each index.
         self.processes = processes
         self._by_index = list(processes)
@@ -63,11 +62,11 @@ class _LocalAgents(ConnectedAgents):
 
     def replace(self, node: int) -> None:
         """Start an agent with another name."""
-        connection, process = start_agent()
+        wire, process = start_agent()
         self.processes.append(process)
         self._by_index[node] = process
         name = f"local-{len(self.processes) - 1}"
-        self._put_in_place(node, connection, self.nodes[node]._replace(name=name))
+        self._put_in_place(node, wire, self.nodes[node]._replace(name=name))
 
     def close(self, code: int) -> None:
         """Close the connections and reap the agents."""
@@ -79,22 +78,22 @@ def start_agents(nodes: list[Node]) -> Agents:
     """
     Start an agent process for each of *nodes*.
     """
-    connections: list[Any] = []
+    wires: list[Wire] = []
     processes: list[subprocess.Popen[bytes]] = []
     try:
         for _ in nodes:
-            connection, process = start_agent()
-            connections.append(connection)
+            wire, process = start_agent()
+            wires.append(wire)
             processes.append(process)
     except BaseException:
-        for connection in connections:
-            connection.close()
+        for wire in wires:
+            wire.close()
         reap(processes)
         raise
-    return _LocalAgents(connections, nodes, processes)
+    return _LocalAgents(wires, nodes, processes)
 
 
-def start_agent() -> tuple[Any, subprocess.Popen[bytes]]:
+def start_agent() -> tuple[Wire, subprocess.Popen[bytes]]:
     """
     Start an agent in a child; return the connection to it and its process.
     """
@@ -102,7 +101,7 @@ def start_agent() -> tuple[Any, subprocess.Popen[bytes]]:
     with theirs:
         program = PROGRAM.format(path=sys.path, fd=theirs.fileno())
         process = subprocess.Popen([sys.executable, "-c", program], pass_fds=[theirs.fileno()], start_new_session=True)
-    return Connection(ours.detach()), process
+    return Wire(ours), process
 
 
 def reap(processes: list[subprocess.Popen[bytes]]) -> None:
@@ -120,5 +119,5 @@ def main(fd: int) -> None:
     """
     Run an agent: the program of the child.
     """
-    code = serve(Connection(fd))
+    code = serve(Wire(socket.socket(fileno=fd)))
     sys.exit(code)

@@ -239,7 +239,11 @@ class Refused(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """Comes instead of a message when the engine knows that an agent has died."""
+    """
+    Comes instead of a message when the engine knows that an agent has died.
+
+    To an agent: the driver does not believe its connection.
+    """
 
     reason: str
 
