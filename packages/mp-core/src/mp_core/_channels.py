@@ -15,8 +15,8 @@ The ring of a pair that `pipe()` makes is made when it is needed (`native/late_r
 multiprocessing, and their pickles are those of ordinary connections. `make_pair` makes the ring at once, for queues:
 they need to know it, since over an ordinary pipe they need their locks and the feeder thread.
 
-``MP_CHANNEL=0`` turns channels off: no `ChannelConnection` is made. Connections of `Listener` and `Client` are ordinary ones: their peer may be any
-program.
+``MP_CHANNEL=0`` turns channels off: no `ChannelConnection` is made. Connections of `Listener` and `Client` are ordinary
+ones: their peer may be any program.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
         closed = not late() and self._close_last_reader()
         if closed is None:
             try:
-                Connection._close(self)
+                Connection._close(self)  # type: ignore[attr-defined]
             finally:
                 self._handle = None  # or it would be closed again
         elif not closed:
