@@ -164,3 +164,10 @@ def try_locks(queue: Any, answer: Any) -> None:
     """Wait for a message, and answer which locks of the queue are free."""
     queue.get()
     answer.put((queue._rlock.acquire(block=False), queue._wlock.acquire(block=False)))
+
+
+def answer_on(connection: Any) -> None:
+    """
+    Answer one message with itself and its process.
+    """
+    connection.send((connection.recv(), os.getpid()))

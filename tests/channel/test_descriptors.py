@@ -58,16 +58,17 @@ def test_a_child_that_dies_before_it_takes_them_leaves_the_end_of_the_file(chann
 def test_rings_leave_half_of_the_descriptors_to_the_program() -> None:
     program = """
 import os, resource
-from multiprocessing.connection import Connection
 from mp_core import _channels
 resource.setrlimit(resource.RLIMIT_NOFILE, (100, 100))
 pipes = []
 try:
     while True:
         pipes.append(_channels.pipe(False))
+        pipes[-1][1].send(len(pipes))
 except OSError:
     pass
-rings = sum(type(end) is not Connection for pipe in pipes for end in pipe) // 2
+assert [reader.recv() for reader, writer in pipes] == list(range(1, len(pipes) + 1))
+rings = _channels.counts()["channels"] // 2
 print(rings, len(pipes))
 assert 10 <= rings <= 17, rings         # three descriptors each, up to number 50
 assert len(pipes) >= rings + 20, pipes  # two each
@@ -79,6 +80,8 @@ assert _channels.counts()["channels_refused"] >= 2 * (len(pipes) - rings)
 def test_a_ring_takes_one_descriptor_in_a_process_with_both_ends(forking: Any) -> None:
     before = len(os.listdir("/proc/self/fd"))
     reader, writer = forking.Pipe()
+    writer.send(1)
+    assert reader.recv() == 1
     assert len(os.listdir("/proc/self/fd")) == before + 3
     reader.close()
     writer.close()

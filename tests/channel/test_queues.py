@@ -256,6 +256,8 @@ def test_where_there_can_be_no_ring_queues_are_ordinary_ones(forking: Any, monke
 def test_memory_stats_counts_the_ends(forking: Any) -> None:
     before = mp.memory_stats()["channels"]
     reader, writer = forking.Pipe()
+    assert mp.memory_stats()["channels"] == before  # there is no ring before the first use
+    assert not reader.poll()
     assert mp.memory_stats()["channels"] == before + 2
     reader.close()
     writer.close()

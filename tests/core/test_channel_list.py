@@ -30,6 +30,8 @@ def run(folder: Path, program: str) -> str:
 def test_a_message_counts_from_its_send_to_its_receipt(tmp_path: Path) -> None:
     program = """
     receiver, sender = mp.Pipe(duplex=False)
+    assert unread() == []  # it has no ring before its first use
+    assert not receiver.poll()
     assert unread() == [(0, 0)]
     sender.send("a")
     sender.send(b"b" * 1000)

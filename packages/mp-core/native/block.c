@@ -216,6 +216,7 @@ static PyMethodDef functions[] = {
     {"make_channel", mp_py_make_channel, METH_VARARGS, NULL},
     {"open_channel", mp_py_open_channel, METH_VARARGS, NULL},
     {"channel_count", mp_py_channel_count, METH_NOARGS, NULL},
+    {"channels_refused", mp_py_channels_refused, METH_NOARGS, NULL},
     {"plain_loads", mp_py_plain_loads, METH_O, NULL},
     {"only_atoms", mp_py_only_atoms, METH_O, NULL},
     {"plain_pickle", mp_py_plain_pickle, METH_O, NULL},

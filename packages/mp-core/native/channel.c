@@ -12,7 +12,7 @@
 
 #include "channel.h"
 
-static PyObject *send_object_name;
+static PyObject *send_object_name, *standard_type;
 
 void *mp_channel_call_allocate(void *of, uint64_t nbytes)
 {
@@ -64,6 +64,8 @@ int mp_channel_enter(Channel *self, int may, const char *direction)
         PyErr_SetString(PyExc_OSError, "handle is closed");
     else if (!may)
         PyErr_Format(PyExc_OSError, "connection is %s-only", direction);
+    else if (!mp_has_ring(self))
+        return MP_NO_RING;
     else
         return self->users++, 0;
     return -1;
@@ -87,6 +89,17 @@ PyObject *mp_channel_fail(int rc)
         return PyErr_NoMemory();
     errno = -rc;
     return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+PyObject *mp_channel_standard(PyObject *op, const char *name, PyObject *argument)
+{
+    /* Looked up each time: `_connections` extends these methods, and so may a program. */
+    PyObject *method = PyObject_GetAttrString(standard_type, name);
+    PyObject *result =
+        method == NULL ? NULL : PyObject_CallFunctionObjArgs(method, op, argument, NULL);
+
+    Py_XDECREF(method);
+    return result;
 }
 
 /* Seconds, or None for ever, as nanoseconds; -1 for ever. 0, or -1 with an exception. */
@@ -123,9 +136,11 @@ static int send_view(Channel *self, PyObject *data, int64_t timeout)
 
 static int send_data(Channel *self, PyObject *data, int64_t timeout)
 {
-    if (mp_channel_enter(self, self->writable, "read") < 0)
-        return -EINVAL;
-    int rc = send_view(self, data, timeout);
+    int rc = mp_channel_enter(self, self->writable, "read");
+
+    if (rc != 0)
+        return rc < 0 ? -EINVAL : MP_NO_RING;
+    rc = send_view(self, data, timeout);
     mp_channel_leave(self);
     return rc;
 }
@@ -147,6 +162,8 @@ PyObject *mp_channel_send_bytes(PyObject *op, PyObject *data)
 {
     int rc = send_data((Channel *)op, data, -1);
 
+    if (rc == MP_NO_RING)
+        return mp_channel_standard(op, "_send_bytes", data);
     return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_None);
 }
 
@@ -168,7 +185,7 @@ static PyObject *tried(int rc)
         Py_RETURN_FALSE;
     if (rc == 0)
         Py_RETURN_TRUE;
-    mp_channel_fail(rc);
+    mp_channel_fail(rc == MP_NO_RING ? -EOPNOTSUPP : rc); /* the ends of queues have one */
     return raised();
 }
 
@@ -201,7 +218,7 @@ PyObject *mp_channel_send(PyObject *op, PyObject *object)
     Channel *self = (Channel *)op;
     PyObject *handles, *data = NULL;
 
-    if (self->fd >= 0 && self->writable)
+    if (self->fd >= 0 && self->writable && mp_has_ring(self))
         data = mp_plain_pickle(object, self->shares == 1, &handles);
     if (data == NULL)
         return PyErr_Occurred() ? NULL
@@ -214,14 +231,24 @@ PyObject *mp_channel_send(PyObject *op, PyObject *object)
 
 /* ---- receiving ---- */
 
+/* Whether the connection is open, can receive and has no ring, so that multiprocessing's own method
+ * has to do it. */
+static int is_ordinary(PyObject *op)
+{
+    Channel *self = (Channel *)op;
+
+    return self->fd >= 0 && self->readable && !mp_has_ring(self);
+}
+
 /* The next message as bytes; NULL with an exception, or without one when none came in time. */
 static PyObject *receive(Channel *self, int64_t timeout)
 {
     struct call call = {.self = self};
 
-    if (mp_channel_enter(self, self->readable, "write") < 0)
-        return NULL;
-    int rc = mpshm_channel_receive(self->end, self->fd, timeout, WAITER(&call));
+    int rc = mp_channel_enter(self, self->readable, "write");
+    if (rc != 0)
+        return rc < 0 ? NULL : mp_channel_fail(-EOPNOTSUPP); /* the callers have looked */
+    rc = mpshm_channel_receive(self->end, self->fd, timeout, WAITER(&call));
     mp_channel_leave(self);
     if (rc == 1)
         return call.bytes;
@@ -236,6 +263,8 @@ static PyObject *receive(Channel *self, int64_t timeout)
 PyObject *mp_channel_recv(PyObject *op, PyObject *unused)
 {
     (void)unused;
+    if (is_ordinary(op))
+        return mp_channel_standard(op, "recv", NULL);
     PyObject *data = receive((Channel *)op, -1);
     PyObject *object = data == NULL ? NULL : mp_plain_loads(data);
 
@@ -263,6 +292,8 @@ PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names)
 
     if (!PyArg_ParseTupleAndKeywords(args, names, "|O:recv_bytes", keywords, &most))
         return NULL;
+    if (is_ordinary(op))
+        return mp_channel_standard(op, "recv_bytes", most);
     if (mp_channel_enter(self, self->readable, "write") < 0)
         return NULL;
     mp_channel_leave(self);
@@ -301,8 +332,11 @@ PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names)
     PyObject *seconds = NULL;
     int64_t timeout = 0;
 
-    if (!PyArg_ParseTupleAndKeywords(args, names, "|O:poll", keywords, &seconds) ||
-        (seconds != NULL && timeout_of(seconds, &timeout) < 0) ||
+    if (!PyArg_ParseTupleAndKeywords(args, names, "|O:poll", keywords, &seconds))
+        return NULL;
+    if (is_ordinary(op))
+        return mp_channel_standard(op, "poll", seconds);
+    if ((seconds != NULL && timeout_of(seconds, &timeout) < 0) ||
         mp_channel_enter(self, self->readable, "write") < 0)
         return NULL;
     int rc = mpshm_channel_poll(self->end, self->fd, timeout, WAITER(&call));
@@ -310,14 +344,16 @@ PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names)
     return rc < 0 ? mp_channel_fail(rc) : PyBool_FromLong(rc);
 }
 
-/* setup_channels(plain dumps, protocol, ForkingPickler) */
+/* setup_channels(plain dumps, protocol, ForkingPickler, Connection) */
 PyObject *mp_py_setup_channels(PyObject *module, PyObject *args)
 {
-    PyObject *dumps, *number, *pickler;
+    PyObject *dumps, *number, *pickler, *standard, *before = standard_type;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "OOO:setup_channels", &dumps, &number, &pickler))
+    if (!PyArg_ParseTuple(args, "OOOO:setup_channels", &dumps, &number, &pickler, &standard))
         return NULL;
+    standard_type = Py_NewRef(standard);
+    Py_XDECREF(before);
     if (mp_setup_plain_pickle(dumps, number, pickler) < 0)
         return NULL;
     Py_RETURN_NONE;

@@ -1,14 +1,20 @@
 /* The type Channel: its fields and its methods. */
 #ifndef MP_CHANNEL_H
 #define MP_CHANNEL_H
+#include <stdatomic.h>
+
 #include "native.h"
 
+struct late_pair;
+
 typedef struct {
-    PyObject_HEAD mpshm_channel *end;
-    int fd; /* -1: closed */
+    PyObject_HEAD mpshm_channel *end; /* NULL: no ring yet, or none at all */
+    _Atomic(struct late_pair *) late; /* not NULL: no ring yet */
+    int fd;                           /* -1: closed */
     int side;
     int users; /* threads inside a call */
     char readable, writable;
+    char alone;  /* the other end was closed before there was a ring: no byte is in the pipe */
     char shares; /* whether messages may share memory: 1, 0, or -1 when it is not known yet */
 } Channel;
 
@@ -33,8 +39,9 @@ int mp_channel_call_resume(void *of);
     (&(mpshm_waiter){(call), mp_channel_call_allocate, mp_channel_call_begin_wait,                 \
                      mp_channel_call_end_wait, mp_channel_call_resume})
 
-/* Begin a call in this thread: -1 with an exception if the connection is closed, or has not this
- * direction. */
+/* Begin a call in this thread: 0; -1 with an exception if the connection is closed, or has not this
+ * direction; MP_NO_RING, and no call is begun, if it is an ordinary connection. */
+enum { MP_NO_RING = 1 };
 int mp_channel_enter(Channel *self, int may, const char *direction);
 void mp_channel_leave(Channel *self);
 /* Close the end, unless a thread is inside a call or the descriptor is open. */
@@ -51,6 +58,21 @@ PyObject *mp_channel_recv_and(PyObject *op, PyObject *function);
 PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names);
 PyObject *mp_channel_receive_within(PyObject *op, PyObject *seconds);
 PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names);
+
+/* The method of multiprocessing's Connection, for a connection without a ring; argument may be
+ * NULL.
+ */
+PyObject *mp_channel_standard(PyObject *op, const char *name, PyObject *argument);
+
+/* ---- late_ring.c ---- */
+
+/* Let two new connections, which write and read by their sides, get their ring when they need it:
+ * 0, or -1. */
+int mp_late_pair(Channel *first, Channel *second, int duplex);
+/* Make the ring if it is not made yet: 1, or 0 if there is none. */
+int mp_has_ring(Channel *self);
+/* Before a connection is closed: if it has no ring yet, neither end ever gets one. */
+void mp_late_leave(Channel *self);
 
 /* unread.c: close the last reading end and free the memory of what no process can read. */
 PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused);

@@ -21,9 +21,10 @@ static PyObject *channel_fileno(PyObject *op, PyObject *unused)
     struct call call = {.self = self};
     (void)unused;
 
-    if (mp_channel_enter(self, 1, "") < 0)
-        return NULL;
-    int fd = self->fd, rc = 0;
+    int rc = mp_channel_enter(self, 1, "");
+    if (rc != 0)
+        return rc < 0 ? NULL : PyLong_FromLong(self->fd);
+    int fd = self->fd;
     if (self->readable)
         rc = mpshm_channel_selectable(self->end, fd, WAITER(&call));
     mp_channel_leave(self);
@@ -38,6 +39,7 @@ static PyObject *channel_close(PyObject *op, PyObject *unused)
 
     if (fd < 0)
         Py_RETURN_NONE;
+    mp_late_leave(self);
     self->fd = -1;
     int rc = close(fd) < 0 ? -errno : 0;
     mp_channel_release(self);
@@ -48,14 +50,37 @@ static PyObject *channel_close(PyObject *op, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* _parts() -> (descriptor of the pipe, descriptor of the memory, side, readable, writable) */
+/* close(): as Connection.close. An end whose pair never got a ring has nothing to look after, and
+ * takes the short way; _close() of the subclass does the rest. */
+static PyObject *channel_close_whole(PyObject *op, PyObject *unused)
+{
+    Channel *self = (Channel *)op;
+
+    if (self->fd < 0)
+        Py_RETURN_NONE;
+    mp_late_leave(self);
+    return self->alone ? channel_close(op, unused) : mp_channel_standard(op, "close", NULL);
+}
+
+/* _is_ordinary() -> whether it is open and can receive, and has no ring, although it needs one now
+ */
+static PyObject *channel_is_ordinary(PyObject *op, PyObject *unused)
+{
+    (void)unused;
+    Channel *self = (Channel *)op;
+    return PyBool_FromLong(self->fd >= 0 && self->readable && !mp_has_ring(self));
+}
+
+/* _parts() -> (descriptor of the pipe, descriptor of the memory, side, readable, writable); None
+ * without a ring */
 static PyObject *channel_parts(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
     (void)unused;
 
-    if (mp_channel_enter(self, 1, "") < 0)
-        return NULL;
+    int rc = mp_channel_enter(self, 1, "");
+    if (rc != 0)
+        return rc < 0 ? NULL : Py_NewRef(Py_None);
     int object = mpshm_channel_object(self->end);
     mp_channel_leave(self);
     if (object < 0) {
@@ -73,6 +98,7 @@ static void channel_dealloc(PyObject *op)
     PyTypeObject *type = Py_TYPE(op);
     freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
+    mp_late_leave(self);
     if (self->fd >= 0) {
         close(self->fd);
         self->fd = -1;
@@ -98,6 +124,7 @@ static int set_handle(PyObject *op, PyObject *value, void *unused)
         PyErr_SetString(PyExc_AttributeError, "the descriptor of a channel cannot be replaced");
         return -1;
     }
+    mp_late_leave((Channel *)op);
     ((Channel *)op)->fd = -1;
     mp_channel_release((Channel *)op);
     return 0;
@@ -142,45 +169,48 @@ static PyObject *wrap(PyObject *type, mpshm_channel *end, int fd, int side, int 
 
     if (self == NULL) {
         close(fd);
-        mpshm_channel_close(end);
+        if (end != NULL)
+            mpshm_channel_close(end);
         return NULL;
     }
-    *self = (Channel){.ob_base = self->ob_base,
-                      .end = end,
-                      .fd = fd,
-                      .side = side,
-                      .readable = (char)readable,
-                      .writable = (char)writable,
-                      .shares = -1};
+    self->end = end; /* the others are 0 */
+    self->fd = fd;
+    self->side = side;
+    self->readable = (char)readable;
+    self->writable = (char)writable;
+    self->shares = -1;
     return (PyObject *)self;
 }
 
-/* make_channel(type, duplex) -> (first end, second end), or -errno where there can be none. With
- * one direction, the first reads. */
+/* make_channel(type, duplex, late) -> (first end, second end), or -errno where there can be none.
+ * With one direction, the first reads. If `late`, the ring is made when it is needed. */
 PyObject *mp_py_make_channel(PyObject *module, PyObject *args)
 {
     PyObject *type, *made[2];
-    mpshm_channel *ends[2];
-    int duplex, fds[2], rc;
+    mpshm_channel *ends[2] = {NULL, NULL};
+    int duplex, late, fds[2], rc;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "Op:make_channel", &type, &duplex))
+    if (!PyArg_ParseTuple(args, "Opp:make_channel", &type, &duplex, &late))
         return NULL;
-    rc = mpshm_channel_create(duplex, ends);
+    rc = late ? 0 : mpshm_channel_create(duplex, ends);
     if (rc < 0)
         return PyLong_FromLong(rc);
     rc = duplex ? socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) : pipe2(fds, O_CLOEXEC);
     if (rc < 0) {
         rc = -errno;
-        mpshm_channel_close(ends[0]);
-        mpshm_channel_close(ends[1]);
+        for (int side = 0; side < 2 && !late; side++)
+            mpshm_channel_close(ends[side]);
         return PyLong_FromLong(rc);
     }
     /* End 0 writes, and so does the second descriptor of a pipe. */
     made[0] = wrap(type, ends[1], fds[0], 1, 1, duplex);
     made[1] = wrap(type, ends[0], fds[1], 0, duplex, 1);
-    if (made[0] != NULL && made[1] != NULL)
-        return Py_BuildValue("(NN)", made[0], made[1]);
+    if (made[0] != NULL && made[1] != NULL) {
+        if (!late || mp_late_pair((Channel *)made[1], (Channel *)made[0], duplex) == 0)
+            return Py_BuildValue("(NN)", made[0], made[1]);
+        PyErr_NoMemory();
+    }
     Py_XDECREF(made[0]);
     Py_XDECREF(made[1]);
     return NULL;
@@ -230,9 +260,11 @@ static PyMethodDef methods[] = {
     {"poll", (PyCFunction)(void (*)(void))mp_channel_poll, METH_VARARGS | METH_KEYWORDS,
      "Whether there is any input available to be read."},
     {"fileno", channel_fileno, METH_NOARGS, "File descriptor of the connection."},
-    {"_close", channel_close, METH_NOARGS, "Close the connection."},
+    {"close", channel_close_whole, METH_NOARGS, "Close the connection."},
+    {"_close", channel_close, METH_NOARGS, "Close the descriptor."},
     {"_close_last_reader", mp_channel_close_last_reader, METH_NOARGS,
      "Close it if it is the last reader of unread messages, and free their memory."},
+    {"_is_ordinary", channel_is_ordinary, METH_NOARGS, "Whether it has no ring."},
     {"_parts", channel_parts, METH_NOARGS, "The descriptors and flags that its pickle needs."},
     {NULL, NULL, 0, NULL},
 };

@@ -179,6 +179,7 @@ PyObject *mp_py_setup_channels(PyObject *, PyObject *);
 PyObject *mp_py_make_channel(PyObject *, PyObject *);
 PyObject *mp_py_open_channel(PyObject *, PyObject *);
 PyObject *mp_py_channel_count(PyObject *, PyObject *);
+PyObject *mp_py_channels_refused(PyObject *, PyObject *);
 PyObject *mp_py_plain_loads(PyObject *, PyObject *);
 PyObject *mp_py_plain_pickle(PyObject *, PyObject *);
 PyObject *mp_py_plain_data(PyObject *, PyObject *);

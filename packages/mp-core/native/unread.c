@@ -70,7 +70,8 @@ static void take_messages(Channel *self, int writer, PyObject *messages)
 }
 
 /* _close_last_reader() -> True when it closed the connection; False, and nothing was done, when it
- * is no reading end of a pipe, or without descriptors */
+ * is no reading end of a pipe, had no ring yet, or without descriptors; None, and nothing was done,
+ * when it is an ordinary connection for want of a ring */
 PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
@@ -78,7 +79,9 @@ PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused)
     (void)unused;
 
     /* The kernel says nothing about the other holders of a socket. */
-    if (self->fd < 0 || self->writable || !self->readable || self->users != 0)
+    if (self->fd >= 0 && self->end == NULL && self->late == NULL && !self->alone)
+        Py_RETURN_NONE;
+    if (self->fd < 0 || self->end == NULL || self->writable || !self->readable || self->users != 0)
         Py_RETURN_FALSE;
     int writer = reopen(self->fd, O_WRONLY);
     if (writer < 0)

@@ -10,9 +10,13 @@ the descriptor of the ring's memory along:
 
     ForkingPickler(ChannelConnection) --> (rebuild, (descriptor of the pipe, of the memory, side, readable, writable))
 
-``MP_CHANNEL=0`` turns channels off. `pipe()` makes an ordinary pair then, and where there can be no ring (no memfd,
-half of the descriptors in use). Connections of `Listener` and `Client` are ordinary ones: their peer may be any
-program.
+The ring of a pair that `pipe()` makes is made when it is needed (`native/late_ring.c`). Where there can be none then
+(no memfd, half of the descriptors in use), both ends are ordinary connections: their methods call those of
+multiprocessing, and their pickles are those of ordinary connections. `make_pair` makes the ring at once, for queues:
+they need to know it, since over an ordinary pipe they need their locks and the feeder thread.
+
+``MP_CHANNEL=0`` turns channels off: no `ChannelConnection` is made. Connections of `Listener` and `Client` are ordinary
+ones: their peer may be any program.
 """
 
 from __future__ import annotations
@@ -45,10 +49,18 @@ class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
 
     def _close(self, late: Callable[[], bool] = sys.is_finalizing) -> None:
         """Close the connection; the last reading end frees the memory of what nobody read (`native/unread.c`)."""
-        if late() or not self._close_last_reader():
+        closed = not late() and self._close_last_reader()
+        if closed is None:
+            try:
+                Connection._close(self)  # type: ignore[attr-defined]
+            finally:
+                self._handle = None  # or it would be closed again
+        elif not closed:
             super()._close()
 
     def _recv_bytes(self, maxsize: int | None = None) -> io.BytesIO:
+        if self._is_ordinary():
+            return Connection._recv_bytes(self, maxsize)  # type: ignore[attr-defined, no-any-return]
         buffer = io.BytesIO()
         buffer.write(self.recv_bytes(maxsize))
         return buffer
@@ -65,10 +77,10 @@ def strict_put() -> bool:
 _refused = 0
 
 
-def make_pair(duplex: bool) -> tuple[Any, Any] | None:
-    """Return two ends of a new channel; None where there can be no ring."""
+def make_pair(duplex: bool, late: bool = False) -> tuple[Any, Any] | None:
+    """Return two ends of a new channel; None where there can be no ring. If *late*, it is made when it is needed."""
     global _refused
-    made = _native.make_channel(ChannelConnection, duplex)
+    made = _native.make_channel(ChannelConnection, duplex, late)
     if isinstance(made, int):
         _refused += 2
         return None
@@ -77,19 +89,22 @@ def make_pair(duplex: bool) -> tuple[Any, Any] | None:
 
 def pipe(duplex: bool = True) -> tuple[Any, Any]:
     """Return two connections, as `multiprocessing.Pipe` does; the second one only sends if *duplex* is false."""
-    return make_pair(duplex) or _connection.Pipe(duplex)
+    return make_pair(duplex, True) or _connection.Pipe(duplex)
 
 
 def counts() -> dict[str, int]:
-    """Return the number of open ends with a ring, and of ends that were made as ordinary pipes for want of one."""
-    return {"channels": int(_native.channel_count()), "channels_refused": _refused}
+    """Return the number of open ends with a ring, and of ends that are ordinary connections for want of one."""
+    return {"channels": int(_native.channel_count()), "channels_refused": _refused + _native.channels_refused()}
 
 
 def reduce_channel(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Pickle a connection with the descriptor of its ring."""
     from multiprocessing.reduction import DupFd  # Windows has none, and no channel
 
-    fd, memory, *form = connection._parts()
+    parts = connection._parts()
+    if parts is None:
+        return vars(_connection)["reduce_connection"](connection)  # type: ignore[no-any-return]
+    fd, memory, *form = parts
     popen = context.get_spawning_popen()
     passed = None if popen is None else _child_descriptors.pass_on(popen, (fd, memory))
     if passed is not None:
@@ -116,4 +131,4 @@ def _open(fds: Sequence[int], side: int, readable: bool, writable: bool) -> Any:
 
 
 _connections.add(ChannelConnection, reduce_channel)
-_native.setup_channels(pickle.dumps, pickle.DEFAULT_PROTOCOL, ForkingPickler)
+_native.setup_channels(pickle.dumps, pickle.DEFAULT_PROTOCOL, ForkingPickler, Connection)

@@ -10,6 +10,7 @@ from typing import Any
 __all__ = [
     "Channel",
     "channel_count",
+    "channels_refused",
     "make_channel",
     "only_atoms",
     "open_channel",
@@ -26,7 +27,7 @@ class Channel:
     __slots__ = ()
 
 
-def make_channel(kind: type, duplex: bool) -> int:
+def make_channel(kind: type, duplex: bool, late: bool) -> int:
     """Return the error number of a system without rings."""
     return -errno.ENOSYS
 
@@ -38,6 +39,11 @@ def open_channel(kind: type, fd: int, memory: int, side: int, readable: bool, wr
 
 def channel_count() -> int:
     """Return 0."""
+    return 0
+
+
+def channels_refused() -> int:
+    """Return 0: no ring is made late."""
     return 0
 
 
@@ -58,5 +64,5 @@ def plain_pickle(obj: object) -> None:
     """Return None: the standard pickler pickles all objects."""
 
 
-def setup_channels(dumps: Callable[..., Any], protocol: int, pickler: type) -> None:
+def setup_channels(dumps: Callable[..., Any], protocol: int, pickler: type, connection: type) -> None:
     """Do nothing."""

@@ -36,6 +36,7 @@ __all__ = [
     "by_value",
     "c_api",
     "channel_count",
+    "channels_refused",
     "condition_notify",
     "copied_bytes",
     "copy_large",
@@ -166,6 +167,7 @@ is_small: Any = _block.is_small
 copied_bytes: Any = _block.copied_bytes
 Channel: type = _block.Channel
 channel_count: Any = _block.channel_count
+channels_refused: Any = _block.channels_refused
 make_channel: Any = _block.make_channel
 open_channel: Any = _block.open_channel
 only_atoms: Any = _block.only_atoms

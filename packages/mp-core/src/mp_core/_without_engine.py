@@ -19,6 +19,7 @@ from mp_core._batches_without_engine import Journal, TryLock, is_of_atoms, is_sm
 from mp_core._channels_without_engine import (
     Channel,
     channel_count,
+    channels_refused,
     make_channel,
     only_atoms,
     open_channel,
@@ -55,6 +56,7 @@ __all__ = [
     "by_value",
     "c_api",
     "channel_count",
+    "channels_refused",
     "compiled_version",
     "copied_bytes",
     "counters",
