@@ -174,3 +174,29 @@ def test_share_memory_in_place_changes_nothing_visible(strategy: str, drawn: np.
     mp.share_memory_(array)
     assert mp.is_shared(array)
     assert tasks.describe_with_bytes(array) == expected
+
+
+@st.composite
+def without_elements(draw: st.DrawFn) -> np.ndarray:
+    """Draw a view without elements of an array in shared memory: by slices of any step, a field, or a part."""
+    whole = mp.shared.zeros(draw(shapes), draw(st.sampled_from(["f8", "c16", "u1", [("x", "f8"), ("y", "i4")]])))
+    steps = st.sampled_from([-2, -1, 1, 2])
+    index = draw(hnp.basic_indices(whole.shape, allow_newaxis=True))
+    view = np.asarray(whole[index])
+    if view.dtype.names:
+        view = view[draw(st.sampled_from(view.dtype.names))]
+    elif view.dtype.kind == "c":
+        view = draw(st.sampled_from([view.real, view.imag]))
+    if view.size:
+        view = view.reshape(-1)[draw(st.integers(0, view.size)) :][:0] if view.ndim else np.broadcast_to(view, (0, 3))
+    return view[tuple(slice(None, None, draw(steps)) for _ in view.shape)]
+
+
+@given(view=without_elements())
+@properties
+def test_a_view_without_elements_arrives(view: np.ndarray) -> None:
+    assert view.size == 0
+    for thing in (view, [view, {"again": view, "more": object}]):
+        got = ForkingPickler.loads(ForkingPickler.dumps(thing))
+        found = got if isinstance(got, np.ndarray) else got[0]
+        assert (type(found), found.shape, found.dtype) == (np.ndarray, view.shape, view.dtype)

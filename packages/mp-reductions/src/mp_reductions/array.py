@@ -71,6 +71,8 @@ def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
         return a.__reduce_ex__(inline.AS_NUMPY)
     block = find_block(a)
     if block is not None:
+        if a.size == 0:  # its address and its strides may lead out of the block
+            return _reduced(block, a, 0, None)
         strides = None if a.flags.c_contiguous else a.strides
         return _reduced(block, a, address_of(a) - address_of(block), strides)
     if a.dtype.hasobject:
