@@ -17,7 +17,9 @@ def test_a_program_runs_with_one_warning_for_each_process_that_sends_a_large_arr
     done = run(drop_in.PROGRAM, method)
     assert (done.returncode, done.stdout) == (0, drop_in.EXPECTED), done.stderr
     warnings = warnings_in(done)
-    assert len(warnings) == 2, done.stderr  # this process and the worker behind the queue
+    # This process, the worker behind the queue, and those of the pool's two that send a result of more than 4 KiB; a
+    # forked one has been told in its parent.
+    assert 2 <= len(warnings) <= (2 if method == "fork" else 4), done.stderr
     assert all(f"SharedMemoryWarning: mp-core has no shared memory on {platform}" in line for line in warnings)
 
 

@@ -29,10 +29,10 @@ LOCKS = {"SemLock", "condition_notify", "create_sync", "setup_locks", "sync_hand
 
 @needs_engine
 def test_the_substitute_has_the_functions_of_the_engine() -> None:
-    from mp_core import _engine
+    from mp_core import _engine, _library
     from mp_reductions import _native
 
-    assert set(_without_engine.__all__) == set(_engine.__all__) - CFFI - LOCKS
+    assert set(_without_engine.__all__) == {*_engine.__all__, *_library.__all__} - CFFI - LOCKS
     here = {name for name in vars(_native) if not name.startswith("_")}
     assert here - set(arrays_without_engine.__all__) == {
         "rebuild_from_block",
@@ -40,7 +40,7 @@ def test_the_substitute_has_the_functions_of_the_engine() -> None:
         "rebuild_table",
     }  # of its pickles
     assert set(arrays_without_engine.__all__) <= here
-    assert _without_engine.counters().keys() == _engine.counters().keys()
+    assert _without_engine.counters().keys() == _library.counters().keys()
     assert _without_engine.library_name() == _engine.library_name()
 
 
@@ -68,9 +68,9 @@ SIZES += ["-1", "1e3", "18446744073709551615", "18446744073709551616", "16777216
 @needs_engine
 @pytest.mark.parametrize("text", SIZES)
 def test_both_read_a_number_of_bytes_alike(text: str) -> None:
-    from mp_core import _engine
+    from mp_core import _library
 
-    assert _without_engine.parse_bytes(text) == _engine.parse_bytes(text)
+    assert _without_engine.parse_bytes(text) == _library.parse_bytes(text)
 
 
 @needs_engine
@@ -83,10 +83,10 @@ def test_both_read_a_number_of_bytes_alike(text: str) -> None:
     strategies.text("kKmMgGtTpPiIbB", max_size=3),
 )
 def test_both_read_any_number_of_bytes_alike(before: str, whole: int, part: str, space: str, unit: str) -> None:
-    from mp_core import _engine
+    from mp_core import _library
 
     text = f"{before}{whole}{part}{space}{unit}"
-    assert _without_engine.parse_bytes(text) == _engine.parse_bytes(text)
+    assert _without_engine.parse_bytes(text) == _library.parse_bytes(text)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="needs hatchling, in the group build")
