@@ -118,12 +118,14 @@ def test_a_child_that_sends_a_number_imports_no_numpy(tmp_path: Path, start_meth
 
 def test_a_child_of_the_fork_server_finds_numpy_imported_if_its_parent_has_it(tmp_path: Path) -> None:
     program = """
-        import multiprocessing, os, sys
+        import sys
+        before = set(sys.modules)
         import numpy
         import mp_all as mp
 
         def parent_has(queue):
-            queue.put(("numpy" in sys.modules, "mp_reductions" in sys.modules, "mp_core.children" in sys.modules))
+            names = ("numpy", "mp_reductions", "mp_core.children", "pkgutil", "multiprocessing.queues")
+            queue.put([name in before for name in names])
 
         if __name__ == "__main__":
             context = mp.get_context("forkserver")
@@ -133,7 +135,7 @@ def test_a_child_of_the_fork_server_finds_numpy_imported_if_its_parent_has_it(tm
             print(*queue.get())
             child.join()
     """
-    assert succeeded(run_script(tmp_path, program)) == "True True True\n"
+    assert succeeded(run_script(tmp_path, program)) == "True True True True True\n"
 
 
 def test_the_list_that_a_program_asks_the_fork_server_to_preload_stays_as_it_is(tmp_path: Path) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from mp_core import _channel_queues, _contexts, _queue_locks, children, install, lease, locks  # noqa: F401
+import multiprocessing.connection
+import multiprocessing.queues
+import multiprocessing.synchronize
+import pkgutil
 
-__all__: list[str] = []
+from mp_core import _channel_queues, _contexts, _queue_locks, children, install, lease, locks
+
+# With the first three, a child makes and receives queues; runpy imports the fourth to run the main module of a child.
+__all__ = ["_channel_queues", "_contexts", "_queue_locks", "children", "lease", "locks", "multiprocessing", "pkgutil"]
 
 install()
