@@ -29,7 +29,8 @@ def measure(bench: Bench) -> list[Line]:
             Task("floor", "ours", work.copies, (size, times, 1)),
         ]
         samples = bench.in_turns(f"P29 {name}", tasks, 15)
-        line = Line("P29", f"beside its floor, fresh {name}", samples, note="floor: one memcpy, then an int", nbytes=size)
+        note = "floor: one memcpy, then an int"
+        line = Line("P29", f"beside its floor, fresh {name}", samples, note=note, nbytes=size)
         line.claim_ratio("ours / floor", "ours", "floor", limit)
         lines.append(line)
     return lines
