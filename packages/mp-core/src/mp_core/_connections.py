@@ -1,7 +1,8 @@
 """Connections of multiprocessing, extended: how they send, close, and are pickled.
 
 Importing `multiprocessing.connection` calls `install`, if mp_core is installed (`_install.py`). So this module imports
-no module that imports connections: one of those may be in the middle of its own import.
+nothing from a module that imports connections: that may be in the middle of its own import. What sending and receiving
+need is imported here, since a process that has changed its root cannot import it later.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from multiprocessing import connection as _connection
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _fan_out, _platform, children, forks
+from mp_core import _buffers, _fan_out, _platform, by_value, children, forks  # noqa: F401
 from mp_core._native import message_begin, message_begin_by_value, message_depth, message_end, plain_data
 from mp_core._pickling import drop
 
@@ -71,8 +72,6 @@ def _extend_send() -> None:
             return
         shares = self._mp_shares
         if shares is None:
-            from mp_core import by_value
-
             shares = by_value.find_out(self)
         depth = message_depth()
         try:
