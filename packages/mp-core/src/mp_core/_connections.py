@@ -1,8 +1,8 @@
 """Connections of multiprocessing, extended: how they send, close, and are pickled.
 
 Importing `multiprocessing.connection` calls `install`, if mp_core is installed (`_install.py`). So this module imports
-nothing from a module that imports connections: that may be in the middle of its own import. It imports all that a message
-needs, since a process that has changed its root cannot import it later.
+nothing from a module that imports connections: that may be in the middle of its own import. It imports all that a
+message needs, since a process that has changed its root cannot import it later.
 """
 
 from __future__ import annotations
