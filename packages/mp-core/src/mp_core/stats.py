@@ -8,12 +8,7 @@ from mp_core import _channels, _native, strategy
 from mp_core._deprecated import warn_renamed
 from mp_core._native import copied_bytes
 
-__all__ = ["Segment", "add_copied_bytes", "empty_cache", "list_segments", "memory_stats"]
-
-
-def add_copied_bytes(nbytes: int) -> None:
-    """Count *nbytes* that a reducer has copied from private into shared memory."""
-    copied_bytes(nbytes)
+__all__ = ["Segment", "empty_cache", "list_segments", "memory_stats"]
 
 
 class _Counters(dict[str, int]):

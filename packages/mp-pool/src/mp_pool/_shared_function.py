@@ -38,7 +38,6 @@ from mp_core._fan_out import fan_out_mode, is_for_one_receiver
 from mp_core._native import message_begin, message_depth, message_end
 from mp_core._pickling import can_be_pickled, drop
 from mp_core.block import block_at
-from mp_core.stats import add_copied_bytes
 from mp_pool import _wire
 from mp_pool._descriptor import Descriptor
 from mp_pool._function_cache import Spans, own_object
@@ -74,7 +73,7 @@ class SharedFunction:
             self._data = data if len(data) <= SMALL else None
             whole = buffers if self._data is not None else [memoryview(data), *buffers]
             self._spans, self.file = _memory_file(whole)
-            add_copied_bytes(sum(view.nbytes for view in buffers))
+            _native.copied_bytes(sum(view.nbytes for view in buffers))
 
     def announcement(self, starting: Any = None) -> tuple[int, Any, Handles]:
         """
