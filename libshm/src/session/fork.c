@@ -48,7 +48,6 @@
 #include "session/connection.h"
 #include "session/control_file.h"
 #include "session/fork.h"
-#include "session/own_session.h"
 #include "session/process_slot.h"
 
 static struct mpshm__fork_hook hook;
@@ -96,10 +95,7 @@ static void prepare(void)
     mpshm__lock(); /* no other thread is inside the engine */
     if (hook.before != NULL)
         hook.before();
-    if (mpshm__session_is_detached()) {
-        struct mpshm__session *own;
-        mpshm__own_session(&own); /* see Note [A child without blocks] */
-    }
+    mpshm__session_attach_detached(); /* see Note [A child without blocks] */
     for (int t = 0; t < MPSHM__SESSIONS; t++) {
         struct mpshm__session *session = mpshm__sessions[t];
         child[t].fd = child[t].sock = child[t].slot = -1;

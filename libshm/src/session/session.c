@@ -14,7 +14,6 @@
 #include "session/control_file.h"
 #include "session/fork.h"
 #include "session/manager_start.h"
-#include "session/own_session.h"
 #include "session/session.h"
 
 struct mpshm__session *mpshm__sessions[MPSHM__SESSIONS];
@@ -88,10 +87,13 @@ static struct mpshm__session *blank(const unsigned char *id)
 }
 
 /* The descriptors by which a forked child attaches its own session: see fork.c. */
+static unsigned char inherited_id[MPSHM_ID_SIZE];
 static struct mpshm__fd inherited_control = MPSHM__NO_FD, inherited_sock = MPSHM__NO_FD;
 
 void mpshm__session_detach_in_child(int at, int control_fd, int sock)
 {
+    if (at == 0)
+        memcpy(inherited_id, mpshm__sessions[0]->id, sizeof(inherited_id));
     detach(mpshm__sessions[at]);
     mpshm__sessions[at] = NULL;
     if (at == 0) {
@@ -107,7 +109,7 @@ void mpshm__session_detach_in_child(int at, int control_fd, int sock)
         close(sock);
 }
 
-int mpshm__session_is_detached(void)
+static int is_detached(void)
 {
     return inherited_control.number >= 0 || inherited_sock.number >= 0;
 }
@@ -137,7 +139,7 @@ int mpshm__session_attach(const unsigned char *id, int is_own, struct mpshm__ses
             *out = mpshm__sessions[i];
             return 0;
         }
-    if (is_own && mpshm__session_is_detached() && attach_again(id) == 0) {
+    if (is_own && is_detached() && attach_again(id) == 0) {
         *out = mpshm__sessions[0];
         return 0;
     }
@@ -156,6 +158,14 @@ int mpshm__session_attach(const unsigned char *id, int is_own, struct mpshm__ses
     mpshm__fd_reserve(mpshm__fd_get(&session->control_fd));
     *out = mpshm__sessions[at] = session;
     return 0;
+}
+
+void mpshm__session_attach_detached(void)
+{
+    struct mpshm__session *own;
+
+    if (is_detached())
+        mpshm__session_attach(inherited_id, 1, &own);
 }
 
 /* Open the descriptor again. Another thread of the parent may have forked while it was on its way;
@@ -200,10 +210,7 @@ __attribute__((destructor)) static void leave_at_exit(void)
     if (!mpshm__try_lock())
         return; /* another thread still uses the engine */
     /* The lock is kept, because the remaining threads have nothing to do here any more. */
-    if (mpshm__session_is_detached()) {
-        struct mpshm__session *own; /* it may be for this process to remove */
-        mpshm__own_session(&own);
-    }
+    mpshm__session_attach_detached(); /* it may be for this process to remove */
     for (int i = 0; i < MPSHM__SESSIONS; i++) {
         struct mpshm__session *session = mpshm__sessions[i];
         int control = session != NULL ? mpshm__fd_get(&session->control_fd) : -1;

@@ -40,8 +40,8 @@ int mpshm__session_attach_inherited(const unsigned char *id, int control_fd, int
 /* In a forked child: detach from the session, which this process has no block of. The own session
  * is attached again by these descriptors when it is needed; for another session they are closed. */
 void mpshm__session_detach_in_child(int at, int control_fd, int sock);
-/* 1 in a forked child that has detached from its own session and not attached it again. */
-int mpshm__session_is_detached(void);
+/* In a forked child that has detached from its own session: attach it again, if it has not. */
+void mpshm__session_attach_detached(void);
 int mpshm__session_is_attached(const unsigned char *id);
 /* Detach a foreign session of which this process has no block. */
 void mpshm__session_detach_idle(struct mpshm__session *session);
