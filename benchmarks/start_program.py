@@ -58,6 +58,20 @@ def pool(context) -> float:
     return per_call(start, 20 if context.get_start_method() == "fork" else 5)
 
 
+def ended(context) -> float:
+    """End an idle pool: close and join one, terminate and join another; return the sum."""
+
+    def end(how: str) -> float:
+        workers = context.Pool(2)
+        workers.map(abs, range(10))
+        begin = time.perf_counter()
+        getattr(workers, how)()
+        workers.join()
+        return time.perf_counter() - begin
+
+    return sum(sorted(end(how) for _ in range(9))[4] for how in ("close", "terminate"))
+
+
 def logged(context) -> float:
     """Log from two children through a queue."""
     queue = context.Queue()
@@ -80,7 +94,7 @@ def resident() -> float:
 def main() -> None:
     """Print the result of the scene."""
     scene, argument = sys.argv[2:4]
-    result = {"process": process, "pool": pool, "logged": logged}[scene](mp.get_context(argument))
+    result = {"process": process, "pool": pool, "ended": ended, "logged": logged}[scene](mp.get_context(argument))
     print(result)
 
 

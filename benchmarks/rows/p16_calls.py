@@ -1,13 +1,19 @@
 """P16: the cost of a task that does nothing: `Pool.map`, `submit` of an executor, the start of a pool.
 
+Also beside two busy processes for each core, where whoever spins or sleeps too often loses its turn.
+
 The bound: a send, a wake-up and a reply for each task; with many tasks at once, a part of that.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import os
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from benchmarks.bench import Bench, Task
@@ -24,9 +30,13 @@ def measure(bench: Bench) -> list[Line]:
     Return the lines of P16.
     """
     lines = []
+    beside = "beside two busy processes per core"
     for what, work, args, target, peers in (
         (f"a no-op of Pool({WORKERS}).map, chunksize 1", no_ops, (1,), 3.0, PEERS),
-        (f"a no-op of Pool({WORKERS}).map", no_ops, (None,), 1.0, PEERS[:2]),
+        (f"a no-op of Pool({WORKERS}).map", no_ops, (None,), 1 / 0.9, PEERS[:2]),
+        (f"a no-op of Pool({WORKERS}).map, {beside}", no_ops, (None, 2), 1 / 1.1, PEERS[:2]),
+        ("a no-op of imap_unordered, chunksize 50", unordered, (), 1 / 0.9, PEERS[:2]),
+        (f"a no-op of imap_unordered, chunksize 50, {beside}", unordered, (2,), 1 / 1.1, PEERS[:2]),
         ("an executor's submit and result", submitted, (), 3.0, PEERS),
         (f"Pool({WORKERS}) under fork, started and ended", started, (), 1 / 0.6, PEERS[:2]),
     ):
@@ -42,7 +52,20 @@ def no_op(_: Any) -> None:
     """Do nothing."""
 
 
-def no_ops(stage: Stage, chunksize: int | None) -> float:
+@contextmanager
+def busy_processes(per_core: int) -> Iterator[None]:
+    """Keep so many processes busy for each core."""
+    count = per_core * len(os.sched_getaffinity(0))
+    running = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for each in running:
+            each.kill()
+            each.wait()
+
+
+def no_ops(stage: Stage, chunksize: int | None, busy: int = 0) -> float:
     """Return the seconds for each of many no-ops, in a pool that has run tasks before; others run fewer."""
     if stage.peer.name in PEERS[2:]:
         library, map_ = other(stage.peer.name)
@@ -52,10 +75,20 @@ def no_ops(stage: Stage, chunksize: int | None) -> float:
         taken = time.perf_counter() - start
         library.close()
         return taken / FEWER
-    with stage.peer.mp.Pool(WORKERS) as pool:
+    with stage.peer.mp.Pool(WORKERS) as pool, busy_processes(busy):
         pool.map(no_op, range(1000), chunksize=1)
         start = time.perf_counter()
         pool.map(no_op, range(COUNT), chunksize=chunksize)
+        return (time.perf_counter() - start) / COUNT
+
+
+def unordered(stage: Stage, busy: int = 0) -> float:
+    """Return the seconds for each of many no-ops whose results come in chunks, in any order."""
+    with stage.peer.mp.Pool(WORKERS) as pool, busy_processes(busy):
+        pool.map(no_op, range(1000), chunksize=1)
+        start = time.perf_counter()
+        for _ in pool.imap_unordered(no_op, range(COUNT), 50):
+            pass
         return (time.perf_counter() - start) / COUNT
 
 

@@ -32,8 +32,13 @@ def measure(bench: Bench) -> list[Line]:
     for row, scene, limits in (
         ("P23", "process", {"fork": 1.1, "spawn": 1.15, "forkserver": 0.6}),
         ("P24", "pool", {"fork": 0.8, "spawn": 1.0, "forkserver": 0.6}),
+        ("P24", "ended", {"fork": 1.0}),
     ):
-        what = {"process": "an empty function in a process", "pool": "Pool(2), a small map, its end"}[scene]
+        what = {
+            "process": "an empty function in a process",
+            "pool": "Pool(2), a small map, its end",
+            "ended": "close and join of an idle Pool(2), terminate and join of another",
+        }[scene]
         lines += [compared(bench, row, f"{what}: {method}", scene, method, most) for method, most in limits.items()]
     lines.append(compared(bench, "P25", "a program that logs through a queue", "whole", "spawn", 1.1))
     lines.append(compared(bench, "P25", "its memory", "logged", "spawn", 1.15, unit="B"))

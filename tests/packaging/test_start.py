@@ -116,6 +116,17 @@ def test_a_child_that_sends_a_number_imports_no_numpy(tmp_path: Path, start_meth
     assert not found & {"numpy", "mp_reductions", "mp_cuda", "mp_spawn", "asyncio", "logging", "inspect", "hashlib"}
 
 
+def test_a_spawned_worker_begins_its_first_task_with_these_modules_of_ours(tmp_path: Path) -> None:
+    found = set(json.loads(succeeded(run_script(tmp_path, CHILD, "spawn", "pool", **UNSET))))
+    core = "_block _child_descriptors _control_groups _engine _native _passed_descriptors children"
+    pool = "_function_cache _memory _patience _wire _worker_ends _worker_main"
+    assert ours(found) - AFTER["mp_all"] == {
+        *(f"mp_core.{name}" for name in [*core.split(), "message_timeout", "strategy"]),
+        *(f"mp_pool.{name}" for name in pool.split()),
+    }
+    assert not found & {"multiprocessing.connection", "multiprocessing.pool", "tempfile", "traceback"}
+
+
 def test_a_child_of_the_fork_server_finds_numpy_imported_if_its_parent_has_it(tmp_path: Path) -> None:
     program = """
         import sys
@@ -279,3 +290,24 @@ def test_a_program_without_arrays_queues_and_pools_makes_the_calls_of_multiproce
     tmp_path: Path, method: str
 ) -> None:
     assert calls(tmp_path, "mp_all", method) == calls(tmp_path, "multiprocessing", method)
+
+
+def test_a_program_with_pipes_imports_the_temporary_files_of_listeners_with_the_first_listener() -> None:
+    text = succeeded(
+        run_python(
+            "-c",
+            "import sys, mp_all as mp\n"
+            "from multiprocessing import connection\n"
+            "first, second = mp.Pipe()\n"
+            "first.send(1)\n"
+            "print(second.recv(), 'tempfile' in sys.modules)\n"
+            "with connection.Listener(family='AF_UNIX') as listener:\n"
+            "    print('tempfile' in sys.modules)\n"
+            "import tempfile\n"
+            "print(connection.tempfile.mktemp is tempfile.mktemp, dir(connection.tempfile) == dir(tempfile))\n"
+            "connection.tempfile.tempdir = '/nowhere'\n"
+            "print(tempfile.gettempdir())",
+            **UNSET,
+        )
+    )
+    assert text.split() == ["1", "False", "True", "True", "True", "/nowhere"]

@@ -51,7 +51,7 @@ def add(kind: type, reducer: Callable[[Any], Any]) -> None:
 
 
 def _reduce(connection: Any) -> Any:
-    return children.reduce_connection(connection, _reducers[type(connection)])
+    return children.with_state(*_reducers[type(connection)](connection))
 
 
 _fan_out.declare(_reduce, lambda connection: "by reference")

@@ -10,6 +10,7 @@ Note [Replaced attributes]
                                  ForkServer.ensure_running: what the server preloads         _forkserver.py
       at a start                 _Popen of SpawnProcess and ForkServerProcess                _child_descriptors.py
       with MP_TRACE=1            ForkingPickler.dumps, Queue.put                             _trace.py
+                                 tempfile in it: imported by the first listener           imports.py
       on macOS                   the finalizer of the resource tracker                       _resource_tracker.py
     import mp_core.block, lease  entries for Block and Lease in ForkingPickler's table       block.py, lease.py
     import mp_all                a finder for mp_all.queues and the like                     imports.py
@@ -72,6 +73,7 @@ def install() -> None:
     for method in ("SpawnProcess", "ForkServerProcess"):  # Windows has the first only
         if hasattr(context, method):
             _close_after_start(getattr(context, method))
+    imports.defer("multiprocessing.connection", "tempfile")  # a tenth of the start of a child that has a queue
     imports.when_imported("multiprocessing.connection", _extend_connections)
     imports.when_imported("multiprocessing.forkserver", _extend_fork_server)
 

@@ -1,6 +1,6 @@
 """Children: what a new process takes over from the process that starts it, and how it gets that.
 
-    parent   `reduce_connection`    puts it into the pickle of a connection, with descriptors where possible
+    parent   `with_state`           puts it into the pickle of a connection, with descriptors where possible
              `inherited()`          returns it to a launcher, which sends it as the arguments of `attach`
     child    `rebuild_connection`, `attach`     apply the first that arrives, and no later one
 
@@ -8,7 +8,7 @@ Note [How a child is installed]
 -------------------------------
 A child started by spawn or forkserver begins as a bare interpreter. It imports the parent's main module, which may not
 import this package, and unpickles its arguments. Data enters and leaves it only through a `Connection` among those
-arguments: a queue has two, a pool four. So the pickle of a connection carries the installation:
+arguments: a queue has two. So the pickle of a connection carries the installation:
 
     parent: ForkingPickler(Connection) --> (rebuild_connection, (packages, inherited, original pickle))
     child:  rebuild_connection calls install() and watches for the packages' subjects, then rebuilds the connection.
@@ -31,13 +31,13 @@ import sys
 from collections.abc import Callable
 from multiprocessing import context
 
-from mp_core import _child_descriptors, _native, message_timeout, packages, strategy
+from mp_core import _child_descriptors, _native, imports, message_timeout, packages, strategy
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Inherited", "attach", "before_fork", "inherited", "rebuild_connection", "reduce_connection"]
+__all__ = ["Inherited", "attach", "before_fork", "get_ready", "inherited", "rebuild_connection", "with_state"]
 
 # The packages and their subjects, and then the strategy, the session's id, whether messages share, the timeout.
 Inherited = tuple[dict[str, tuple[str, ...]], str, bytes, bool, float | None]
@@ -48,10 +48,13 @@ _taken_over = False
 # ---- the parent ------------------------------------------------------------------------------------------------------
 
 
-def reduce_connection(connection: Any, reducer: Callable[[Any], Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Reduce a connection by *reducer*, together with the state of this process if a child is being started."""
+def with_state(rebuild: Callable[..., Any], args: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    """
+    Return the reduction of a connection as `rebuild_connection`, with the state of this process if it starts a child.
+
+    The connection's own reduction is *rebuild* with *args*.
+    """
     popen = context.get_spawning_popen()
-    rebuild, args = reducer(connection)
     if popen is None and _native.by_value():
         return rebuild, args
     state = None
@@ -104,6 +107,16 @@ def attach(
     """In a launcher's child, before all else: attach to the parent's session, and install as the parent has."""
     packages.watch_all(subjects)
     _take_over(name, session, sharing, timeout, None)
+
+
+def get_ready() -> None:
+    """
+    Import all that a message needs, which a child that was given no connection of multiprocessing has not yet.
+
+    A process that has changed its root, or has no descriptor left, cannot import it later.
+    """
+    if "multiprocessing.connection" not in sys.modules:
+        imports.load("multiprocessing.connection")
 
 
 def _take_over(name: str, session: bytes, sharing: bool, timeout: float | None, descriptors: Any) -> None:

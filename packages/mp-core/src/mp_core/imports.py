@@ -2,6 +2,7 @@
 
     load("mp_core.block")              the module, imported now if that is necessary
     when_imported("numpy", call)       `call()` runs after numpy has been imported: now, if it is there already
+    defer("a.module", "tempfile")      tempfile, which a.module imports and seldom uses, is imported at its first use
     alias_submodules("mp_all")         `import mp_all.pool` finds `multiprocessing.pool`, the same module object
 
 Note [When an import is waited for]
@@ -39,9 +40,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-__all__ = ["alias_submodules", "load", "submodule", "when_imported"]
+__all__ = ["alias_submodules", "defer", "load", "submodule", "when_imported"]
 
 _waiting: dict[str, list[Callable[[], object]]] = {}
+# By module: the modules that it imports and that are imported at their first use.
+_deferred: dict[str, tuple[str, ...]] = {}
 # Each package with aliases, and its own names that bear the name of a submodule.
 _aliased: dict[str, tuple[str, ...]] = {}
 # The names in multiprocessing's folder, once they are known.
@@ -117,6 +120,26 @@ def when_imported(module: str, call: Callable[[], object]) -> None:
         call()
 
 
+def defer(module: str, *imported: str) -> None:
+    """
+    Import each module *imported* when *module* uses it first, and not with *module*, unless it is there already.
+
+    Parameters
+    ----------
+    module : str
+        The full name of a module that is not imported yet; otherwise nothing changes.
+    *imported : str
+        Names of modules that it imports as they are called, by ``import name``.
+
+    Examples
+    --------
+    >>> mp_core.imports.defer("wave", "sys")
+    """
+    _install()
+    _waiting.setdefault(module, [])
+    _deferred[module] = imported
+
+
 def alias_submodules(package: str, own: tuple[str, ...] = (), others: dict[str, str] | None = None) -> None:
     """
     Give *package* every submodule of multiprocessing that it does not define itself.
@@ -172,6 +195,31 @@ class _Package(ModuleType):
             super().__setattr__(name, value)
 
 
+class _StandIn(ModuleType):
+    """
+    The place of a module that is imported at its first use.
+
+    Another thread that imports the same module at that moment gets this object, too, and can use it in the same way.
+    """
+
+    def _module(self) -> ModuleType:
+        if sys.modules.get(self.__name__) is self:
+            del sys.modules[self.__name__]
+        return importlib.import_module(self.__name__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module(), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name.startswith("__"):
+            super().__setattr__(name, value)
+        else:
+            setattr(self._module(), name, value)
+
+    def __dir__(self) -> list[str]:
+        return dir(self._module())
+
+
 class _Finder:
     """Find aliases, and the modules that somebody waits for."""
 
@@ -218,7 +266,15 @@ class _Watched:
         if module.__spec__ is not None:
             module.__spec__.loader = self._loader
         module.__loader__ = self._loader
-        self._loader.exec_module(module)
+        stand_ins = [_StandIn(name) for name in _deferred.get(self._name, ()) if name not in sys.modules]
+        for each in stand_ins:
+            sys.modules[each.__name__] = each
+        try:
+            self._loader.exec_module(module)
+        finally:
+            for each in stand_ins:
+                if sys.modules.get(each.__name__) is each:
+                    del sys.modules[each.__name__]
         for call in list(_waiting.get(self._name, ())):
             call()
 

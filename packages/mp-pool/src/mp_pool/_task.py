@@ -5,25 +5,28 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol
 
 from mp_pool import _wire
 from mp_pool._function_cache import FunctionReference
 from mp_pool._in_flight import Handles, dump_tracked, forget, release
 
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
+    from typing import Any, Protocol
+
     from mp_pool._shared_function import SharedFunction
 
-__all__ = ["Outcome", "Sink", "Task", "deliver", "name_of", "report", "take_next"]
+__all__ = ["Outcome", "Task", "deliver", "name_of", "report", "take_next"]
 
 #: (True, the result) or (False, the exception)
-Outcome = tuple[bool, Any]
+Outcome = tuple[bool, "Any"]
 
+if TYPE_CHECKING:
 
-class Sink(Protocol):
-    """Takes the outcomes of the tasks of one call."""
+    class Sink(Protocol):
+        """Takes the outcomes of the tasks of one call."""
 
-    def _set(self, i: int, obj: Outcome, /) -> None: ...
+        def _set(self, i: int, obj: Outcome, /) -> None: ...
 
 
 class Task:

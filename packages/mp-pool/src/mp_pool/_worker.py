@@ -24,8 +24,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import nullcontext
-from multiprocessing.connection import Connection
+from contextlib import closing, nullcontext
 
 from mp_pool._batches import AT_ONCE, Batches
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
@@ -35,6 +34,7 @@ from mp_pool._result_pipe import Frame, ResultPipe
 from mp_pool._stdin import left_alone
 from mp_pool._task import Task
 from mp_pool._wire import ALONE, BATCH, FORGET, HEADER, JOURNAL, PACKET, RICH
+from mp_pool._worker_ends import WorkerEnds
 from mp_pool._worker_main import Settings, work
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -82,13 +82,14 @@ class Worker:
             self.close()
             raise
         self.results = ResultPipe(reader)
-        # For the worker; a forked one keeps it.
-        theirs = Connection(writer, readable=False)
+        # For the worker; a forked one keeps them.
+        ends = WorkerEnds(-1, writer)
         try:
-            with Connection(os.dup(far.fileno()), writable=False) as tasks, theirs:
+            with closing(ends):
+                ends.tasks = os.dup(far.fileno())
                 near.setblocking(False)
                 os.set_blocking(reader, False)
-                self.process = make(target=work, args=(tasks, theirs, settings))
+                self.process = make(target=work, args=(ends, settings))
                 method = getattr(self.process, "_start_method", None)
                 if settings.environment:
                     self.process.name = NameThatSets(self.process.name, settings.environment)

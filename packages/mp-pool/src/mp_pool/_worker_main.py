@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import mmap
 import os
 import pickle
 import signal
@@ -10,10 +11,10 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from copy import copy
 from multiprocessing import util
 from multiprocessing.reduction import ForkingPickler
 
+from mp_core import children
 from mp_core._native import Journal
 from mp_pool import _function_cache, _wire
 from mp_pool._memory import private_bytes
@@ -22,8 +23,9 @@ from mp_pool._wire import ALONE, BATCH, FORGET, FUNCTION, HEADER, JOURNAL, PACKE
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
-    from multiprocessing.connection import Connection
     from typing import Any, NoReturn
+
+    from mp_pool._worker_ends import WorkerEnds
 
 __all__ = ["Settings", "work"]
 
@@ -63,8 +65,8 @@ class Settings:
 
     def without_initializer(self) -> Settings:
         """Return settings for a worker whose initializer comes through the socket."""
-        made = copy(self)
-        made.initializer, made.initargs, made.initializer_comes = None, (), True
+        made = Settings()
+        vars(made).update(vars(self), initializer=None, initargs=(), initializer_comes=True)
         return made
 
 
@@ -72,32 +74,36 @@ def _ignored(number: int, frame: object) -> None:
     """Ignore Ctrl-C, which the terminal sends to every process: the parent decides whether to end the workers."""
 
 
-def work(tasks: Connection, results: Connection, settings: Settings) -> None:
+def work(ends: WorkerEnds, settings: Settings) -> None:
     """
     Run tasks until the parent asks for the end or has ended itself.
     """
     # A handler instead of SIG_IGN, which programs started by a task would inherit.
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-        signal.signal(signal.SIGINT, _ignored)
-        signal.set_wakeup_fd(-1)  # a forked worker must not wake the parent's event loop
+    if threading.current_thread() is threading.main_thread():
+        if signal.signal(signal.SIGINT, _ignored) == signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        else:
+            signal.set_wakeup_fd(-1)  # a forked worker must not wake the parent's event loop
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    os.environ.update(settings.environment or {})
-    out = results.fileno()
+    if settings.environment:
+        os.environ.update(settings.environment)
     try:
-        with socket.socket(fileno=os.dup(tasks.fileno())) as source:
-            if not _initialize(settings, source, out):
+        # With its kind, which it would have to ask the kernel for.
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, os.dup(ends.tasks)) as source:
+            if not _initialize(settings, source, ends.results):
                 return
-            _send(out, 0, _wire.READY, b"")
-            _loop(source, out, settings)
+            _send(ends.results, 0, _wire.READY, b"")
+            _loop(source, ends.results, settings)
     except BrokenPipeError:
         util.debug("worker: the pool's process has ended")
     finally:
         # Tells the parent that this process takes no more tasks, even if it takes long to end.
-        results.close()
-        tasks.close()
+        ends.close()
 
 
 def _initialize(settings: Settings, source: socket.socket, out: int) -> bool:
+    if settings.initializer_comes or settings.initializer is not None:
+        children.get_ready()  # it may change the root of the process
     try:
         if settings.initializer_comes:
             _receive_function(source, out)()
@@ -129,12 +135,13 @@ def _receive_function(source: socket.socket, out: int) -> Callable[..., object]:
 
 
 def _loop(source: socket.socket, out: int, settings: Settings) -> None:
-    buffer = bytearray(PACKET)
+    # Few packets are long, and only pages that one has filled are resident.
+    buffer = mmap.mmap(-1, PACKET, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     view = memoryview(buffer)
     done = 0
     caught = BaseException if settings.executor else Exception
     unpack, first = HEADER.unpack_from, HEADER.size
-    loads = ForkingPickler.loads
+    loads, loads_plain = ForkingPickler.loads, pickle.loads
     journal: Any = None
     value: Any
     payload: Any
@@ -142,6 +149,7 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
     alone = False  # whether no worker had another task than this one's last
     buffers = [buffer]
     patience = Patience(source.fileno())
+    is_ready = False  # for anything that a task may need
     while True:
         try:
             size, extra, _, _ = source.recvmsg_into(buffers, EXTRA, socket.MSG_DONTWAIT)
@@ -152,6 +160,9 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
                 time.sleep(NAP)
             else:
                 # Not in a read: a process that is killed there may take the packet with it, which it has not begun.
+                if done and not is_ready:
+                    is_ready = True
+                    _get_ready()
                 patience.wait(alone)
             run = 0
             continue
@@ -179,7 +190,7 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
         alone = kind >= ALONE
         # One write of a result before the next read of a task: at a death the parent knows which task was running.
         try:
-            function, args, kwds = loads(payload)
+            function, args, kwds = loads(payload) if kind & _wire.RICH else loads_plain(payload)
             payload = None
             value = function(*args, **kwds) if kwds else function(*args)
         except caught as error:
@@ -193,6 +204,16 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
         done += 1
         if _has_to_end(settings, done):
             return
+
+
+def _get_ready() -> None:
+    """
+    Import what tasks and results may need: after a result and not before, so that the first does not wait for it.
+    """
+    try:
+        children.get_ready()
+    except (ImportError, OSError):
+        pass  # a task has changed the root or left no descriptor; a message that needs more says so
 
 
 def _has_to_end(settings: Settings, done: int) -> bool:
