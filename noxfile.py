@@ -19,14 +19,14 @@ nox.needs_version = ">=2024.4.15"
 nox.options.reuse_existing_virtualenvs = True
 # A session whose interpreter is missing fails and names it.
 nox.options.error_on_missing_interpreters = True
-# "The tests" of the README: on the interpreter that runs nox, both strategies.
+# "The tests" of the README: on the interpreter that runs nox, every strategy.
 nox.options.sessions = [
     "lint",
     "docs",
     "libshm(plain)",
     "libshm(asan)",
     "libshm(tsan)",
-    *(f"tests-{HERE}({s})" for s in ("file_descriptor", "file_system")),
+    f"tests-{HERE}(every)",
     "alone(mp-spawn)",
     "alone(mp-pool)",
 ]

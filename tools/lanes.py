@@ -1,79 +1,176 @@
-"""Run several series of commands at once, each with a /dev/shm and a runtime folder of its own.
+"""Run files of tests from one queue in several lanes, each with a /dev/shm and a runtime folder of its own.
 
 Most tests wait rather than compute. Side by side, though, a test that leaves shared memory behind on purpose is a leak
-to the tests of the other series, so each series (a lane) runs in a mount namespace of its own. Where the kernel grants
-none, the lanes run one after the other.
+to the tests beside it, so each lane runs in a mount namespace of its own. Where the kernel grants none, there is one
+lane. Options are pytest's, for every file, and NAME=value sets a variable; `--and` begins another series in the queue.
 
-    python -m tools.lanes "pytest tests/core ; pytest tests/crash" "pytest tests/spawn"
+    python -m tools.lanes tests --ignore=tests/contract/programs
+    python -m tools.lanes tests --and MP_SHARING_STRATEGY=file_system --only-strategy-tests tests/core tests/crash
+
+Note [Batches]
+--------------
+A process of pytest takes two seconds to start, and a queue of files ends when its last file does. So short files of one
+folder share a process, up to BATCH seconds, long ones have their own, and the longest are first. How long each took is
+in SECONDS, which `--record` writes; a file that is not in there counts as UNKNOWN.
+
+    queue   [test_long] [test_longer_than_most] [four files of core] [three of pool] ...
+    lane 1  test_long ------------------------> three of pool ->
+    lane 2  test_longer... -----> four files of core ----------->
 """
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import threading
+import time
+import xml.etree.ElementTree as ElementTree
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 
-__all__ = ["can_isolate", "parse", "run"]
+__all__ = ["Batch", "batches", "can_isolate", "run"]
 
-Lane = list[list[str]]
 # The new namespace keeps everything but /dev/shm.
 ISOLATED = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs shm /dev/shm && exec "$@"', "sh"]
+SECONDS = Path(__file__).parent / "seconds.json"
+BATCH = 30.0  # seconds
+UNKNOWN = 20.0  # seconds
 
 
-def run(lanes: list[Lane]) -> list[str]:
-    """
-    Run the commands of each lane in order, and the lanes at once; return the commands that failed.
+@dataclass
+class Batch:
+    """Files of one folder that one process of pytest runs, and how long they take."""
 
-    The first lane shows its progress. The output of another command is shown when it has ended.
-    """
-    if not can_isolate():
-        return [failed for lane in lanes for failed in _run_lane(lane, [], shown=True)]
-    with ThreadPoolExecutor(len(lanes)) as executor:
-        futures = [executor.submit(_run_lane, lane, ISOLATED, shown=lane is lanes[0]) for lane in lanes]
-    return [failed for future in futures for failed in future.result()]
+    files: list[Path]
+    seconds: float
+    options: tuple[str, ...] = ()
+    variables: dict[str, str] = field(default_factory=dict)
+    code: int = 0
+    output: str = ""
+    taken: Counter[str] = field(default_factory=Counter)
 
 
 def can_isolate() -> bool:
-    """
-    Return whether this user may make a mount namespace.
-    """
+    """Return whether this user may make a mount namespace."""
     return (
         shutil.which("unshare") is not None and not subprocess.run([*ISOLATED, "true"], capture_output=True).returncode
     )
 
 
-def _run_lane(lane: Lane, prefix: list[str], *, shown: bool) -> list[str]:
-    failed = []
+def batches(files: Iterable[Path], seconds: dict[str, float]) -> list[Batch]:
+    """Return the *files* in batches, if they take these *seconds*."""
+    made: list[Batch] = []
+    begun: dict[Path, Batch] = {}
+    for file in sorted(files):
+        takes = seconds.get(file.as_posix(), UNKNOWN)
+        batch = begun.get(file.parent)
+        if batch is None or batch.seconds + takes > BATCH:
+            batch = Batch([], 0.0)
+            made.append(batch)
+            if takes < BATCH:  # otherwise the batch that was begun may take more
+                begun[file.parent] = batch
+        batch.files.append(file)
+        batch.seconds += takes
+    return made
+
+
+def run(todo: list[Batch], lanes: int) -> list[Batch]:
+    """Run the batches *todo*, the longest first; return those that failed."""
+    todo = sorted(todo, key=lambda batch: -batch.seconds)
+    prefix = ISOLATED if can_isolate() else []
+    waiting: queue.SimpleQueue[Batch] = queue.SimpleQueue()
+    for batch in todo:
+        waiting.put(batch)
+    printing = threading.Lock()
+    number = iter(range(1, len(todo) + 1))
+
+    def lane() -> None:
+        while True:
+            try:
+                batch = waiting.get_nowait()
+            except queue.Empty:
+                return
+            start = time.monotonic()
+            _run(batch, prefix)
+            with printing:
+                names = ", ".join(file.name for file in batch.files)
+                last = batch.output.rstrip().rpartition("\n")[2].strip("= ")
+                print(f"[{next(number)}/{len(todo)}] {time.monotonic() - start:.0f} s  {names}: {last}", flush=True)
+                if batch.code:
+                    print(batch.output, flush=True)
+
+    threads = [threading.Thread(target=lane) for _ in range(lanes if prefix else 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [batch for batch in todo if batch.code]
+
+
+def _run(batch: Batch, prefix: list[str]) -> None:
+    """Run the files in a process of pytest; note its exit code, its output, and the seconds of each file."""
     with tempfile.TemporaryDirectory(prefix="mp-lane-", ignore_cleanup_errors=True) as folder:
-        own = dict(os.environ)
+        report = Path(folder, "report.xml")
+        own = os.environ | batch.variables
         if prefix:
             own["MPSHM_RUNTIME_DIR"] = folder
-        for command in lane:
-            log = Path(folder, "output")
-            with log.open("w") as output:
-                to = None if shown else output
-                code = subprocess.call(
-                    [*prefix, *command], env=own, stdout=to, stderr=subprocess.STDOUT if to else None
-                )
-            if code:
-                failed.append(shlex.join(command))
-            print(f"\n{shlex.join(command)}: exit code {code}\n{log.read_text(errors='replace')}", flush=True)
-    return failed
+        command = ["pytest", "-q", f"--junitxml={report}", *batch.options, *map(str, batch.files)]
+        with Path(folder, "output").open("w+") as output:
+            batch.code = subprocess.call(
+                [*prefix, *command], env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
+            )
+            output.seek(0)
+            batch.output = output.read()
+        if batch.code == 5:  # no test of these files was selected
+            batch.code = 0
+        if report.exists():
+            for case in ElementTree.parse(report).iter("testcase"):
+                module = case.get("classname", "").split(".")
+                name = next((f for f in batch.files if f.with_suffix("").parts == tuple(module[: len(f.parts)])), None)
+                if name is not None:
+                    batch.taken[name.as_posix()] += float(case.get("time", 0))
 
 
-def parse(text: str) -> Lane:
-    """
-    Return the commands of a lane, which the text separates with semicolons between spaces.
-    """
-    return [list(words) for end, words in groupby(shlex.split(text), lambda word: word == ";") if not end]
+def _series(words: list[str], seconds: dict[str, float]) -> list[Batch]:
+    """Return the batches of one series of the command line."""
+    ignored = [Path(word.removeprefix("--ignore=")) for word in words if word.startswith("--ignore=")]
+    options = tuple(word for word in words if word.startswith("-") and not word.startswith("--ignore="))
+    variables = dict(word.split("=", 1) for word in words if "=" in word and not word.startswith("-"))
+    files: list[Path] = []
+    for path in (Path(word) for word in words if "=" not in word and not word.startswith("-")):
+        files += [path] if path.is_file() else path.rglob("test_*.py")
+    made = batches((file for file in files if not any(file.is_relative_to(each) for each in ignored)), seconds)
+    for batch in made:
+        batch.options, batch.variables = options, variables
+    return made
+
+
+def main() -> None:
+    """Run the series of the command line; exit with the files that failed."""
+    record = "--record" in sys.argv
+    given = [word for word in sys.argv[1:] if word != "--record"]
+    seconds = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+    series = [list(words) for end, words in groupby(given, lambda word: word == "--and") if not end]
+    todo = [batch for words in series for batch in _series(words, seconds)]
+    failed = run(todo, 1 + (os.cpu_count() or 1))
+    if record:
+        taken: Counter[str] = Counter()
+        for batch in todo:
+            taken |= batch.taken  # the longest of several series
+        known = {name: round(value, 1) for name, value in taken.items()}
+        SECONDS.write_text(json.dumps(dict(sorted(known.items())), indent=0) + "\n")
+    if failed:
+        sys.exit("failed: " + "; ".join(shlex.join(str(file) for file in batch.files) for batch in failed))
 
 
 if __name__ == "__main__":
-    if failed := run([parse(text) for text in sys.argv[1:]]):
-        sys.exit("failed: " + "; ".join(failed))
+    main()

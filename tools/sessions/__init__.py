@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import shutil
 from pathlib import Path
 
 import nox
@@ -13,10 +15,33 @@ STRATEGIES = [nox.param(s, id=s) for s in ("file_descriptor", "file_system")]
 GROUPS = nox.project.load_toml(ROOT / "pyproject.toml")["dependency-groups"]
 
 
+def wheelhouse(session: nox.Session) -> tuple[str, list[str]]:
+    """Return the wheels of the seven packages as they are now, and a key of their content; build what is not there."""
+    content = hashlib.sha256()
+    for path in sorted(path for folder in ("packages", "libshm") for path in (ROOT / folder).rglob("*")):
+        if path.is_file() and not {"__pycache__", "build", "tests", "fuzz"} & set(path.relative_to(ROOT).parts):
+            content.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())
+    key = content.hexdigest()[:16]
+    folder = ROOT / "build" / "wheelhouse" / key
+    if not folder.exists():
+        made = Path(session.create_tmp()).resolve() / "wheelhouse"
+        shutil.rmtree(made, ignore_errors=True)
+        session.run("python", "-m", "pip", "wheel", "-q", "--no-cache-dir", "--no-deps", "-w", str(made), *WHEELS)
+        shutil.rmtree(folder.parent, ignore_errors=True)
+        folder.parent.mkdir(parents=True)
+        made.rename(folder)
+    return key, [str(path) for path in sorted(folder.glob("*.whl"))]
+
+
 def install_all(session: nox.Session, *groups: str) -> None:
     """Install the seven packages as a user would, from wheels, and the requirements of the groups."""
     if groups:
         session.install(*(req for group in groups for req in GROUPS[group]))
-    # A separate step and never from a cache: the version does not change during development.
-    session.install("--no-cache-dir", "--force-reinstall", "--no-deps", *WHEELS)
-    session.install(*WHEELS)
+    key, wheels = wheelhouse(session)
+    installed = Path(session.virtualenv.location, "mp-all-installed")
+    if installed.exists() and installed.read_text() == key:
+        return
+    session.install("-q", *wheels)
+    # By force, since the version does not change during development.
+    session.install("-q", "--force-reinstall", "--no-deps", *wheels)
+    installed.write_text(key)

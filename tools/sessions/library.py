@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 from pathlib import Path
@@ -16,6 +17,9 @@ SANITIZERS = {
     "tsan": ["SAN=thread"],
     "valgrind": ["WRAP=valgrind -q --error-exitcode=9"],
 }
+# The tests wait more than they compute.
+PARALLEL = ["-j", str(2 * (os.cpu_count() or 1)), "-k", "--output-sync=target", "--no-print-directory"]
+CHECK = ["make", "-C", "libshm", *PARALLEL, "check"]
 
 
 @nox.session(python=False)
@@ -23,7 +27,7 @@ SANITIZERS = {
 def libshm(session: nox.Session, sanitizer: str) -> None:
     """Test the C library, plain, under sanitizers or in valgrind."""
     build = Path(session.create_tmp()).resolve() / "libshm" / sanitizer
-    session.run("make", "-C", "libshm", "check", f"BUILD={build}", *SANITIZERS[sanitizer], external=True)
+    session.run(*CHECK, f"BUILD={build}", *SANITIZERS[sanitizer], external=True)
 
 
 @nox.session(python=False, default=False)
@@ -32,7 +36,7 @@ def musl(session: nox.Session) -> None:
     build = Path(session.create_tmp()).resolve() / "libshm" / "musl"
     # musl brings no headers of the kernel: those of this machine come last.
     headers = f"-idirafter /usr/include -idirafter /usr/include/{platform.machine()}-linux-gnu"
-    session.run("make", "-C", "libshm", "check", f"BUILD={build}", f"CC=musl-gcc {headers}", external=True)
+    session.run(*CHECK, f"BUILD={build}", f"CC=musl-gcc {headers}", external=True)
 
 
 @nox.session(python=False, default=False)

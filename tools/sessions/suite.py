@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 from pathlib import Path
 
@@ -32,29 +31,28 @@ WITHOUT_ENGINE = [
 
 # Tagged "ci": .github/workflows/ci.yml makes a job of each, and holds no list of its own.
 @nox.session(python=PYTHONS, tags=["ci"])
-@nox.parametrize("strategy", STRATEGIES)
+@nox.parametrize("strategy", [*STRATEGIES, nox.param("every", id="every", tags=[])])
 def tests(session: nox.Session, strategy: str) -> None:
-    """Run the test suite under one interpreter and one sharing strategy; start methods are a fixture inside."""
+    """
+    Run the test suite under one interpreter and one sharing strategy, or every; start methods are a fixture inside.
+
+    Tests that do not depend on the strategy run under the first one only.
+    """
     install_all(session, "test", "demo", "bench", "build")
-    env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
+    strategies = ["file_descriptor", "file_system"] if strategy == "every" else [strategy]
+    series = {name: [f"MP_TEST_STRATEGY={name}", f"MP_SHARING_STRATEGY={name}"] for name in strategies}
     if session.posargs:
-        session.run("pytest", *session.posargs, env=env)
+        for name in strategies:
+            session.run("pytest", *session.posargs, env=dict(word.split("=") for word in series[name]))
         return
-    # Tests that do not depend on the strategy run once, and the launcher's run in a process without other children.
-    if strategy == "file_system":
-        half = ["tests/core", "tests/crash"], ["tests/reductions", "tests/contract", f"--ignore={PROGRAMS}"]
-        lanes = [[["--only-strategy-tests", *paths]] for paths in half]
-    else:
-        # On a stub driver, not a GPU; in a separate process, since the stub becomes the process's CUDA driver.
-        separate = [["tests/packaging", "tests/bench", "tests/pool"], ["tests/spawn", "tests/engines"], ["tests/cuda"]]
-        lanes = [[["tests", *(f"--ignore={path}" for paths in (*separate, [PROGRAMS]) for path in paths)]], separate]
-    in_lanes(session, lanes, env)
-
-
-def in_lanes(session: nox.Session, lanes: list[list[list[str]]], env: dict[str, str]) -> None:
-    """Run pytest with each list of arguments: those of a lane in order, the lanes at once."""
-    texts = [" ; ".join(shlex.join(["pytest", *arguments]) for arguments in lane) for lane in lanes]
-    session.run("python", "-m", "tools.lanes", *texts, env=env)
+    words: list[str] = []
+    for name in strategies:
+        paths = ["tests", f"--ignore={PROGRAMS}"]
+        if name != "file_descriptor":
+            paths = ["tests/core", "tests/crash", "tests/reductions", *paths[1:], "tests/contract"]
+            paths.append("--only-strategy-tests")
+        words += ["--and", *series[name], *paths]
+    session.run("python", "-m", "tools.lanes", *words[1:])
 
 
 @nox.session(name="tests-without-engine", tags=["ci"])
