@@ -10,8 +10,8 @@ lane. Options are pytest's, for every file, and NAME=value sets a variable; `--a
 Note [Batches]
 --------------
 A process of pytest takes two seconds to start, and a queue of files ends when its last file does. So short files of one
-folder share a process, up to BATCH seconds, long ones have their own, and the longest are first. How long each took is
-in SECONDS, which `--record` writes; a file that is not in there counts as UNKNOWN.
+folder share a process, up to BATCH seconds, long ones have their own, and the longest are first. How long each took
+with the same options is in SECONDS, which `--record` writes; a file that is not in there counts as UNKNOWN.
 
     queue   [test_long] [test_longer_than_most] [four files of core] [three of pool] ...
     lane 1  test_long ------------------------> three of pool ->
@@ -140,7 +140,7 @@ def _run(batch: Batch, prefix: list[str]) -> None:
                     batch.taken[name.as_posix()] += float(case.get("time", 0))
 
 
-def _series(words: list[str], seconds: dict[str, float]) -> list[Batch]:
+def _series(words: list[str], seconds: dict[str, dict[str, float]]) -> list[Batch]:
     """Return the batches of one series of the command line."""
     ignored = [Path(word.removeprefix("--ignore=")) for word in words if word.startswith("--ignore=")]
     options = tuple(word for word in words if word.startswith("-") and not word.startswith("--ignore="))
@@ -148,7 +148,8 @@ def _series(words: list[str], seconds: dict[str, float]) -> list[Batch]:
     files: list[Path] = []
     for path in (Path(word) for word in words if "=" not in word and not word.startswith("-")):
         files += [path] if path.is_file() else path.rglob("test_*.py")
-    made = batches((file for file in files if not any(file.is_relative_to(each) for each in ignored)), seconds)
+    files = [file for file in files if not any(file.is_relative_to(each) for each in ignored)]
+    made = batches(files, seconds.get(" ".join(options), {}))
     for batch in made:
         batch.options, batch.variables = options, variables
     return made
@@ -163,11 +164,10 @@ def main() -> None:
     todo = [batch for words in series for batch in _series(words, seconds)]
     failed = run(todo, 1 + (os.cpu_count() or 1))
     if record:
-        taken: Counter[str] = Counter()
         for batch in todo:
-            taken |= batch.taken  # the longest of several series
-        known = {name: round(value, 1) for name, value in taken.items()}
-        SECONDS.write_text(json.dumps(dict(sorted(known.items())), indent=0) + "\n")
+            known = seconds.setdefault(" ".join(batch.options), {})
+            known |= {file.as_posix(): round(batch.taken[file.as_posix()], 1) for file in batch.files}
+        SECONDS.write_text(json.dumps(seconds, indent=0, sort_keys=True) + "\n")
     if failed:
         sys.exit("failed: " + "; ".join(shlex.join(str(file) for file in batch.files) for batch in failed))
 

@@ -47,11 +47,8 @@ def tests(session: nox.Session, strategy: str) -> None:
         return
     words: list[str] = []
     for name in strategies:
-        paths = ["tests", f"--ignore={PROGRAMS}"]
-        if name != "file_descriptor":
-            paths = ["tests/core", "tests/crash", "tests/reductions", *paths[1:], "tests/contract"]
-            paths.append("--only-strategy-tests")
-        words += ["--and", *series[name], *paths]
+        selected = [] if name == "file_descriptor" else ["--only-strategy-tests"]
+        words += ["--and", *series[name], *selected, "tests", f"--ignore={PROGRAMS}"]
     session.run("python", "-m", "tools.lanes", *words[1:])
 
 
