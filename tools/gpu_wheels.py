@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tools.distributions import PACKAGES, ROOT, build_environment
 
-NEEDS = ["mp-all", "mp-cuda", "numpy", "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "joblib>=1.4"]
+NEEDS = ["mp-all[cuda]", "numpy", "pytest>=8", "pytest-timeout>=2.3", "hypothesis>=6.100", "joblib>=1.4"]
 # pip takes each of these literally: a wheel for an older glibc has another name.
 GLIBCS = ["2_17", "2_24", "2_26", "2_27", "2_28", "2_31", "2_34"]
 MIB = 2**20

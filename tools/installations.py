@@ -2,7 +2,7 @@
 
 A cell is an interpreter, a package and a NumPy: a fresh environment gets the package by
 `pip install --no-index --find-links dist`, and tests/packaging/alone.py runs in it. Dependencies (NumPy,
-cffi, cuda-python) are downloaded once for each interpreter.
+cffi) are downloaded once for each interpreter.
 """
 
 from __future__ import annotations

@@ -62,8 +62,8 @@ def expect(package: str) -> None:
     }[package]
     present = {name for name in siblings if installed(name)}
     assert present == installs, f"{package} installed {sorted(present)}, expected {sorted(installs)}"
-    # cuda-python installs cuda-core, which installs NumPy; mp_cuda does not use NumPy.
-    assert installed("numpy") == (package in ("mp-reductions", "mp-cuda", "mp-all")), f"{package} and NumPy"
+    assert installed("numpy") == (package in ("mp-reductions", "mp-all")), f"{package} and NumPy"
+    assert not installed("cuda"), f"{package} installed the CUDA bindings, which are an extra"
     for name in sorted(present):
         importlib.import_module(name)
 

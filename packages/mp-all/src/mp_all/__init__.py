@@ -7,6 +7,7 @@ the locks, which survive the death of their holder.
 Arrays that cross a process boundary (queues, pipes, pools, arguments, results, executors) travel through shared memory.
 It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`,
 `ProcessPoolExecutor`, `memory_report`, a backend of joblib (`joblib_install`) and options of dask (`dask_options`).
+`cuda` is the package mp_cuda, for arrays on devices.
 """
 
 # Private names have an underscore: all other names of this module are public.
@@ -44,6 +45,10 @@ if TYPE_CHECKING:
     from mp_pool import *  # noqa: F403
     from mp_reductions import *  # noqa: F403
     from mp_spawn import *  # noqa: F403
+if TYPE_CHECKING:
+    import mp_cuda
+
+    cuda = mp_cuda
 
 # The module of each name. It is imported at the first use: a program pays for what it uses, and a child of it, too.
 _NAMES = {
@@ -120,7 +125,8 @@ def _install_all() -> None:
 
 
 # `mp_all.spawn` is the launcher function. `import mp_all.spawn` imports the standard library's module all the same.
-_imports.alias_submodules(__name__, own=("spawn",), others={"shared": "mp_reductions.shared"})
+_SUBMODULES = {"shared": "mp_reductions.shared"} | ({"cuda": "mp_cuda"} if _is_linux else {})
+_imports.alias_submodules(__name__, own=("spawn",), others=_SUBMODULES)
 _install_all()
 
 
@@ -144,6 +150,8 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
             value = _launcher()
         elif name in _MODULES:
             value = getattr(_imports.load(_MODULES[name]), name)
+        elif name in _SUBMODULES:
+            value = _imports.load(_SUBMODULES[name])
         elif name in _NAMES_ON_LINUX["mp_pool"].split():  # on Linux they are in the table
             raise AttributeError(
                 f"mp_all.{name} is in mp-pool, which needs Linux, and this is {_platform.name()}; "
@@ -157,7 +165,7 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, *dir(_multiprocessing)})
+    return sorted({*globals(), *_MODULES, *_SUBMODULES, *dir(_multiprocessing)})
 
 
 del TYPE_CHECKING  # a name of this module is public

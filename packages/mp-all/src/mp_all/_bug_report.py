@@ -18,7 +18,16 @@ from mp_core import _platform
 __all__ = ["main"]
 
 OURS = ("mp-all", "mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch")
-PACKAGES = (*OURS, "numpy", "cffi", "cuda-python", "torch")
+PACKAGES = (*OURS, "numpy", "cffi", "torch")
+#: Each extra that a feature needs, and what it installs.
+EXTRAS = {
+    "mp-all[cuda]": "cuda-bindings",
+    "mp-all[joblib]": "joblib",
+    "mp-all[prometheus]": "prometheus_client",
+    "mp-all[top]": "rich",
+    "mp-spawn[cloudpickle]": "cloudpickle",
+    "mp-spawn[ray]": "ray",
+}
 
 
 def versions() -> Iterator[tuple[str, str]]:
@@ -30,6 +39,14 @@ def versions() -> Iterator[tuple[str, str]]:
             yield package, metadata.version(package)
         except metadata.PackageNotFoundError:
             yield package, "not installed"
+
+
+def extras() -> Iterator[tuple[str, str]]:
+    for extra, package in EXTRAS.items():
+        try:
+            yield extra, f"{package} {metadata.version(package)}"
+        except metadata.PackageNotFoundError:
+            yield extra, "not installed"
 
 
 def sharing() -> Iterator[tuple[str, str]]:
@@ -94,7 +111,14 @@ def devices() -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     """Print all facts."""
-    facts = [("versions", versions), ("sharing", sharing), ("limits", limits), ("shared now", now), ("CUDA", devices)]
+    facts = [
+        ("versions", versions),
+        ("extras", extras),
+        ("sharing", sharing),
+        ("limits", limits),
+        ("shared now", now),
+        ("CUDA", devices),
+    ]
     if not _platform.has_engine():
         facts = [fact for fact in facts if fact[1] not in (limits, now)]  # of shared memory, from files of Linux
     for title, rows in facts:

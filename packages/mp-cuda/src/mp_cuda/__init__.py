@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mp_cuda.driver import device_count, is_available
     from mp_cuda.dtype import DType
     from mp_cuda.errors import (
+        BindingsNotInstalledError,
         DeviceMemoryError,
         DeviceNotVisibleError,
         DriverError,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from mp_cuda.stream import Stream
 
 __all__ = [
+    "BindingsNotInstalledError",
     "DType",
     "DeviceArray",
     "DeviceMemoryError",
@@ -76,8 +78,8 @@ _NAMES = {
     "diagnostics": "device_report",
     "driver": "device_count is_available",
     "dtype": "DType",
-    "errors": "DeviceMemoryError DeviceNotVisibleError DriverError ForkError MpCudaError NotShareableError "
-    "ProducerGoneError StaleHandleError",
+    "errors": "BindingsNotInstalledError DeviceMemoryError DeviceNotVisibleError DriverError ForkError MpCudaError "
+    "NotShareableError ProducerGoneError StaleHandleError",
     "event": "Event",
     "exports": "ipc_collect wait_released",
     "libraries": "init_reductions register unregister",

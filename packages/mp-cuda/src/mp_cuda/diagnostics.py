@@ -30,7 +30,7 @@ def device_report() -> Iterator[tuple[str, str]]:
     try:
         yield "bindings", f"cuda-bindings {metadata.version('cuda-bindings')}"
     except metadata.PackageNotFoundError:
-        yield "bindings", "not installed (pip install cuda-python)"
+        yield "bindings", 'not installed (pip install "mp-all[cuda]")'
         return
     try:
         version = int(driver.call("cuDriverGetVersion"))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_cuda import at_exit
-from mp_cuda.errors import DeviceNotVisibleError, DriverError, ForkError, MpCudaError
+from mp_cuda.errors import BindingsNotInstalledError, DeviceNotVisibleError, DriverError, ForkError, MpCudaError
 
 __all__ = [
     "HANDLE_SIZE",
@@ -61,7 +61,10 @@ def _start() -> None:
         try:
             from cuda.bindings import driver
         except ImportError as error:
-            raise MpCudaError(f"the CUDA bindings are missing ({error}): pip install cuda-python") from error
+            raise BindingsNotInstalledError(
+                f"arrays on devices need the CUDA bindings, which cannot be imported ({error}): "
+                'pip install "mp-all[cuda]", or mp-all[cu12] for a driver of CUDA 12'
+            ) from error
         try:
             (status,) = driver.cuInit(0)
         except RuntimeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 __all__ = [
+    "BindingsNotInstalledError",
     "DeviceMemoryError",
     "DeviceNotVisibleError",
     "DriverError",
@@ -21,6 +22,19 @@ class MpCudaError(RuntimeError):
     Examples
     --------
     >>> issubclass(mp_cuda.MpCudaError, RuntimeError)
+    True
+    """
+
+
+class BindingsNotInstalledError(MpCudaError, ImportError):
+    """
+    The Python bindings of CUDA are not installed, or cannot be imported.
+
+    They come with cuda-python, which is an extra: CuPy, numba-cuda and torch for CUDA bring it as well.
+
+    Examples
+    --------
+    >>> issubclass(mp_cuda.BindingsNotInstalledError, ImportError)
     True
     """
 
