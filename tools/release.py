@@ -70,6 +70,25 @@ def dated(changelog: str, version: str, day: datetime.date) -> str:
     return f"{changelog[:at]}\n## {version} ({day.isoformat()})\n{changelog[at:]}"
 
 
+def notes(changelog: str, version: str) -> str:
+    """
+    Return the entries of *version* in *changelog*.
+
+    >>> print(notes("# Changes\\n\\n## 1.2.3 (2030-01-02)\\n\\n- `a`: b\\n\\n## 1.2.2\\n", "1.2.3"))
+    - `a`: b
+    """
+    found = re.search(rf"^## {re.escape(version)}\b.*?\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
+    if found is None:
+        raise SystemExit(f'CHANGELOG.md has no section "## {version}"')
+    return found[1].strip()
+
+
+def next_version() -> str:
+    """Return the version that development versions lead to: the patch after the version of the sources."""
+    major, minor, patch = numbers(current())
+    return f"{major}.{minor}.{patch + 1}" if git("tag", "--list", f"v{current()}") else current()
+
+
 def refuse(version: str) -> None:
     """
     End the program if this tree cannot become that release.
@@ -123,7 +142,16 @@ def release(version: str, dry_run: bool) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="nox -s release --", description=__doc__.splitlines()[0])
-    parser.add_argument("version", metavar="X.Y.Z")
+    parser.add_argument("version", metavar="X.Y.Z", nargs="?")
     parser.add_argument("--dry-run", action="store_true", help="do everything, then restore the tree")
+    parser.add_argument("--notes", action="store_true", help="only print the changelog's part for X.Y.Z")
+    parser.add_argument("--next", action="store_true", help="only print the version that comes next")
     arguments = parser.parse_args()
-    release(arguments.version, arguments.dry_run)
+    if arguments.next:
+        print(next_version())
+    elif arguments.version is None:
+        parser.error("name the version: X.Y.Z")
+    elif arguments.notes:
+        print(notes(CHANGELOG.read_text(), arguments.version))
+    else:
+        release(arguments.version, arguments.dry_run)

@@ -11,7 +11,7 @@ import nox
 ROOT = Path(__file__).parents[2]
 PACKAGES = ["mp-core", "mp-reductions", "mp-spawn", "mp-pool", "mp-cuda", "mp-torch", "mp-all"]
 WHEELS = [f"./packages/{name}" for name in PACKAGES]
-STRATEGIES = [nox.param(s, id=s) for s in ("file_descriptor", "file_system")]
+STRATEGIES = ["file_descriptor", "file_system"]
 GROUPS = nox.project.load_toml(ROOT / "pyproject.toml")["dependency-groups"]
 
 

@@ -11,7 +11,7 @@ from tools.sessions import GROUPS, ROOT, install_all
 
 @nox.session(tags=["ci"])
 def lint(session: nox.Session) -> None:
-    """Check with ruff, mypy --strict, clang-format, the prose linter and the limit on file lengths; change nothing."""
+    """Check with ruff, mypy --strict, clang-format, zizmor, the prose linter, the limit on lengths; change nothing."""
     session.install(*GROUPS["lint"])
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -19,6 +19,7 @@ def lint(session: nox.Session) -> None:
     path = os.pathsep.join(str(p) for p in sorted((ROOT / "packages").glob("*/src")))
     session.run("mypy", "--strict", *sources, "tests/typing", env={"MYPYPATH": path})
     session.run("clang-format", "--dry-run", "-Werror", *c_files())
+    session.run("zizmor", "--offline", "--quiet", ".github")
     session.run("python", "-m", "tools.prose")
     session.run("python", "-m", "tools.file_lengths")
 
@@ -31,6 +32,13 @@ def typing_(session: nox.Session) -> None:
     # It finds the packages by the interpreter on PATH. With --pythonpath, --verifytypes of 1.1.414 finds none.
     session.run("pyright", "tests/typing")
     session.run("pyright", "--verifytypes", "mp_all", "--ignoreexternal")
+
+
+@nox.session(default=False, tags=["ci"])
+def workflows(session: nox.Session) -> None:
+    """Check the workflows with actionlint, which is downloaded."""
+    session.install(*GROUPS["workflows"])
+    session.run("actionlint", "-color")
 
 
 @nox.session(name="format", default=False)

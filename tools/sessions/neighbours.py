@@ -23,7 +23,7 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session(default=False)
-@nox.parametrize("strategy", STRATEGIES)
+@nox.parametrize("strategy", [nox.param(s, id=s) for s in STRATEGIES])
 def containers(session: nox.Session, strategy: str) -> None:
     """Test containers of arrays with the real libraries: pandas, SciPy, scikit-learn, xarray, pyarrow."""
     install_all(session, "test", "containers")
@@ -70,7 +70,7 @@ def pool_libraries(session: nox.Session) -> None:
 
 
 @nox.session(default=False, tags=["ci"])
-@nox.parametrize("strategy", STRATEGIES)
+@nox.parametrize("strategy", [nox.param(s, id=s) for s in STRATEGIES])
 def torch(session: nox.Session, strategy: str) -> None:
     """Test with torch: its tensors on mp-all's queues, then the same with mp_torch installed, DataLoader, examples."""
     install_all(session, "test", "torch")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import nox
 
-from tools.sessions import GROUPS, STRATEGIES, WHEELS, install_all
+from tools.sessions import GROUPS, PACKAGES, STRATEGIES, WHEELS, install_all
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 PROGRAMS = "tests/contract/programs"
@@ -30,8 +30,8 @@ WITHOUT_ENGINE = [
 
 
 # Tagged "ci": .github/workflows/ci.yml makes a job of each, and holds no list of its own.
-@nox.session(python=PYTHONS, tags=["ci"])
-@nox.parametrize("strategy", [*STRATEGIES, nox.param("every", id="every", tags=[])])
+@nox.session(python=PYTHONS)
+@nox.parametrize("strategy", [*(nox.param(s, id=s, tags=["ci"]) for s in STRATEGIES), nox.param("every", id="every")])
 def tests(session: nox.Session, strategy: str) -> None:
     """
     Run the test suite under one interpreter and one sharing strategy, or every; start methods are a fixture inside.
@@ -39,7 +39,7 @@ def tests(session: nox.Session, strategy: str) -> None:
     Tests that do not depend on the strategy run under the first one only.
     """
     install_all(session, "test", "demo", "bench", "build")
-    strategies = ["file_descriptor", "file_system"] if strategy == "every" else [strategy]
+    strategies = STRATEGIES if strategy == "every" else [strategy]
     series = {name: [f"MP_TEST_STRATEGY={name}", f"MP_SHARING_STRATEGY={name}"] for name in strategies}
     if session.posargs:
         for name in strategies:
@@ -71,6 +71,15 @@ def tests_without_channels(session: nox.Session) -> None:
     install_all(session, "test")
     tests = session.posargs or ["tests/core", "tests/contract", "tests/pool", f"--ignore={PROGRAMS}"]
     session.run("pytest", *tests, env={"MP_CHANNEL": "0"})
+
+
+@nox.session(name="tests-wheels", default=False)
+def tests_wheels(session: nox.Session) -> None:
+    """Test the wheels in a folder, on this machine and its C library: nox -s tests-wheels -- dist."""
+    folder, *arguments = session.posargs
+    session.install(*GROUPS["test"], *GROUPS["demo"], *GROUPS["build"])
+    session.install("--find-links", folder, "--only-binary", ",".join(PACKAGES), *PACKAGES)
+    session.run("python", "-m", "tools.lanes", *(arguments or ["tests/core", "tests/reductions", "tests/channel"]))
 
 
 @nox.session(name="tests-debian", python=False, default=False)
