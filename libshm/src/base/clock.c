@@ -32,6 +32,16 @@ uint64_t mpshm__deadline(uint64_t timeout_ns)
     return timeout_ns >> 63 ? MPSHM__FOREVER : mpshm__now_ns() + timeout_ns;
 }
 
+uint64_t mpshm__remaining(uint64_t deadline, uint64_t most)
+{
+    if (deadline == MPSHM__FOREVER)
+        return most;
+    uint64_t now = mpshm__now_ns();
+    if (now >= deadline)
+        return 0;
+    return deadline - now < most ? deadline - now : most;
+}
+
 void mpshm__sleep_ms(long ms)
 {
     struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};

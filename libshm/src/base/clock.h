@@ -16,6 +16,8 @@ uint32_t mpshm__tick(void);
  * type, has no end. */
 enum { MPSHM__FOREVER = 0 };
 uint64_t mpshm__deadline(uint64_t timeout_ns);
+/* Nanoseconds until `deadline`, at most `most`; 0 when it has passed. */
+uint64_t mpshm__remaining(uint64_t deadline, uint64_t most);
 /* Sleep, at most until a signal arrives. */
 void mpshm__sleep_ms(long ms);
 

@@ -62,17 +62,17 @@ void mpshm__wakeup_begin(struct mpshm__ring *ring, uint64_t to);
 void mpshm__wakeup_arm(mpshm_channel *end, int fd, int woken);
 /* 1 when a writer has begun a record that it has not published. */
 int mpshm__wakeup_is_begun(struct mpshm__ring *ring);
+/* 1 when an empty ring is not armed, or not without doubt. */
+int mpshm__wakeup_is_unsettled(struct mpshm__ring *ring);
 /* Under read_lock: the pipe may have a byte too many. */
 void mpshm__wakeup_doubt(struct mpshm__ring *ring);
 /* Under write_lock after its holder died: publish what it has begun, or take it back. */
 void mpshm__wakeup_repair(mpshm_channel *end, int fd, enum mpshm__purpose purpose);
-/* Reader: arm the wake-up if the ring is empty, as a program that selects needs it. */
-void mpshm__wakeup_settle(mpshm_channel *end, int fd);
 
 /* ---- waiting.c ---- */
 
-/* Nanoseconds until `deadline`, at most `most`; 0 when it has passed. */
-uint64_t mpshm__remaining(uint64_t deadline, uint64_t most);
+/* Reader: arm the wake-up if the ring is empty, as a program that selects needs it. */
+void mpshm__wakeup_settle(mpshm_channel *end, int fd);
 /* Wait until the ring has a record: 1; 0 at the end of the file; -EAGAIN at the deadline. */
 int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
                            const mpshm_waiter *waiter);

@@ -4,6 +4,7 @@
 #include <sched.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "channel/channel.h"
 
 /* How long one attempt waits before the binding may look for signals. */

@@ -1,6 +1,7 @@
 /* Receiving and polling. */
 #include <errno.h>
 
+#include "base/clock.h"
 #include "channel/channel.h"
 
 /* Under read_lock: 1 when all parts arrived, 0 when the writer gave up or died. */

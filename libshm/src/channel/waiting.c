@@ -21,16 +21,6 @@
 
 enum { LOOK_NS = 250 * 1000000, PART_NS = 20000000, FIRST_LOOK_NS = 1000000 };
 
-uint64_t mpshm__remaining(uint64_t deadline, uint64_t most)
-{
-    if (deadline == MPSHM__FOREVER)
-        return most;
-    uint64_t now = mpshm__now_ns();
-    if (now >= deadline)
-        return 0;
-    return deadline - now < most ? deadline - now : most;
-}
-
 static int has_record(void *ring, uint64_t unused)
 {
     (void)unused;
@@ -202,5 +192,22 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
         rc = sleep_on_flag(&ring->room_wanted, ns, waiter);
         if (rc < 0 || mpshm__ring_room(ring) >= (int64_t)need)
             return rc;
+    }
+}
+
+void mpshm__wakeup_settle(mpshm_channel *end, int fd)
+{
+    struct mpshm__ring *ring = end->in.ring;
+    mpshm_waiter none = {0};
+
+    while (mpshm__ring_is_empty(ring)) {
+        if (!mpshm__wakeup_is_unsettled(ring))
+            return;
+        /* Another reader that has the lock comes here when it gives it back. */
+        if (mpshm__channel_lock(end, MPSHM__TO_READ, fd, 1, &none) < 0)
+            return;
+        if (mpshm__ring_is_empty(ring))
+            mpshm__wakeup_arm(end, fd, 0);
+        mpshm__channel_unlock(end, MPSHM__TO_READ);
     }
 }

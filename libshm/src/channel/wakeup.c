@@ -133,6 +133,13 @@ int mpshm__wakeup_is_begun(struct mpshm__ring *ring)
     return begun(word) > atomic_load(&ring->tail);
 }
 
+int mpshm__wakeup_is_unsettled(struct mpshm__ring *ring)
+{
+    uint64_t word = atomic_load(&ring->wakeup), head = atomic_load(&ring->head);
+
+    return word != head && begun(word) == head;
+}
+
 static int has_byte(int fd)
 {
     int bytes = 0;
@@ -232,23 +239,4 @@ void mpshm__wakeup_repair(mpshm_channel *end, int fd, enum mpshm__purpose purpos
         write_byte(end, fd); /* without readers it fails, and so will the next message */
     if (begun(word) != tail)
         mpshm__ring_publish(ring, begun(word));
-}
-
-void mpshm__wakeup_settle(mpshm_channel *end, int fd)
-{
-    struct mpshm__ring *ring = end->in.ring;
-    mpshm_waiter none = {0};
-
-    while (mpshm__ring_is_empty(ring)) {
-        uint64_t word = atomic_load(&ring->wakeup);
-        uint64_t head = atomic_load(&ring->head);
-        if (word == head || begun(word) != head)
-            return;
-        /* Another reader that has the lock comes here when it gives it back. */
-        if (mpshm__channel_lock(end, MPSHM__TO_READ, fd, 1, &none) < 0)
-            return;
-        if (mpshm__ring_is_empty(ring))
-            mpshm__wakeup_arm(end, fd, 0);
-        mpshm__channel_unlock(end, MPSHM__TO_READ);
-    }
 }

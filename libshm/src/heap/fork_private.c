@@ -51,16 +51,15 @@ static void take_snapshots(struct mpshm__segment *segment)
     }
 }
 
-void mpshm__heap_before_fork(void)
+void mpshm__fork_private_before(void)
 {
-    mpshm__thread_cache_flush_locked();
     if (keeps_private != NULL)
         mpshm__for_each_range(take_snapshots);
 }
 
 /* The child's copy replaces the shared pages at the same address. The child keeps its reference
  * for ever, so that no other block comes to lie at that address. */
-void mpshm__heap_after_fork(int in_child)
+void mpshm__fork_private_after(int in_child)
 {
     while (snapshots != NULL) {
         struct snapshot s = *snapshots;

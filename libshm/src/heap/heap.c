@@ -26,12 +26,6 @@
 
 enum { THREAD_CACHE_BLOCKS = 8, THREAD_CACHE_LARGEST = 1 << 20 };
 
-__attribute__((constructor)) static void hook_fork(void)
-{
-    mpshm__set_fork_hook(
-        (struct mpshm__fork_hook){mpshm__heap_before_fork, mpshm__heap_after_fork});
-}
-
 /* ---- the thread cache ---- */
 
 static __thread struct {
@@ -234,4 +228,15 @@ int mpshm_block_at(const void *address, int flags, mpshm_block *out)
     int err = segment == NULL ? -ENOENT : find(segment, address, &i);
 
     return err < 0 ? err : mpshm__block_retain(segment, i, flags, out);
+}
+
+static void before_fork(void)
+{
+    mpshm__thread_cache_flush_locked();
+    mpshm__fork_private_before();
+}
+
+__attribute__((constructor)) static void hook_fork(void)
+{
+    mpshm__set_fork_hook((struct mpshm__fork_hook){before_fork, mpshm__fork_private_after});
 }

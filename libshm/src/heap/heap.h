@@ -6,8 +6,8 @@
 void mpshm__thread_cache_flush(void);
 void mpshm__thread_cache_flush_locked(void); /* with the engine's lock held */
 
-/* The fork hook: see fork_private.c. */
-void mpshm__heap_before_fork(void);
-void mpshm__heap_after_fork(int in_child);
+/* Around a fork: see fork_private.c. */
+void mpshm__fork_private_before(void);
+void mpshm__fork_private_after(int in_child);
 
 #endif

@@ -20,6 +20,7 @@
 #include "manager/manager.h"
 #include "platform/platform.h"
 #include "segment/memory_object.h"
+#include "session/connection.h"
 #include "session/control_file.h"
 #include "session/runtime_folder.h"
 #include "session/process_slot.h"
@@ -184,7 +185,7 @@ static void remove_everything(struct manager *m)
         const struct mpshm__segment_entry *entry = &control->segments[i];
         uint64_t nonce[2] = {atomic_load(&entry->nonce[0]), atomic_load(&entry->nonce[1])};
         if (i < m->session.segment_top && m->session.segments[i] != NULL)
-            mpshm__reaper_drop_segment(m, i);
+            mpshm__drop_segment(m, i);
         else if (nonce[0] != 0 && atomic_load(&entry->strategy) == MPSHM_FILE_SYSTEM)
             mpshm__object_unlink(nonce);
     }
@@ -223,7 +224,7 @@ int mpshm_manager_run(int listener, int control_fd, const char *folder)
         return err;
     /* The thread waits through another descriptor, so that it does not wait for the manager's
      * own lock. The lock by which the manager entered is released. */
-    w.control_fd = mpshm__session_reopen(&m->session, 0);
+    w.control_fd = mpshm__control_lock(mpshm__control_open_again(&m->session));
     w.event_fd = eventfd(0, EFD_CLOEXEC);
     w.go_fd = eventfd(1, EFD_CLOEXEC);
     m->spare = (int)MPSHM__RETRY(open("/dev/null", O_RDONLY | O_CLOEXEC));

@@ -53,7 +53,6 @@ struct manager {
 int mpshm__reaper_map_segment(struct manager *m, uint32_t i, int fd);
 /* Process the deaths that happened while a segment was out of reach. */
 void mpshm__reaper_catch_up(struct manager *m, uint32_t i);
-void mpshm__reaper_drop_segment(struct manager *m, uint32_t i);
 int mpshm__reaper_is_alive(const struct manager *m, int slot);
 int mpshm__reaper_is_attached(const struct manager *m, int slot);
 void mpshm__reaper_detach(struct manager *m, int slot);
@@ -68,6 +67,8 @@ void mpshm__reaper_resume(struct manager *m);
 
 /* ---- reclaim_segment.c ---- */
 
+/* Forget the segment with index `i`, and remove its name. */
+void mpshm__drop_segment(struct manager *m, uint32_t i);
 /* The segment with index `i` has lost its owner. */
 void mpshm__orphan_begin(struct manager *m, uint32_t i);
 void mpshm__orphans_resume(struct manager *m);

@@ -9,27 +9,10 @@
 #define _GNU_SOURCE
 #include <unistd.h>
 
-#include "allocator/cache.h"
 #include "manager/manager.h"
 #include "reference/reference.h"
 #include "segment/memory_object.h"
 #include "session/process_slot.h"
-
-/* ---- segments ---- */
-
-void mpshm__reaper_drop_segment(struct manager *m, uint32_t i)
-{
-    struct mpshm__segment *segment = m->session.segments[i];
-    struct mpshm__segment_entry *entry = &m->session.control->segments[i];
-
-    mpshm__cache_take(m->session.control, segment, atomic_load(&segment->header->cached));
-    atomic_store(&entry->nonce[0], 0);
-    atomic_store(&entry->handed, 0);
-    if (segment->strategy == MPSHM_FILE_SYSTEM)
-        mpshm__object_unlink(segment->nonce);
-    mpshm__segment_unmap(segment);
-    m->session.segments[i] = NULL;
-}
 
 void mpshm__reaper_unwatch(struct manager *m, int slot)
 {

@@ -25,11 +25,13 @@
  *     after CONFIRM_WITHIN, by the same compare and exchange, so one of the two wins. */
 #include <errno.h>
 
+#include "allocator/cache.h"
 #include "allocator/purge.h"
 #include "allocator/size_class.h"
 #include "allocator/slab.h"
 #include "base/clock.h"
 #include "manager/manager.h"
+#include "segment/memory_object.h"
 #include "segment/segment.h"
 
 enum {
@@ -116,6 +118,20 @@ static void purge_free_blocks(struct manager *m, struct mpshm__segment *segment)
     }
 }
 
+void mpshm__drop_segment(struct manager *m, uint32_t i)
+{
+    struct mpshm__segment *segment = m->session.segments[i];
+    struct mpshm__segment_entry *entry = &m->session.control->segments[i];
+
+    mpshm__cache_take(m->session.control, segment, atomic_load(&segment->header->cached));
+    atomic_store(&entry->nonce[0], 0);
+    atomic_store(&entry->handed, 0);
+    if (segment->strategy == MPSHM_FILE_SYSTEM)
+        mpshm__object_unlink(segment->nonce);
+    mpshm__segment_unmap(segment);
+    m->session.segments[i] = NULL;
+}
+
 /* 1 while the segment must be kept. */
 static int reclaim(struct manager *m, uint32_t i, uint64_t now)
 {
@@ -127,7 +143,7 @@ static int reclaim(struct manager *m, uint32_t i, uint64_t now)
         return 1;
     if (!is_live(m, i)) {
         mpshm__purge_all(segment);
-        mpshm__reaper_drop_segment(m, i);
+        mpshm__drop_segment(m, i);
         m->since[i] = 0;
         return 0;
     }

@@ -152,7 +152,7 @@ int mpshm__client_serve(struct manager *m, int c)
             f.err = 0, answer_fd = mpshm__fd_get(&m->session.segments[f.a]->fd);
         break;
     case MPSHM__CONTROL: /* with a new description, so that the locks of the two processes differ */
-        answer_fd = reopened = mpshm__session_reopen(&m->session, 0);
+        answer_fd = reopened = mpshm__control_lock(mpshm__control_open_again(&m->session));
         f.err = reopened < 0 ? reopened : 0;
         break;
     case MPSHM__ADOPT:

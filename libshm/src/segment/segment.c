@@ -23,11 +23,6 @@ enum {
 
 static const char MAGIC[8] = {'m', 'p', 's', 'h', 'm', 'A', 0, MPSHM__LAYOUT};
 
-uint64_t mpshm__pages(uint64_t nbytes)
-{
-    return (nbytes + MPSHM__PAGE - 1) & ~(uint64_t)(MPSHM__PAGE - 1);
-}
-
 /* Aligned to the largest page of a supported machine, so that holes consist of whole pages. */
 static uint64_t far_begin(uint64_t metadata_at, uint64_t capacity)
 {
@@ -275,11 +270,4 @@ int mpshm__segment_map(int fd, uint32_t index, const struct mpshm__segment_entry
     segment->index = index;
     *out = segment;
     return 0;
-}
-
-uint32_t mpshm__used(const struct mpshm__segment *segment)
-{
-    uint32_t used = atomic_load(&segment->header->used);
-
-    return used <= segment->capacity ? used : (uint32_t)segment->capacity;
 }

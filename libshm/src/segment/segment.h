@@ -49,7 +49,10 @@ struct mpshm__segment {
     struct mpshm__slab *slab_list;
 };
 
-uint64_t mpshm__pages(uint64_t nbytes); /* rounded up to whole pages */
+static inline uint64_t mpshm__pages(uint64_t nbytes) /* rounded up to whole pages */
+{
+    return (nbytes + MPSHM__PAGE - 1) & ~(uint64_t)(MPSHM__PAGE - 1);
+}
 
 enum { MPSHM__SEGMENT_LEAST = 1 << 20 }; /* bytes of data, unless the caller asks for less */
 /* Create a segment with about `size` bytes of data, and at least `need`. No other process knows it
@@ -66,7 +69,12 @@ int mpshm__segment_become_owner(struct mpshm__segment *segment);
 /* Let core dumps include what was allocated so far, if MPSHM_DUMP=1. */
 void mpshm__segment_dump(struct mpshm__segment *segment);
 /* The number of entries that have been used, at most the capacity. */
-uint32_t mpshm__used(const struct mpshm__segment *segment);
+static inline uint32_t mpshm__used(const struct mpshm__segment *segment)
+{
+    uint32_t used = atomic_load(&segment->header->used);
+
+    return used <= segment->capacity ? used : (uint32_t)segment->capacity;
+}
 
 static inline uint64_t mpshm__offset(const struct mpshm__segment *segment, uint32_t i)
 {

@@ -316,3 +316,53 @@ int mpshm__control_from_manager(struct mpshm__session *session)
         err = -EBADMSG;
     return err < 0 ? err : fd;
 }
+
+/* ---- the control file, which the manager has as well ---- */
+
+enum { TRIES = 100 };
+
+/* The path may have gone while the session lives; the manager still has the file. */
+static int open_by_manager(struct mpshm__session *session)
+{
+    int fd = mpshm__control_from_manager(session);
+
+    return fd < 0 ? fd : mpshm__session_open_fd(session, fd);
+}
+
+int mpshm__session_open(struct mpshm__session *session, int create)
+{
+    int err, fd = -ENOENT;
+
+    if (session->control != NULL)
+        return 0;
+    for (int i = 0; fd == -ENOENT && i < TRIES; i++) {
+        fd = mpshm__control_hold(session->id, 0);
+        if (fd == -ENOENT && (err = open_by_manager(session)) != -ENOENT)
+            return err;
+        if (!create)
+            break;
+        if (fd == -ENOENT)
+            fd = mpshm__control_hold(session->id, 1);
+    }
+    if (fd < 0) {
+        if (create)
+            mpshm__session_remove_if_dead(session->id);
+        return fd == -ENOENT && !create ? -ESTALE : fd;
+    }
+    err = mpshm__control_enter(session, fd);
+    if (err == 0)
+        return 0;
+    close(fd);
+    if (create && err != -EPROTO) /* remove the new session, unless another process is in it */
+        mpshm__session_remove_if_dead(session->id);
+    return err;
+}
+
+int mpshm__session_reopen(struct mpshm__session *session, int wait)
+{
+    int fd = mpshm__control_open_again(session);
+
+    if (fd < 0 && wait)
+        fd = mpshm__control_from_manager(session);
+    return mpshm__control_lock(fd);
+}

@@ -5,6 +5,12 @@
 #include "session/session.h"
 #include "session/wire.h"
 
+/* Open, lock and map the control file of `session`. The manager stays while any process has it
+ * locked. `create` creates the file when it does not exist and no manager serves the session. */
+int mpshm__session_open(struct mpshm__session *session, int create);
+/* One more descriptor of the control file, locked through a description of its own. `wait` allows
+ * to ask the manager for it. */
+int mpshm__session_reopen(struct mpshm__session *session, int wait);
 /* Connect, take a slot and introduce this process. After that it may hold references. */
 int mpshm__session_register(struct mpshm__session *session);
 /* Ask one question. It is asked again when the manager dies meanwhile. Needs no slot. */

@@ -21,7 +21,6 @@
 #include "platform/platform.h"
 #include "segment/memory_object.h"
 #include "segment/reserve.h"
-#include "session/connection.h"
 #include "session/control_file.h"
 #include "session/runtime_folder.h"
 
@@ -34,7 +33,7 @@ static int still_there(int fd, const char *path)
            a.st_dev == b.st_dev;
 }
 
-enum { TRIES = 100, LOCK_WITHIN_S = 5 };
+enum { LOCK_WITHIN_S = 5 };
 
 /* Take a shared lock, with a time limit, because the holder of an exclusive lock may be stopped. */
 static int lock_shared(int fd)
@@ -51,8 +50,7 @@ static int lock_shared(int fd)
     return 0;
 }
 
-/* Try once to open and lock the control file. -ENOENT: it was removed meanwhile. */
-static int hold_control(const unsigned char *id, int create)
+int mpshm__control_hold(const unsigned char *id, int create)
 {
     char path[MPSHM__PATH];
     int err, fd;
@@ -117,8 +115,7 @@ static int begin_control(struct mpshm__control *control, const unsigned char *id
     return memcmp(control->session, id, MPSHM_ID_SIZE) == 0 ? 0 : -ESTALE;
 }
 
-/* Map the locked file. An error leaves `fd` to the caller. */
-static int enter_held(struct mpshm__session *session, int fd)
+int mpshm__control_enter(struct mpshm__session *session, int fd)
 {
     struct mpshm__control *at;
     struct stat st;
@@ -149,52 +146,15 @@ int mpshm__session_open_fd(struct mpshm__session *session, int fd)
     int err = fd < 0 ? -EBADF : lock_shared(fd);
 
     if (err == 0)
-        err = enter_held(session, fd);
+        err = mpshm__control_enter(session, fd);
     if (err < 0 && fd >= 0)
         close(fd);
     return err;
 }
 
-/* The path may have gone while the session lives; the manager still has the file. */
-static int enter_by_manager(struct mpshm__session *session)
+int mpshm__control_open_again(struct mpshm__session *session)
 {
-    int fd = mpshm__control_from_manager(session);
-
-    return fd < 0 ? fd : mpshm__session_open_fd(session, fd);
-}
-
-int mpshm__session_open(struct mpshm__session *session, int create)
-{
-    int err, fd = -ENOENT;
-
-    if (session->control != NULL)
-        return 0;
-    for (int i = 0; fd == -ENOENT && i < TRIES; i++) {
-        fd = hold_control(session->id, 0);
-        if (fd == -ENOENT && (err = enter_by_manager(session)) != -ENOENT)
-            return err;
-        if (!create)
-            break;
-        if (fd == -ENOENT)
-            fd = hold_control(session->id, 1);
-    }
-    if (fd < 0) {
-        if (create)
-            mpshm__session_remove_if_dead(session->id);
-        return fd == -ENOENT && !create ? -ESTALE : fd;
-    }
-    err = enter_held(session, fd);
-    if (err == 0)
-        return 0;
-    close(fd);
-    if (create && err != -EPROTO) /* remove the new session, unless another process is in it */
-        mpshm__session_remove_if_dead(session->id);
-    return err;
-}
-
-int mpshm__session_reopen(struct mpshm__session *session, int wait)
-{
-    int fd = mpshm__fd_get(&session->control_fd), got = -1, err;
+    int fd = mpshm__fd_get(&session->control_fd), got = -1;
     char path[MPSHM__PATH];
 
     if (fd >= 0) /* works after the path was removed, too */
@@ -211,14 +171,17 @@ int mpshm__session_reopen(struct mpshm__session *session, int wait)
         close(got);
         got = -ENOENT; /* the path leads to another session's file, or to a copy */
     }
-    if (got < 0 && wait)
-        got = mpshm__control_from_manager(session);
-    if (got < 0)
-        return got;
-    err = lock_shared(got);
+    return got;
+}
+
+int mpshm__control_lock(int fd)
+{
+    int err = fd < 0 ? fd : lock_shared(fd);
+
     if (err == 0)
-        return got;
-    close(got);
+        return fd;
+    if (fd >= 0)
+        close(fd);
     return err;
 }
 

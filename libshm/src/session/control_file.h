@@ -4,14 +4,16 @@
 
 #include "session/session.h"
 
-/* Open, lock and map the control file of `session`. The manager stays while any process has it
- * locked. `create` creates the file when it does not exist and no manager serves the session. */
-int mpshm__session_open(struct mpshm__session *session, int create);
-/* The same through a descriptor of the control file. Takes the descriptor over. */
+/* Try once to open and lock the control file: a descriptor; -ENOENT: it was removed meanwhile. */
+int mpshm__control_hold(const unsigned char *id, int create);
+/* Map the locked file. An error leaves `fd` to the caller. */
+int mpshm__control_enter(struct mpshm__session *session, int fd);
+/* Lock and map the file behind a descriptor, which it takes over. */
 int mpshm__session_open_fd(struct mpshm__session *session, int control_fd);
-/* One more descriptor of the control file, locked through a description of its own. `wait` allows
- * to ask the manager for it. */
-int mpshm__session_reopen(struct mpshm__session *session, int wait);
+/* One more descriptor of the control file, which is not locked yet; without asking the manager. */
+int mpshm__control_open_again(struct mpshm__session *session);
+/* Lock the file through `fd`, which may be an error: `fd`, or an error and `fd` is closed. */
+int mpshm__control_lock(int fd);
 /* Map the control file through `control_fd` in place of the present mapping. */
 int mpshm__session_remap(struct mpshm__session *session, int control_fd);
 /* In the manager: sleep until no process is in the session. */

@@ -212,6 +212,6 @@ __attribute__((constructor)) static void arm(void)
 
 void mpshm__fork_handlers(void)
 {
-    /* The code that creates sessions calls this, so that the linker takes this file from the
-     * archive. */
+    /* The code that makes this process's session calls this, so that the linker takes this file
+     * from the archive. */
 }

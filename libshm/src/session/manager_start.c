@@ -232,7 +232,7 @@ static int start(struct mpshm__session *session)
         lock = lock_start(session);
     if (lock < 0)
         return lock;
-    control = mpshm__session_reopen(session, 0);
+    control = mpshm__control_lock(mpshm__control_open_again(session));
     uint64_t wait_s = control < 0 ? HEALED_WITHIN_S : MPSHM__ANSWER_WITHIN_S;
     uint64_t until = mpshm__now_ns() + wait_s * 1000000000ull;
     for (;;) {

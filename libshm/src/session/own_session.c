@@ -9,6 +9,7 @@
 #include "platform/platform.h"
 #include "session/connection.h"
 #include "session/control_file.h"
+#include "session/fork.h"
 #include "session/own_session.h"
 
 static unsigned char own_id[MPSHM_ID_SIZE];
@@ -55,6 +56,7 @@ int mpshm__own_session(struct mpshm__session **session)
 {
     int err = own_id_once();
 
+    mpshm__fork_handlers();
     return err < 0 ? err : mpshm__session_attach(own_id, 1, session);
 }
 

@@ -12,7 +12,6 @@
 #include "segment/segment.h"
 #include "session/connection.h"
 #include "session/control_file.h"
-#include "session/fork.h"
 #include "session/manager_start.h"
 #include "session/session.h"
 
@@ -77,7 +76,6 @@ static struct mpshm__session *blank(const unsigned char *id)
 {
     struct mpshm__session *session = calloc(1, sizeof(*session));
 
-    mpshm__fork_handlers();
     if (session == NULL)
         return NULL;
     memcpy(session->id, id, MPSHM_ID_SIZE);

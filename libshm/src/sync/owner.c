@@ -29,7 +29,7 @@ int mpshm__owner_is_dead(struct mpshm__session *session, uint32_t owner)
         return 0;
     fd = mpshm__fd_get(&session->control_fd);
     if (fd < 0) /* the program has closed it */
-        fd = opened = mpshm__session_reopen(session, 0);
+        fd = opened = mpshm__control_lock(mpshm__control_open_again(session));
     if (fd >= 0)
         dead = !mpshm__slot_lives(session->control, fd,
                                   (int)(owner & ((1u << MPSHM__OWNER_SHIFT) - 1)));
