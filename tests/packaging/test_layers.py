@@ -11,6 +11,8 @@ import re
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "libshm" / "src"
 INCLUDE = ROOT / "libshm" / "include"
@@ -79,3 +81,32 @@ def test_the_headers_of_the_interface_stand_in_the_order_of_their_includes() -> 
     assert sorted(order) == sorted(str(path.relative_to(INCLUDE)) for path in INCLUDE.glob("*/*.h"))
     for at, name in enumerate(order):
         assert set(re.findall(r'(?m)^#include "(.+)"', (INCLUDE / name).read_text())) <= set(order[:at])
+
+
+def functions(text: str) -> set[str]:
+    """Return the functions and variables that a C file defines for other files."""
+    function = r"(?m)^(?!static\b|extern\b|typedef\b|#)[A-Za-z_][^\n;{}()=]*?\b([A-Za-z_]\w*)\s*\([^;{}]*\)\s*\{"
+    variable = (
+        r"(?m)^(?!static\b|extern\b|typedef\b|#|enum\b)[A-Za-z_][\w \*]*?[ \*]([A-Za-z_]\w*)(?:\[[^\]]*\])*(?: =|;)"
+    )
+    return {*re.findall(function, text), *re.findall(variable, text)}
+
+
+@pytest.mark.parametrize("folder", ["libshm/src", "packages/mp-core/native", "packages/mp-reductions/native"])
+def test_no_c_file_needs_another_one_that_needs_it(folder: str) -> None:
+    texts = {}
+    for path in sorted((ROOT / folder).rglob("*.c")):
+        name = path.relative_to(ROOT / folder)
+        if name.parts[:1] != ("platform",) or name.parts[1] == "linux":  # others define the same functions
+            without_comments = re.sub(r"/\*.*?\*/", " ", path.read_text(), flags=re.DOTALL)
+            texts[str(name)] = re.sub(r'"(?:\\.|[^"\\])*"', '""', without_comments)
+    home = {function: name for name, text in texts.items() for function in functions(text)}
+    assert len(home) > 2 * len(texts)  # otherwise they were not found
+    graph = {
+        name: {home[word] for word in re.findall(r"[A-Za-z_]\w*", text) if home.get(word, name) != name}
+        for name, text in texts.items()
+    }
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(f"circle: {' -> '.join(reversed(error.args[1]))}") from None

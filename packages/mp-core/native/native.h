@@ -9,6 +9,8 @@
 extern PyObject *mp_block_type; /* the class mp_core.Block */
 extern int mp_strategy;
 
+/* Add the type Buffer to the module. */
+int mp_add_buffer_type(PyObject *module);
 PyObject *mp_wrap(PyObject *type, mpshm_block *block);
 /* Allocate, and release the GIL if that takes time. 0 or -errno. */
 int mp_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *block);
@@ -98,11 +100,17 @@ enum {
 int mp_fits(mp_writer *to, PyObject *object);
 void mp_set_pickler(const mp_pickler *of);
 int mp_writer_is_first(mp_writer *to, const void *memory);
-int mp_make_global(mp_global *to, PyObject *function);
 /* The registered functions for the type of the object, or NULL. */
 const mp_pickler *mp_pickler_of(PyObject *object);
 /* Read an object of a registered type: NULL, perhaps with an exception, if there is none. */
 PyObject *mp_read_registered(mp_reader *from);
+
+/* ---- globals.c, writer.c ---- */
+
+int mp_make_global(mp_global *to, PyObject *function);
+void mp_begin_writing(mp_writer *to, int may_share, PyObject *forking_pickler);
+/* Return memory for `nbytes` more; NULL with an exception. */
+char *mp_writer_room(mp_writer *to, size_t nbytes);
 
 /* ---- large_bytes.c ---- */
 
@@ -132,8 +140,6 @@ int mp_add_pickle_reader(PyObject *module);
 
 /* ---- write_message.c, read_message.c ---- */
 
-char *mp_writer_room(mp_writer *to, size_t nbytes);
-void mp_begin_writing(mp_writer *to, int may_share, PyObject *forking_pickler);
 /* 1 when the message is written; 0 if it needs a pickler; -1 with an exception. */
 int mp_write_message(mp_writer *to, PyObject *object);
 /* Return the object, or NULL, without an exception for a message that needs an unpickler. */
@@ -144,8 +150,14 @@ PyObject *mp_read_message(PyObject *data);
 /* Add the type Channel to the module: 0, or -1 with an exception. */
 int mp_add_channel_type(PyObject *module);
 
-/* ---- functions of the module _block that other files define ---- */
+/* ---- functions of the module _block ---- */
 
+PyObject *mp_py_allocate(PyObject *, PyObject *);
+PyObject *mp_py_find(PyObject *, PyObject *);
+PyObject *mp_py_setup(PyObject *, PyObject *);
+PyObject *mp_py_strategy(PyObject *, PyObject *);
+PyObject *mp_py_reduce_block(PyObject *, PyObject *);
+PyObject *mp_py_reduce_copy(PyObject *, PyObject *);
 PyObject *mp_py_setup_receiving(PyObject *, PyObject *);
 PyObject *mp_py_version(PyObject *, PyObject *);
 PyObject *mp_py_set_manager(PyObject *, PyObject *);

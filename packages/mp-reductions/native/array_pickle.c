@@ -206,11 +206,20 @@ static PyObject *read_array(mp_reader *from)
 
 /* ---- registration ---- */
 
-int mp_init_array_pickle(PyObject *rebuild_bytes, PyObject *rebuild_block)
+static int make_global(mp_global *to, PyObject *module, const char *name)
 {
-    return mp_core.make_global(&from_bytes, rebuild_bytes) < 0
+    PyObject *function = PyObject_GetAttrString(module, name);
+    int rc = function == NULL ? -1 : mp_core.make_global(to, function);
+
+    Py_XDECREF(function);
+    return rc;
+}
+
+int mp_init_array_pickle(PyObject *module)
+{
+    return make_global(&from_bytes, module, "rebuild_from_bytes") < 0
                ? -1
-               : mp_core.make_global(&from_block, rebuild_block);
+               : make_global(&from_block, module, "rebuild_from_block");
 }
 
 void mp_register_array_pickle(PyObject *reducer)

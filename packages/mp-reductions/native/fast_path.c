@@ -334,35 +334,29 @@ int mp_init_fast_path(PyObject *module)
     ndarray_type = &PyArray_Type;
     from_bytes = PyObject_GetAttrString(module, "rebuild_from_bytes");
     from_block = PyObject_GetAttrString(module, "rebuild_from_block");
-    return from_bytes == NULL || from_block == NULL ? -1
-                                                    : mp_init_array_pickle(from_bytes, from_block);
+    return from_bytes == NULL || from_block == NULL ? -1 : 0;
 }
 
-/* setup({char: dtype}, reduce_ndarray, on_large_copy, large_nbytes). The references are kept for
- * the process's lifetime. */
-PyObject *mp_py_setup(PyObject *module, PyObject *args)
+int mp_setup_fast_path(PyObject *args)
 {
     PyObject *dtypes, *slow, *notice, *name, *dtype;
     Py_ssize_t at = 0, large;
 
     if (!PyArg_ParseTuple(args, "O!OOn:setup", &PyDict_Type, &dtypes, &slow, &notice, &large))
-        return NULL;
-    PyObject *reducer = PyObject_GetAttrString(module, "reduce_array");
-    if (reducer == NULL)
-        return NULL;
-    mp_register_array_pickle(reducer);
-    Py_DECREF(reducer);
+        return -1;
     slow_path = Py_NewRef(slow);
     on_large_copy = Py_NewRef(notice);
     large_nbytes = (size_t)large;
     while (PyDict_Next(dtypes, &at, &name, &dtype)) {
         Py_UCS4 c = PyUnicode_ReadChar(name, 0);
-        if (c >= CHARS || !PyArray_DescrCheck(dtype))
-            return PyErr_Format(PyExc_ValueError, "%R: %R is no dtype of one ASCII character", name,
-                                dtype);
+        if (c >= CHARS || !PyArray_DescrCheck(dtype)) {
+            PyErr_Format(PyExc_ValueError, "%R: %R is no dtype of one ASCII character", name,
+                         dtype);
+            return -1;
+        }
         known[c].name = Py_NewRef(name);
         known[c].dtype = Py_NewRef(dtype);
         known[c].itemsize = (size_t)PyDataType_ELSIZE((PyArray_Descr *)dtype);
     }
-    Py_RETURN_NONE;
+    return 0;
 }

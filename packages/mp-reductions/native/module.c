@@ -11,30 +11,25 @@
 #define MP_LOADS_NUMPY
 #include "native.h"
 
-mp_core_api mp_core;
-
-static int load_mp_core(void)
-{
-    const mp_core_api *api = PyCapsule_Import(MP_CORE_API, 0);
-
-    if (api == NULL)
-        return -1;
-    if (api->version != MP_CORE_API_VERSION) {
-        PyErr_Format(PyExc_ImportError,
-                     "mp_reductions was compiled for version %d of mp_core's C functions and found "
-                     "version %d: two installations are mixed; reinstall mp-core and mp-reductions",
-                     (int)MP_CORE_API_VERSION, api->version);
-        return -1;
-    }
-    mp_core = *api;
-    return 0;
-}
-
 static int module_exec(PyObject *module)
 {
-    if (PyArray_ImportNumPyAPI() < 0 || load_mp_core() < 0)
+    if (PyArray_ImportNumPyAPI() < 0 || mp_load_core() < 0)
         return -1;
-    return mp_init_fast_path(module) < 0 ? -1 : mp_add_table_type(module);
+    if (mp_init_fast_path(module) < 0 || mp_init_array_pickle(module) < 0)
+        return -1;
+    return mp_add_table_type(module);
+}
+
+/* setup({char: dtype}, reduce_ndarray, on_large_copy, large_nbytes), once */
+static PyObject *setup(PyObject *module, PyObject *args)
+{
+    PyObject *reducer = PyObject_GetAttrString(module, "reduce_array");
+
+    if (reducer == NULL)
+        return NULL;
+    mp_register_array_pickle(reducer);
+    Py_DECREF(reducer);
+    return mp_setup_fast_path(args) < 0 ? NULL : Py_NewRef(Py_None);
 }
 
 PyDoc_STRVAR(reduce_array_doc,
@@ -72,7 +67,7 @@ PyDoc_STRVAR(swap_doc, "swap_memory(a, b, /)\n--\n\n"
                        "owner, strides and flags.");
 
 static PyMethodDef functions[] = {
-    {"setup", mp_py_setup, METH_VARARGS, NULL},
+    {"setup", setup, METH_VARARGS, NULL},
     {"set_inline_limit", mp_py_set_inline_limit, METH_O, NULL},
     {"get_inline_limit", mp_py_get_inline_limit, METH_NOARGS, NULL},
     {"has_room", mp_py_has_room, METH_O, NULL},

@@ -10,13 +10,18 @@
 #endif
 #include <numpy/arrayobject.h>
 
-/* mp-core's table, copied when the module is imported: a call through it is one indirect call. */
+/* core.c: mp-core's table, copied when the module is imported: a call through it is one indirect
+ * call. */
 extern mp_core_api mp_core;
-
-/* Initialise the fast path, given the module. -1 with an exception on failure. */
-int mp_init_fast_path(PyObject *module);
+int mp_load_core(void);
 
 /* ---- fast_path.c ---- */
+
+/* Initialise it, given the module. -1 with an exception on failure. */
+int mp_init_fast_path(PyObject *module);
+/* The same with ({char: dtype}, reduce_ndarray, on_large_copy, large_nbytes), which are kept for
+ * the process's lifetime. */
+int mp_setup_fast_path(PyObject *args);
 
 /* The array that a message describes. */
 typedef struct {
@@ -61,9 +66,8 @@ size_t mp_inline_limit(void);
 
 /* table.c: add the type Table to the module. -1 with an exception on failure. */
 int mp_add_table_type(PyObject *module);
-/* array_pickle.c: given rebuild_from_bytes and rebuild_from_block. -1 with an exception on failure.
- */
-int mp_init_array_pickle(PyObject *from_bytes, PyObject *from_block);
+/* array_pickle.c: initialise it, given the module. -1 with an exception on failure. */
+int mp_init_array_pickle(PyObject *module);
 /* Let mp_core write arrays in small messages, as long as they have this reducer. */
 void mp_register_array_pickle(PyObject *reducer);
 
@@ -79,7 +83,6 @@ PyObject *mp_py_get_inline_limit(PyObject *, PyObject *);
 PyObject *mp_py_has_room(PyObject *, PyObject *);
 
 /* fast_path.c */
-PyObject *mp_py_setup(PyObject *, PyObject *);
 PyObject *mp_py_reduce_array(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_bytes(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_block(PyObject *, PyObject *);

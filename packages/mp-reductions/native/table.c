@@ -27,7 +27,7 @@ static unsigned char *more(Table *self, size_t nbytes)
     return self->data + self->used;
 }
 
-int mp_table_put_record(Table *self, enum place place, const PyArrayObject *a)
+static int table_put_record(Table *self, enum place place, const PyArrayObject *a)
 {
     const npy_intp *dims = PyArray_DIMS((PyArrayObject *)a);
     int nd = PyArray_NDIM(a);
@@ -54,7 +54,7 @@ int mp_table_put_record(Table *self, enum place place, const PyArrayObject *a)
     return 0;
 }
 
-int mp_table_put_bytes(Table *self, const void *bytes, size_t nbytes)
+static int table_put_bytes(Table *self, const void *bytes, size_t nbytes)
 {
     unsigned char *at = more(self, nbytes);
 
@@ -68,9 +68,9 @@ int mp_table_put_bytes(Table *self, const void *bytes, size_t nbytes)
 /* Takes over the reference to `handle`, which may be NULL with an exception set. */
 static int put_handle(Table *self, enum place place, const PyArrayObject *a, PyObject *handle)
 {
-    int rc = handle == NULL || mp_table_put_record(self, place, a) < 0 ||
-                     mp_table_put_bytes(self, MP_HANDLE_OPCODE, 2) < 0 ||
-                     mp_table_put_bytes(self, PyBytes_AsString(handle), MPSHM_HANDLE_SIZE) < 0
+    int rc = handle == NULL || table_put_record(self, place, a) < 0 ||
+                     table_put_bytes(self, MP_HANDLE_OPCODE, 2) < 0 ||
+                     table_put_bytes(self, PyBytes_AsString(handle), MPSHM_HANDLE_SIZE) < 0
                  ? -1
                  : 1;
     Py_XDECREF(handle);
@@ -80,9 +80,9 @@ static int put_handle(Table *self, enum place place, const PyArrayObject *a, PyO
 /* Put a small private array into the table: for want of room in the message, and of memory. */
 static int put_inline(Table *self, const PyArrayObject *a, size_t nbytes)
 {
-    if (mp_table_put_record(self, IN_TABLE, a) < 0)
+    if (table_put_record(self, IN_TABLE, a) < 0)
         return -1;
-    return mp_table_put_bytes(self, PyArray_DATA((PyArrayObject *)a), nbytes) < 0 ? -1 : 1;
+    return table_put_bytes(self, PyArray_DATA((PyArrayObject *)a), nbytes) < 0 ? -1 : 1;
 }
 
 static int new_pack(Table *self, size_t nbytes, mpshm_block *pack)
@@ -129,10 +129,10 @@ static int put_packed(Table *self, const PyArrayObject *a, size_t nbytes)
     mp_core.count_copied(nbytes);
     if (place == FIRST)
         return put_handle(self, place, a, handle);
-    return mp_table_put_record(self, place, a) < 0 ? -1 : 1;
+    return table_put_record(self, place, a) < 0 ? -1 : 1;
 }
 
-enum memory mp_memory_of(PyObject *op, Py_ssize_t nbytes)
+static enum memory memory_of(PyObject *op, Py_ssize_t nbytes)
 {
     PyArrayObject *owner = (PyArrayObject *)op;
     PyObject *base = nbytes < 0 ? NULL : PyArray_BASE(owner);
@@ -160,7 +160,7 @@ enum memory mp_memory_of(PyObject *op, Py_ssize_t nbytes)
     return whole ? HEAP_BLOCK : NOT_FAST;
 }
 
-int mp_table_add(Table *self, PyObject *op, enum memory memory, Py_ssize_t nbytes)
+static int table_add(Table *self, PyObject *op, enum memory memory, Py_ssize_t nbytes)
 {
     const PyArrayObject *a = (const PyArrayObject *)op;
     mpshm_block block;
@@ -195,8 +195,8 @@ static PyObject *table_reduce(PyObject *op, PyObject *array)
         return mp_py_reduce_array(NULL, array);
     }
     Py_ssize_t nbytes = mp_fast_nbytes(array);
-    enum memory memory = mp_memory_of(array, nbytes);
-    int added = memory == NOT_FAST ? 0 : mp_table_add(self, array, memory, nbytes);
+    enum memory memory = memory_of(array, nbytes);
+    int added = memory == NOT_FAST ? 0 : table_add(self, array, memory, nbytes);
     if (added < 0)
         return NULL;
     return added ? mp_core.beside(self->number, self->count - 1) : mp_py_reduce_array(NULL, array);
@@ -252,11 +252,110 @@ static void table_dealloc(PyObject *op)
     Py_DECREF(type);
 }
 
+/* ---- a message that is nothing but a list of arrays ---- */
+
+enum { LARGE_PACK = 1 << 24 }; /* bytes */
+
+/* The first position of each object of a list, by its address. */
+typedef struct {
+    PyObject **objects;
+    uint32_t *positions;
+    size_t mask;
+} positions;
+
+/* Return the earlier position of `object`, or `at` after entering it. */
+static uint32_t first_position(positions *of, PyObject *object, uint32_t at)
+{
+    size_t k = ((uintptr_t)object >> 4) * 0x9E3779B97F4A7C15u >> 20;
+
+    for (k &= of->mask; of->objects[k] != NULL; k = (k + 1) & of->mask)
+        if (of->objects[k] == object)
+            return of->positions[k];
+    of->objects[k] = object;
+    of->positions[k] = at;
+    return at;
+}
+
+/* Check each array of the list and note its memory: the bytes for packs, or -1 if one has to be
+ * pickled. */
+static Py_ssize_t survey(PyObject *arrays, Py_ssize_t count, signed char *memory)
+{
+    Py_ssize_t sum = 0;
+
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *array = PyTuple_GetItem(arrays, i);
+        Py_ssize_t nbytes = PyArray_CheckExact(array) ? mp_fast_nbytes(array) : -1;
+        memory[i] = (signed char)memory_of(array, nbytes);
+        if (memory[i] == NOT_FAST || (memory[i] == PRIVATE && nbytes > SMALL) ||
+            (memory[i] == PRIVATE && (size_t)nbytes > mp_inline_limit()))
+            return -1;
+        sum += memory[i] == PRIVATE ? nbytes : 0;
+    }
+    return sum;
+}
+
+static int add_all(Table *self, PyObject *arrays, Py_ssize_t count, const signed char *memory,
+                   positions *seen)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        PyObject *array = PyTuple_GetItem(arrays, i);
+        uint32_t first = first_position(seen, array, (uint32_t)i);
+        if (first != (uint32_t)i) {
+            if (table_put_record(self, AS_BEFORE, (PyArrayObject *)array) < 0 ||
+                table_put_bytes(self, &first, sizeof(first)) < 0)
+                return -1;
+            continue;
+        }
+        Py_ssize_t nbytes = mp_fast_nbytes(array);
+        int added = nbytes < 0 ? 0 : table_add(self, array, (enum memory)memory[i], nbytes);
+        if (added == 0) /* by another thread */
+            PyErr_SetString(PyExc_RuntimeError, "an array was changed while it was sent");
+        if (added <= 0)
+            return -1;
+    }
+    return 1;
+}
+
+/* take_list(list) -> True if the table now is that list; False, and nothing has changed, if one of
+ * its objects is no array for the table. */
+static PyObject *take_list(PyObject *op, PyObject *list)
+{
+    Table *self = (Table *)op;
+    Py_ssize_t count = PyList_CheckExact(list) ? PyList_Size(list) : 0, size = 64;
+    int taken = 0;
+
+    if (count <= FEW || count > UINT32_MAX / 4 || !PyArray_CheckExact(PyList_GetItem(list, 0)) ||
+        !PyArray_CheckExact(PyList_GetItem(list, count - 1)))
+        Py_RETURN_FALSE;
+    while (size < 2 * count)
+        size *= 2;
+    PyObject *arrays = PyList_AsTuple(list);
+    signed char *memory = PyMem_Malloc((size_t)count);
+    positions seen = {PyMem_Calloc((size_t)size, sizeof(PyObject *)),
+                      PyMem_Malloc((size_t)size * sizeof(uint32_t)), (size_t)size - 1};
+    if (arrays != NULL && PyTuple_Size(arrays) == count && memory != NULL && seen.objects != NULL &&
+        seen.positions != NULL) {
+        Py_ssize_t packed = survey(arrays, count, memory);
+        if (packed >= 0) {
+            self->pack_nbytes = (size_t)(packed < LARGE_PACK ? packed : LARGE_PACK);
+            taken = add_all(self, arrays, count, memory, &seen);
+        }
+    } else if (!PyErr_Occurred()) {
+        PyErr_NoMemory();
+        taken = -1;
+    }
+    PyMem_Free(seen.objects);
+    PyMem_Free(seen.positions);
+    PyMem_Free(memory);
+    Py_XDECREF(arrays);
+    return taken < 0 ? NULL : PyBool_FromLong(taken);
+}
+
 /* ---- the type ---- */
 
 static PyMethodDef methods[] = {
     {"reduce", table_reduce, METH_O, "Reduce an array of the message."},
-    {"take_list", mp_table_take_list, METH_O, "Become a list of arrays, the whole message."},
+    {"take_list", take_list, METH_O, "Become a list of arrays, the whole message."},
     {"__reduce__", table_pickle, METH_NOARGS, "Pickle as the list of its arrays."},
     {NULL, NULL, 0, NULL},
 };

@@ -51,15 +51,4 @@ typedef struct {
 /* The memory of an array: an owner by whose block both sides share, or private bytes. */
 enum memory { NOT_FAST = -1, PRIVATE, OWN_BLOCK, HEAP_BLOCK };
 
-enum memory mp_memory_of(PyObject *array, Py_ssize_t nbytes);
-
-/* Add an array with that memory: 1, 0 if pickle has to write it, -1 with an exception. */
-int mp_table_add(Table *self, PyObject *array, enum memory memory, Py_ssize_t nbytes);
-
-int mp_table_put_record(Table *self, enum place place, const PyArrayObject *a);
-int mp_table_put_bytes(Table *self, const void *bytes, size_t nbytes);
-
-/* The method take_list. */
-PyObject *mp_table_take_list(PyObject *self, PyObject *list);
-
 #endif

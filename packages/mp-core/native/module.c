@@ -1,0 +1,131 @@
+/* The module mp_core._block: its functions and types.
+ *
+ * It is in the same shared library as the cffi binding, so both use one copy of libshm. */
+#include "native.h"
+
+PyDoc_STRVAR(beside_doc, "beside(number, /)\n--\n\n"
+                         "Return an object that the message carries beside its pickle.");
+PyDoc_STRVAR(load_beside_doc,
+             "load_beside(stream, tables, /)\n--\n\n"
+             "Unpickle *stream*, which refers to the objects in *tables* by number.");
+PyDoc_STRVAR(
+    rebuild_block_doc,
+    "rebuild_block(handle, /)\n--\n\n"
+    "Receive the `Block` of a handle (56 bytes).\n\n"
+    "Raises `ValueError` if the handle is damaged, and `ReceiveError` if it was received before, "
+    "if its memory is gone, or if this process cannot attach the memory (it may have no "
+    "descriptor left).");
+PyDoc_STRVAR(
+    rebuild_copy_doc,
+    "rebuild_copy(handle, /)\n--\n\n"
+    "Receive a block whose bytes were copied for this receiver alone.\n\n"
+    "Returns a `Block`, or a bytearray of the same bytes if this process cannot share memory. "
+    "Raises as `rebuild_block` does.");
+#define rebuild_large_doc(type)                                                                    \
+    "rebuild_" type "(handle, /)\n--\n\n"                                                          \
+    "Receive a " type " object whose bytes were copied into a block for this receiver alone.\n\n"  \
+    "Raises as `rebuild_block` does."
+PyDoc_STRVAR(reduce_block_doc,
+             "reduce_block(block, /)\n--\n\n"
+             "Reduce a `Block` to a handle with an in-flight reference, for one receiver.");
+PyDoc_STRVAR(
+    loads_doc,
+    "loads(data, /, **options)\n--\n\n"
+    "Unpickle a message as `pickle.loads` does; if that fails, free the blocks it carries.");
+
+static PyMethodDef functions[] = {
+    {"allocate", mp_py_allocate, METH_VARARGS, NULL},
+    {"find", mp_py_find, METH_VARARGS, NULL},
+    {"setup", mp_py_setup, METH_O, NULL},
+    {"setup_receiving", mp_py_setup_receiving, METH_VARARGS, NULL},
+    {"loads", (PyCFunction)(void (*)(void))mp_py_loads, METH_FASTCALL | METH_KEYWORDS, loads_doc},
+    {"strategy", mp_py_strategy, METH_O, NULL},
+    {"rebuild_block", mp_py_rebuild_block, METH_O, rebuild_block_doc},
+    {"rebuild_copy", mp_py_rebuild_copy, METH_O, rebuild_copy_doc},
+    {"rebuild_bytes", mp_py_rebuild_bytes, METH_O, rebuild_large_doc("bytes")},
+    {"rebuild_bytearray", mp_py_rebuild_bytearray, METH_O, rebuild_large_doc("bytearray")},
+    {"rebuild_str", mp_py_rebuild_str, METH_O, rebuild_large_doc("str")},
+    {"copy_large", mp_py_copy_large, METH_O, NULL},
+    {"reduce_block", mp_py_reduce_block, METH_O, reduce_block_doc},
+    {"reduce_copy", mp_py_reduce_copy, METH_O, NULL},
+    {"discard", mp_py_discard, METH_O, NULL},
+    {"discard_unread", mp_py_discard_unread, METH_O, NULL},
+    {"inject", mp_py_inject, METH_O, NULL},
+    {"peer", mp_py_peer, METH_O, NULL},
+    {"condition_notify", (PyCFunction)(void (*)(void))mp_py_condition_notify, METH_FASTCALL, NULL},
+    {"is_of_atoms", mp_py_is_of_atoms, METH_O, NULL},
+    {"is_small", mp_py_is_small, METH_O, NULL},
+    {"message_begin", mp_py_message_begin, METH_O, NULL},
+    {"message_begin_by_value", mp_py_message_begin_by_value, METH_NOARGS, NULL},
+    {"by_value", mp_py_by_value, METH_NOARGS, NULL},
+    {"share", mp_py_share, METH_O, NULL},
+    {"message_depth", mp_py_message_depth, METH_NOARGS, NULL},
+    {"message_end", mp_py_message_end, METH_VARARGS, NULL},
+    {"copied_bytes", mp_py_copied_bytes, METH_O, NULL},
+    {"beside", mp_py_beside, METH_O, beside_doc},
+    {"load_beside", mp_py_load_beside, METH_VARARGS, load_beside_doc},
+    {"setup_beside", mp_py_setup_beside, METH_VARARGS, NULL},
+    {"setup_storages", mp_py_setup_storages, METH_VARARGS, NULL},
+    {"move_storage", mp_py_move_storage, METH_O, NULL},
+    {"remember_storage", mp_py_remember_storage, METH_VARARGS, NULL},
+    {"find_storage", mp_py_find_storage, METH_VARARGS, NULL},
+    {"setup_tensors", mp_py_setup_tensors, METH_VARARGS, NULL},
+    {"pack_tensors", mp_py_pack_tensors, METH_O, NULL},
+    {"receive_tensors", mp_py_receive_tensors, METH_VARARGS, NULL},
+    {"setup_channels", mp_py_setup_channels, METH_VARARGS, NULL},
+    {"make_channel", mp_py_make_channel, METH_VARARGS, NULL},
+    {"open_channel", mp_py_open_channel, METH_VARARGS, NULL},
+    {"channel_count", mp_py_channel_count, METH_NOARGS, NULL},
+    {"channels_refused", mp_py_channels_refused, METH_NOARGS, NULL},
+    {"plain_loads", mp_py_plain_loads, METH_O, NULL},
+    {"only_atoms", mp_py_only_atoms, METH_O, NULL},
+    {"plain_pickle", mp_py_plain_pickle, METH_O, NULL},
+    {"plain_data", mp_py_plain_data, METH_O, NULL},
+    {"setup_locks", mp_py_setup_locks, METH_O, NULL},
+    {"create_sync", mp_py_create_sync, METH_VARARGS, NULL},
+    {"sync_handle", mp_py_sync_handle, METH_O, NULL},
+    {"version", mp_py_version, METH_NOARGS, NULL},
+    {"set_manager", mp_py_set_manager, METH_O, NULL},
+    {"own_session", mp_py_own_session, METH_NOARGS, NULL},
+    {"attach_to", mp_py_attach_to, METH_O, NULL},
+    {"attach_with", mp_py_attach_with, METH_VARARGS, NULL},
+    {"open_for_child", mp_py_open_for_child, METH_NOARGS, NULL},
+    {"set_message_timeout", mp_py_set_message_timeout, METH_O, NULL},
+    {"handle_alive", mp_py_handle_alive, METH_O, NULL},
+    {NULL, NULL, 0, NULL},
+};
+
+static int block_exec(PyObject *module)
+{
+    static int (*const add[])(PyObject *) = {
+        mp_add_buffer_type,   mp_add_lock_type,     mp_add_journal_type,  mp_add_pickle_writer,
+        mp_add_pickle_reader, mp_setup_large_bytes, mp_add_try_lock_type, mp_add_channel_type,
+    };
+    PyObject *capsule = mp_api_capsule();
+    int rc = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "c_api", capsule);
+
+    Py_XDECREF(capsule);
+    for (size_t i = 0; rc == 0 && i < sizeof(add) / sizeof(add[0]); i++)
+        rc = add[i](module);
+    if (rc == 0)
+        rc = PyModule_AddIntMacro(module, MPSHM_FILE_DESCRIPTOR);
+    if (rc == 0)
+        rc = PyModule_AddIntMacro(module, MPSHM_FILE_SYSTEM);
+    if (rc == 0)
+        rc = PyModule_AddIntMacro(module, MPSHM_SITE_SIZE);
+    if (rc == 0)
+        rc = PyModule_AddIntMacro(module, MPSHM_ID_SIZE);
+    return rc == 0 ? PyModule_AddIntMacro(module, MPSHM_REFERENCE_SIZE) : rc;
+}
+
+static PyModuleDef_Slot block_slots[] = {{Py_mod_exec, block_exec}, {0, NULL}};
+
+static struct PyModuleDef block_module = {
+    PyModuleDef_HEAD_INIT,  .m_name = "_block",     .m_doc = "The C type under mp_core.Block.",
+    .m_methods = functions, .m_slots = block_slots,
+};
+
+PyMODINIT_FUNC PyInit__block(void)
+{
+    return PyModuleDef_Init(&block_module);
+}
