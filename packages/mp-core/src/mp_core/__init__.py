@@ -71,8 +71,6 @@ if TYPE_CHECKING:
     _set_thread_name = set_thread_name
     _get_thread_name = get_thread_name
     _prctl_pr_set_pdeathsig = set_parent_death_signal
-    Claim = LeaseReference
-    claim_lease = receive_lease
 
 # The module of each name. It is imported at the first use: a child imports this package and needs few of them.
 _MODULES = {
@@ -103,8 +101,6 @@ _MODULES = {
 }
 # Those that are not public, and their names in these modules.
 _OTHERS = {
-    "Claim": "LeaseReference",
-    "claim_lease": "receive_lease",
     "_get_thread_name": "get_thread_name",
     "_prctl_pr_set_pdeathsig": "set_parent_death_signal",
     "_set_thread_name": "set_thread_name",
@@ -143,11 +139,6 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
         elif name in _lock_contexts.MODULES:
             module = _lock_contexts.MODULES[name]
         elif name in _OTHERS:
-            from mp_core import _deprecated
-
-            if name in _deprecated.RENAMED:
-                _deprecated.warn_renamed(name, _deprecated.RENAMED[name])
-                return __getattr__(_OTHERS[name])
             value = globals()[name] = __getattr__(_OTHERS[name])
             return value
         else:

@@ -22,7 +22,6 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import forks
-from mp_core._deprecated import warn_renamed
 from mp_core._fan_out import declare_one_receiver
 from mp_core._native import rebuild_block, reduce_block
 from mp_core.block import Block, allocate
@@ -105,8 +104,6 @@ class Lease:
     ----------
     on_last_release : callable
         Called once, without arguments.
-    on_last_claim : callable, optional
-        The old name of *on_last_release*; deprecated.
 
     Raises
     ------
@@ -126,15 +123,8 @@ class Lease:
 
     def __init__(
         self,
-        on_last_release: Callable[[], object] | None = None,
-        *,
-        on_last_claim: Callable[[], object] | None = None,
+        on_last_release: Callable[[], object],
     ) -> None:
-        if on_last_claim is not None:
-            warn_renamed("Lease(on_last_claim=)", "Lease(on_last_release=)")
-            on_last_release = on_last_claim
-        if on_last_release is None:
-            raise TypeError("a Lease needs on_last_release, the function that it calls after the last release")
         self._callback = on_last_release
         self._owner = os.getpid()
         # The lock keeps forks out, or a child would have a reference that it does not know of.
@@ -148,12 +138,6 @@ class Lease:
     def references(self) -> int:
         """The number of references: processes that have one, and messages that are not received yet."""
         return 0 if self._block is None else self._block._others()
-
-    @property
-    def claims(self) -> int:
-        """The old name of `references`."""
-        warn_renamed("Lease.claims", "Lease.references")
-        return self.references
 
     def revoke(self) -> None:
         """Take back all in-flight references: receiving one of those messages later raises a `ReceiveError`."""

@@ -5,20 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from mp_core import _channels, _native, strategy
-from mp_core._deprecated import warn_renamed
 from mp_core._native import copied_bytes
 
 __all__ = ["Segment", "empty_cache", "list_segments", "memory_stats"]
-
-
-class _Counters(dict[str, int]):
-    """The counters by name; the old name of one still works."""
-
-    def __missing__(self, name: str) -> int:
-        if name != "tree_cached_bytes":
-            raise KeyError(name)
-        warn_renamed('memory_stats()["tree_cached_bytes"]', "session_cached_bytes")
-        return self["session_cached_bytes"]
 
 
 def memory_stats() -> dict[str, int]:
@@ -45,7 +34,7 @@ def memory_stats() -> dict[str, int]:
     >>> mp.memory_stats()["live_bytes"] >= 0
     True
     """
-    return _Counters(copied_bytes=copied_bytes(0), **_channels.counts(), **_native.counters())
+    return dict(copied_bytes=copied_bytes(0), **_channels.counts(), **_native.counters())
 
 
 def empty_cache() -> None:
@@ -104,18 +93,6 @@ class Segment(NamedTuple):
     in_flight_bytes: int
     cached_bytes: int
     holders: tuple[int, ...]
-
-    @property
-    def tree(self) -> str:
-        """The old name of `session`."""
-        warn_renamed("Segment.tree", "Segment.session")
-        return self.session
-
-    @property
-    def row(self) -> int:
-        """The old name of `number`."""
-        warn_renamed("Segment.row", "Segment.number")
-        return self.number
 
 
 def list_segments() -> list[Segment]:

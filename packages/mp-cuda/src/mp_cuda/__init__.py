@@ -88,18 +88,12 @@ _NAMES = {
     "stats": "ipc_stats",
     "stream": "Stream",
 }
-_RENAMED = {"situation": "device_report"}
 _MODULES = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 
 if not TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> object:
-        if name in _RENAMED:
-            from mp_core._deprecated import warn_renamed
-
-            warn_renamed(f"mp_cuda.{name}", f"mp_cuda.{_RENAMED[name]}")
-            return __getattr__(_RENAMED[name])
         module = _MODULES.get(name)
         if module is None:
             raise AttributeError(f"module 'mp_cuda' has no attribute {name!r}")
