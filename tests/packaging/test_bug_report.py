@@ -119,12 +119,6 @@ def test_a_report_has_the_reason_if_sharing_does_not_work(tmp_path: Path) -> Non
     assert re.search(r"try file_descriptor +FAILED: .*MPSHM_RUNTIME_DIR", report)
 
 
-def test_an_unknown_command_prints_the_usage() -> None:
-    done = run_python("-m", "mp_all", "stats")
-    assert done.returncode != 0
-    assert done.stderr.startswith("usage: python -m mp_all [stat | top | ")
-
-
 def test_stat_without_any_session_says_so(tmp_path: Path) -> None:
     done = run_python("-m", "mp_all", "stat", MPSHM_RUNTIME_DIR=str(tmp_path))
     assert succeeded(done) == "no process of this user shares memory now\n"

@@ -1,6 +1,6 @@
-"""`python -m mp_all` prints the facts for a bug report; `stat` and `top` after it show who holds what.
+"""The command `mp-all`, which is `python -m mp_all` as well: it runs a program, or shows who holds what.
 
-With a program after it, it runs that with mp_all in the place of multiprocessing: `_runner.py`.
+Without arguments it prints the facts for a bug report. How a program is run: `_runner.py`.
 """
 
 from __future__ import annotations
@@ -9,24 +9,65 @@ import os
 import sys
 from importlib import import_module
 
+from mp_all import __version__, _runner
+
 __all__ = ["main"]
 
 #: The modules of the commands; the `main` of each takes the arguments and returns the exit code.
 COMMANDS = {"stat": "mp_all._stat", "top": "mp_all._top"}
+USAGE = "usage: mp-all [script.py ... | -m module ... | -c code ... | stat | top | --version | --help]"
+HELP = f"""{USAGE}
+
+Run a program with mp_all in the place of multiprocessing, also in its child processes, or show who holds
+shared memory. `python -m mp_all` is the same command.
+
+  script.py [arguments]    run a script; its options are its own
+  -m module [arguments]    run a module
+  -c code [arguments]      run code
+  stat                     who holds shared memory now; `stat --help` has its options
+  top                      the same, again and again
+  (nothing)                the facts for a bug report
+  --version                the version
+  --help, -h               this text"""
 
 
-def main() -> None:
-    """Run the command line of ``python -m mp_all``. A program after it has replaced this process by now."""
-    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
-        sys.exit(import_module(COMMANDS[sys.argv[1]]).main(sys.argv[2:]))
-    if sys.argv[1:]:
-        sys.exit(f"usage: python -m mp_all [{' | '.join(COMMANDS)} | script.py [arguments] | -m module [arguments]]")
-    import_module("mp_all._bug_report").main()
+def main() -> int:
+    """
+    Run the command line, and return the exit code. A program replaces this process.
+
+    The code is 2 for an unknown option, and for a file that does not exist, as Python's own is.
+    """
+    arguments = sys.argv[1:]
+    first = arguments[0] if arguments else ""
+    if not arguments:
+        import_module("mp_all._bug_report").main()
+    elif first in COMMANDS:
+        return int(import_module(COMMANDS[first]).main(arguments[1:]))
+    elif first in ("--help", "-h"):
+        print(HELP)
+    elif first == "--version":
+        print(f"mp-all {__version__}")
+    elif _runner.is_program(arguments):
+        _runner.run(arguments)
+    elif first.startswith("-"):
+        print(f"{USAGE}\nmp-all: there is no option {first}; options of a program come after its name", file=sys.stderr)
+        return 2
+    else:
+        print(f"mp-all: {first}: there is no such file, and no such command ({', '.join(COMMANDS)})", file=sys.stderr)
+        return 2
+    return 0
+
+
+def run() -> int:
+    """Run the command line as a program: a reader that has gone ends it quietly."""
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:  # as in `mp-all | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
 
 
 if __name__ == "__main__":
-    try:
-        main()
-        sys.stdout.flush()
-    except BrokenPipeError:  # as in `python -m mp_all | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(run())

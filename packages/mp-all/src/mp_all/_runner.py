@@ -1,4 +1,4 @@
-"""Run an unchanged program with mp_all in the place of multiprocessing: `python -m mp_all script.py`.
+"""Run an unchanged program with mp_all in the place of multiprocessing: `mp-all script.py`.
 
 The runner sets ``MP_ALL=1`` and replaces its process by a new Python that runs the program itself. So ``sys.argv``,
 ``__main__``, its ``__file__`` and ``__spec__``, and what spawn makes of them are right without any work here. The rest
@@ -48,7 +48,7 @@ def run(arguments: list[str]) -> NoReturn:
     """
     if sys.flags.no_site or not any(os.path.isfile(os.path.join(folder, HOOK)) for folder in _site_folders()):
         sys.exit(
-            f"python -m mp_all: {HOOK} is in none of the folders that this Python reads at its start "
+            f"mp-all: {HOOK} is in none of the folders that this Python reads at its start "
             f"({', '.join(_site_folders()) or 'it has none'}): install mp-all with pip, without --target, and do not "
             "run python with -S. Otherwise change the program's import to `import mp_all as multiprocessing`"
         )
@@ -60,13 +60,17 @@ def run(arguments: list[str]) -> NoReturn:
 
 def command(python: str, original: list[str], arguments: list[str]) -> list[str]:
     """
-    Return the command line *original* without its ``-m mp_all``.
+    Return the command line *original* without its ``-m mp_all``, or without the path of the command ``mp-all``.
 
     >>> command("python", ["python", "-Im", "mp_all", "a.py", "-v"], ["a.py", "-v"])
     ['python', '-I', 'a.py', '-v']
+    >>> command("python", ["python", "-I", "/usr/bin/mp-all", "a.py"], ["a.py"])
+    ['python', '-I', 'a.py']
     """
     options = original[1 : len(original) - len(arguments)]
     last = options.pop()
+    if not last.endswith("mp_all"):
+        return [python, *options, *arguments]
     if last == "mp_all":
         last = options.pop() + last
     others = last.removesuffix("mmp_all")

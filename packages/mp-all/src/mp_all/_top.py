@@ -193,7 +193,7 @@ def has_rich() -> bool:
 def main(arguments: list[str]) -> int:
     """Run the command with *arguments* and return its exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m mp_all top", description="Show live who holds shared memory; Ctrl-C ends it."
+        prog="mp-all top", description="Show live who holds shared memory; Ctrl-C ends it."
     )
     parser.add_argument("--interval", type=float, default=2.0, metavar="SECONDS", help="time between views (default 2)")
     parser.add_argument("--count", type=int, default=0, metavar="N", help="end after N views")
