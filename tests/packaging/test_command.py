@@ -43,13 +43,13 @@ import multiprocessing, sys
 multiprocessing.freeze_support()
 
 if __name__ == "__main__":
-    print(type(multiprocessing.Queue()).__module__, sys.argv[1:])
+    print("mp_core" in sys.modules, sys.argv[1:])
 """
 
 
 def test_a_program_runs_with_mp_all_in_the_place_of_multiprocessing(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(PROGRAM)
-    expected = "mp_core._channel_queues ['--help', 'x']\n"
+    expected = "True ['--help', 'x']\n"
     for form in (["program.py"], ["-m", "program"], ["-c", PROGRAM]):
         done = run(command, *form, "--help", "x", cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (0, expected, "")
