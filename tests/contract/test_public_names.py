@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import multiprocessing
+import multiprocessing.queues
+import pickle
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -102,3 +105,16 @@ def test_an_executable_set_through_the_launcher_starts_the_children(tmp_path: Pa
         process.join()
     """
     assert succeeded(run_script(tmp_path, program, str(wrapper))) == "1\n"
+
+
+@pytest.mark.parametrize("name", ["Queue", "SimpleQueue", "JoinableQueue"])
+def test_a_queue_s_name_with_its_items_is_an_annotation_that_works_at_run_time(name: str) -> None:
+    function = getattr(mp_all, name)
+    assert function[int].__origin__ is getattr(multiprocessing.queues, name)
+    assert (function[int] | None).__args__[1] is type(None)
+    assert list(inspect.signature(function).parameters) == list(
+        inspect.signature(getattr(multiprocessing, name)).parameters
+    )
+    queue = pickle.loads(pickle.dumps(function))()
+    queue.put(1)
+    assert queue.get() == 1

@@ -11,9 +11,11 @@ import multiprocessing.pool
 import multiprocessing.queues
 import multiprocessing.shared_memory
 import multiprocessing.synchronize
+from collections.abc import Iterator
 from typing import Any, assert_type
 
 import numpy as np
+from numpy.typing import NDArray
 
 import mp_all
 import mp_all as mp
@@ -50,7 +52,11 @@ class Worker(mp.Process):
 
 
 def everything_of_multiprocessing() -> None:
-    assert_type(mp.get_context("spawn"), multiprocessing.context.SpawnContext)
+    spawn: multiprocessing.context.SpawnContext = mp.get_context("spawn")
+    assert_type(spawn.Process(), multiprocessing.context.SpawnProcess)
+    assert_type(mp.get_context("spawn").Pool(2, timeout=3.0, retries=2), Pool)
+    assert_type(mp.get_context().Pool(2, progress=True), Pool)
+    assert_type(mp.get_context("fork").Queue(), multiprocessing.queues.Queue[Any])
     context = get_context("fork")
     inbox: multiprocessing.queues.Queue[Array] = context.Queue(8)
     outbox: multiprocessing.queues.SimpleQueue[Array] = context.SimpleQueue()
@@ -78,6 +84,22 @@ def everything_of_multiprocessing() -> None:
         pass
 
 
+def label(n: int, text: str = "") -> str:
+    return text * n
+
+
+def pools_and_executors(pool: Pool, executor: mp.ProcessPoolExecutor) -> None:
+    assert_type(executor.submit(label, 1, "a"), concurrent.futures.Future[str])
+    assert_type(executor.submit(label, 1, text="a").result(), str)
+    executor.submit(label, "1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    assert_type(executor.map(label, [1, 2], timeout=1.0), Iterator[str])
+    assert_type(pool.apply(label, (1,)), str)
+    assert_type(pool.apply_async(label, (1,)).get(), str)
+    assert_type(pool.starmap(label, [(1, "a")]), list[str])
+    assert_type(next(pool.imap(label, [1])), str)
+    assert_type(pool.imap_unordered(label, [1]).next(timeout=1.0), str)
+
+
 def its_submodules() -> None:
     here, there = mp_all.Pipe()
     wait([here, there], timeout=0.0)
@@ -99,12 +121,24 @@ def proxies(manager: SyncManager, value: ValueProxy[int], connection: Connection
 
 def arrays() -> None:
     a = mp_all.shared.zeros((2, 3), np.float32)
-    assert_type(a, Array)
-    assert_type(zeros(3), Array)
+    assert_type(a, NDArray[np.float32])
+    assert_type(zeros(3), NDArray[np.float64])
+    assert_type(zeros(3, int), NDArray[np.int_])
+    assert_type(mp_all.shared.ones(3, dtype=np.uint8), NDArray[np.uint8])
+    assert_type(mp_all.shared.ones(3, bool), NDArray[np.bool_])
+    assert_type(mp_all.shared.empty(3, np.dtype(np.complex128)), NDArray[np.complex128])
+    assert_type(mp_all.shared.empty(3, "f4"), Array)
+    assert_type(mp_all.shared.full(3, 1.0, dtype=np.float32), NDArray[np.float32])
+    assert_type(mp_all.shared.full(3, np.int8(1)), NDArray[np.int8])
+    assert_type(mp_all.shared.zeros_like(a), NDArray[np.float32])
+    assert_type(mp_all.shared.full_like(a, 1, np.int16), NDArray[np.int16])
     assert_type(mp_all.shared.array([1, 2]), Array)
+    assert_type(mp_all.shared.array(a), NDArray[np.float32])
+    assert_type(mp_all.shared.array([1.0], dtype=np.float32), NDArray[np.float32])
+    assert_type(mp_all.shared.frombuffer(b"12345678"), NDArray[np.float64])
     assert_type(mp_all.is_shared(a), bool)
-    assert_type(mp_all.share_memory(a), Array)
-    assert_type(mp_all.share_memory_(a), Array)
+    assert_type(mp_all.share_memory(a), NDArray[np.float32])
+    assert_type(mp_all.share_memory_(a), NDArray[np.float32])
     assert_type(mp_all.get_inline_limit(), int)
     mp_all.set_inline_limit(0)
     with mp_all.shared_allocator() as scope:

@@ -11,6 +11,7 @@ It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing st
 """
 
 # Private names have an underscore: all other names of this module are public.
+# ruff: noqa: E402
 import importlib as _importlib
 import os as _os
 import sys as _sys
@@ -20,25 +21,27 @@ if _sys.argv[:1] == ["-m"]:  # perhaps `python -m mp_all program.py`, which star
 
     _runner.run_early()
 
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:  # before multiprocessing's: to a type checker the first one stays
+    from mp_pool._contexts import get_context as get_context
+    from mp_pool.pool import Pool as Pool
+
 import multiprocessing as _multiprocessing
-from multiprocessing import *  # noqa: F403
+from multiprocessing import *  # type: ignore[assignment, no-redef]  # noqa: F403
 
 from mp_core import __version__ as __version__
 from mp_core import _lock_contexts, _platform, _settings
 from mp_core import imports as _imports
 from mp_core import packages as _packages
 
-TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
-if TYPE_CHECKING:  # before mp_core's Pool, which is multiprocessing's: to a type checker the first one stays
+if TYPE_CHECKING:
     import typing as _typing
 
-    from mp_pool.pool import Pool as Pool
-if TYPE_CHECKING:
     from mp_all._dask import dask_options as dask_options
     from mp_all._joblib_install import joblib_install as joblib_install
     from mp_all._report import memory_report as memory_report
     from mp_all._torch import torch_install as torch_install
-    from mp_core import *  # noqa: F403
+    from mp_core import *  # type: ignore[assignment, no-redef]  # noqa: F403
     from mp_core import _get_thread_name as _get_thread_name
     from mp_core import _prctl_pr_set_pdeathsig as _prctl_pr_set_pdeathsig
     from mp_core import _set_thread_name as _set_thread_name
@@ -88,7 +91,7 @@ if not TYPE_CHECKING:  # to a type checker all imported names above are public; 
         from mp_core import _contexts
 
         # Pipes and queues whose messages skip the pipe; multiprocessing's own stay as they are.
-        globals().update((_name, getattr(_contexts.default_context, _name)) for _name in _contexts.NAMES)
+        globals().update((_name, _contexts.function(_name)) for _name in _contexts.NAMES)
 
 
 def _node_scheduler(*args: "_typing.Any") -> object:

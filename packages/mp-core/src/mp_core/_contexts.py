@@ -8,6 +8,8 @@ The start method is one for both: `default_context` reads and sets that of multi
 
 from __future__ import annotations
 
+import functools
+import types
 from multiprocessing import context
 from multiprocessing.context import BaseContext
 
@@ -17,7 +19,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["NAMES", "default_context"]
+__all__ = ["NAMES", "default_context", "function"]
 
 # The names of `mp_all` that are bound methods of `default_context`.
 NAMES = ("JoinableQueue", "Manager", "Pipe", "Queue", "SimpleQueue", "get_context")
@@ -116,3 +118,30 @@ class DefaultContext(_Channels, context.DefaultContext):
 
 
 default_context = DefaultContext(_standard["_concrete_contexts"]["fork"])
+
+
+class _QueueFunction:
+    """A method of `default_context` that makes queues, and stands for their type in annotations: ``Queue[int]``."""
+
+    def __init__(self, name: str) -> None:
+        self._method = getattr(default_context, name)
+        functools.update_wrapper(self, self._method)
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        return self._method(*args, **options)
+
+    def __getitem__(self, item: Any) -> Any:
+        return types.GenericAlias(getattr(imports.load("multiprocessing.queues"), self._method.__name__), item)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return function, (self._method.__name__,)
+
+    def __repr__(self) -> str:
+        return repr(self._method)
+
+
+def function(name: str) -> Any:
+    """Return the function of `mp_all` that calls the method *name* of `default_context`."""
+    if name.endswith("Queue"):
+        return _QueueFunction(name)
+    return getattr(default_context, name)

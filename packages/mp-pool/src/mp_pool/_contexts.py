@@ -9,7 +9,8 @@ from mp_core import imports
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
-    from typing import Any
+    from multiprocessing import context
+    from typing import Any, Literal, overload
 
     from mp_pool.pool import Pool
 
@@ -38,3 +39,42 @@ def install() -> None:
     Make `Pool` of every context return a `mp_pool.Pool`. `multiprocessing.Pool` itself stays unchanged.
     """
     BaseContext.Pool = _pool  # type: ignore[method-assign]
+
+
+if TYPE_CHECKING:  # the contexts as `mp_all.get_context` returns them; at run time they are those of multiprocessing
+
+    class _Pools:
+        def Pool(
+            self,
+            processes: int | None = None,
+            initializer: Callable[..., object] | None = None,
+            initargs: Iterable[Any] = (),
+            maxtasksperchild: int | None = None,
+            *,
+            retries: int = 0,
+            timeout: float | None = None,
+            max_memory_per_child: int | None = None,
+            threads_per_worker: int | None = None,
+            progress: bool = False,
+            engine: Any = None,
+        ) -> Pool: ...
+
+    class DefaultContext(_Pools, context.DefaultContext): ...
+
+    class ForkContext(_Pools, context.ForkContext): ...
+
+    class SpawnContext(_Pools, context.SpawnContext): ...
+
+    class ForkServerContext(_Pools, context.ForkServerContext): ...
+
+    @overload
+    def get_context(method: None = None) -> DefaultContext: ...
+    @overload
+    def get_context(method: Literal["spawn"]) -> SpawnContext: ...
+    @overload
+    def get_context(method: Literal["fork"]) -> ForkContext: ...
+    @overload
+    def get_context(method: Literal["forkserver"]) -> ForkServerContext: ...
+    @overload
+    def get_context(method: str) -> DefaultContext | ForkContext | SpawnContext | ForkServerContext: ...
+    def get_context(method: str | None = None) -> Any: ...

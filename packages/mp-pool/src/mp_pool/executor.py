@@ -28,7 +28,10 @@ from mp_pool.pool import check_options
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
 
 __all__ = ["ProcessPoolExecutor"]
 
@@ -147,11 +150,11 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
     def _executor_manager_thread(self) -> threading.Thread | None:  # type: ignore[override]
         return self._scheduler.thread if self._admission.started else None
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """
         Call ``fn(*args, **kwargs)`` in a worker, and return its future.
         """
-        future: Future[Any] = Future()
+        future: Future[T] = Future()
         self._submit(_Call(future, fn, args, kwargs, self._retries))
         return future
 
@@ -160,12 +163,12 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
 
     def map(
         self,
-        fn: Callable[..., Any],
+        fn: Callable[..., T],
         *iterables: Iterable[Any],
         timeout: float | None = None,
         chunksize: int = 1,
         buffersize: int | None = None,
-    ) -> Iterator[Any]:
+    ) -> Iterator[T]:
         """
         Like ``map(fn, *iterables)``, in workers.
 

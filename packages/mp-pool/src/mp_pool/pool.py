@@ -19,7 +19,10 @@ from mp_pool._worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
-    from typing import Any
+    from multiprocessing.pool import AsyncResult, IMapIterator
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 __all__ = ["Pool", "use_engines"]
 
@@ -136,12 +139,12 @@ class Pool(multiprocessing.pool.Pool):
 
     def apply_async(
         self,
-        func: Callable[..., Any],
+        func: Callable[..., T],
         args: Iterable[Any] = (),
         kwds: Mapping[str, Any] | None = None,
         callback: Callback = None,
         error_callback: Callback = None,
-    ) -> Any:
+    ) -> AsyncResult[T]:
         """
         Call ``func(*args, **kwds)`` in a worker; the result has ``get``, ``wait``, ``ready`` and ``successful``.
         """
@@ -196,8 +199,8 @@ class Pool(multiprocessing.pool.Pool):
         return result
 
     def imap(  # type: ignore[override]
-        self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
-    ) -> Any:
+        self, func: Callable[..., T], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
+    ) -> IMapIterator[T]:
         """
         Like `map`, but return an iterator; results in the order of *iterable*.
 
@@ -218,15 +221,15 @@ class Pool(multiprocessing.pool.Pool):
         iterator
             For a chunk whose worker has died, ``next`` raises `WorkerLostError`; the next call continues after it.
         """
-        return self._imap(Imapped(self), func, iterable, chunksize, buffersize)
+        return self._imap(Imapped(self), func, iterable, chunksize, buffersize)  # type: ignore[no-any-return]
 
     def imap_unordered(  # type: ignore[override]
-        self, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
-    ) -> Any:
+        self, func: Callable[..., T], iterable: Iterable[Any], chunksize: int = 1, buffersize: int | None = None
+    ) -> IMapIterator[T]:
         """
         Like `imap`, but with results in the order in which they come.
         """
-        return self._imap(ImappedUnordered(self), func, iterable, chunksize, buffersize)
+        return self._imap(ImappedUnordered(self), func, iterable, chunksize, buffersize)  # type: ignore[no-any-return]
 
     def _imap(
         self, result: Any, func: Callable[..., Any], iterable: Iterable[Any], chunksize: int, buffersize: int | None

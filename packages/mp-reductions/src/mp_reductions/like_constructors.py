@@ -3,18 +3,63 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, TypeVar, overload
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from mp_reductions.sharing import shared_like
 
-__all__ = ["Array", "Shape", "check_device", "empty_like", "filled", "full_like", "ones_like", "zeros_like"]
+__all__ = [
+    "Array",
+    "DTypeOf",
+    "S",
+    "Shape",
+    "check_device",
+    "empty_like",
+    "filled",
+    "full_like",
+    "ones_like",
+    "zeros_like",
+]
 
 Shape = SupportsIndex | Sequence[SupportsIndex]
 Array = np.ndarray[Any, Any]
+#: The type of an element, and what gives it.
+S = TypeVar("S", bound=np.generic)
+DTypeOf = type[S] | np.dtype[S]
 
 
+@overload
+def empty_like(
+    prototype: Any,
+    dtype: DTypeOf[S],
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> NDArray[S]: ...
+@overload
+def empty_like(
+    prototype: NDArray[S],
+    dtype: None = ...,
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> NDArray[S]: ...
+@overload
+def empty_like(
+    prototype: Any,
+    dtype: DTypeLike = ...,
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> Array: ...
 def empty_like(
     prototype: Any,
     dtype: Any = None,
@@ -61,6 +106,36 @@ def empty_like(
     return shared_like(np.empty_like(prototype, dtype, order, False, shape))
 
 
+@overload
+def zeros_like(
+    a: Any,
+    dtype: DTypeOf[S],
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> NDArray[S]: ...
+@overload
+def zeros_like(
+    a: NDArray[S],
+    dtype: None = ...,
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> NDArray[S]: ...
+@overload
+def zeros_like(
+    a: Any,
+    dtype: DTypeLike = ...,
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> Array: ...
 def zeros_like(
     a: Any,
     dtype: Any = None,
@@ -98,6 +173,36 @@ def zeros_like(
     return filled(empty_like(a, dtype, order, subok, shape, device=device), 0)
 
 
+@overload
+def ones_like(
+    a: Any,
+    dtype: DTypeOf[S],
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> NDArray[S]: ...
+@overload
+def ones_like(
+    a: NDArray[S],
+    dtype: None = ...,
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> NDArray[S]: ...
+@overload
+def ones_like(
+    a: Any,
+    dtype: DTypeLike = ...,
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> Array: ...
 def ones_like(
     a: Any,
     dtype: Any = None,
@@ -135,6 +240,39 @@ def ones_like(
     return filled(empty_like(a, dtype, order, subok, shape, device=device), 1)
 
 
+@overload
+def full_like(
+    a: Any,
+    fill_value: Any,
+    dtype: DTypeOf[S],
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> NDArray[S]: ...
+@overload
+def full_like(
+    a: NDArray[S],
+    fill_value: Any,
+    dtype: None = ...,
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> NDArray[S]: ...
+@overload
+def full_like(
+    a: Any,
+    fill_value: Any,
+    dtype: DTypeLike = ...,
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    shape: Shape | None = ...,
+    *,
+    device: str | None = ...,
+) -> Array: ...
 def full_like(
     a: Any,
     fill_value: Any,

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, SupportsIndex, overload
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from mp_core.block import Block, allocate
 from mp_reductions.frozen import frozen
 from mp_reductions.like_constructors import (
     Array,
+    DTypeOf,
+    S,
     Shape,
     check_device,
     empty_like,
@@ -59,6 +62,34 @@ def _make(shape: Shape, dtype: Any, order: Literal["C", "F"], device: str | None
     return array_over(allocate(math.prod(dims) * dtype.itemsize, zeroed=zeroed), dims, dtype, order=order)
 
 
+@overload
+def empty(
+    shape: Shape, dtype: DTypeOf[S], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[S]: ...
+@overload
+def empty(
+    shape: Shape, dtype: None = ..., order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.float64]: ...
+@overload
+def empty(  # type: ignore[overload-overlap]
+    shape: Shape, dtype: type[bool], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.bool_]: ...
+@overload
+def empty(
+    shape: Shape, dtype: type[int], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.int_]: ...
+@overload
+def empty(
+    shape: Shape, dtype: type[float], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.float64]: ...
+@overload
+def empty(
+    shape: Shape, dtype: type[complex], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.complex128]: ...
+@overload
+def empty(
+    shape: Shape, dtype: DTypeLike, order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> Array: ...
 def empty(
     shape: Shape, dtype: Any = float, order: Literal["C", "F"] = "C", *, device: str | None = None, like: None = None
 ) -> Array:
@@ -105,6 +136,34 @@ def empty(
     return _make(shape, dtype, order, device, like, zeroed=False)
 
 
+@overload
+def zeros(
+    shape: Shape, dtype: DTypeOf[S], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[S]: ...
+@overload
+def zeros(
+    shape: Shape, dtype: None = ..., order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.float64]: ...
+@overload
+def zeros(  # type: ignore[overload-overlap]
+    shape: Shape, dtype: type[bool], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.bool_]: ...
+@overload
+def zeros(
+    shape: Shape, dtype: type[int], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.int_]: ...
+@overload
+def zeros(
+    shape: Shape, dtype: type[float], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.float64]: ...
+@overload
+def zeros(
+    shape: Shape, dtype: type[complex], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.complex128]: ...
+@overload
+def zeros(
+    shape: Shape, dtype: DTypeLike, order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> Array: ...
 def zeros(
     shape: Shape, dtype: Any = float, order: Literal["C", "F"] = "C", *, device: str | None = None, like: None = None
 ) -> Array:
@@ -165,6 +224,34 @@ def zeros(
     return _make(shape, dtype, order, device, like, zeroed=True)
 
 
+@overload
+def ones(
+    shape: Shape, dtype: DTypeOf[S], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[S]: ...
+@overload
+def ones(
+    shape: Shape, dtype: None = ..., order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.float64]: ...
+@overload
+def ones(  # type: ignore[overload-overlap]
+    shape: Shape, dtype: type[bool], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.bool_]: ...
+@overload
+def ones(
+    shape: Shape, dtype: type[int], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.int_]: ...
+@overload
+def ones(
+    shape: Shape, dtype: type[float], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.float64]: ...
+@overload
+def ones(
+    shape: Shape, dtype: type[complex], order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> NDArray[np.complex128]: ...
+@overload
+def ones(
+    shape: Shape, dtype: DTypeLike, order: Literal["C", "F"] = ..., *, device: str | None = ..., like: None = ...
+) -> Array: ...
 def ones(
     shape: Shape,
     dtype: Any = None,
@@ -203,6 +290,76 @@ def ones(
     return filled(_make(shape, dtype, order, device, like, zeroed=False), 1)
 
 
+@overload
+def full(
+    shape: Shape,
+    fill_value: Any,
+    dtype: DTypeOf[S],
+    order: Literal["C", "F"] = ...,
+    *,
+    device: str | None = ...,
+    like: None = ...,
+) -> NDArray[S]: ...
+@overload
+def full(
+    shape: Shape,
+    fill_value: Any,
+    dtype: type[bool],
+    order: Literal["C", "F"] = ...,
+    *,
+    device: str | None = ...,
+    like: None = ...,
+) -> NDArray[np.bool_]: ...
+@overload
+def full(
+    shape: Shape,
+    fill_value: Any,
+    dtype: type[int],
+    order: Literal["C", "F"] = ...,
+    *,
+    device: str | None = ...,
+    like: None = ...,
+) -> NDArray[np.int_]: ...
+@overload
+def full(
+    shape: Shape,
+    fill_value: Any,
+    dtype: type[float],
+    order: Literal["C", "F"] = ...,
+    *,
+    device: str | None = ...,
+    like: None = ...,
+) -> NDArray[np.float64]: ...
+@overload
+def full(
+    shape: Shape,
+    fill_value: Any,
+    dtype: type[complex],
+    order: Literal["C", "F"] = ...,
+    *,
+    device: str | None = ...,
+    like: None = ...,
+) -> NDArray[np.complex128]: ...
+@overload
+def full(
+    shape: Shape,
+    fill_value: S,
+    dtype: None = ...,
+    order: Literal["C", "F"] = ...,
+    *,
+    device: str | None = ...,
+    like: None = ...,
+) -> NDArray[S]: ...
+@overload
+def full(
+    shape: Shape,
+    fill_value: Any,
+    dtype: DTypeLike = ...,
+    order: Literal["C", "F"] = ...,
+    *,
+    device: str | None = ...,
+    like: None = ...,
+) -> Array: ...
 def full(
     shape: Shape,
     fill_value: Any,
@@ -245,6 +402,39 @@ def full(
     return filled(_make(shape, chosen, order, device, like, zeroed=False), fill_value)
 
 
+@overload
+def array(
+    object: Any,
+    dtype: DTypeOf[S],
+    *,
+    copy: bool = ...,
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    ndmin: int = ...,
+    like: None = ...,
+) -> NDArray[S]: ...
+@overload
+def array(
+    object: NDArray[S],
+    dtype: None = ...,
+    *,
+    copy: bool = ...,
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    ndmin: int = ...,
+    like: None = ...,
+) -> NDArray[S]: ...
+@overload
+def array(
+    object: Any,
+    dtype: DTypeLike = ...,
+    *,
+    copy: bool = ...,
+    order: Literal["K", "A", "C", "F"] = ...,
+    subok: bool = ...,
+    ndmin: int = ...,
+    like: None = ...,
+) -> Array: ...
 def array(
     object: Any,
     dtype: Any = None,
@@ -304,6 +494,16 @@ def array(
     return result
 
 
+@overload
+def frombuffer(
+    buffer: Any, dtype: DTypeOf[S], count: int = ..., offset: int = ..., *, like: None = ...
+) -> NDArray[S]: ...
+@overload
+def frombuffer(
+    buffer: Any, dtype: type[float] = ..., count: int = ..., offset: int = ..., *, like: None = ...
+) -> NDArray[np.float64]: ...
+@overload
+def frombuffer(buffer: Any, dtype: DTypeLike, count: int = ..., offset: int = ..., *, like: None = ...) -> Array: ...
 def frombuffer(buffer: Any, dtype: Any = float, count: int = -1, offset: int = 0, *, like: None = None) -> Array:
     """
     Return a one-dimensional shared array of the items of a buffer.

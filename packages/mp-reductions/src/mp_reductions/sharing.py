@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import sys
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,11 @@ __all__ = [
     "share_memory_",
     "shared_like",
 ]
+
+#: Shape and dtype of an array, and the array itself.
+N = TypeVar("N", bound=tuple[Any, ...])
+D = TypeVar("D", bound=np.dtype[Any])
+A = TypeVar("A", bound=np.ndarray[Any, Any])
 
 
 def find_block(a: np.ndarray[Any, Any]) -> Block | None:
@@ -109,7 +114,7 @@ def is_shared(a: np.ndarray[Any, Any]) -> bool:
     return find_block(_array(a, "is_shared")) is not None
 
 
-def share_memory(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def share_memory(a: np.ndarray[N, D]) -> np.ndarray[N, D]:
     """
     Return the array itself if it lives in shared memory already, otherwise a shared copy.
 
@@ -149,7 +154,7 @@ def share_memory(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return copy
 
 
-def share_memory_(a: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def share_memory_(a: A) -> A:
     """
     Move the data of an array into shared memory, in place.
 

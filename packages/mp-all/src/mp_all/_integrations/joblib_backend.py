@@ -105,7 +105,8 @@ class Backend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
     def submit(self, func: Callable[[], Any], callback: Callable[[Any], Any] | None = None) -> Future[Any]:
         """Send a batch to a worker."""
         assert self._workers is not None
-        future = self._workers.executor.submit(_run, Sent(func, self._inputs))
+        sent: Any = Sent(func, self._inputs)  # arrives as *func*
+        future = self._workers.executor.submit(_run, sent)
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
         if callback is not None:
