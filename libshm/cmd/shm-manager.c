@@ -1,10 +1,28 @@
 /* shm-manager FOLDER: the manager of one session. libshm starts it, with the listening socket as
  * descriptor 3 and the control file as 4. It is not meant to be started by hand. */
+#define _GNU_SOURCE
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "mpshm.h"
+
+/* 1 when a sandbox refuses a call without which the manager could serve nobody. The process that
+ * started it learns that from the exit status, and starts no other. */
+static int is_refused(int listener)
+{
+    int fd = eventfd(0, EFD_CLOEXEC);
+
+    if (fd < 0)
+        return 1;
+    close(fd);
+    if (accept4(-1, NULL, NULL, 0) >= 0 || errno != EBADF)
+        return 1;
+    return mpshm_peer_uid(listener) < 0;
+}
 
 int main(int argc, char **argv)
 {
@@ -13,6 +31,8 @@ int main(int argc, char **argv)
                 "usage: shm-manager FOLDER (started by libshm, with a socket as descriptor 3)\n");
         return 2;
     }
+    if (is_refused(3))
+        return 1;
     /* Fork, so that the process that started it does not have to wait for this child. */
     switch (fork()) {
     case -1:

@@ -104,41 +104,6 @@ def test_a_full_runtime_folder_is_reported_and_not_memory(tmp_path: Path, strate
     assert "MPSHM_RUNTIME_DIR" in said and "full" in said and "ulimit" not in said
 
 
-NO_MEMFD = """
-    import ctypes, struct
-    # seccomp: memfd_create is EPERM, all else is allowed
-    numbers = {"x86_64": 319, "aarch64": 279}
-    import platform
-    if platform.machine() not in numbers:
-        print("skip")
-        raise SystemExit
-    number = numbers[platform.machine()]
-    code = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, 0x00050001), (0x06, 0, 0, 0x7FFF0000)]
-    rules = b"".join(struct.pack("HBBI", *rule) for rule in code)
-    buffer = ctypes.create_string_buffer(rules)
-    program = struct.pack("HxxxxxxP", len(code), ctypes.addressof(buffer))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, program, 0, 0):
-        print("skip")
-        raise SystemExit
-"""
-
-
-def test_named_memory_replaces_refused_memfds(tmp_path: Path) -> None:
-    program = (
-        REFUSED
-        + NO_MEMFD
-        + """
-    block = mp.Block(100_000)
-    print(block.strategy, mp.Block(10).strategy)
-    """
-    )
-    said = succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY="file_descriptor"))
-    if said == "skip\n":
-        pytest.skip("no seccomp filters here")
-    assert said == "file_system file_system\n"
-
-
 def test_a_core_dump_has_no_segment(tmp_path: Path, strategy: str) -> None:
     pattern = Path("/proc/sys/kernel/core_pattern").read_text().strip()
     if pattern.startswith(("|", "/")):

@@ -246,7 +246,7 @@ def test_a_signal_handler_runs_while_a_thread_waits(tmp_path: Path) -> None:
     assert succeeded(done).split() == ["interrupted", "1", "interrupted", "2"]
 
 
-def test_a_process_that_cannot_share_memory_has_the_standard_locks(tmp_path: Path) -> None:
+def test_a_process_that_cannot_share_memory_has_the_standard_locks_and_is_told_once_why(tmp_path: Path) -> None:
     done = run_script(
         tmp_path,
         """
@@ -260,7 +260,9 @@ def test_a_process_that_cannot_share_memory_has_the_standard_locks(tmp_path: Pat
         """,
         MPSHM_RUNTIME_DIR=str(tmp_path / "missing"),
     )
-    assert set(succeeded(done).split()) == {"True"}
+    assert (set(done.stdout.split()), done.returncode) == ({"True"}, 0), done.stderr
+    assert done.stderr.count("SharedMemoryWarning") == 1
+    assert "set MPSHM_RUNTIME_DIR to an existing folder" in done.stderr and "program.py:" in done.stderr
 
 
 @pytest.mark.timeout(300)

@@ -12,7 +12,7 @@
 #include "session/manager_start.h"
 #include "session/process_slot.h"
 
-enum { RETRY_AFTER_S = 10 };
+enum { RETRY_AFTER_S = 10, RETRY_LATEST_S = 160 };
 
 void mpshm__disconnect(struct mpshm__session *session)
 {
@@ -64,8 +64,9 @@ int mpshm__worth_another(int err, int attempt)
     return 1;
 }
 
-/* A manager that is stopped, or that no path leads to, costs one wait, and not one for each array.
- * Returns 0, or the error of that wait until it is time to try again. */
+/* A manager that is stopped, that no path leads to, or that cannot be started costs one attempt,
+ * and not one for each array. Returns 0, or the error of that attempt until it is time to try
+ * again. */
 static int stuck(struct mpshm__session *session)
 {
     if (session->stuck_until != 0 && mpshm__now_ns() >= session->stuck_until)
@@ -73,12 +74,20 @@ static int stuck(struct mpshm__session *session)
     return session->stuck_until != 0 ? session->stuck_error : 0;
 }
 
+/* Each attempt in a row that fails doubles the pause before the next one. */
+static void be_stuck(struct mpshm__session *session, int err)
+{
+    int pause_s = session->stuck_for_s == 0 ? RETRY_AFTER_S : 2 * session->stuck_for_s;
+
+    session->stuck_for_s = pause_s < RETRY_LATEST_S ? pause_s : RETRY_LATEST_S;
+    session->stuck_until = mpshm__now_ns() + (uint64_t)session->stuck_for_s * 1000000000ull;
+    session->stuck_error = err;
+}
+
 static void note_if_stuck(struct mpshm__session *session, int err)
 {
-    if (err != -ETIMEDOUT && err != -ENOLINK)
-        return;
-    session->stuck_until = mpshm__now_ns() + RETRY_AFTER_S * 1000000000ull;
-    session->stuck_error = err;
+    if (err == -ETIMEDOUT || err == -ENOLINK || err == -ECHILD)
+        be_stuck(session, err);
 }
 
 static int ensure_connected(struct mpshm__session *session)
@@ -102,6 +111,8 @@ static int ask_connected(struct mpshm__session *session, struct mpshm__frame *fr
     int err = exchange(mpshm__fd_get(&session->sock), frame, fd, fd_out);
 
     note_if_stuck(session, err);
+    if (err == 0)
+        session->stuck_for_s = 0;
     if (err == -ETIMEDOUT)
         mpshm__disconnect(session);
     return err;
@@ -221,6 +232,7 @@ int mpshm__session_register(struct mpshm__session *session)
         if (!mpshm__worth_another(err, attempt))
             return err;
     }
+    be_stuck(session, err);
     return err;
 }
 
@@ -262,6 +274,8 @@ int mpshm__ask(struct mpshm__session *session, struct mpshm__frame *frame, int *
             return err;
         mpshm__disconnect(session);
     }
+    if (err != -EMFILE)
+        be_stuck(session, err);
     return err;
 }
 

@@ -81,7 +81,7 @@ int mpshm__manager_try(const struct mpshm__session *session)
         long peer = mpshm_peer_uid(sock);
         if (peer == (long)geteuid() || peer == (long)session->user)
             return sock;
-        err = -EPERM;
+        err = peer < 0 ? -ENOPROTOOPT : -EPERM;
     }
     if (sock >= 0)
         close(sock);
@@ -153,7 +153,8 @@ static int spawn_manager(int listener, int control, const char *folder)
      * tell. */
     if (MPSHM__RETRY(waitpid(pid, &status, 0)) != pid || status == 0)
         return 0;
-    return WIFSIGNALED(status) ? -ECONNRESET : -ECHILD; /* killed: try again */
+    /* After a SIGKILL try again. A sandbox ends a process by another signal, each time. */
+    return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL ? -ECONNRESET : -ECHILD;
 }
 
 static int lock_start(const struct mpshm__session *session)

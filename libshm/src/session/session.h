@@ -24,7 +24,8 @@ struct mpshm__session {
     struct mpshm__segment *own; /* the list of own segments, the one with space first */
     int foreign_fds;            /* open descriptors of foreign segments */
     uint64_t stuck_until;       /* no manager was reached: try again at this time */
-    int stuck_error;            /* why: -ETIMEDOUT or -ENOLINK */
+    int stuck_for_s;            /* the pause before that; 0 after an answer */
+    int stuck_error;            /* why, as an errno */
 };
 
 enum { MPSHM__SESSIONS = 16 };

@@ -41,16 +41,12 @@ def reader(stream: bytes, places: list[Place]) -> Any:
 def _stays(number: int, nbytes: int) -> None:
     """Warn, the first time, that bytes travel through the pipe, because a block failed with errno *number*."""
     from mp_core import block
-    from mp_core.errors import SharedMemoryWarning, warn_user
+    from mp_core.errors import warn_sent_by_value
 
     try:
         block.failed(number, nbytes)
     except (MemoryError, OSError) as error:
-        warn_user(
-            "sent by value",
-            f"shared memory ran out, so data of {nbytes} bytes (and maybe others) travels through the pipe: {error}",
-            SharedMemoryWarning,
-        )
+        warn_sent_by_value("data", nbytes, error)
 
 
 # ---- array.array -----------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from multiprocessing import context
 
 from mp_core import _native, strategy
 from mp_core._native import ffi, lib, rebuild_block, sync_handle
-from mp_core.block import Block
-from mp_core.errors import OwnerDiedWarning, user_stack_level
+from mp_core.block import Block, reason
+from mp_core.errors import OwnerDiedWarning, SharedMemoryWarning, user_stack_level, warn_user
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -33,6 +33,13 @@ def create(kind: int, value: int = 0, most: int = 1) -> Block | None:
         return made
     if made == -errno.EINVAL:
         raise ValueError(f"a value of {value} of at most {most} is not possible")
+    if _native.ENGINE:
+        warn_user(
+            "standard lock",
+            "memory cannot be shared, so this lock (or condition, event, barrier) and others are the standard "
+            f"library's, which are lost with a process that is killed: {reason(-made)}",
+            SharedMemoryWarning,
+        )
     return NOT_SHARED
 
 

@@ -126,8 +126,8 @@ def _fail(number: int, size: int, name: str) -> NoReturn:
     if number in _NO_ROOM:
         raise MemoryError(_no_room(size, name))
     if number in _NO_RESOURCE:
-        raise MemoryError(f"cannot allocate {size} bytes of shared memory ({name}): {_reason(number)}")
-    raise OSError(number, f"cannot allocate {size} bytes of shared memory ({name}): {_reason(number)}")
+        raise MemoryError(f"cannot allocate {size} bytes of shared memory ({name}): {reason(number)}")
+    raise OSError(number, f"cannot allocate {size} bytes of shared memory ({name}): {reason(number)}")
 
 
 def block_at(address: int) -> Block | None:
@@ -193,7 +193,13 @@ _REASONS = {
 }
 
 
-def _reason(number: int) -> str:
+def reason(number: int) -> str:
+    """
+    Return why memory could not be shared, for the error number of the engine, and what to do.
+
+    >>> "ulimit -n" in reason(errno.EMFILE)
+    True
+    """
     folder = os.environ.get("MPSHM_RUNTIME_DIR", "")
     if number == errno.EINVAL and folder and not os.path.isabs(folder):
         return f"MPSHM_RUNTIME_DIR is {folder!r}, which is relative; give an absolute path, the same for all processes"

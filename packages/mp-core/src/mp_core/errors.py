@@ -21,10 +21,14 @@ __all__ = [
 
 
 _SILENT = "the shared memory manager (shm-manager) does not answer; if it is stopped, kill -CONT it"
+_ALLOW = "allow shm-manager the system calls eventfd2, accept4, getsockopt and fork, which a sandbox may refuse"
 #: The texts for errors of a session whose manager cannot be reached, by errno.
 NO_MANAGER = {
     number.ETIMEDOUT: _SILENT,
     number.EAGAIN: _SILENT,
+    number.ECHILD: f"the shared memory manager (shm-manager) cannot start; {_ALLOW}, and one more process (ulimit -u)",
+    number.ENOPROTOOPT: f"the system does not tell whose the shared memory manager is; {_ALLOW}",
+    number.ECONNRESET: f"the shared memory manager (shm-manager) ends whenever it is started; {_ALLOW}",
     number.ENOLINK: "this process has closed its descriptors, the folder of its session is gone, and no manager makes "
     "it again, so nothing leads to the session any more; start the process again, or kill -CONT a stopped shm-manager",
 }
@@ -133,9 +137,8 @@ def warn_sent_by_value(what: str, nbytes: int, error: Exception) -> None:
             "by pickle, as with multiprocessing"
         )
     else:
-        message = (
-            f"shared memory ran out, so {what} of {nbytes} bytes (and maybe others) travels through the pipe: {error}"
-        )
+        why = "shared memory ran out" if isinstance(error, MemoryError) else "memory cannot be shared"
+        message = f"{why}, so {what} of {nbytes} bytes (and maybe others) travels through the pipe: {error}"
     warn_user("sent by value", message, SharedMemoryWarning)
 
 
