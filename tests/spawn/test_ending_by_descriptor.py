@@ -119,3 +119,19 @@ def test_ranks_are_ended_when_no_thread_can_be_started_for_their_output(
         start_processes(ranks.sleep, nprocs=2, start_method=start_method, output="capture")
     monkeypatch.undo()
     assert until(lambda: mp.active_children() == [])
+
+
+def test_a_lack_of_descriptors_is_not_taken_for_a_system_without_pidfds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exhausted(pid: int, flags: int = 0) -> int:
+        raise OSError(errno.EMFILE, "no descriptor left")
+
+    process_handle._are_pidfds_allowed.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pidfd_open", exhausted)
+        process_handle.has_pidfds()
+    child = mp.get_context("fork").Process(target=ranks.nothing, args=(0,))
+    child.start()
+    own = process_handle.PidFd.of(child)
+    assert own.fd >= 0
+    own.close()
+    child.join(30)

@@ -285,7 +285,13 @@ class Worker:
         try:
             if self.death is not None:
                 signal.pidfd_send_signal(self.death.fileno(), number)
-            elif number == signal.SIGTERM:
+                return
+        except ProcessLookupError:
+            return
+        except OSError:
+            pass  # a container may allow pidfd_open and forbid this
+        try:
+            if number == signal.SIGTERM:
                 self.process.terminate()
             else:
                 self.process.kill()

@@ -93,7 +93,12 @@ class ContextLauncher:
                     raise
                 _restart_fork_server()
                 process.start()
-        pidfd = PidFd.of(process)
+        try:
+            pidfd = PidFd.of(process)
+        except BaseException:
+            process.kill()
+            process.join()
+            raise
         process._popen = LockedPopen(process._popen, pidfd)
         # Kept as long as the process object, even if the context is dropped: the rank ends with the pipe.
         process.death_pipe = job.death_pipe

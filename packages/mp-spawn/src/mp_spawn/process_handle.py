@@ -15,6 +15,7 @@ are two steps:
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import select
@@ -31,14 +32,30 @@ __all__ = ["LockedPopen", "PidFd", "has_pidfds", "readable"]
 POLL_EVERY_S = 0.02
 
 
-@functools.cache
 def has_pidfds() -> bool:
     """
-    Tell whether this system has pidfds: Linux has since 5.3, unless a sandbox forbids them.
+    Tell whether processes can be signalled by descriptor: on Linux since 5.3, unless a sandbox forbids it.
     """
     try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
+        return _are_pidfds_allowed()
+    except OSError:
+        return True  # descriptors or memory are short now
+
+
+@functools.cache
+def _are_pidfds_allowed() -> bool:
+    """Try both calls; an `OSError` says nothing about them, and is not kept."""
+    try:
+        fd = os.pidfd_open(os.getpid())
+        try:
+            signal.pidfd_send_signal(fd, 0)
+        finally:
+            os.close(fd)
+    except AttributeError:
+        return False
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
         return False
     return True
 
