@@ -189,6 +189,15 @@ def engines(session: nox.Session, kind: str) -> None:
 
 
 @nox.session(default=False)
+def chaos(session: nox.Session) -> None:
+    """Play programs for minutes while their threads lose the processor in the worst places (`-- SECONDS SEED`)."""
+    install_all(session, "test")
+    seconds, *seed = session.posargs or ["600"]
+    env = {"MP_CHAOS": seconds, **({"MP_CHAOS_SEED": seed[0]} if seed else {})}
+    session.run("pytest", "-o", "faulthandler_timeout=0", "-s", "tests/chaos", "-k", "minutes", env=env)
+
+
+@nox.session(default=False)
 def programs(session: nox.Session) -> None:
     """Test published programs and libraries from PyPI with their import of multiprocessing changed."""
     install_all(session, "test", "programs")

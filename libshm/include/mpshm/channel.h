@@ -34,6 +34,9 @@ int mpshm_channel_create(int duplex, mpshm_channel **ends);
  * which is taken over on success. -EPROTO when another version of libshm made it. */
 int mpshm_channel_open(int object, int side, mpshm_channel **out);
 
+/* Open the other end in this process, over the memory of `end`. The caller closes it. */
+int mpshm_channel_open_other(mpshm_channel *end, mpshm_channel **out);
+
 /* Close an end. The caller closes its descriptor of the pipe first, so that a writer that hears of
  * it here finds the pipe broken. */
 void mpshm_channel_close(mpshm_channel *end);

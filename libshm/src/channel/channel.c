@@ -45,6 +45,7 @@ static mpshm_channel *new_end(struct mpshm__channel_mapping *mapping, int side)
     if (end == NULL)
         return NULL;
     end->mapping = mapping;
+    end->side = side;
     end->duplicate = MPSHM__NO_FD;
     char *data = (char *)header + MPSHM__CHANNEL_HEADER;
     struct mpshm__view views[2] = {{.ring = &header->ring[0], .data = data},
@@ -162,6 +163,12 @@ int mpshm_channel_open(int object, int side, mpshm_channel **out)
     }
     *out = end;
     return 0;
+}
+
+int mpshm_channel_open_other(mpshm_channel *end, mpshm_channel **out)
+{
+    *out = new_end(end->mapping, 1 - end->side);
+    return *out == NULL ? -ENOMEM : 0;
 }
 
 void mpshm_channel_close(mpshm_channel *end)
