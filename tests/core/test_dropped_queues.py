@@ -144,13 +144,21 @@ def test_an_empty_pipe_is_closed_as_ever() -> None:
     os.close(writer)
 
 
-def test_the_messages_of_a_socket_need_a_timeout(strategy: str) -> None:
+def test_the_messages_of_a_socket_are_freed_when_the_writer_closes_after_the_reader(strategy: str) -> None:
+    ours, theirs = mp.Pipe()
+    theirs.send(np.ones(LARGE))
+    ours.close()
+    theirs.close()
+    assert in_flight() == 0
+
+
+def test_the_messages_of_a_socket_whose_writer_closes_first_need_a_timeout(strategy: str) -> None:
     mp.set_message_timeout(0.5)
     ours, theirs = mp.Pipe()
     theirs.send(np.ones(LARGE))
     mp.set_message_timeout(None)
-    ours.close()
     theirs.close()
+    ours.close()
     assert in_flight() == 8 * LARGE
     assert until(lambda: in_flight() == 0)
 

@@ -18,6 +18,7 @@ struct mpshm__channel_mapping {
 
 struct mpshm_channel {
     struct mpshm__channel_mapping *mapping;
+    int side;
     /* Its own duplicate of the object's descriptor, made when it is passed on: the starter of a
      * process refuses one number twice. Only the second end of a new channel needs it. */
     struct mpshm__fd duplicate;

@@ -1,11 +1,4 @@
-/* Sending and receiving over a channel of libshm, with the pipe of a connection.
- *
- * Note [The GIL and a channel]
- *   A message that is there is taken, and one that fits is sent, with the GIL held: that takes less
- *   time than to release it. libshm surrounds each wait with begin_wait and end_wait, which release
- *   it and run signal handlers, or with begin_wait and resume, which run none. Another thread may
- * close the connection meanwhile. Its descriptor is closed at once, as multiprocessing does; the
- * mapping goes with the last thread inside. */
+/* Sending and receiving over a channel of libshm, with the pipe of a connection. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
@@ -13,69 +6,6 @@
 #include "channel.h"
 
 static PyObject *send_object_name, *standard_type;
-
-void *mp_channel_call_allocate(void *of, uint64_t nbytes)
-{
-    struct call *call = of;
-
-    Py_CLEAR(call->bytes);
-    if (nbytes > PY_SSIZE_T_MAX) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    call->bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
-    return call->bytes == NULL ? NULL : PyBytes_AsString(call->bytes);
-}
-
-void mp_channel_call_begin_wait(void *of)
-{
-    ((struct call *)of)->state = PyEval_SaveThread();
-}
-
-int mp_channel_call_resume(void *of)
-{
-    struct call *call = of;
-
-    PyEval_RestoreThread(call->state);
-    return call->self->fd < 0 ? -EBADF : 0;
-}
-
-int mp_channel_call_end_wait(void *of)
-{
-    struct call *call = of;
-    int rc = mp_channel_call_resume(call);
-
-    if (rc == 0 && PyErr_CheckSignals() < 0)
-        return -ECANCELED;
-    return call->self->fd < 0 ? -EBADF : rc; /* a handler may have closed the connection */
-}
-
-void mp_channel_release(Channel *self)
-{
-    if (self->users == 0 && self->fd < 0 && self->end != NULL) {
-        mpshm_channel_close(self->end);
-        self->end = NULL;
-    }
-}
-
-int mp_channel_enter(Channel *self, int may, const char *direction)
-{
-    if (self->fd < 0)
-        PyErr_SetString(PyExc_OSError, "handle is closed");
-    else if (!may)
-        PyErr_Format(PyExc_OSError, "connection is %s-only", direction);
-    else if (!mp_has_ring(self))
-        return MP_NO_RING;
-    else
-        return self->users++, 0;
-    return -1;
-}
-
-void mp_channel_leave(Channel *self)
-{
-    self->users--;
-    mp_channel_release(self);
-}
 
 PyObject *mp_channel_fail(int rc)
 {
@@ -141,6 +71,8 @@ static int send_data(Channel *self, PyObject *data, int64_t timeout)
     if (rc != 0)
         return rc < 0 ? -EINVAL : MP_NO_RING;
     rc = send_view(self, data, timeout);
+    if (rc == -EPIPE || rc == -ECONNRESET)
+        mp_channel_drop_unread(self);
     mp_channel_leave(self);
     return rc;
 }

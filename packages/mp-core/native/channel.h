@@ -25,10 +25,7 @@ struct call {
     PyObject *bytes;
 };
 
-/* ---- channel.c ---- */
-
-/* Intern the names that it looks up. */
-int mp_channel_setup_names(void);
+/* ---- channel_call.c ---- */
 
 /* The functions of a call for libshm. */
 void *mp_channel_call_allocate(void *of, uint64_t nbytes);
@@ -46,6 +43,12 @@ int mp_channel_enter(Channel *self, int may, const char *direction);
 void mp_channel_leave(Channel *self);
 /* Close the end, unless a thread is inside a call or the descriptor is open. */
 void mp_channel_release(Channel *self);
+
+/* ---- channel.c ---- */
+
+/* Intern the names that it looks up. */
+int mp_channel_setup_names(void);
+
 /* Raise the exception of an error number, unless there is an exception. */
 PyObject *mp_channel_fail(int rc);
 
@@ -74,7 +77,12 @@ int mp_has_ring(Channel *self);
 /* Before a connection is closed: if it has no ring yet, neither end ever gets one. */
 void mp_late_leave(Channel *self);
 
-/* unread.c: close the last reading end and free the memory of what no process can read. */
+/* ---- unread.c ---- */
+
+/* Close the last reading end and free the memory of what no process can read. */
 PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused);
+/* Free the memory of what was sent if no process has an end that could read it. An exception that
+ * is set stays. */
+void mp_channel_drop_unread(Channel *self);
 
 #endif

@@ -1,4 +1,5 @@
-/* The messages that are still in a ring when the last end that could read them is closed.
+/* The messages that are still in a ring when no process can read them any more, because the last
+ * reading end is closed, or its process was killed.
  *
  * mp_core/_unread.py does the same for ordinary pipes; its Note [The last reading end] says what a
  * death at each step leaves. Here the kernel counts the reading ends of the channel's pipe, and the
@@ -13,7 +14,11 @@
  * If two processes close the last ends at once, both take messages, each message once. The GIL is
  * held while there are descriptors, so no thread of Python forks meanwhile, and nothing waits: a
  * message whose parts have not all arrived is left to its writer, who hears that the pipe is
- * broken. To discard a handle releases the GIL, so that comes last. */
+ * broken. To discard a handle releases the GIL, so that comes last.
+ *
+ * A reader that is killed closes its end and takes nothing. So a writer that closes, or hears that
+ * the pipe is broken, takes the messages through a reading end over the same memory. A socket tells
+ * a writer that its peer has gone, so this is for both kinds of pipes. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -46,19 +51,20 @@ static int reopen(int fd, int mode)
     return open(path, mode | O_NONBLOCK | O_CLOEXEC);
 }
 
+/* A pipe without readers is in error, a socket without a peer has hung up. */
 static int has_no_reader(int writer)
 {
     struct pollfd poll_for = {.fd = writer, .events = 0};
 
-    return poll(&poll_for, 1, 0) == 1 && (poll_for.revents & POLLERR) != 0;
+    return poll(&poll_for, 1, 0) == 1 && (poll_for.revents & (POLLERR | POLLHUP)) != 0;
 }
 
 /* Take all messages into the list. */
-static void take_messages(Channel *self, int writer, PyObject *messages)
+static void take_messages(mpshm_channel *reader, int writer, PyObject *messages)
 {
     for (;;) {
-        struct call call = {.self = self};
-        if (mpshm_channel_receive(self->end, writer, 0, NO_WAITER(&call)) != 1) {
+        struct call call = {.self = NULL};
+        if (mpshm_channel_receive(reader, writer, 0, NO_WAITER(&call)) != 1) {
             Py_XDECREF(call.bytes);
             PyErr_Clear(); /* out of memory: the rest stays in flight */
             return;
@@ -67,6 +73,35 @@ static void take_messages(Channel *self, int writer, PyObject *messages)
             PyErr_Clear(); /* it stays in flight */
         Py_DECREF(call.bytes);
     }
+}
+
+/* Free the memory of the messages, and the list. */
+static void discard(PyObject *messages)
+{
+    for (Py_ssize_t i = 0; i < PyList_Size(messages); i++) {
+        PyObject *done = mp_py_discard_unread(NULL, PyList_GetItem(messages, i));
+        Py_XDECREF(done);
+    }
+    Py_DECREF(messages);
+}
+
+void mp_channel_drop_unread(Channel *self)
+{
+    PyObject *type, *value, *traceback;
+    mpshm_channel *reader;
+
+    if (self->fd < 0 || self->end == NULL || !self->writable || !has_no_reader(self->fd))
+        return;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *messages = PyList_New(0);
+    if (messages != NULL && mpshm_channel_open_other(self->end, &reader) == 0) {
+        take_messages(reader, self->fd, messages);
+        mpshm_channel_close(reader);
+        discard(messages);
+    } else {
+        Py_XDECREF(messages);
+    }
+    PyErr_Restore(type, value, traceback);
 }
 
 /* _close_last_reader() -> True when it closed the connection; False, and nothing was done, when it
@@ -81,6 +116,7 @@ PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused)
     /* The kernel says nothing about the other holders of a socket. */
     if (self->fd >= 0 && self->end == NULL && self->late == NULL && !self->alone)
         Py_RETURN_NONE;
+    mp_channel_drop_unread(self);
     if (self->fd < 0 || self->end == NULL || self->writable || !self->readable || self->users != 0)
         Py_RETURN_FALSE;
     int writer = reopen(self->fd, O_WRONLY);
@@ -96,13 +132,9 @@ PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused)
     self->fd = -1;
     mpshm_channel_stop_reading(self->end, writer, NO_WAITER(&call));
     if (has_no_reader(writer))
-        take_messages(self, writer, messages);
+        take_messages(self->end, writer, messages);
     close(writer);
     mp_channel_leave(self);
-    for (Py_ssize_t i = 0; i < PyList_Size(messages); i++) {
-        PyObject *done = mp_py_discard_unread(NULL, PyList_GetItem(messages, i));
-        Py_XDECREF(done);
-    }
-    Py_DECREF(messages);
+    discard(messages);
     Py_RETURN_TRUE;
 }

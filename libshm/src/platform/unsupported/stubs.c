@@ -92,6 +92,12 @@ int mpshm_channel_open(int object, int side, mpshm_channel **out)
     return -ENOSYS;
 }
 
+int mpshm_channel_open_other(mpshm_channel *end, mpshm_channel **out)
+{
+    (void)end, (void)out;
+    return -ENOSYS;
+}
+
 void mpshm_channel_close(mpshm_channel *end)
 {
     (void)end;

@@ -95,15 +95,19 @@ def _extend_send() -> None:
 
 
 def _extend_close() -> None:
-    """Let each reading end of a pipe look, when it is closed, whether it is the last; see `_unread.py`."""
-    from mp_core._unread import close_reader
+    """Let each end of a pipe look, when it is closed, whether a reader is left; see `_unread.py`."""
+    from mp_core._unread import close_reader, look_before_closing_writer
 
     close: Any = Connection._close  # type: ignore[attr-defined]
 
     # The names are bound here, because the last connections are closed while modules are taken down, of which
-    # close_reader needs several: then it is too late.
-    def closing(self: Any, close: Any = close, close_reader: Any = close_reader, late: Any = sys.is_finalizing) -> None:
-        if self._writable or late() or not close_reader(self._handle):
-            close(self)
+    # `_unread` needs several: then it is too late.
+    def closing(self: Any, close: Any = close, late: Any = sys.is_finalizing) -> None:
+        if not late():
+            if self._writable:
+                look_before_closing_writer(self._handle)
+            elif close_reader(self._handle):
+                return
+        close(self)
 
     Connection._close = closing  # type: ignore[attr-defined]

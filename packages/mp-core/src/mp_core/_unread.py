@@ -20,10 +20,13 @@ because the kernel counts the ends, whichever processes have inherited them:
 - A thread that forks meanwhile would leave W to its child. A lock keeps forks out.
 - A process without descriptors or /proc, or whose user has changed, cannot open W: the memory stays in flight.
 
+A reader that is killed closes its end without looking. A writer that closes its own end, which is W then, looks in its
+place; what several writers find at once, each handle frees once.
+
 This is for anonymous pipes, which `Queue`, `SimpleQueue` and ``Pipe(False)`` have without a ring; with one,
 `native/unread.c` takes the messages from the ring in the same steps. The kernel tells nothing about the
-other holders of a socket, so ``Pipe()`` is left out. So is the last end of a process that is killed, or that ends as a
-child of multiprocessing does, without closing it. `set_message_timeout` is for these.
+other holders of a socket, so a reader of ``Pipe()`` is left out; a writer of one with a ring is not. So is what a child
+of multiprocessing has sent when it ends without closing. `set_message_timeout` is for these.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     pass
 
-__all__ = ["close_reader"]
+__all__ = ["close_reader", "look_before_closing_writer"]
 
 _lock = threading.RLock()  # a finaliser may run in a thread that has it
 
@@ -61,13 +64,31 @@ def close_reader(fd: int) -> bool:
             return False
         try:
             os.close(fd)
-            while _is_without_reader(writer) and _nbytes_in(writer):
-                discard_unread(_content(writer))
-        except OSError:
-            pass  # without a descriptor the messages stay in flight
+            _discard_all(writer)
         finally:
             os.close(writer)
         return True
+
+
+def look_before_closing_writer(fd: int) -> None:
+    """
+    Free the memory of what was written to a pipe that has lost its last reader.
+    """
+    with _lock:
+        try:
+            if not os.readlink(f"/proc/self/fd/{fd}").startswith("pipe:["):
+                return
+        except OSError:
+            return
+        _discard_all(fd)
+
+
+def _discard_all(writer: int) -> None:
+    try:
+        while _is_without_reader(writer) and _nbytes_in(writer):
+            discard_unread(_content(writer))
+    except OSError:
+        pass  # without a descriptor the messages stay in flight
 
 
 def _nbytes_in(fd: int) -> int:

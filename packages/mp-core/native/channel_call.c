@@ -1,0 +1,74 @@
+/* One call over a channel: it is begun and ended, and what libshm asks of it meanwhile.
+ *
+ * Note [The GIL and a channel]
+ *   A message that is there is taken, and one that fits is sent, with the GIL held: that takes less
+ *   time than to release it. libshm surrounds each wait with begin_wait and end_wait, which release
+ *   it and run signal handlers, or with begin_wait and resume, which run none. Another thread may
+ * close the connection meanwhile. Its descriptor is closed at once, as multiprocessing does; the
+ * mapping goes with the last thread inside. */
+#include <errno.h>
+
+#include "channel.h"
+
+void *mp_channel_call_allocate(void *of, uint64_t nbytes)
+{
+    struct call *call = of;
+
+    Py_CLEAR(call->bytes);
+    if (nbytes > PY_SSIZE_T_MAX) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    call->bytes = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)nbytes);
+    return call->bytes == NULL ? NULL : PyBytes_AsString(call->bytes);
+}
+
+void mp_channel_call_begin_wait(void *of)
+{
+    ((struct call *)of)->state = PyEval_SaveThread();
+}
+
+int mp_channel_call_resume(void *of)
+{
+    struct call *call = of;
+
+    PyEval_RestoreThread(call->state);
+    return call->self->fd < 0 ? -EBADF : 0;
+}
+
+int mp_channel_call_end_wait(void *of)
+{
+    struct call *call = of;
+    int rc = mp_channel_call_resume(call);
+
+    if (rc == 0 && PyErr_CheckSignals() < 0)
+        return -ECANCELED;
+    return call->self->fd < 0 ? -EBADF : rc; /* a handler may have closed the connection */
+}
+
+void mp_channel_release(Channel *self)
+{
+    if (self->users == 0 && self->fd < 0 && self->end != NULL) {
+        mpshm_channel_close(self->end);
+        self->end = NULL;
+    }
+}
+
+int mp_channel_enter(Channel *self, int may, const char *direction)
+{
+    if (self->fd < 0)
+        PyErr_SetString(PyExc_OSError, "handle is closed");
+    else if (!may)
+        PyErr_Format(PyExc_OSError, "connection is %s-only", direction);
+    else if (!mp_has_ring(self))
+        return MP_NO_RING;
+    else
+        return self->users++, 0;
+    return -1;
+}
+
+void mp_channel_leave(Channel *self)
+{
+    self->users--;
+    mp_channel_release(self);
+}

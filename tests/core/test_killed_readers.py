@@ -1,0 +1,96 @@
+"""A writer frees what a killed reader has not read, when it closes or finds the reader gone."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+from multiprocessing import connection
+from typing import Any
+
+import numpy as np
+import pytest
+from support.waiting import until
+
+import mp_all as mp
+
+LARGE = 1 << 17
+
+
+def in_flight() -> int:
+    gc.collect()
+    return mp.memory_stats()["in_flight_bytes"]
+
+
+def wait_for_death(reader: Any, writer: Any, ready: Any) -> None:
+    writer.close()
+    ready.set()
+    signal.pause()
+
+
+def killed_reader(ctx: Any, reader: Any, writer: Any) -> Any:
+    """Return a process that has the reading end."""
+    ready = ctx.Event()
+    process = ctx.Process(target=wait_for_death, args=(reader, writer, ready))
+    process.start()
+    ready.wait()
+    reader.close()
+    return process
+
+
+def kill(process: Any) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+
+
+@pytest.mark.parametrize("duplex", [True, False], ids=["duplex", "one way"])
+@pytest.mark.parametrize("end", ["close", "send"])
+def test_a_writer_frees_what_a_killed_reader_has_not_read(ctx: Any, strategy: str, duplex: bool, end: str) -> None:
+    before = in_flight()
+    reader, writer = ctx.Pipe(duplex)
+    process = killed_reader(ctx, reader, writer)
+    for _ in range(4):
+        writer.send([np.ones(LARGE), bytes(LARGE)])
+    assert in_flight() - before >= 4 * 9 * LARGE
+    kill(process)
+    if end == "send":
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            while True:  # for a millisecond a send may not see the death
+                writer.send(np.ones(LARGE))
+        assert until(lambda: in_flight() == before)
+    writer.close()
+    assert until(lambda: in_flight() == before)
+
+
+def test_fifty_killed_readers_leave_nothing_in_flight() -> None:
+    before, ctx = in_flight(), mp.get_context("fork")
+    for number in range(50):
+        reader, writer = ctx.Pipe(number % 2 == 0)
+        process = killed_reader(ctx, reader, writer)
+        writer.send(np.ones(LARGE))
+        kill(process)
+        del reader, writer
+    assert until(lambda: in_flight() == before)
+
+
+def test_a_writer_of_an_ordinary_pipe_frees_them_as_well(strategy: str) -> None:
+    before = in_flight()
+    reader, writer = connection.Pipe(False)
+    process = killed_reader(mp.get_context("fork"), reader, writer)
+    for _ in range(4):
+        writer.send(np.ones(LARGE))
+    assert in_flight() - before == 4 * 8 * LARGE
+    kill(process)
+    writer.close()
+    assert until(lambda: in_flight() == before)
+
+
+@pytest.mark.parametrize("duplex", [True, False], ids=["duplex", "one way"])
+def test_a_writer_that_closes_frees_nothing_that_can_be_read(duplex: bool) -> None:
+    before = in_flight()
+    reader, writer = mp.Pipe(duplex)
+    writer.send(np.full(LARGE, 7))
+    writer.close()
+    assert reader.recv().sum() == 7 * LARGE
+    reader.close()
+    assert in_flight() == before
