@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import urllib.request
@@ -335,3 +336,17 @@ def test_an_array_that_is_received_is_in_flight_no_more() -> None:
     assert in_flight() == before
     for end in (receiver, connection):
         end.close()
+
+
+def test_a_silent_connection_holds_up_no_scrape(tmp_path: Path) -> None:
+    pytest.importorskip("prometheus_client", reason="prometheus_client is not installed")
+    command = [sys.executable, "-m", "mp_all", "stat", "--prometheus", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            url = server.stdout.readline().strip()
+            host, port = url.removeprefix("http://").removesuffix("/metrics").split(":")
+            with socket.create_connection((host, int(port))), urllib.request.urlopen(url, timeout=30) as answer:
+                assert b"mp_all_session_processes" in answer.read()
+        finally:
+            server.kill()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from socketserver import ThreadingMixIn
 from typing import Any
-from wsgiref.simple_server import WSGIRequestHandler, make_server
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from mp_all._report import report_of_others
 
@@ -60,7 +61,22 @@ class Collector:
         yield gauge
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    """A connection that says nothing holds up no other."""
+
+    daemon_threads = True
+
+
 class _Quiet(WSGIRequestHandler):
+    timeout = 10.0  # seconds of silence after which a connection is closed
+
+    def handle(self) -> None:
+        """Answer one request."""
+        try:
+            super().handle()
+        except (TimeoutError, ConnectionError):
+            pass
+
     def log_message(self, format: str, *args: Any) -> None:
         """Print nothing for a scrape."""
 
@@ -80,7 +96,7 @@ def serve(at: str) -> int:
     registry = CollectorRegistry()
     registry.register(Collector(GaugeMetricFamily))
     try:
-        server = make_server(host or "127.0.0.1", int(port), make_wsgi_app(registry), handler_class=_Quiet)
+        server = make_server(host or "127.0.0.1", int(port), make_wsgi_app(registry), _Server, _Quiet)
     except OSError as error:
         print(f"cannot listen at {at}: {error.strerror or error}", file=sys.stderr)
         return 1

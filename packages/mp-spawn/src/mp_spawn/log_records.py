@@ -11,7 +11,8 @@ so. The address thus reaches the children of every start method, pool and execut
 from the environment.
 
 The socket has an abstract address, so no file is left; the parent accepts only processes of its own user, and
-unpickles nothing. A packet arrives whole or not at all, in the order in which its process sent it.
+unpickles nothing. A child sends only to the user of its parent: the address is free after the parent's death. A packet
+arrives whole or not at all, in the order in which its process sent it.
 
 If the parent dies, or has called `close`, the connection breaks: the child writes this record and the later ones of
 level WARNING and above to its standard error. If the parent is stopped, a child that logs waits, as with a full pipe. A
@@ -32,6 +33,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import weakref
 from multiprocessing import process, util
 from types import TracebackType
@@ -44,6 +46,9 @@ KEY = "mp_spawn.log_records"
 LONGEST = 20_000
 SHORT = 1_000
 PLAIN = (str, int, float, bool, type(None))
+# The errors of a short supply, after which asking again at once would not help; and seconds to ask again.
+LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+REST = 0.05
 CREDENTIALS = struct.Struct("=iII")  # pid, uid, gid
 
 
@@ -108,7 +113,7 @@ class LoggingToParent:
         config = vars(process.current_process())["_config"]
         self._config: dict[str, Any] = config
         self._before = config.get(KEY)
-        config[KEY] = _Address(bytes(self._listener.getsockname()), level)
+        config[KEY] = _Address(bytes(self._listener.getsockname()), level, os.geteuid())
         self._thread = threading.Thread(target=self._run, name="mp-spawn logging", daemon=True)
         _receivers.add(self)
         self._thread.start()
@@ -143,7 +148,7 @@ class LoggingToParent:
         self._wake = self._stop = -1
 
     def _run(self) -> None:
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:  # takes no descriptor
             selector.register(self._wake, selectors.EVENT_READ)
             selector.register(self._listener, selectors.EVENT_READ)
             stopping = False
@@ -166,18 +171,26 @@ class LoggingToParent:
 
     def _accept(self, selector: selectors.BaseSelector) -> None:
         with _fork_lock:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return  # it has gone again, or this process has no descriptor left
-            self._connections.add(connection)
-        _, uid, _ = CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size))
-        if uid != os.geteuid():
+            connection, problem = self._accepted()
+        if connection is None:  # it has gone again, or this process has no descriptor left
+            if problem in LACKS:
+                time.sleep(REST)  # the listener stays readable meanwhile
+            return
+        if _peer(connection) != os.geteuid():
             self._connections.discard(connection)
             connection.close()
             return
         connection.setblocking(False)
         selector.register(connection, selectors.EVENT_READ, connection)
+
+    def _accepted(self) -> tuple[socket.socket | None, int]:
+        """Return the next connection, or None and an error number."""
+        try:
+            connection, _ = self._listener.accept()
+        except OSError as error:
+            return None, error.errno or 0
+        self._connections.add(connection)
+        return connection, 0
 
     def __enter__(self) -> Self:
         return self
@@ -212,19 +225,26 @@ def _receive(connection: Any) -> bool:
 class _Address:
     """The parent's address in the dictionary that each process inherits. Unpickling it sets up a child."""
 
-    def __init__(self, path: bytes, level: int) -> None:
-        self.path, self.level = path, level
+    def __init__(self, path: bytes, level: int, user: int) -> None:
+        self.path, self.level, self.user = path, level, user
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (self.path, self.level, logging.getLogger().level)
+        return _attach, (self.path, self.level, self.user, logging.getLogger().level)
 
 
-def _attach(path: bytes, level: int, level_of_root: int) -> _Address:
+def _attach(path: bytes, level: int, user: int, level_of_root: int) -> _Address:
     """In a child: send the records of the root logger to the parent."""
     root = logging.getLogger()
-    root.handlers[:] = [_ToParent(path, level)]
+    root.handlers[:] = [_ToParent(path, level, user)]
     root.setLevel(level_of_root)
-    return _Address(path, level)
+    return _Address(path, level, user)
+
+
+def _peer(connection: socket.socket) -> int:
+    """Return the user at the other end."""
+    packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    _, user, _ = CREDENTIALS.unpack(packed)
+    return int(user)
 
 
 def _after_fork() -> None:
@@ -234,7 +254,7 @@ def _after_fork() -> None:
         receiver._close_descriptors()
     address = vars(process.current_process())["_config"].get(KEY)
     if address is not None:
-        _attach(address.path, address.level, logging.getLogger().level)
+        _attach(address.path, address.level, address.user, logging.getLogger().level)
 
 
 _receivers: weakref.WeakSet[LoggingToParent] = weakref.WeakSet()
@@ -248,9 +268,9 @@ os.register_at_fork(
 class _ToParent(logging.Handler):
     """Sends each record to the parent; without a parent, to standard error."""
 
-    def __init__(self, path: bytes, level: int) -> None:
+    def __init__(self, path: bytes, level: int, user: int) -> None:
         super().__init__(level)
-        self._path = path
+        self._path, self._user = path, user
         self._socket: socket.socket | None = None
         self._lost = False
 
@@ -261,6 +281,10 @@ class _ToParent(logging.Handler):
                 if self._socket is None:
                     self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                     self._socket.connect(self._path)
+                    # After the parent's death any user may have bound its address.
+                    if _peer(self._socket) != self._user:
+                        self._socket.close()
+                        raise ConnectionRefusedError("another user listens at the parent's address")
                 self._send(self._socket, record)
                 return
             except OSError:

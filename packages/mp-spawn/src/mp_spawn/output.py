@@ -92,8 +92,9 @@ class Files(_WriteEnds):
 
     def ends_for(self, rank: int, restarts: int) -> Pair | None:
         mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if restarts else os.O_TRUNC)
-        out, err = (os.open(self._folder / f"rank-{rank}.{end}", mode, 0o666) for end in ("out", "err"))
-        self._ends += [out, err]
+        for end in ("out", "err"):
+            self._ends.append(os.open(self._folder / f"rank-{rank}.{end}", mode, 0o666))
+        out, err = self._ends[-2:]
         return InheritedFd(out), InheritedFd(err)
 
     def add(self, rank: int, text: str) -> None:
@@ -165,7 +166,7 @@ class _Piped(_WriteEnds):
         self._new.clear()
 
     def _run(self, wake: tuple[int, int]) -> None:
-        with selectors.DefaultSelector() as selector:
+        with selectors.PollSelector() as selector:  # takes no descriptor
             selector.register(wake[0], selectors.EVENT_READ)
             while True:
                 with self._lock:

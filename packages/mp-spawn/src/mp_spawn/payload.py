@@ -349,8 +349,12 @@ def memory_file(*parts: bytes | memoryview) -> int:
 
         with tempfile.TemporaryFile(buffering=0) as file:
             fd = os.dup(file.fileno())
-    for part in parts:
-        rest = memoryview(part)
-        while rest:
-            rest = rest[os.write(fd, rest) :]
+    try:
+        for part in parts:
+            rest = memoryview(part)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+    except BaseException:
+        os.close(fd)
+        raise
     return fd

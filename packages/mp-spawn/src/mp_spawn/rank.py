@@ -218,7 +218,7 @@ class Events:
         signals: Forwarding | Deferral | None,
         forward: Callable[[int], None],
     ) -> None:
-        self._selector = selectors.DefaultSelector()
+        self._selector = selectors.PollSelector()  # takes no descriptor
         self._sentinels = sentinels
         self._signals = signals if signals is not None and signals.fd >= 0 else None
         self._forward = forward

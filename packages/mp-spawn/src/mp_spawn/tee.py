@@ -37,10 +37,13 @@ class Tee(Prefix):
 
     def finish(self) -> None:
         """Write the rest and close the files."""
-        super().finish()
-        numbers, self._numbers = self._numbers, {}
-        for fd in numbers.values():
-            os.close(fd)
+        try:
+            super().finish()
+        finally:
+            self._files.finish()
+            numbers, self._numbers = self._numbers, {}
+            for fd in numbers.values():
+                os.close(fd)
 
     def _take(self, rank: int, stream: str, data: bytes) -> None:
         rest = memoryview(data)

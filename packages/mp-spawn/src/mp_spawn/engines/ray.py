@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mp_spawn.engines.protocol import Agents, EngineError
-from mp_spawn.engines.ray_agents import RayAgents, named
+from mp_spawn.engines.ray_agents import TO_ANSWER, RayAgents, named, within
 from mp_spawn.job import _at_least
 
 __all__ = ["Ray"]
@@ -90,7 +90,7 @@ class Ray:
                 first += count
             return RayAgents(ray, group, nodes, found, self)
         except BaseException:
-            remove_placement_group(group)
+            within(TO_ANSWER, lambda: remove_placement_group(group), "a placement group may hold resources")
             raise
 
     def needs(self, count: int) -> dict[str, float]:

@@ -16,13 +16,15 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import sys
+import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mp_spawn.engines.protocol import EngineError, Hello, Leave, Lost, Node, Start
 
-__all__ = ["RayAgents", "named"]
+__all__ = ["RayAgents", "named", "within"]
 
 # Bytes of an object in Ray's store, and buffers in it.
 PIECE = 16 << 20
@@ -30,6 +32,8 @@ MOST = 1000
 # Seconds for a message that is ready to arrive; for the agents to leave.
 TO_FETCH = 1.0
 TO_LEAVE = 2.0
+# Seconds for a cluster to answer while a job ends. Ray's calls wait without end when its control service has died.
+TO_ANSWER = 15.0
 # On so many nodes an actor is asked for, in the place of one that was lost: Ray does not tell which have room.
 CANDIDATES = 8
 
@@ -41,6 +45,23 @@ def named(node: Mapping[str, Any], alive: Sequence[Mapping[str, Any]], ranks: ra
     host = node["NodeManagerHostname"]
     alone = [each["NodeManagerHostname"] for each in alive].count(host) == 1
     return Node(host if alone else f"{host}-{node['NodeID'][:6]}", node["NodeManagerAddress"], ranks)
+
+
+def within(seconds: float, call: Callable[[], object], undone: str) -> bool:
+    """
+    Make a call to the cluster that may fail; after *seconds*, say what is left *undone*, and return False.
+    """
+
+    def run() -> None:
+        with contextlib.suppress(Exception):
+            call()
+
+    thread = threading.Thread(target=run, name="mp-spawn ray", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        print(f"mp-spawn: the Ray cluster has not answered for {seconds:g} s; {undone}", file=sys.stderr)
+    return not thread.is_alive()
 
 
 class RayAgents:
@@ -175,8 +196,7 @@ class RayAgents:
         return bool(left)
 
     def _end(self, index: int, actor: Any) -> None:
-        with contextlib.suppress(Exception):
-            self._ray.kill(actor)
+        within(TO_ANSWER, lambda: self._ray.kill(actor), f"the actor of node {index} may still run")
         self._polls = {poll: pair for poll, pair in self._polls.items() if pair[1] is not actor}
 
     def drop(self, node: int) -> None:
@@ -189,18 +209,22 @@ class RayAgents:
         """End the actors and free the resources."""
         from ray.util import remove_placement_group
 
-        for index in list(self._candidates):
-            self.drop(index)
-        left = [actor.send.remote(Leave(code)) for _, actor in self._polls.values()]
-        with contextlib.suppress(Exception):
-            if left:
-                self._ray.wait(left, num_returns=len(left), timeout=TO_LEAVE)
-        for actor in self._actors:
+        candidates = [actor for found in self._candidates.values() for actor, _, _ in found]
+        polled = [actor for _, actor in self._polls.values() if all(actor is not each for each in candidates)]
+
+        def end() -> None:
             with contextlib.suppress(Exception):
-                self._ray.kill(actor)
-        with contextlib.suppress(Exception):
+                left = [actor.send.remote(Leave(code)) for actor in polled]
+                if left:
+                    self._ray.wait(left, num_returns=len(left), timeout=TO_LEAVE)
+            for actor in (*candidates, *self._actors):
+                with contextlib.suppress(Exception):
+                    self._ray.kill(actor)
             remove_placement_group(self._group)
-        self._polls, self._held = {}, []
+
+        undone = f"its {len(self._actors)} actors may still run, and their placement group may hold resources"
+        within(TO_ANSWER, end, undone)
+        self._candidates, self._polls, self._held = {}, {}, []
 
 
 def _grouped(parts: list[memoryview]) -> Iterator[list[tuple[tuple[int, int], memoryview]]]:

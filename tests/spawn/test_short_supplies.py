@@ -1,0 +1,103 @@
+"""A lack of descriptors or of room is an error, and leaves no descriptor open, no thread busy and nobody waiting."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.scripts import run_script
+
+from mp_spawn import output, payload, rank
+from mp_spawn.tee import Tee
+
+
+def descriptors() -> set[int]:
+    return {int(name) for name in os.listdir("/proc/self/fd")}
+
+
+@contextmanager
+def descriptors_left(number: int) -> Iterator[None]:
+    """Let this process open so many more."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held = []
+    top = max(descriptors()) + 1 + number
+    resource.setrlimit(resource.RLIMIT_NOFILE, (top, hard))
+    try:
+        try:
+            while True:
+                held.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            for fd in held[len(held) - number :]:
+                os.close(fd)
+            del held[len(held) - number :]
+        yield
+    finally:
+        for fd in held:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_file_of_memory_that_cannot_be_written_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(fd: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    before = descriptors()
+    with monkeypatch.context() as patch, pytest.raises(OSError):
+        patch.setattr(os, "write", full)
+        payload.memory_file(b"some")
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("kind", [output.Files, Tee])
+def test_the_files_of_a_rank_that_could_not_be_opened_are_closed(kind: Any, tmp_path: Path) -> None:
+    before = descriptors()
+    files = kind(tmp_path)
+    with descriptors_left(1), pytest.raises(OSError):
+        files.ends_for(0, 0)
+    files.finish()
+    assert descriptors() == before
+
+
+def test_waiting_for_ranks_takes_no_descriptor() -> None:
+    with descriptors_left(0), rank.Events([], {}, None, lambda signum: None) as events:
+        assert events.poll(0) == []
+
+
+def test_a_parent_without_descriptors_does_not_spin_over_a_child_that_logs(tmp_path: Path) -> None:
+    program = """
+        import logging, os, resource, time
+        import mp_all as mp
+
+        def log(ready):
+            ready.set()
+            logging.getLogger().warning("from the child")
+
+        if __name__ == "__main__":
+            with mp.logging_to_parent():
+                ctx = mp.get_context("fork")
+                ready, held = ctx.Event(), []
+                child = ctx.Process(target=log, args=(ready,))
+                child.start()
+                resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+                try:
+                    while True:
+                        held.append(os.open("/dev/null", os.O_RDONLY))
+                except OSError:
+                    pass
+                ready.wait()
+                before = time.process_time()
+                time.sleep(2)
+                print(time.process_time() - before < 1)
+                for fd in held:
+                    os.close(fd)
+                child.join()
+    """
+    done = run_script(tmp_path, program)
+    assert (done.stdout, done.returncode) == ("True\n", 0), done.stderr
+    assert "from the child" in done.stderr
