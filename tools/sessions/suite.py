@@ -189,6 +189,14 @@ def engines(session: nox.Session, kind: str) -> None:
 
 
 @nox.session(default=False)
+def frozen(session: nox.Session) -> None:
+    """Freeze a program with PyInstaller, in a folder and in one file, and run it."""
+    install_all(session, "test")
+    session.install("pyinstaller>=6")
+    session.run("pytest", "tests/packaging/test_frozen_programs.py", *session.posargs)
+
+
+@nox.session(default=False)
 def chaos(session: nox.Session) -> None:
     """Play programs for minutes while their threads lose the processor in the worst places (`-- SECONDS SEED`)."""
     install_all(session, "test")

@@ -95,6 +95,11 @@ def _load_block() -> Any:
     """Load the second module in the file of `_libshm`; the import system finds only the one that the file names."""
     name = "mp_core._block"
     if not os.path.exists(_FILE):
+        if getattr(sys, "frozen", False):
+            raise ImportError(
+                f"this frozen program lacks {_FILE}: freeze it with PyInstaller 6, which finds mp-core's hook, "
+                "or add mp_core._libshm, _cffi_backend and the file mp_core/shm-manager to what it bundles"
+            )
         raise ImportError(
             "this mp-core has no engine (mp_core._libshm): it was built with MP_WITHOUT_ENGINE=1. Install mp-core "
             "again without that variable, or set it here too, to work without shared memory"

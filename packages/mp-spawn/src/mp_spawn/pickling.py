@@ -165,6 +165,8 @@ def main_can_be_imported() -> bool:
     """
     Tell whether a new process can have the contents of this process's `__main__` by importing it again.
     """
+    if getattr(sys, "frozen", False):
+        return True  # a new process executes the whole program again, which has its main module inside
     main = sys.modules["__main__"]
     spec = getattr(main, "__spec__", None)
     if spec is not None:
