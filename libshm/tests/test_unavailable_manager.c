@@ -10,6 +10,7 @@
 
 #include "engine.h"
 #include "base/clock.h"
+#include "session/manager_start.h"
 #include "session/runtime_folder.h"
 #include "session/wire.h"
 
@@ -139,6 +140,23 @@ static void a_full_manager_refuses_and_rests(int strategy)
     EVENTUALLY(rmdir(own) == 0);
 }
 
+/* The event that the manager has seen may belong to the listener before this one. */
+static void a_listener_that_nobody_has_called_holds_no_manager_up(int strategy)
+{
+    unsigned char id[MPSHM_ID_SIZE];
+    (void)strategy;
+
+    CHECK_EQ(mpshm_own_session(id), 0);
+    int listener = mpshm__manager_listen(id);
+    CHECK(listener >= 0);
+    alarm(60);
+    CHECK_EQ(accept(listener, NULL, NULL), -1);
+    CHECK_EQ(errno, EAGAIN);
+    alarm(0);
+    close(listener);
+    mpshm__session_remove(id);
+}
+
 /* Like the first process of a container, or a subreaper. */
 static void a_process_that_waits_for_all_children_sees_the_manager_go(int strategy)
 {
@@ -221,6 +239,7 @@ int main(void)
     set_up();
     run_in_a_session(a_stopped_manager_delays_no_fork_and_a_question_ten_seconds);
     run_in_a_session(a_full_manager_refuses_and_rests);
+    run_in_a_session(a_listener_that_nobody_has_called_holds_no_manager_up);
     run_in_a_session(a_process_that_waits_for_all_children_sees_the_manager_go);
     run_in_a_session(managers_killed_at_any_time_cost_no_process_its_slot);
     tear_down();

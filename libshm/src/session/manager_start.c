@@ -187,7 +187,8 @@ int mpshm__manager_listen(const unsigned char *id)
     if (err < 0)
         return err;
     unlink(address.sun_path);
-    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    /* The manager may replace its listener between poll and accept, which must not wait then. */
+    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     /* The folder has mode 0700, so the mode of the socket does not matter. */
     if (listener < 0) {
         err = -errno;
