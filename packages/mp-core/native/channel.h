@@ -27,9 +27,6 @@ struct call {
 
 /* ---- channel.c ---- */
 
-/* Intern the names that it looks up. */
-int mp_channel_setup_names(void);
-
 /* The functions of a call for libshm. */
 void *mp_channel_call_allocate(void *of, uint64_t nbytes);
 void mp_channel_call_begin_wait(void *of);
@@ -48,15 +45,16 @@ void mp_channel_leave(Channel *self);
 void mp_channel_release(Channel *self);
 /* Raise the exception of an error number, unless there is an exception. */
 PyObject *mp_channel_fail(int rc);
+/* Whether the interpreter is ending. */
+int mp_channel_is_late(void);
 
 PyObject *mp_channel_send(PyObject *op, PyObject *object);
 PyObject *mp_channel_send_bytes(PyObject *op, PyObject *data);
 PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data);
 PyObject *mp_channel_try_send(PyObject *op, PyObject *object);
 PyObject *mp_channel_recv(PyObject *op, PyObject *unused);
-PyObject *mp_channel_recv_and(PyObject *op, PyObject *function);
+PyObject *mp_channel_recv_and(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
 PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names);
-PyObject *mp_channel_receive_within(PyObject *op, PyObject *seconds);
 PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names);
 
 /* The method of multiprocessing's Connection, for a connection without a ring; argument may be
@@ -74,7 +72,9 @@ int mp_has_ring(Channel *self);
 /* Before a connection is closed: if it has no ring yet, neither end ever gets one. */
 void mp_late_leave(Channel *self);
 
-/* unread.c: close the last reading end and free the memory of what no process can read. */
-PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused);
+/* unread.c: close a reading end with a ring and, if it is the last one, free the memory of what no
+ * process can read. Return 0, with nothing done, if it is no reading end of a pipe, or without
+ * descriptors. */
+int mp_channel_close_last_reader(Channel *self);
 
 #endif
