@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from mp_core import _native
-
 SIZE = 1 << 20
 COUNT = 200
 
@@ -83,7 +81,6 @@ def test_an_interrupted_put_sends_its_message_or_not_and_leaves_the_others(
                 sent.discard(got if kind == "a number" else got[0])
     assert interruptions > 10
     assert not sent
-    assert _native.message_depth() == 0
     queue.close()
     queue.join_thread()
 

@@ -56,6 +56,7 @@ assert changed(again) == []
         "Connection._close",
         "Connection._mp_shares",
         "Connection.send",
+        "ForkProcess._Popen",
         "ForkServer.ensure_running",
         "ForkServerProcess._Popen",
         "ForkingPickler._copyreg_dispatch_table",

@@ -39,7 +39,7 @@ CORE = {
     "mp_core",
     *(f"mp_core.{name}" for name in ("_install", "_lock_contexts", "_platform", "_reducers", "_version")),
 }
-CORE |= {"mp_core.forks", "mp_core.imports", "mp_core.packages"}
+CORE |= {"mp_core.imports", "mp_core.packages"}
 AFTER = {
     "mp_core": CORE,
     "mp_spawn": {"mp_spawn"},

@@ -82,6 +82,13 @@ def tests_wheels(session: nox.Session) -> None:
     session.run("python", "-m", "tools.lanes", *(arguments or ["tests/core", "tests/reductions", "tests/channel"]))
 
 
+@nox.session(default=False)
+def interrupts(session: nox.Session) -> None:
+    """Interrupt every point of every scene (tests/interrupts) by a signal handler that raises; takes an hour."""
+    install_all(session, "test")
+    session.run("pytest", "tests/interrupts", *session.posargs, env={"MP_INTERRUPTS": "all"})
+
+
 @nox.session(name="tests-debian", python=False, default=False)
 def tests_debian(session: nox.Session) -> None:
     """

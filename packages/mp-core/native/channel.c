@@ -5,7 +5,7 @@
 
 #include "channel.h"
 
-static PyObject *send_object_name, *standard_type;
+static PyObject *standard_type, *finds_out, *is_finalizing;
 
 PyObject *mp_channel_fail(int rc)
 {
@@ -49,6 +49,18 @@ static int timeout_of(PyObject *seconds, int64_t *ns)
     return 0;
 }
 
+int mp_channel_is_late(void)
+{
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback); /* of a close in a finaliser */
+    PyObject *answer = PyObject_CallNoArgs(is_finalizing);
+    int late = answer == Py_True;
+    Py_XDECREF(answer);
+    PyErr_Restore(type, value, traceback);
+    return late;
+}
+
 /* ---- sending ---- */
 
 static int send_view(Channel *self, PyObject *data, int64_t timeout)
@@ -64,23 +76,27 @@ static int send_view(Channel *self, PyObject *data, int64_t timeout)
     return rc;
 }
 
+/* Send bytes or a Message, whose references are its receiver's as soon as it is in the ring. After
+ * an error no process receives it: a message that was sent in part is marked as aborted. */
 static int send_data(Channel *self, PyObject *data, int64_t timeout)
 {
     int rc = mp_channel_enter(self, self->writable, "read");
 
     if (rc != 0)
         return rc < 0 ? -EINVAL : MP_NO_RING;
-    rc = send_view(self, data, timeout);
-    if (rc == -EPIPE || rc == -ECONNRESET)
+    rc = send_view(self, mp_message_data(data), timeout);
+    if (rc == 0)
+        mp_message_sent(data);
+    else if (rc == -EPIPE || rc == -ECONNRESET)
         mp_channel_drop_unread(self);
     mp_channel_leave(self);
     return rc;
 }
 
-/* Free the memory of a message unless a process may have read it, as after most errors. */
+/* The same for a message that is not in a Message. */
 static void discard_unsent(PyObject *handles, int rc)
 {
-    if (rc == -EPIPE || rc == -ECONNRESET || rc == -EINVAL || rc == -EBADF) {
+    if (rc < 0) {
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
         mp_discard_all(handles);
@@ -129,32 +145,45 @@ PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data)
     return tried(send_data((Channel *)op, data, 0));
 }
 
-/* _try_send(object) -> as _try_send_bytes, but its pickle instead of False; None for an object that
- * needs a pickler; and (exception,) when it cannot be pickled */
+/* _try_send(object) -> as _try_send_bytes, but a Message instead of False, and (exception,) when it
+ * cannot be pickled */
 PyObject *mp_channel_try_send(PyObject *op, PyObject *object)
 {
-    PyObject *handles, *data = mp_plain_pickle(object, 1, &handles);
+    PyObject *handles = NULL, *data = mp_plain_pickle(object, 1, &handles);
 
+    if (data == NULL && !PyErr_Occurred())
+        data = mp_forking_pickle(object, 0);
     if (data == NULL)
-        return PyErr_Occurred() ? Py_BuildValue("(N)", raised()) : Py_NewRef(Py_None);
+        return Py_BuildValue("(N)", raised());
     int rc = send_data((Channel *)op, data, 0);
-    discard_unsent(handles, rc);
     if (rc == -EAGAIN)
-        return data;
+        return mp_message_data(data) == data ? mp_message_new(data, handles) : data;
+    discard_unsent(handles, rc);
     Py_DECREF(data);
     return tried(rc);
+}
+
+/* Set `shares`: 0, or -1 with an exception. */
+static int find_out(PyObject *op)
+{
+    PyObject *result = PyObject_CallFunctionObjArgs(finds_out, op, NULL);
+
+    Py_XDECREF(result);
+    return result == NULL ? -1 : 0;
 }
 
 PyObject *mp_channel_send(PyObject *op, PyObject *object)
 {
     Channel *self = (Channel *)op;
-    PyObject *handles, *data = NULL;
+    PyObject *handles = NULL, *data;
 
-    if (self->fd >= 0 && self->writable && mp_has_ring(self))
-        data = mp_plain_pickle(object, self->shares == 1, &handles);
+    if (self->fd < 0 || !self->writable || !mp_has_ring(self))
+        return mp_channel_standard(op, "send", object);
+    data = mp_plain_pickle(object, self->shares == 1, &handles);
+    if (data == NULL && !PyErr_Occurred() && (self->shares >= 0 || find_out(op) == 0))
+        data = mp_forking_pickle(object, self->shares == 0);
     if (data == NULL)
-        return PyErr_Occurred() ? NULL
-                                : PyObject_CallMethodObjArgs(op, send_object_name, object, NULL);
+        return NULL;
     int rc = send_data(self, data, -1);
     discard_unsent(handles, rc);
     Py_DECREF(data);
@@ -204,14 +233,25 @@ PyObject *mp_channel_recv(PyObject *op, PyObject *unused)
     return object;
 }
 
-/* _recv_and(function): recv(), and call the function before the message is unpickled */
-PyObject *mp_channel_recv_and(PyObject *op, PyObject *function)
+/* _recv_and(function, seconds or None, late): recv(), and call the function, which is one in C,
+ * before the message is unpickled; returns `late` when none came in time */
+PyObject *mp_channel_recv_and(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *data = receive((Channel *)op, -1);
-    PyObject *done = data == NULL ? NULL : PyObject_CallNoArgs(function);
+    int64_t timeout;
+
+    if (nargs != 3) {
+        PyErr_SetString(PyExc_TypeError, "_recv_and takes three arguments");
+        return NULL;
+    }
+    if (timeout_of(args[1], &timeout) < 0)
+        return NULL;
+    PyObject *data = receive((Channel *)op, timeout);
+    if (data == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(args[2]);
+    PyObject *done = PyObject_CallNoArgs(args[0]);
     PyObject *object = done == NULL ? NULL : mp_plain_loads(data);
 
-    Py_XDECREF(data);
+    Py_DECREF(data);
     Py_XDECREF(done);
     return object;
 }
@@ -245,17 +285,6 @@ PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names)
     return NULL;
 }
 
-/* _receive_within(seconds or None) -> bytes, or None when no message came in time */
-PyObject *mp_channel_receive_within(PyObject *op, PyObject *seconds)
-{
-    int64_t timeout;
-
-    if (timeout_of(seconds, &timeout) < 0)
-        return NULL;
-    PyObject *data = receive((Channel *)op, timeout);
-    return data == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : data;
-}
-
 PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names)
 {
     static char *keywords[] = {"timeout", NULL};
@@ -276,23 +305,21 @@ PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names)
     return rc < 0 ? mp_channel_fail(rc) : PyBool_FromLong(rc);
 }
 
-/* setup_channels(plain dumps, protocol, ForkingPickler, Connection) */
+/* setup_channels(plain dumps, protocol, ForkingPickler, Connection, by_value.find_out,
+ * sys.is_finalizing) */
 PyObject *mp_py_setup_channels(PyObject *module, PyObject *args)
 {
-    PyObject *dumps, *number, *pickler, *standard, *before = standard_type;
+    PyObject *dumps, *number, *pickler, *standard, *finds, *finalizing, *before = standard_type;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "OOOO:setup_channels", &dumps, &number, &pickler, &standard))
+    if (!PyArg_ParseTuple(args, "OOOOOO:setup_channels", &dumps, &number, &pickler, &standard,
+                          &finds, &finalizing))
         return NULL;
+    finds_out = Py_NewRef(finds); /* once for the process */
+    is_finalizing = Py_NewRef(finalizing);
     standard_type = Py_NewRef(standard);
     Py_XDECREF(before);
     if (mp_setup_plain_pickle(dumps, number, pickler) < 0)
         return NULL;
     Py_RETURN_NONE;
-}
-
-int mp_channel_setup_names(void)
-{
-    send_object_name = PyUnicode_InternFromString("_send_object");
-    return send_object_name == NULL ? -1 : 0;
 }

@@ -51,15 +51,16 @@ int mp_channel_setup_names(void);
 
 /* Raise the exception of an error number, unless there is an exception. */
 PyObject *mp_channel_fail(int rc);
+/* Whether the interpreter is ending. */
+int mp_channel_is_late(void);
 
 PyObject *mp_channel_send(PyObject *op, PyObject *object);
 PyObject *mp_channel_send_bytes(PyObject *op, PyObject *data);
 PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data);
 PyObject *mp_channel_try_send(PyObject *op, PyObject *object);
 PyObject *mp_channel_recv(PyObject *op, PyObject *unused);
-PyObject *mp_channel_recv_and(PyObject *op, PyObject *function);
+PyObject *mp_channel_recv_and(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
 PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names);
-PyObject *mp_channel_receive_within(PyObject *op, PyObject *seconds);
 PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names);
 
 /* The method of multiprocessing's Connection, for a connection without a ring; argument may be
@@ -79,8 +80,10 @@ void mp_late_leave(Channel *self);
 
 /* ---- unread.c ---- */
 
-/* Close the last reading end and free the memory of what no process can read. */
-PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused);
+/* Close a reading end with a ring and, if it is the last one, free the memory of what no process
+ * can read. Return 0, with nothing done, if it is no reading end of a pipe, or without
+ * descriptors. Before a writing end is closed: the same for what has no reader. */
+int mp_channel_close_last_reader(Channel *self);
 /* Free the memory of what was sent if no process has an end that could read it. An exception that
  * is set stays. */
 void mp_channel_drop_unread(Channel *self);

@@ -31,14 +31,10 @@ static PyObject *channel_fileno(PyObject *op, PyObject *unused)
     return rc < 0 || PyErr_Occurred() ? mp_channel_fail(rc) : PyLong_FromLong(fd);
 }
 
-static PyObject *channel_close(PyObject *op, PyObject *unused)
+static PyObject *close_descriptor(Channel *self)
 {
-    Channel *self = (Channel *)op;
     int fd = self->fd;
-    (void)unused;
 
-    if (fd < 0)
-        Py_RETURN_NONE;
     mp_late_leave(self);
     self->fd = -1;
     int rc = close(fd) < 0 ? -errno : 0;
@@ -50,16 +46,36 @@ static PyObject *channel_close(PyObject *op, PyObject *unused)
     Py_RETURN_NONE;
 }
 
-/* close(): as Connection.close. An end whose pair never got a ring has nothing to look after, and
- * takes the short way; _close() of the subclass does the rest. */
-static PyObject *channel_close_whole(PyObject *op, PyObject *unused)
+/* An ordinary connection, for want of a ring. */
+static PyObject *close_ordinary(PyObject *op)
+{
+    PyObject *type, *value, *traceback, *result = mp_channel_standard(op, "_close", NULL);
+
+    PyErr_Fetch(&type, &value, &traceback);
+    ((Channel *)op)->fd = -1; /* or it would be closed again */
+    mp_channel_release((Channel *)op);
+    PyErr_Restore(type, value, traceback);
+    return result;
+}
+
+/* close() and _close(): the last reading end frees the memory of what nobody has read (unread.c).
+ * In one call, so that a signal handler that raises cannot leave it half done. An end whose pair
+ * never got a ring has nothing to look after. */
+static PyObject *channel_close(PyObject *op, PyObject *unused)
 {
     Channel *self = (Channel *)op;
+    (void)unused;
 
     if (self->fd < 0)
         Py_RETURN_NONE;
     mp_late_leave(self);
-    return self->alone ? channel_close(op, unused) : mp_channel_standard(op, "close", NULL);
+    if (self->alone)
+        return close_descriptor(self);
+    int late = mp_channel_is_late();
+    if (!late && self->end == NULL)
+        return close_ordinary(op);
+    return !late && mp_channel_close_last_reader(self) ? Py_NewRef(Py_None)
+                                                       : close_descriptor(self);
 }
 
 /* _is_ordinary() -> whether it is open and can receive, and has no ring, although it needs one now
@@ -248,22 +264,17 @@ static PyMethodDef methods[] = {
     {"send", mp_channel_send, METH_O, "Send a (picklable) object."},
     {"_send_bytes", mp_channel_send_bytes, METH_O, "Send one message."},
     {"_try_send_bytes", mp_channel_try_send_bytes, METH_O, "Send one message unless it must wait."},
-    {"_try_send", mp_channel_try_send, METH_O,
-     "Send an object unless it must wait, or needs a pickler."},
+    {"_try_send", mp_channel_try_send, METH_O, "Send an object unless it must wait."},
     {"recv", mp_channel_recv, METH_NOARGS, "Receive a (picklable) object."},
-    {"_recv_and", mp_channel_recv_and, METH_O,
-     "Receive an object; call a function before it is unpickled."},
+    {"_recv_and", (PyCFunction)(void (*)(void))mp_channel_recv_and, METH_FASTCALL,
+     "Receive an object in time; call a function before it is unpickled."},
     {"recv_bytes", (PyCFunction)(void (*)(void))mp_channel_recv_bytes, METH_VARARGS | METH_KEYWORDS,
      "Receive bytes data as a bytes object."},
-    {"_receive_within", mp_channel_receive_within, METH_O,
-     "Receive bytes, or None after a timeout."},
     {"poll", (PyCFunction)(void (*)(void))mp_channel_poll, METH_VARARGS | METH_KEYWORDS,
      "Whether there is any input available to be read."},
     {"fileno", channel_fileno, METH_NOARGS, "File descriptor of the connection."},
-    {"close", channel_close_whole, METH_NOARGS, "Close the connection."},
-    {"_close", channel_close, METH_NOARGS, "Close the descriptor."},
-    {"_close_last_reader", mp_channel_close_last_reader, METH_NOARGS,
-     "Close it if it is the last reader of unread messages, and free their memory."},
+    {"close", channel_close, METH_NOARGS, "Close the connection."},
+    {"_close", channel_close, METH_NOARGS, "Close the connection."},
     {"_is_ordinary", channel_is_ordinary, METH_NOARGS, "Whether it has no ring."},
     {"_parts", channel_parts, METH_NOARGS, "The descriptors and flags that its pickle needs."},
     {NULL, NULL, 0, NULL},
@@ -295,9 +306,7 @@ static PyType_Spec spec = {
 int mp_add_channel_type(PyObject *module)
 {
     PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    int rc = type == NULL || mp_channel_setup_names() < 0
-                 ? -1
-                 : PyModule_AddObjectRef(module, "Channel", type);
+    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "Channel", type);
 
     Py_XDECREF(type);
     return rc;

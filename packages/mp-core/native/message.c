@@ -1,40 +1,31 @@
 /* The message that a thread is pickling: its in-flight references so far, and the array bytes that
  * it carries itself.
  *
- *   begin()            pickle the objects one by one                          end()
- *     |   array 1: a block --> handle 1    array 2: in the message, 8 KiB       |
- *     |   array 3: cannot be pickled -------------------------------------------+--> [handle 1]
+ *   pickled(dumps, object)     the pickler pickles the objects one by one
+ *     array 1: a block --> handle 1    array 2: in the message, 8 KiB
+ *     array 3: cannot be pickled --> handle 1 is discarded
+ *     all done --> a Message: the bytes, and [handle 1]
  *
- * An in-flight reference keeps memory until a process receives it. If pickling fails, no process
- * will; so the sender asks for the handles of the failed message and discards them.
+ * An in-flight reference keeps memory until a process receives it. If pickling or sending fails, no
+ * process will. So the references of a message belong to a Message, and are discarded with it,
+ * unless it was sent: the C function that sends it leaves them to the receiver in the same call. No
+ * Python code runs in between, so a signal handler that raises cannot separate the two.
  *
- * Each thread has its own message. Messages nest, because a reducer may pickle objects of its own.
- * A signal handler may raise before the caller has noted that its message has begun, so message_end
- * is told how many messages there were before, and not which one to end:
- *
- *   depth = message_depth()
- *   try:
- *       message_begin(False)
- *       ...
- *   finally:
- *       message_end(False, depth)
- *
- * A message that ended well is left to its caller, unless the enclosing message adopts handles: a
- * send has to know the handles after pickling too. A reference made outside of any message (an
- * object pickled by a bare ForkingPickler) is not tracked.
- *
- * A message that is written in C (write_message.c) begins and ends in one call, and is on the
- * stack.
+ * Each thread has its own message, on the stack of the C function that began it. Messages nest,
+ * because a reducer may pickle objects of its own: the references of an inner one that ended well
+ * go to the enclosing one, or to the caller if there is none, as of ForkingPickler.dumps. A
+ * reference made outside of any message (an object pickled by a bare ForkingPickler) is not
+ * tracked.
  *
  * A message goes by value if its receiver cannot share memory or this process was told not to. The
  * messages nested in it do so too. Reducers then leave the array to NumPy. */
 #include <stdatomic.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "native.h"
 
 static _Thread_local mp_message *current;
-static _Thread_local int depth;
 static int sharing_is_off; /* in this process, by set_sharing() */
 
 int mp_goes_by_value(void)
@@ -47,19 +38,16 @@ static void enter(mp_message *message, int adopts, int by_value)
     *message = (mp_message){
         .outer = current, .adopts = adopts, .by_value = by_value || mp_goes_by_value()};
     current = message;
-    depth++;
 }
 
 void mp_message_enter(mp_message *message)
 {
     enter(message, 0, 0);
-    message->on_stack = 1;
 }
 
 PyObject *mp_message_leave(mp_message *message)
 {
     current = message->outer;
-    depth--;
     return message->handles;
 }
 
@@ -71,30 +59,6 @@ void mp_discard_all(PyObject *handles)
         Py_BEGIN_ALLOW_THREADS mpshm_block_discard(bytes, sizeof(bytes));
         Py_END_ALLOW_THREADS
     }
-}
-
-static PyObject *begin(int adopts, int by_value)
-{
-    mp_message *message = PyMem_Malloc(sizeof(*message));
-
-    if (message == NULL)
-        return PyErr_NoMemory();
-    enter(message, adopts, by_value);
-    return PyBool_FromLong(message->by_value);
-}
-
-/* message_begin(adopts) -> whether the message goes by value */
-PyObject *mp_py_message_begin(PyObject *module, PyObject *adopts)
-{
-    (void)module;
-    return begin(adopts == Py_True, 0);
-}
-
-/* message_begin_by_value() */
-PyObject *mp_py_message_begin_by_value(PyObject *module, PyObject *unused)
-{
-    (void)module, (void)unused;
-    return begin(1, 1);
 }
 
 /* by_value() -> whether the message that this thread is pickling goes by value */
@@ -116,50 +80,230 @@ PyObject *mp_py_share(PyObject *module, PyObject *on)
     return PyBool_FromLong(before);
 }
 
-/* message_depth() -> how many messages this thread is pickling, one in the other */
-PyObject *mp_py_message_depth(PyObject *module, PyObject *unused)
+/* Discard the handles, which may be NULL, and keep the exception that is set. */
+static void undo(PyObject *handles)
 {
-    (void)module, (void)unused;
-    return PyLong_FromLong(depth);
+    PyObject *type, *value, *traceback;
+
+    PyErr_Fetch(&type, &value, &traceback);
+    mp_discard_all(handles);
+    Py_XDECREF(handles);
+    PyErr_Restore(type, value, traceback);
 }
 
-/* Add the handles of a message to those of the messages in it. */
-static void collect(PyObject **all, PyObject *handles)
+/* Call the function, with a tuple of arguments, in a message; returns its result and the handles.
+ */
+static PyObject *call_in(int adopts, int by_value, PyObject *function, PyObject *args,
+                         PyObject **handles)
 {
-    if (*all == NULL) {
-        *all = handles;
-    } else if (handles != NULL) {
-        /* Without memory for it, these stay in flight. */
-        if (PyList_SetSlice(*all, PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, handles) < 0)
-            PyErr_Clear();
-        Py_DECREF(handles);
+    mp_message message;
+
+    enter(&message, adopts, by_value);
+    PyObject *result = PyObject_Call(function, args, NULL);
+    *handles = mp_message_leave(&message);
+    return result;
+}
+
+/* The first argument, which is the function, and a tuple of the others; 0, or -1. */
+static int split(PyObject *args, Py_ssize_t from, PyObject **function, PyObject **rest)
+{
+    Py_ssize_t n = PyTuple_Size(args);
+
+    if (n <= from) {
+        PyErr_SetString(PyExc_TypeError, "a function is missing");
+        return -1;
     }
+    *function = PyTuple_GetItem(args, from);
+    *rest = PyTuple_GetSlice(args, from + 1, n);
+    return *rest == NULL ? -1 : 0;
 }
 
-/* message_end(ended well, depth): end the messages that began since message_depth() was that ->
- * a list of their handles, or None */
-PyObject *mp_py_message_end(PyObject *module, PyObject *args)
+/* in_message(function, *args) -> its result. The references of the message are the caller's, or
+ * those of the enclosing message, unless the function fails. */
+PyObject *mp_py_in_message(PyObject *module, PyObject *args)
 {
-    PyObject *handles = NULL, *well;
-    int before;
+    PyObject *function, *rest, *handles;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "Oi:message_end", &well, &before))
+    if (split(args, 0, &function, &rest) < 0)
         return NULL;
-    while (current != NULL && !current->on_stack && depth > before) {
-        mp_message *message = current;
-        collect(&handles, message->handles);
-        current = message->outer;
-        depth--;
-        PyMem_Free(message);
+    PyObject *result = call_in(0, 0, function, rest, &handles);
+    Py_DECREF(rest);
+    if (result == NULL) {
+        undo(handles);
+    } else if (handles != NULL && current != NULL && current->adopts) {
+        if (current->handles == NULL) {
+            current->handles = handles;
+            return result;
+        }
+        /* Without memory for it, these stay in flight. */
+        if (PyList_SetSlice(current->handles, PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, handles) < 0)
+            PyErr_Clear();
+        Py_DECREF(handles);
+    } else {
+        Py_XDECREF(handles);
     }
-    if (well == Py_True && current != NULL && current->adopts) {
-        Py_XDECREF(current->handles);
-        current->handles = handles;
-    } else if (handles != NULL) {
-        return handles;
+    return result;
+}
+
+/* sent(by value, function, *args) -> its result. The function pickles a message and sends it. If it
+ * fails, the kernel may have taken the last bytes already, unless it says that nobody reads them.
+ */
+PyObject *mp_py_sent(PyObject *module, PyObject *args)
+{
+    PyObject *function, *rest, *handles;
+    (void)module;
+
+    if (split(args, 1, &function, &rest) < 0)
+        return NULL;
+    int by_value = PyTuple_GetItem(args, 0) == Py_True;
+    PyObject *result = call_in(1, by_value, function, rest, &handles);
+    Py_DECREF(rest);
+    if (result == NULL && (PyErr_ExceptionMatches(PyExc_BrokenPipeError) ||
+                           PyErr_ExceptionMatches(PyExc_ConnectionResetError)))
+        undo(handles);
+    else
+        Py_XDECREF(handles);
+    return result;
+}
+
+/* ---- Message: a pickled message that is not sent yet ---- */
+
+typedef struct {
+    PyObject_HEAD PyObject *data, *handles;
+    pid_t pid; /* a forked child has a copy, whose references are its parent's */
+} Message;
+
+static PyObject *message_type;
+
+PyObject *mp_message_new(PyObject *data, PyObject *handles)
+{
+    allocfunc alloc = (allocfunc)PyType_GetSlot((PyTypeObject *)message_type, Py_tp_alloc);
+    Message *self = (Message *)alloc((PyTypeObject *)message_type, 0);
+
+    if (self == NULL) {
+        undo(handles);
+        Py_DECREF(data);
+        return NULL;
     }
+    self->data = data;
+    self->handles = handles;
+    self->pid = handles == NULL ? 0 : getpid();
+    return (PyObject *)self;
+}
+
+PyObject *mp_message_data(PyObject *object)
+{
+    return Py_TYPE(object) == (PyTypeObject *)message_type ? ((Message *)object)->data : object;
+}
+
+void mp_message_sent(PyObject *object)
+{
+    if (Py_TYPE(object) == (PyTypeObject *)message_type)
+        Py_CLEAR(((Message *)object)->handles);
+}
+
+PyObject *mp_pickled(int by_value, PyObject *function, PyObject *args)
+{
+    PyObject *handles, *data = call_in(1, by_value, function, args, &handles);
+
+    if (data != NULL)
+        return mp_message_new(data, handles);
+    undo(handles);
+    return NULL;
+}
+
+static PyObject *pickled(PyObject *args, int by_value)
+{
+    PyObject *function, *rest;
+
+    if (split(args, 0, &function, &rest) < 0)
+        return NULL;
+    PyObject *message = mp_pickled(by_value, function, rest);
+    Py_DECREF(rest);
+    return message;
+}
+
+/* pickled(function, *args) -> Message; the function pickles an object, and returns its pickle */
+PyObject *mp_py_pickled(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return pickled(args, 0);
+}
+
+/* pickled_by_value(function, *args) -> Message */
+PyObject *mp_py_pickled_by_value(PyObject *module, PyObject *args)
+{
+    (void)module;
+    return pickled(args, 1);
+}
+
+static void message_dealloc(PyObject *op)
+{
+    Message *self = (Message *)op;
+    PyTypeObject *type = Py_TYPE(op);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+    if (self->handles != NULL && self->pid == getpid())
+        undo(self->handles);
+    else
+        Py_XDECREF(self->handles);
+    Py_XDECREF(self->data);
+    release(op);
+    Py_DECREF(type);
+}
+
+/* leave(): its references are its receiver's from now on */
+static PyObject *message_leave(PyObject *op, PyObject *unused)
+{
+    (void)unused;
+    Py_CLEAR(((Message *)op)->handles);
     Py_RETURN_NONE;
+}
+
+static PyObject *get_data(PyObject *op, void *unused)
+{
+    (void)unused;
+    return Py_NewRef(((Message *)op)->data);
+}
+
+static PyObject *get_handles(PyObject *op, void *unused)
+{
+    PyObject *handles = ((Message *)op)->handles;
+    (void)unused;
+    return handles == NULL ? PyTuple_New(0) : PyList_AsTuple(handles);
+}
+
+static PyMethodDef methods[] = {
+    {"leave", message_leave, METH_NOARGS, "Leave its in-flight references to its receiver."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef getset[] = {
+    {"data", get_data, NULL, "The pickle.", NULL},
+    {"handles", get_handles, NULL, "The handles of its in-flight references, a tuple.", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "A pickled message, whose in-flight references are discarded with it."},
+    {Py_tp_dealloc, message_dealloc},
+    {Py_tp_methods, methods},
+    {Py_tp_getset, getset},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "mp_core._block.Message",
+    .basicsize = sizeof(Message),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .slots = slots,
+};
+
+int mp_add_message_type(PyObject *module)
+{
+    message_type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    return message_type == NULL ? -1 : PyModule_AddObjectRef(module, "Message", message_type);
 }
 
 PyObject *mp_make_handle(const mpshm_block *block, int flags)

@@ -52,15 +52,17 @@ static PyMethodDef functions[] = {
     {"discard_unread", mp_py_discard_unread, METH_O, NULL},
     {"inject", mp_py_inject, METH_O, NULL},
     {"peer", mp_py_peer, METH_O, NULL},
+    {"register_at_fork", mp_py_register_at_fork, METH_VARARGS, NULL},
     {"condition_notify", (PyCFunction)(void (*)(void))mp_py_condition_notify, METH_FASTCALL, NULL},
     {"is_of_atoms", mp_py_is_of_atoms, METH_O, NULL},
     {"is_small", mp_py_is_small, METH_O, NULL},
-    {"message_begin", mp_py_message_begin, METH_O, NULL},
-    {"message_begin_by_value", mp_py_message_begin_by_value, METH_NOARGS, NULL},
+    {"in_message", mp_py_in_message, METH_VARARGS, NULL},
+    {"pickled", mp_py_pickled, METH_VARARGS, NULL},
+    {"pickled_by_value", mp_py_pickled_by_value, METH_VARARGS, NULL},
+    {"pickled_object", mp_py_pickled_object, METH_O, NULL},
+    {"sent", mp_py_sent, METH_VARARGS, NULL},
     {"by_value", mp_py_by_value, METH_NOARGS, NULL},
     {"share", mp_py_share, METH_O, NULL},
-    {"message_depth", mp_py_message_depth, METH_NOARGS, NULL},
-    {"message_end", mp_py_message_end, METH_VARARGS, NULL},
     {"copied_bytes", mp_py_copied_bytes, METH_O, NULL},
     {"beside", mp_py_beside, METH_O, beside_doc},
     {"load_beside", mp_py_load_beside, METH_VARARGS, load_beside_doc},
@@ -98,8 +100,9 @@ static PyMethodDef functions[] = {
 static int block_exec(PyObject *module)
 {
     static int (*const add[])(PyObject *) = {
-        mp_add_buffer_type,   mp_add_lock_type,     mp_add_journal_type,  mp_add_pickle_writer,
-        mp_add_pickle_reader, mp_setup_large_bytes, mp_add_try_lock_type, mp_add_channel_type,
+        mp_add_buffer_type,   mp_add_lock_type,     mp_add_journal_type,
+        mp_add_pickle_writer, mp_add_pickle_reader, mp_setup_large_bytes,
+        mp_add_try_lock_type, mp_add_message_type,  mp_add_channel_type,
     };
     PyObject *capsule = mp_api_capsule();
     int rc = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "c_api", capsule);

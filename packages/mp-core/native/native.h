@@ -24,7 +24,6 @@ typedef struct mp_message {
     size_t carried;
     int adopts; /* the handles of messages nested in it that ended well */
     int by_value;
-    int on_stack; /* it ends with the C function that began it */
 } mp_message;
 
 /* Begin a message on the stack, and end it; returns its handles, or NULL. */
@@ -32,6 +31,16 @@ void mp_message_enter(mp_message *message);
 PyObject *mp_message_leave(mp_message *message);
 void mp_discard_all(PyObject *handles);
 int mp_goes_by_value(void);
+/* Add the type Message to the module. */
+int mp_add_message_type(PyObject *module);
+/* Return a Message; it takes both over. */
+PyObject *mp_message_new(PyObject *data, PyObject *handles);
+/* Return the Message of what the function returns, which pickles an object. */
+PyObject *mp_pickled(int by_value, PyObject *function, PyObject *args);
+/* The bytes of a Message, borrowed; another object is returned itself. */
+PyObject *mp_message_data(PyObject *object);
+/* Leave the references of a Message, if it is one, to its receiver. */
+void mp_message_sent(PyObject *object);
 int mp_message_has_room(size_t nbytes, size_t limit);
 PyObject *mp_make_handle(const mpshm_block *block, int flags);
 /* The same, also in a message that goes by value. */
@@ -84,6 +93,8 @@ int mp_setup_plain_pickle(PyObject *dumps, PyObject *protocol, PyObject *forking
  * otherwise NULL, perhaps with an exception. Without `may_share` it is one that multiprocessing
  * alone would make. */
 PyObject *mp_plain_pickle(PyObject *object, int may_share, PyObject **handles);
+/* Return the Message that ForkingPickler.dumps makes of an object. */
+PyObject *mp_forking_pickle(PyObject *object, int by_value);
 /* Return the object of a message, given as bytes. */
 PyObject *mp_plain_loads(PyObject *data);
 
@@ -179,10 +190,11 @@ PyObject *mp_py_rebuild_bytes(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_bytearray(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_str(PyObject *, PyObject *);
 
-PyObject *mp_py_message_begin(PyObject *, PyObject *);
-PyObject *mp_py_message_begin_by_value(PyObject *, PyObject *);
-PyObject *mp_py_message_depth(PyObject *, PyObject *);
-PyObject *mp_py_message_end(PyObject *, PyObject *);
+PyObject *mp_py_in_message(PyObject *, PyObject *);
+PyObject *mp_py_pickled(PyObject *, PyObject *);
+PyObject *mp_py_pickled_by_value(PyObject *, PyObject *);
+PyObject *mp_py_sent(PyObject *, PyObject *);
+PyObject *mp_py_pickled_object(PyObject *, PyObject *);
 PyObject *mp_py_by_value(PyObject *, PyObject *);
 PyObject *mp_py_share(PyObject *, PyObject *);
 PyObject *mp_py_copied_bytes(PyObject *, PyObject *);
@@ -211,6 +223,8 @@ PyObject *mp_py_pack_tensors(PyObject *, PyObject *);
 PyObject *mp_py_receive_tensors(PyObject *, PyObject *);
 
 PyObject *mp_py_peer(PyObject *, PyObject *);
+/* fork_hooks.c */
+PyObject *mp_py_register_at_fork(PyObject *, PyObject *);
 /* atoms.c: 1 for a number, a text, bytes or None. */
 int mp_is_atom(PyObject *object);
 /* 1 for a leaf, or a tuple or list of at most `most` such, nested at most `depth` times. */

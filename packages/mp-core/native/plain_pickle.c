@@ -12,7 +12,7 @@
  * to ForkingPickler.loads. */
 #include "native.h"
 
-static PyObject *plain_dumps, *protocol, *forking_pickler, *loads_name;
+static PyObject *plain_dumps, *protocol, *forking_pickler, *loads_name, *dumps_name;
 static int shares_nothing; /* see only_atoms() */
 
 /* Large bytes go through a block: ForkingPickler does that where write_message.c does not. */
@@ -50,6 +50,29 @@ PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
     if (data == NULL && !PyErr_Occurred())
         Py_RETURN_NONE;
     return data;
+}
+
+PyObject *mp_forking_pickle(PyObject *object, int by_value)
+{
+    /* Looked up in each call, since packages replace it. */
+    PyObject *dumps = PyObject_GetAttr(forking_pickler, dumps_name);
+    PyObject *args = dumps == NULL ? NULL : PyTuple_Pack(1, object);
+    PyObject *message = args == NULL ? NULL : mp_pickled(by_value, dumps, args);
+
+    Py_XDECREF(dumps);
+    Py_XDECREF(args);
+    return message;
+}
+
+/* pickled_object(object) -> Message */
+PyObject *mp_py_pickled_object(PyObject *module, PyObject *object)
+{
+    (void)module;
+    PyObject *handles, *data = mp_plain_pickle(object, 1, &handles);
+
+    if (data != NULL)
+        return mp_message_new(data, handles);
+    return PyErr_Occurred() ? NULL : mp_forking_pickle(object, 0);
 }
 
 /* plain_data(object) -> bytes, or None for an object that is not made of few atoms; the pickle has
@@ -98,5 +121,6 @@ int mp_setup_plain_pickle(PyObject *dumps, PyObject *number, PyObject *pickler)
     protocol = Py_NewRef(number);
     forking_pickler = Py_NewRef(pickler);
     loads_name = PyUnicode_InternFromString("loads");
-    return loads_name == NULL ? -1 : 0;
+    dumps_name = PyUnicode_InternFromString("dumps");
+    return loads_name == NULL || dumps_name == NULL ? -1 : 0;
 }

@@ -104,28 +104,22 @@ void mp_channel_drop_unread(Channel *self)
     PyErr_Restore(type, value, traceback);
 }
 
-/* _close_last_reader() -> True when it closed the connection; False, and nothing was done, when it
- * is no reading end of a pipe, had no ring yet, or without descriptors; None, and nothing was done,
- * when it is an ordinary connection for want of a ring */
-PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused)
+int mp_channel_close_last_reader(Channel *self)
 {
-    Channel *self = (Channel *)op;
     struct call call = {.self = self};
-    (void)unused;
 
     /* The kernel says nothing about the other holders of a socket. */
-    if (self->fd >= 0 && self->end == NULL && self->late == NULL && !self->alone)
-        Py_RETURN_NONE;
     mp_channel_drop_unread(self);
-    if (self->fd < 0 || self->end == NULL || self->writable || !self->readable || self->users != 0)
-        Py_RETURN_FALSE;
+    if (self->end == NULL || self->writable || !self->readable || self->users != 0)
+        return 0;
     int writer = reopen(self->fd, O_WRONLY);
     if (writer < 0)
-        Py_RETURN_FALSE;
+        return 0;
     PyObject *messages = PyList_New(0);
     if (messages == NULL) {
+        PyErr_Clear();
         close(writer);
-        return NULL;
+        return 0;
     }
     self->users++; /* another thread that closes it leaves the mapping to this one */
     close(self->fd);
@@ -136,5 +130,5 @@ PyObject *mp_channel_close_last_reader(PyObject *op, PyObject *unused)
     close(writer);
     mp_channel_leave(self);
     discard(messages);
-    Py_RETURN_TRUE;
+    return 1;
 }

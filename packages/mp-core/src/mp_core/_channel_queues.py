@@ -35,7 +35,6 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from multiprocessing import queues, synchronize, util
-from multiprocessing.reduction import ForkingPickler
 from queue import Empty, Full
 
 from mp_core import _channels, _native
@@ -51,7 +50,8 @@ _strict = _channels.strict_put()
 _SENTINEL: Any = vars(queues)["_sentinel"]
 _Base: Any = queues.Queue
 _MOST: int = vars(synchronize)["SEM_VALUE_MAX"]
-_plain_loads, _plain_pickle = _native.plain_loads, _native.plain_pickle
+_pickled_object = _native.pickled_object
+_LATE = object()  # what `get` finds in place of a message that has not come in time
 
 
 def set_strict_put(strict: bool) -> None:
@@ -110,7 +110,8 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
 
     def _reset(self, after_fork: bool = False) -> None:
         super()._reset(after_fork)
-        self._lock = threading.Lock()  # to enter a condition takes longer than to enter its lock
+        # To enter a condition takes longer than to enter its lock. A signal handler may put, too.
+        self._lock = threading.RLock()
         self._notempty = threading.Condition(self._lock)
         self._feeding = [False]  # True while the feeder thread has a message
         self._has_put = False
@@ -121,30 +122,33 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
         if not self._sem.acquire(block, timeout):
             raise Full
         # No `try` around what sends: an exception of a signal handler comes after the message has been sent.
-        data = None
-        tried = not (self._counts or self._buffer or self._feeding[0])
-        if tried:
+        if not (self._counts or self._buffer or self._feeding[0]):
             self._has_put = True
             data = self._writer._try_send(obj)
             if data is True:
                 return
-        if data is None or type(data) is tuple:
+            if type(data) is tuple:
+                self._not_pickled(data[0], obj)
+                return
+        else:
             try:
-                if data is not None:
-                    raise data[0]
-                data = None if tried else _plain_pickle(obj)
-                if data is None:
-                    data = ForkingPickler.dumps(obj)
+                data = _pickled_object(obj)
             except BaseException as error:
-                self._sem.release()
-                if _strict or not isinstance(error, Exception):
-                    raise
-                self._on_queue_feeder_error(error, obj)
+                self._not_pickled(error, obj)
                 return
         if not isinstance(data, Exception):
             data = self._send_or_feed(data)
         if data is not None:
             self._failed(data, obj)
+
+    def _not_pickled(self, error: BaseException, obj: Any) -> None:
+        self._sem.release()
+        try:
+            raise error
+        except Exception:  # which the standard method prints
+            if _strict:
+                raise
+            self._on_queue_feeder_error(error, obj)
 
     def _send_or_feed(self, data: Any) -> Exception | None:
         """Send a pickle, or leave it to the thread; return the error of the connection."""
@@ -157,7 +161,6 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
                 if sent is True:
                     return None
                 if sent is not False:
-                    _discard_refused(sent, data)
                     return sent  # type: ignore[no-any-return]
             if self._thread is None:
                 self._start_thread()
@@ -183,13 +186,10 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
-        if block and timeout is None:
-            return self._reader._recv_and(self._sem.release)
-        data = self._reader._receive_within(timeout if block else 0)
-        if data is None:
+        obj = self._reader._recv_and(self._sem.release, timeout if block else 0, _LATE)
+        if obj is _LATE:
             raise Empty
-        self._sem.release()
-        return _plain_loads(data)
+        return obj
 
     def close(self) -> None:
         if self._has_put and self._thread is None:
@@ -202,7 +202,18 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
         feed = _Feeder(self._buffer, self._notempty, self._feeding, self._writer, self._reader, self._sem)
         feed.ignore_epipe, feed.on_error = self._ignore_epipe, self._on_queue_feeder_error
         self._thread = threading.Thread(target=feed.run, name="QueueFeederThread", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except BaseException:  # no thread can be started; or a signal handler has raised, perhaps after the start
+            if not self._thread._started.wait(1):  # type: ignore[attr-defined]
+                self._thread = None  # type: ignore[assignment]
+                raise
+            self._finish_with_thread(feed)
+            raise
+        self._finish_with_thread(feed)
+
+    def _finish_with_thread(self, feed: _Feeder) -> None:
+        """Have the end of the queue, and of the process, wait for the thread."""
         if not self._joincancelled:
             self._jointhread = util.Finalize(
                 self._thread, _Base._finalize_join, [weakref.ref(self._thread)], exitpriority=-5
@@ -216,17 +227,6 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
 def _is_refused(error: Exception) -> bool:
     """Return whether a message was not sent because no process can read it."""
     return getattr(error, "errno", 0) == errno.EPIPE
-
-
-def _discard_refused(error: Exception, data: Any) -> None:
-    """Free the memory of a message that no process can have read, because the pipe was broken before it was sent."""
-    if _is_refused(error):
-        _discard(data)
-
-
-def _discard(data: Any) -> None:
-    """Free the memory of a message that no process receives."""
-    _native.discard_unread(bytes(data))
 
 
 class _Feeder:
@@ -267,15 +267,15 @@ class _Feeder:
                 self.writer._send_bytes(data)
             except Exception as error:
                 if self.abandoned:
-                    _discard(data)  # a connection that was closed meanwhile has not sent it
-                    return
-                _discard_refused(error, data)
+                    return  # a connection that was closed meanwhile has not sent it
                 if self.ignore_epipe and _is_refused(error):
                     continue  # no process reads the later messages either; their memory is freed as well
                 if util.is_exiting():
                     return
                 self.sem.release()
-                self.on_error(error, data)
+                self.on_error(error, bytes(data.data))
+            finally:
+                del data  # one that was not sent frees its memory
 
     def stop(self, thread: weakref.ref[threading.Thread]) -> None:
         """
@@ -294,13 +294,7 @@ class _Feeder:
         sender = thread()
         if sender is not None and sender.is_alive():
             sender.join(self.STOP_WITHIN_S)
-        while True:
-            try:
-                data = self.buffer.popleft()
-            except IndexError:  # a thread that has not stopped takes messages, too
-                return
-            if data is not _SENTINEL:
-                _discard(data)
+        self.buffer.clear()
 
 
 class _Joiners:

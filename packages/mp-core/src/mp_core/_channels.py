@@ -31,7 +31,7 @@ from multiprocessing import context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _child_descriptors, _connections, _native
+from mp_core import _child_descriptors, _connections, _native, by_value
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -42,21 +42,6 @@ __all__ = ["ChannelConnection", "counts", "make_pair", "pipe", "reduce_channel",
 
 class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
     """A connection whose messages pass through a ring in shared memory; see Note [A connection with a ring]."""
-
-    def _send_object(self, obj: Any) -> None:
-        """Send what needs a pickler: `_pickling` may have extended this method."""
-        Connection.send(self, obj)
-
-    def _close(self, late: Callable[[], bool] = sys.is_finalizing) -> None:
-        """Close the connection; the last reading end frees the memory of what nobody read (`native/unread.c`)."""
-        closed = not late() and self._close_last_reader()
-        if closed is None:
-            try:
-                Connection._close(self)  # type: ignore[attr-defined]
-            finally:
-                self._handle = None  # or it would be closed again
-        elif not closed:
-            super()._close()
 
     def _recv_bytes(self, maxsize: int | None = None) -> io.BytesIO:
         if self._is_ordinary():
@@ -131,4 +116,6 @@ def _open(fds: Sequence[int], side: int, readable: bool, writable: bool) -> Any:
 
 
 _connections.add(ChannelConnection, reduce_channel)
-_native.setup_channels(pickle.dumps, pickle.DEFAULT_PROTOCOL, ForkingPickler, Connection)
+_native.setup_channels(
+    pickle.dumps, pickle.DEFAULT_PROTOCOL, ForkingPickler, Connection, by_value.find_out, sys.is_finalizing
+)

@@ -64,5 +64,12 @@ def plain_pickle(obj: object) -> None:
     """Return None: the standard pickler pickles all objects."""
 
 
-def setup_channels(dumps: Callable[..., Any], protocol: int, pickler: type, connection: type) -> None:
+def setup_channels(
+    dumps: Callable[..., Any],
+    protocol: int,
+    pickler: type,
+    connection: type,
+    find_out: Callable[..., Any],
+    is_finalizing: Callable[[], bool],
+) -> None:
     """Do nothing."""

@@ -15,8 +15,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import _buffers, _fan_out, _platform, by_value, children, forks  # noqa: F401
-from mp_core._native import message_begin, message_begin_by_value, message_depth, message_end, plain_data
-from mp_core._pickling import drop
+from mp_core._native import plain_data, sent
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -73,22 +72,7 @@ def _extend_send() -> None:
         shares = self._mp_shares
         if shares is None:
             shares = by_value.find_out(self)
-        depth = message_depth()
-        try:
-            if shares:
-                message_begin(True)
-            else:
-                message_begin_by_value()
-            send(self, obj)
-        except (BrokenPipeError, ConnectionResetError):
-            # The kernel did not take the last bytes, so no process can have read the message. No other error proves
-            # that: a ctrl-C may come after the message has arrived.
-            drop(message_end(False, depth))
-            raise
-        except BaseException:
-            message_end(False, depth)
-            raise
-        message_end(False, depth)
+        sent(not shares, send, self, obj)
 
     Connection.send = functools.wraps(send)(undoing_send)  # type: ignore[method-assign]
     Connection._mp_shares = None  # type: ignore[attr-defined]

@@ -46,16 +46,13 @@ __all__ = [
     "find",
     "find_storage",
     "handle_alive",
+    "in_message",
     "is_of_atoms",
     "is_small",
     "library_name",
     "load_beside",
     "loads",
     "make_channel",
-    "message_begin",
-    "message_begin_by_value",
-    "message_depth",
-    "message_end",
     "move_storage",
     "only_atoms",
     "open_channel",
@@ -63,6 +60,9 @@ __all__ = [
     "own_session",
     "pack_tensors",
     "peer",
+    "pickled",
+    "pickled_by_value",
+    "pickled_object",
     "plain_data",
     "plain_loads",
     "plain_pickle",
@@ -72,7 +72,9 @@ __all__ = [
     "reduce_block",
     "reduce_copy",
     "reference_of",
+    "register_at_fork",
     "remember_storage",
+    "sent",
     "session_of",
     "set_message_timeout",
     "setup",
@@ -150,10 +152,11 @@ reduce_copy: Any = _block.reduce_copy
 discard: Any = _block.discard
 discard_unread: Any = _block.discard_unread
 loads: Any = _block.loads
-message_begin: Any = _block.message_begin
-message_begin_by_value: Any = _block.message_begin_by_value
-message_depth: Any = _block.message_depth
-message_end: Any = _block.message_end
+in_message: Any = _block.in_message
+pickled: Any = _block.pickled
+pickled_by_value: Any = _block.pickled_by_value
+pickled_object: Any = _block.pickled_object
+sent: Any = _block.sent
 by_value: Any = _block.by_value
 share: Any = _block.share
 beside: Any = _block.beside
@@ -167,6 +170,7 @@ pack_tensors: Any = _block.pack_tensors
 receive_tensors: Any = _block.receive_tensors
 setup_tensors: Any = _block.setup_tensors
 peer: Any = _block.peer
+register_at_fork: Any = _block.register_at_fork
 is_of_atoms: Any = _block.is_of_atoms
 is_small: Any = _block.is_small
 copied_bytes: Any = _block.copied_bytes

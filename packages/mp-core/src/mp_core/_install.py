@@ -9,6 +9,7 @@ Note [Replaced attributes]
                                  Queue.__init__ of multiprocessing: standard locks           _queue_locks.py
                                  ForkServer.ensure_running: what the server preloads         _forkserver.py
       at a start                 _Popen of SpawnProcess and ForkServerProcess                _child_descriptors.py
+                                 _Popen of ForkProcess                                       _late_locks.py
       with MP_TRACE=1            ForkingPickler.dumps, Queue.put                             _trace.py
                                  tempfile in it: imported by the first listener           imports.py
       on macOS                   the finalizer of the resource tracker                       _resource_tracker.py
@@ -74,6 +75,8 @@ def install() -> None:
         if hasattr(context, method):
             _close_after_start(getattr(context, method))
     imports.defer("multiprocessing.connection", "tempfile")  # a tenth of the start of a child that has a queue
+    if hasattr(context, "ForkProcess"):
+        _make_locks_before_start(context.ForkProcess)
     imports.when_imported("multiprocessing.connection", _extend_connections)
     imports.when_imported("multiprocessing.forkserver", _extend_fork_server)
 
@@ -145,6 +148,26 @@ def _close_after_start(kind: Any) -> None:
 
     closing_start._closes = True  # type: ignore[attr-defined]
     kind._Popen = staticmethod(closing_start)
+
+
+def _make_locks_before_start(kind: Any) -> None:
+    """
+    Make what a forked child has to have in common with this process before its start begins.
+
+    The hook of `_late_locks` does it for other forks. If a signal handler raises here, no process has
+    started; during the fork, its caller would get the exception in place of the pid.
+    """
+    start: Callable[[Any], Any] = kind._Popen
+    if getattr(start, "_makes_locks", False):
+        return
+
+    def start_with_locks(process: Any) -> Any:
+        if "mp_core._late_locks" in sys.modules:
+            imports.load("mp_core._late_locks").make_all()
+        return start(process)
+
+    start_with_locks._makes_locks = True  # type: ignore[attr-defined]
+    kind._Popen = staticmethod(start_with_locks)
 
 
 packages.installed_by(install)

@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["LateLocks"]
+__all__ = ["LateLocks", "make_all"]
 
 
 class LateLocks:
@@ -53,19 +53,14 @@ _making = threading.RLock()
 _without_locks: weakref.WeakSet[LateLocks] = weakref.WeakSet()
 
 
-def _before_fork() -> None:
+def make_all() -> None:
     """Make the locks that the child has to have in common with this process."""
-    _making.acquire()  # until after the fork: the child must not find half of a lock
-    while _without_locks:
+    for each in list(_without_locks):
         try:
-            _without_locks.pop()._make_locks()
-        except (KeyError, OSError):  # the last one was dropped; no semaphore can be made, and the queue needs none
-            continue
+            each._make_locks()
+        except OSError:
+            pass  # no semaphore can be made, and the queue needs none
 
 
-def _new_lock() -> None:
-    global _making
-    _making = threading.RLock()
-
-
-forks.register(before=_before_fork, after_in_parent=lambda: _making.release(), after_in_child=_new_lock)
+forks.register(before=make_all)
+forks.keep_out(_making)  # the child must not find half of a lock

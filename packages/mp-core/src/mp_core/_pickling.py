@@ -51,11 +51,10 @@ from multiprocessing.reduction import ForkingPickler
 from mp_core import _child_descriptors, _large_bytes, _native, _receiving, imports
 from mp_core._native import (
     beside,
-    discard,
+    by_value,
+    in_message,
     load_beside,
-    message_begin,
-    message_depth,
-    message_end,
+    pickled,
     plain_data,
     setup_beside,
 )
@@ -66,7 +65,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "can_be_pickled",
-    "drop",
     "dump",
     "dumps",
     "is_set_up",
@@ -105,40 +103,18 @@ def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> A
         data = plain_data(obj)
         if data is not None:
             return memoryview(data)
-    depth = message_depth()
-    try:
-        plainly = message_begin(False)
-        if protocol is None and not plainly and cls.__init__ is ForkingPickler.__init__:
-            message = _dump(cls, obj)
-        else:
-            message = _dumps(cls, obj, protocol)
-        message_end(True, depth)
-    except BaseException:
-        drop(message_end(False, depth))
-        raise
-    return message
-
-
-def drop(handles: list[bytes] | None) -> None:
-    """Discard in-flight references of a message that nobody will receive."""
-    for handle in handles or ():
-        discard(handle)
+    if protocol is None and not by_value() and cls.__init__ is ForkingPickler.__init__:
+        return in_message(_dump, cls, obj)
+    return in_message(_dumps, cls, obj, protocol)
 
 
 def dump(obj: Any, file: Any, protocol: int | None = None) -> None:
     """Pickle the arguments of a new process, as multiprocessing does, as a message like any other."""
-    depth = message_depth()
-    try:
-        message_begin(True)
-        message = ForkingPickler.dumps(obj, protocol)
-    except BaseException:
-        message_end(False, depth)
-        raise
-    handles = message_end(True, depth)
+    message = pickled(ForkingPickler.dumps, obj, protocol)
     if _child_descriptors.too_many():
-        drop(handles)
-        message = ForkingPickler.dumps(obj, protocol)
-    file.write(message)
+        message = pickled(ForkingPickler.dumps, obj, protocol)
+    file.write(message.data)
+    message.leave()
 
 
 PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
@@ -250,13 +226,10 @@ def can_be_pickled(thing: Any) -> bool:
     if _trial.under_way:
         return True  # the outer trial decides
     _trial.under_way = True
-    depth = message_depth()
     try:
-        message_begin(False)
-        ForkingPickler(io.BytesIO()).dump(thing)
+        pickled(ForkingPickler(io.BytesIO()).dump, thing)
         return True
     except Exception:
         return False
     finally:
-        drop(message_end(False, depth))
         _trial.under_way = False

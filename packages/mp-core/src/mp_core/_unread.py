@@ -115,9 +115,4 @@ def _content(writer: int) -> bytes:
     return b"".join(parts)
 
 
-def _new_lock() -> None:
-    global _lock
-    _lock = threading.RLock()
-
-
-forks.register(before=lambda: _lock.acquire(), after_in_parent=lambda: _lock.release(), after_in_child=_new_lock)
+forks.keep_out(_lock)

@@ -8,6 +8,7 @@ another machine is refused.
 from __future__ import annotations
 
 import errno
+import os
 import pickle
 import re
 import threading
@@ -67,16 +68,13 @@ __all__ = [
     "find_storage",
     "get_thread_name",
     "handle_alive",
+    "in_message",
     "is_of_atoms",
     "is_small",
     "library_name",
     "load_beside",
     "loads",
     "make_channel",
-    "message_begin",
-    "message_begin_by_value",
-    "message_depth",
-    "message_end",
     "move_storage",
     "only_atoms",
     "open_channel",
@@ -85,6 +83,8 @@ __all__ = [
     "pack_tensors",
     "parse_bytes",
     "peer",
+    "pickled",
+    "pickled_by_value",
     "plain_data",
     "plain_loads",
     "plain_pickle",
@@ -95,8 +95,10 @@ __all__ = [
     "reduce_copy",
     "reference_of",
     "refused_version",
+    "register_at_fork",
     "remember_storage",
     "segments",
+    "sent",
     "session_of",
     "sessions_and_processes",
     "set_message_line",
@@ -193,26 +195,56 @@ _messages = _Messages()
 _shares = True
 
 
-def message_begin(adopts: bool) -> bool:
-    """Begin a message; return whether it goes by value."""
-    _messages.by_value.append(by_value())
-    return _messages.by_value[-1]
+class Message:
+    """A pickled message; it has no references."""
+
+    handles: tuple[bytes, ...] = ()
+
+    def __init__(self, data: Any) -> None:
+        self.data = data
+
+    def leave(self) -> None:
+        """Do nothing."""
 
 
-def message_begin_by_value() -> bool:
-    """Begin a message that goes by value."""
-    _messages.by_value.append(True)
-    return True
+def in_message(function: Callable[..., Any], *args: Any) -> Any:
+    """Call *function* in a message."""
+    return _in_message(by_value(), function, args)
 
 
-def message_depth() -> int:
-    """Return how many messages this thread is pickling, one in the other."""
-    return len(_messages.by_value)
+def pickled(function: Callable[..., Any], *args: Any) -> Message:
+    """Return the message that *function* pickles."""
+    return Message(_in_message(by_value(), function, args))
 
 
-def message_end(well: bool, depth: int) -> None:
-    """End the messages that began since `message_depth` was *depth*."""
-    del _messages.by_value[depth:]
+def pickled_by_value(function: Callable[..., Any], *args: Any) -> Message:
+    """Return the message that *function* pickles, by value."""
+    return Message(_in_message(True, function, args))
+
+
+def sent(goes_by_value: bool, function: Callable[..., Any], *args: Any) -> Any:
+    """Call *function*, which pickles and sends a message."""
+    return _in_message(goes_by_value or by_value(), function, args)
+
+
+def _in_message(goes_by_value: bool, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    depth = len(_messages.by_value)
+    try:
+        _messages.by_value.append(goes_by_value)
+        return function(*args)
+    finally:
+        del _messages.by_value[depth:]
+
+
+def register_at_fork(
+    before: Callable[[], object] | None,
+    release: Callable[[], object] | None,
+    after_in_child: Callable[[], object] | None,
+) -> None:
+    """Register functions around a fork, each may be None; *release* undoes *before*."""
+    hooks = {"before": before, "after_in_parent": release, "after_in_child": after_in_child}
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(**{name: hook for name, hook in hooks.items() if hook is not None})
 
 
 def by_value() -> bool:

@@ -128,8 +128,16 @@ class Condition(synchronize.Condition):
         finally:
             if waits:  # a signal handler has raised
                 lib.mpshm_condition_leave(pointer, place)
-            for _ in range(count):
-                self._lock.acquire()
+            try:
+                self._take_back(count)
+            except BaseException:  # of a signal handler: the caller releases the lock all the same
+                self._take_back(count)
+                raise
+
+    def _take_back(self, count: int) -> None:
+        lock = self._lock._semlock
+        while not lock._is_mine() or lock._count() < count:
+            self._lock.acquire()
 
     def notify(self, n: int = 1) -> None:
         """

@@ -25,6 +25,7 @@ replaces names only if they are not replaced yet.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import multiprocessing
 import os
@@ -32,8 +33,6 @@ import sys
 import threading
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-
-from mp_core import forks
 
 TYPE_CHECKING = False  # importing typing takes longer than all of this module
 if TYPE_CHECKING:
@@ -70,27 +69,19 @@ def load(module: str) -> Any:
     global _hooked
     if not _hooked:
         _hooked = True
-        forks.register(before=_before_fork, after_in_parent=_after_fork, after_in_child=_in_child)
+        _keep_forks_out()
     with _loading:
         return importlib.import_module(module)
 
 
-_kept_for_fork = False
-
-
-def _before_fork() -> None:
-    global _kept_for_fork
-    _kept_for_fork = _loading.acquire(timeout=1)
-
-
-def _after_fork() -> None:
-    if _kept_for_fork:
-        _loading.release()
-
-
-def _in_child() -> None:
-    global _loading
-    _loading = threading.RLock()
+def _keep_forks_out() -> None:
+    """Do as `forks.keep_out`, which needs the engine, that may be what is imported; all are functions in C, too."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(
+            before=functools.partial(_loading.acquire, timeout=1),
+            after_in_parent=_loading.release,
+            after_in_child=_loading._at_fork_reinit,  # type: ignore[attr-defined]
+        )
 
 
 def when_imported(module: str, call: Callable[[], object]) -> None:

@@ -274,8 +274,7 @@ def _reduce(lease: Lease | LeaseReference) -> tuple[Callable[[bytes], LeaseRefer
 
 def _forget_in_child() -> None:
     """Reset a forked child: it owns none of its parent's leases, and has no watcher."""
-    global _watcher, _lock
-    _lock = threading.RLock()
+    global _watcher
     _watcher = None
     for lease in list(_all):
         lease._block = None  # or the child would have one more reference, even to leases sent later
@@ -283,17 +282,10 @@ def _forget_in_child() -> None:
     _sent.clear()
 
 
-def _before_fork() -> None:
-    _lock.acquire()
-
-
-def _after_fork() -> None:
-    _lock.release()
-
-
 ForkingPickler.register(Lease, _reduce)
 ForkingPickler.register(LeaseReference, _reduce)
-forks.register(before=_before_fork, after_in_parent=_after_fork, after_in_child=_forget_in_child)
+forks.keep_out(_lock)
+forks.register(after_in_child=_forget_in_child)
 
 
 declare_one_receiver(Lease, LeaseReference)

@@ -76,10 +76,17 @@ class Dispatcher:
         """
         Start one more worker; raise any exception of starting a process.
         """
-        worker = Worker(self._make, self._settings, self._initializer)
+        worker = Worker(self._settings)
         if self.timeout is not None:
             worker.window = 1  # the time of a task begins when it is sent
-        self.workers.append(worker)
+        try:
+            worker.start(self._make, self._settings, self._initializer)
+            self.workers.append(worker)
+        except BaseException:
+            if worker in self.workers:
+                self.workers.remove(worker)
+            worker.abandon()
+            raise
         self.news = self.changed = True
 
     def unfinished(self) -> int:

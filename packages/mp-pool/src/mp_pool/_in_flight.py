@@ -19,7 +19,7 @@ import os
 from collections import Counter
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core._native import TryLock, discard, message_begin, message_depth, message_end, reference_of
+from mp_core._native import TryLock, discard, pickled, reference_of
 from mp_pool import _wire
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -38,21 +38,16 @@ def dump_tracked(thing: Any) -> tuple[Any, Handles]:
     """
     Pickle *thing* for a worker; return the bytes and the in-flight references in them.
     """
-    depth = message_depth()
-    try:
-        message_begin(True)
-        data = ForkingPickler.dumps(thing)
-    except BaseException:
-        message_end(False, depth)  # dumps() has released those of its failure
-        raise
-    handles = tuple(message_end(True, depth) or ())
+    message = pickled(ForkingPickler.dumps, thing)
+    handles = message.handles
     if handles:
         try:
             _lock.wait()
             _counts.update(map(reference_of, handles))
         finally:
             _lock.release()
-    return data, handles
+    message.leave()
+    return message.data, handles
 
 
 def forget(handles: Handles) -> None:

@@ -96,7 +96,11 @@ class Scheduler(Workers):
             self.thread.start()
         except BaseException:
             self.state, self._at_once = TERMINATED, True
-            self._end()
+            if self._running.acquire(False):  # the thread has not begun, but may be about to
+                self._end_once()
+            else:
+                self.wake()
+                self.join()
             raise
 
     def submit(self, work: Task | Iterator[Task], items: int = 0) -> None:
@@ -229,18 +233,23 @@ class Scheduler(Workers):
     def _run(self) -> None:
         self._running.acquire()
         try:
-            while self._step():
+            while not self._ended and self._step():
                 pass
         except BaseException as error:
             # A bug in the scheduler must not let the program hang.
             self.reason = error
             report(error)
         finally:
-            try:
+            self._end_once()
+
+    def _end_once(self) -> None:
+        """Do `_end` unless it is done, and give back `_running`, which the caller has."""
+        try:
+            if not self._ended:
                 self._end()
-            finally:
-                self._ended = True
-                self._running.release()
+        finally:
+            self._ended = True
+            self._running.release()
 
     def _step(self) -> bool:
         """

@@ -35,8 +35,8 @@ from multiprocessing.reduction import ForkingPickler
 
 from mp_core import _native, get_sharing
 from mp_core._fan_out import fan_out_mode, is_for_one_receiver
-from mp_core._native import message_begin, message_depth, message_end
-from mp_core._pickling import can_be_pickled, drop
+from mp_core._native import pickled
+from mp_core._pickling import can_be_pickled
 from mp_core.block import block_at
 from mp_pool import _wire
 from mp_pool._descriptor import Descriptor
@@ -98,17 +98,11 @@ def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFu
     if _wire.is_plain(function):
         return None  # its name is its pickle
     file, found = io.BytesIO(), _Found()
-    references: list[bytes] | None = None
-    depth = message_depth()
     try:
-        message_begin(False)
-        _Pickler(file, found).dump(function)
+        # The objects that make references have no place in a pickle that is read more than once.
+        references = pickled(_Pickler(file, found).dump, function).handles
     except Exception:
         return None  # it is for one receiver, or each task fails with this error
-    finally:
-        # The objects that make these references have no place in a pickle that is read more than once.
-        references = message_end(False, depth)
-        drop(references)
     if references or (number != INITIALIZER and found.own and not can_be_pickled(found.own)):
         return None
     buffers = [buffer.raw() for buffer in found.buffers]

@@ -16,6 +16,7 @@ begun; a task that has left the socket and has no result was begun. This needs n
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import errno
 import os
 import signal
@@ -52,7 +53,7 @@ _ROOM = PACKET - HEADER.size
 class Worker:
     """One worker process. Not thread-safe: the caller holds the scheduler's lock, except in `read`."""
 
-    def __init__(self, make: Callable[..., Any], settings: Settings, initializer: SharedFunction | None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.tasks: dict[int, Task] = {}  # sent and not answered, in this order
         # Packets for which there was no room yet, each with the descriptor to send, if any.
         self.backlog: deque[tuple[memoryview, Descriptor | None]] = deque()
@@ -72,44 +73,45 @@ class Worker:
         self.told_to_end = False
         self.failure: BaseException | None = None  # the exception of its initializer
         self.death: Descriptor | None = None
+
+    def start(self, make: Callable[..., Any], settings: Settings, initializer: SharedFunction | None) -> None:
+        """
+        Start the process. If that fails or is interrupted, `abandon` ends it.
+        """
         near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._near, self._far = near, far
         close_in_children(near)
         close_in_children(far)
-        try:
-            reader, writer = os.pipe()
-        except BaseException:
-            self.close()
-            raise
+        reader, writer = os.pipe()
         self.results = ResultPipe(reader)
         # For the worker; a forked one keeps them.
         ends = WorkerEnds(-1, writer)
-        try:
-            with closing(ends):
-                ends.tasks = os.dup(far.fileno())
-                near.setblocking(False)
-                os.set_blocking(reader, False)
-                self.process = make(target=work, args=(ends, settings))
-                method = getattr(self.process, "_start_method", None)
-                if settings.environment:
-                    self.process.name = NameThatSets(self.process.name, settings.environment)
-                    if method == "forkserver":
-                        from mp_core import _forkserver
+        with closing(ends):
+            ends.tasks = os.dup(far.fileno())
+            near.setblocking(False)
+            os.set_blocking(reader, False)
+            self.process = make(target=work, args=(ends, settings))
+            method = getattr(self.process, "_start_method", None)
+            if settings.environment:
+                self.process.name = NameThatSets(self.process.name, settings.environment)
+                if method == "forkserver":
+                    from mp_core import _forkserver
 
-                        _forkserver.start_without_libraries()
-                # A Ctrl-C before the worker has installed its handler would end it with a traceback.
-                # The fork server, which this may start, would pass the mask on to unrelated processes.
-                mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT} if method in ("fork", "spawn") else ())
-                # A process that is not forked takes nothing of its parent's threads with it.
-                beside_threads = method == "fork" and threading.active_count() > 1
-                try:
-                    with left_alone(self.process) if beside_threads else nullcontext():
-                        self.process.start()
-                finally:
-                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        except BaseException:
-            self.close()
-            raise
+                    _forkserver.start_without_libraries()
+            # A Ctrl-C before the worker has installed its handler would end it with a traceback.
+            # The fork server, which this may start, would pass the mask on to unrelated processes.
+            # The mask is read first, and the functions are those in C: a handler that raises in the middle of one
+            # of signal's own, which are written in Python, would leave the signal blocked.
+            mask = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
+            # A process that is not forked takes nothing of its parent's threads with it.
+            beside_threads = method == "fork" and threading.active_count() > 1
+            try:
+                if method in ("fork", "spawn"):
+                    _signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+                with left_alone(self.process) if beside_threads else nullcontext():
+                    self.process.start()
+            finally:
+                _signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self.pid: int = self.process.pid
         # The sentinel of a process stays open while a child of its own lives; a pidfd does not.
         try:
@@ -121,13 +123,27 @@ class Worker:
             self.send_backlog()
         self.sentinel: int = self.process.sentinel if self.death is None else self.death.fileno()
 
+    def abandon(self) -> None:
+        """
+        End a worker whose start has failed or was interrupted: nobody else knows it.
+        """
+        process = getattr(self, "process", None)
+        try:
+            if process is not None and process.pid is not None:
+                process.kill()
+                process.join()
+        finally:
+            self._drop_announcement()
+            self.close()
+
     def close(self) -> None:
         """
         Close all descriptors.
         """
-        for each in (self._near, self._far):
-            keep_in_children(each)
-            each.close()
+        for each in (getattr(self, "_near", None), getattr(self, "_far", None)):
+            if each is not None:
+                keep_in_children(each)
+                each.close()
         for descriptor in (getattr(self, "results", None), self.death):
             if descriptor is not None:
                 descriptor.close()

@@ -293,7 +293,9 @@ class Pool(multiprocessing.pool.Pool):
         End the workers at once. All unfinished results fail.
         """
         self._state = TERMINATE
-        self._terminate()
+        # Not through the finaliser, which works once: a handler may have interrupted an earlier call.
+        self._scheduler.terminate()
+        self._terminate.cancel()
 
     def join(self) -> None:
         """

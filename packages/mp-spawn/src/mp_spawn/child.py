@@ -92,8 +92,7 @@ def call(spec: RankSpec) -> None:
         blob = b""
         if spec.wants_result:
             what = f"the result of rank {spec.rank}, {type(result).__name__},"
-            with _by_value(spec.by_value):
-                blob = dumps(result, what, same_main=spec.payload.forked)
+            blob = _pickled(spec.by_value, dumps, result, what, "spawn", spec.payload.forked)
         reporter.send(Kind.RETURNED, blob=blob)
 
 
@@ -146,8 +145,7 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
         # The parent gets the same Ctrl-C and reports it; a traceback from each rank would only hide that.
         _die_of(signal.SIGINT)
     except BaseException as error:
-        with _by_value(spec.by_value):
-            blob = _pickled(error, spec.payload.forked)
+        blob = _pickled(spec.by_value, _error, error, spec.payload.forked)
         reporter.send(Kind.RAISED, _text(error), blob)
         sys.exit(1)
 
@@ -212,25 +210,18 @@ def _without_us(trace: TracebackType | None) -> TracebackType | None:
     return rest or trace
 
 
-@contextlib.contextmanager
-def _by_value(needed: bool) -> Iterator[None]:
+def _pickled(by_value: bool, function: Callable[..., bytes], *args: Any) -> bytes:
     """
-    Pickle arrays in the block as NumPy does, if *needed*: another machine has none of this one's shared memory.
+    Return what *function* pickles, arrays as NumPy does if *by_value*: another machine has none of our shared memory.
     """
-    if not needed or "mp_core._native" not in sys.modules:
-        yield
-        return
-    from mp_core._native import message_begin_by_value, message_depth, message_end
+    if not by_value or "mp_core._native" not in sys.modules:
+        return function(*args)
+    from mp_core._native import pickled_by_value
 
-    depth = message_depth()
-    try:
-        message_begin_by_value()
-        yield
-    finally:
-        message_end(False, depth)
+    return cast(bytes, pickled_by_value(function, *args).data)
 
 
-def _pickled(error: BaseException, same_main: bool) -> bytes:
+def _error(error: BaseException, same_main: bool) -> bytes:
     try:
         return dumps(error, "the exception", same_main=same_main)
     except Exception:

@@ -28,6 +28,7 @@ in the order in which they came.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import contextlib
 import os
 import signal
@@ -56,12 +57,15 @@ def blocked(signals: Iterable[int] = FROM_OUTSIDE) -> Iterator[frozenset[int]]:
     """
     Block *signals* while processes are started, until they can deal with them; yields the mask from before.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    # The mask is read first, and by the functions in C: a handler that raises in the middle of one of signal's own,
+    # which are written in Python, would leave the signals blocked.
+    before = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        _signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         # As integers, since a rank unpickles them.
         yield frozenset(int(signum) for signum in before)
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        _signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class WakeUpPipe:
@@ -98,12 +102,14 @@ class WakeUpPipe:
         if self.fd < 0:
             return
         _entered.discard(self)
-        for signum, handler in self._before.items():
-            signal.signal(signum, handler)
-        signal.set_wakeup_fd(self._wakeup_before)
-        for end in (self.fd, self._write):
-            os.close(end)
-        self.fd = -1
+        try:
+            for signum, handler in self._before.items():
+                signal.signal(signum, handler)
+        finally:
+            signal.set_wakeup_fd(self._wakeup_before)
+            os.close(self._write)
+            os.close(self.fd)
+            self.fd = -1
 
     def read(self) -> list[int]:
         """

@@ -98,6 +98,7 @@ class _Popen:
         self.returncode: int | None = None
         self.ended_at: float | None = None
         self._zygote = zygote
+        self._status = bytearray(STATUS.size)
         self._lock = threading.Lock()
         self.finalizer = util.Finalize(self, util.close_fds, (status,))  # type: ignore[attr-defined]
 
@@ -114,17 +115,19 @@ class _Popen:
 
     def _read(self) -> None:
         """
-        Read the status; called once, with the lock held.
+        Read the status, with the lock held; called again if a signal handler has raised in it.
         """
-        data = os.read(self.sentinel, STATUS.size)
-        if len(data) == STATUS.size:
-            status, self.ended_at = STATUS.unpack(data)
+        # Into memory of this object: the result of a call that a signal handler interrupts would be lost.
+        if not any(self._status):
+            os.readv(self.sentinel, [self._status])
+        if any(self._status):
+            status, self.ended_at = STATUS.unpack(self._status)
             returncode = os.waitstatus_to_exitcode(status)
         else:
             # The zygote was killed, and its ranks with it.
             returncode = -signal.SIGKILL
         self.pidfd.close()
-        self._zygote.rank_ended()
+        self._zygote.rank_ended(self.pid)
         # Last: a thread that sees it may close everything.
         self.returncode = returncode
 
@@ -144,6 +147,7 @@ class _Zygote:
     def __init__(self, process: subprocess.Popen[bytes], ranks: int) -> None:
         self._process = process
         self._ranks = ranks
+        self._ended: set[int] = set()  # their pids
         # Any thread may be the one that sees a rank end.
         self._lock = threading.Lock()
 
@@ -165,11 +169,11 @@ class _Zygote:
             raise OSError(error, f"rank {rank} cannot be started: {os.strerror(error)}")
         return pid, PidFd(fds[0])
 
-    def rank_ended(self) -> None:
-        """Count the end of a rank; after the last one, reap the zygote."""
+    def rank_ended(self, pid: int) -> None:
+        """Note the end of a rank; after the last one, reap the zygote."""
         with self._lock:
-            self._ranks -= 1
-            last = self._ranks == 0
+            self._ended.add(pid)
+            last = len(self._ended) == self._ranks
         if last:
             try:
                 self._process.wait(TIME_TO_END)

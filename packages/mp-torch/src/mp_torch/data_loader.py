@@ -110,12 +110,7 @@ def _with_our_queues(before: Any) -> Any:
 _starting = threading.RLock()
 
 
-def _new_lock() -> None:
-    global _starting
-    _starting = threading.RLock()
-
-
-forks.register(after_in_child=_new_lock)
+forks.register(after_in_child=_starting._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 def _drop_messages(queue: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mp_all._node_pool.messages import Packed
 from mp_core import set_parent_death_signal
-from mp_core._native import message_begin_by_value, message_depth, message_end
+from mp_core._native import pickled_by_value
 from mp_pool._wire import dump_error, is_plain
 from mp_spawn.engines.by_value import dumps_by_value
 
@@ -67,9 +67,4 @@ def dump_error_by_value(error: BaseException) -> bytes:
     """
     Pickle an exception by value, with its traceback as text.
     """
-    depth = message_depth()
-    try:
-        message_begin_by_value()
-        return dump_error(error)
-    finally:
-        message_end(False, depth)
+    return pickled_by_value(dump_error, error).data  # type: ignore[no-any-return]

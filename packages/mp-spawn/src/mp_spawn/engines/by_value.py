@@ -8,7 +8,7 @@ import sys
 from multiprocessing.connection import Connection
 from typing import Any
 
-from mp_core._native import discard, message_begin, message_depth, message_end
+from mp_core._native import pickled
 from mp_core.lease import Lease, LeaseReference
 from mp_spawn.pickling import dumps_with, foreign_reducer
 
@@ -73,14 +73,8 @@ class _ByValueBeside(_ByValue):
 
 
 def _dumps(kind: type[_ByValue], thing: Any, what: str) -> tuple[bytes, _ByValue]:
-    depth = message_depth()
-    try:
-        message_begin(False)
-        return dumps_with(kind, thing, what, "spawn")
-    finally:
-        # No reference may be in flight: there is no receiver on this machine.
-        for handle in message_end(False, depth) or ():
-            discard(handle)
+    # The message is dropped with its references: there is no receiver on this machine.
+    return pickled(dumps_with, kind, thing, what, "spawn").data  # type: ignore[no-any-return]
 
 
 def dumps_by_value(thing: Any, what: str) -> bytes:

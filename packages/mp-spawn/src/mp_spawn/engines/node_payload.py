@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from mp_core import children, install, packages
 from mp_core._fan_out import fan_out_mode
-from mp_core._native import discard, message_begin, message_depth, message_end, share
+from mp_core._native import pickled, share
 from mp_core.block import Block, allocate
 from mp_core.strategy import get_sharing_strategy
 from mp_spawn.engines.by_value import refuse_what_is_local, without_file
@@ -70,14 +70,8 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[
     """
     kinds = ", ".join(type(arg).__name__ for arg in args)
     what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
-    depth = message_depth()
-    try:
-        message_begin(False)
-        call, found = dumps_with(_ForNodes, (fn, args), what, "spawn")
-    finally:
-        # No reference may be in flight: there is no receiver on this machine.
-        for handle in message_end(False, depth) or ():
-            discard(handle)
+    # The message is dropped with its references: there is no receiver on this machine.
+    call, found = pickled(dumps_with, _ForNodes, (fn, args), what, "spawn").data
     views = [buffer.raw() for buffer in found.buffers]
     blocks = [memoryview(block).cast("B") for block in found.blocks]
     # Not inherited(), which would attach this process to a session that no rank enters.

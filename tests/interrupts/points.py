@@ -1,0 +1,119 @@
+"""Points: every place of a scene at which a signal handler may run, and a signal that is pending there.
+
+CPython runs the handlers of signals in the main thread only, and only where the interpreter looks: when a function
+begins, when a call returns, at the end of each turn of a loop, and in C code that looks itself. A point is an
+instruction after which it looks. The signal becomes pending just before that instruction, as if it had come then, and
+the interpreter itself runs the handler: at the place, and with the frames and the exception table, of a real signal.
+
+    sys.settrace   an event before each instruction --> count it; is it the one?  --> the signal is pending
+    the instruction runs: the interpreter looks, and calls the handler
+"""
+
+from __future__ import annotations
+
+import _thread
+import dis
+import functools
+import os
+import signal
+import sys
+from collections.abc import Callable, Container
+from types import CodeType, FrameType
+from typing import Any
+
+__all__ = ["SIGNAL", "Interrupted", "Place", "Points"]
+
+SIGNAL = signal.SIGUSR2
+#: File, function, and the position of the instruction in it.
+Place = tuple[str, str, int]
+
+_NAMES = {"CALL", "CALL_KW", "CALL_FUNCTION_EX", "BEFORE_WITH", "FOR_ITER", "SEND", "WITH_EXCEPT_START"}
+_LOOKS = bytes(
+    name in _NAMES or (name.startswith(("JUMP_BACKWARD", "POP_JUMP_BACKWARD")) and not name.endswith("NO_INTERRUPT"))
+    for name in dis.opname
+)
+# Signals during an import leave half of a module, with the standard library as with us.
+_LEFT_OUT = ("<frozen ", os.path.dirname(os.path.abspath(__file__)) + os.sep + "points.py")
+
+
+class Interrupted(BaseException):
+    """Raised by the handler, like `KeyboardInterrupt`."""
+
+
+class _Trigger:
+    """Its negation makes the signal pending. An operator, since the interpreter would look after a call."""
+
+    __neg__ = staticmethod(functools.partial(_thread.interrupt_main, SIGNAL))
+
+
+_trigger: Any = _Trigger()
+
+
+class Points:
+    """
+    Counts the points of a call in `run`; at those whose numbers are in *at*, calls *handle* with the place.
+    """
+
+    def __init__(self, at: Container[int] = (), handle: Callable[[Place], None] | None = None) -> None:
+        self.places: list[Place] = []
+        self.handled: list[str] = []  # the frames in which the handler ran
+        self.frames: list[Place] = []  # of the last one
+        self.lines: list[tuple[str, int]] = []
+        self._at, self._handle = at, handle
+        self._pid = os.getpid()
+        self._code: dict[CodeType, bytes] = {}
+
+    def run(self, function: Callable[[], object]) -> BaseException | None:
+        """Call *function* and return its exception."""
+        before = signal.signal(SIGNAL, self._on_signal)
+        try:
+            sys.settrace(self._begin)
+            function()
+        except BaseException as error:
+            sys.settrace(None)
+            return error
+        finally:
+            sys.settrace(None)
+            signal.signal(SIGNAL, before)
+            self._handle = None  # it may refer to the objects of the scene
+        return None
+
+    def _begin(self, frame: FrameType, event: str, argument: object) -> Any:
+        if os.getpid() != self._pid:
+            sys.settrace(None)  # a forked child
+            return None
+        if frame.f_code.co_filename.startswith(_LEFT_OUT):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._trace
+
+    def _trace(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event != "opcode":
+            return self._trace
+        code = self._code.get(frame.f_code)
+        if code is None:
+            code = self._code[frame.f_code] = frame.f_code.co_code
+        at = frame.f_lasti
+        if not _LOOKS[code[at]] or self._pid != os.getpid():
+            return self._trace
+        self.places.append((frame.f_code.co_filename, frame.f_code.co_qualname, at))
+        if len(self.places) - 1 in self._at:
+            -_trigger  # noqa: B018 - no call from here to the end, where the interpreter would look
+        return self._trace
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        assert frame is not None
+        if os.getpid() != self._pid:
+            return
+        if frame.f_code in (Points._trace.__code__, Points._begin.__code__):
+            return  # the instruction has not looked: it is no point
+        stack = []
+        self.frames, self.lines = [], []
+        while frame is not None and frame.f_code is not Points.run.__code__:
+            stack.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}")
+            self.frames.append((frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lasti))
+            self.lines.append((frame.f_code.co_filename, frame.f_lineno))
+            frame = frame.f_back
+        self.handled.append(" < ".join(stack[:6]))
+        if self._handle is not None:
+            self._handle(self.places[-1])

@@ -1,0 +1,50 @@
+"""A signal handler that raises anywhere: its exception reaches the caller, no lock is kept, and nothing is left behind.
+
+A random share of the points of each scene runs here, chosen by a seed that a failure prints; `nox -s interrupts` runs
+them all. MP_INTERRUPTS sets the share, "all" or a number, and MP_INTERRUPTS_SEED the seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.scripts import run_python, succeeded
+
+from interrupts.scene import KINDS
+from interrupts.scenes import OPEN, SCENES
+
+SHARE = os.environ.get("MP_INTERRUPTS", "0.1")
+SEED = os.environ.get("MP_INTERRUPTS_SEED") or str(random.SystemRandom().randrange(10**6))
+LIMIT = 600 if SHARE != "all" else 6000
+# A share of the points meets each kind with some scenes; all points, with all.
+CASES = [
+    (scene, kind)
+    for number, scene in enumerate(SCENES)
+    if scene not in OPEN
+    for kind in (KINDS if SHARE == "all" else [KINDS[(number + int(SEED)) % len(KINDS)]])
+    # `put` prints an ordinary exception that comes while it pickles, as it prints the errors of pickling.
+    if not (scene.startswith("put_") and kind == "times out")
+]
+
+
+def play(scene: str, kind: str) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = "-m", "interrupts.program", scene, kind, "mp_all", SHARE, SEED
+        done = run_python(*arguments, timeout=LIMIT, TMPDIR=folder, PYTHONPATH=str(Path(__file__).parents[1]))
+    return [json.loads(line) for line in succeeded(done).splitlines()]
+
+
+@pytest.mark.parametrize(("scene", "kind"), CASES)
+@pytest.mark.timeout(LIMIT + 60)
+def test_a_signal_handler_at_any_point_leaves_nothing_behind(scene: str, kind: str) -> None:
+    count, *found = play(scene, kind)
+    bad = [count] if count["problems"] else []
+    bad += [each for each in found if each["problems"]]
+    assert not bad, f"seed {SEED}, {count['run']} of {count['count']} points:\n" + "\n".join(map(json.dumps, bad))
+    assert any(each["handled"] for each in found)
