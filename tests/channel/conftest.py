@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mp_core import _contexts
+from mp_core import contexts
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def channels(start_method: str) -> Any:
     """
     The context of each start method in turn.
     """
-    return _contexts.default_context.get_context(start_method)
+    return contexts.default_context.get_context(start_method)
 
 
 @pytest.fixture
@@ -22,7 +22,7 @@ def forking() -> Any:
     """
     The context of fork, for properties that do not depend on the start method.
     """
-    return _contexts.default_context.get_context("fork")
+    return contexts.default_context.get_context("fork")
 
 
 @pytest.fixture(params=[True, False], ids=["duplex", "one way"])

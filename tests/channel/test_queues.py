@@ -236,10 +236,10 @@ def test_a_joinable_queue_is_joined_when_all_tasks_are_done(channels: Any) -> No
 
 
 def test_where_there_can_be_no_ring_queues_are_ordinary_ones(forking: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from mp_core import _native
+    from mp_core import native
 
     before = mp.memory_stats()["channels_refused"]
-    monkeypatch.setattr(_native, "make_channel", lambda *_: -24)
+    monkeypatch.setattr(native, "make_channel", lambda *_: -24)
     made = [forking.SimpleQueue(), forking.Queue(), forking.JoinableQueue()]
     ends = forking.Pipe()
     assert mp.memory_stats()["channels_refused"] == before + 8

@@ -13,7 +13,7 @@ import pytest
 from support.scripts import run_python, succeeded
 
 import mp_all as mp
-from mp_core import _contexts, _settings
+from mp_core import contexts, settings
 
 # Names that mean something else here, each with the reason.
 EXCEPTIONS = {
@@ -24,9 +24,9 @@ EXCEPTIONS = {
         "a subclass of the class of the standard library that outlives its holder",
     ),
 }
-CHANNELS = _settings.channels_enabled()
+CHANNELS = settings.channels_enabled()
 if CHANNELS:
-    EXCEPTIONS |= dict.fromkeys(_contexts.NAMES, "methods of a context whose pipes and queues are channels")
+    EXCEPTIONS |= dict.fromkeys(contexts.NAMES, "methods of a context whose pipes and queues are channels")
 # Modules that exist on every platform's disk and can only be imported on Windows.
 WINDOWS_ONLY = {"popen_spawn_win32"}
 

@@ -53,7 +53,7 @@ if __name__ == "__main__":
     print(*answers[0][1], answers[0][2][1:], answers[0][3], answers[0][4])
 """
 
-OURS = "mp_pool._contexts mp_pool.executor mp_pool._contexts"
+OURS = "mp_pool.contexts mp_pool.executor mp_pool.contexts"
 WHICH = "from multiprocessing import Pool; from concurrent.futures import ProcessPoolExecutor as E; "
 PRINT = "print(Pool.__module__, E.__module__)"
 
@@ -103,13 +103,13 @@ def test_a_program_without_multiprocessing_imports_nothing_of_ours() -> None:
 )
 def test_the_order_of_imports_does_not_matter(first: str) -> None:
     out = succeeded(run_python("-c", f"import {first}; {WHICH}{PRINT}", MP_ALL="1"))
-    assert out == "mp_pool._contexts mp_pool.executor\n"
+    assert out == "mp_pool.contexts mp_pool.executor\n"
 
 
 def test_a_python_that_the_program_starts_gets_ours(tmp_path: Path) -> None:
     inner = f"{WHICH}{PRINT}"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-I', '-c', {inner!r}], check=True)"
-    assert succeeded(run_python("-m", "mp_all", "-c", code)) == "mp_pool._contexts mp_pool.executor\n"
+    assert succeeded(run_python("-m", "mp_all", "-c", code)) == "mp_pool.contexts mp_pool.executor\n"
 
 
 def test_the_options_of_python_are_kept() -> None:

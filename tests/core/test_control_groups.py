@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mp_core import _control_groups
-from mp_core._control_groups import quota
+from mp_core import control_groups
+from mp_core.control_groups import quota
 
 
 def group(folder: Path, **files: str) -> None:
@@ -46,7 +46,7 @@ def test_a_group_without_a_quota_grants_all(tmp_path: Path, text: str) -> None:
 
 def test_a_process_has_no_more_processors_than_its_quota(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    monkeypatch.setattr(_control_groups, "quota", lambda: 1.5)
-    assert _control_groups.processors() == 1.5
-    monkeypatch.setattr(_control_groups, "quota", lambda: math.inf)
-    assert _control_groups.processors() == 64
+    monkeypatch.setattr(control_groups, "quota", lambda: 1.5)
+    assert control_groups.processors() == 1.5
+    monkeypatch.setattr(control_groups, "quota", lambda: math.inf)
+    assert control_groups.processors() == 64

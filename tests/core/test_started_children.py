@@ -126,10 +126,10 @@ def test_a_connection_sent_to_a_running_child_carries_none(descriptors: list[Any
 
 PRELOADED = """
     import mp_all as mp
-    from mp_core import _native
+    from mp_core import native
 
     def tell(queue):
-        queue.put(_native.own_session())
+        queue.put(native.own_session())
 
     if __name__ == "__main__":
         ctx = mp.get_context("forkserver")
@@ -138,7 +138,7 @@ PRELOADED = """
         for _ in range(2):
             child = ctx.Process(target=tell, args=(queue,))
             child.start()
-            print(queue.get() == _native.own_session())
+            print(queue.get() == native.own_session())
             child.join()
 """
 

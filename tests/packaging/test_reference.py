@@ -13,7 +13,7 @@ from types import ModuleType
 import pytest
 
 import mp_all as mp
-from mp_core import _contexts
+from mp_core import contexts
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 PAGES = sorted(REFERENCE.glob("*.rst"))
@@ -41,7 +41,7 @@ def public(package: str) -> set[str]:
     module = importlib.import_module(package)
     home = package if package in ("mp_cuda", "mp_torch") else "mp_all"
     own = {name for name in module.__all__ if getattr(module, name) != getattr(multiprocessing, name, None)}
-    names = own - {"__version__"} - TORCH_NAMES - {*_contexts.NAMES}  # these have the interface of multiprocessing
+    names = own - {"__version__"} - TORCH_NAMES - {*contexts.NAMES}  # these have the interface of multiprocessing
     modules = {name for name in names if isinstance(getattr(module, name), ModuleType)}
     inside = {f"{name}.{each}" for name in modules for each in getattr(module, name).__all__}
     return {f"{home}.{name}" for name in (names - modules) | inside}

@@ -37,7 +37,7 @@ SLOW = {
 OURS = ("mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch", "mp_all")
 CORE = {
     "mp_core",
-    *(f"mp_core.{name}" for name in ("_install", "_lock_contexts", "_platform", "_reducers", "_version")),
+    *(f"mp_core.{name}" for name in ("_install", "_version", "lock_contexts", "machine", "reducers")),
 }
 CORE |= {"mp_core.imports", "mp_core.packages"}
 AFTER = {
@@ -45,7 +45,7 @@ AFTER = {
     "mp_spawn": {"mp_spawn"},
     "mp_pool": {"mp_pool"},
     "mp_cuda": CORE | {"mp_cuda"},
-    "mp_all": CORE | {"mp_all", "mp_core._contexts", "mp_core._settings", "mp_pool", "mp_pool._contexts"},
+    "mp_all": CORE | {"mp_all", "mp_core.contexts", "mp_core.settings", "mp_pool", "mp_pool.contexts"},
 }
 #: An environment in which no setting asks for an early import.
 UNSET = dict.fromkeys(("MP_CACHE_BYTES", "MP_MESSAGE_TIMEOUT", "MP_SHARE", "MP_SHARING_STRATEGY", "MP_STRICT_PUT"), "")
@@ -118,8 +118,8 @@ def test_a_child_that_sends_a_number_imports_no_numpy(tmp_path: Path, start_meth
 
 def test_a_spawned_worker_begins_its_first_task_with_these_modules_of_ours(tmp_path: Path) -> None:
     found = set(json.loads(succeeded(run_script(tmp_path, CHILD, "spawn", "pool", **UNSET))))
-    core = "_block _child_descriptors _control_groups _engine _native _passed_descriptors children"
-    pool = "_function_cache _memory _patience _wire _worker_ends _worker_main"
+    core = "_block _child_descriptors _engine _passed_descriptors children control_groups native"
+    pool = "_function_cache _memory _patience _worker_ends wire worker_main"
     assert ours(found) - AFTER["mp_all"] == {
         *(f"mp_core.{name}" for name in [*core.split(), "message_timeout", "strategy"]),
         *(f"mp_pool.{name}" for name in pool.split()),

@@ -75,7 +75,7 @@ def test_each_installed_package_has_the_one_version(name: str) -> None:
 
 
 def test_the_compiled_library_is_of_the_one_version() -> None:
-    native = importlib.import_module("mp_core._native")
+    native = importlib.import_module("mp_core.native")
     assert native.ffi.string(native.lib.mpshm_version()).decode() == VERSION
 
 

@@ -194,14 +194,14 @@ def touch_and_wait(path: str, other: str) -> str:
 
 def end_while_sending(flag: str, size: int) -> bytes:
     """End the first process that calls this, after it has sent a part of its result."""
-    from mp_pool import _worker_main
+    from mp_pool import worker_main
 
     def send_a_part(out: int, number: int, kind: int, data: Any) -> None:
-        os.write(out, _worker_main.HEADER.pack(number, len(data), kind) + bytes(data)[: len(data) // 2])
+        os.write(out, worker_main.HEADER.pack(number, len(data), kind) + bytes(data)[: len(data) // 2])
         os.kill(os.getpid(), signal.SIGKILL)
 
     if first_time(flag):
-        _worker_main._send = send_a_part
+        worker_main._send = send_a_part
     return bytes(size)
 
 

@@ -21,12 +21,12 @@ from support.capabilities import is_emulated
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import _native
+from mp_core import native
 
 COUNT = 20_000
-Journal: Any = _native.Journal
+Journal: Any = native.Journal
 pytestmark = [
-    pytest.mark.skipif(not _native.ENGINE, reason="batches need the engine"),
+    pytest.mark.skipif(not native.ENGINE, reason="batches need the engine"),
     pytest.mark.skipif(is_emulated(), reason="a task in an emulator takes too long for batches"),
     pytest.mark.timeout(300),
 ]

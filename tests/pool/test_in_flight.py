@@ -18,10 +18,10 @@ import pytest
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import _native
+from mp_core import native
 
 pytestmark = [
-    pytest.mark.skipif(not _native.ENGINE, reason="without the engine, arrays are sent by value"),
+    pytest.mark.skipif(not native.ENGINE, reason="without the engine, arrays are sent by value"),
     pytest.mark.timeout(300),
 ]
 

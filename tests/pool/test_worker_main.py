@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 
-from mp_pool import _worker_main
+from mp_pool import worker_main
 
 
 def test_a_long_task_is_read_to_its_end_even_if_the_parent_sends_slowly() -> None:
@@ -13,5 +13,5 @@ def test_a_long_task_is_read_to_its_end_even_if_the_parent_sends_slowly() -> Non
     with near, far:
         later = threading.Timer(0.05, near.send, [b"the end"])
         later.start()
-        assert _worker_main._rest(far.fileno(), memoryview(b"begun, "), 14) == b"begun, the end"
+        assert worker_main._rest(far.fileno(), memoryview(b"begun, "), 14) == b"begun, the end"
         later.join()

@@ -60,16 +60,16 @@ def test_an_array_over_foreign_memory_is_copied(strategy: str) -> None:
 def test_another_version_of_mp_cores_table_is_refused(tmp_path: Path) -> None:
     program = """
         import ctypes
-        from mp_core import _native
+        from mp_core import native
 
         pointer = ctypes.pythonapi.PyCapsule_GetPointer
         pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-        real = pointer(_native.c_api, b"mp_core._native.c_api")
+        real = pointer(native.c_api, b"mp_core.native.c_api")
         other = (ctypes.c_int * 64)(ctypes.c_int.from_address(real).value + 1)
-        name = ctypes.create_string_buffer(b"mp_core._native.c_api")
+        name = ctypes.create_string_buffer(b"mp_core.native.c_api")
         make = ctypes.pythonapi.PyCapsule_New
         make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-        _native.c_api = make(ctypes.addressof(other), ctypes.addressof(name), None)
+        native.c_api = make(ctypes.addressof(other), ctypes.addressof(name), None)
         try:
             import mp_reductions
         except ImportError as error:

@@ -19,7 +19,7 @@ from support.scripts import NO_DESCRIPTORS, run_script, succeeded
 from support.unreceivable import refuse_blocks
 
 import mp_all as mp
-from mp_core import _native
+from mp_core import native
 
 F = mp.reduction.ForkingPickler
 
@@ -55,7 +55,7 @@ def described(thing: Any) -> Any:
 
 
 def written(thing: Any) -> bytes:
-    data = _native.plain_pickle(thing)
+    data = native.plain_pickle(thing)
     assert data is not None
     return bytes(data)
 
@@ -64,23 +64,23 @@ def written(thing: Any) -> bytes:
 @example(((), ((),), [], {}, [()]))
 @example({"a": {"b": [np.arange(3)]}})
 def test_they_arrive_as_they_left(sent: Any) -> None:
-    data = _native.plain_pickle(sent)
+    data = native.plain_pickle(sent)
     assume(data is not None)  # a number of seventy bits
     pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
-    assert described(_native.plain_loads(data)) == described(F.loads(data)) == described(sent)
+    assert described(native.plain_loads(data)) == described(F.loads(data)) == described(sent)
 
 
 @given(nested(st.one_of(ATOMS, INLINE)), st.data())
 def test_a_damaged_one_is_no_other_than_for_the_unpickler(sent: Any, choose: st.DataObject) -> None:
-    data = _native.plain_pickle(sent)
+    data = native.plain_pickle(sent)
     assume(data is not None)
     broken = damaged(bytes(data), choose)
-    assert outcome(_native.plain_loads, broken, described) == outcome(F.loads, broken, described)
+    assert outcome(native.plain_loads, broken, described) == outcome(F.loads, broken, described)
 
 
 @pytest.mark.parametrize("data", [b"\x80\x04]((et\x86.", b"\x80\x04(K\x01\x85t.", b"\x80\x04]K\x01e.", b"\x80\x04u."])
 def test_an_opcode_that_reaches_below_a_mark_is_refused_as_by_the_unpickler(data: bytes) -> None:
-    assert outcome(_native.plain_loads, data, described) == outcome(F.loads, data, described)
+    assert outcome(native.plain_loads, data, described) == outcome(F.loads, data, described)
 
 
 def messages(shared: Any, large: Any) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def messages(shared: Any, large: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", messages(None, np.ones(1)))
-@pytest.mark.parametrize("loads", [_native.plain_loads, F.loads], ids=["in C", "by the unpickler"])
+@pytest.mark.parametrize("loads", [native.plain_loads, F.loads], ids=["in C", "by the unpickler"])
 def test_arrays_in_shared_memory_arrive_without_a_copy(strategy: str, loads: Callable[[Any], Any], name: str) -> None:
     shared, large = mp.shared.full((4, 5), 3.0), np.arange(30_000.0)
     sent = messages(shared, large)[name]
@@ -123,7 +123,7 @@ def collect(thing: Any, into: list[Any]) -> None:
 def test_so_do_arrays_that_numpy_made_in_shared_memory(strategy: str) -> None:
     with mp.shared_allocator():
         made = np.zeros(5000)
-    got = _native.plain_loads(written({"made": made}))["made"]
+    got = native.plain_loads(written({"made": made}))["made"]
     got[7] = 1
     assert made[7] == 1
 
@@ -156,7 +156,7 @@ def repeated() -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("make", repeated().values(), ids=repeated())
 def test_an_object_that_occurs_twice_is_left_to_a_pickler(make: Callable[[], Any]) -> None:
     sent = make()
-    data = _native.plain_pickle(sent)
+    data = native.plain_pickle(sent)
     got = F.loads(F.dumps(sent) if data is None else data)
     if len(sent) == 1:
         assert got[0] is got
@@ -180,13 +180,13 @@ def test_an_object_that_occurs_twice_is_left_to_a_pickler(make: Callable[[], Any
     ids=["many", "another type", "deep", "long", "a key that is no atom", "a set", "many arrays"],
 )
 def test_others_take_the_pickler(sent: Any) -> None:
-    assert _native.plain_pickle(sent) is None
+    assert native.plain_pickle(sent) is None
 
 
 def test_nothing_is_copied_for_a_message_that_is_left_to_the_pickler() -> None:
-    before = _native.copied_bytes(0)
-    assert _native.plain_pickle((np.ones(100_000), {1, 2})) is None
-    assert _native.copied_bytes(0) == before
+    before = native.copied_bytes(0)
+    assert native.plain_pickle((np.ones(100_000), {1, 2})) is None
+    assert native.copied_bytes(0) == before
 
 
 def in_flight(shared: Any) -> int:
@@ -231,18 +231,18 @@ def test_bytes_of_the_program_are_no_message_whose_memory_is_freed(strategy: str
 def test_an_array_that_was_received_before_is_an_error_and_frees_the_others(strategy: str) -> None:
     first, second = mp.shared.zeros(10), mp.shared.zeros(10)
     data = written([first, second])
-    assert len(_native.plain_loads(data)) == 2
+    assert len(native.plain_loads(data)) == 2
     with pytest.raises(mp.ReceiveError):
-        _native.plain_loads(data)
+        native.plain_loads(data)
     used = written(second)
     handle = used[used.index(b"C8") + 2 :][:56]
-    _native.plain_loads(used)
+    native.plain_loads(used)
     data = written([first, second])
     unused = data[data.rindex(b"C8") + 2 :][:56]
     with pytest.raises(mp.ReceiveError):
-        _native.plain_loads(data.replace(unused, handle))
+        native.plain_loads(data.replace(unused, handle))
     assert in_flight(first) == 0
-    _native.discard(unused)
+    native.discard(unused)
     assert in_flight(second) == 0
 
 
@@ -251,7 +251,7 @@ def test_a_message_without_its_end_frees_what_it_has(strategy: str, cut: int) ->
     first, second = mp.shared.zeros(10), mp.shared.zeros(10)
     data = written([first, second])
     with pytest.raises(Exception, match=r"."):
-        _native.plain_loads(data[:-cut] + b"." * (cut == 2))
+        native.plain_loads(data[:-cut] + b"." * (cut == 2))
     assert in_flight(first) == in_flight(second) == 0
 
 
@@ -260,9 +260,9 @@ def test_a_process_without_descriptors_gets_private_copies_by_value(strategy: st
     message, other = written((1, large)), written((1, shared))
     refuse_blocks(errno.EMFILE)
     try:
-        np.testing.assert_array_equal(_native.plain_loads(message)[1], large)
+        np.testing.assert_array_equal(native.plain_loads(message)[1], large)
         with pytest.raises(mp.ReceiveError, match="descriptor"):
-            _native.plain_loads(other)
+            native.plain_loads(other)
     finally:
         refuse_blocks(0)
     assert in_flight(shared) == 0
@@ -272,7 +272,7 @@ SHARED_BEFORE = """
     import resource, warnings
     import numpy as np
     import mp_all as mp
-    from mp_core import _native
+    from mp_core import native
 
     shared = mp.shared.zeros(1000)
     reader, writer = mp.Pipe()
@@ -285,7 +285,7 @@ LEFT_TO_THE_PICKLER = """
             held.append(mp.shared.empty(1 << 21))
     except MemoryError:
         pass
-    assert _native.plain_pickle((shared, np.zeros(1 << 21))) is None
+    assert native.plain_pickle((shared, np.zeros(1 << 21))) is None
     print(shared.base._others())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -317,9 +317,9 @@ def test_threads_that_change_a_message_meanwhile_break_no_process(strategy: str)
     thread.start()
     try:
         for _ in range(50):
-            data = _native.plain_pickle(message)
+            data = native.plain_pickle(message)
             if data is not None:
-                arrays = [item for item in _native.plain_loads(data)["items"] if item is not None]
+                arrays = [item for item in native.plain_loads(data)["items"] if item is not None]
                 assert [array[-1] for array in arrays] == [0, 1, 2, 3]
     finally:
         done.set()
@@ -327,9 +327,9 @@ def test_threads_that_change_a_message_meanwhile_break_no_process(strategy: str)
 
 
 def test_a_traced_program_pickles_all_memory_in_dumps() -> None:
-    _native.only_atoms(True)
+    native.only_atoms(True)
     try:
-        assert _native.plain_pickle((1, mp.shared.zeros(3))) is None
-        assert _native.plain_pickle((1, 2)) is not None
+        assert native.plain_pickle((1, mp.shared.zeros(3))) is None
+        assert native.plain_pickle((1, 2)) is not None
     finally:
-        _native.only_atoms(False)
+        native.only_atoms(False)

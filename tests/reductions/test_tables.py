@@ -21,7 +21,7 @@ from support.carriers import Carrier
 from support.unreceivable import refuse_blocks
 
 import mp_all as mp
-from mp_core import _native
+from mp_core import native
 from mp_reductions import _functions
 
 MANY = 40
@@ -228,14 +228,14 @@ def test_a_damaged_table_is_an_error_and_its_blocks_are_freed() -> None:
             _functions.rebuild_table(change)
     with pytest.raises(mp.ReceiveError):
         _functions.rebuild_table(data)  # its first blocks were received above
-    _native.discard(data[-56:])  # the one that was not
+    native.discard(data[-56:])  # the one that was not
     message = bytes(ForkingPickler.dumps(sent))
     at = message.index(struct.pack("<I", len(sent)))
     with pytest.raises(ValueError, match="damaged"):
         ForkingPickler.loads(message[:at] + struct.pack("<I", len(sent) + 1) + message[at + 4 :])
     for number in (0, 10**6):
         with pytest.raises(ValueError, match=f"no object number {number}"):
-            _native.beside(number)
+            native.beside(number)
 
 
 def _table_of(sent: list[Any]) -> Any:

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as of_numpy
 from support.damage import damaged, outcome
 
 import mp_all as mp
-from mp_core import _native
+from mp_core import native
 
 F = mp.reduction.ForkingPickler
 
@@ -28,8 +28,8 @@ SHAPES = of_numpy.array_shapes(min_dims=0, max_dims=6, min_side=0, max_side=5)
 def test_it_arrives_as_it_left(dtype: str, shape: tuple[int, ...], chance: Any) -> None:
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     sent = np.frombuffer(chance.randbytes(size), dtype).reshape(shape).copy()
-    for loads in F.loads, _native.plain_loads:
-        data = _native.plain_pickle(sent)  # for one receiver each: a larger array is in a block
+    for loads in F.loads, native.plain_loads:
+        data = native.plain_pickle(sent)  # for one receiver each: a larger array is in a block
         assert data is not None
         pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
         got = loads(data)
@@ -41,21 +41,21 @@ def test_it_arrives_as_it_left(dtype: str, shape: tuple[int, ...], chance: Any) 
 @pytest.mark.parametrize("n", [255, 256, 4095])
 def test_every_width_of_a_number_of_its_shape_arrives(n: int) -> None:
     for shape in ((n,), (1, n), (n, 1, 1, 1)):
-        assert _native.plain_loads(_native.plain_pickle(np.ones(shape, "b"))).shape == shape
+        assert native.plain_loads(native.plain_pickle(np.ones(shape, "b"))).shape == shape
     for n in (100_000, 2**31 - 1, 2**31, 2**40):
-        assert _native.plain_loads(_native.plain_pickle(np.ones((0, n)))).shape == (0, n)
+        assert native.plain_loads(native.plain_pickle(np.ones((0, n)))).shape == (0, n)
 
 
 @given(DTYPES, SHAPES, st.data())
 def test_a_damaged_one_is_no_other_array_than_for_the_unpickler(
     dtype: str, shape: tuple[int, ...], choose: st.DataObject
 ) -> None:
-    whole = _native.plain_pickle(np.zeros(shape, dtype))
+    whole = native.plain_pickle(np.zeros(shape, dtype))
     if b"rebuild_from_block" in whole:  # a larger array goes into a block
-        _native.discard_unread(whole)
+        native.discard_unread(whole)
         assume(False)
     data = damaged(whole, choose)
-    assert outcome(_native.plain_loads, data, described) == outcome(F.loads, data, described)
+    assert outcome(native.plain_loads, data, described) == outcome(F.loads, data, described)
 
 
 def described(got: Any) -> Any:
@@ -77,12 +77,12 @@ def others() -> Iterator[Any]:
 
 @pytest.mark.parametrize("array", [*others()], ids=lambda array: f"{type(array).__name__} {array.dtype} {array.shape}")
 def test_other_arrays_take_the_reducer(array: Any) -> None:
-    assert _native.plain_pickle(array) is None
+    assert native.plain_pickle(array) is None
 
 
 def test_so_does_a_part_of_a_shared_array() -> None:
     shared = mp.shared.ones(6)
-    assert _native.plain_pickle(shared[1:]) is None
+    assert native.plain_pickle(shared[1:]) is None
 
 
 def test_a_reducer_of_the_program_comes_first() -> None:
@@ -90,16 +90,16 @@ def test_a_reducer_of_the_program_comes_first() -> None:
     before = table[np.ndarray]
     F.register(np.ndarray, lambda array: (str, ("mine",)))
     try:
-        assert _native.plain_pickle(np.ones(3)) is None
+        assert native.plain_pickle(np.ones(3)) is None
     finally:
         F.register(np.ndarray, before)
-    assert _native.plain_pickle(np.ones(3)) is not None
+    assert native.plain_pickle(np.ones(3)) is not None
 
 
 def test_a_message_by_value_is_numpys_own() -> None:
     mp.set_sharing(False)
     try:
-        assert _native.plain_pickle(np.ones(3)) is None
+        assert native.plain_pickle(np.ones(3)) is None
     finally:
         mp.set_sharing(True)
     ours, theirs = mp.Pipe()
@@ -120,12 +120,12 @@ def test_the_inline_limit_is_kept() -> None:
     mp.set_inline_limit(100)
     try:
         for size, place in (12, b"rebuild_from_bytes"), (40, b"rebuild_from_block"):
-            data = _native.plain_pickle(np.ones(size))
+            data = native.plain_pickle(np.ones(size))
             assert place in data
-            assert _native.plain_loads(data).size == size
+            assert native.plain_loads(data).size == size
     finally:
         mp.set_inline_limit(before)
 
 
 def test_pickle_itself_reads_it() -> None:
-    np.testing.assert_array_equal(pickle.loads(_native.plain_pickle(np.arange(5))), np.arange(5))
+    np.testing.assert_array_equal(pickle.loads(native.plain_pickle(np.arange(5))), np.arange(5))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import mp_all as mp
-from mp_core import _platform
+from mp_core import machine
 
 from .waiting import until
 
@@ -201,7 +201,7 @@ def warm_up() -> None:
     ends += [ForkingPickler.loads(ForkingPickler.dumps(end)) for end in ends]
     for end in ends:
         end.close()
-    if not _platform.has_engine():
+    if not machine.has_engine():
         return
     # Ours: what the first block of each strategy starts (the manager and the connection to it).
     strategy = mp.get_sharing_strategy()

@@ -8,7 +8,7 @@ from typing import Any
 
 import mp_all as mp
 from mp_core._engine import _block
-from mp_core._native import reduce_block
+from mp_core.native import reduce_block
 
 
 class Fails:

@@ -11,7 +11,7 @@ import pytest
 from support import carriers
 
 import mp_all as mp
-from mp_core import _native
+from mp_core import native
 from mp_core.strategy import NAMES
 
 # Of torch. A child that one test forks has the filters of that test, and serves the others: so all have the same.
@@ -65,10 +65,10 @@ def no_memory(monkeypatch: pytest.MonkeyPatch, strategy: str) -> Iterator[None]:
         raise MemoryError("none left")
 
     monkeypatch.setattr(storage, "allocate", none)
-    monkeypatch.setattr(_native, "move_storage", lambda _: -errno.ENOSPC)
+    monkeypatch.setattr(native, "move_storage", lambda _: -errno.ENOSPC)
     monkeypatch.setattr("mp_core.errors._told", set())
-    number = _native.strategy(None)
+    number = native.strategy(None)
     monkeypatch.setitem(NAMES, 99, strategy)
-    _native.strategy(99)  # the engine has none, so allocating from C fails
+    native.strategy(99)  # the engine has none, so allocating from C fails
     yield
-    _native.strategy(number)
+    native.strategy(number)

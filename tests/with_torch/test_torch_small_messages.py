@@ -16,13 +16,13 @@ from support.carriers import Carrier
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
-from mp_core import _native
+from mp_core import native
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
 
 from mp_torch import storage  # noqa: E402
 
-READERS = pytest.mark.parametrize("loads", [_native.plain_loads, ForkingPickler.loads], ids=["in C", "unpickler"])
+READERS = pytest.mark.parametrize("loads", [native.plain_loads, ForkingPickler.loads], ids=["in C", "unpickler"])
 
 
 def in_flight() -> int:
@@ -35,7 +35,7 @@ def test_it_arrives_as_the_same_memory(strategy: str, loads: Callable[[Any], Any
     sent = torch.ones(3, 1, 5, dtype=dtype)
     view = sent[1]
     for message in sent, (1, sent), {"x": [sent]}:
-        data = _native.plain_pickle(message)
+        data = native.plain_pickle(message)
         pickletools.dis(data, out=io.StringIO())
         assert b"rebuild_one" in data
         got = loads(data)
@@ -54,7 +54,7 @@ def test_another_process_shares_it(echo: Carrier) -> None:
 
 
 def set_up(is_shared: Any) -> None:
-    _native.setup_storages(storage.EXCHANGE, torch.Tensor, torch.UntypedStorage, is_shared, storage._adopt)
+    native.setup_storages(storage.EXCHANGE, torch.Tensor, torch.UntypedStorage, is_shared, storage._adopt)
 
 
 def others() -> dict[str, Callable[[], Any]]:
@@ -81,34 +81,34 @@ def others() -> dict[str, Callable[[], Any]]:
 @pytest.mark.parametrize("name", others())
 def test_others_take_the_reducer(name: str) -> None:
     sent = others()[name]()
-    assert _native.plain_pickle(sent) is None
+    assert native.plain_pickle(sent) is None
     assert in_flight() == 0
 
 
 def test_an_array_and_a_tensor_over_it_take_the_reducers() -> None:
     array = mp.shared.zeros(5)
-    assert _native.plain_pickle((array, torch.from_numpy(array))) is None
-    data = _native.plain_pickle([torch.from_numpy(array), np.ones(3)])
-    got = _native.plain_loads(data)[0]
+    assert native.plain_pickle((array, torch.from_numpy(array))) is None
+    data = native.plain_pickle([torch.from_numpy(array), np.ones(3)])
+    got = native.plain_loads(data)[0]
     got[2] = 4
     assert array[2] == 4
 
 
 def test_memory_that_torch_has_shared_takes_the_reducer() -> None:
     tensor = torch.UntypedStorage._new_using_fd_cpu(64)
-    assert _native.plain_pickle(torch.tensor([], dtype=torch.uint8).set_(tensor)) is None
+    assert native.plain_pickle(torch.tensor([], dtype=torch.uint8).set_(tensor)) is None
 
 
 @READERS
 def test_a_layout_of_another_size_is_an_error_and_frees_the_block(loads: Callable[[Any], Any]) -> None:
     sent = torch.ones(4)
-    data = bytes(_native.plain_pickle(sent))
+    data = bytes(native.plain_pickle(sent))
     size = (4).to_bytes(8, "little")
     assert data.count(size) == 1
     with pytest.raises(ValueError, match="damaged"):
         loads(data.replace(size, (5).to_bytes(8, "little")))
     assert in_flight() == 0
-    data = bytes(_native.plain_pickle(sent))
+    data = bytes(native.plain_pickle(sent))
     with pytest.raises(ValueError, match="damaged"):
         loads(data.replace(b"\x02\x20\x01\x00", b"\x02\x20\x02\x00"))
     assert in_flight() == 0
@@ -125,14 +125,14 @@ def test_a_message_that_nobody_reads_frees_its_memory(strategy: str) -> None:
 
 def test_a_tensor_of_a_message_that_takes_the_pickler_is_not_moved_before() -> None:
     sent = torch.ones(1000)
-    assert _native.plain_pickle((sent, {1, 2})) is None
+    assert native.plain_pickle((sent, {1, 2})) is None
     assert not sent.is_shared()
 
 
 def test_arrays_beside_a_part_of_a_storage_are_not_copied_twice() -> None:
-    before = _native.copied_bytes(0)
-    assert _native.plain_pickle((np.ones(100_000), torch.arange(12.0)[:4])) is None
-    assert _native.copied_bytes(0) == before
+    before = native.copied_bytes(0)
+    assert native.plain_pickle((np.ones(100_000), torch.arange(12.0)[:4])) is None
+    assert native.copied_bytes(0) == before
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])

@@ -139,10 +139,10 @@ def test_an_invalid_switch_is_an_error(tmp_path: Path) -> None:
 def test_the_resource_tracker_is_left_alone_on_macos_alone(
     monkeypatch: pytest.MonkeyPatch, system: str, python: tuple[int, ...], left_alone: bool
 ) -> None:
-    from mp_core import _platform, _resource_tracker
+    from mp_core import _resource_tracker, machine
 
-    monkeypatch.setattr(_platform, "system", lambda: system)
-    monkeypatch.setattr(_platform, "python_version", lambda: python)
+    monkeypatch.setattr(machine, "system", lambda: system)
+    monkeypatch.setattr(machine, "python_version", lambda: python)
     assert _resource_tracker.is_left_alone() is left_alone
 
 
@@ -151,9 +151,9 @@ TRACKER = """
     import sys
     from multiprocessing import resource_tracker
     import mp_core
-    from mp_core import _platform
+    from mp_core import machine
 
-    _platform.python_version = lambda: (3, 12, 2)
+    machine.python_version = lambda: (3, 12, 2)
     waited = lambda tracker: print("waits for the tracker", flush=True)
     resource_tracker.ResourceTracker.__del__ = waited
     resource_tracker.ensure_running()

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
-from mp_core import _platform, _without_engine
+from mp_core import _without_engine, machine
 from mp_reductions import _without_engine as arrays_without_engine
 
 from .conftest import HERE
 
 ROOT = Path(__file__).parents[2]
 needs_engine = pytest.mark.skipif(
-    not _platform.has_engine() or importlib.util.find_spec("mp_core._libshm") is None,
+    not machine.has_engine() or importlib.util.find_spec("mp_core._libshm") is None,
     reason="compares with the engine, which is switched off",
 )
 CFFI = {"check", "ffi", "lib"}

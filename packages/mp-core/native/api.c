@@ -1,4 +1,4 @@
-/* The capsule mp_core._native.c_api: the table of C functions described in mp_core.h. */
+/* The capsule mp_core.native.c_api: the table of C functions described in mp_core.h. */
 #include "native.h"
 
 static const mp_core_api api = {

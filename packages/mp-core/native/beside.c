@@ -15,7 +15,7 @@
  * needs no stream: it is the table.
  *
  *   The stream belongs to its message: only the pickler of the message writes numbers, and not a
- *   pickler that a reducer makes meanwhile (_pickling.py). Reading nests, and each thread has its
+ *   pickler that a reducer makes meanwhile (pickling.py). Reading nests, and each thread has its
  *   own tables. */
 #include "native.h"
 

@@ -23,16 +23,18 @@ if _sys.argv[:1] == ["-m"]:  # perhaps `python -m mp_all program.py`, which star
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:  # before multiprocessing's: to a type checker the first one stays
-    from mp_pool._contexts import get_context as get_context
+    from mp_pool.contexts import get_context as get_context
     from mp_pool.pool import Pool as Pool
 
 import multiprocessing as _multiprocessing
 from multiprocessing import *  # type: ignore[assignment, no-redef]  # noqa: F403
 
 from mp_core import __version__ as __version__
-from mp_core import _lock_contexts, _platform, _settings
 from mp_core import imports as _imports
+from mp_core import lock_contexts as _lock_contexts
+from mp_core import machine as _machine
 from mp_core import packages as _packages
+from mp_core import settings as _settings
 
 if TYPE_CHECKING:
     import typing as _typing
@@ -42,9 +44,6 @@ if TYPE_CHECKING:
     from mp_all._report import memory_report as memory_report
     from mp_all._torch import torch_install as torch_install
     from mp_core import *  # type: ignore[assignment, no-redef]  # noqa: F403
-    from mp_core import _get_thread_name as _get_thread_name
-    from mp_core import _prctl_pr_set_pdeathsig as _prctl_pr_set_pdeathsig
-    from mp_core import _set_thread_name as _set_thread_name
     from mp_pool import *  # noqa: F403
     from mp_reductions import *  # noqa: F403
     from mp_spawn import *  # noqa: F403
@@ -71,7 +70,7 @@ _NAMES_ON_LINUX = {
     "mp_all._joblib_install": "joblib_install",
     "mp_pool": "Pool ProcessPoolExecutor TaskTimeoutError WorkerLostError",
 }
-_is_linux = _platform.system() == "linux"
+_is_linux = _machine.system() == "linux"
 _MODULES = {
     name: module
     for module, names in (_NAMES | _NAMES_ON_LINUX if _is_linux else _NAMES).items()
@@ -82,13 +81,13 @@ _MODULES |= dict.fromkeys(("_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_
 if not TYPE_CHECKING:  # to a type checker all imported names above are public; see mp_core
     __all__ = ["__version__", *_MODULES, *(name for name in _multiprocessing.__all__ if name not in _MODULES)]
 
-    if _platform.has_engine():
+    if _machine.has_engine():
         _MODULES |= dict.fromkeys(_lock_contexts.MODULES, "mp_core")
     for _name in _MODULES:
         globals().pop(_name, None)  # those of multiprocessing, from the `import *` above
 
-    if _settings.channels_enabled() and _platform.has_engine():
-        from mp_core import _contexts
+    if _settings.channels_enabled() and _machine.has_engine():
+        from mp_core import contexts as _contexts
 
         # Pipes and queues whose messages skip the pipe; multiprocessing's own stay as they are.
         globals().update((_name, _contexts.function(_name)) for _name in _contexts.NAMES)
@@ -115,10 +114,10 @@ def _install_all() -> None:
     if _os.environ.get("MP_INLINE_BYTES"):
         _importlib.import_module("mp_reductions")  # a wrong value is an error at import
     _packages.watch("mp_reductions", "import numpy", "numpy.ndarray", "torch")
-    if _platform.has_engine():
+    if _machine.has_engine():
         _lock_contexts.install()
     if _is_linux:
-        from mp_pool import _contexts as pool_contexts
+        from mp_pool import contexts as pool_contexts
 
         _packages.watch("mp_cuda", "import cupy", "import numba.cuda", "import cuda.core")
         pool_contexts.install()
@@ -157,7 +156,7 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
             value = _imports.load(_SUBMODULES[name])
         elif name in _NAMES_ON_LINUX["mp_pool"].split():  # on Linux they are in the table
             raise AttributeError(
-                f"mp_all.{name} is in mp-pool, which needs Linux, and this is {_platform.name()}; "
+                f"mp_all.{name} is in mp-pool, which needs Linux, and this is {_machine.name()}; "
                 "use concurrent.futures.ProcessPoolExecutor or multiprocessing.Pool"
             )
         else:

@@ -13,7 +13,7 @@ import mp_all
 from mp_all import _sessions
 from mp_all._limits import limits, size
 from mp_all._stat import health
-from mp_core import _platform
+from mp_core import machine
 
 __all__ = ["main"]
 
@@ -101,7 +101,7 @@ def now() -> Iterator[tuple[str, str]]:
 
 
 def devices() -> Iterator[tuple[str, str]]:
-    if _platform.system() != "linux":
+    if machine.system() != "linux":
         yield "devices", "mp-cuda is for Linux"
         return
     import mp_cuda
@@ -119,7 +119,7 @@ def main() -> None:
         ("shared now", now),
         ("CUDA", devices),
     ]
-    if not _platform.has_engine():
+    if not machine.has_engine():
         facts = [fact for fact in facts if fact[1] not in (limits, now)]  # of shared memory, from files of Linux
     for title, rows in facts:
         print(title)

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from mp_core._control_groups import OWN, ROOT, control_groups, read
-from mp_core._settings import runtime_folder
+from mp_core.control_groups import OWN, ROOT, control_groups, read
+from mp_core.settings import runtime_folder
 
 __all__ = ["cgroup_limits", "limits", "size"]
 

@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from mp_core import _channel_list, _process_list
+from mp_core import channel_list, process_list
 
 __all__ = ["memory_report", "report_of_others"]
 
@@ -54,10 +54,10 @@ def report_of_others() -> dict[str, Any]:
     """Return the report without the queues of this process, which a command does not have."""
     from mp_all import _sessions
 
-    listed, processes = _process_list.list_processes()
+    listed, processes = process_list.list_processes()
     about = {session.name: session for session in listed}
     found = {session.name: session for session in _sessions.sessions()}
-    channels = _channel_list.list_channels(sorted({entry.pid for entry in processes if entry.attached}))
+    channels = channel_list.list_channels(sorted({entry.pid for entry in processes if entry.attached}))
     return {
         "time": time.time(),
         "sessions": [_session(name, about.get(name), found.get(name)) for name in sorted({*about, *found})],
@@ -66,7 +66,7 @@ def report_of_others() -> dict[str, Any]:
     }
 
 
-def _session(name: str, listed: _process_list.SessionEntry | None, found: Any) -> dict[str, Any]:
+def _session(name: str, listed: process_list.SessionEntry | None, found: Any) -> dict[str, Any]:
     manager = found.manager if found else None
     return {
         "id": name,
@@ -80,7 +80,7 @@ def _session(name: str, listed: _process_list.SessionEntry | None, found: Any) -
     }
 
 
-def _process(entry: _process_list.ProcessEntry, command_of: Any) -> dict[str, Any]:
+def _process(entry: process_list.ProcessEntry, command_of: Any) -> dict[str, Any]:
     oldest = {"seconds": entry.oldest_seconds, "bytes": entry.oldest_bytes, "line": entry.oldest_line or None}
     return {
         "session": entry.session,

@@ -9,7 +9,7 @@ import os
 import mp_all
 from mp_all import _sessions
 from mp_all._limits import size
-from mp_core import _platform
+from mp_core import machine
 
 __all__ = ["health", "main", "stat"]
 
@@ -26,8 +26,8 @@ def health(session: _sessions.Session) -> str:
 
 def stat() -> None:
     """Print each session of this user, a line for each of their segments, and the processes that hold them."""
-    if not _platform.has_engine():
-        print(f"mp-core has no shared memory on {_platform.name()}")
+    if not machine.has_engine():
+        print(f"mp-core has no shared memory on {machine.name()}")
         return
     own = os.getpid()
     sessions = _sessions.sessions()

@@ -112,7 +112,7 @@ if not TYPE_CHECKING:
 
 # Settings whose wrong value is an error at import, and the modules that read them. Few programs set one.
 _SETTINGS = {
-    "MP_CACHE_BYTES": "_settings",
+    "MP_CACHE_BYTES": "settings",
     "MP_MESSAGE_TIMEOUT": "message_timeout",
     "MP_SHARE": "by_value",
     "MP_SHARING_STRATEGY": "strategy",
@@ -122,10 +122,10 @@ for _name, _module in _SETTINGS.items():
     if _os.environ.get(_name):
         _importlib.import_module(f"{__name__}.{_module}")
 
-from mp_core import _lock_contexts, _platform  # noqa: E402 (after the settings, which it reads)
+from mp_core import lock_contexts, machine  # noqa: E402 (after the settings, which it reads)
 
-if _platform.has_engine():  # without shared memory the locks are those of the standard library
-    for _name in _lock_contexts.MODULES:
+if machine.has_engine():  # without shared memory the locks are those of the standard library
+    for _name in lock_contexts.MODULES:
         del globals()[_name]  # from the `import *` above
 
 _imports.alias_submodules(__name__)
@@ -136,8 +136,8 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
     def __getattr__(name: str) -> object:
         if name in _MODULES:
             module = f"{__name__}.{_MODULES[name]}"
-        elif name in _lock_contexts.MODULES:
-            module = _lock_contexts.MODULES[name]
+        elif name in lock_contexts.MODULES:
+            module = lock_contexts.MODULES[name]
         elif name in _OTHERS:
             value = globals()[name] = __getattr__(_OTHERS[name])
             return value
@@ -149,7 +149,7 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_MODULES, *_lock_contexts.MODULES, *dir(_multiprocessing)})
+    return sorted({*globals(), *_MODULES, *lock_contexts.MODULES, *dir(_multiprocessing)})
 
 
 del TYPE_CHECKING  # a name of this module is public

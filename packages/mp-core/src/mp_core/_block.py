@@ -4,6 +4,6 @@ The compiled module is in the file of `_libshm`, where the import system does no
 message has a block imports this file, and the entry of `sys.modules`, which `_engine` sets, takes its place.
 """
 
-from mp_core import _native  # noqa: F401
+from mp_core import native  # noqa: F401
 
 __all__: list[str] = []

@@ -6,7 +6,7 @@ buffers come here from a process only that has not registered the reducer of arr
 
 from __future__ import annotations
 
-from mp_core import _native
+from mp_core import native
 from mp_core.block import Block, Copied, allocate, block_at
 from mp_core.errors import warn_sent_by_value
 
@@ -24,8 +24,8 @@ Place = tuple[Block | Copied, int, int, bool]
 
 
 def take(buffer: PickleBuffer) -> Place | None:
-    """Put *buffer* into shared memory and return its place for `_pickling`; None for a small private buffer."""
-    if not _native.ENGINE:
+    """Put *buffer* into shared memory and return its place for `pickling`; None for a small private buffer."""
+    if not native.ENGINE:
         return None
     try:
         raw = buffer.raw()
@@ -34,7 +34,7 @@ def take(buffer: PickleBuffer) -> Place | None:
     nbytes = raw.nbytes
     if nbytes == 0:
         return None
-    address = int(_native.ffi.cast("uintptr_t", _native.ffi.from_buffer(raw)))
+    address = int(native.ffi.cast("uintptr_t", native.ffi.from_buffer(raw)))
     block = block_at(address)
     if block is not None and address + nbytes <= block._address + block.nbytes:
         return block, address - block._address, nbytes, raw.readonly
@@ -46,5 +46,5 @@ def take(buffer: PickleBuffer) -> Place | None:
         warn_sent_by_value("a buffer", nbytes, error)
         return None
     memoryview(block)[:] = raw
-    _native.copied_bytes(nbytes)
+    native.copied_bytes(nbytes)
     return Copied(block), 0, nbytes, raw.readonly

@@ -37,7 +37,7 @@ from collections.abc import Callable
 from multiprocessing import queues, synchronize, util
 from queue import Empty, Full
 
-from mp_core import _channels, _native
+from mp_core import _channels, native
 from mp_core._late_locks import LateLocks
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -50,7 +50,7 @@ _strict = _channels.strict_put()
 _SENTINEL: Any = vars(queues)["_sentinel"]
 _Base: Any = queues.Queue
 _MOST: int = vars(synchronize)["SEM_VALUE_MAX"]
-_pickled_object = _native.pickled_object
+_pickled_object = native.pickled_object
 _LATE = object()  # what `get` finds in place of a message that has not come in time
 
 

@@ -31,7 +31,7 @@ from multiprocessing import context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _child_descriptors, _connections, _native, by_value
+from mp_core import _child_descriptors, _connections, by_value, native
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 __all__ = ["ChannelConnection", "counts", "make_pair", "pipe", "reduce_channel", "strict_put"]
 
 
-class ChannelConnection(_native.Channel, Connection):  # type: ignore[misc]
+class ChannelConnection(native.Channel, Connection):  # type: ignore[misc]
     """A connection whose messages pass through a ring in shared memory; see Note [A connection with a ring]."""
 
     def _recv_bytes(self, maxsize: int | None = None) -> io.BytesIO:
@@ -65,7 +65,7 @@ _refused = 0
 def make_pair(duplex: bool, late: bool = False) -> tuple[Any, Any] | None:
     """Return two ends of a new channel; None where there can be no ring. If *late*, it is made when it is needed."""
     global _refused
-    made = _native.make_channel(ChannelConnection, duplex, late)
+    made = native.make_channel(ChannelConnection, duplex, late)
     if isinstance(made, int):
         _refused += 2
         return None
@@ -79,7 +79,7 @@ def pipe(duplex: bool = True) -> tuple[Any, Any]:
 
 def counts() -> dict[str, int]:
     """Return the number of open ends with a ring, and of ends that are ordinary connections for want of one."""
-    return {"channels": int(_native.channel_count()), "channels_refused": _refused + _native.channels_refused()}
+    return {"channels": int(native.channel_count()), "channels_refused": _refused + native.channels_refused()}
 
 
 def reduce_channel(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -109,13 +109,13 @@ def _rebuild_passed(duplicate: Any, number: int, side: int, readable: bool, writ
 
 
 def _open(fds: Sequence[int], side: int, readable: bool, writable: bool) -> Any:
-    opened = _native.open_channel(ChannelConnection, *fds, side, readable, writable)
+    opened = native.open_channel(ChannelConnection, *fds, side, readable, writable)
     if isinstance(opened, int):
-        _native.check(opened, "the ring of a received connection")
+        native.check(opened, "the ring of a received connection")
     return opened
 
 
 _connections.add(ChannelConnection, reduce_channel)
-_native.setup_channels(
+native.setup_channels(
     pickle.dumps, pickle.DEFAULT_PROTOCOL, ForkingPickler, Connection, by_value.find_out, sys.is_finalizing
 )

@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import context, reduction
 
-from mp_core import _native, _passed_descriptors
+from mp_core import _passed_descriptors, native
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ _start = _Start()
 
 def open_for_child() -> tuple[int, int]:
     """Open two descriptors for `attach`; -1 where one is unavailable. The caller closes them after the start."""
-    return _native.open_for_child()  # type: ignore[no-any-return]
+    return native.open_for_child()  # type: ignore[no-any-return]
 
 
 def for_child_of(popen: Any) -> Duplicates | None:
@@ -73,13 +73,13 @@ def for_child_of(popen: Any) -> Duplicates | None:
 def attach(session: bytes, duplicates: Duplicates | None) -> None:
     """Attach this child to *session*. A child that shares in another session already stays there; both can talk."""
     if duplicates is None:
-        _native.attach_to(session)
+        native.attach_to(session)
         return
     fds = [-1 if duplicate is None else duplicate.detach() for duplicate in duplicates]
     for fd in fds:
         if fd >= 0:
             os.set_inheritable(fd, False)
-    _native.attach_with(session, fds)
+    native.attach_with(session, fds)
 
 
 def pass_on(popen: Any, fds: Sequence[int]) -> tuple[Any, int] | None:

@@ -14,8 +14,8 @@ from multiprocessing import connection as _connection
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _buffers, _fan_out, _platform, by_value, children, forks  # noqa: F401
-from mp_core._native import plain_data, sent
+from mp_core import _buffers, by_value, children, fan_out, forks, machine  # noqa: F401
+from mp_core.native import plain_data, sent
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def install() -> None:
         ForkingPickler.register(kind, _reduce)
     forks.register(before=children.before_fork)
     _extend_send()
-    if _platform.has_engine():
+    if machine.has_engine():
         _extend_close()
 
 
@@ -53,7 +53,7 @@ def _reduce(connection: Any) -> Any:
     return children.with_state(*_reducers[type(connection)](connection))
 
 
-_fan_out.declare(_reduce, lambda connection: "by reference")
+fan_out.declare(_reduce, lambda connection: "by reference")
 
 
 def _extend_send() -> None:

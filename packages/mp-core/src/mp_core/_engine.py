@@ -135,7 +135,7 @@ STRATEGIES: dict[str, int] = {
     "file_system": _block.MPSHM_FILE_SYSTEM,
 }
 
-c_api: Any = _block.c_api  # PyCapsule_Import finds it under "mp_core._native.c_api"
+c_api: Any = _block.c_api  # PyCapsule_Import finds it under "mp_core.native.c_api"
 Buffer: type = _block.Buffer
 allocate: Any = _block.allocate
 find: Any = _block.find

@@ -1,4 +1,4 @@
-"""The modules that children need of mp_core: the fork server imports this one; see `_forkserver.py`."""
+"""The modules that children need of mp_core: the fork server imports this one; see `fork_server.py`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import multiprocessing.queues
 import multiprocessing.synchronize
 import pkgutil
 
-from mp_core import _channel_queues, _contexts, _queue_locks, children, install, lease, locks
+from mp_core import _channel_queues, _queue_locks, children, contexts, install, lease, locks
 
 # With the first three, a child makes and receives queues; runpy imports the fourth to run the main module of a child.
-__all__ = ["_channel_queues", "_contexts", "_queue_locks", "children", "lease", "locks", "multiprocessing", "pkgutil"]
+__all__ = ["_channel_queues", "_queue_locks", "children", "contexts", "lease", "locks", "multiprocessing", "pkgutil"]
 
 install()

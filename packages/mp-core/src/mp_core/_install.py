@@ -2,12 +2,12 @@
 
 Note [Replaced attributes]
 --------------------------
-    install()                    ForkingPickler's table, which then serves subclasses        _reducers.py
-      at the first message       ForkingPickler.dumps and loads, reduction.dump              _pickling.py, _receiving.py
+    install()                    ForkingPickler's table, which then serves subclasses        reducers.py
+      at the first message       ForkingPickler.dumps and loads, reduction.dump              pickling.py, _receiving.py
       with its module            Connection.send and _close                                  _connections.py, _unread.py
                                  the reducer of Connection; a hook before each fork          _connections.py
                                  Queue.__init__ of multiprocessing: standard locks           _queue_locks.py
-                                 ForkServer.ensure_running: what the server preloads         _forkserver.py
+                                 ForkServer.ensure_running: what the server preloads         fork_server.py
       at a start                 _Popen of SpawnProcess and ForkServerProcess                _child_descriptors.py
                                  _Popen of ForkProcess                                       _late_locks.py
       with MP_TRACE=1            ForkingPickler.dumps, Queue.put                             _trace.py
@@ -32,7 +32,7 @@ import sys
 from multiprocessing import context, reduction
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _reducers, imports, packages
+from mp_core import imports, packages, reducers
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def install() -> None:
     """
     if not packages.begin():
         return
-    _reducers.install()
+    reducers.install()
     _replace_messages()
     if sys.platform == "darwin":
         from mp_core import _resource_tracker
@@ -113,7 +113,7 @@ _first: list[Any] = []
 
 def load_messages() -> Any:
     """Put the functions themselves in the place of those that import them; return their module."""
-    _pickling = imports.load("mp_core._pickling")
+    _pickling = imports.load("mp_core.pickling")
     if not _pickling.is_set_up():
         _pickling.set_up(*_before)
     dumps, loads, dump = _first
@@ -132,7 +132,7 @@ def _extend_connections() -> None:
 
 
 def _extend_fork_server() -> None:
-    imports.load("mp_core._forkserver").install()
+    imports.load("mp_core.fork_server").install()
 
 
 def _close_after_start(kind: Any) -> None:

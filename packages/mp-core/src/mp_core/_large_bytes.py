@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import sys
 
-from mp_core import _native
+from mp_core import native
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ Place = tuple[int, int, bytes]
 
 def writer(file: io.BytesIO, places: list[Place]) -> Any:
     """Return a pickler's file, which puts large bytes into blocks, their *places* into the list, all else in *file*."""
-    return _native.PickleWriter(file.write, places, _stays) if _native.ENGINE else file
+    return native.PickleWriter(file.write, places, _stays) if native.ENGINE else file
 
 
 def reader(stream: bytes, places: list[Place]) -> Any:
     """Return the file for an unpickler: *stream* with the bytes of the *places* in their positions."""
-    pieces = [(position, width, _native.rebuild_copy(handle)) for position, width, handle in places]
-    return _native.PickleReader(stream, pieces)
+    pieces = [(position, width, native.rebuild_copy(handle)) for position, width, handle in places]
+    return native.PickleReader(stream, pieces)
 
 
 def _stays(number: int, nbytes: int) -> None:
@@ -61,7 +61,7 @@ class _InFlight:
         self.handle = handle
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _native.rebuild_copy, (self.handle,)
+        return native.rebuild_copy, (self.handle,)
 
 
 def use_arrays(table: Any) -> None:
@@ -72,7 +72,7 @@ def use_arrays(table: Any) -> None:
     copies the array; it is replaced.
     """
     module = sys.modules.get("array")
-    if module is None or not _native.ENGINE:
+    if module is None or not native.ENGINE:
         return
     known = table.get(module.array)
     if known is None or known is getattr(sys.modules.get("multiprocessing.managers"), "reduce_array", None):
@@ -81,9 +81,9 @@ def use_arrays(table: Any) -> None:
 
 def _reduce_array(array: Any) -> Any:
     nbytes = len(array) * array.itemsize
-    if nbytes < LARGE or _native.by_value():
+    if nbytes < LARGE or native.by_value():
         return array.__reduce_ex__(PROTOCOL)
-    handle = _native.copy_large(array)
+    handle = native.copy_large(array)
     if isinstance(handle, int):
         _stays(-handle, nbytes)
         return array.__reduce_ex__(PROTOCOL)
@@ -97,5 +97,5 @@ def rebuild_array(typecode: str, memory: Any) -> Any:
     made = array(typecode)
     with memoryview(memory) as view:
         made.frombytes(view)
-    _native.copied_bytes(len(made) * made.itemsize)
+    native.copied_bytes(len(made) * made.itemsize)
     return made

@@ -1,7 +1,7 @@
 """The calls to libshm that a start does not need, through cffi: statistics, listings, names of threads.
 
 cffi and the types of the library take as much memory as all modules of Python of ours, so this module is imported with
-the first of these calls; `_native` has its names.
+the first of these calls; `native` has its names.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Note [A receive error does not end a pipe]
 and every caller waits. So a system error during unpickling is raised as a `ReceiveError`. Errors of the pipe itself
 stay as they are: they come from reading, before unpickling begins.
 
-Pools need more, since they do not expect `get()` to fail at all; see `_standard_pools.py`.
+Pools need more, since they do not expect `get()` to fail at all; see `standard_pools.py`.
 
 The memory of such a message is freed: `native/receive.c`, Note [A receive that fails].
 """
@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 
-from mp_core import _native, _settings, _standard_pools, imports
+from mp_core import imports, native, settings, standard_pools
 from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -49,8 +49,8 @@ def refuse(number: int, handle: bytes) -> NoReturn:
 
 def _reason(number: int, handle: bytes) -> str:
     if number in (errno.ESTALE, errno.ENOENT, errno.ENOTDIR):
-        session = _native.session_of(handle).hex()
-        folder = _settings.runtime_folder()
+        session = native.session_of(handle).hex()
+        folder = settings.runtime_folder()
         if not os.path.exists(os.path.join(folder, session)):
             return (
                 f"its sender's processes cannot be reached from here, there is no folder {session} in {folder}. They "
@@ -61,10 +61,10 @@ def _reason(number: int, handle: bytes) -> str:
     if number == errno.ESTALE:
         return "its handle was used before, or its memory is gone because its sender revoked it"
     if number == errno.EPROTO:
-        found = _native.refused_version() or "an older one"
+        found = native.refused_version() or "an older one"
         return f"its sender shares through version {found} of libshm; install the same mp-core for both"
     if number == errno.ENOSYS:
-        platform = imports.load("mp_core._platform").name()
+        platform = imports.load("mp_core.machine").name()
         return f"mp-core has no shared memory on {platform}; send it with set_sharing(False, connection)"
     return _REASONS.get(number, os.strerror(number))
 
@@ -89,7 +89,7 @@ def _failed(message: Any, error: BaseException) -> Any:
         number = error.errno if isinstance(error, OSError) else None
         known = ReceiveError(f"a message could not be received: {type(error).__name__}: {error}", number)
         known.__cause__ = error
-    task = _standard_pools.failing(message, known)
+    task = standard_pools.failing(message, known)
     if task is not None:
         return task
     if known is not error:
@@ -100,9 +100,9 @@ def _failed(message: Any, error: BaseException) -> Any:
 
 def setup() -> None:
     """Let a block that cannot be received raise the errors of this module."""
-    _native.setup_receiving(None, refuse, _taken_by_value, None)
+    native.setup_receiving(None, refuse, _taken_by_value, None)
 
 
 def extend(loads: Any) -> None:
-    """Let `_native.loads`, which is to replace *loads* as `ForkingPickler.loads`, handle messages that fail."""
-    _native.setup_receiving(loads, None, None, _failed)
+    """Let `native.loads`, which is to replace *loads* as `ForkingPickler.loads`, handle messages that fail."""
+    native.setup_receiving(loads, None, None, _failed)

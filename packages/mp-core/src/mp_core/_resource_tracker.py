@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import atexit
 
-from mp_core import _platform
+from mp_core import machine
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ __all__ = ["install", "is_left_alone"]
 
 def is_left_alone() -> bool:
     """Return whether the tracker has to be left alone on this platform and Python."""
-    return _platform.system() == "darwin" and _platform.python_version() >= (3, 12, 2)
+    return machine.system() == "darwin" and machine.python_version() >= (3, 12, 2)
 
 
 def install() -> None:

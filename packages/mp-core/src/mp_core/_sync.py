@@ -11,10 +11,10 @@ import math
 import warnings
 from multiprocessing import context
 
-from mp_core import _native, strategy
-from mp_core._native import ffi, lib, rebuild_block, sync_handle
+from mp_core import native, strategy
 from mp_core.block import Block, reason
 from mp_core.errors import OwnerDiedWarning, SharedMemoryWarning, user_stack_level, warn_user
+from mp_core.native import ffi, lib, rebuild_block, sync_handle
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ NOT_SHARED = None
 
 def create(kind: int, value: int = 0, most: int = 1) -> Block | None:
     """Make a block of that kind, or return NOT_SHARED. A bad number is a `ValueError`."""
-    made = _native.create_sync(strategy.CODES[strategy.get_sharing_strategy()], kind, value, most)
+    made = native.create_sync(strategy.CODES[strategy.get_sharing_strategy()], kind, value, most)
     if isinstance(made, Block):
         return made
     if made == -errno.EINVAL:
         raise ValueError(f"a value of {value} of at most {most} is not possible")
-    if _native.ENGINE:
+    if native.ENGINE:
         warn_user(
             "standard lock",
             "memory cannot be shared, so this lock (or condition, event, barrier) and others are the standard "
@@ -92,4 +92,4 @@ def _warn(is_semaphore: int) -> None:
     warnings.warn(_UNITS if is_semaphore else _HELD, OwnerDiedWarning, stacklevel=user_stack_level())
 
 
-_native.setup_locks(_warn)
+native.setup_locks(_warn)

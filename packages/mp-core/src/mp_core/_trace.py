@@ -19,7 +19,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import CodeType, FrameType
 from typing import Any
 
-from mp_core._native import LINE_SIZE, only_atoms, set_message_line
+from mp_core.native import LINE_SIZE, only_atoms, set_message_line
 
 __all__ = ["calling_line", "install"]
 

@@ -39,7 +39,7 @@ import termios
 import threading
 
 from mp_core import forks
-from mp_core._native import discard_unread
+from mp_core.native import discard_unread
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from mp_core import _platform
+from mp_core import machine
 from mp_core._batches_without_engine import Journal, TryLock, is_of_atoms, is_small
 from mp_core._channels_without_engine import (
     Channel,
@@ -24,6 +24,7 @@ from mp_core._channels_without_engine import (
     make_channel,
     only_atoms,
     open_channel,
+    pickled_object,
     plain_data,
     plain_loads,
     plain_pickle,
@@ -85,6 +86,7 @@ __all__ = [
     "peer",
     "pickled",
     "pickled_by_value",
+    "pickled_object",
     "plain_data",
     "plain_loads",
     "plain_pickle",
@@ -292,7 +294,7 @@ def loads(data: Any, /, **options: Any) -> Any:
 
 def peer(fd: int) -> tuple[int, int]:
     """Return the address family of a connection and the pid of its peer, see `posix.peer`."""
-    family, pid = _platform.functions().peer(fd)
+    family, pid = machine.functions().peer(fd)
     return int(family), int(pid)
 
 
@@ -413,12 +415,12 @@ _NAME_BYTES = 15
 
 def set_thread_name(name: bytes) -> None:
     """Name the calling thread, cut to as many bytes as on Linux."""
-    _platform.functions().set_thread_name(name[:_NAME_BYTES].decode(errors="ignore").encode())
+    machine.functions().set_thread_name(name[:_NAME_BYTES].decode(errors="ignore").encode())
 
 
 def get_thread_name() -> bytes:
     """Return the name of the calling thread."""
-    return _platform.functions().get_thread_name()  # type: ignore[no-any-return]
+    return machine.functions().get_thread_name()  # type: ignore[no-any-return]
 
 
 def set_parent_death_signal(number: int, parent: int) -> None:

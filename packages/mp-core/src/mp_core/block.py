@@ -11,10 +11,10 @@ import operator
 import os
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _native, _platform, _receiving, strategy
-from mp_core._fan_out import declare_one_receiver
-from mp_core._native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
+from mp_core import _receiving, machine, native, strategy
 from mp_core.errors import NO_MANAGER
+from mp_core.fan_out import declare_one_receiver
+from mp_core.native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -109,9 +109,9 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
     name = strategy.get_sharing_strategy()
     if size < 0:
         raise ValueError(f"a block cannot have {size} bytes; give 0 or more")
-    if size >= 2**63 and _native.ENGINE:
+    if size >= 2**63 and native.ENGINE:
         raise MemoryError(_no_room(size, name))
-    block = _native.allocate(Block, strategy.CODES[name], size, zeroed)
+    block = native.allocate(Block, strategy.CODES[name], size, zeroed)
     if isinstance(block, Block):
         return block
     return _fail(-block, size, name)
@@ -138,7 +138,7 @@ def block_at(address: int) -> Block | None:
     >>> block_at(block._address + 10).nbytes, block_at(1)
     (1000, None)
     """
-    block = _native.find(Block, address)
+    block = native.find(Block, address)
     return block if isinstance(block, Block) else None
 
 
@@ -206,7 +206,7 @@ def reason(number: int) -> str:
     if number == errno.EPROTO:
         return other_version()
     if number == errno.ENOSYS:
-        return f"mp-core has no shared memory on {_platform.name()}; send private arrays, which travel by pickle"
+        return f"mp-core has no shared memory on {machine.name()}; send private arrays, which travel by pickle"
     return _REASONS.get(number, os.strerror(number))
 
 
@@ -217,7 +217,7 @@ def other_version() -> str:
     >>> "version" in other_version()
     True
     """
-    found, own = _native.refused_version() or "an older one", _native.compiled_version()
+    found, own = native.refused_version() or "an older one", native.compiled_version()
     return (
         f"its processes share through version {found} of libshm, and this process has version {own}; install the "
         "same mp-core for all of them"
@@ -240,7 +240,7 @@ def _no_room(size: int, name: str) -> str:
     )
 
 
-_native.setup(Block)
+native.setup(Block)
 _receiving.setup()
 ForkingPickler.register(Block, reduce_block)
 ForkingPickler.register(Copied, _reduce_copied)

@@ -20,7 +20,7 @@ import os
 import socket
 from multiprocessing.connection import Connection
 
-from mp_core import _native
+from mp_core import native
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def set_sharing(enabled: bool, connection: Connection[Any, Any] | None = None) -
     False
     """
     if connection is None:
-        _native.share(bool(enabled))
+        native.share(bool(enabled))
         return
     channel = _checked(connection, "set_sharing")
     if not hasattr(Connection, "_mp_shares"):
         raise RuntimeError("set_sharing for one connection needs mp_core.install(), which importing mp_all calls")
-    if enabled and _native.peer(channel.fileno())[0] not in (_NO_SOCKET, socket.AF_UNIX):
+    if enabled and native.peer(channel.fileno())[0] not in (_NO_SOCKET, socket.AF_UNIX):
         raise ValueError(f"{channel!r} goes over a network, where memory cannot be shared; leave it by value")
     channel._mp_shares = bool(enabled)
 
@@ -100,7 +100,7 @@ def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     >>> mp.get_sharing()
     True
     """
-    everywhere: bool = _native.ENGINE and _native.share(None)
+    everywhere: bool = native.ENGINE and native.share(None)
     if connection is None:
         return everywhere
     channel = _checked(connection, "get_sharing")
@@ -123,7 +123,7 @@ def find_out(connection: Any) -> bool:
     """Find out whether the receiver at the other end can share memory, and store the answer in the connection."""
     if connection._handle is None:
         return True  # closed: sending will raise
-    family, pid = _native.peer(connection._handle)
+    family, pid = native.peer(connection._handle)
     shares = family == _NO_SOCKET or (family == socket.AF_UNIX and _can_share(pid))
     connection._mp_shares = shares
     return shares
@@ -143,7 +143,7 @@ def _can_share(pid: int) -> bool:
             return True
         # The library may be another installation's: its name is the same in all of them.
         with open(f"/proc/{pid}/maps", encoding="utf-8", errors="replace") as maps:
-            return _native.library_name() in maps.read()
+            return native.library_name() in maps.read()
     except OSError:
         return True  # nothing is known
 
@@ -164,4 +164,4 @@ def _initially() -> bool:
 
 
 if not _initially():  # a child may have taken over its parent's setting before this import
-    _native.share(False)
+    native.share(False)

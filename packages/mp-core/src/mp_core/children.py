@@ -31,7 +31,7 @@ import sys
 from collections.abc import Callable
 from multiprocessing import context
 
-from mp_core import _child_descriptors, _native, imports, message_timeout, packages, strategy
+from mp_core import _child_descriptors, imports, message_timeout, native, packages, strategy
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def with_state(rebuild: Callable[..., Any], args: Any) -> tuple[Callable[..., An
     The connection's own reduction is *rebuild* with *args*.
     """
     popen = context.get_spawning_popen()
-    if popen is None and _native.by_value():
+    if popen is None and native.by_value():
         return rebuild, args
     state = None
     if popen is not None:
@@ -69,8 +69,8 @@ def inherited() -> Inherited | None:
 
 
 def _own() -> tuple[str, bytes, bool, float | None]:
-    sharing = _native.share(None)
-    return strategy.get_sharing_strategy(), _native.own_session(), sharing, message_timeout.get_message_timeout()
+    sharing = native.share(None)
+    return strategy.get_sharing_strategy(), native.own_session(), sharing, message_timeout.get_message_timeout()
 
 
 def _is_fork_server() -> bool:
@@ -85,7 +85,7 @@ def before_fork() -> None:
     """Attach this process, which has connections, before it has a child."""
     # A fork server has imported us, but its children belong to the session of the process that has asked for them.
     if not _is_fork_server():
-        _native.own_session()
+        native.own_session()
 
 
 # ---- the child -------------------------------------------------------------------------------------------------------
@@ -129,5 +129,5 @@ def _take_over(name: str, session: bytes, sharing: bool, timeout: float | None, 
     if timeout is not None:
         message_timeout.set_message_timeout(timeout)
     if not sharing:
-        _native.share(False)
+        native.share(False)
     _child_descriptors.attach(session, descriptors)

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from multiprocessing import synchronize, util
 
 from mp_core import _exit_status, _sync
-from mp_core._fan_out import declare_one_receiver
-from mp_core._native import check, condition_notify, ffi, lib
 from mp_core._sync import SharedBlock
+from mp_core.fan_out import declare_one_receiver
 from mp_core.locks import RLock
+from mp_core.native import check, condition_notify, ffi, lib
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -130,10 +130,10 @@ def warn_user(once: str, message: str, category: type[Warning]) -> None:
 def warn_sent_by_value(what: str, nbytes: int, error: Exception) -> None:
     """Warn, the first time, that *what*, of so many bytes, goes through the pipe because of *error*."""
     if isinstance(error, OSError) and error.errno == number.ENOSYS:
-        from mp_core import _platform
+        from mp_core import machine
 
         message = (
-            f"mp-core has no shared memory on {_platform.name()}, so {what} of {nbytes} bytes (and all others) travels "
+            f"mp-core has no shared memory on {machine.name()}, so {what} of {nbytes} bytes (and all others) travels "
             "by pickle, as with multiprocessing"
         )
     else:

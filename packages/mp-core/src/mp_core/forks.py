@@ -10,7 +10,7 @@ run inside of these.
 
 from __future__ import annotations
 
-from mp_core import _native
+from mp_core import native
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def keep_out(lock: Any) -> None:
     --------
     >>> mp_core.forks.keep_out(threading.RLock())
     """
-    _native.register_at_fork(lock.acquire, lock.release, lock._at_fork_reinit)
+    native.register_at_fork(lock.acquire, lock.release, lock._at_fork_reinit)
 
 
 def register(*, before: Hook | None = None, after_in_child: Hook | None = None) -> None:
@@ -54,4 +54,4 @@ def register(*, before: Hook | None = None, after_in_child: Hook | None = None) 
     --------
     >>> mp_core.forks.register(after_in_child=lambda: None)
     """
-    _native.register_at_fork(before, None, after_in_child)
+    native.register_at_fork(before, None, after_in_child)

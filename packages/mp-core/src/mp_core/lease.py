@@ -22,9 +22,9 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import forks
-from mp_core._fan_out import declare_one_receiver
-from mp_core._native import rebuild_block, reduce_block
 from mp_core.block import Block, allocate
+from mp_core.fan_out import declare_one_receiver
+from mp_core.native import rebuild_block, reduce_block
 from mp_core.process_control import set_thread_name
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md

@@ -10,8 +10,8 @@ from __future__ import annotations
 from multiprocessing import synchronize
 
 from mp_core import _sync
-from mp_core._fan_out import declare_one_receiver
-from mp_core._native import SemLock, lib
+from mp_core.fan_out import declare_one_receiver
+from mp_core.native import SemLock, lib
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 
-from mp_core import _native
+from mp_core import native
 
 __all__ = ["get_message_timeout", "set_message_timeout"]
 
@@ -48,7 +48,7 @@ def set_message_timeout(seconds: float | None) -> None:
         seconds = float(seconds)
         if not seconds > 0 or math.isinf(seconds):
             raise ValueError(f"a message timeout is a number of seconds above 0, or None for none; not {seconds!r}")
-    _native.set_message_timeout(0 if seconds is None else max(1, min(int(seconds * 1e9), 2**63)))
+    native.set_message_timeout(0 if seconds is None else max(1, min(int(seconds * 1e9), 2**63)))
     _seconds = seconds
 
 

@@ -18,7 +18,7 @@ A package registers itself with its subjects (`register`), and children of this 
 
 from __future__ import annotations
 
-from mp_core import _reducers, imports
+from mp_core import imports, reducers
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def watch(package: str, *subjects: str) -> None:
         if subject.startswith("import "):
             imports.when_imported(subject.removeprefix("import "), initialise_quietly)
         else:
-            _reducers.when_needed(subject, initialise)
+            reducers.when_needed(subject, initialise)
 
 
 def watch_all(packages: dict[str, tuple[str, ...]]) -> None:

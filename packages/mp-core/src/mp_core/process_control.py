@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import signal as _signal
 
-from mp_core import _native
+from mp_core import native
 
 __all__ = ["get_thread_name", "set_parent_death_signal", "set_thread_name"]
 
@@ -34,7 +34,7 @@ def set_thread_name(name: str) -> None:
     """
     if "\0" in name:
         raise ValueError(f"a thread name cannot contain a NUL character: {name!r}")
-    _native.set_thread_name(name.encode())
+    native.set_thread_name(name.encode())
 
 
 def get_thread_name() -> str:
@@ -51,7 +51,7 @@ def get_thread_name() -> str:
     >>> len(mp.get_thread_name().encode()) <= 15
     True
     """
-    return _native.get_thread_name().decode(errors="replace")
+    return native.get_thread_name().decode(errors="replace")
 
 
 def set_parent_death_signal(signum: int, *, parent: int = 0) -> None:
@@ -80,4 +80,4 @@ def set_parent_death_signal(signum: int, *, parent: int = 0) -> None:
     number = operator.index(signum)
     if number != 0 and number not in set(_signal.valid_signals()):
         raise ValueError(f"{signum!r} is not a signal number; give one of signal.valid_signals(), or 0 for none")
-    _native.set_parent_death_signal(number, parent)
+    native.set_parent_death_signal(number, parent)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mp_core import _channels, _native, strategy
-from mp_core._native import copied_bytes
+from mp_core import _channels, native, strategy
+from mp_core.native import copied_bytes
 
 __all__ = ["Segment", "empty_cache", "list_segments", "memory_stats"]
 
@@ -34,7 +34,7 @@ def memory_stats() -> dict[str, int]:
     >>> mp.memory_stats()["live_bytes"] >= 0
     True
     """
-    return dict(copied_bytes=copied_bytes(0), **_channels.counts(), **_native.counters())
+    return dict(copied_bytes=copied_bytes(0), **_channels.counts(), **native.counters())
 
 
 def empty_cache() -> None:
@@ -49,7 +49,7 @@ def empty_cache() -> None:
     >>> mp.memory_stats()["cached_bytes"]
     0
     """
-    _native.empty_cache()
+    native.empty_cache()
 
 
 class Segment(NamedTuple):
@@ -114,5 +114,5 @@ def list_segments() -> list[Segment]:
     """
     return [
         Segment(session, number, strategy.NAMES.get(code, "?"), *rest)
-        for session, number, code, *rest in _native.segments()
+        for session, number, code, *rest in native.segments()
     ]

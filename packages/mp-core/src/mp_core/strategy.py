@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from mp_core import _native
+from mp_core import native
 
 __all__ = [
     "CODES",
@@ -20,7 +20,7 @@ __all__ = [
     "set_sharing_strategy",
 ]
 
-CODES: dict[str, int] = _native.STRATEGIES
+CODES: dict[str, int] = native.STRATEGIES
 NAMES: dict[int, str] = {code: name for name, code in CODES.items()}
 
 _ALL: tuple[str, ...] = tuple(CODES)
@@ -33,7 +33,7 @@ def _validated(name: str, source: str = "sharing strategy") -> str:
 
 
 # The C library keeps the current strategy.
-_native.strategy(CODES[_validated(os.environ.get("MP_SHARING_STRATEGY") or _ALL[0], "value of MP_SHARING_STRATEGY,")])
+native.strategy(CODES[_validated(os.environ.get("MP_SHARING_STRATEGY") or _ALL[0], "value of MP_SHARING_STRATEGY,")])
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
@@ -60,7 +60,7 @@ def set_sharing_strategy(new_strategy: str) -> None:
     'file_system'
     """
     name = _validated(new_strategy)
-    _native.strategy(CODES[name])
+    native.strategy(CODES[name])
     for follower in _followers:
         follower(name)
 
@@ -90,7 +90,7 @@ def get_sharing_strategy() -> str:
     >>> mp.get_sharing_strategy() in mp.get_all_sharing_strategies()
     True
     """
-    return NAMES[_native.strategy(None)]
+    return NAMES[native.strategy(None)]
 
 
 def get_all_sharing_strategies() -> set[str]:

@@ -13,7 +13,7 @@ Importing this package touches neither the driver nor the bindings. Each name im
 # Names for internal use have an underscore: all other names are public.
 import importlib as _importlib
 
-from mp_core._version import __version__ as __version__
+from mp_core import __version__ as __version__
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -23,9 +23,9 @@ import threading
 import weakref
 from collections.abc import Callable
 
-from mp_core._native import TryLock
-from mp_pool._scheduler import Scheduler
-from mp_pool._task import Task
+from mp_core.native import TryLock
+from mp_pool.scheduler import Scheduler
+from mp_pool.task import Task
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -30,10 +30,10 @@ from collections.abc import Callable
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from types import ModuleType
 
-from mp_core._native import ENGINE, Journal, is_small
+from mp_core.native import ENGINE, Journal, is_small
 from mp_pool._result_pipe import Frame
-from mp_pool._task import Task
-from mp_pool._wire import BATCH, DONE, FUNCTIONS, HEADER, PACKET, is_plain
+from mp_pool.task import Task
+from mp_pool.wire import BATCH, DONE, FUNCTIONS, HEADER, PACKET, is_plain
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

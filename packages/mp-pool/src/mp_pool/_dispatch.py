@@ -28,10 +28,10 @@ from collections.abc import Callable, Iterator
 from mp_pool._batches import AT_ONCE, fits
 from mp_pool._batches import MOST as MOST_IN_BATCH
 from mp_pool._shared_function import SharedFunction
-from mp_pool._task import Outcome, Task, take_next
-from mp_pool._wire import drop
 from mp_pool._worker import Worker
-from mp_pool._worker_main import Settings
+from mp_pool.task import Outcome, Task, take_next
+from mp_pool.wire import drop
+from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
-from mp_pool._scheduler import CLOSED, Scheduler
-from mp_pool._task import Task
+from mp_pool.scheduler import CLOSED, Scheduler
+from mp_pool.task import Task
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

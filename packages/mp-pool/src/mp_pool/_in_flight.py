@@ -19,8 +19,8 @@ import os
 from collections import Counter
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core._native import TryLock, discard, pickled, reference_of
-from mp_pool import _wire
+from mp_core.native import TryLock, discard, pickled, reference_of
+from mp_pool import wire
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def release(kind: int, data: Any, handles: Handles) -> None:
     finally:
         _lock.release()
     if not again:
-        _wire.drop(kind, data)
+        wire.drop(kind, data)
         return
     for handle in handles:
         if handle not in again:

@@ -29,7 +29,7 @@ import os
 import select
 import time
 
-from mp_core._control_groups import processors
+from mp_core.control_groups import processors
 
 __all__ = ["Patience"]
 

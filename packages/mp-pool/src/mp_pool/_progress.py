@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from mp_core._native import TryLock
+from mp_core.native import TryLock
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

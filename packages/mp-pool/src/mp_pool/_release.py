@@ -14,8 +14,8 @@ from collections.abc import Callable
 from multiprocessing import resource_sharer
 from multiprocessing.resource_sharer import DupFd
 
-from mp_core._native import load_beside, rebuild_copy
-from mp_core._standard_pools import _Blank, _Outline, outline
+from mp_core.native import load_beside, rebuild_copy
+from mp_core.standard_pools import Blank, Outline, outline
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def release(data: Any) -> None:
         duplicate.drop()
 
 
-class _Resources(_Outline):
+class _Resources(Outline):
     """Unpickle references to shared memory and descriptors; everything else becomes a blank."""
 
     def __init__(self, file: io.BytesIO) -> None:
@@ -51,16 +51,16 @@ class _Resources(_Outline):
         if (module, name) == (DupFd.__module__, DupFd.__name__):
             # The object that would take the descriptor may be the user's.
             return type("_Duplicate", (_Duplicate,), {"found": self.duplicates})
-        if (module, name) == ("mp_core._pickling", "load_with"):
+        if (module, name) == ("mp_core.pickling", "load_with"):
             return lambda data, places: release(data)
-        if (module, name) == ("mp_core._pickling", "load_divided"):
+        if (module, name) == ("mp_core.pickling", "load_divided"):
             return _release_divided
-        if (module, name) == ("mp_core._block", "load_beside"):
+        if (module, name) == (load_beside.__module__, "load_beside"):
             return _release_beside
         if (module, name) == ("numpy", "dtype") or module in _DESCRIPTORS or module.partition(".")[0] in _OURS:
-            found = super(_Outline, self).find_class(module, name)
+            found = super(Outline, self).find_class(module, name)
             return found if isinstance(found, type) else _Attempt(found)
-        return _Blank
+        return Blank
 
 
 class _Duplicate(DupFd):
@@ -107,4 +107,4 @@ class _Attempt:
         try:
             return self.function(*args)
         except Exception:
-            return _Blank()
+            return Blank()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from mp_pool._descriptor import Descriptor
-from mp_pool._wire import HEADER
+from mp_pool.wire import HEADER
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

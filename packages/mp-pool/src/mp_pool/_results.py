@@ -8,7 +8,7 @@ from itertools import islice
 from multiprocessing import TimeoutError
 from multiprocessing.pool import ApplyResult, IMapIterator, IMapUnorderedIterator, MapResult
 
-from mp_pool._task import Outcome
+from mp_pool.task import Outcome
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -33,12 +33,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import get_spawning_popen, set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _native, get_sharing
-from mp_core._fan_out import fan_out_mode, is_for_one_receiver
-from mp_core._native import pickled
-from mp_core._pickling import can_be_pickled
+from mp_core import get_sharing, native
 from mp_core.block import block_at
-from mp_pool import _wire
+from mp_core.fan_out import fan_out_mode, is_for_one_receiver
+from mp_core.native import pickled
+from mp_core.pickling import can_be_pickled
+from mp_pool import wire
 from mp_pool._descriptor import Descriptor
 from mp_pool._function_cache import Spans, own_object
 from mp_pool._in_flight import Handles, dump_tracked
@@ -73,7 +73,7 @@ class SharedFunction:
             self._data = data if len(data) <= SMALL else None
             whole = buffers if self._data is not None else [memoryview(data), *buffers]
             self._spans, self.file = _memory_file(whole)
-            _native.copied_bytes(sum(view.nbytes for view in buffers))
+            native.copied_bytes(sum(view.nbytes for view in buffers))
 
     def announcement(self, starting: Any = None) -> tuple[int, Any, Handles]:
         """
@@ -81,7 +81,7 @@ class SharedFunction:
 
         Locks may go to a child that is being started: *starting* is its Popen object.
         """
-        kind = _wire.FUNCTION | (_wire.RICH if self._own else _wire.PLAIN)
+        kind = wire.FUNCTION | (wire.RICH if self._own else wire.PLAIN)
         before = get_spawning_popen()
         if starting is not None:
             set_spawning_popen(starting)
@@ -95,7 +95,7 @@ def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFu
     """
     Pickle *function* for all workers; None if its tasks have to carry it. *forget* is called when no task has it.
     """
-    if _wire.is_plain(function):
+    if wire.is_plain(function):
         return None  # its name is its pickle
     file, found = io.BytesIO(), _Found()
     try:
@@ -139,7 +139,7 @@ class _Found:
         view = buffer.raw()
         if view.nbytes <= SMALL:
             return True
-        if _native.ENGINE and block_at(int(_native.ffi.cast("uintptr_t", _native.ffi.from_buffer(view)))) is not None:
+        if native.ENGINE and block_at(int(native.ffi.cast("uintptr_t", native.ffi.from_buffer(view)))) is not None:
             raise _ForOneReceiver  # shared memory must stay shared
         self.buffers.append(buffer)
         return False

@@ -33,10 +33,10 @@ from mp_pool._environment import NameThatSets
 from mp_pool._in_flight import Handles, forget, release
 from mp_pool._result_pipe import Frame, ResultPipe
 from mp_pool._stdin import left_alone
-from mp_pool._task import Task
-from mp_pool._wire import ALONE, BATCH, FORGET, HEADER, JOURNAL, PACKET, RICH
 from mp_pool._worker_ends import WorkerEnds
-from mp_pool._worker_main import Settings, work
+from mp_pool.task import Task
+from mp_pool.wire import ALONE, BATCH, FORGET, HEADER, JOURNAL, PACKET, RICH
+from mp_pool.worker_main import Settings, work
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -95,9 +95,9 @@ class Worker:
             if settings.environment:
                 self.process.name = NameThatSets(self.process.name, settings.environment)
                 if method == "forkserver":
-                    from mp_core import _forkserver
+                    from mp_core import fork_server
 
-                    _forkserver.start_without_libraries()
+                    fork_server.start_without_libraries()
             # A Ctrl-C before the worker has installed its handler would end it with a traceback.
             # The fork server, which this may start, would pass the mask on to unrelated processes.
             # The mask is read first, and the functions are those in C: a handler that raises in the middle of one

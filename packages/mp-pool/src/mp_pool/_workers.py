@@ -9,14 +9,14 @@ import time
 from collections.abc import Callable
 from multiprocessing import connection
 
-from mp_core._oom_kills import oom_kills, own_kills_between
+from mp_core.oom_kills import oom_kills, own_kills_between
 from mp_pool._batches import LOOK
 from mp_pool._dispatch import LONG_TASK, Dispatcher
 from mp_pool._shared_function import INITIALIZER, share
-from mp_pool._task import Outcome, Task, name_of
 from mp_pool._worker import Worker
-from mp_pool._worker_main import Settings
 from mp_pool.errors import TaskTimeoutError, WorkerLostError
+from mp_pool.task import Outcome, Task, name_of
+from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from mp_pool._admission import Admission
 from mp_pool._environment import for_threads
 from mp_pool._feeder import batches
 from mp_pool._progress import progress as bar
-from mp_pool._scheduler import Scheduler
 from mp_pool._shared_function import SharedFunction
-from mp_pool._task import Outcome, Task
-from mp_pool._worker_main import Settings
 from mp_pool.pool import check_options
+from mp_pool.scheduler import Scheduler
+from mp_pool.task import Outcome, Task
+from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from mp_pool._environment import for_threads
 from mp_pool._feeder import Feeder, batches
 from mp_pool._progress import progress as bar
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
-from mp_pool._scheduler import Scheduler
-from mp_pool._task import Task, report
-from mp_pool._worker_main import Settings
+from mp_pool.scheduler import Scheduler
+from mp_pool.task import Task, report
+from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ pools, arguments, results, executors) is copied once into shared memory, or not 
     get_inline_limit, set_inline_limit            private arrays up to this size travel in the message itself
 """
 
-from mp_core._version import __version__ as __version__
+from mp_core import __version__ as __version__
 from mp_reductions import shared
 from mp_reductions.allocator_scope import install_shared_allocator, shared_allocator, uninstall_shared_allocator
 from mp_reductions.array import init_reductions

@@ -33,10 +33,10 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _fan_out, _pickling, _reducers, packages
-from mp_core._native import by_value, copied_bytes
+from mp_core import fan_out, packages, pickling, reducers
 from mp_core.block import Block, Copied, allocate
 from mp_core.errors import warn_sent_by_value
+from mp_core.native import by_value, copied_bytes
 from mp_reductions import _functions, inline, repeated_copy, tensors
 from mp_reductions.layout import pack
 from mp_reductions.memmap import reduce_memmap
@@ -58,10 +58,10 @@ def init_reductions() -> None:
     """
     ForkingPickler.register(np.ndarray, _functions.reduce_array)
     ForkingPickler.register(np.memmap, reduce_memmap)
-    _reducers.of_subclasses(np.ndarray, choose_reducer)
+    reducers.of_subclasses(np.ndarray, choose_reducer)
     if _functions.Table is not None:
-        _pickling.use_table(np.ndarray, _functions.Table)
-    _reducers.when_registered("torch", tensors.stand_before)
+        pickling.use_table(np.ndarray, _functions.Table)
+    reducers.when_registered("torch", tensors.stand_before)
     packages.register("mp_reductions", "import numpy", "numpy.ndarray", "torch")
 
 
@@ -159,7 +159,7 @@ _functions.setup_table(
 # ---- one pickle for several receivers --------------------------------------------------------------------------------
 
 
-def _to_many(a: np.ndarray[Any, Any]) -> _fan_out.FanOutMode:
+def _to_many(a: np.ndarray[Any, Any]) -> fan_out.FanOutMode:
     """Return how *a* may be pickled for several receivers, each of which gets its own copy of a private array."""
     if a.dtype.hasobject:
         return "by reference"
@@ -179,5 +179,5 @@ def _has_no_block_object(a: np.ndarray[Any, Any]) -> bool:
 
 
 for _reducer in (_functions.reduce_array, reduce_ndarray):
-    _fan_out.declare(_reducer, _to_many)
-_fan_out.declare(reduce_memmap, lambda a: "by reference")
+    fan_out.declare(_reducer, _to_many)
+fan_out.declare(reduce_memmap, lambda a: "by reference")

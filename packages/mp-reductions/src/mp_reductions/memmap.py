@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _native
+from mp_core import native
 from mp_reductions.inline import AS_NUMPY, portable_dtype
 from mp_reductions.layout import span
 from mp_reductions.sharing import address_of
@@ -22,7 +22,7 @@ __all__ = ["rebuild_memmap", "reduce_memmap"]
 
 def reduce_memmap(a: np.memmap[Any, Any]) -> Any:
     """Reduce a memmap to its file and the place of its bytes there."""
-    if _native.by_value():
+    if native.by_value():
         return a.__reduce_ex__(AS_NUMPY)
     mapped: mmap.mmap | None = getattr(a, "_mmap", None)
     # NumPy gives every view the path, mode and offset of the original map.

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mp_core._native import handle_alive
 from mp_core.errors import RepeatedCopyWarning, warn_user, was_told
+from mp_core.native import handle_alive
 
 __all__ = ["LARGE", "notice"]
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from mp_core import _native, _pickling
+from mp_core import native, pickling
 from mp_reductions import inline
 from mp_reductions._functions import swap_memory
 from mp_reductions.sharing import address_of, find_block
@@ -60,7 +60,7 @@ def choose_reducer(kind: type) -> Callable[[Any], Any] | None:
 
 def reduce_view(a: np.ndarray[Any, Any]) -> Any:
     """Reduce an array to its data, its type and its attributes."""
-    if _native.by_value():
+    if native.by_value():
         return a.__reduce_ex__(inline.AS_NUMPY)
     if a.dtype.hasobject:
         return a.__reduce__()
@@ -107,11 +107,9 @@ _object: Any = object
 
 def _picklable(attributes: dict[str, Any]) -> dict[str, Any]:
     doubtful = {name: value for name, value in attributes.items() if not _is_simple(value)}
-    if not doubtful or _pickling.can_be_pickled(doubtful):
+    if not doubtful or pickling.can_be_pickled(doubtful):
         return attributes
-    return {
-        name: value for name, value in attributes.items() if name not in doubtful or _pickling.can_be_pickled(value)
-    }
+    return {name: value for name, value in attributes.items() if name not in doubtful or pickling.can_be_pickled(value)}
 
 
 _SIMPLE = (type(None), bool, int, float, complex, str, bytes)
@@ -130,7 +128,7 @@ def _is_simple(value: Any) -> bool:
 def reduce_customised(a: np.ndarray[Any, Any]) -> Any:
     """Reduce an array by its class's own methods, with the bytes in shared memory."""
     reduced = a.__reduce__()
-    if _native.by_value():
+    if native.by_value():
         return reduced
     block = find_block(a)
     if a.dtype.hasobject or (block is None and inline.has_room(a.nbytes)):

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_core import strategy
-from mp_core._native import by_value
-from mp_core._reducers import Reducer
 from mp_core.block import Block, block_at
+from mp_core.native import by_value
+from mp_core.reducers import Reducer
 
 __all__ = ["rebuild_tensor", "stand_before"]
 

@@ -214,9 +214,9 @@ def _pickled(by_value: bool, function: Callable[..., bytes], *args: Any) -> byte
     """
     Return what *function* pickles, arrays as NumPy does if *by_value*: another machine has none of our shared memory.
     """
-    if not by_value or "mp_core._native" not in sys.modules:
+    if not by_value or "mp_core.native" not in sys.modules:
         return function(*args)
-    from mp_core._native import pickled_by_value
+    from mp_core.native import pickled_by_value
 
     return cast(bytes, pickled_by_value(function, *args).data)
 

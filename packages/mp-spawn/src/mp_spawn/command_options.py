@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from mp_core._control_groups import processors
+from mp_core.control_groups import processors
 from mp_spawn.tee import Tee
 
 __all__ = ["add_options", "bound_to", "count_ranks", "devices_of", "output_of", "program_of", "variables_of"]

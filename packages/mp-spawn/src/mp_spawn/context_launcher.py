@@ -128,6 +128,6 @@ def _restart_fork_server() -> None:
 
 def _start_fork_server() -> None:
     """Start the fork server, if none runs, without NumPy: each rank sets the number of its threads first."""
-    from mp_core._forkserver import start_without_libraries
+    from mp_core.fork_server import start_without_libraries
 
     start_without_libraries()

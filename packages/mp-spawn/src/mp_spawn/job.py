@@ -91,7 +91,7 @@ class Job:
                     spec = spec._replace(stdin=InheritedFd(for_ranks[-1]))
                 specs.append(spec)
             # Not at the top: `import mp_spawn` does not import mp-core.
-            from mp_core._oom_kills import oom_kills
+            from mp_core.oom_kills import oom_kills
 
             kills = oom_kills()
             started = self.launcher.start(self, specs, own_fds)

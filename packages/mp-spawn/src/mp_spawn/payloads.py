@@ -10,8 +10,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
-from mp_core._fan_out import fan_out_mode, is_for_one_receiver
 from mp_core.children import attach, inherited
+from mp_core.fan_out import fan_out_mode, is_for_one_receiver
 from mp_spawn.payload import Buffers, Payload, PickledPayload, PickleFile, collected_fds, per_rank_object
 from mp_spawn.pickling import dumps_plainly, dumps_with, foreign_reducer
 

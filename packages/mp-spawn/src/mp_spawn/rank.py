@@ -99,7 +99,7 @@ class Rank:
         self.read()
         code = self.process.exitcode
         if code == -signal.SIGKILL and self._kills_before:
-            from mp_core._oom_kills import oom_kills_since
+            from mp_core.oom_kills import oom_kills_since
 
             self._killed_by = oom_kills_since(self._kills_before)
         elif code is not None and -code in CRASHES and self.stacks is not None:

@@ -8,7 +8,7 @@ Importing this package changes nothing, and does not import torch.
 import importlib as _importlib
 import typing as _typing
 
-from mp_core._version import __version__ as __version__
+from mp_core import __version__ as __version__
 from mp_torch._install import init_reductions, install
 
 __all__ = ["init_reductions", "install"]

@@ -10,7 +10,7 @@ Note [Replaced attributes]
 Note [A process that does not use torch]
 ----------------------------------------
 A child inherits the installation, and importing torch takes a second or two. So a child only waits for torch: torch
-registers its reducers when it is imported, and `_reducers.when_registered` sees that, in the middle of torch's import.
+registers its reducers when it is imported, and `reducers.when_registered` sees that, in the middle of torch's import.
 The classes exist by then. The DataLoader may not, so its part waits for the import of its module.
 """
 
@@ -20,7 +20,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from mp_core import _pickling, _reducers, packages, strategy
+from mp_core import packages, pickling, reducers, strategy
 
 __all__ = ["init_reductions", "install"]
 
@@ -71,10 +71,10 @@ def init_reductions() -> None:
     >>> mp_torch.init_reductions()  # doctest: +SKIP
     """
     packages.register("mp_torch", "torch")
-    _reducers.when_registered("torch", _reducer_for, last=True)
+    reducers.when_registered("torch", _reducer_for, last=True)
 
 
-def _reducer_for(kind: type, theirs: _reducers.Reducer) -> _reducers.Reducer:
+def _reducer_for(kind: type, theirs: reducers.Reducer) -> reducers.Reducer:
     """Return our reducer for a class of torch for which we have one, otherwise *theirs*."""
     name = OURS.get(f"{kind.__module__}.{kind.__name__}")
     if name is None:
@@ -87,9 +87,9 @@ def _reducer_for(kind: type, theirs: _reducers.Reducer) -> _reducers.Reducer:
     _follow_strategy()
     if kind.__name__ == "Tensor":
         small_message.install()  # sets up the C code, which the table needs
-        _pickling.use_table(kind, table.TensorTable)
+        pickling.use_table(kind, table.TensorTable)
         data_loader.install()
-    ours: _reducers.Reducer = getattr(storage if name == "reduce_storage" else tensor, name)
+    ours: reducers.Reducer = getattr(storage if name == "reduce_storage" else tensor, name)
     return ours
 
 

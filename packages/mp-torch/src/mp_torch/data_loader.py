@@ -28,10 +28,10 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_core import _platform, forks
-from mp_core._contexts import default_context
-from mp_core._native import discard_unread
-from mp_core._settings import channels_enabled
+from mp_core import forks, machine
+from mp_core.contexts import default_context
+from mp_core.native import discard_unread
+from mp_core.settings import channels_enabled
 
 __all__ = ["install"]
 
@@ -100,7 +100,7 @@ def _with_our_queues(before: Any) -> Any:
     """Return mp-core's context of the same start method, for none or one of multiprocessing; others stay."""
     chosen = sys.modules["torch.multiprocessing"] if before is None else before
     standard = before is None or type(before) in _STANDARD
-    if not (standard and _platform.has_engine() and channels_enabled()):
+    if not (standard and machine.has_engine() and channels_enabled()):
         return before
     return default_context.get_context(chosen.get_start_method())
 

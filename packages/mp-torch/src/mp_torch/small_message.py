@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mp_core._native import receive_tensors, setup_tensors
+from mp_core.native import receive_tensors, setup_tensors
 from mp_torch.storage import EXCHANGE
 from mp_torch.tensor import reduce_tensor
 

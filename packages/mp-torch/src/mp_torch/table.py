@@ -1,4 +1,4 @@
-"""The table of the tensors of one message, which travels beside its pickle (mp_core._pickling, Note [Tables]).
+"""The table of the tensors of one message, which travels beside its pickle (mp_core.pickling, Note [Tables]).
 
 Note [Tensors in a table]
 -------------------------
@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 
-from mp_core._native import beside, pack_tensors, receive_tensors
-from mp_core._pickling import TABLES
+from mp_core.native import beside, pack_tensors, receive_tensors
+from mp_core.pickling import TABLES
 from mp_torch.tensor import reduce_tensor
 
 __all__ = ["TensorTable", "rebuild_tensors"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from mp_all._node_pool.messages import Packed
 from mp_all._node_pool.worker import dump
-from mp_pool import _wire
-from mp_pool._task import Task, name_of
+from mp_pool import wire
+from mp_pool.task import Task, name_of
 from mp_spawn.pickling import main_can_be_imported
 
 __all__ = ["SharedFunction", "is_name", "pickled"]
@@ -26,7 +26,7 @@ def is_name(function: Any) -> bool:
     """
     Tell whether another process finds the function by its name in a module.
     """
-    if not _wire.is_plain(function) or "<" in function.__qualname__:
+    if not wire.is_plain(function) or "<" in function.__qualname__:
         return False  # a function inside another has no name for others
     if function.__module__ != "__main__":
         return True
@@ -42,12 +42,12 @@ def pickled(task: Task) -> bytes:
     function: Any = task.function
     what = f"a task of {name_of(task)}"
     if task.shared is None:
-        if is_name(function) and not task.kwds and all(map(_wire.is_plain, task.args)):
+        if is_name(function) and not task.kwds and all(map(wire.is_plain, task.args)):
             return pickle.dumps((function, task.args, None), 5)
         return dump((function, task.args, task.kwds), what)
-    if _wire.is_mapper(function):
+    if wire.is_mapper(function):
         chunk = task.args[0][1]
-        if _wire.is_plain(chunk):
+        if wire.is_plain(chunk):
             return pickle.dumps((function, (chunk,), None), 5)
         return dump((function, (chunk,), None), what)
     return dump((None, task.args, task.kwds), what)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from mp_pool._task import Task
+from mp_pool.task import Task
 
 __all__ = ["Node"]
 

@@ -20,10 +20,10 @@ from mp_all._node_pool.calls import SharedFunction, is_name, pickled
 from mp_all._node_pool.messages import Packed
 from mp_all._node_pool.node import LONG, Node
 from mp_all._node_pool.serve import serve
-from mp_pool import TaskTimeoutError, WorkerLostError, _wire
-from mp_pool._scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
-from mp_pool._task import Task, deliver, name_of, report, take_next
-from mp_pool._worker_main import Settings
+from mp_pool import TaskTimeoutError, WorkerLostError, wire
+from mp_pool.scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
+from mp_pool.task import Task, deliver, name_of, report, take_next
+from mp_pool.worker_main import Settings
 from mp_spawn.engines.by_value import pack_by_value
 from mp_spawn.engines.node_service import Event, NodeService
 
@@ -288,7 +288,7 @@ class NodeScheduler:
                 self._queue.extendleft([node.tasks.pop(number) for number in numbers])
                 self._dispatch()
             case messages.Broken(error):
-                self.reason = self.reason or _wire.load_error(error, RemoteTraceback)
+                self.reason = self.reason or wire.load_error(error, RemoteTraceback)
             case messages.Done(outcomes, seconds):
                 ended = []
                 for outcome in outcomes:
@@ -305,7 +305,7 @@ class NodeScheduler:
             if outcome.kind == "returned":
                 return True, pickle.loads(detail)
             if outcome.kind == "raised":
-                return False, _wire.load_error(detail, RemoteTraceback)
+                return False, wire.load_error(detail, RemoteTraceback)
         except Exception as error:
             return False, error
         if outcome.kind == "timeout":

@@ -24,7 +24,7 @@ from mp_all._node_pool.messages import (
 )
 from mp_all._node_pool.outgoing import Outgoing
 from mp_pool import Pool, TaskTimeoutError, WorkerLostError
-from mp_pool._task import Task
+from mp_pool.task import Task
 
 __all__ = ["serve"]
 

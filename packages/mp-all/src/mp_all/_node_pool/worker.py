@@ -9,8 +9,8 @@ from typing import Any
 
 from mp_all._node_pool.messages import Packed
 from mp_core import set_parent_death_signal
-from mp_core._native import pickled_by_value
-from mp_pool._wire import dump_error, is_plain
+from mp_core.native import pickled_by_value
+from mp_pool.wire import dump_error, is_plain
 from mp_spawn.engines.by_value import dumps_by_value
 
 __all__ = ["Caller", "begin", "dump", "dump_error_by_value", "run"]

@@ -28,9 +28,9 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 from mp_core import children, install, packages
-from mp_core._fan_out import fan_out_mode
-from mp_core._native import pickled, share
 from mp_core.block import Block, allocate
+from mp_core.fan_out import fan_out_mode
+from mp_core.native import pickled, share
 from mp_core.strategy import get_sharing_strategy
 from mp_spawn.engines.by_value import refuse_what_is_local, without_file
 from mp_spawn.engines.mailbox import Mailbox, PostOffice

@@ -48,8 +48,8 @@ import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _child_descriptors, _large_bytes, _native, _receiving, imports
-from mp_core._native import (
+from mp_core import _child_descriptors, _large_bytes, _receiving, imports, native
+from mp_core.native import (
     beside,
     by_value,
     in_message,
@@ -79,7 +79,7 @@ __all__ = [
 # The functions that these replace, set by `set_up`.
 _dumps: Callable[..., Any]
 #: `ForkingPickler.loads`: receives a message, and handles one that fails.
-loads: Callable[..., Any] = _native.loads
+loads: Callable[..., Any] = native.loads
 _set_up = False
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mp_core._platform.posix import peer
+from mp_core.machine.posix import peer
 
 __all__ = ["NAME", "get_thread_name", "peer", "set_thread_name"]
 

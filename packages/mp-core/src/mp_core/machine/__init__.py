@@ -50,7 +50,7 @@ def has_engine() -> bool:
 def functions() -> Any:
     """Return the module of this platform."""
     known = system() if system() in ("linux", "darwin", "win32") else "posix"
-    return importlib.import_module(f"mp_core._platform.{known}")
+    return importlib.import_module(f"mp_core.machine.{known}")
 
 
 def name() -> str:

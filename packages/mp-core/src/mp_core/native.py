@@ -6,14 +6,14 @@ imported with the first of them.
 
 from __future__ import annotations
 
-from mp_core import _platform
+from mp_core import machine
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 
 if TYPE_CHECKING:
     from mp_core._engine import *  # noqa: F403
     from mp_core._library import *  # noqa: F403
-elif _platform.has_engine():
+elif machine.has_engine():
     from mp_core import _engine as _chosen
 else:
     from mp_core import _without_engine as _chosen
@@ -23,7 +23,7 @@ if not TYPE_CHECKING:
     __all__ = [*_chosen.__all__]
 
     def __getattr__(name: str) -> object:
-        if name.startswith("__") or not _platform.has_engine():
+        if name.startswith("__") or not machine.has_engine():
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from mp_core import _library
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 
-from mp_core._native import is_of_atoms
+from mp_core.native import is_of_atoms
 from mp_pool._function_cache import FunctionReference
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md

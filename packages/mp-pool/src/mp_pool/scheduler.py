@@ -20,16 +20,16 @@ from collections.abc import Callable, Iterator
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
-from mp_core._native import TryLock
-from mp_pool import _wire
+from mp_core.native import TryLock
+from mp_pool import wire
 from mp_pool._descriptor import Descriptor
 from mp_pool._in_flight import is_interrupted
 from mp_pool._progress import Progress
 from mp_pool._shared_function import SharedFunction, share
-from mp_pool._task import Outcome, Task, deliver, report
 from mp_pool._worker import Worker
-from mp_pool._worker_main import Settings
 from mp_pool._workers import DEATH, RESULTS, Workers, end_workers
+from mp_pool.task import Outcome, Task, deliver, report
+from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ class Scheduler(Workers):
                 continue
             worker, what = self._in_poll.get(fd, (None, 0))
             if worker is not None and what == RESULTS:
-                answers.append((worker, _wire.load(worker.read(), self._cause)))
+                answers.append((worker, wire.load(worker.read(), self._cause)))
                 told.add(worker)
             elif worker is not None and what == DEATH:
                 dead.append(worker)
@@ -279,10 +279,10 @@ class Scheduler(Workers):
                 self.dispatcher.changed = True
         for worker in list(self.dispatcher.workers):
             if worker.batches.at_worker and worker not in told and (frames := worker.batches.read()):
-                answers.append((worker, _wire.load(frames, self._cause)))
+                answers.append((worker, wire.load(frames, self._cause)))
         for worker in dead:
             while not worker.hung_up and (frames := worker.read()):
-                answers.append((worker, _wire.load(frames, self._cause)))
+                answers.append((worker, wire.load(frames, self._cause)))
         try:
             self._lock.wait()
             outcomes = self._take_in(answers, dead)
@@ -311,15 +311,15 @@ class Scheduler(Workers):
                     if task is not None:
                         outcomes.append((task, outcome))
                         count += 1
-                elif kind == _wire.READY:
+                elif kind == wire.READY:
                     worker.is_ready()
                     self._failures = 0
                     self.dispatcher.may_be_free(worker)
-                elif kind == _wire.JOURNAL_READY:
+                elif kind == wire.JOURNAL_READY:
                     worker.batches.ready = True
-                elif kind == _wire.HAS_FUNCTION:
+                elif kind == wire.HAS_FUNCTION:
                     worker.has_function()
-                elif kind == _wire.INIT_FAILED:
+                elif kind == wire.INIT_FAILED:
                     worker.failure = outcome[1]
             worker.batches.forget_finished()
             if count:

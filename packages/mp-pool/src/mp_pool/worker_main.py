@@ -15,11 +15,11 @@ from multiprocessing import util
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import children
-from mp_core._native import Journal
-from mp_pool import _function_cache, _wire
+from mp_core.native import Journal
+from mp_pool import _function_cache, wire
 from mp_pool._memory import private_bytes
 from mp_pool._patience import Patience
-from mp_pool._wire import ALONE, BATCH, FORGET, FUNCTION, HEADER, JOURNAL, PACKET
+from mp_pool.wire import ALONE, BATCH, FORGET, FUNCTION, HEADER, JOURNAL, PACKET
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, os.dup(ends.tasks)) as source:
             if not _initialize(settings, source, ends.results):
                 return
-            _send(ends.results, 0, _wire.READY, b"")
+            _send(ends.results, 0, wire.READY, b"")
             _loop(source, ends.results, settings)
     except BrokenPipeError:
         util.debug("worker: the pool's process has ended")
@@ -116,7 +116,7 @@ def _initialize(settings: Settings, source: socket.socket, out: int) -> bool:
             from concurrent.futures._base import LOGGER
 
             LOGGER.critical("Exception in initializer:", exc_info=True)
-        _send(out, 0, _wire.INIT_FAILED, _wire.dump_error(error))
+        _send(out, 0, wire.INIT_FAILED, wire.dump_error(error))
         return False
     return True
 
@@ -182,7 +182,7 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
         if kind == JOURNAL:
             journal = _open_journal(extra, out) or journal
             continue
-        if _wire.RICH < kind < ALONE:
+        if wire.RICH < kind < ALONE:
             _keep(number, kind, payload, extra, out)
             continue
         if number == 0:
@@ -190,11 +190,11 @@ def _loop(source: socket.socket, out: int, settings: Settings) -> None:
         alone = kind >= ALONE
         # One write of a result before the next read of a task: at a death the parent knows which task was running.
         try:
-            function, args, kwds = loads(payload) if kind & _wire.RICH else loads_plain(payload)
+            function, args, kwds = loads(payload) if kind & wire.RICH else loads_plain(payload)
             payload = None
             value = function(*args, **kwds) if kwds else function(*args)
         except caught as error:
-            kind, data = _wire.FAILED, _wire.dump_error(error)
+            kind, data = wire.FAILED, wire.dump_error(error)
         else:
             kind, data = _dumped(value, settings)
         # These objects must not live until the next task comes.
@@ -227,9 +227,9 @@ def _has_to_end(settings: Settings, done: int) -> bool:
 def _dumped(value: Any, settings: Settings) -> tuple[int, Any]:
     caught = BaseException if settings.executor else Exception
     try:
-        return _wire.dump_result(value)
+        return wire.dump_result(value)
     except caught as error:
-        return _wire.FAILED, _wire.dump_error(error if settings.executor else _unsent(error, value))
+        return wire.FAILED, wire.dump_error(error if settings.executor else _unsent(error, value))
 
 
 def _open_journal(extra: list[Any], out: int) -> Any:
@@ -247,7 +247,7 @@ def _open_journal(extra: list[Any], out: int) -> Any:
         return None
     finally:
         os.close(fds[0])
-    _send(out, 0, _wire.JOURNAL_READY, b"")
+    _send(out, 0, wire.JOURNAL_READY, b"")
     return journal
 
 
@@ -267,10 +267,10 @@ def _run_batch(journal: Any, batch: int, payload: Any, out: int, settings: Setti
         try:
             value = functions[index](*args)
         except caught as error:
-            kind, data = _wire.FAILED, _wire.dump_error(error)
+            kind, data = wire.FAILED, wire.dump_error(error)
         else:
             kind, data = _dumped(value, settings)
-        if kind != _wire.PLAIN or not append(data):
+        if kind != wire.PLAIN or not append(data):
             _send(out, numbers[count], kind, data)
             append(None)
         del data
@@ -278,7 +278,7 @@ def _run_batch(journal: Any, batch: int, payload: Any, out: int, settings: Setti
         count += 1
         if settings.max_memory is not None and (ends := _has_to_end(settings, done + count)):
             break  # memory is not looked at again: it may be less now
-    _send(out, 0, _wire.BATCH_END, b"")
+    _send(out, 0, wire.BATCH_END, b"")
     return count, ends
 
 
@@ -310,10 +310,10 @@ def _keep(number: int, kind: int, payload: Any, extra: list[Any], out: int) -> N
     Take a function for later tasks, with the descriptor of its memory file if it has one, or forget it.
     """
     fds = _descriptors(extra)
-    if kind & ~_wire.RICH == FUNCTION:
+    if kind & ~wire.RICH == FUNCTION:
         _function_cache.hold(number, payload, fds[0] if fds else -1)
-        if kind & _wire.RICH:
-            _send(out, 0, _wire.HAS_FUNCTION, b"")
+        if kind & wire.RICH:
+            _send(out, 0, wire.HAS_FUNCTION, b"")
     elif kind == FORGET:
         _function_cache.forget(number)
 

@@ -6,7 +6,7 @@ import ctypes
 import os
 from typing import Any
 
-from mp_core._platform.posix import peer
+from mp_core.machine.posix import peer
 
 __all__ = ["NAME", "get_thread_name", "peer", "set_thread_name"]
 

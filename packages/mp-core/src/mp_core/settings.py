@@ -32,9 +32,9 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("512 MiB"), parse_bytes("1.5k"), parse_bytes("100kB")
     (536870912, 1536, 100000)
     """
-    from mp_core import _native
+    from mp_core import native
 
-    nbytes = _native.parse_bytes(text)
+    nbytes = native.parse_bytes(text)
     if nbytes is None:
         raise ValueError(f"{text!r} is not a number of bytes; give a value like 1073741824, 512MiB or 2G")
     return nbytes

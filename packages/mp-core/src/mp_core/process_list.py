@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from mp_core import _native
+from mp_core import native
 
 __all__ = ["ProcessEntry", "SessionEntry", "list_processes"]
 
@@ -37,5 +37,5 @@ class SessionEntry(NamedTuple):
 
 def list_processes() -> tuple[list[SessionEntry], list[ProcessEntry]]:
     """Return the sessions in which memory was shared, and their processes; nothing is written to a session."""
-    sessions, processes = _native.sessions_and_processes()
+    sessions, processes = native.sessions_and_processes()
     return [SessionEntry(*fields) for fields in sessions], [ProcessEntry(*fields) for fields in processes]

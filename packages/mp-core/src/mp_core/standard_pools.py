@@ -7,7 +7,7 @@ Note [Pools and errors]
 Neither `multiprocessing.pool` nor `concurrent.futures.process` expects receiving a message to fail. The pool's thread
 ends, and every waiter waits for ever; its worker ends, and the task gets no result; the executor declares itself
 broken. But each message contains its task's number. So this module reads the message once more and keeps only numbers,
-texts and containers: each other object becomes a `_Blank`, no class is looked up, nothing is received. That is enough
+texts and containers: each other object becomes a `Blank`, no class is looked up, nothing is received. That is enough
 to hand the error to the waiter of that task:
 
     pool, result    (job, i, (True, result))         -->  (job, i, (False, error))
@@ -34,7 +34,7 @@ __all__ = ["failing", "outline"]
 _CHANNELS = {
     "mp_core._channel_queues",
     "mp_core._receiving",
-    "mp_core._standard_pools",
+    "mp_core.standard_pools",
     "mp_core._without_engine",
     "multiprocessing.connection",
     "multiprocessing.queues",
@@ -47,7 +47,7 @@ def failing(message: Any, error: Exception) -> Any:
     if receiver not in ("multiprocessing.pool", "concurrent.futures.process"):
         return None
     try:
-        outline = _Outline(io.BytesIO(message)).load()
+        outline = Outline(io.BytesIO(message)).load()
     except Exception:
         return None  # the task is unknown
     return _of_pool(outline, error) if receiver == "multiprocessing.pool" else _of_executor(outline, error)
@@ -85,17 +85,17 @@ def _raise(error: Exception) -> NoReturn:
     raise error
 
 
-class _Blank:
+class Blank:
     """Stand for any class, function or object of a message, and do nothing."""
 
-    def __new__(cls, *args: Any, **options: Any) -> _Blank:
+    def __new__(cls, *args: Any, **options: Any) -> Blank:
         return super().__new__(cls)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         pass
 
-    def __call__(self, *args: Any, **options: Any) -> _Blank:
-        return _Blank()
+    def __call__(self, *args: Any, **options: Any) -> Blank:
+        return Blank()
 
     def __setstate__(self, state: Any) -> None:
         pass
@@ -118,8 +118,8 @@ def outline(stream: bytes, places: list[tuple[int, int, bytes]]) -> bytes:
     return bytes(data)
 
 
-class _Outline(pickle.Unpickler):
-    """Unpickle numbers, texts, containers and the items of executors; everything else becomes a `_Blank`."""
+class Outline(pickle.Unpickler):
+    """Unpickle numbers, texts, containers and the items of executors; everything else becomes a `Blank`."""
 
     def __init__(self, file: Any) -> None:
         # The message carries its buffers out of band; empty ones replace them here.
@@ -128,13 +128,13 @@ class _Outline(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "concurrent.futures.process" and name in ("_ResultItem", "_CallItem"):
             return getattr(sys.modules[module], name)
-        if (module, name) == ("mp_core._pickling", "load_with"):
-            return lambda data, places: _Outline(io.BytesIO(data)).load()
-        if (module, name) == ("mp_core._pickling", "load_divided"):
-            return lambda stream, pieces, places: _Outline(io.BytesIO(outline(stream, pieces))).load()
+        if (module, name) == ("mp_core.pickling", "load_with"):
+            return lambda data, places: Outline(io.BytesIO(data)).load()
+        if (module, name) == ("mp_core.pickling", "load_divided"):
+            return lambda stream, pieces, places: Outline(io.BytesIO(outline(stream, pieces))).load()
         if (module, name) == ("mp_core._block", "load_beside"):
-            return lambda data, tables: _Blank() if data is None else _Outline(io.BytesIO(data)).load()
-        return _Blank
+            return lambda data, tables: Blank() if data is None else Outline(io.BytesIO(data)).load()
+        return Blank
 
-    def persistent_load(self, name: Any) -> _Blank:
-        return _Blank()
+    def persistent_load(self, name: Any) -> Blank:
+        return Blank()

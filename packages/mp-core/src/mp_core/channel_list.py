@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from mp_core import _native
+from mp_core import native
 
 __all__ = ["ChannelEntry", "list_channels"]
 
@@ -57,6 +57,6 @@ def _unread(path: str) -> list[tuple[int, int]]:
     # The number may be a pipe's by now, and to open a pipe waits for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        return _native.unread_messages(descriptor) or []
+        return native.unread_messages(descriptor) or []
     finally:
         os.close(descriptor)
