@@ -39,6 +39,25 @@ LINES = {
     "`Pool(2).map`, 64 results of 16 MiB": "Pool(2).map, 64 results of 16 MiB",
 }
 
+# Line of the first screen: line of the record.
+GAINS = {
+    "16 MiB to another process and a number back": "round trip, fresh 16 MiB",
+    "64 results of 16 MiB from `Pool(2).map`": "Pool(2).map, 64 results of 16 MiB",
+    "an int there and back": "round trip, an int",
+}
+
+
+def gain(found: Record) -> str:
+    """Return the lines of the first screen: the time, and how many times faster than multiprocessing it is."""
+    lines = []
+    for name, what in GAINS.items():
+        entry = found.find(what)
+        if entry is not None and {"ours", "stdlib"} <= entry.figures.keys():
+            ours, theirs = entry.figures["ours"], entry.figures["stdlib"]
+            ratio = theirs.median / ours.median
+            lines.append(f"- {name}: **{in_words(ours.median, ours.unit)}, {ratio:.0f} times faster**")
+    return "\n".join(lines)
+
 
 def short(found: Record) -> str:
     """Return the table of the README: medians, the best of each line in bold."""
@@ -63,7 +82,7 @@ def medians(entry: Entry) -> list[str]:
 
 def block(name: str, found: Record) -> str:
     """Return the text between the markers of *name*; raise `KeyError` for an unknown name."""
-    whole = {"short": short, "where": table.where, "peers": table.peers}
+    whole = {"gain": gain, "short": short, "where": table.where, "peers": table.peers}
     if name in whole:
         return whole[name](found)
     kind, _, rows = name.partition(" ")

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import html
+import importlib
+import inspect
 import os
+import re
+import tomllib
+from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from docutils.nodes import Element
 from sphinx.addnodes import pending_xref
 from sphinx.application import Sphinx
@@ -16,17 +23,31 @@ project = "mp-all"
 author = "the authors of mp-all"
 copyright = f"{author}, BSD-3-Clause"
 version = release = mp_all.__version__
+PACKAGES = Path(__file__).parents[1] / "packages"
+URLS = tomllib.loads((PACKAGES / "mp-all" / "pyproject.toml").read_text())["project"]["urls"]
 
 extensions = [
     "myst_parser",  # the pages are Markdown, readable in the repository too
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",  # the tables at the top of each page of the reference
     "numpydoc",  # docstrings in the format of the scientific Python world
+    "sphinx.ext.linkcode",  # from a name of the reference to its source
+    "sphinx_copybutton",
+    "sphinxext.opengraph",  # titles and descriptions for link previews
 ]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 3
 highlight_language = "none"  # a block without a language is a drawing
+
+# A button copies commands without prompts and without their output; blocks of output and drawings have no button.
+copybutton_prompt_text = r">>> |\.\.\. |\$ |In \[\d+\]: "
+copybutton_prompt_is_regexp = True
+copybutton_selector = "div:not(.highlight-text):not(.highlight-none) > div.highlight > pre"
+
+ogp_site_url = URLS["Documentation"]
+ogp_site_name = "mp-all"
+ogp_social_cards = {"enable": False}  # a card needs matplotlib and a font, and shows the title once more
 
 # Links into other projects' documentation need the network during the build: MP_DOCS_INTERSPHINX=1 enables them.
 intersphinx = os.environ.get("MP_DOCS_INTERSPHINX") == "1"
@@ -73,18 +94,35 @@ toc_object_entries_show_parents = "hide"
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"mp-all {release}"
+html_favicon = "_static/icon.svg"
 html_static_path = ["_static"]
+templates_path = ["_templates"]
 html_css_files = ["custom.css"]
 html_show_sourcelink = False
+html_context = {
+    "groups": [
+        ("tutorial", "Get started"),
+        ("guide", "How-to guides"),
+        ("inside", "Explanation"),
+        ("reference/index", "Reference"),
+    ]
+}
 html_theme_options = {
+    "logo": {
+        "image_light": "_static/logo.svg",
+        "image_dark": "_static/logo-dark.svg",
+        "text": html_title,
+        "alt_text": "mp-all",
+    },
+    "navbar_center": ["groups"],
     "show_prev_next": True,
     "show_toc_level": 2,
     "navigation_with_keys": False,
-    "secondary_sidebar_items": ["page-toc"],
+    "secondary_sidebar_items": {"**": ["page-toc"], "index": []},
     "footer_start": ["copyright"],
     "footer_end": ["sphinx-version"],
 }
-html_sidebars = {"index": [], "changes": []}
+html_sidebars = {"index": [], "**": ["pages"]}
 
 
 def in_our_packages(app: Sphinx, env: BuildEnvironment, node: pending_xref, contnode: Element) -> Any:
@@ -101,5 +139,52 @@ def in_our_packages(app: Sphinx, env: BuildEnvironment, node: pending_xref, cont
     return None
 
 
+def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
+    """
+    Return the address of the lines that define a name of ours; None for a name of the standard library or of C.
+    """
+    try:
+        found: Any = importlib.import_module(info["module"])
+        for name in info["fullname"].split("."):
+            found = getattr(found, name)
+        found = inspect.unwrap(found.fget if isinstance(found, property) else found)
+        package = found.__module__.partition(".")[0]
+        path, (lines, first) = Path(inspect.getfile(found)), inspect.getsourcelines(found)
+    except (ImportError, AttributeError, TypeError, OSError):
+        return None
+    project = package.replace("_", "-")
+    if not (PACKAGES / project).is_dir():
+        return None
+    # The package may be installed elsewhere.
+    inside = path.relative_to(Path(str(importlib.import_module(package).__file__)).parent)
+    commit = os.environ.get("READTHEDOCS_GIT_COMMIT_HASH", "main")
+    last = first + len(lines) - 1
+    return f"{URLS['Source']}/blob/{commit}/packages/{project}/src/{package}/{inside}#L{first}-L{last}"
+
+
+BODY = (nodes.section, nodes.container)  # the parents of a paragraph that is in no table or list
+
+
+def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], doctree: nodes.document | None) -> None:
+    """
+    Make the first sentences of a page its description, as many as search engines show.
+
+    sphinxext.opengraph would cut the text inside a sentence. A description in the front matter of a page would stand
+    above the page, as a table, where the repository is browsed.
+    """
+    if doctree is None:  # the index, the search
+        return
+    paragraphs = doctree.findall(lambda node: isinstance(node, nodes.paragraph) and isinstance(node.parent, BODY))
+    text = next(found.astext() for found in paragraphs).replace("\n", " ")
+    description, *more = re.split(r"(?<=[.]) ", text)
+    for sentence in more:
+        if len(description) + len(sentence) >= 200 or sentence.endswith(":"):
+            break
+        description += f" {sentence}"
+    context["meta"] = {**(context["meta"] or {}), "og:description": description}
+    context["metatags"] += f'<meta name="description" content="{html.escape(description)}" />'
+
+
 def setup(app: Sphinx) -> None:
     app.connect("missing-reference", in_our_packages)
+    app.connect("html-page-context", describe, priority=400)  # before sphinxext.opengraph, which then adds none

@@ -51,31 +51,33 @@ def dated(changelog: str, version: str, day: datetime.date) -> str:
     """
     Return *changelog* with its unreleased entries under *version*, and an empty "Unreleased" before them.
 
-    >>> print(dated("# Changes\\n\\n## Unreleased\\n\\n- `a`: b\\n", "1.2.3", datetime.date(2030, 1, 2)))
+    >>> print(dated("# Changes\\n\\n## Unreleased\\n\\n### Added\\n\\n- b\\n", "1.2.3", datetime.date(2030, 1, 2)))
     # Changes
     <BLANKLINE>
     ## Unreleased
     <BLANKLINE>
-    ## 1.2.3 (2030-01-02)
+    ## 1.2.3 - 2030-01-02
     <BLANKLINE>
-    - `a`: b
+    ### Added
+    <BLANKLINE>
+    - b
     <BLANKLINE>
     """
     found = UNRELEASED.search(changelog)
     if found is None:
         raise SystemExit('CHANGELOG.md has no section "## Unreleased"')
     if not re.search(r"^- ", found["entries"], re.MULTILINE):
-        raise SystemExit('CHANGELOG.md has no entry ("- `package`: what") under "## Unreleased"')
+        raise SystemExit('CHANGELOG.md has no entry ("- what changed") under "## Unreleased"')
     at = found.start("entries")
-    return f"{changelog[:at]}\n## {version} ({day.isoformat()})\n{changelog[at:]}"
+    return f"{changelog[:at]}\n## {version} - {day.isoformat()}\n{changelog[at:]}"
 
 
 def notes(changelog: str, version: str) -> str:
     """
     Return the entries of *version* in *changelog*.
 
-    >>> print(notes("# Changes\\n\\n## 1.2.3 (2030-01-02)\\n\\n- `a`: b\\n\\n## 1.2.2\\n", "1.2.3"))
-    - `a`: b
+    >>> print(notes("# Changes\\n\\n## 1.2.3 - 2030-01-02\\n\\n- b\\n\\n## 1.2.2\\n", "1.2.3"))
+    - b
     """
     found = re.search(rf"^## {re.escape(version)}\b.*?\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     if found is None:

@@ -52,14 +52,29 @@ def test_each_row_of_the_record_is_in_the_document() -> None:
     assert shown == {entry.row for entry in record.read(record.SHOWN).entries}
 
 
-def test_no_measured_number_stands_in_the_prose_beside_the_plot() -> None:
+def test_every_number_of_the_first_screen_is_that_of_the_record() -> None:
+    """The test reads the file itself, without the code that wrote the lines."""
+    lines = {line["what"]: line["figures"] for line in json.loads(record.SHOWN.read_text())["lines"]}
+    found = re.search(r"<!-- measured: gain -->\n(.*?)<!-- /measured -->", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert found
+    shown = re.findall(r"^- (.+): \*\*([\d.]+) (\S+), (\d+) times faster\*\*$", found[1], re.MULTILINE)
+    assert len(shown) == len(found[1].splitlines()) == len(readme.GAINS)
+    for name, number, unit, times in shown:
+        figures = lines[readme.GAINS[name]]
+        ours, theirs = figures["ours"]["median"], figures["stdlib"]["median"]
+        last_digit = 10.0 ** -len(number.partition(".")[2])
+        assert abs(ours / FACTORS[unit] - float(number)) <= 0.501 * last_digit, name
+        assert abs(theirs / ours - int(times)) <= 0.501, name
+
+
+def test_no_measured_number_stands_in_the_prose_beside_the_plots() -> None:
     text = (ROOT / "README.md").read_text()
-    section = text[text.index("## How fast") : text.index("## Try it")]
-    assert MEASURED.findall(readme.BLOCK.sub("", section)) == []
+    prose = readme.BLOCK.sub("", text[: text.index("## Try it")])
+    assert MEASURED.findall(prose) == []
     assert MEASURED.findall("takes 78 µs, 3.5 times as long") == ["78 µs", "3.5 times"]
 
 
 def test_the_plots_that_are_shown_are_there() -> None:
     for document in SOURCES:
-        for image in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", document.read_text()):
+        for image in map("".join, re.findall(r"!\[[^\]]*\]\(([^)]+)\)|<img src=\"([^\"]+)\"", document.read_text())):
             assert (document.parent / image).is_file(), f"{document.name} shows {image}"

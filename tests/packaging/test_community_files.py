@@ -23,7 +23,7 @@ SOURCE = PROJECTS["mp-all"]["urls"]["Source"]
 
 
 def test_every_package_has_the_same_addresses() -> None:
-    assert {"Documentation", "Source", "Issues", "Changelog"} == set(PROJECTS["mp-all"]["urls"])
+    assert {"Homepage", "Documentation", "Source", "Issues", "Changelog"} == set(PROJECTS["mp-all"]["urls"])
     assert [name for name, project in PROJECTS.items() if project["urls"] != PROJECTS["mp-all"]["urls"]] == []
 
 

@@ -31,8 +31,8 @@ LINKED = sorted(path for folder in FOLDERS for path in ROOT.glob(f"{folder}/*.md
 def test_a_link_between_documents_has_a_target(document: Path) -> None:
     """Relative links must work in the repository and on the site, where Sphinx checks them too."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
-    links = re.findall(r"\]\(([^)\s]+)\)", text)
-    local = [link.partition("#")[0] for link in links if "://" not in link and not link.startswith("#")]
+    links = re.findall(r"\]\(([^)\s]+)\)|\bsrc=\"([^\"]+)\"", text)
+    local = [link.partition("#")[0] for link in map("".join, links) if "://" not in link and not link.startswith("#")]
     assert [link for link in local if not (document.parent / link).exists()] == []
 
 
@@ -40,6 +40,8 @@ def test_each_page_of_the_site_can_be_reached() -> None:
     pages = {path.relative_to(ROOT / "docs").with_suffix("").as_posix() for path in (ROOT / "docs").glob("*.md")}
     toctrees = "".join(path.read_text() for path in (ROOT / "docs").glob("*.md"))
     listed = {
-        name for tree in re.findall(r"^```\{toctree\}\n(.*?)^```", toctrees, re.M | re.S) for name in tree.split()
+        name.strip("<>")  # a page, or `its title <page>`
+        for tree in re.findall(r"^```\{toctree\}\n(.*?)^```", toctrees, re.M | re.S)
+        for name in tree.split()
     }
     assert pages - listed == {"index"}

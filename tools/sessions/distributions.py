@@ -22,10 +22,11 @@ def alone(session: nox.Session, package: str) -> None:
 
 @nox.session(tags=["ci"])
 def docs(session: nox.Session) -> None:
-    """Build the documentation in build/docs; a warning is an error. It needs no GPU and no network."""
-    install_all(session, "docs")
+    """Build the documentation in build/docs, and test it; a warning is an error. It needs no GPU and no network."""
+    install_all(session, "docs", "test")
     out = session.posargs or ["build/docs"]
     session.run("sphinx-build", "-q", "-E", "-b", "html", "-W", "--keep-going", "docs", *out)
+    session.run("pytest", "-q", "tests/packaging/test_site.py")
     session.log(f"now: open {out[0]}/index.html")
 
 
