@@ -48,9 +48,13 @@ NOTING = """
 
             for name in OTHERS:
                 signal.signal(getattr(signal, name), lambda *_: None)
+            args = work, (log, seconds), 2
             if sys.argv[4:] == ["leaves"]:
                 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
-            args = work, (log, seconds), 2
+                context = mp_spawn.start_processes(*args, join=False, start_method=os.environ["METHOD"])
+                note(log, "program", "joins")  # the ranks may be ready before the program has started them all
+                while not context.join():
+                    pass
             if how == "run":
                 mp_spawn.run(*args, start_method=os.environ["METHOD"])
             else:

@@ -172,6 +172,7 @@ def test_ranks_start_with_the_signal_mask_of_the_program(tmp_path: Path, how: st
 
 def test_a_program_keeps_its_own_handler(tmp_path: Path, start_method: str) -> None:
     with running(tmp_path, "start_processes", start_method, "leaves", seconds=0.2) as job:
+        job.wait_until(lambda: "program joins" in job.log.read_text())
         os.killpg(job.group, signal.SIGTERM)
         code, _ = job.end()
         assert code == 3
