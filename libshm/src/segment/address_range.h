@@ -2,7 +2,7 @@
 #ifndef MPSHM_ADDRESS_RANGE_H
 #define MPSHM_ADDRESS_RANGE_H
 
-#include "segment/segment.h"
+#include "segment/mapped_segment.h"
 
 /* Both with the engine's lock held: begin and end to find the addresses of this segment. */
 int mpshm__range_register(struct mpshm__segment *segment);

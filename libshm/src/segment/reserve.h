@@ -2,7 +2,7 @@
 #ifndef MPSHM_RESERVE_H
 #define MPSHM_RESERVE_H
 
-#include "segment/segment.h"
+#include "segment/mapped_segment.h"
 
 /* Reserve [at, at + size) of a file: 0, -ENOSPC, -ENOMEM or -EFBIG. A failed call frees the part
  * that it had reserved, so the range must not be in use. */
