@@ -13,7 +13,19 @@ def dev(session: nox.Session) -> None:
     python = ROOT / ".venv" / "bin" / "python"
     session.run("python", "-m", "venv", ".venv")
     # These groups are large, and belong to one session each.
-    own_sessions = ("adoption", "containers", "torch", "peers", "ray", "wheels", "cross", "docs", "typing", "version")
+    own_sessions = (
+        "adoption",
+        "containers",
+        "torch",
+        "peers",
+        "ray",
+        "wheels",
+        "cross",
+        "docs",
+        "typing",
+        "version",
+        "workflows",
+    )
     groups = [group for name, group in GROUPS.items() if name not in own_sessions]
     tools = sorted({req for group in groups for req in group} | {"nox", "editables"})
     session.run(str(python), "-m", "pip", "install", "-q", *tools, external=True)
