@@ -67,6 +67,12 @@ def put_of_a_number(mp: Any, interrupt: Interrupt) -> None:
     close(queue)
 
 
+def end_of_one_that_goes_on(interrupt: Interrupt, queue: Any) -> None:
+    queue.put(3)
+    interrupt.expect(3 in received(queue), "the queue does not go on")
+    close(queue)
+
+
 @scene()
 def put_with_memory(mp: Any, interrupt: Interrupt) -> None:
     queue = mp.Queue(2)
@@ -74,9 +80,7 @@ def put_with_memory(mp: Any, interrupt: Interrupt) -> None:
     got = received(queue)
     interrupt.expect(got or interrupt.was_interrupted, "the message is lost")
     del got
-    queue.put(3)
-    interrupt.expect(3 in received(queue), "the queue does not go on")
-    close(queue)
+    end_of_one_that_goes_on(interrupt, queue)
 
 
 @scene()
@@ -91,9 +95,7 @@ def put_into_a_full_ring(mp: Any, interrupt: Interrupt) -> None:
     interrupt.expect(got[:40] == [big] * 40, "an earlier message is lost")
     interrupt.expect(len(got) > 40 or interrupt.was_interrupted, "the message is lost")
     del got
-    queue.put(3)
-    interrupt.expect(3 in received(queue), "the queue does not go on")
-    close(queue)
+    end_of_one_that_goes_on(interrupt, queue)
 
 
 @scene()

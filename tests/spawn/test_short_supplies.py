@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.scripts import run_script
+from support.scripts import NO_DESCRIPTORS, run_script
 
 from mp_spawn import output, payload, rank
 from mp_spawn.tee import Tee
@@ -70,8 +70,8 @@ def test_waiting_for_ranks_takes_no_descriptor() -> None:
 
 
 def test_a_parent_without_descriptors_does_not_spin_over_a_child_that_logs(tmp_path: Path) -> None:
-    program = """
-        import logging, os, resource, time
+    program = f"""
+        import logging, resource, textwrap, time
         import mp_all as mp
 
         def log(ready):
@@ -81,15 +81,10 @@ def test_a_parent_without_descriptors_does_not_spin_over_a_child_that_logs(tmp_p
         if __name__ == "__main__":
             with mp.logging_to_parent():
                 ctx = mp.get_context("fork")
-                ready, held = ctx.Event(), []
+                ready = ctx.Event()
                 child = ctx.Process(target=log, args=(ready,))
                 child.start()
-                resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-                try:
-                    while True:
-                        held.append(os.open("/dev/null", os.O_RDONLY))
-                except OSError:
-                    pass
+                exec(textwrap.dedent({NO_DESCRIPTORS!r}))
                 ready.wait()
                 before = time.process_time()
                 time.sleep(2)

@@ -39,6 +39,7 @@ from mp_core import settings as _settings
 if TYPE_CHECKING:
     import typing as _typing
 
+    import mp_cuda
     from mp_all._dask import dask_options as dask_options
     from mp_all._joblib_install import joblib_install as joblib_install
     from mp_all._report import memory_report as memory_report
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from mp_pool import *  # noqa: F403
     from mp_reductions import *  # noqa: F403
     from mp_spawn import *  # noqa: F403
-if TYPE_CHECKING:
-    import mp_cuda
 
     cuda = mp_cuda
 

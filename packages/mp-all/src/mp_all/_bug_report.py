@@ -35,18 +35,20 @@ def versions() -> Iterator[tuple[str, str]]:
     libc = " ".join(platform.libc_ver()) or "libc unknown"
     yield "system", f"{platform.system()} {platform.release()} {platform.machine()}, {libc}"
     for package in PACKAGES:
-        try:
-            yield package, metadata.version(package)
-        except metadata.PackageNotFoundError:
-            yield package, "not installed"
+        yield package, installed(package)
 
 
 def extras() -> Iterator[tuple[str, str]]:
     for extra, package in EXTRAS.items():
-        try:
-            yield extra, f"{package} {metadata.version(package)}"
-        except metadata.PackageNotFoundError:
-            yield extra, "not installed"
+        yield extra, f"{package} {installed(package)}"
+
+
+def installed(package: str) -> str:
+    """Return the version of *package*, or that it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "not installed"
 
 
 def sharing() -> Iterator[tuple[str, str]]:

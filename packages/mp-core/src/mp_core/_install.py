@@ -8,10 +8,10 @@ Note [Replaced attributes]
                                  the reducer of Connection; a hook before each fork          _connections.py
                                  Queue.__init__ of multiprocessing: standard locks           _queue_locks.py
                                  ForkServer.ensure_running: what the server preloads         fork_server.py
+                                 tempfile in connection: imported by the first listener      imports.py
       at a start                 _Popen of SpawnProcess and ForkServerProcess                _child_descriptors.py
                                  _Popen of ForkProcess                                       _late_locks.py
       with MP_TRACE=1            ForkingPickler.dumps, Queue.put                             _trace.py
-                                 tempfile in it: imported by the first listener           imports.py
       on macOS                   the finalizer of the resource tracker                       _resource_tracker.py
     import mp_core.block, lease  entries for Block and Lease in ForkingPickler's table       block.py, lease.py
     import mp_all                a finder for mp_all.queues and the like                     imports.py
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from multiprocessing import context, reduction
 from multiprocessing.reduction import ForkingPickler
 
@@ -71,12 +72,8 @@ def install() -> None:
 
         load_messages()
         _trace.install()
-    for method in ("SpawnProcess", "ForkServerProcess"):  # Windows has the first only
-        if hasattr(context, method):
-            _close_after_start(getattr(context, method))
+    _extend_starts()
     imports.defer("multiprocessing.connection", "tempfile")  # a tenth of the start of a child that has a queue
-    if hasattr(context, "ForkProcess"):
-        _make_locks_before_start(context.ForkProcess)
     imports.when_imported("multiprocessing.connection", _extend_connections)
     imports.when_imported("multiprocessing.forkserver", _extend_fork_server)
 
@@ -135,39 +132,37 @@ def _extend_fork_server() -> None:
     imports.load("mp_core.fork_server").install()
 
 
-def _close_after_start(kind: Any) -> None:
-    """Close the descriptors of each child of this *kind* of process after its start, successful or not."""
-    start: Callable[[Any], Any] = kind._Popen
-    if getattr(start, "_closes", False):
-        return
+def _extend_starts() -> None:
+    """Extend `_Popen` of the kinds of process: Windows has SpawnProcess only."""
+    for kind, extended in (
+        ("SpawnProcess", _closing_start),
+        ("ForkServerProcess", _closing_start),
+        ("ForkProcess", _start_with_locks),
+    ):
+        process: Any = getattr(context, kind, None)
+        if process is not None and not getattr(process._Popen, "_extended", False):
+            start = partial(extended, process._Popen)
+            start._extended = True  # type: ignore[attr-defined]
+            process._Popen = staticmethod(start)
 
-    def closing_start(process: Any) -> Any:
-        if "multiprocessing.connection" not in sys.modules:
-            return start(process)  # it has no connection, and so no descriptors
-        return imports.load("mp_core._child_descriptors").closing(start, process)
 
-    closing_start._closes = True  # type: ignore[attr-defined]
-    kind._Popen = staticmethod(closing_start)
+def _closing_start(start: Callable[[Any], Any], process: Any) -> Any:
+    """Close the descriptors of a child after its start, successful or not."""
+    if "multiprocessing.connection" not in sys.modules:
+        return start(process)  # it has no connection, and so no descriptors
+    return imports.load("mp_core._child_descriptors").closing(start, process)
 
 
-def _make_locks_before_start(kind: Any) -> None:
+def _start_with_locks(start: Callable[[Any], Any], process: Any) -> Any:
     """
     Make what a forked child has to have in common with this process before its start begins.
 
     The hook of `_late_locks` does it for other forks. If a signal handler raises here, no process has
     started; during the fork, its caller would get the exception in place of the pid.
     """
-    start: Callable[[Any], Any] = kind._Popen
-    if getattr(start, "_makes_locks", False):
-        return
-
-    def start_with_locks(process: Any) -> Any:
-        if "mp_core._late_locks" in sys.modules:
-            imports.load("mp_core._late_locks").make_all()
-        return start(process)
-
-    start_with_locks._makes_locks = True  # type: ignore[attr-defined]
-    kind._Popen = staticmethod(start_with_locks)
+    if "mp_core._late_locks" in sys.modules:
+        imports.load("mp_core._late_locks").make_all()
+    return start(process)
 
 
 packages.installed_by(install)

@@ -115,8 +115,7 @@ def get_ready() -> None:
 
     A process that has changed its root, or has no descriptor left, cannot import it later.
     """
-    if "multiprocessing.connection" not in sys.modules:
-        imports.load("multiprocessing.connection")
+    imports.load("multiprocessing.connection")
 
 
 def _take_over(name: str, session: bytes, sharing: bool, timeout: float | None, descriptors: Any) -> None:
