@@ -1,7 +1,13 @@
 /* A writer that is stopped after each single instruction of a send: the descriptor is readable
- * while there is a message and not otherwise, and its reader waits for nobody. */
+ * while there is a message and not otherwise, and its reader waits for nobody. All of it where a
+ * sandbox refuses ioctl. */
 #define _GNU_SOURCE
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <stddef.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <time.h>
 
 #include "channel.h"
@@ -37,6 +43,20 @@ static int64_t receive_if_ready(struct line *line)
     int64_t number = receive_number(line, 0);
     CHECK_EQ(number != -EAGAIN, ready);
     return number;
+}
+
+static void refuse_ioctl(void) /* where there are seccomp filters */
+{
+    struct sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ioctl, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {.len = sizeof(rules) / sizeof(rules[0]), .filter = rules};
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0)
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program);
 }
 
 static long stride(long step)
@@ -87,6 +107,7 @@ int main(void)
     if (is_emulated())
         SKIP("valgrind cannot be stepped");
     signal(SIGPIPE, SIG_IGN);
+    refuse_ioctl();
     /* The children need not look up functions. */
     struct line line = line_open(0);
     CHECK_EQ(send_number(&line, 1, SMALL, FOREVER), 0);

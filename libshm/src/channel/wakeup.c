@@ -58,9 +58,7 @@
  *   takes the message back. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <linux/sockios.h>
 #include <poll.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -140,11 +138,14 @@ int mpshm__wakeup_is_unsettled(struct mpshm__ring *ring)
     return word != head && begun(word) == head;
 }
 
-static int has_byte(int fd)
+static int has_byte(const mpshm_channel *end, int fd)
 {
-    int bytes = 0;
+    char byte;
+    struct pollfd poll_for = {.fd = fd, .events = POLLIN};
 
-    return ioctl(fd, FIONREAD, &bytes) == 0 && bytes > 0;
+    if (is_duplex(end)) /* a closed socket is readable, too */
+        return MPSHM__RETRY(recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT)) == 1;
+    return MPSHM__RETRY(poll(&poll_for, 1, 0)) == 1 && (poll_for.revents & POLLIN);
 }
 
 /* Take one byte if there is one: 1, without waiting: the program may have read it. */
@@ -165,14 +166,15 @@ static int take_byte(mpshm_channel *end, int fd)
 }
 
 /* Publish a message whose byte is there and whose writer has not moved tail. */
-static void publish_begun(struct mpshm__ring *ring, int fd, uint64_t word)
+static void publish_begun(const mpshm_channel *end, int fd, uint64_t word)
 {
+    struct mpshm__ring *ring = end->in.ring;
     uint64_t tail = atomic_load(&ring->tail);
 
     if (begun(word) <= tail || !(word & WRITTEN) || (word & DOUBT))
         return;
-    if (!(word & PUBLISHED) &&
-        (!has_byte(fd) || !atomic_compare_exchange_strong(&ring->wakeup, &word, word | PUBLISHED)))
+    if (!(word & PUBLISHED) && (!has_byte(end, fd) || !atomic_compare_exchange_strong(
+                                                          &ring->wakeup, &word, word | PUBLISHED)))
         return;
     /* It fails when the writer has moved it, perhaps further. */
     atomic_compare_exchange_strong(&ring->tail, &tail, begun(word));
@@ -183,7 +185,7 @@ static void take_surplus(mpshm_channel *end, int fd, uint64_t head)
 {
     uint64_t armed = head | DOUBT;
 
-    while (has_byte(fd) && atomic_load(&end->in.ring->wakeup) == armed && take_byte(end, fd))
+    while (has_byte(end, fd) && atomic_load(&end->in.ring->wakeup) == armed && take_byte(end, fd))
         ;
     atomic_compare_exchange_strong(&end->in.ring->wakeup, &armed, head);
 }
@@ -205,7 +207,7 @@ void mpshm__wakeup_arm(mpshm_channel *end, int fd, int woken)
     if (word == (head | DOUBT))
         take_surplus(end, fd, head);
     else if (begun(word) != head)
-        publish_begun(ring, fd, word);
+        publish_begun(end, fd, word);
 }
 
 void mpshm__wakeup_doubt(struct mpshm__ring *ring)
@@ -226,7 +228,7 @@ void mpshm__wakeup_repair(mpshm_channel *end, int fd, enum mpshm__purpose purpos
             break;
         if (purpose == MPSHM__TO_WRITE)
             next = word | WRITTEN | DOUBT;
-        else if (purpose == MPSHM__TO_CHECK && has_byte(fd))
+        else if (purpose == MPSHM__TO_CHECK && has_byte(end, fd))
             next = word | PUBLISHED;
         else /* a reader that closes does not know whose byte it is */
             next = tail | DOUBT;
