@@ -4,6 +4,7 @@ CPython runs the handlers of signals in the main thread only, and only where the
 begins, when a call returns, at the end of each turn of a loop, and in C code that looks itself. A point is an
 instruction after which it looks. The signal becomes pending just before that instruction, as if it had come then, and
 the interpreter itself runs the handler: at the place, and with the frames and the exception table, of a real signal.
+While the signal is blocked it does not come: it stays pending until the first point at which it is not.
 
     sys.settrace   an event before each instruction --> count it; is it the one?  --> the signal is pending
     the instruction runs: the interpreter looks, and calls the handler
@@ -11,6 +12,7 @@ the interpreter itself runs the handler: at the place, and with the frames and t
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _thread
 import dis
 import functools
@@ -60,6 +62,7 @@ class Points:
         self.frames: list[Place] = []  # of the last one
         self.lines: list[tuple[str, int]] = []
         self._at, self._handle = at, handle
+        self._pending = False
         self._pid = os.getpid()
         self._code: dict[CodeType, bytes] = {}
 
@@ -97,7 +100,9 @@ class Points:
         if not _LOOKS[code[at]] or self._pid != os.getpid():
             return self._trace
         self.places.append((frame.f_code.co_filename, frame.f_code.co_qualname, at))
-        if len(self.places) - 1 in self._at:
+        self._pending |= len(self.places) - 1 in self._at
+        if self._pending and SIGNAL not in _signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+            self._pending = False
             -_trigger  # noqa: B018 - no call from here to the end, where the interpreter would look
         return self._trace
 
@@ -112,7 +117,7 @@ class Points:
         while frame is not None and frame.f_code is not Points.run.__code__:
             stack.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}")
             self.frames.append((frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lasti))
-            self.lines.append((frame.f_code.co_filename, frame.f_lineno))
+            self.lines.append((frame.f_code.co_filename, frame.f_lineno or 0))
             frame = frame.f_back
         self.handled.append(" < ".join(stack[:6]))
         if self._handle is not None:

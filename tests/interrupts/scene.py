@@ -17,6 +17,7 @@ import json
 import os
 import select
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -101,7 +102,7 @@ class Scene:
             f"ignored: {type(it.exc_value).__name__}: {it.exc_value} in {it.object!r:.60}"
         )
         threading.excepthook = lambda it: ignored.append(f"a thread ended by {it.exc_value!r}")
-        before = _Left(ours and not self.first_use)
+        before = _Left(ours, self.first_use)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         interrupt = Interrupt(at, kind)
         problems: list[str] = []
@@ -162,13 +163,15 @@ def _locked(mp: Any) -> list[str]:
 class _Left:
     """The resources of a process at one moment, beyond those that its caches hold."""
 
-    def __init__(self, counts: bool) -> None:
-        self._counts = counts
+    def __init__(self, ours: bool, first_use: bool) -> None:
+        self._counts = ours and not first_use
+        self._comes_with_use = 1 if ours and first_use else 0
         self._before = self._now()
 
     def _now(self) -> dict[str, set[str]]:
         gc.collect()
         active_children()  # reaps
+        subprocess._cleanup()  # type: ignore[attr-defined]  # so does the next use of subprocess
         found: dict[str, set[str]] = {
             "descriptors": {f"{name} {i}" for name, n in leaks.descriptors().items() for i in range(n)},
             "threads": {f"{thread.name} {thread.ident}" for thread in threading.enumerate()},
@@ -189,8 +192,10 @@ class _Left:
         def is_clean() -> bool:
             more.clear()
             for key, now in self._now().items():
-                # With the first use come the manager, the trackers, and their connections.
-                if rest := now - self._before[key]:
+                rest = now - self._before[key]
+                # With the first use comes the connection to the manager.
+                sockets = [each for each in rest if key == "descriptors" and each.startswith("socket:")]
+                if rest := rest - set(sockets[: self._comes_with_use]):
                     more[key] = rest
             return not more
 

@@ -19,7 +19,7 @@ __all__ = ["OPEN", "SCENES"]
 
 SCENES: dict[str, Scene] = {}
 #: Scenes with points that are not mended yet: `python -m interrupts.program` runs them, the tests leave them out.
-OPEN = {"executor_in_a_block", "end_of_started_processes", "run", "run_by_fork", "start_with_a_queue_by_spawn"}
+OPEN = {"run", "start_with_a_queue_by_spawn"}
 #: Large enough to travel through a block.
 LARGE = b"x" * (1 << 17)
 
@@ -338,14 +338,25 @@ def shared_array(mp: Any, interrupt: Interrupt) -> None:
 
 @scene()
 def run(mp: Any, interrupt: Interrupt) -> None:
-    if hasattr(mp, "run"):
-        interrupt(lambda: mp.run(divmod, args=(2,), nprocs=1))
+    interrupt(one_run(mp, "spawn"))
 
 
 @scene()
 def run_by_fork(mp: Any, interrupt: Interrupt) -> None:
+    interrupt(one_run(mp, "fork"))
+
+
+def one_run(mp: Any, start_method: str) -> Callable[[], object]:
+    """Return a call of `run`; of what the standard library has instead."""
     if hasattr(mp, "run"):
-        interrupt(lambda: mp.run(divmod, args=(2,), nprocs=1, start_method="fork"))
+        return lambda: mp.run(divmod, args=(2,), nprocs=1, start_method=start_method)
+
+    def start_and_join() -> None:
+        process = mp.get_context(start_method).Process(target=divmod, args=(2, 1))
+        process.start()
+        process.join()
+
+    return start_and_join
 
 
 @scene()
@@ -354,3 +365,66 @@ def end_of_started_processes(mp: Any, interrupt: Interrupt) -> None:
         context = mp.start_processes(time.sleep, nprocs=2, join=False, start_method="fork")
         interrupt(context.terminate)
         context.terminate()
+
+
+@scene()
+def start_of_processes(mp: Any, interrupt: Interrupt) -> None:
+    if hasattr(mp, "run"):
+        contexts: list[Any] = []
+        options = {"nprocs": 2, "join": False, "start_method": "fork"}
+        interrupt(lambda: contexts.append(mp.start_processes(time.sleep, (), **options)))
+        for context in contexts:
+            context.terminate()
+
+
+@scene()
+def command(mp: Any, interrupt: Interrupt) -> None:
+    if hasattr(mp, "run"):
+        from mp_spawn.command import main
+
+        interrupt(lambda: main(["-n", "1", "--start-method", "fork", "-m", "keyword"]))
+
+
+# ---- the first use, and managers -------------------------------------------------------------------------------------
+
+
+@scene(first_use=True)
+def first_message(mp: Any, interrupt: Interrupt) -> None:
+    queues: list[Any] = []
+
+    def use() -> None:
+        queues.append(mp.get_context("fork").Queue())
+        queues[0].put(LARGE)
+        queues[0].get(timeout=PATIENT)
+
+    interrupt(use)
+    for queue in queues:
+        received(queue)
+        queue.put(3)
+        interrupt.expect(3 in received(queue), "the queue does not go on")
+        close(queue)
+
+
+@scene(first_use=True)
+def first_array(mp: Any, interrupt: Interrupt) -> None:
+    if hasattr(mp, "shared"):
+        import numpy as np
+
+        interrupt(lambda: mp.shared.zeros(1000))
+        interrupt.expect((mp.shared.ones(1000) == np.ones(1000)).all(), "no array can be made")
+
+
+@scene()
+def manager(mp: Any, interrupt: Interrupt) -> None:
+    managers: list[Any] = []
+
+    def use() -> None:
+        managers.append(mp.get_context("fork").Manager())
+        table = managers[0].dict()
+        table["a"] = LARGE
+        table.get("a")
+        managers[0].shutdown()
+
+    interrupt(use)
+    for each in managers:
+        each.shutdown()

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import os
-import socket
+from _socket import socket
 
 __all__ = ["Descriptor", "close_in_children", "keep_in_children"]
 
 # Descriptors that a forked child must close: otherwise the end of this process would not end its workers. By identity.
-_own: dict[int, socket.socket | Descriptor] = {}
+_own: dict[int, socket | Descriptor] = {}
 
 
 class Descriptor:
-    """A descriptor of this process only, closed once."""
+    """
+    A descriptor of this process only, closed once.
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    It is made before the descriptor, as `own = Descriptor(); own.fd = os.pidfd_open(pid)`: a signal handler that raises
+    between the two statements then leaves no number that nobody closes.
+    """
+
+    def __init__(self) -> None:
+        self.fd = -1
         close_in_children(self)
 
     def fileno(self) -> int:
@@ -24,18 +29,18 @@ class Descriptor:
 
     def close(self) -> None:
         """Close it. Idempotent."""
-        keep_in_children(self)
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
+        keep_in_children(self)
 
 
-def close_in_children(each: socket.socket | Descriptor) -> None:
+def close_in_children(each: socket | Descriptor) -> None:
     """Have every child that is forked from now on close it."""
     _own[id(each)] = each
 
 
-def keep_in_children(each: socket.socket | Descriptor) -> None:
+def keep_in_children(each: socket | Descriptor) -> None:
     """Undo `close_in_children`."""
     _own.pop(id(each), None)
 

@@ -22,8 +22,8 @@ Frame = tuple[int, int, "Any"]  # number of the task, kind, data
 class ResultPipe(Descriptor):
     """The parent's end of the pipe, which does not block."""
 
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd)
+    def __init__(self) -> None:
+        super().__init__()
         self.hung_up = False
         self._partial = b""
         self._large: tuple[int, int, bytearray] | None = None

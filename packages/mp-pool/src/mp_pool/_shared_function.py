@@ -179,8 +179,9 @@ def _memory_file(views: list[memoryview]) -> tuple[Spans, Descriptor]:
     Copy *views* into a memory file that can no longer be changed.
     """
     spans = []
-    file = Descriptor(os.memfd_create("mp-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+    file = Descriptor()
     try:
+        file.fd = os.memfd_create("mp-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         end = 0
         for view in views:
             spans.append((end, view.nbytes, view.readonly))

@@ -17,12 +17,14 @@ begun; a task that has left the socket and has no result was begun. This needs n
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
+import _socket
 import errno
 import os
 import signal
 import socket
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing, nullcontext
@@ -72,24 +74,25 @@ class Worker:
         self.killed_for: int | None = None  # the number of the task that took too long
         self.told_to_end = False
         self.failure: BaseException | None = None  # the exception of its initializer
-        self.death: Descriptor | None = None
+        self.results = ResultPipe()
+        self.death = Descriptor()
+        self._ends = WorkerEnds()  # for the worker, until it has them; a forked one keeps them
 
     def start(self, make: Callable[..., Any], settings: Settings, initializer: SharedFunction | None) -> None:
         """
         Start the process. If that fails or is interrupted, `abandon` ends it.
         """
-        near, far = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._near, self._far = near, far
-        close_in_children(near)
-        close_in_children(far)
-        reader, writer = os.pipe()
-        self.results = ResultPipe(reader)
-        # For the worker; a forked one keeps them.
-        ends = WorkerEnds(-1, writer)
+        # What a call returns has an owner at once: a signal handler that raises may run after any call. The objects of
+        # the standard library's module socket make others of the numbers of these.
+        self._near, self._far = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        close_in_children(self._near)
+        close_in_children(self._far)
+        ends = self._ends
         with closing(ends):
-            ends.tasks = os.dup(far.fileno())
-            near.setblocking(False)
-            os.set_blocking(reader, False)
+            self.results.fd, ends.results = os.pipe()
+            ends.tasks = os.dup(self._far.fileno())
+            self._near.setblocking(False)
+            os.set_blocking(self.results.fd, False)
             self.process = make(target=work, args=(ends, settings))
             method = getattr(self.process, "_start_method", None)
             if settings.environment:
@@ -115,13 +118,13 @@ class Worker:
         self.pid: int = self.process.pid
         # The sentinel of a process stays open while a child of its own lives; a pidfd does not.
         try:
-            self.death = Descriptor(os.pidfd_open(self.pid))
+            self.death.fd = os.pidfd_open(self.pid)
         except (AttributeError, OSError):
             pass  # an old kernel, or a container that forbids it; or it has been reaped
         if initializer is not None:
             self._announce(initializer, getattr(self.process, "_popen", None))
             self.send_backlog()
-        self.sentinel: int = self.process.sentinel if self.death is None else self.death.fileno()
+        self.sentinel: int = self.process.sentinel if self.death.fd < 0 else self.death.fd
 
     def abandon(self) -> None:
         """
@@ -142,11 +145,10 @@ class Worker:
         """
         for each in (getattr(self, "_near", None), getattr(self, "_far", None)):
             if each is not None:
-                keep_in_children(each)
                 each.close()
-        for descriptor in (getattr(self, "results", None), self.death):
-            if descriptor is not None:
-                descriptor.close()
+                keep_in_children(each)
+        for descriptor in (self._ends, self.results, self.death):
+            descriptor.close()
 
     def send(self, task: Task, alone: bool = False) -> bool:
         """
@@ -207,7 +209,7 @@ class Worker:
         if self.in_parts or (fd := self.batches.make_journal()) < 0:
             return
         try:
-            socket.send_fds(self._near, [HEADER.pack(0, 0, JOURNAL)], [fd])
+            self._send_with(HEADER.pack(0, 0, JOURNAL), fd)
         except OSError:
             pass  # there is no room: its tasks go one by one
         finally:
@@ -250,7 +252,7 @@ class Worker:
                 if file is None:
                     self._near.send(packet)
                 else:
-                    socket.send_fds(self._near, [packet], [file.fileno()])
+                    self._send_with(packet, file.fd)
                 self.backlog.popleft()
         except OSError as error:
             if error.errno not in (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM):
@@ -299,8 +301,8 @@ class Worker:
         Send a signal to the worker, never to another process that has its pid by now.
         """
         try:
-            if self.death is not None:
-                signal.pidfd_send_signal(self.death.fileno(), number)
+            if self.death.fd >= 0:
+                signal.pidfd_send_signal(self.death.fd, number)
                 return
         except ProcessLookupError:
             return
@@ -386,6 +388,9 @@ class Worker:
         """
         forget(self._handles)
         self._announced, self._handles = None, ()
+
+    def _send_with(self, packet: bytes | memoryview, fd: int) -> None:
+        self._near.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", [fd]))])
 
     def _has_unread(self) -> bool:
         try:

@@ -21,19 +21,20 @@ __all__ = ["WorkerEnds"]
 
 
 class WorkerEnds:
-    """The descriptors *tasks* and *results*, which are closed together, once."""
+    """The descriptors *tasks* and *results*, which are closed together, once; -1 until they are there."""
 
-    def __init__(self, tasks: int, results: int) -> None:
+    def __init__(self, tasks: int = -1, results: int = -1) -> None:
         self.tasks = tasks
         self.results = results
 
     def close(self) -> None:
-        """Close both. Idempotent."""
-        fds = (self.tasks, self.results)
-        self.tasks = self.results = -1
-        for fd in fds:
-            if fd >= 0:
-                os.close(fd)
+        """Close both. Idempotent; if a signal handler raises in the middle, call it again."""
+        tasks, self.tasks = self.tasks, -1
+        if tasks >= 0:
+            os.close(tasks)
+        results, self.results = self.results, -1
+        if results >= 0:
+            os.close(results)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return children.with_state(_rebuild, (reduction.DupFd(self.tasks), reduction.DupFd(self.results)))

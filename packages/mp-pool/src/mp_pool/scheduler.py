@@ -86,11 +86,12 @@ class Scheduler(Workers):
         """
         if self.state != RUNNING:
             raise ValueError("the pool has ended")
-        self._waker = tuple(map(Descriptor, os.pipe()))
-        for descriptor in self._waker:
-            os.set_blocking(descriptor.fileno(), False)
-        self._poll.register(self._waker[0].fileno(), select.POLLIN)
         try:
+            read, write = self._waker = (Descriptor(), Descriptor())
+            read.fd, write.fd = os.pipe()
+            for descriptor in self._waker:
+                os.set_blocking(descriptor.fd, False)
+            self._poll.register(read.fd, select.POLLIN)
             while len(self.dispatcher.workers) < self.wanted:
                 self.dispatcher.start_worker()
             self.thread.start()

@@ -49,25 +49,35 @@ class DeathPipe:
     >>> pipe.close()
     """
 
+    _read = _write = -1
+
     def __init__(self) -> None:
         global _hooked
-        self._ends = os.pipe()
         _open.add(self)
         if not _hooked:
             _hooked = True
             os.register_at_fork(after_in_child=_close_write_ends)
+        self._read, self._write = os.pipe()
 
     @property
     def fd(self) -> int:
         """The read end, which the ranks inherit."""
-        return self._ends[0]
+        return self._read
 
     def close(self) -> None:
-        """Close both ends, which kills every rank that has armed the read end. Idempotent."""
-        ends, self._ends = self._ends, (-1, -1)
-        for fd in ends:
-            if fd >= 0:
-                os.close(fd)
+        """
+        Close both ends, which kills every rank that has armed the read end. Idempotent; if a signal handler raises in
+        the middle, call it again.
+        """
+        self._close_write_end()
+        read, self._read = self._read, -1
+        if read >= 0:
+            os.close(read)
+
+    def _close_write_end(self) -> None:
+        write, self._write = self._write, -1
+        if write >= 0:
+            os.close(write)
 
     def __del__(self) -> None:
         self.close()
@@ -75,10 +85,7 @@ class DeathPipe:
 
 def _close_write_ends() -> None:
     for pipe in _open:
-        read, write = pipe._ends
-        if write >= 0:
-            os.close(write)
-            pipe._ends = (read, -1)
+        pipe._close_write_end()
 
 
 def arm(fd: int) -> None:

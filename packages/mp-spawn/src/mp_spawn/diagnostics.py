@@ -27,7 +27,8 @@ class Stacks(OwnedFd):
     """The stacks that one rank has written, in the launcher."""
 
     def __init__(self) -> None:
-        super().__init__(memory_file())
+        super().__init__()
+        self.fd = memory_file()
 
     def text(self) -> str:
         """Return everything written so far."""

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from mp_spawn.death_pipe import DeathPipe
 from mp_spawn.diagnostics import Stacks
 from mp_spawn.output import Inherit, Output
-from mp_spawn.payload import ForkedPayload, InheritedFd, Payload
+from mp_spawn.payload import ForkedPayload, InheritedFd, OwnedFd, Payload
 from mp_spawn.pickling import main_can_be_imported
 from mp_spawn.process_handle import PidFd
 from mp_spawn.rank import Rank
@@ -78,17 +78,20 @@ class Job:
         def own_fds() -> set[int]:
             return {*(inbox.fd for inbox in inboxes), *self.output.own_fds()}
 
-        for_ranks: list[int] = []
+        for_ranks: list[OwnedFd] = []
         try:
             for (rank, restarts), payload in zip(ranks.items(), payloads, strict=True):
-                read, write = os.pipe()
-                for_ranks.append(write)
-                inboxes.append(Inbox(read))
+                # An owner first, then the descriptor: a signal handler that raises may run between the two.
+                inboxes.append(Inbox())
+                for_ranks.append(OwnedFd())
+                inboxes[-1].fd, for_ranks[-1].fd = os.pipe()
+                os.set_blocking(inboxes[-1].fd, False)
                 stacks.append(Stacks() if self.faulthandler else None)
-                spec = self._spec(rank, restarts, payload, write, stacks[-1])
+                spec = self._spec(rank, restarts, payload, for_ranks[-1].fd, stacks[-1])
                 if rank == 0 and self.gives_stdin:
-                    for_ranks.append(os.dup(0))
-                    spec = spec._replace(stdin=InheritedFd(for_ranks[-1]))
+                    for_ranks.append(OwnedFd())
+                    for_ranks[-1].fd = os.dup(0)
+                    spec = spec._replace(stdin=InheritedFd(for_ranks[-1].fd))
                 specs.append(spec)
             # Not at the top: `import mp_spawn` does not import mp-core.
             from mp_core.oom_kills import oom_kills
@@ -102,8 +105,8 @@ class Job:
                 file.close()
             raise
         finally:
-            for fd in for_ranks:
-                os.close(fd)
+            for each in for_ranks:
+                each.close()
             for payload in payloads:
                 payload.close()
             self.output.started()

@@ -80,19 +80,29 @@ class InheritedFd:
 
 
 class OwnedFd:
-    """A descriptor that this process has opened, and closes with the object."""
+    """
+    A descriptor that this process has opened, and closes with the object.
 
-    fd = -1  # until `__init__` has it
+    It can be made before the descriptor: a signal handler that raises just after the descriptor has been opened then
+    leaves no number that nobody closes.
+    """
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
+    fd = _process = -1
+
+    def __init__(self, fd: int = -1) -> None:
         self._process = os.getpid()
+        self.fd = fd
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""
-        fd, self.fd = self.fd, -1
+        fd = self.detach()
         if fd >= 0:
             os.close(fd)
+
+    def detach(self) -> int:
+        """Give up the descriptor, and return it."""
+        fd, self.fd = self.fd, -1
+        return fd
 
     def __del__(self) -> None:
         # A forked rank has closed the number itself, and may use it for another file.

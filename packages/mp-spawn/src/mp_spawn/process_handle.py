@@ -87,10 +87,12 @@ class PidFd:
     False
     """
 
+    _fd = -1
+
     def __init__(self, fd: int) -> None:
-        self._fd = fd
         # Otherwise one thread could send to a number that another has just closed.
         self._lock = threading.Lock()
+        self._fd = fd
 
     @classmethod
     def of(cls, process: BaseProcess) -> PidFd:
@@ -99,11 +101,11 @@ class PidFd:
             return cls(-1)
         if not has_pidfds():
             return _Pid(process)
+        found = cls(-1)
         try:
-            fd = os.pidfd_open(process.pid)
+            found._fd = os.pidfd_open(process.pid)
         except ProcessLookupError:
-            return cls(-1)
-        found = cls(fd)
+            return found
         if process.exitcode is not None:
             # It ended before the descriptor was opened, so that the pid may be another process's by now.
             found.close()
@@ -138,7 +140,8 @@ class PidFd:
                 os.close(fd)
 
     def __del__(self) -> None:
-        self.close()
+        if self._fd >= 0:
+            self.close()
 
 
 class _Pid(PidFd):
@@ -173,6 +176,7 @@ class LockedPopen:
         self.lost = False
         self._popen = popen
         self._pidfd = pidfd or PidFd(-1)
+        self._status: int | None = None
         self._lock = threading.Lock()
 
     def __getattr__(self, name: str) -> Any:
@@ -214,8 +218,12 @@ class LockedPopen:
             if self._popen.returncode is None and self._popen.method == "forkserver":
                 self._popen.returncode = self._from_server()
                 return self._popen.returncode  # type: ignore[no-any-return]
-            code: int | None = self._popen.poll()
-            return code
+            # A signal handler that raises just after the status has been read would lose it: look first.
+            if self._status is None and hasattr(os, "waitid"):
+                self._status = _status_of(self._popen.pid)
+            if self._popen.poll() is None:
+                self._popen.returncode = self._status
+            return self._popen.returncode  # type: ignore[no-any-return]
 
     def _from_server(self) -> int | None:
         """
@@ -227,3 +235,14 @@ class LockedPopen:
             except (OSError, EOFError):
                 self.lost = True
         return 255 if self.lost and self._pidfd.ended() else None
+
+
+def _status_of(pid: int) -> int | None:
+    """Return the exit code of a child, which keeps it; None if it still runs, or its status has been read."""
+    try:
+        found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return None
+    if found is None:
+        return None
+    return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status

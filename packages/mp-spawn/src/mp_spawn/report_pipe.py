@@ -57,9 +57,10 @@ class Reporter:
         A parent that has closed its end is no error. A child that `fn` has forked, and that has returned from `fn`,
         sends nothing.
 
-        >>> r, w = os.pipe()
+        >>> inbox = Inbox()
+        >>> inbox.fd, w = os.pipe()
         >>> Reporter(w).send(Kind.RETURNED, blob=b"42")
-        >>> Inbox(r).read().blob
+        >>> inbox.read().blob
         b'42'
         >>> os.close(w)
         """
@@ -77,11 +78,10 @@ class Reporter:
 
 
 class Inbox(OwnedFd):
-    """The parent's end of the pipe, which never blocks."""
+    """The parent's end of the pipe, which does not block: whoever opens it sees to that."""
 
-    def __init__(self, fd: int) -> None:
-        super().__init__(fd)
-        os.set_blocking(fd, False)
+    def __init__(self) -> None:
+        super().__init__()
         self.report: Report | None = None
         self._buffer = bytearray()
         self._size = _HEADER.size

@@ -76,10 +76,12 @@ class WakeUpPipe:
     handlers, and restores the earlier ones. See Note [Wake-up pipe].
     """
 
+    fd = -1
+
     def __init__(self, names: tuple[str, ...], for_default: bool = False) -> None:
-        self.fd = -1
         self._before: dict[int, Any] = {}
-        self._wakeup_before = self._write = -1
+        self._wakeup_before: int | None = None
+        self._write = -1
         self._signals: set[int] = set()
         for signum in (getattr(signal, name) for name in names if hasattr(signal, name)):
             handler = signal.getsignal(signum)
@@ -90,26 +92,45 @@ class WakeUpPipe:
     def __enter__(self) -> Self:
         if not self._signals or threading.current_thread() is not threading.main_thread():
             return self
-        self.fd, self._write = os.pipe()
-        for end in (self.fd, self._write):
-            os.set_blocking(end, False)
-        self._wakeup_before = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._before = {signum: signal.signal(signum, _do_nothing) for signum in self._signals}
-        _entered.add(self)
+        try:
+            self.fd, self._write = os.pipe()
+            for end in (self.fd, self._write):
+                os.set_blocking(end, False)
+            _entered.add(self)
+            self._wakeup_before = -1
+            self._wakeup_before = _signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            for signum in self._signals:
+                self._before[signum] = _signal.getsignal(signum)
+                _signal.signal(signum, _do_nothing)
+        except BaseException:
+            self._leave()
+            raise
         return self
 
     def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
+        self._leave()
+
+    def __del__(self) -> None:
+        # A handler that raises may do so just before `__exit__` begins, or in its middle.
+        if self.fd >= 0 and threading.current_thread() is threading.main_thread():
+            self._leave()
+
+    def _leave(self) -> None:
+        """Restore the handlers, and close the pipe. Idempotent; after an exception in its middle, call it again."""
         if self.fd < 0:
             return
-        _entered.discard(self)
         try:
             for signum, handler in self._before.items():
-                signal.signal(signum, handler)
+                _signal.signal(signum, handler)
         finally:
-            signal.set_wakeup_fd(self._wakeup_before)
-            os.close(self._write)
-            os.close(self.fd)
-            self.fd = -1
+            if self._wakeup_before is not None:
+                _signal.set_wakeup_fd(self._wakeup_before)
+            write, self._write = self._write, -1
+            if write >= 0:
+                os.close(write)
+            read, self.fd = self.fd, -1
+            os.close(read)
+            _entered.discard(self)
 
     def read(self) -> list[int]:
         """
@@ -120,7 +141,7 @@ class WakeUpPipe:
         except BlockingIOError:
             return []
         others = bytes(signum for signum in data if signum not in self._signals)
-        if others and self._wakeup_before >= 0:
+        if others and self._wakeup_before is not None and self._wakeup_before >= 0:
             try:
                 os.write(self._wakeup_before, others)
             except OSError:
@@ -133,7 +154,7 @@ _entered: weakref.WeakSet[WakeUpPipe] = weakref.WeakSet()
 
 def _restore_handlers() -> None:
     for pipe in list(_entered):
-        WakeUpPipe.__exit__(pipe)
+        pipe._leave()
 
 
 os.register_at_fork(after_in_child=_restore_handlers)
@@ -216,7 +237,7 @@ class Deferral(WakeUpPipe):
 
     def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
         came = [error.signum] if isinstance(error, Ended) else self.read() if self.fd >= 0 else []
-        super().__exit__()
+        self._leave()
         if came:
             # The end that the signal would have had without the deferral.
             signal.raise_signal(came[0])

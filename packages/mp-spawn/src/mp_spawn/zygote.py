@@ -24,11 +24,13 @@ interpreter reads as it starts.
 
 from __future__ import annotations
 
+import _socket
 import os
 import signal
 import socket
 import subprocess
 import threading
+from array import array
 from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
@@ -37,9 +39,9 @@ from typing import Any
 
 from mp_spawn.child import call
 from mp_spawn.job import Job, Started
-from mp_spawn.payload import InheritedFd, memory_file, spawning
+from mp_spawn.payload import InheritedFd, OwnedFd, memory_file, spawning
 from mp_spawn.pickling import dumps_plainly
-from mp_spawn.process_handle import PidFd
+from mp_spawn.process_handle import PidFd, readable
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.signals import blocked
 from mp_spawn.zygote_main import PROGRAM, STARTED, STATUS, RankProcess, ZygoteSpec
@@ -59,26 +61,35 @@ class ZygoteLauncher:
     def start(self, job: Job, specs: list[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]:
         """Start the ranks. None of *own_fds* is inherited."""
         with ExitStack() as at_the_end, ExitStack() as on_failure:
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            at_the_end.enter_context(ours)
-            at_the_end.enter_context(theirs)
-            # The read ends of the status pipes that no process object closes yet.
-            unowned: list[int] = []
-            on_failure.callback(lambda: util.close_fds(*unowned))  # type: ignore[attr-defined]
+            # What a call returns has an owner at once: a signal handler that raises may run after any call, unless
+            # signals are blocked.
+            ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            at_the_end.callback(ours.close)
+            at_the_end.callback(theirs.close)
+            # The ends of the status pipes: those to read, until a process object closes them, and the ranks'.
+            unowned: list[OwnedFd] = []
+            for_ranks: list[OwnedFd] = []
             with_status = []
             for spec in specs:
-                read, write = os.pipe()
-                at_the_end.callback(os.close, write)
-                unowned.append(read)
-                with_status.append(spec._replace(status=InheritedFd(write)))
-            process, ranks = _execute(job, with_status, theirs.fileno())
-            zygote = _Zygote(process, len(ranks))
-            self.witness = zygote.pid
-            on_failure.callback(zygote.kill)
+                unowned.append(OwnedFd())
+                for_ranks.append(OwnedFd())
+                on_failure.callback(unowned[-1].close)
+                at_the_end.callback(for_ranks[-1].close)
+                unowned[-1].fd, for_ranks[-1].fd = os.pipe()
+                with_status.append(spec._replace(status=InheritedFd(for_ranks[-1].fd)))
+            preparation = job.preparation()
+            tracker = resource_tracker.getfd() or 0  # its start unblocks signals
+            with blocked() as mask:
+                process, ranks = _execute(job, with_status, preparation, tracker, theirs.fileno(), mask)
+                zygote = _Zygote(process, len(ranks))
+                self.witness = zygote.pid
+                on_failure.callback(zygote.kill)
             theirs.close()
             for rank in ranks:
-                pid, pidfd = zygote.receive_rank(ours, rank.spec.rank)
-                rank.popen = _Popen(pid, pidfd, unowned.pop(0), zygote)
+                readable(ours.fileno(), None)
+                with blocked():
+                    pid, pidfd = zygote.receive_rank(ours, rank.spec.rank)
+                    rank.popen = _Popen(pid, pidfd, unowned.pop(0).detach(), zygote)
                 rank.death_pipe = job.death_pipe
             on_failure.pop_all()
         for rank in ranks:
@@ -155,9 +166,10 @@ class _Zygote:
     def pid(self) -> int:
         return self._process.pid
 
-    def receive_rank(self, ours: socket.socket, rank: int) -> tuple[int, PidFd]:
+    def receive_rank(self, ours: _socket.socket, rank: int) -> tuple[int, PidFd]:
         """Receive the pid of the next rank, and its descriptor."""
-        message, fds, _, _ = socket.recv_fds(ours, STARTED.size, 1)
+        fds = array("i")
+        message, ancillary, _, _ = ours.recvmsg(STARTED.size, socket.CMSG_SPACE(fds.itemsize))
         if not message:
             code = self._process.wait(TIME_TO_END)
             raise RuntimeError(
@@ -167,6 +179,7 @@ class _Zygote:
         _, pid, error = STARTED.unpack(message)
         if error:
             raise OSError(error, f"rank {rank} cannot be started: {os.strerror(error)}")
+        fds.frombytes(ancillary[0][2])
         return pid, PidFd(fds[0])
 
     def rank_ended(self, pid: int) -> None:
@@ -195,29 +208,33 @@ class _Spawning:
         return fd
 
 
-def _execute(job: Job, specs: list[RankSpec], to_launcher: int) -> tuple[subprocess.Popen[bytes], list[Any]]:
+def _execute(
+    job: Job,
+    specs: list[RankSpec],
+    preparation: dict[str, Any],
+    tracker: int,
+    to_launcher: int,
+    mask: frozenset[int],
+) -> tuple[subprocess.Popen[bytes], list[Any]]:
     """
     Start the zygote; return its process, and the process objects of the ranks that it is going to start.
     """
-    preparation = job.preparation()
     sys_path = preparation.pop("sys_path")
-    tracker = resource_tracker.getfd() or 0
     flags: list[str] = util._args_from_interpreter_flags()  # type: ignore[attr-defined]
     python = [os.fsdecode(spawn.get_executable()), *flags]
-    with blocked() as mask:
-        ranks: list[Any] = [
-            RankProcess(target=call, args=(spec._replace(mask=mask),), name=f"rank {spec.rank}", daemon=job.daemon)
-            for spec in specs
-        ]
-        with spawning(_Spawning()):
-            zygote = dumps_plainly(ZygoteSpec(python, preparation, tracker, to_launcher, ranks))
-        file = memory_file(dumps_plainly(sys_path), zygote)
-        try:
-            os.lseek(file, 0, os.SEEK_SET)
-            process = subprocess.Popen(
-                [*python, "-c", PROGRAM.format(file=file, entry="main(file)"), "--multiprocessing-fork"],
-                pass_fds={file, to_launcher, tracker}.union(*(spec.fds for spec in specs)),
-            )
-        finally:
-            os.close(file)
+    ranks: list[Any] = [
+        RankProcess(target=call, args=(spec._replace(mask=mask),), name=f"rank {spec.rank}", daemon=job.daemon)
+        for spec in specs
+    ]
+    with spawning(_Spawning()):
+        zygote = dumps_plainly(ZygoteSpec(python, preparation, tracker, to_launcher, ranks))
+    file = memory_file(dumps_plainly(sys_path), zygote)
+    try:
+        os.lseek(file, 0, os.SEEK_SET)
+        process = subprocess.Popen(
+            [*python, "-c", PROGRAM.format(file=file, entry="main(file)"), "--multiprocessing-fork"],
+            pass_fds={file, to_launcher, tracker}.union(*(spec.fds for spec in specs)),
+        )
+    finally:
+        os.close(file)
     return process, ranks
