@@ -82,7 +82,7 @@ class Worker:
         """
         Start the process. If that fails or is interrupted, `abandon` ends it.
         """
-        # What a call returns has an owner at once: a signal handler that raises may run after any call. The objects of
+        # The result of a call has an owner at once: a signal handler that raises may run after any call. The objects of
         # the standard library's module socket make others of the numbers of these.
         self._near, self._far = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         close_in_children(self._near)

@@ -61,7 +61,7 @@ class ZygoteLauncher:
     def start(self, job: Job, specs: list[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]:
         """Start the ranks. None of *own_fds* is inherited."""
         with ExitStack() as at_the_end, ExitStack() as on_failure:
-            # What a call returns has an owner at once: a signal handler that raises may run after any call, unless
+            # The result of a call has an owner at once: a signal handler that raises may run after any call, unless
             # signals are blocked.
             ours, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             at_the_end.callback(ours.close)
