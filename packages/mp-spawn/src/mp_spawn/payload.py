@@ -75,13 +75,19 @@ class InheritedFd:
         """Return the descriptor, as the objects do that `multiprocessing.reduction.DupFd` makes."""
         return self.fd
 
+    def close(self) -> None:
+        """Close the descriptor. Idempotent."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _inherit, (DupFd(self.fd),)
 
 
-class OwnedFd:
+class OwnedFd(InheritedFd):
     """
-    A descriptor that this process has opened, and closes with the object.
+    A descriptor that this process has opened, and closes with the object; a rank may inherit it.
 
     It can be made before the descriptor: a signal handler that raises just after the descriptor has been opened then
     leaves no number that nobody closes.
@@ -93,14 +99,8 @@ class OwnedFd:
         self._process = os.getpid()
         self.fd = fd
 
-    def close(self) -> None:
-        """Close the descriptor. Idempotent."""
-        fd = self.detach()
-        if fd >= 0:
-            os.close(fd)
-
-    def detach(self) -> int:
-        """Give up the descriptor, and return it."""
+    def give_up(self) -> int:
+        """Return the descriptor, which somebody else closes from now on."""
         fd, self.fd = self.fd, -1
         return fd
 
@@ -149,8 +149,10 @@ class ForkedPayload:
 class PickleFile:
     """A pickle in a memory file, and the descriptors to which it refers."""
 
-    def __init__(self, data: bytes, fds: list[int]) -> None:
-        self.fds = [InheritedFd(fd) for fd in (memory_file(data), *fds)]
+    def __init__(self, data: bytes, fds: list[OwnedFd]) -> None:
+        file = OwnedFd()
+        self.fds: list[InheritedFd] = [file, *fds]
+        file.fd = memory_file(data)
 
     def load(self, buffers: list[memoryview] | None = None, per_rank: Sequence[Any] = ()) -> Any:
         """Unpickle it, in the rank; works once. *buffers* and *per_rank* are beside it, see the Notes above."""
@@ -160,13 +162,13 @@ class PickleFile:
             with io.BufferedReader(_AtOwnOffset(file.fd)) as reader:
                 return _Unpickler(reader, buffers, fds, per_rank).load()
         finally:
-            os.close(file.fd)
+            file.close()
 
     def close(self) -> None:
         """Close the descriptors, in the parent, once the ranks have been started. Idempotent."""
-        fds, self.fds = self.fds, []
-        for each in fds:
-            os.close(each.fd)
+        for each in self.fds:
+            each.close()
+        self.fds = []
 
 
 class _AtOwnOffset(io.RawIOBase):
@@ -231,14 +233,15 @@ class Buffers:
             end += view.nbytes + padding
         # An empty file cannot be mapped.
         if end:
-            self._file = InheritedFd(memory_file(*parts))
+            self._file = file = OwnedFd()
+            file.fd = memory_file(*parts)
 
     @classmethod
     def over(cls, fd: int, spans: list[tuple[int, int, bool]]) -> Buffers:
         """Return the buffers that the memory file *fd* holds at *spans*; it owns the descriptor, if that is not -1."""
         self = cls([])
         self._spans = spans
-        self._file = InheritedFd(fd) if fd >= 0 else None
+        self._file = OwnedFd(fd) if fd >= 0 else None
         return self
 
     @property
@@ -257,9 +260,9 @@ class Buffers:
 
     def close(self) -> None:
         """Close the file. Idempotent."""
-        file, self._file = self._file, None
-        if file is not None:
-            os.close(file.fd)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
 
 class PickledPayload:
@@ -307,31 +310,32 @@ def spawning(popen: Any) -> Iterator[None]:
 
 
 @contextmanager
-def collected_fds() -> Iterator[list[int]]:
+def collected_fds() -> Iterator[list[OwnedFd]]:
     """
     Collect the descriptors of everything pickled in the block; the pickle refers to them by index.
 
-    The list owns them; they are closed when the block raises.
+    They are closed when the block raises.
     """
-    fds: list[int] = []
+    fds: list[OwnedFd] = []
     try:
         with spawning(_Collector(fds)):
             yield fds
     except BaseException:
-        for fd in fds:
-            os.close(fd)
+        for each in fds:
+            each.close()
         raise
 
 
 class _Collector:
     """Stands in for the `Popen` of a process that multiprocessing is starting."""
 
-    def __init__(self, fds: list[int]) -> None:
+    def __init__(self, fds: list[OwnedFd]) -> None:
         self._fds = fds
 
     def duplicate_for_child(self, fd: int) -> int:
         # A duplicate for each use: each object that is unpickled owns its descriptor.
-        self._fds.append(os.dup(fd))
+        self._fds.append(OwnedFd())
+        self._fds[-1].fd = os.dup(fd)
         return len(self._fds) - 1
 
     def DupFd(self, index: int) -> _FdIndex:

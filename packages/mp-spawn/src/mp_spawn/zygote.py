@@ -89,7 +89,7 @@ class ZygoteLauncher:
                 readable(ours.fileno(), None)
                 with blocked():
                     pid, pidfd = zygote.receive_rank(ours, rank.spec.rank)
-                    rank.popen = _Popen(pid, pidfd, unowned.pop(0).detach(), zygote)
+                    rank.popen = _Popen(pid, pidfd, unowned.pop(0).give_up(), zygote)
                 rank.death_pipe = job.death_pipe
             on_failure.pop_all()
         for rank in ranks:
