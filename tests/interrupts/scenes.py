@@ -15,11 +15,9 @@ from typing import Any
 
 from .scene import Interrupt, Scene
 
-__all__ = ["OPEN", "SCENES"]
+__all__ = ["SCENES"]
 
 SCENES: dict[str, Scene] = {}
-#: Scenes with points that are not mended yet: `python -m interrupts.program` runs them, the tests leave them out.
-OPEN = {"run", "start_with_a_queue_by_spawn"}
 #: Large enough to travel through a block.
 LARGE = b"x" * (1 << 17)
 

@@ -17,7 +17,7 @@ import pytest
 from support.scripts import run_python, succeeded
 
 from interrupts.scene import KINDS
-from interrupts.scenes import OPEN, SCENES
+from interrupts.scenes import SCENES
 
 SHARE = os.environ.get("MP_INTERRUPTS", "0.1")
 SEED = os.environ.get("MP_INTERRUPTS_SEED") or str(random.SystemRandom().randrange(10**6))
@@ -26,7 +26,6 @@ LIMIT = 600 if SHARE != "all" else 6000
 CASES = [
     (scene, kind)
     for number, scene in enumerate(SCENES)
-    if scene not in OPEN
     for kind in (KINDS if SHARE == "all" else [KINDS[(number + int(SEED)) % len(KINDS)]])
     # `put` prints an ordinary exception that comes while it pickles, as it prints the errors of pickling.
     if not (scene.startswith("put_") and kind == "times out")

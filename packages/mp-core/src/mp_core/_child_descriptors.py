@@ -20,6 +20,7 @@ import os
 import threading
 from collections.abc import Callable, Sequence
 from multiprocessing import context, reduction
+from multiprocessing.process import _children  # type: ignore[attr-defined]
 
 from mp_core import _passed_descriptors, native
 
@@ -38,7 +39,9 @@ Duplicates = tuple["Any", "Any"]
 class _Start(threading.local):
     """The child that this thread is starting, and the descriptors opened for it."""
 
-    opened: tuple[int, ...] = ()
+    def __init__(self) -> None:
+        self.opened: list[int] = []
+
     popen: Any = None
     # True only inside `closing_start`, which closes them.
     room = False
@@ -62,12 +65,12 @@ def for_child_of(popen: Any) -> Duplicates | None:
         return None
     _close()
     _start.popen = popen
-    first, second = open_for_child()
-    _start.opened = tuple(fd for fd in (first, second) if fd >= 0)
+    _start.opened = [*native.open_for_child()]
+    first, second = _start.opened
+    if first < 0 and second < 0:
+        return None
     duplicate: Any = vars(reduction).get("DupFd")  # not on Windows, where there is no descriptor to duplicate
-    return (
-        (None if first < 0 else duplicate(first), None if second < 0 else duplicate(second)) if _start.opened else None
-    )
+    return None if first < 0 else duplicate(first), None if second < 0 else duplicate(second)
 
 
 def attach(session: bytes, duplicates: Duplicates | None) -> None:
@@ -119,9 +122,13 @@ def too_many() -> bool:
 
 
 def _close() -> None:
-    for fd in _start.opened:
-        os.close(fd)
-    _start.opened, _start.popen = (), None
+    """Idempotent; if a signal handler raises in the middle, call it again."""
+    fds, _start.popen = _start.opened, None
+    while fds:
+        fd = fds[-1]
+        del fds[-1]
+        if fd >= 0:
+            os.close(fd)
 
 
 def _close_queue() -> None:
@@ -133,12 +140,26 @@ def _close_queue() -> None:
 def closing(start: Callable[[Any], Any], process: Any) -> Any:
     """Return *start(process)*, and close the descriptors of that child after its start, successful or not."""
     before = _start.__dict__.copy()  # pickling an argument may start a process of its own
-    _start.__dict__.clear()
-    _start.room = _start.closes_queue = True
     try:
-        return start(process)
-    finally:
-        _close()
-        _close_queue()
         _start.__dict__.clear()
-        _start.__dict__.update(before)
+        _start.opened = []
+        _start.room = _start.closes_queue = True
+        # The process has it already if a signal handler raises below: it can be ended.
+        process._popen = popen = start(process)
+        process._sentinel = popen.sentinel
+        _children.add(process)
+        return popen
+    finally:
+        try:
+            _close_all()
+        except BaseException:  # of a signal handler
+            _close_all()
+            raise
+        finally:
+            _start.__dict__.clear()
+            _start.__dict__.update(before)
+
+
+def _close_all() -> None:
+    _close()
+    _close_queue()

@@ -12,9 +12,11 @@ leaves none.
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 import socket
+from array import array
 from collections.abc import Sequence
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -32,7 +34,8 @@ class Queue:
     def __init__(self) -> None:
         from multiprocessing.reduction import DupFd  # Windows has none, and no channel
 
-        self._ours, self._childs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Not the objects of the module socket: they are made of numbers, which a signal handler that raises loses.
+        self._ours, self._childs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.setblocking(False)
         self._number = 0
         # One object for all connections: the starter of a process refuses a descriptor that it is given twice.
@@ -41,7 +44,8 @@ class Queue:
     def put(self, fds: Sequence[int]) -> tuple[Any, int] | None:
         """Add the descriptors of one connection; return the arguments of `take`, or None if there is no room."""
         try:
-            socket.send_fds(self._ours, [self._number.to_bytes(_NUMBER, "little")], fds)
+            number = self._number.to_bytes(_NUMBER, "little")
+            self._ours.sendmsg([number], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", fds))])
         except OSError:  # the queue is full, or too many descriptors of this user are in queues
             return None
         self._number += 1
