@@ -148,11 +148,19 @@ def _extend_starts() -> None:
 
 
 def _closing_start(start: Callable[[Any], Any], process: Any) -> Any:
-    """Start a child without a main module that it cannot import; close its descriptors, successful or not."""
-    imports.load("mp_core.main_module").leave_out()
+    """
+    Start a child without a main module that it cannot import; close its descriptors, successful or not.
+
+    See Note [The missing guard] for the rest.
+    """
+    main_module = imports.load("mp_core.main_module")
+    main_module.check_guard()
+    main_module.leave_out()
     if "multiprocessing.connection" not in sys.modules:
-        return start(process)  # it has no connection, and so no descriptors
-    return imports.load("mp_core._child_descriptors").closing(start, process)
+        popen = start(process)  # it has no connection, and so no descriptors
+    else:
+        popen = imports.load("mp_core._child_descriptors").closing(start, process)
+    return main_module.watched(popen, process)
 
 
 def _start_with_locks(start: Callable[[Any], Any], process: Any) -> Any:

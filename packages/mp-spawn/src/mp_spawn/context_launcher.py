@@ -87,6 +87,7 @@ class ContextLauncher:
             name=f"rank {spec.rank}",
             daemon=job.daemon,
         )
+        process.reports_missing_guard = True
         try:
             process.start()
         except (ConnectionError, EOFError):
