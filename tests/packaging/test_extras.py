@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from support.scripts import run_python, succeeded
 
 WITHOUT_CUDA = """
@@ -45,3 +47,20 @@ def test_the_bug_report_names_each_extra_and_what_it_installs() -> None:
     begin = lines.index("extras")
     found = {line.split()[0] for line in lines[begin + 1 : lines.index("sharing")]}
     assert {"mp-all[cuda]", "mp-all[joblib]", "mp-all[prometheus]", "mp-all[top]", "mp-spawn[ray]"} <= found
+
+
+def test_mp_torch_in_the_environment_of_an_unchanged_program_says_what_is_missing(tmp_path: Path) -> None:
+    """The stand-in for torch is too old."""
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.0'\nclass UntypedStorage: ...\n")
+    absent = "import sys; sys.modules['mp_torch'] = None; "
+    for before, missing in (
+        ("", "needs torch 2.12 or newer, and this is 2.0"),
+        (absent, "need mp-torch, which is not installed: pip install mp-torch"),
+    ):
+        program = f"{before}import torch; print('the program goes on')"
+        done = run_python("-c", program, MP_TORCH="1", PYTHONPATH=str(tmp_path))
+        assert (done.returncode, done.stdout) == (0, "the program goes on\n"), done.stderr
+        (line,) = done.stderr.splitlines()
+        assert line.startswith("MP_TORCH=1 has no effect: ")
+        assert line.endswith(missing)

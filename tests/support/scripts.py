@@ -37,7 +37,7 @@ def run_script(
 
 
 def run_python(
-    *arguments: str, timeout: float = TIMEOUT, cwd: Path | None = None, **environment: str
+    *arguments: str, timeout: float = TIMEOUT, cwd: Path | None = None, stdin: str | None = None, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """
     Run this interpreter with *arguments* in a session of its own; at the timeout, all of it is killed.
@@ -46,14 +46,14 @@ def run_python(
         [sys.executable, "-X", "faulthandler", *arguments],
         cwd=cwd,
         env=os.environ | environment,
-        stdin=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL if stdin is None else subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     try:
-        out, err = process.communicate(timeout=timeout)
+        out, err = process.communicate(stdin, timeout=timeout)
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()

@@ -131,4 +131,7 @@ UNCHANGED = """
 def test_the_environment_installs_and_without_it_torch_sends_its_tensors(tmp_path: Path) -> None:
     assert succeeded(run_script(tmp_path, UNCHANGED, MP_TORCH="1")) == "True\n"
     assert succeeded(run_script(tmp_path, UNCHANGED)) == "False\n"
+    without_us = UNCHANGED.replace("import mp_all as multiprocessing", "import torch.multiprocessing")
+    assert succeeded(run_script(tmp_path, without_us, MP_TORCH="1")) == "True\n"
+    assert succeeded(run_script(tmp_path, without_us)) == "False\n"
     assert succeeded(run_script(tmp_path, "import mp_torch\n" + UNCHANGED.replace("\n    ", "\n"))) == "False\n"

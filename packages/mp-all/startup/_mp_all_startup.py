@@ -1,14 +1,17 @@
-"""Put mp_all in the place of multiprocessing when a program imports that: ``MP_ALL=1`` in the environment.
+"""Settings for an unchanged program, in its environment.
+
+``MP_ALL=1`` puts mp_all in the place of multiprocessing when the program imports that. ``MP_TORCH=1`` sends torch's CPU
+tensors through shared memory; by itself, it imports mp_all after torch.
 
 Note [How an unchanged program gets mp_all]
 -------------------------------------------
-Python runs the line in ``mp_all.pth`` when it starts, and that line does nothing unless ``MP_ALL`` is ``1``.
+Python runs the line in ``mp_all.pth`` when it starts, and that line does nothing unless a setting is there.
 Descendants inherit the variable: forked processes, those of spawn and forkserver, and every Python that a program
 starts. They need no other mechanism; `python -m mp_all script.py` only sets the variable and starts Python again.
 
 Why a ``.pth`` file: Python has no other hook for a package at the start of every process. The alternative, a
 ``sitecustomize`` on ``PYTHONPATH``, hides the machine's own, reaches Pythons of other environments, and does not work
-for ``MP_ALL=1`` without the runner. Without ``MP_ALL=1`` the file costs 26 µs of a start of 12 ms, and imports nothing
+for ``MP_ALL=1`` without the runner. Without a setting the file costs 26 µs of a start of 12 ms, and imports nothing
 (`benchmarks/startup.py`).
 
     start               a finder for two modules; nothing else is imported
@@ -28,6 +31,7 @@ This module is beside the package: importing a module of the package would impor
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from importlib.machinery import ModuleSpec, PathFinder
@@ -39,19 +43,22 @@ if TYPE_CHECKING:
 
 __all__ = ["start"]
 
+#: The modules whose import a setting waits for.
+_awaited: frozenset[str] = frozenset()
 _REPLACED = frozenset({"multiprocessing", "concurrent.futures.process"})
+_TORCH = frozenset({"torch"})
 _OURS = frozenset({"mp_all", "mp_core", "mp_cuda", "mp_pool", "mp_reductions", "mp_spawn"})
 _TRACKER = "from multiprocessing.resource_tracker import "
 
 
 class _Finder:
-    """Find the modules of `_REPLACED`, and those that import them, with a loader that calls `_replace` at the end."""
+    """Find the awaited modules, and those that import them, with a loader that calls `_replace` at the end."""
 
     @staticmethod
     def find_spec(
         fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in _REPLACED and fullname.partition(".")[0] not in _OURS:
+        if fullname not in _awaited and fullname.partition(".")[0] not in _OURS:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
@@ -82,6 +89,9 @@ _thread = threading.local()
 
 def _replace() -> None:
     """Set the names in those modules of `_REPLACED` that are imported."""
+    if _awaited == _TORCH:
+        _send_tensors()
+        return
     import mp_all
 
     # Not the class, which would be imported now: the method of the default context returns an object of it.
@@ -94,12 +104,27 @@ def _replace() -> None:
         futures.ProcessPoolExecutor = mp_all.ProcessPoolExecutor  # type: ignore[attr-defined]
 
 
+def _send_tensors() -> None:
+    """Import mp_all, which registers with torch under ``MP_TORCH=1``; say why that fails, and let the program go on."""
+    if "torch" not in sys.modules:
+        return
+    try:
+        import mp_all  # noqa: F401
+    except ImportError as error:
+        print(f"MP_TORCH=1 has no effect: {error}", file=sys.stderr)
+
+
 def start() -> None:
     """Replace the names now if their modules are imported, and otherwise when they are."""
-    if _Finder in sys.meta_path or any(argument.startswith(_TRACKER) for argument in sys.orig_argv):
+    global _awaited
+    if os.environ.get("MP_ALL") == "1":
+        _awaited = _REPLACED
+    elif os.environ.get("MP_TORCH", "0") not in ("", "0"):
+        _awaited = _TORCH
+    if not _awaited or _Finder in sys.meta_path or any(each.startswith(_TRACKER) for each in sys.orig_argv):
         return
     sys.meta_path.insert(0, _Finder)
-    if "multiprocessing" in sys.modules:
+    if any(name in sys.modules for name in _awaited):
         _thread.executes = True
         _replace()
         _thread.executes = False

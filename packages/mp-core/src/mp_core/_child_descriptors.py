@@ -28,12 +28,13 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["attach", "closing", "for_child_of", "open_for_child", "pass_on", "taken", "too_many"]
+__all__ = ["attach", "closing", "for_child_of", "mark", "open_for_child", "pass_on", "take_back", "taken", "too_many"]
 
 # SCM_MAX_FD of Linux, minus the four descriptors that the fork server itself sends.
 FORKSERVER_TAKES = 253 - 4
 
 Duplicates = tuple["Any", "Any"]
+Mark = tuple["Any", int, "Any", "Any"]
 
 
 class _Start(threading.local):
@@ -119,6 +120,25 @@ def too_many() -> bool:
     popen._fds.clear()
     _start.room = False
     return True
+
+
+def mark() -> Mark:
+    """Return what `take_back` needs, before an attempt to pickle for the child that this thread is starting."""
+    popen = context.get_spawning_popen()
+    return popen, len(getattr(popen, "_fds", ())), _start.opened, _start.queue
+
+
+def take_back(before: Mark) -> None:
+    """Take back the descriptors that an attempt to pickle has passed on: it is pickled again."""
+    popen, count, opened, queue = before
+    if popen is None:
+        return
+    if _start.opened is not opened:
+        _close()
+    if _start.queue is not queue:
+        _close_queue()
+    if hasattr(popen, "_fds"):
+        del popen._fds[count:]
 
 
 def _close() -> None:

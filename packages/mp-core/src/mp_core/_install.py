@@ -11,6 +11,7 @@ Note [Replaced attributes]
                                  tempfile in connection: imported by the first listener      imports.py
       at a start                 _Popen of SpawnProcess and ForkServerProcess                _child_descriptors.py
                                  _Popen of ForkProcess                                       _late_locks.py
+                                 spawn.get_preparation_data; _Popen of those again           main_module.py
       with MP_TRACE=1            ForkingPickler.dumps, Queue.put                             _trace.py
       on macOS                   the finalizer of the resource tracker                       _resource_tracker.py
     import mp_core.block, lease  entries for Block and Lease in ForkingPickler's table       block.py, lease.py
@@ -147,10 +148,19 @@ def _extend_starts() -> None:
 
 
 def _closing_start(start: Callable[[Any], Any], process: Any) -> Any:
-    """Close the descriptors of a child after its start, successful or not."""
+    """
+    Start a child without a main module that it cannot import; close its descriptors, successful or not.
+
+    See Note [The missing guard] for the rest.
+    """
+    main_module = imports.load("mp_core.main_module")
+    main_module.check_guard()
+    main_module.leave_out()
     if "multiprocessing.connection" not in sys.modules:
-        return start(process)  # it has no connection, and so no descriptors
-    return imports.load("mp_core._child_descriptors").closing(start, process)
+        popen = start(process)  # it has no connection, and so no descriptors
+    else:
+        popen = imports.load("mp_core._child_descriptors").closing(start, process)
+    return main_module.watched(popen, process)
 
 
 def _start_with_locks(start: Callable[[Any], Any], process: Any) -> Any:
@@ -162,6 +172,8 @@ def _start_with_locks(start: Callable[[Any], Any], process: Any) -> Any:
     """
     if "mp_core._late_locks" in sys.modules:
         imports.load("mp_core._late_locks").make_all()
+    if not imports.load("mp_core.main_module").main_can_be_imported():
+        imports.load("mp_core.definitions").identify_classes()
     return start(process)
 
 

@@ -44,11 +44,13 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
 import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import _child_descriptors, _large_bytes, _receiving, imports, native
+from mp_core.main_module import UNPICKLABLE, main_can_be_imported
 from mp_core.native import (
     beside,
     by_value,
@@ -71,6 +73,7 @@ __all__ = [
     "load_divided",
     "load_with",
     "loads",
+    "pickled_for_task",
     "set_up",
     "use_table",
 ]
@@ -103,16 +106,63 @@ def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> A
         data = plain_data(obj)
         if data is not None:
             return memoryview(data)
+    if protocol is None and cls is ForkingPickler and not main_can_be_imported():
+        return _dumps_of_main(obj)
+    return in_message(_pickle, cls, obj, protocol)
+
+
+def _pickle(cls: Any, obj: Any, protocol: int | None = None) -> Any:
     if protocol is None and not by_value() and cls.__init__ is ForkingPickler.__init__:
-        return in_message(_dump, cls, obj)
-    return in_message(_dumps, cls, obj, protocol)
+        return _dump(cls, obj)
+    return _dumps(cls, obj, protocol)
+
+
+def _dumps_of_main(obj: Any) -> Any:
+    """Do as `dumps` in a process whose main module no other can import, see definitions.py."""
+    mark = _child_descriptors.mark()
+    try:
+        return in_message(_dump_without_main, obj)
+    except (_MainIsNamed, *UNPICKLABLE):
+        _child_descriptors.take_back(mark)
+    return in_message(_pickle, imports.load("mp_core.definitions").MainPickler, obj)
+
+
+class _MainIsNamed(Exception):
+    """A pickle names the main module, which its receiver cannot import."""
+
+
+_names_main = re.compile(b"__main__").search
+
+
+def _dump_without_main(obj: Any) -> Any:
+    data = _pickle(ForkingPickler, obj)
+    if _names_main(data):
+        raise _MainIsNamed
+    return data
+
+
+def pickled_for_task(dumps: Callable[..., Any], obj: Any, protocol: int | None = None) -> Any:
+    """
+    Return ``pickled(dumps, obj, protocol)``; functions and classes without a name travel as definitions.
+
+    For what a process is to do and not for all messages: what `multiprocessing` cannot put into a queue is an error.
+    """
+    mark = _child_descriptors.mark()
+    try:
+        return pickled(dumps, obj, protocol)
+    except UNPICKLABLE:
+        _child_descriptors.take_back(mark)
+        try:
+            return pickled(_pickle, imports.load("mp_core.definitions").Pickler, obj)
+        except Exception as error:
+            raise error from None
 
 
 def dump(obj: Any, file: Any, protocol: int | None = None) -> None:
     """Pickle the arguments of a new process, as multiprocessing does, as a message like any other."""
-    message = pickled(ForkingPickler.dumps, obj, protocol)
+    message = pickled_for_task(ForkingPickler.dumps, obj, protocol)
     if _child_descriptors.too_many():
-        message = pickled(ForkingPickler.dumps, obj, protocol)
+        message = pickled_for_task(ForkingPickler.dumps, obj, protocol)
     file.write(message.data)
     message.leave()
 

@@ -19,7 +19,8 @@ import os
 from collections import Counter
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core.native import TryLock, discard, pickled, reference_of
+from mp_core.native import TryLock, discard, reference_of
+from mp_core.pickling import pickled_for_task
 from mp_pool import wire
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -38,7 +39,7 @@ def dump_tracked(thing: Any) -> tuple[Any, Handles]:
     """
     Pickle *thing* for a worker; return the bytes and the in-flight references in them.
     """
-    message = pickled(ForkingPickler.dumps, thing)
+    message = pickled_for_task(ForkingPickler.dumps, thing)
     handles = message.handles
     if handles:
         try:

@@ -33,7 +33,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import get_spawning_popen, set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import get_sharing, native
+from mp_core import definitions, get_sharing, native
 from mp_core.block import block_at
 from mp_core.fan_out import fan_out_mode, is_for_one_receiver
 from mp_core.native import pickled
@@ -145,13 +145,13 @@ class _Found:
         return False
 
 
-class _Pickler(ForkingPickler):
+class _Pickler(definitions.Pickler):
     def __init__(self, file: io.BytesIO, found: _Found) -> None:
         # ForkingPickler passes positional arguments on, but no keyword arguments.
         super().__init__(file, 5, True, found.stays)
         self._found = found
 
-    def reducer_override(self, thing: Any) -> Any:
+    def override(self, thing: Any) -> Any:
         """Return the reduction of *thing*, or NotImplemented for the usual one."""
         found, kind = self._found, type(thing)
         if is_for_one_receiver(thing):

@@ -94,6 +94,7 @@ class Worker:
             self._near.setblocking(False)
             os.set_blocking(self.results.fd, False)
             self.process = make(target=work, args=(ends, settings))
+            self.process.reports_missing_guard = True
             method = getattr(self.process, "_start_method", None)
             if settings.environment:
                 self.process.name = NameThatSets(self.process.name, settings.environment)

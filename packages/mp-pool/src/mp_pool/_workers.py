@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import connection
 
+from mp_core.main_module import is_missing_guard, missing_guard
 from mp_core.oom_kills import oom_kills, own_kills_between
 from mp_pool._batches import LOOK
 from mp_pool._dispatch import LONG_TASK, Dispatcher
@@ -54,6 +55,7 @@ class Workers:
         self.dispatcher = Dispatcher(make, settings, initializer, timeout)
         self.size = size
         self.wanted = 0 if lazily else size
+        self.forks = settings.forked
         self._lazily, self._timeout = lazily, timeout
         self._leaving: list[Worker] = []  # workers that take no more tasks, and have not ended yet
         self._failures = 0
@@ -195,6 +197,9 @@ class Workers:
 
     def _count_failure(self, worker: Worker, exitcode: int | None, out_of_memory: bool) -> None:
         if worker.ready or worker.told_to_end:
+            return
+        if is_missing_guard(exitcode, worker.process._popen):
+            self.reason = missing_guard()
             return
         self._failures += 1
         killed = worker.failure is None and exitcode in (-signal.SIGKILL, -signal.SIGTERM)

@@ -16,6 +16,7 @@ from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import starmapstar  # type: ignore[attr-defined]
 
+from mp_core.main_module import MissingGuardError
 from mp_pool._admission import Admission
 from mp_pool._environment import for_threads
 from mp_pool._feeder import batches
@@ -356,6 +357,8 @@ def _items(chunks: Iterator[list[Any]]) -> Iterator[Any]:
 def _broken(reason: BaseException | None) -> BaseException:
     if reason is None:
         return BrokenProcessPool("the workers were ended by terminate_workers() or kill_workers()")
+    if isinstance(reason, MissingGuardError):
+        return BrokenProcessPool(str(reason))
     error = BrokenProcessPool(f"the workers could not be started: {type(reason).__name__}: {reason}")
     error.__cause__ = reason
     return error

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
+from mp_core.main_module import check_guard
 from mp_core.native import TryLock
 from mp_pool import wire
 from mp_pool._descriptor import Descriptor
@@ -86,6 +87,8 @@ class Scheduler(Workers):
         """
         if self.state != RUNNING:
             raise ValueError("the pool has ended")
+        if not self.forks:
+            check_guard()  # here, and not in the thread
         try:
             read, write = self._waker = (Descriptor(), Descriptor())
             read.fd, write.fd = os.pipe()

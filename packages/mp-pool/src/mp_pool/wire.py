@@ -9,6 +9,7 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 
+from mp_core.main_module import UNPICKLABLE, has_name
 from mp_core.native import is_of_atoms
 from mp_pool._function_cache import FunctionReference
 
@@ -64,10 +65,10 @@ def is_plain(thing: Any) -> bool:
     """
     Tell whether the pickle of *thing* needs no reducers and holds no resources.
     """
-    # A function is pickled by its name, unless a library has registered a reducer.
+    # A function is pickled by its name, unless it has none or a library has registered a reducer.
     kind = type(thing)
     if kind in FUNCTIONS:
-        return kind not in ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+        return kind not in ForkingPickler._extra_reducers and has_name(thing)  # type: ignore[attr-defined]
     return is_of_atoms(thing) or kind is FunctionReference
 
 
@@ -88,7 +89,10 @@ def dump_plain(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[s
     for thing in args[0] if is_mapper(function) else args:
         if not is_plain(thing):
             return None
-    return pickle.dumps((function, args, None), _PROTOCOL)
+    try:
+        return pickle.dumps((function, args, None), _PROTOCOL)
+    except UNPICKLABLE:
+        return None  # its name is another function's
 
 
 def dump_result(value: Any) -> tuple[int, Any]:
@@ -97,7 +101,18 @@ def dump_result(value: Any) -> tuple[int, Any]:
     """
     if is_plain(value):
         return PLAIN, pickle.dumps(value, _PROTOCOL)
-    return RICH, ForkingPickler.dumps(value)
+    try:
+        return RICH, ForkingPickler.dumps(value)
+    except UNPICKLABLE:
+        definitions: Any = sys.modules.get("mp_core.definitions")
+        if definitions is None or not definitions.received():
+            raise
+        # An object of a class that came as a definition has to go back as one.
+        from mp_core.pickling import pickled_for_task
+
+        message = pickled_for_task(ForkingPickler.dumps, value)
+        message.leave()
+        return RICH, message.data
 
 
 def drop(kind: int, data: Any) -> None:

@@ -309,7 +309,8 @@ class ProcessContext:
         End the ranks that still run, and return the exception; None if none has failed.
         """
         if not all_ended(self._ranks):
-            self._end(self._grace_period if grace_period is None else grace_period, casualties=True)
+            silent = any(failure.missing_guard for rank in self._ranks if (failure := self._failure(rank)) is not None)
+            self._end(self._grace_period if grace_period is None else grace_period, casualties=not silent)
         self._finish()
         failures = [failure for rank in self._ranks if (failure := self._failure(rank)) is not None]
         if not failures:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
-from contextlib import nullcontext
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
 
 from mp_spawn.child import set_up_and_call
 from mp_spawn.job import Job, Started
-from mp_spawn.pickling import main_left_out
 from mp_spawn.process_handle import LockedPopen, PidFd, has_pidfds, readable
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.signals import FROM_OUTSIDE, blocked
@@ -37,10 +36,13 @@ class ContextLauncher:
 
     def start(self, job: Job, specs: list[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]:
         """Start the ranks. None of *own_fds* stays open in a forked one."""
+        # Not at the top: `import mp_spawn` does not import mp-core.
+        from mp_core.main_module import leave_out
+
+        leave_out()
         # Otherwise the first start would start these helpers, with SIGINT blocked.
         if self.start_method == "forkserver":
-            with main_left_out():
-                self._ensure_server()
+            self._ensure_server()
         elif self.start_method == "spawn":
             resource_tracker.ensure_running()
         started: list[Started] = []
@@ -85,14 +87,14 @@ class ContextLauncher:
             name=f"rank {spec.rank}",
             daemon=job.daemon,
         )
-        with nullcontext() if forked else main_left_out():
-            try:
-                process.start()
-            except (ConnectionError, EOFError):
-                if self.start_method != "forkserver" or not _fork_server_has_ended():
-                    raise
-                _restart_fork_server()
-                process.start()
+        process.reports_missing_guard = True
+        try:
+            process.start()
+        except (ConnectionError, EOFError):
+            if self.start_method != "forkserver" or not _fork_server_has_ended():
+                raise
+            _restart_fork_server()
+            process.start()
         try:
             pidfd = PidFd.of(process)
         except BaseException:
@@ -122,8 +124,14 @@ def _fork_server_has_ended() -> bool:
 
 
 def _restart_fork_server() -> None:
-    with main_left_out(always=True):
+    main = vars(sys.modules["__main__"])
+    names = {name: main[name] for name in ("__file__", "__spec__") if main.get(name) is not None}
+    main.pop("__file__", None)
+    main["__spec__"] = None
+    try:
         _start_fork_server()
+    finally:
+        main.update(names)
 
 
 def _start_fork_server() -> None:

@@ -61,6 +61,7 @@ class Failure:
     stderr: str = ""
     node: str = ""
     lost: bool = False
+    missing_guard: bool = False
 
     def describe(self) -> str:
         """Return the failure in one line."""
@@ -194,6 +195,11 @@ def exception_of(failures: list[Failure], past: list[Failure]) -> ProcessExcepti
     failures = sorted(failures, key=lambda failure: failure.at)
     first = failures[0]
     error: ProcessException
+    for failure in failures:
+        if failure.missing_guard:  # every rank has it, and one text is enough
+            error = ProcessExitedException(failure.reason, failure.rank, failure.pid, 1)
+            error.failures = tuple(failures)
+            return error
     if first.traceback:
         text = f"\n\n-- Process {first.rank} terminated with the following error:\n{first.traceback}"
         error = ProcessRaisedException(text, first.rank, first.pid)

@@ -16,7 +16,6 @@ from mp_spawn.death_pipe import DeathPipe
 from mp_spawn.diagnostics import Stacks
 from mp_spawn.output import Inherit, Output
 from mp_spawn.payload import ForkedPayload, InheritedFd, OwnedFd, Payload
-from mp_spawn.pickling import main_can_be_imported
 from mp_spawn.process_handle import PidFd
 from mp_spawn.rank import Rank
 from mp_spawn.rank_spec import RankSpec
@@ -121,8 +120,11 @@ class Job:
         """
         Return multiprocessing's preparation data for a rank: the main module, sys.path, the authkey, ….
         """
+        from mp_core.main_module import leave_out
+
+        leave_out()
         data = spawn.get_preparation_data("rank")
-        if self.needs_main and main_can_be_imported():
+        if self.needs_main:
             return data
         return {key: value for key, value in data.items() if not key.startswith("init_main")}
 

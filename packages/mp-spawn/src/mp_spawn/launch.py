@@ -65,6 +65,10 @@ def prepare(
     if start_method is None and context is None:
         start_method = get_start_method()
     check_start_method(start_method, context)
+    if (context.get_start_method() if context else start_method) != "fork":
+        from mp_core.main_module import check_guard  # not at the top: `import mp_spawn` does not import mp-core
+
+        check_guard()
     check_options(threads_per_rank, max_restarts, "inherit" if isinstance(output, Tee) else output)
     return Job(
         fn,

@@ -145,6 +145,10 @@ class Rank:
         if self.ended_at is None or self.ended_at > casualty_at:
             return None
         at = self.ended_at - HEAD_START
+        from mp_core.main_module import is_missing_guard, missing_guard
+
+        if is_missing_guard(exit_code, self.process._popen):  # type: ignore[attr-defined]
+            return dataclasses.replace(base, reason=str(missing_guard()), exit_code=1, missing_guard=True, at=at)
         lost = getattr(getattr(self.process, "_popen", None), "lost", False)
         if exit_code is None or lost:
             if report is not None and report.kind is Kind.RETURNED:

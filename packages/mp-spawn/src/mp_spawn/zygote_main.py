@@ -86,7 +86,7 @@ def main(file: IO[bytes]) -> None:
     Fork the ranks, then wait for them.
     """
     # Not at the top: the parent imports this module, too. Every rank would import these.
-    from mp_core import children  # noqa: F401
+    from mp_core import children, definitions  # noqa: F401
     from mp_spawn import diagnostics  # noqa: F401
 
     zygote: ZygoteSpec = pickle.load(file)

@@ -9,7 +9,6 @@ from mp_all._node_pool.messages import Packed
 from mp_all._node_pool.worker import dump
 from mp_pool import wire
 from mp_pool.task import Task, name_of
-from mp_spawn.pickling import main_can_be_imported
 
 __all__ = ["SharedFunction", "is_name", "pickled"]
 
@@ -26,13 +25,7 @@ def is_name(function: Any) -> bool:
     """
     Tell whether another process finds the function by its name in a module.
     """
-    if not wire.is_plain(function) or "<" in function.__qualname__:
-        return False  # a function inside another has no name for others
-    if function.__module__ != "__main__":
-        return True
-    # The main module may be a notebook or a terminal.
-    typed_in = function.__code__.co_filename.startswith("<")
-    return main_can_be_imported() and not typed_in
+    return wire.is_plain(function)
 
 
 def pickled(task: Task) -> bytes:

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 from multiprocessing import spawn
 from typing import Any
 
+from mp_core.main_module import main_can_be_imported
 from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.engines.node_payload import Shipment, pack
 from mp_spawn.engines.protocol import Engine, Node, Start
 from mp_spawn.job import Env, check_call, check_options
-from mp_spawn.pickling import main_can_be_imported
 
 __all__ = ["Plan"]
 

@@ -1,0 +1,219 @@
+"""The main module of this process, and whether the processes that it starts can import it.
+
+    python program.py                          a child imports program.py again, under another name
+    a notebook, a prompt, standard input, -c   there is no file to import: a child has an empty main module
+    python -i program.py, at the prompt        likewise, since the prompt may have defined anything again
+    python -m package                          multiprocessing does not import a package's __main__.py again
+
+Note [The missing guard]
+------------------------
+A child that imports the program runs its top level. If that starts processes, which would do the same, the child ends
+with `MissingGuardError`. It is no news for the user in each child, so the child prints nothing: it ends by `signal`,
+which no program uses, and the parent reports it once, as an exception of the pool or the launcher, or on stderr for a
+plain `Process`, whose exit code is then 1, as in the standard library.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+from multiprocessing import process
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, NoReturn
+
+__all__ = [
+    "UNPICKLABLE",
+    "MissingGuardError",
+    "check_guard",
+    "has_name",
+    "is_missing_guard",
+    "leave",
+    "leave_out",
+    "main_can_be_imported",
+    "missing_guard",
+    "watched",
+]
+
+
+#: What pickling raises for a function or class that has no name.
+UNPICKLABLE = (pickle.PicklingError, AttributeError)
+
+
+# The main module that was looked at last, its attributes, and what they say.
+_main: Any = None
+_file: Any = None
+_spec: Any = None
+_importable = False
+_modules, _of_sys = sys.modules, vars(sys)
+
+
+def main_can_be_imported() -> bool:
+    """Tell whether a new process can have the contents of this process's `__main__` by importing it again."""
+    main = _modules["__main__"]
+    names = main.__dict__
+    if main is not _main or names.get("__file__") is not _file or names.get("__spec__") is not _spec:
+        _look(main, names)
+    return _importable and "ps1" not in _of_sys
+
+
+def _look(main: Any, names: dict[str, Any]) -> None:
+    global _main, _file, _spec, _importable
+    file, spec = names.get("__file__"), names.get("__spec__")
+    if main is _main and spec is _spec and file is None and _importable:
+        return  # at the end of a program, before the handlers of the exit, Python removes `__file__`
+    _importable = _can_be_imported(file, spec)
+    _main, _file, _spec = main, file, spec
+
+
+def _can_be_imported(file: Any, spec: Any) -> bool:
+    if getattr(sys, "frozen", False):
+        return True  # a new process executes the whole program again, which has its main module inside
+    if spec is not None:
+        return not spec.name.endswith("__main__")
+    return file is not None and os.path.exists(file)
+
+
+def has_name(function: Any) -> bool:
+    """Return False for a function that a new process certainly cannot find by its name."""
+    return "<" not in function.__qualname__ and (function.__module__ != "__main__" or main_can_be_imported())
+
+
+def leave_out() -> None:
+    """
+    Have multiprocessing start children without the main module if they cannot import it.
+
+    By itself it tries to import any main module with a ``__file__``, as ``python - <program`` has.
+    """
+    from multiprocessing import spawn  # the start of a child imports it
+
+    standard = spawn.get_preparation_data
+    if getattr(standard, "_leaves_out", False):
+        return
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        data = standard(name)
+        if main_can_be_imported():
+            return data
+        return {key: value for key, value in data.items() if not key.startswith("init_main")}
+
+    get_preparation_data._leaves_out = True  # type: ignore[attr-defined]
+    spawn.get_preparation_data = get_preparation_data
+
+
+# ---- the missing guard -----------------------------------------------------------------------------------------------
+
+# A real-time signal, which ends a process silently.
+_SIGNAL: int = getattr(signal, "SIGRTMIN", 0) + 13
+
+
+class MissingGuardError(RuntimeError):
+    """
+    The program starts processes at its top level, which each of them would run again.
+
+    Examples
+    --------
+    >>> issubclass(mp_core.main_module.MissingGuardError, RuntimeError)
+    True
+    """
+
+
+def missing_guard() -> MissingGuardError:
+    """Return the error, with the text that names the program and shows the remedy."""
+    main = vars(sys.modules["__main__"])
+    name = main.get("__file__") or _file or "the program"
+    return MissingGuardError(
+        f"{name} starts processes at its top level.\nEach new process imports this file, and so would start "
+        "processes, too. Put the lines that start them under this test:\n\n"
+        '    if __name__ == "__main__":\n'
+        "        main()  # or the lines themselves\n"
+    )
+
+
+def check_guard() -> None:
+    """Raise `MissingGuardError` in a process that is importing the main module of its parent."""
+    if not getattr(process.current_process(), "_inheriting", False):
+        return
+    if not getattr(sys.excepthook, "_leaves", False):
+        before = sys.excepthook
+
+        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            if issubclass(kind, MissingGuardError):
+                leave()
+            before(kind, error, trace)
+
+        hook._leaves = True  # type: ignore[attr-defined]
+        sys.excepthook = hook
+    raise missing_guard()
+
+
+def leave() -> NoReturn:
+    """End this process, so that its parent knows why."""
+    import atexit
+
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:
+            pass
+    signal.signal(_SIGNAL, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {_SIGNAL})
+    os.kill(os.getpid(), _SIGNAL)
+    os._exit(1)
+
+
+def is_missing_guard(code: int | None, popen: Any) -> bool:
+    """Tell whether a process with this exit code and Popen object has ended for want of the guard."""
+    return code == -_SIGNAL or getattr(popen, "missing_guard", False)
+
+
+_reported = False
+
+
+def watched(popen: Any, process: Any) -> Any:
+    """
+    Return *popen*, of a process that was just started, so that a missing guard in it is reported.
+
+    Its `missing_guard` is True from then on. The owner of a process whose `reports_missing_guard` is True reports it.
+    """
+    popen.__class__ = _watching(type(popen))
+    popen.missing_guard = False
+    popen.reported = getattr(process, "reports_missing_guard", False)
+    return popen
+
+
+_classes: dict[type, type] = {}
+
+
+def _watching(kind: Any) -> type:
+    if kind not in _classes:
+
+        class Popen(kind):  # type: ignore[misc]
+            __doc__ = kind.__doc__
+
+            def poll(self, flag: int = os.WNOHANG) -> int | None:
+                code: int | None = super().poll(flag)
+                if code == -_SIGNAL:
+                    self.returncode = code = 1
+                    self.missing_guard = True
+                    if not self.reported:
+                        _report()
+                return code
+
+        Popen.__qualname__ = kind.__qualname__
+        Popen.__module__ = kind.__module__
+        _classes[kind] = Popen
+    return _classes[kind]
+
+
+def _report() -> None:
+    """Write the text to stderr, once."""
+    global _reported
+    if not _reported:
+        _reported = True
+        print(f"{MissingGuardError.__name__}: {missing_guard()}", file=sys.stderr, flush=True)
