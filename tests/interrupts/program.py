@@ -65,6 +65,8 @@ def main(name: str, kind: str, module: str, share: str, seed: str, *asked: str) 
     print(json.dumps({"count": len(places), "run": len(numbers), "problems": count["problems"]}), flush=True)
     yardstick = Yardstick(name, kind)
     for found in run_points(scene, mp, numbers, kind):
+        if not found["places"]:  # it hung, and could not say where
+            found["places"] = places[found["at"] : found["at"] + 1]
         if found["problems"] and module == "mp_all" and yardstick.has(found):
             found["problems"] = []
             found["as the standard library"] = True
@@ -102,8 +104,8 @@ class Yardstick:
             count = self._child("list")
             self._places = [tuple(each) for each in count[0]["places"]]
         numbers = [str(number) for number, each in enumerate(self._places) if each == place]
-        if numbers:
-            yield from self._child(*numbers[:8])[1:]
+        for number in numbers[:8]:  # one by one: it may hang, and the first that has a problem is enough
+            yield from self._child(number)[1:]
 
     def _child(self, *asked: str) -> list[dict[str, Any]]:
         # A program of its own: in this one, mp_all has extended multiprocessing.
