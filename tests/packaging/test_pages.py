@@ -26,6 +26,7 @@ PAGES = [
     "troubleshooting",
     "coming-from-shared-memory",
     "named-arrays",
+    "asyncio",
 ]
 FENCE = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"# ([\w/-]+\.py)\n")
