@@ -266,6 +266,85 @@ static void test_poll(void)
     line_close(&line);
 }
 
+/* A caller that takes without a wait finds the descriptor readable when there is a message. */
+static void test_take(int duplex)
+{
+    struct line line = line_open(duplex);
+    struct received received = {0};
+
+    for (uint64_t round = 0; round < 100; round++) {
+        CHECK_EQ(mpshm_channel_take(line.reader, line.from, WAITER(&received)), -EAGAIN);
+        CHECK(!readable(line.from));
+        for (uint64_t n = 0; n <= round % 4; n++)
+            CHECK_EQ(send_number(&line, n, 50, FOREVER), 0);
+        CHECK(readable(line.from));
+        for (uint64_t n = 0; n <= round % 4; n++) {
+            CHECK_EQ(mpshm_channel_take(line.reader, line.from, WAITER(&received)), 1);
+            CHECK_EQ(message_number(&received), n);
+        }
+    }
+    /* A message in parts is left to a caller that may wait. */
+    CHECK_EQ(send_number(&line, 5, 200000, FOREVER), 0);
+    for (int look = 0; look < 2; look++)
+        CHECK_EQ(mpshm_channel_take(line.reader, line.from, WAITER(&received)), -EMSGSIZE);
+    CHECK_EQ(receive_number(&line, 0), 5);
+    line_close_writer(&line);
+    CHECK_EQ(mpshm_channel_take(line.reader, line.from, WAITER(&received)), 0);
+    free(received.data);
+    line_close(&line);
+}
+
+struct giving_up {
+    struct line *line;
+    _Atomic int waits, gives_up;
+    int rc;
+};
+
+static void sender_begins_wait(void *self)
+{
+    atomic_store(&((struct giving_up *)self)->waits, 1);
+}
+
+static int sender_ends_wait(void *self)
+{
+    return atomic_load(&((struct giving_up *)self)->gives_up) ? -ECANCELED : 0;
+}
+
+static void *send_into_a_full_ring(void *of)
+{
+    struct giving_up *sender = of;
+    mpshm_waiter waiter = {sender, NULL, sender_begins_wait, sender_ends_wait, NULL};
+    char *data = message(1, 50000);
+
+    sender->rc =
+        mpshm_channel_send(sender->line->writer, sender->line->to, data, 50000, FOREVER, &waiter);
+    free(data);
+    return NULL;
+}
+
+/* A sender that sleeps in a full ring gives up, and leaves no part of its message. */
+static void test_wake_senders(void)
+{
+    struct line line = line_open(0);
+    struct giving_up sender = {.line = &line};
+    pthread_t thread;
+    uint64_t sent = 0;
+
+    while (send_number(&line, sent, 50000, 0) == 0)
+        sent++;
+    CHECK_EQ(pthread_create(&thread, NULL, send_into_a_full_ring, &sender), 0);
+    while (!atomic_load(&sender.waits))
+        sched_yield();
+    atomic_store(&sender.gives_up, 1);
+    mpshm_channel_wake_senders(line.writer);
+    CHECK_EQ(pthread_join(thread, NULL), 0);
+    CHECK_EQ(sender.rc, -ECANCELED);
+    for (uint64_t n = 0; n < sent; n++)
+        CHECK_EQ(receive_number(&line, 0), n);
+    CHECK_EQ(receive_number(&line, 0), -EAGAIN);
+    line_close(&line);
+}
+
 static void test_passed_to_another(void)
 {
     struct line line = line_open(1);
@@ -374,6 +453,9 @@ int main(void)
     test_last_reader_takes_the_rest(70000);
     test_wrong_direction();
     test_poll();
+    test_take(0);
+    test_take(1);
+    test_wake_senders();
     test_passed_to_another();
     test_many_threads();
     test_nothing_left();

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+import uuid
+import weakref
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from pickle import PickleBuffer
 from typing import Any, NamedTuple
@@ -105,6 +108,23 @@ def mapped(folder: Path) -> np.ndarray:
     return np.memmap(folder / "numbers", np.float64, "w+", shape=(COUNT,))
 
 
+def standard() -> np.ndarray:
+    memory = SharedMemory(create=True, size=8 * COUNT)
+    array: np.ndarray = np.frombuffer(memory.buf)
+    array[:] = numbers()
+    weakref.finalize(array.base.obj, memory.unlink)
+    memory._buf = memory._mmap = None  # type: ignore[attr-defined]  # its close() would refuse, for the array is over it
+    return array
+
+
+def named() -> np.ndarray:
+    name = f"test {uuid.uuid4().hex}"
+    array = mp.shared.named(name, COUNT, create=True)
+    array[:] = numbers()
+    weakref.finalize(array.base, mp.shared.unlink, name)
+    return array
+
+
 def objects() -> np.ndarray:
     return np.array([None, 1.5] * COUNT, dtype=object)
 
@@ -171,6 +191,8 @@ ROWS: dict[str, Row] = {
         lambda echo, tmp: {"box": [Box(shared())]}, boxed
     ),
     "a `np.memmap` of mode `r+` or `w+`": Row(lambda echo, tmp: mapped(tmp)),
+    "an array over the buffer of a `multiprocessing.shared_memory.SharedMemory`": Row(lambda echo, tmp: standard()),
+    "an array of `shared.named`": Row(lambda echo, tmp: named()),
     "an array of Python objects": Row(lambda echo, tmp: objects()),
     "a subclass of `np.ndarray` (masked, record, matrix, yours), over shared memory": Row(
         lambda echo, tmp: shared().view(Yours)

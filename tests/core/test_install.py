@@ -53,6 +53,7 @@ mp_core.install()
 assert changed(again) == []
 """
     assert succeeded(run_python("-c", program)).split() == [
+        "BaseProcess.ajoin",
         "Connection._close",
         "Connection._mp_shares",
         "Connection.send",

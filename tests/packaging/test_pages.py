@@ -25,6 +25,8 @@ PAGES = [
     "finding-leaks",
     "troubleshooting",
     "coming-from-shared-memory",
+    "named-arrays",
+    "asyncio",
 ]
 FENCE = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"# ([\w/-]+\.py)\n")

@@ -3,6 +3,7 @@
 # pyright: reportUnnecessaryTypeIgnoreComment=true
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import multiprocessing.connection
 import multiprocessing.context
@@ -56,14 +57,15 @@ def everything_of_multiprocessing() -> None:
     assert_type(spawn.Process(), multiprocessing.context.SpawnProcess)
     assert_type(mp.get_context("spawn").Pool(2, timeout=3.0, retries=2), Pool)
     assert_type(mp.get_context().Pool(2, progress=True), Pool)
-    assert_type(mp.get_context("fork").Queue(), multiprocessing.queues.Queue[Any])
+    assert_type(mp.get_context("fork").Queue().get(), Any)
     context = get_context("fork")
     inbox: multiprocessing.queues.Queue[Array] = context.Queue(8)
     outbox: multiprocessing.queues.SimpleQueue[Array] = context.SimpleQueue()
     process = Process(target=work, args=(inbox, outbox))
     process.start()
     assert_type(process.exitcode, int | None)
-    assert_type(process, multiprocessing.context.Process)
+    base: multiprocessing.context.Process = process  # a subclass, to a type checker
+    base.join()
     queue: Queue[Array] = mp.Queue(8)
     assert_type(queue.get(), Array)
     assert_type(mp.Lock(), multiprocessing.synchronize.Lock)
@@ -82,6 +84,25 @@ def everything_of_multiprocessing() -> None:
         Worker(zeros(3)).join(1)
     except (mp.ProcessError, mp.TimeoutError, mp_all.AuthenticationError):
         pass
+
+
+async def coroutines(executor: mp.ProcessPoolExecutor) -> None:
+    queue: Queue[Array] = mp.Queue(8)
+    assert_type(await queue.aget(), Array)
+    assert_type(await queue.aput(np.ones(3)), None)
+    await queue.aput("text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    simple: mp.SimpleQueue[int] = mp.SimpleQueue()
+    assert_type(await simple.aget(), int)
+    tasks: mp.JoinableQueue[str] = mp.JoinableQueue()
+    assert_type(await tasks.aget(), str)
+    here, there = mp.Pipe()
+    assert_type(await here.arecv(), Any)
+    await there.asend(1)
+    assert_type(await mp.get_context("spawn").Queue().aget(), Any)
+    assert_type(await Process().ajoin(timeout=1.0), None)
+    await mp.get_context("spawn").Process().ajoin()
+    assert_type(await mp.start_processes(divmod, (2,), join=False).ajoin(1.0), bool)
+    assert_type(await asyncio.wrap_future(executor.submit(square, 3)), Array)
 
 
 def label(n: int, text: str = "") -> str:
@@ -136,6 +157,10 @@ def arrays() -> None:
     assert_type(mp_all.shared.array(a), NDArray[np.float32])
     assert_type(mp_all.shared.array([1.0], dtype=np.float32), NDArray[np.float32])
     assert_type(mp_all.shared.frombuffer(b"12345678"), NDArray[np.float64])
+    assert_type(mp_all.shared.named("name", 3, np.float32, create=True), NDArray[np.float32])
+    assert_type(mp_all.shared.named("name", dtype=np.uint8), NDArray[np.uint8])
+    assert_type(mp_all.shared.named("name"), Array)
+    assert_type(mp_all.shared.unlink("name"), None)
     assert_type(mp_all.is_shared(a), bool)
     assert_type(mp_all.share_memory(a), NDArray[np.float32])
     assert_type(mp_all.share_memory_(a), NDArray[np.float32])

@@ -20,7 +20,7 @@ ALLOCATIONS = """
     calls = {
         "empty": ((3,),), "zeros": ((3,),), "ones": ((3,),), "full": ((3,), 1.0), "array": ([1.0],),
         "frombuffer": (like,), "empty_like": (like,), "zeros_like": (like,), "ones_like": (like,),
-        "full_like": (like, 1.0), "frozen": ([{"a": 1}],),
+        "full_like": (like, 1.0), "frozen": ([{"a": 1}],), "named": ("name",), "unlink": ("name",),
     }
     assert set(calls) == set(mp.shared.__all__)
     refused = [lambda name=name: getattr(mp.shared, name)(*calls[name]) for name in calls]

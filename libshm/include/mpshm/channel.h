@@ -69,6 +69,14 @@ int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nb
 int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
                           const mpshm_waiter *waiter);
 
+/* The same without a wait, for a caller that waits for `fd` to be readable. -EMSGSIZE when the next
+ * message is one of more than 64 KiB, whose parts may be under way: it is left to a caller that may
+ * wait. After -EAGAIN the descriptor becomes readable when there is a message. */
+int mpshm_channel_take(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+
+/* Let every sender that sleeps for room, in any process, ask its end_wait whether to go on. */
+void mpshm_channel_wake_senders(mpshm_channel *end);
+
 /* 1 when a message or the end of the file can be received within the timeout, otherwise 0. */
 int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mpshm_waiter *waiter);
 

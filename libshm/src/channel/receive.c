@@ -28,8 +28,10 @@ static int take_parts(mpshm_channel *end, int fd, char *to, uint64_t nbytes,
     return 1;
 }
 
+enum { ANY_SIZE, SMALL_ONLY };
+
 /* Under read_lock: 1 when a message was taken, 0 when there is none. */
-static int take(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+static int take(mpshm_channel *end, int fd, int sizes, const mpshm_waiter *waiter)
 {
     struct mpshm__record record;
     uint64_t nbytes;
@@ -40,6 +42,8 @@ static int take(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
             return rc;
         nbytes = record.nbytes;
         if (record.kind == MPSHM__FIRST) {
+            if (sizes == SMALL_ONLY)
+                return -EMSGSIZE;
             if (record.nbytes != sizeof(nbytes))
                 return -EBADMSG;
             mpshm__ring_copy(&end->in, &record, &nbytes);
@@ -56,11 +60,9 @@ static int take(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
     }
 }
 
-int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
-                          const mpshm_waiter *waiter)
+static int receive(mpshm_channel *end, int fd, uint64_t deadline, int sizes,
+                   const mpshm_waiter *waiter)
 {
-    uint64_t deadline = mpshm__deadline((uint64_t)timeout_ns);
-
     if (end->in.ring == NULL)
         return -EBADF;
     for (;;) {
@@ -70,13 +72,24 @@ int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
         rc = mpshm__channel_lock(end, MPSHM__TO_READ, fd, deadline, waiter);
         if (rc < 0)
             return rc;
-        rc = take(end, fd, waiter);
+        rc = take(end, fd, sizes, waiter);
         mpshm__channel_unlock(end, MPSHM__TO_READ);
         if (rc == 1 && atomic_load(&end->in.ring->selectable))
             mpshm__wakeup_settle(end, fd);
         if (rc != 0)
             return rc;
     }
+}
+
+int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
+                          const mpshm_waiter *waiter)
+{
+    return receive(end, fd, mpshm__deadline((uint64_t)timeout_ns), ANY_SIZE, waiter);
+}
+
+int mpshm_channel_take(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+{
+    return receive(end, fd, mpshm__deadline(0), SMALL_ONLY, waiter);
 }
 
 /* 1 when the oldest record begins a message, 0 when the ring has none. */

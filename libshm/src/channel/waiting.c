@@ -80,7 +80,7 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
         return 1;
     struct mpshm__awaited record = {.has = has_record, .of = ring, .cpu = &ring->writer_cpu};
     uint64_t most = mpshm__spin_length(&end->for_record, &record);
-    if (most > 0) {
+    if (most > 0 && mpshm__remaining(deadline, 1) > 0) {
         waiter->begin_wait(waiter->self);
         int found = mpshm__spin(&end->for_record, &record, mpshm__remaining(deadline, most));
         rc = waiter->end_wait(waiter->self);
@@ -193,6 +193,12 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
         if (rc < 0 || mpshm__ring_room(ring) >= (int64_t)need)
             return rc;
     }
+}
+
+void mpshm_channel_wake_senders(mpshm_channel *end)
+{
+    if (end->out.ring != NULL)
+        mpshm__futex_wake(&end->out.ring->room_wanted);
 }
 
 void mpshm__wakeup_settle(mpshm_channel *end, int fd)

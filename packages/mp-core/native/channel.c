@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
+#include <unistd.h>
 
 #include "channel.h"
 
@@ -63,9 +64,9 @@ int mp_channel_is_late(void)
 
 /* ---- sending ---- */
 
-static int send_view(Channel *self, PyObject *data, int64_t timeout)
+static int send_view(Channel *self, PyObject *data, int64_t timeout, PyObject *stop)
 {
-    struct call call = {.self = self};
+    struct call call = {.self = self, .stop = stop};
     Py_buffer view;
 
     if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0)
@@ -78,19 +79,24 @@ static int send_view(Channel *self, PyObject *data, int64_t timeout)
 
 /* Send bytes or a Message, whose references are its receiver's as soon as it is in the ring. After
  * an error no process receives it: a message that was sent in part is marked as aborted. */
-static int send_data(Channel *self, PyObject *data, int64_t timeout)
+static int send_data_unless(Channel *self, PyObject *data, int64_t timeout, PyObject *stop)
 {
     int rc = mp_channel_enter(self, self->writable, "read");
 
     if (rc != 0)
         return rc < 0 ? -EINVAL : MP_NO_RING;
-    rc = send_view(self, mp_message_data(data), timeout);
+    rc = send_view(self, mp_message_data(data), timeout, stop);
     if (rc == 0)
         mp_message_sent(data);
     else if (rc == -EPIPE || rc == -ECONNRESET)
         mp_channel_drop_unread(self);
     mp_channel_leave(self);
     return rc;
+}
+
+static int send_data(Channel *self, PyObject *data, int64_t timeout)
+{
+    return send_data_unless(self, data, timeout, NULL);
 }
 
 /* The same for a message that is not in a Message. */
@@ -145,22 +151,70 @@ PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data)
     return tried(send_data((Channel *)op, data, 0));
 }
 
+/* Bytes and their handles, or a Message; NULL with an exception. */
+static PyObject *pickled_for(Channel *self, PyObject *object, PyObject **handles)
+{
+    PyObject *data = mp_plain_pickle(object, self->shares != 0, handles);
+
+    return data == NULL && !PyErr_Occurred() ? mp_forking_pickle(object, self->shares == 0) : data;
+}
+
+static PyObject *as_message(PyObject *data, PyObject *handles)
+{
+    return mp_message_data(data) == data ? mp_message_new(data, handles) : data;
+}
+
 /* _try_send(object) -> as _try_send_bytes, but a Message instead of False, and (exception,) when it
  * cannot be pickled */
 PyObject *mp_channel_try_send(PyObject *op, PyObject *object)
 {
-    PyObject *handles = NULL, *data = mp_plain_pickle(object, 1, &handles);
+    PyObject *handles = NULL, *data = pickled_for((Channel *)op, object, &handles);
 
-    if (data == NULL && !PyErr_Occurred())
-        data = mp_forking_pickle(object, 0);
     if (data == NULL)
         return Py_BuildValue("(N)", raised());
     int rc = send_data((Channel *)op, data, 0);
     if (rc == -EAGAIN)
-        return mp_message_data(data) == data ? mp_message_new(data, handles) : data;
+        return as_message(data, handles);
     discard_unsent(handles, rc);
     Py_DECREF(data);
     return tried(rc);
+}
+
+/* _pickle(object) -> the Message that _try_send would send */
+PyObject *mp_channel_pickle(PyObject *op, PyObject *object)
+{
+    PyObject *handles = NULL, *data = pickled_for((Channel *)op, object, &handles);
+
+    return data == NULL ? NULL : as_message(data, handles);
+}
+
+/* _send_unless(message, list) -> True when it is sent; False when it gave up, since the list is no
+ * longer empty, and no part of it can be received */
+PyObject *mp_channel_send_unless(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    if (nargs != 2 || !PyList_Check(args[1])) {
+        PyErr_SetString(PyExc_TypeError, "_send_unless takes a message and a list");
+        return NULL;
+    }
+    if (PyList_Size(args[1]) > 0)
+        Py_RETURN_FALSE;
+    int rc = send_data_unless((Channel *)op, args[0], -1, args[1]);
+    if (rc == -ECANCELED && !PyErr_Occurred())
+        Py_RETURN_FALSE;
+    if (rc == 0)
+        Py_RETURN_TRUE;
+    return mp_channel_fail(rc == MP_NO_RING ? -EOPNOTSUPP : rc);
+}
+
+/* _wake_senders(): let _send_unless look at its list now */
+PyObject *mp_channel_wake_senders(PyObject *op, PyObject *unused)
+{
+    Channel *self = (Channel *)op;
+    (void)unused;
+
+    if (self->end != NULL)
+        mpshm_channel_wake_senders(self->end);
+    Py_RETURN_NONE;
 }
 
 /* Set `shares`: 0, or -1 with an exception. */
@@ -201,16 +255,37 @@ static int is_ordinary(PyObject *op)
     return self->fd >= 0 && self->readable && !mp_has_ring(self);
 }
 
-/* The next message as bytes; NULL with an exception, or without one when none came in time. */
-static PyObject *receive(Channel *self, int64_t timeout)
+/* Note [A message that is kept]
+ *   _keep_next takes a message for whoever receives next in this process. It takes the message
+ * under the ring's read_lock, and keeps it before it releases the GIL. So a thread that waits in a
+ * call meanwhile gets that lock, and with it an empty ring, only when the message is kept, and
+ *   end_wait tells it so. */
+
+/* The next message as bytes; NULL with an exception, or without one when none came in time. With
+ * `left`, it does not wait, and sets that for a message that is left to a caller that may wait. */
+static PyObject *receive_unless_large(Channel *self, int64_t timeout, int *left)
 {
-    struct call call = {.self = self};
+    struct call call = {.self = self, .for_next = 1};
 
     int rc = mp_channel_enter(self, self->readable, "write");
     if (rc != 0)
         return rc < 0 ? NULL : mp_channel_fail(-EOPNOTSUPP); /* the callers have looked */
-    rc = mpshm_channel_receive(self->end, self->fd, timeout, WAITER(&call));
+    do {
+        if (self->kept != NULL && mp_channel_has_kept(self)) {
+            Py_XDECREF(call.bytes);
+            call.bytes = mp_channel_kept(self);
+            rc = call.bytes == NULL ? -ENOMEM : 1;
+        } else if (left != NULL) {
+            rc = mpshm_channel_take(self->end, self->fd, WAITER(&call));
+        } else {
+            rc = mpshm_channel_receive(self->end, self->fd, timeout, WAITER(&call));
+        }
+    } while (rc == -ECANCELED && !PyErr_Occurred());
     mp_channel_leave(self);
+    if (rc == -EMSGSIZE && left != NULL) {
+        *left = 1;
+        return NULL;
+    }
     if (rc == 1)
         return call.bytes;
     Py_XDECREF(call.bytes);
@@ -219,6 +294,11 @@ static PyObject *receive(Channel *self, int64_t timeout)
     else if (rc != -EAGAIN)
         mp_channel_fail(rc);
     return NULL;
+}
+
+static PyObject *receive(Channel *self, int64_t timeout)
+{
+    return receive_unless_large(self, timeout, NULL);
 }
 
 PyObject *mp_channel_recv(PyObject *op, PyObject *unused)
@@ -256,6 +336,54 @@ PyObject *mp_channel_recv_and(PyObject *op, PyObject *const *args, Py_ssize_t na
     return object;
 }
 
+/* _take(function or None, late, large): as _recv_and without a wait; returns `large` when the next
+ * message is left to _keep_next */
+PyObject *mp_channel_take(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+{
+    int left = 0;
+
+    if (nargs != 3) {
+        PyErr_SetString(PyExc_TypeError, "_take takes three arguments");
+        return NULL;
+    }
+    PyObject *data = receive_unless_large((Channel *)op, 0, &left);
+    if (data == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(args[left ? 2 : 1]);
+    PyObject *done = args[0] == Py_None ? Py_NewRef(Py_None) : PyObject_CallNoArgs(args[0]);
+    PyObject *object = done == NULL ? NULL : mp_plain_loads(data);
+
+    Py_DECREF(data);
+    Py_XDECREF(done);
+    return object;
+}
+
+/* _keep_next(): if there is a message, take it, of whatever size, for the next receiver in this
+ * process. It waits for the parts of a large one. */
+PyObject *mp_channel_keep_next(PyObject *op, PyObject *unused)
+{
+    Channel *self = (Channel *)op;
+    (void)unused;
+
+    if (mp_channel_has_kept(self))
+        Py_RETURN_NONE;
+    PyObject *list = PyList_New(0), *data = list == NULL ? NULL : receive(self, 0);
+    if (data == NULL) {
+        Py_XDECREF(list);
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+    }
+    if (self->kept == NULL || self->kept_by != getpid()) {
+        mp_channel_drop_kept(self);
+        self->kept = Py_NewRef(list);
+        self->kept_by = getpid();
+    }
+    int rc = PyList_Append(self->kept, data);
+    if (self->fd < 0) /* closed meanwhile */
+        mp_channel_drop_kept(self);
+    Py_DECREF(list);
+    Py_DECREF(data);
+    return rc < 0 ? NULL : Py_NewRef(Py_None);
+}
+
 PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names)
 {
     static char *keywords[] = {"maxlength", NULL};
@@ -289,7 +417,7 @@ PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names)
 {
     static char *keywords[] = {"timeout", NULL};
     Channel *self = (Channel *)op;
-    struct call call = {.self = self};
+    struct call call = {.self = self, .for_next = 1};
     PyObject *seconds = NULL;
     int64_t timeout = 0;
 
@@ -300,8 +428,14 @@ PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names)
     if ((seconds != NULL && timeout_of(seconds, &timeout) < 0) ||
         mp_channel_enter(self, self->readable, "write") < 0)
         return NULL;
+    if (mp_channel_has_kept(self)) {
+        mp_channel_leave(self);
+        Py_RETURN_TRUE;
+    }
     int rc = mpshm_channel_poll(self->end, self->fd, timeout, WAITER(&call));
     mp_channel_leave(self);
+    if (rc == -ECANCELED && !PyErr_Occurred())
+        rc = 1; /* a message is kept */
     return rc < 0 ? mp_channel_fail(rc) : PyBool_FromLong(rc);
 }
 

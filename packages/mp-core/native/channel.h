@@ -16,6 +16,10 @@ typedef struct {
     char readable, writable;
     char alone;  /* the other end was closed before there was a ring: no byte is in the pipe */
     char shares; /* whether messages may share memory: 1, 0, or -1 when it is not known yet */
+    /* Messages that a thread has taken for a waiter, which may have left: the next receiver in this
+     * process gets them. A list or NULL; a child of a fork has no claim on them. */
+    PyObject *kept;
+    pid_t kept_by;
 } Channel;
 
 /* One call. */
@@ -23,6 +27,8 @@ struct call {
     Channel *self;
     PyThreadState *state;
     PyObject *bytes;
+    PyObject *stop; /* a list, or NULL: the call gives up once it has an element */
+    int for_next;   /* the call gives up once a message is kept for it */
 };
 
 /* ---- channel_call.c ---- */
@@ -62,6 +68,11 @@ PyObject *mp_channel_recv(PyObject *op, PyObject *unused);
 PyObject *mp_channel_recv_and(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
 PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names);
 PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names);
+PyObject *mp_channel_pickle(PyObject *op, PyObject *object);
+PyObject *mp_channel_send_unless(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
+PyObject *mp_channel_wake_senders(PyObject *op, PyObject *unused);
+PyObject *mp_channel_take(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
+PyObject *mp_channel_keep_next(PyObject *op, PyObject *unused);
 
 /* The method of multiprocessing's Connection, for a connection without a ring; argument may be
  * NULL.
@@ -77,6 +88,16 @@ int mp_late_pair(Channel *first, Channel *second, int duplex);
 int mp_has_ring(Channel *self);
 /* Before a connection is closed: if it has no ring yet, neither end ever gets one. */
 void mp_late_leave(Channel *self);
+
+/* ---- kept.c ---- */
+
+/* The oldest of the kept messages, or NULL; whether there is one. */
+PyObject *mp_channel_kept(Channel *self);
+int mp_channel_has_kept(Channel *self);
+/* Free the kept messages and their memory. */
+void mp_channel_drop_kept(Channel *self);
+/* Free the memory of the messages, and the list. */
+void mp_discard_messages(PyObject *messages);
 
 /* ---- unread.c ---- */
 

@@ -43,6 +43,10 @@ int mp_channel_call_end_wait(void *of)
 
     if (rc == 0 && PyErr_CheckSignals() < 0)
         return -ECANCELED;
+    if (rc == 0 && call->stop != NULL && PyList_Size(call->stop) > 0)
+        return -ECANCELED;
+    if (rc == 0 && call->for_next && call->self->kept != NULL && mp_channel_has_kept(call->self))
+        return -ECANCELED;
     return call->self->fd < 0 ? -EBADF : rc; /* a handler may have closed the connection */
 }
 

@@ -61,13 +61,10 @@ static PyObject *close_ordinary(PyObject *op)
 /* close() and _close(): the last reading end frees the memory of what nobody has read (unread.c).
  * In one call, so that a signal handler that raises cannot leave it half done. An end whose pair
  * never got a ring has nothing to look after. */
-static PyObject *channel_close(PyObject *op, PyObject *unused)
+static PyObject *close_end(PyObject *op)
 {
     Channel *self = (Channel *)op;
-    (void)unused;
 
-    if (self->fd < 0)
-        Py_RETURN_NONE;
     mp_late_leave(self);
     if (self->alone)
         return close_descriptor(self);
@@ -78,6 +75,33 @@ static PyObject *channel_close(PyObject *op, PyObject *unused)
                                                        : close_descriptor(self);
 }
 
+/* Tell those who wait for it without being inside a call, and forget what nobody has received. */
+static void after_close(PyObject *op)
+{
+    PyObject *type, *value, *traceback;
+
+    mp_channel_drop_kept((Channel *)op);
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *awaited = PyObject_GetAttrString(op, "_awaited");
+    if (awaited != NULL && awaited != Py_None) {
+        PyObject *told = PyObject_CallMethod(awaited, "closed", NULL);
+        Py_XDECREF(told);
+    }
+    Py_XDECREF(awaited);
+    PyErr_Clear();
+    PyErr_Restore(type, value, traceback);
+}
+
+static PyObject *channel_close(PyObject *op, PyObject *unused)
+{
+    (void)unused;
+    if (((Channel *)op)->fd < 0)
+        Py_RETURN_NONE;
+    PyObject *result = close_end(op);
+    after_close(op);
+    return result;
+}
+
 /* _is_ordinary() -> whether it is open and can receive, and has no ring, although it needs one now
  */
 static PyObject *channel_is_ordinary(PyObject *op, PyObject *unused)
@@ -85,6 +109,13 @@ static PyObject *channel_is_ordinary(PyObject *op, PyObject *unused)
     (void)unused;
     Channel *self = (Channel *)op;
     return PyBool_FromLong(self->fd >= 0 && self->readable && !mp_has_ring(self));
+}
+
+/* _has_ring() -> whether it has a ring, which is made now if it is late */
+static PyObject *channel_has_ring(PyObject *op, PyObject *unused)
+{
+    (void)unused;
+    return PyBool_FromLong(((Channel *)op)->fd >= 0 && mp_has_ring((Channel *)op));
 }
 
 /* _parts() -> (descriptor of the pipe, descriptor of the memory, side, readable, writable); None
@@ -115,6 +146,7 @@ static void channel_dealloc(PyObject *op)
     freefunc free_it = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
     mp_late_leave(self);
+    mp_channel_drop_kept(self);
     if (self->fd >= 0) {
         close(self->fd);
         self->fd = -1;
@@ -143,6 +175,7 @@ static int set_handle(PyObject *op, PyObject *value, void *unused)
     mp_late_leave((Channel *)op);
     ((Channel *)op)->fd = -1;
     mp_channel_release((Channel *)op);
+    after_close(op);
     return 0;
 }
 
@@ -268,6 +301,13 @@ static PyMethodDef methods[] = {
     {"recv", mp_channel_recv, METH_NOARGS, "Receive a (picklable) object."},
     {"_recv_and", (PyCFunction)(void (*)(void))mp_channel_recv_and, METH_FASTCALL,
      "Receive an object in time; call a function before it is unpickled."},
+    {"_pickle", mp_channel_pickle, METH_O, "Return the message of an object."},
+    {"_send_unless", (PyCFunction)(void (*)(void))mp_channel_send_unless, METH_FASTCALL,
+     "Send a message; give up when a list is no longer empty."},
+    {"_wake_senders", mp_channel_wake_senders, METH_NOARGS, "Let _send_unless look at its list."},
+    {"_take", (PyCFunction)(void (*)(void))mp_channel_take, METH_FASTCALL,
+     "Receive a small object without a wait."},
+    {"_keep_next", mp_channel_keep_next, METH_NOARGS, "Take a message for the next receiver."},
     {"recv_bytes", (PyCFunction)(void (*)(void))mp_channel_recv_bytes, METH_VARARGS | METH_KEYWORDS,
      "Receive bytes data as a bytes object."},
     {"poll", (PyCFunction)(void (*)(void))mp_channel_poll, METH_VARARGS | METH_KEYWORDS,
@@ -276,6 +316,7 @@ static PyMethodDef methods[] = {
     {"close", channel_close, METH_NOARGS, "Close the connection."},
     {"_close", channel_close, METH_NOARGS, "Close the connection."},
     {"_is_ordinary", channel_is_ordinary, METH_NOARGS, "Whether it has no ring."},
+    {"_has_ring", channel_has_ring, METH_NOARGS, "Whether it has a ring."},
     {"_parts", channel_parts, METH_NOARGS, "The descriptors and flags that its pickle needs."},
     {NULL, NULL, 0, NULL},
 };

@@ -75,16 +75,6 @@ static void take_messages(mpshm_channel *reader, int writer, PyObject *messages)
     }
 }
 
-/* Free the memory of the messages, and the list. */
-static void discard(PyObject *messages)
-{
-    for (Py_ssize_t i = 0; i < PyList_Size(messages); i++) {
-        PyObject *done = mp_py_discard_unread(NULL, PyList_GetItem(messages, i));
-        Py_XDECREF(done);
-    }
-    Py_DECREF(messages);
-}
-
 void mp_channel_drop_unread(Channel *self)
 {
     PyObject *type, *value, *traceback;
@@ -97,7 +87,7 @@ void mp_channel_drop_unread(Channel *self)
     if (messages != NULL && mpshm_channel_open_other(self->end, &reader) == 0) {
         take_messages(reader, self->fd, messages);
         mpshm_channel_close(reader);
-        discard(messages);
+        mp_discard_messages(messages);
     } else {
         Py_XDECREF(messages);
     }
@@ -129,6 +119,6 @@ int mp_channel_close_last_reader(Channel *self)
         take_messages(self->end, writer, messages);
     close(writer);
     mp_channel_leave(self);
-    discard(messages);
+    mp_discard_messages(messages);
     return 1;
 }

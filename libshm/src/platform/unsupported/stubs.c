@@ -134,6 +134,17 @@ int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
     return -ENOSYS;
 }
 
+int mpshm_channel_take(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+{
+    (void)end, (void)fd, (void)waiter;
+    return -ENOSYS;
+}
+
+void mpshm_channel_wake_senders(mpshm_channel *end)
+{
+    (void)end;
+}
+
 int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mpshm_waiter *waiter)
 {
     (void)end, (void)fd, (void)timeout_ns, (void)waiter;

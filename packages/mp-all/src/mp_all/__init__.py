@@ -23,6 +23,11 @@ if _sys.argv[:1] == ["-m"]:  # perhaps `python -m mp_all program.py`, which star
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:  # before multiprocessing's: to a type checker the first one stays
+    from mp_core.coroutine_types import JoinableQueue as JoinableQueue
+    from mp_core.coroutine_types import Pipe as Pipe
+    from mp_core.coroutine_types import Process as Process
+    from mp_core.coroutine_types import Queue as Queue
+    from mp_core.coroutine_types import SimpleQueue as SimpleQueue
     from mp_pool.contexts import get_context as get_context
     from mp_pool.pool import Pool as Pool
 

@@ -33,11 +33,11 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from multiprocessing import queues, synchronize, util
 from queue import Empty, Full
 
-from mp_core import _channels, native
+from mp_core import _channels, imports, native
 from mp_core._late_locks import LateLocks
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -90,6 +90,14 @@ class SimpleQueue(LateLocks, queues.SimpleQueue):  # type: ignore[type-arg]
     def get(self) -> Any:
         return self._reader.recv()
 
+    def aput(self, obj: Any) -> Coroutine[Any, Any, None]:
+        """Put an object, in a coroutine; as `put`."""
+        return self._writer.asend(obj)  # type: ignore[no-any-return]
+
+    def aget(self) -> Coroutine[Any, Any, Any]:
+        """Get an object, in a coroutine; as `get`."""
+        return self._reader.arecv()  # type: ignore[no-any-return]
+
 
 class Queue(LateLocks, _Base):  # type: ignore[misc]
     """A `multiprocessing.Queue` over a channel; see Note [Queues without locks and threads of their own]."""
@@ -113,6 +121,7 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
         # To enter a condition takes longer than to enter its lock. A signal handler may put, too.
         self._lock = threading.RLock()
         self._notempty = threading.Condition(self._lock)
+        self._places: dict[Any, Any] = {}  # by event loop, see coroutines.py
         self._feeding = [False]  # True while the feeder thread has a message
         self._has_put = False
 
@@ -130,16 +139,32 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
             if type(data) is tuple:
                 self._not_pickled(data[0], obj)
                 return
-        else:
-            try:
-                data = _pickled_object(obj)
-            except BaseException as error:
-                self._not_pickled(error, obj)
-                return
-        if not isinstance(data, Exception):
-            data = self._send_or_feed(data)
-        if data is not None:
-            self._failed(data, obj)
+            if not isinstance(data, Exception):
+                data = self._send_or_feed(data)
+            if data is not None:
+                self._failed(data, obj)
+            return
+        self._put_in_place(obj)
+
+    def _put_in_place(self, obj: Any) -> None:
+        """Put an object behind all others, in the place that the caller has taken."""
+        try:
+            data = _pickled_object(obj)
+        except BaseException as error:
+            self._not_pickled(error, obj)
+            return
+        failure = self._send_or_feed(data)
+        if failure is not None:
+            self._failed(failure, obj)
+
+    def aput(self, obj: Any) -> Coroutine[Any, Any, None]:
+        """Put an object, in a coroutine; as `put`."""
+        return imports.load("mp_core.coroutines").put(self, obj)  # type: ignore[no-any-return]
+
+    def aget(self) -> Coroutine[Any, Any, Any]:
+        """Get an object, in a coroutine; as `get`."""
+        receive = imports.load("mp_core.coroutines").receive
+        return receive(self._reader, self._sem.release, self)  # type: ignore[no-any-return]
 
     def _not_pickled(self, error: BaseException, obj: Any) -> None:
         self._sem.release()

@@ -25,13 +25,13 @@ import io
 import os
 import pickle
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from multiprocessing import connection as _connection
 from multiprocessing import context
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _child_descriptors, _connections, by_value, native
+from mp_core import _child_descriptors, _connections, by_value, imports, native
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -42,6 +42,17 @@ __all__ = ["ChannelConnection", "counts", "make_pair", "pipe", "reduce_channel",
 
 class ChannelConnection(native.Channel, Connection):  # type: ignore[misc]
     """A connection whose messages pass through a ring in shared memory; see Note [A connection with a ring]."""
+
+    _awaited: Any = None
+    _senders: Any = None
+
+    def arecv(self) -> Coroutine[Any, Any, Any]:
+        """Receive an object, in a coroutine; as `recv`."""
+        return imports.load("mp_core.coroutines").receive(self)  # type: ignore[no-any-return]
+
+    def asend(self, obj: Any) -> Coroutine[Any, Any, None]:
+        """Send an object, in a coroutine; as `send`."""
+        return imports.load("mp_core.coroutines").send(self, obj)  # type: ignore[no-any-return]
 
     def _recv_bytes(self, maxsize: int | None = None) -> io.BytesIO:
         if self._is_ordinary():

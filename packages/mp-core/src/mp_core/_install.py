@@ -3,6 +3,7 @@
 Note [Replaced attributes]
 --------------------------
     install()                    ForkingPickler's table, which then serves subclasses        reducers.py
+                                 BaseProcess.ajoin, which is new                             coroutines.py
       at the first message       ForkingPickler.dumps and loads, reduction.dump              pickling.py, _receiving.py
       with its module            Connection.send and _close                                  _connections.py, _unread.py
                                  the reducer of Connection; a hook before each fork          _connections.py
@@ -31,7 +32,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import partial
-from multiprocessing import context, reduction
+from multiprocessing import context, process, reduction
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import imports, packages, reducers
@@ -74,6 +75,7 @@ def install() -> None:
         load_messages()
         _trace.install()
     _extend_starts()
+    process.BaseProcess.ajoin = _join_in_a_coroutine  # type: ignore[attr-defined]
     imports.defer("multiprocessing.connection", "tempfile")  # a tenth of the start of a child that has a queue
     imports.when_imported("multiprocessing.connection", _extend_connections)
     imports.when_imported("multiprocessing.forkserver", _extend_fork_server)
@@ -122,6 +124,11 @@ def load_messages() -> Any:
     if reduction.dump is dump:
         reduction.dump = _pickling.dump
     return _pickling
+
+
+def _join_in_a_coroutine(self: Any, timeout: float | None = None) -> Any:
+    """Wait until the child has ended, in a coroutine; as `join`."""
+    return imports.load("mp_core.coroutines").join_process(self, timeout)
 
 
 def _extend_connections() -> None:

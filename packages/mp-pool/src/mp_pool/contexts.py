@@ -10,8 +10,10 @@ from mp_core import imports
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from multiprocessing import context
-    from typing import Any, Literal, overload
+    from typing import Any, ClassVar, Literal, overload
 
+    from mp_core import coroutine_types
+    from mp_core.coroutine_types import Channels
     from mp_pool.pool import Pool
 
 __all__ = ["install"]
@@ -59,13 +61,17 @@ if TYPE_CHECKING:  # the contexts as `mp_all.get_context` returns them; at run t
             engine: Any = None,
         ) -> Pool: ...
 
-    class DefaultContext(_Pools, context.DefaultContext): ...
+    class DefaultContext(_Pools, Channels, context.DefaultContext):
+        Process: ClassVar[type[coroutine_types.Process]]
 
-    class ForkContext(_Pools, context.ForkContext): ...
+    class ForkContext(_Pools, Channels, context.ForkContext):
+        Process: ClassVar[type[coroutine_types.ForkProcess]]
 
-    class SpawnContext(_Pools, context.SpawnContext): ...
+    class SpawnContext(_Pools, Channels, context.SpawnContext):
+        Process: ClassVar[type[coroutine_types.SpawnProcess]]
 
-    class ForkServerContext(_Pools, context.ForkServerContext): ...
+    class ForkServerContext(_Pools, Channels, context.ForkServerContext):
+        Process: ClassVar[type[coroutine_types.ForkServerProcess]]
 
     @overload
     def get_context(method: None = None) -> DefaultContext: ...

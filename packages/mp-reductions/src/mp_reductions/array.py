@@ -6,6 +6,7 @@ Note [How an array is sent]
     contains Python objects       --> by pickle, as NumPy does it
     lives in a Block              --> the Block is sent; both sides have the same memory     0 copies
     allocated in shared memory    --> as above, with the Block at its address                0 copies
+    over a file of /dev/shm       --> its name is sent (mapped.py)                           0 copies
     private, small                --> in the message (inline.py)                             as cheap as the pipe
     private, larger               --> into a new Block, by the sender                        1 copy
 
@@ -39,6 +40,7 @@ from mp_core.errors import warn_sent_by_value
 from mp_core.native import by_value, copied_bytes
 from mp_reductions import _functions, inline, repeated_copy, tensors
 from mp_reductions.layout import pack
+from mp_reductions.mapped import is_mapped, reduce_mapped
 from mp_reductions.memmap import reduce_memmap
 from mp_reductions.sharing import address_of, find_block
 from mp_reductions.subclass import choose_reducer
@@ -77,6 +79,9 @@ def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
         return _reduced(block, a, address_of(a) - address_of(block), strides)
     if a.dtype.hasobject:
         return a.__reduce__()
+    mapped = reduce_mapped(a)
+    if mapped is not None:
+        return mapped
     if inline.has_room(a.nbytes):
         return inline.reduce_inline(a)
     return _reduce_by_copy(a)
@@ -165,7 +170,7 @@ def _to_many(a: np.ndarray[Any, Any]) -> fan_out.FanOutMode:
         return "by reference"
     if find_block(a) is not None:
         return "per receiver" if _has_no_block_object(a) else "by reference"
-    if a.nbytes <= inline.get_inline_limit():
+    if is_mapped(a) or a.nbytes <= inline.get_inline_limit():
         return "by reference"
     return "out of band" if _BUILT_IN.get(a.dtype.char) is a.dtype and a.flags.forc else "per receiver"
 

@@ -28,6 +28,7 @@ from mp_reductions.like_constructors import (
     ones_like,
     zeros_like,
 )
+from mp_reductions.named import named, unlink
 from mp_reductions.sharing import REMEDY, array_over, shared_like
 
 __all__ = [
@@ -38,8 +39,10 @@ __all__ = [
     "frozen",
     "full",
     "full_like",
+    "named",
     "ones",
     "ones_like",
+    "unlink",
     "zeros",
     "zeros_like",
 ]

@@ -11,6 +11,7 @@ import numpy as np
 from mp_core.block import Block, allocate, block_at
 from mp_reductions import _functions, allocator_scope
 from mp_reductions.layout import span
+from mp_reductions.mapped import is_mapped
 
 __all__ = [
     "REMEDY",
@@ -99,7 +100,8 @@ def is_shared(a: np.ndarray[Any, Any]) -> bool:
     -------
     bool
         True for the results of `shared.zeros` and its siblings and of `share_memory`, for arrays received through
-        shared memory or allocated in it (`shared_allocator`), and for views of all these.
+        shared memory or allocated in it (`shared_allocator`), for arrays over the buffer of a
+        `multiprocessing.shared_memory.SharedMemory`, and for views of all these.
 
     Raises
     ------
@@ -111,7 +113,11 @@ def is_shared(a: np.ndarray[Any, Any]) -> bool:
     >>> mp.is_shared(np.ones(3)), mp.is_shared(mp.shared.ones(3)[1:])
     (False, True)
     """
-    return find_block(_array(a, "is_shared")) is not None
+    return _is_shared(_array(a, "is_shared"))
+
+
+def _is_shared(a: np.ndarray[Any, Any]) -> bool:
+    return find_block(a) is not None or is_mapped(a)
 
 
 def share_memory(a: np.ndarray[N, D]) -> np.ndarray[N, D]:
@@ -147,7 +153,7 @@ def share_memory(a: np.ndarray[N, D]) -> np.ndarray[N, D]:
     >>> mp.share_memory(a) is a
     True
     """
-    if find_block(_array(a, "share_memory")) is not None:
+    if _is_shared(_array(a, "share_memory")):
         return a
     copy = shared_like(a)
     copy[...] = a
@@ -186,7 +192,7 @@ def share_memory_(a: A) -> A:
     >>> mp.share_memory_(a) is a, mp.is_shared(a)
     (True, True)
     """
-    if find_block(_array(a, "share_memory_")) is not None:
+    if _is_shared(_array(a, "share_memory_")):
         return a
     if type(a) is not np.ndarray:
         raise ValueError(f"share_memory_ works on plain arrays, not on {type(a).__name__}; use share_memory for a copy")

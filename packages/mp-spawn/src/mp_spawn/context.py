@@ -7,9 +7,12 @@ import logging
 import signal
 import threading
 import time
+from collections.abc import Coroutine
+from contextlib import suppress
 from multiprocessing.process import BaseProcess
+from selectors import EVENT_READ, BaseSelector
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.job import Job
@@ -140,6 +143,43 @@ class ProcessContext:
             return self._join(timeout, grace_period)
         with Deferral() as signals:
             return self._join_deferred(signals, timeout, grace_period)
+
+    def ajoin(self, timeout: float | None = None, grace_period: float | None = None) -> Coroutine[Any, Any, bool]:
+        """
+        Wait for the ranks in a coroutine, as `join` does, while the event loop goes on.
+
+        If its task is cancelled, the ranks go on, too; `terminate`, or the end of ``with context:``, ends them.
+
+        Parameters
+        ----------
+        timeout, grace_period : float
+            As for `join`.
+
+        Returns
+        -------
+        bool
+            As `join`, and it raises the same exceptions.
+
+        Examples
+        --------
+        >>> import asyncio
+        >>> async def main():
+        ...     with mp.start_processes(print, nprocs=2, join=False, output="capture") as context:
+        ...         return await context.ajoin()
+        >>> asyncio.run(main())
+        True
+        """
+        from mp_spawn import join_in_loop  # and asyncio with it
+
+        return join_in_loop.join(self, timeout, grace_period)
+
+    def _watch(self, events: BaseSelector) -> None:
+        """Let *events* wait for all for which `join` waits."""
+        with suppress(OSError, ValueError):  # another thread is in join(), and has just closed one
+            for rank in self._ranks:
+                for fd in () if rank.ended else (rank.end_fd, rank.inbox_fd):
+                    if fd >= 0:
+                        events.register(fd, EVENT_READ)
 
     @classmethod
     def _run(cls, job: Job, timeout: float | None = None, grace_period: float | None = None) -> tuple[Self, bool]:
