@@ -31,24 +31,24 @@ PROGRAM = """
         return x
 
 
-    multiprocessing.set_start_method(METHOD, force=True)
+    multiprocessing.set_start_method(METHOD, force={force})
 """
 
 
 def texts(stderr: str, folder: Path) -> int:
     """Return how often the text is there, which names the program and shows the lines to write."""
-    shown = f"{folder / 'program.py'} starts processes at its top level"
+    shown = f"{folder / 'program.py'} starts processes, or sets how they start, at its top level"
     lines = '    if __name__ == "__main__":\n        main()'
     assert stderr.count(lines) == stderr.count(shown), stderr
     return stderr.count(shown)
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("way", "force"), [*((way, True) for way in WAYS), ("Pool.map", False), ("run", False)])
 def test_a_program_without_the_guard_ends_with_one_short_error_that_shows_it(
-    way: str, method: str, tmp_path: Path
+    way: str, force: bool, method: str, tmp_path: Path
 ) -> None:
-    done = run_script(tmp_path, PROGRAM.format(method=method) + f"    {WAYS[way]}\n")
+    done = run_script(tmp_path, PROGRAM.format(method=method, force=force) + f"    {WAYS[way]}\n")
     assert done.returncode == 1, done.stderr
     assert texts(done.stderr, tmp_path) == 1, done.stderr
     assert len(done.stderr.splitlines()) <= LINES, done.stderr
@@ -67,7 +67,7 @@ def test_processes_without_the_guard_fail_as_in_the_standard_library_with_one_sh
         process.join()
     print([process.exitcode for process in processes], "the program goes on")
     """
-    done = run_script(tmp_path, PROGRAM.format(method=method) + program)
+    done = run_script(tmp_path, PROGRAM.format(method=method, force=True) + program)
     assert (done.returncode, done.stdout) == (0, "[1, 1, 1, 1, 1, 1, 1, 1] the program goes on\n"), done.stderr
     assert texts(done.stderr, tmp_path) == 1, done.stderr
     assert len(done.stderr.splitlines()) <= LINES, done.stderr
@@ -87,5 +87,5 @@ def test_a_program_that_catches_the_error_in_its_children_goes_on_as_in_the_stan
         pool.close()
         pool.join()
     """
-    done = run_script(tmp_path, PROGRAM.format(method=method) + program)
+    done = run_script(tmp_path, PROGRAM.format(method=method, force=True) + program)
     assert (done.returncode, done.stdout, done.stderr) == (0, "[1, 2, 3]\n", "")

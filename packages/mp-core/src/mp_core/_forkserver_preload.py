@@ -7,9 +7,10 @@ import multiprocessing.queues
 import multiprocessing.synchronize
 import pkgutil
 
-from mp_core import _channel_queues, _queue_locks, children, contexts, install, lease, locks
+from mp_core import _channel_queues, _queue_locks, children, contexts, install, lease, locks, main_module
 
 # With the first three, a child makes and receives queues; runpy imports the fourth to run the main module of a child.
 __all__ = ["_channel_queues", "_queue_locks", "children", "contexts", "lease", "locks", "multiprocessing", "pkgutil"]
 
 install()
+main_module.watch_import()

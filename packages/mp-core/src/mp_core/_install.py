@@ -75,6 +75,8 @@ def install() -> None:
         load_messages()
         _trace.install()
     _extend_starts()
+    if getattr(process.current_process(), "_inheriting", False):
+        imports.load("mp_core.main_module").watch_import()
     process.BaseProcess.ajoin = _join_in_a_coroutine  # type: ignore[attr-defined]
     imports.defer("multiprocessing.connection", "tempfile")  # a tenth of the start of a child that has a queue
     imports.when_imported("multiprocessing.connection", _extend_connections)

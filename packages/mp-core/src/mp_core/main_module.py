@@ -31,11 +31,14 @@ __all__ = [
     "MissingGuardError",
     "check_guard",
     "has_name",
+    "is_inheriting",
     "is_missing_guard",
+    "lacks_guard",
     "leave",
     "leave_out",
     "main_can_be_imported",
     "missing_guard",
+    "watch_import",
     "watched",
 ]
 
@@ -113,7 +116,7 @@ _SIGNAL: int = getattr(signal, "SIGRTMIN", 0) + 13
 
 class MissingGuardError(RuntimeError):
     """
-    The program starts processes at its top level, which each of them would run again.
+    The program starts processes, or sets how they start, at its top level, which each of them would run again.
 
     Examples
     --------
@@ -127,8 +130,8 @@ def missing_guard() -> MissingGuardError:
     main = vars(sys.modules["__main__"])
     name = main.get("__file__") or _file or "the program"
     return MissingGuardError(
-        f"{name} starts processes at its top level.\nEach new process imports this file, and so would start "
-        "processes, too. Put the lines that start them under this test:\n\n"
+        f"{name} starts processes, or sets how they start, at its top level.\nEach new process imports this file, and "
+        "so would do the same. Put those lines under this test:\n\n"
         '    if __name__ == "__main__":\n'
         "        main()  # or the lines themselves\n"
     )
@@ -136,19 +139,46 @@ def missing_guard() -> MissingGuardError:
 
 def check_guard() -> None:
     """Raise `MissingGuardError` in a process that is importing the main module of its parent."""
-    if not getattr(process.current_process(), "_inheriting", False):
+    if is_inheriting():
+        watch_import()
+        raise missing_guard()
+
+
+def is_inheriting() -> bool:
+    """Tell whether this process is importing the main module of its parent, or has still to begin."""
+    return getattr(process.current_process(), "_inheriting", False)
+
+
+def watch_import() -> None:
+    """Leave by `leave` when this process, or a child of this fork server, ends for want of the guard."""
+    if getattr(sys.excepthook, "_leaves", False):
         return
-    if not getattr(sys.excepthook, "_leaves", False):
-        before = sys.excepthook
+    before = sys.excepthook
 
-        def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-            if issubclass(kind, MissingGuardError):
-                leave()
-            before(kind, error, trace)
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if lacks_guard(error):
+            leave()
+        before(kind, error, trace)
 
-        hook._leaves = True  # type: ignore[attr-defined]
-        sys.excepthook = hook
-    raise missing_guard()
+    hook._leaves = True  # type: ignore[attr-defined]
+    sys.excepthook = hook
+
+
+def lacks_guard(error: BaseException) -> bool:
+    """
+    Tell whether *error* has ended the import of the parent's main module for want of the guard.
+
+    A child has its start method already, so `set_start_method` is such an error, too: a `RuntimeError`.
+    """
+    if isinstance(error, MissingGuardError):
+        return True
+    if not isinstance(error, RuntimeError):
+        return False
+    names, trace = [], error.__traceback__
+    while trace is not None:
+        names.append(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    return names[-1:] == ["set_start_method"] and any(name.startswith("_fixup_main") for name in names)
 
 
 def leave() -> NoReturn:

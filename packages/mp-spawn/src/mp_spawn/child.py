@@ -145,9 +145,9 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
         # The parent gets the same Ctrl-C and reports it; a traceback from each rank would only hide that.
         _die_of(signal.SIGINT)
     except BaseException as error:
-        from mp_core.main_module import MissingGuardError, leave
+        from mp_core.main_module import lacks_guard, leave
 
-        if isinstance(error, MissingGuardError):
+        if lacks_guard(error):
             leave()
         blob = _pickled(spec.by_value, _error, error, spec.payload.forked)
         reporter.send(Kind.RAISED, _text(error), blob)
