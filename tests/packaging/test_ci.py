@@ -78,3 +78,10 @@ def test_the_hooks_are_sessions() -> None:
     entries = [hook["entry"] for repo in config["repos"] for hook in repo["hooks"]]
     sessions = [re.fullmatch(r"\./do -s ([\w-]+)", entry)[1] for entry in entries]
     assert sessions == [entry["session"] for name in sessions for entry in nox_lists("-l", "--json", "-s", name)]
+
+
+def test_the_nightly_workflow_and_session_run_the_same_sessions() -> None:
+    from tools.sessions.neighbours import NIGHTLY
+
+    assert {entry["name"] for entry in nox_lists("-l", "--json", "-t", "nightly")} == set(NIGHTLY)
+    assert "./do -l --json -t nightly" in (ROOT / ".github/workflows/nightly.yml").read_text()

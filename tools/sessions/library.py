@@ -39,7 +39,7 @@ def musl(session: nox.Session) -> None:
     session.run(*CHECK, f"BUILD={build}", f"CC=musl-gcc {headers}", external=True)
 
 
-@nox.session(python=False, default=False)
+@nox.session(python=False, default=False, tags=["nightly"])
 def fuzz(session: nox.Session) -> None:
     """
     Fuzz the parser with ten million handles and the manager with ten million frames: nox -s fuzz [-- COUNT].
@@ -83,7 +83,7 @@ def cross(session: nox.Session) -> None:
     session.run("python", "-m", "tools.cross", *session.posargs)
 
 
-@nox.session(default=False)
+@nox.session(default=False, tags=["nightly"])
 def model(session: nox.Session) -> None:
     """Check references and channels on models of Arm's memory, with kills and faults: nox -s model [-- --short]."""
     session.install(*GROUPS["cross"])

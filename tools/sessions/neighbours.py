@@ -8,8 +8,18 @@ import nox
 
 from tools.sessions import GROUPS, ROOT, STRATEGIES, install_all
 
+#: The sessions with the tag "nightly": long forms of what the tests do for seconds.
+NIGHTLY = ("soak", "interrupts", "chaos", "fuzz", "model")
+
 
 @nox.session(default=False)
+def nightly(session: nox.Session) -> None:
+    """Run every session of the nightly workflow, one after the other; takes hours."""
+    for name in NIGHTLY:
+        session.notify(name)
+
+
+@nox.session(default=False, tags=["nightly"])
 def soak(session: nox.Session) -> None:
     """Run the long forms of tests: more kills, more ranks, ten minutes of a mixed stream."""
     install_all(session, "test")

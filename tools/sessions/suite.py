@@ -82,7 +82,7 @@ def tests_wheels(session: nox.Session) -> None:
     session.run("python", "-m", "tools.lanes", *(arguments or ["tests/core", "tests/reductions", "tests/channel"]))
 
 
-@nox.session(default=False)
+@nox.session(default=False, tags=["nightly"])
 def interrupts(session: nox.Session) -> None:
     """Interrupt every point of every scene (tests/interrupts) by a signal handler that raises; takes an hour."""
     install_all(session, "test")
@@ -203,7 +203,7 @@ def frozen(session: nox.Session) -> None:
     session.run("pytest", "tests/packaging/test_frozen_programs.py", *session.posargs)
 
 
-@nox.session(default=False)
+@nox.session(default=False, tags=["nightly"])
 def chaos(session: nox.Session) -> None:
     """Play programs for minutes while their threads lose the processor in the worst places (`-- SECONDS SEED`)."""
     install_all(session, "test")
