@@ -114,7 +114,7 @@ def named(name: str, shape: Any = None, dtype: Any = None, *, create: bool = Fal
 
 def unlink(name: str) -> None:
     """
-    Remove the name of an array that `named` made; its memory is freed when no process has the array any more.
+    Remove the name of an array that ``named`` made; its memory is freed when no process has the array any more.
 
     A new array may have the name at once, and is another one.
 
