@@ -721,3 +721,24 @@ def test_the_future_of_an_executor_is_awaited(run: Run) -> None:
             return await asyncio.wrap_future(executor.submit(np.arange, 10_000))
 
         assert run(main()).sum() == 49_995_000
+
+
+@pytest.mark.parametrize("kind", ["Queue", "SimpleQueue", "JoinableQueue"])
+def test_a_queue_made_when_descriptors_are_short_says_that_no_loop_can_wait_for_it(tmp_path: Path, kind: str) -> None:
+    program = f"""
+        import os, resource
+        import mp_all as mp
+
+        mp.Queue()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (60, 60))
+        held = [os.open("/dev/null", os.O_RDONLY) for _ in range(30)]
+        queue = mp.{kind}()
+        queue.put(1)
+        for refused in (queue.aget, lambda: queue.aput(2)):
+            try:
+                refused()
+            except OSError as error:
+                print("asyncio.to_thread" in str(error))
+        print(queue.get())
+    """
+    assert succeeded(run_script(tmp_path, program)) == "True\nTrue\n1\n"

@@ -39,6 +39,10 @@ def _standard_locks(ctx: Any) -> Any:
     return imports.load("mp_core._queue_locks").StandardLocks(ctx)
 
 
+def _refuse(*args: Any) -> Any:
+    imports.load("mp_core.coroutines").refuse("queue")
+
+
 class _Channels:
     """The methods of a context that make channels, or ordinary pipes where there can be no channel."""
 
@@ -48,24 +52,23 @@ class _Channels:
 
     def SimpleQueue(self: Any) -> Any:
         """Return a simple queue."""
-        ends = _channel_module().make_pair(False)
-        if ends is None:
-            return super().SimpleQueue()  # type: ignore[misc]
-        return _queue_module().SimpleQueue(ends, ctx=_standard_locks(self.get_context()))
+        return self._queue("SimpleQueue")
 
     def Queue(self: Any, maxsize: int = 0) -> Any:
         """Return a queue with room for *maxsize* objects."""
-        ends = _channel_module().make_pair(False)
-        if ends is None:
-            return super().Queue(maxsize)  # type: ignore[misc]
-        return _queue_module().Queue(ends, maxsize, ctx=_standard_locks(self.get_context()))
+        return self._queue("Queue", maxsize)
 
     def JoinableQueue(self: Any, maxsize: int = 0) -> Any:
         """Return a queue with `task_done` and `join`."""
+        return self._queue("JoinableQueue", maxsize)
+
+    def _queue(self: Any, kind: str, *maxsize: int) -> Any:
         ends = _channel_module().make_pair(False)
         if ends is None:
-            return super().JoinableQueue(maxsize)  # type: ignore[misc]
-        return _queue_module().JoinableQueue(ends, maxsize, ctx=_standard_locks(self.get_context()))
+            queue = getattr(super(), kind)(*maxsize)
+            queue.aget = queue.aput = _refuse
+            return queue
+        return getattr(_queue_module(), kind)(ends, *maxsize, ctx=_standard_locks(self.get_context()))
 
     def Manager(self: Any) -> Any:
         """Return a started manager, which its proxies call through channels."""

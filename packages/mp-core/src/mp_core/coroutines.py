@@ -40,11 +40,11 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from queue import Full
-from typing import Any
+from typing import Any, NoReturn
 
 from mp_core import by_value, forks
 
-__all__ = ["join_process", "put", "receive", "send", "wait_readable"]
+__all__ = ["join_process", "put", "receive", "refuse", "send", "wait_readable"]
 
 #: Seconds that a turn of a loop may take before a coroutine that need not wait ends it.
 TURN_S = 0.001
@@ -305,10 +305,15 @@ async def receive(connection: Any, received: Any = None, queue: Any = None) -> A
 def _check_ring(connection: Any) -> None:
     connection._check_closed()
     if not connection._has_ring():
-        raise OSError(
-            "this connection is an ordinary pipe, without a ring, for want of descriptors or memory: raise the limit "
-            "(ulimit -n), or call it in a thread (asyncio.to_thread)"
-        )
+        refuse("connection")
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise the error of a connection or queue for which an event loop cannot wait."""
+    raise OSError(
+        f"this {what} is an ordinary one, without a ring, for want of descriptors or memory: raise the limit "
+        "(ulimit -n), or use the method that waits in a thread (asyncio.to_thread)"
+    )
 
 
 # ---- threads that wait for a line ------------------------------------------------------------------------------------
