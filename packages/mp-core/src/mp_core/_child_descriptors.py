@@ -28,7 +28,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["attach", "closing", "for_child_of", "mark", "open_for_child", "pass_on", "take_back", "taken", "too_many"]
+__all__ = ["attach", "closing", "for_child_of", "mark", "pass_on", "take_back", "taken", "too_many"]
 
 # SCM_MAX_FD of Linux, minus the four descriptors that the fork server itself sends.
 FORKSERVER_TAKES = 253 - 4
@@ -53,11 +53,6 @@ class _Start(threading.local):
 
 
 _start = _Start()
-
-
-def open_for_child() -> tuple[int, int]:
-    """Open two descriptors for `attach`; -1 where one is unavailable. The caller closes them after the start."""
-    return native.open_for_child()  # type: ignore[no-any-return]
 
 
 def for_child_of(popen: Any) -> Duplicates | None:

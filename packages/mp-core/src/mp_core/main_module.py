@@ -33,6 +33,7 @@ __all__ = [
     "has_name",
     "is_inheriting",
     "is_missing_guard",
+    "is_typed_in",
     "lacks_guard",
     "leave",
     "leave_out",
@@ -83,7 +84,19 @@ def _can_be_imported(file: Any, spec: Any) -> bool:
 
 def has_name(function: Any) -> bool:
     """Return False for a function that a new process certainly cannot find by its name."""
-    return "<" not in function.__qualname__ and (function.__module__ != "__main__" or main_can_be_imported())
+    if "<" in function.__qualname__:
+        return False
+    return function.__module__ != "__main__" or (main_can_be_imported() and not is_typed_in(function))
+
+
+def is_typed_in(thing: Any) -> bool:
+    """
+    Tell whether *thing*, of the main module, is a function from a text that is no file, as a debugger or `exec` makes.
+
+    A decorator that makes its functions from a text says what they wrap.
+    """
+    code = getattr(thing, "__code__", None)
+    return code is not None and code.co_filename.startswith("<") and not hasattr(thing, "__wrapped__")
 
 
 def leave_out() -> None:
