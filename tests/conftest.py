@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from multiprocessing import forkserver, util
@@ -33,6 +34,10 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     Let the programs of this run put their temporary files in one folder: a killed one does not remove its own.
     """
+    # Programs ignore what their parent ignores: SIGINT in the background of a shell, SIGHUP under nohup.
+    for signum, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, handler)
     if hasattr(config, "workerinput"):  # a process of xdist, which has the environment of the first one
         return
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # `tmp_path` outlives the run

@@ -15,7 +15,7 @@ import rank_functions as ranks
 from support.memory_groups import remove_group
 from support.scripts import run_script
 
-from mp_spawn import ProcessExitedException, ProcessRaisedException, run, start_processes
+from mp_spawn import ProcessExitedException, ProcessRaisedException, diagnostics, run, start_processes
 from mp_spawn.diagnostics import DUMP, Stacks
 from mp_spawn.process_handle import PidFd
 
@@ -188,3 +188,16 @@ def test_another_sigkill_is_not_reported_as_out_of_memory(start_method: str) -> 
     with pytest.raises(ProcessExitedException) as caught:
         start_processes(ranks.kill_self, (1, signal.SIGKILL), 2, start_method=start_method)
     assert caught.value.failures[0].reason == "signal SIGKILL"
+
+
+def test_stacks_are_read_once_the_rank_has_written_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    stacks = Stacks()
+    os.write(stacks.fd, b"a part")
+
+    def ends_now(pid: int) -> bool:
+        os.write(stacks.fd, b" and the rest")
+        return False
+
+    monkeypatch.setattr(diagnostics, "_is_writing", ends_now)
+    assert stacks.wait(os.getpid(), 10) == "a part and the rest"
+    stacks.close()

@@ -38,11 +38,11 @@ class Stacks(OwnedFd):
         """Return the answer of the rank *pid*, which was asked; empty if there is none within *seconds*."""
         deadline = time.monotonic() + seconds
         # The kernel blocks the signal in the thread that writes, until it has written all.
-        while not (text := self.text()) or _is_writing(pid):
+        while not self.text() or _is_writing(pid):
             if time.monotonic() > deadline:
                 break
             time.sleep(0.005)
-        return text
+        return self.text()  # again: of the first look, the rank may have written a part
 
 
 def _is_writing(pid: int) -> bool:
