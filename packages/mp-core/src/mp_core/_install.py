@@ -165,10 +165,15 @@ def _closing_start(start: Callable[[Any], Any], process: Any) -> Any:
     main_module = imports.load("mp_core.main_module")
     main_module.check_guard()
     main_module.leave_out()
-    if "multiprocessing.connection" not in sys.modules:
-        popen = start(process)  # it has no connection, and so no descriptors
-    else:
-        popen = imports.load("mp_core._child_descriptors").closing(start, process)
+    try:
+        if "multiprocessing.connection" not in sys.modules:
+            popen = start(process)  # it has no connection, and so no descriptors
+        else:
+            popen = imports.load("mp_core._child_descriptors").closing(start, process)
+    except (ConnectionError, EOFError):
+        if main_module.has_fork_server_left():
+            raise main_module.missing_guard() from None
+        raise
     return main_module.watched(popen, process)
 
 

@@ -19,6 +19,7 @@ import os
 import pickle
 import signal
 import sys
+import time
 from multiprocessing import process
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -30,6 +31,7 @@ __all__ = [
     "UNPICKLABLE",
     "MissingGuardError",
     "check_guard",
+    "has_fork_server_left",
     "has_name",
     "is_inheriting",
     "is_missing_guard",
@@ -125,6 +127,7 @@ def leave_out() -> None:
 
 # A real-time signal, which ends a process silently.
 _SIGNAL: int = getattr(signal, "SIGRTMIN", 0) + 13
+_TO_END = 2.0  # seconds until a fork server that has closed its connections has ended
 
 
 class MissingGuardError(RuntimeError):
@@ -213,6 +216,25 @@ def leave() -> NoReturn:
 def is_missing_guard(code: int | None, popen: Any) -> bool:
     """Tell whether a process with this exit code and Popen object has ended for want of the guard."""
     return code == -_SIGNAL or getattr(popen, "missing_guard", False)
+
+
+def has_fork_server_left() -> bool:
+    """
+    Tell whether the fork server, which has closed its connections, has ended for want of the guard.
+
+    From CPython 3.14 on it imports the main module before it serves.
+    """
+    server: Any = getattr(_modules.get("multiprocessing.forkserver"), "_forkserver", None)
+    pid, deadline = getattr(server, "_forkserver_pid", None), time.monotonic() + _TO_END
+    while pid is not None and time.monotonic() < deadline:
+        try:
+            found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False
+        if found is not None:
+            return found.si_status == _SIGNAL and found.si_code != os.CLD_EXITED
+        time.sleep(0.01)
+    return False
 
 
 _reported = False
