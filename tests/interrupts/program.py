@@ -31,7 +31,7 @@ OF_THE_LIBRARY |= {"finalize.__call__"}
 RETURN_DESCRIPTORS = ("os.pipe()", "os.dup(", "os.pidfd_open(", "os.open(", "open_for_child(", "memfd_create(")
 
 #: In a share of the points, the most and the fewest of one scene.
-MOST, FEWEST = 12, 4
+MOST, FEWEST = 6, 3
 
 
 def warm_up(first_use: bool) -> None:

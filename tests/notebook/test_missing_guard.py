@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,10 @@ def test_processes_without_the_guard_fail_as_in_the_standard_library_with_one_sh
     print([process.exitcode for process in processes], "the program goes on")
     """
     done = run_script(tmp_path, PROGRAM.format(method=method, force=True) + program)
-    assert (done.returncode, done.stdout) == (0, "[1, 1, 1, 1, 1, 1, 1, 1] the program goes on\n"), done.stderr
+    if method == "forkserver" and sys.version_info[:2] == (3, 14):  # its server ends, and `start` raises
+        assert (done.returncode, done.stdout) == (1, ""), done.stderr
+    else:
+        assert (done.returncode, done.stdout) == (0, "[1, 1, 1, 1, 1, 1, 1, 1] the program goes on\n"), done.stderr
     assert texts(done.stderr, tmp_path) == 1, done.stderr
     assert len(done.stderr.splitlines()) <= LINES, done.stderr
 

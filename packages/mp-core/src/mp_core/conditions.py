@@ -126,13 +126,15 @@ class Condition(synchronize.Condition):
             waits = False
             return rc == 0
         finally:
-            if waits:  # a signal handler has raised
-                lib.mpshm_condition_leave(pointer, place)
             try:
-                self._take_back(count)
-            except BaseException:  # of a signal handler: the caller releases the lock all the same
-                self._take_back(count)
-                raise
+                if waits:  # a signal handler has raised, and a second one may
+                    lib.mpshm_condition_leave(pointer, place)
+            finally:
+                try:
+                    self._take_back(count)
+                except BaseException:  # of a signal handler: the caller releases the lock all the same
+                    self._take_back(count)
+                    raise
 
     def _take_back(self, count: int) -> None:
         lock = self._lock._semlock

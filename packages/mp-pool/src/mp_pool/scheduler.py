@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
-from mp_core.main_module import check_guard
+from mp_core.main_module import MissingGuardError, check_guard
 from mp_core.native import TryLock
 from mp_pool import wire
 from mp_pool._descriptor import Descriptor
@@ -98,13 +98,15 @@ class Scheduler(Workers):
             while len(self.dispatcher.workers) < self.wanted:
                 self.dispatcher.start_worker()
             self.thread.start()
-        except BaseException:
+        except BaseException as error:
             self.state, self._at_once = TERMINATED, True
             if self._running.acquire(False):  # the thread has not begun, but may be about to
                 self._end_once()
             else:
                 self.wake()
                 self.join()
+            if isinstance(error, MissingGuardError):
+                error.with_traceback(None)  # it says all; below are the places of a fork server's start
             raise
 
     def submit(self, work: Task | Iterator[Task], items: int = 0) -> None:
