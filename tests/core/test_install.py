@@ -118,3 +118,21 @@ except RuntimeError as error:
     done = succeeded(run_python("-c", program)).splitlines()
     assert done[0] == "7 False True"
     assert "needs mp_core.install()" in done[1]
+
+
+def test_objects_of_the_main_module_are_freed_before_the_modules_that_their_destructors_use(tmp_path: Path) -> None:
+    (tmp_path / "freed.py").write_text(
+        "import sys\n\nitself, freed = sys.modules[__name__], []\n\n"
+        "class Thing:\n    def __del__(self):\n        freed.append(1)\n"
+    )
+    program = """
+        import mp_all as mp
+        from freed import Thing
+
+        thing = Thing()
+        if __name__ == "__main__":
+            process = mp.get_context("spawn").Process(target=int)
+            process.start()
+            process.join()
+    """
+    assert succeeded(run_script(tmp_path, program)) == ""

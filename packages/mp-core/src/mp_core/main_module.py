@@ -50,8 +50,9 @@ __all__ = [
 UNPICKLABLE = (pickle.PicklingError, AttributeError)
 
 
-# The main module that was looked at last, its attributes, and what they say.
-_main: Any = None
+# The main module that was looked at last, its attributes, and what they say. By its identity: at the end of a program,
+# its objects must be freed before the modules are cleared that their destructors use.
+_main = 0
 _file: Any = None
 _spec: Any = None
 _importable = False
@@ -62,7 +63,7 @@ def main_can_be_imported() -> bool:
     """Tell whether a new process can have the contents of this process's `__main__` by importing it again."""
     main = _modules["__main__"]
     names = main.__dict__
-    if main is not _main or names.get("__file__") is not _file or names.get("__spec__") is not _spec:
+    if id(main) != _main or names.get("__file__") is not _file or names.get("__spec__") is not _spec:
         _look(main, names)
     return _importable and "ps1" not in _of_sys
 
@@ -70,10 +71,10 @@ def main_can_be_imported() -> bool:
 def _look(main: Any, names: dict[str, Any]) -> None:
     global _main, _file, _spec, _importable
     file, spec = names.get("__file__"), names.get("__spec__")
-    if main is _main and spec is _spec and file is None and _importable:
+    if id(main) == _main and spec is _spec and file is None and _importable:
         return  # at the end of a program, before the handlers of the exit, Python removes `__file__`
     _importable = _can_be_imported(file, spec)
-    _main, _file, _spec = main, file, spec
+    _main, _file, _spec = id(main), file, spec
 
 
 def _can_be_imported(file: Any, spec: Any) -> bool:
