@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.ports import free_port
 from support.processes import ended
 from support.waiting import until
 
@@ -26,12 +27,6 @@ from mp_spawn.engines.job_place import first_host, place_in_job
 KEY = "a secret for the tests"
 # The promise is 5 seconds. A loaded machine adds some.
 PROMISED = 5.0 + 3.0
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -18,8 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from support.ports import free_port
 from support.waiting import until
-from test_command_on_nodes import KEY, NOTHING, SLURM, WritesAFile, environment, finish, free_port, listens
+from test_command_on_nodes import KEY, NOTHING, SLURM, WritesAFile, environment, finish, listens
 
 from mp_spawn.engines import handshake
 from mp_spawn.engines.connection import ConnectedAgents

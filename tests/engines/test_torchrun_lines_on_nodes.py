@@ -11,8 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.ports import free_port
 from support.waiting import until
-from test_command_on_nodes import KEY, environment, finish, free_port
+from test_command_on_nodes import KEY, environment, finish
 
 SHOW = """
     import os, pathlib, sys, time
