@@ -17,20 +17,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from support.ports import free_port
 from support.processes import ended
 from support.waiting import until
 
+from mp_spawn.command_line import parsed
 from mp_spawn.engines.job_place import first_host, place_in_job
 
 KEY = "a secret for the tests"
 # The promise is 5 seconds. A loaded machine adds some.
 PROMISED = 5.0 + 3.0
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -218,7 +214,7 @@ def test_mpirun_starts_the_nodes(script: str, kind: str) -> None:
             assert lines == sorted(f"{rank % 2} 6 2 {rank // 2}" for rank in range(6))
 
 
-NOTHING = argparse.Namespace(nnodes=None, node_rank=None, master_addr=None, master_port=None, key_file=None)
+NOTHING = parsed(["script.py"])
 SLURM = {
     "SLURM_STEP_NUM_NODES": "4",
     "SLURM_STEP_NUM_TASKS": "4",

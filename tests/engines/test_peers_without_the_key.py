@@ -18,8 +18,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from support.ports import free_port
 from support.waiting import until
-from test_command_on_nodes import KEY, NOTHING, SLURM, WritesAFile, environment, finish, free_port, listens
+from test_command_on_nodes import KEY, NOTHING, SLURM, WritesAFile, environment, finish, listens
 
 from mp_spawn.engines import handshake
 from mp_spawn.engines.connection import ConnectedAgents
@@ -210,11 +211,11 @@ def test_node_0_does_not_believe_a_handshake_that_it_has_seen_before_or_said_its
         theirs.sendall(first)
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises(EOFError):
-            handshake.enter(ours, BYTES_KEY, 1, "name")
+            handshake.enter(ours, BYTES_KEY, 1, 0, "name")
         said = theirs.recv(1000)
     introduction = handshake.introduction_in(said)
     assert introduction is not None
-    assert introduction[:2] == (1, "name")
+    assert introduction[:3] == (1, 0, "name")
     answer, _ = handshake.accept(BYTES_KEY, first, introduction)
     with pytest.raises(handshake.WrongKeyError, match="another key"):
         handshake.accept(BYTES_KEY, handshake.begin(), introduction)
@@ -228,7 +229,7 @@ def test_node_0_does_not_believe_a_handshake_that_it_has_seen_before_or_said_its
     with pytest.raises(handshake.WrongKeyError, match="another key"):
         handshake.accept(BYTES_KEY, first, introduction._replace(data=own))
     with pytest.raises(handshake.WrongKeyError, match="another version"):
-        handshake.introduction_in(b"mp-spawn nodes 1" + said[16:])
+        handshake.introduction_in(b"mp-spawn nodes 2" + said[16:])
 
 
 # ---- records ---------------------------------------------------------------------------------------------------------
@@ -483,7 +484,7 @@ def test_a_node_that_goes_before_the_others_have_come_may_come_again(script: str
         assert until(lambda: listens(port), 30)
         assert node_0.stderr is not None
         with socket.create_connection(("127.0.0.1", port), timeout=30) as gone:
-            handshake.enter(gone, BYTES_KEY, 1, "name")
+            handshake.enter(gone, BYTES_KEY, 1, 0, "name")
         lines = iter(node_0.stderr.readline, "")
         assert any("has gone again" in line for line in lines)
         with node(1, port, script, "show", nodes=3) as node_1, node(2, port, script, "show", nodes=3) as node_2:

@@ -19,6 +19,7 @@ PAGES = [
     "strategies",
     "launcher",
     "beyond-one-machine",
+    "coming-from-torchrun",
     "pool",
     "locks",
     "jupyter",

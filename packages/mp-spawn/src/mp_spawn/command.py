@@ -8,23 +8,24 @@ import socket
 import sys
 import time
 from contextlib import nullcontext, suppress
-from multiprocessing import get_all_start_methods
 
 from mp_spawn.child import run_module, run_program, run_script
+from mp_spawn.command_line import check, parsed
 from mp_spawn.command_options import (
-    add_options,
     bound_to,
+    count_per_node,
     count_ranks,
     devices_of,
     output_of,
     program_of,
-    variables_of,
+    with_folder,
 )
 from mp_spawn.context import ProcessContext
 from mp_spawn.engines import command as several_nodes
 from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.launch import prepare
 from mp_spawn.rank import stacks_of
+from mp_spawn.rank_variables import place_variables
 from mp_spawn.signals import Forwarding
 from mp_spawn.terminal import Row, progress, show_table
 
@@ -32,52 +33,6 @@ __all__ = ["main"]
 
 # As the command timeout does.
 TIMED_OUT = 124
-
-EPILOG = """
-The environment of each rank has RANK, LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE, and MASTER_ADDR and
-MASTER_PORT, by default 127.0.0.1 and a free port. When a rank fails, the command ends the others. Its exit
-code is that of the first failure: the rank's own, 1 for an exception, 128 + n for signal n. After --timeout it
-is 124. On one machine rank 0 reads the standard input of the command unless that is a terminal.
-"""
-
-
-def parser() -> argparse.ArgumentParser:
-    """
-    Return the parser of the command's options.
-    """
-    parser = argparse.ArgumentParser(
-        prog="mp-spawn", description="Run a Python script or module in N processes.", epilog=EPILOG
-    )
-    parser.add_argument(
-        "-n",
-        "--nprocs",
-        default="1",
-        metavar="N",
-        help="number of ranks (default 1); auto: one for each processor",
-    )
-    parser.add_argument("--start-method", default="spawn", choices=get_all_start_methods())
-    parser.add_argument(
-        "--output",
-        default="prefix",
-        help="prefix: the rank before each line (the default); inherit; "
-        "capture: rank after rank, at the end; or a folder, for a file per rank and stream",
-    )
-    parser.add_argument("--threads-per-rank", type=int, metavar="K", help="set OMP_NUM_THREADS and the like")
-    parser.add_argument(
-        "--max-restarts", type=int, default=0, metavar="R", help="start a failed rank up to R times again"
-    )
-    parser.add_argument(
-        "--no-faulthandler",
-        dest="faulthandler",
-        action="store_false",
-        help="do not record the Python stacks of a rank that crashes",
-    )
-    add_options(parser)
-    parser.add_argument("-m", "--module", action="store_true", help="run a module, as python -m does")
-    several_nodes.add_options(parser)
-    parser.add_argument("script", help="the script, or with -m the module")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
-    return parser
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -87,13 +42,17 @@ def main(arguments: list[str] | None = None) -> int:
     >>> main(["-n", "2", "this_file_is_not_there.py"])
     2
     """
-    options = parser()
-    chosen = options.parse_args(arguments)
     try:
+        chosen = parsed(sys.argv[1:] if arguments is None else arguments)
+        check(chosen)
         if (code := several_nodes.main(chosen)) is not None:
             return code
-        nprocs = count_ranks(chosen.nprocs, chosen.threads_per_rank, chosen.gpus_per_rank)
-        world = environment(nprocs) | variables_of(chosen.env)
+        if chosen.nprocs is None:
+            nprocs = count_per_node(chosen.nproc_per_node)
+        else:
+            nprocs = count_ranks(chosen.nprocs, chosen.threads_per_rank, chosen.gpus_per_rank)
+        master = master_of(chosen)
+        common = several_nodes.variables(chosen, nprocs)
         if chosen.no_python:
             chosen.script = program_of(chosen.script)
         elif not chosen.module and not os.path.isfile(chosen.script):
@@ -106,16 +65,21 @@ def main(arguments: list[str] | None = None) -> int:
             (chosen.script, chosen.arguments),
             nprocs,
             start_method=chosen.start_method,
-            env=lambda rank: {**world, "RANK": str(rank), "LOCAL_RANK": str(rank), **devices[rank]},
+            env=lambda rank: {
+                **place_variables(rank, nprocs, (rank, nprocs), (0, 1), master),
+                **devices[rank],
+                **common,
+            },
             threads_per_rank=chosen.threads_per_rank,
             cpu_affinity=bound_to(chosen.bind, nprocs),
-            output=output_of(chosen),
+            output=with_folder(output_of(chosen)),
             max_restarts=chosen.max_restarts,
             # A program that is no Python would die of the signal that asks for stacks.
             faulthandler=chosen.faulthandler and not chosen.no_python,
             # The terminal's Ctrl-C is sent to this process only, which forwards every signal once.
             own_group=True,
             needs_main=False,
+            restarts_all=several_nodes.restarts_all(chosen),
         )
     except (TypeError, ValueError) as refusal:
         print(f"mp-spawn: {refusal}", file=sys.stderr)
@@ -185,18 +149,18 @@ def is_open(fd: int) -> bool:
     return True
 
 
-def environment(nprocs: int) -> dict[str, str]:
+def master_of(chosen: argparse.Namespace) -> tuple[str, int | str]:
     """
-    Return the variables that are the same for every rank.
+    Return the address and the port at which the ranks of one machine may meet: the given ones, or free ones.
     """
-    world = {"WORLD_SIZE": str(nprocs), "LOCAL_WORLD_SIZE": str(nprocs)}
-    if "MASTER_ADDR" not in os.environ:
-        world["MASTER_ADDR"] = "127.0.0.1"
-    if "MASTER_PORT" not in os.environ:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            world["MASTER_PORT"] = str(free.getsockname()[1])
-    return world
+    environ = {} if chosen.standalone else os.environ
+    host = chosen.master_addr or environ.get("MASTER_ADDR") or "127.0.0.1"
+    port = chosen.master_port or environ.get("MASTER_PORT", "0")
+    if port != "0":
+        return host, port
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return host, free.getsockname()[1]
 
 
 def print_failure(context: ProcessContext, error: ProcessException) -> None:

@@ -1,4 +1,4 @@
-"""The options of the command for the number of ranks, their processors, devices, environment, time and output."""
+"""The values of the command's options: the number of ranks, their processors, devices, environment, time and output."""
 
 from __future__ import annotations
 
@@ -6,52 +6,26 @@ import argparse
 import os
 import re
 import shutil
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
 from mp_core.control_groups import processors
-from mp_spawn.tee import Tee
+from mp_spawn.streams import NO_STREAM, Selection, Streams
 
-__all__ = ["add_options", "bound_to", "count_ranks", "devices_of", "output_of", "program_of", "variables_of"]
+__all__ = [
+    "bound_to",
+    "count_per_node",
+    "count_ranks",
+    "devices_of",
+    "output_of",
+    "program_of",
+    "variables_of",
+    "with_folder",
+]
 
 NVIDIA_DEVICES = "/dev"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options to *parser*."""
-    ranks = parser.add_argument_group("processors, devices and environment")
-    ranks.add_argument(
-        "--bind",
-        metavar="WHERE",
-        help="spread: the ranks over the processors of this process; or a set for each rank, as in 0-3:4-7",
-    )
-    ranks.add_argument(
-        "--gpus-per-rank", type=int, metavar="K", help="set CUDA_VISIBLE_DEVICES to the next K devices for each rank"
-    )
-    ranks.add_argument(
-        "--env",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="set a variable for every rank; may be repeated",
-    )
-    time = parser.add_argument_group("time")
-    time.add_argument(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help="end ranks that still run then, with their Python stacks and the exit code 124",
-    )
-    time.add_argument(
-        "--grace-period",
-        type=float,
-        metavar="SECONDS",
-        help="time for the other ranks after a failure, before SIGTERM (default 0.1)",
-    )
-    output = parser.add_argument_group("output")
-    output.add_argument("--log-dir", metavar="FOLDER", help="a file per rank and stream there; as --output ./FOLDER")
-    output.add_argument("--tee", action="store_true", help="with --log-dir: print it, too, with the rank in front")
-    parser.add_argument("--no-python", action="store_true", help="run a program of any kind instead of a Python script")
 
 
 def count_ranks(text: str, threads_per_rank: int | None = None, gpus_per_rank: int | None = None) -> int:
@@ -69,6 +43,28 @@ def count_ranks(text: str, threads_per_rank: int | None = None, gpus_per_rank: i
     if gpus_per_rank:
         return max(1, len(visible_devices()) // gpus_per_rank)
     return max(1, int(processors()) // (threads_per_rank or 1))
+
+
+def count_per_node(text: str | None) -> int:
+    """
+    Return the number of ranks for ``--nproc-per-node``.
+
+    >>> count_per_node("4"), count_per_node(None)
+    (4, 1)
+    """
+    if text in ("auto", "gpu") and (devices := visible_devices()):
+        return len(devices)
+    if text == "gpu":
+        raise ValueError("--nproc-per-node gpu finds no CUDA device here; give a number, or cpu")
+    if text in ("auto", "cpu"):
+        return max(1, int(processors()))
+    try:
+        count = int(text or 1)
+    except ValueError:
+        raise ValueError(f"--nproc-per-node {text} is no number; give one, or auto, cpu or gpu") from None
+    if count < 1:
+        raise ValueError(f"--nproc-per-node {count} is too small; give 1 or more")
+    return count
 
 
 def visible_devices() -> list[str]:
@@ -143,15 +139,43 @@ def _range(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def output_of(chosen: argparse.Namespace) -> str | Path | Tee:
-    """Return what ``--output``, ``--log-dir`` and ``--tee`` ask for."""
-    if chosen.log_dir is None:
-        if chosen.tee:
-            raise ValueError("--tee needs --log-dir FOLDER, the place of the files")
-        return str(chosen.output)
+def output_of(chosen: argparse.Namespace) -> str | Path | Streams:
+    """Return what ``--output``, ``--log-dir``, ``--redirects``, ``--tee`` and ``--local-ranks-filter`` ask for."""
+    selects = chosen.redirects is not None or chosen.tee is not None
+    if not selects and chosen.local_ranks_filter is None:
+        if chosen.log_dir is None:
+            return str(chosen.output)
+        if chosen.output != "prefix":
+            raise ValueError("give --log-dir or --output, and not both")
+        return Path(chosen.log_dir)
     if chosen.output != "prefix":
-        raise ValueError("give --log-dir or --output, and not both")
-    return Tee(chosen.log_dir) if chosen.tee else Path(chosen.log_dir)
+        raise ValueError("give --redirects, --tee and --local-ranks-filter, or --output, and not both")
+    shown = None if chosen.local_ranks_filter is None else ranks_of(chosen.local_ranks_filter)
+    if chosen.log_dir is None and not selects:
+        return Streams("", NO_STREAM, NO_STREAM, shown)
+    redirects = Selection.of("--redirects", chosen.redirects or ("0" if selects else "3"))
+    return Streams(chosen.log_dir or "", redirects, Selection.of("--tee", chosen.tee or "0"), shown)
+
+
+def with_folder(output: str | Path | Streams) -> str | Path | Streams:
+    """Return *output* with a new folder for its files if it needs one, of which the user is told."""
+    if not isinstance(output, Streams) or output.folder or not output.need_folder():
+        return output
+    folder = tempfile.mkdtemp(prefix="mp-spawn-")
+    print(f"mp-spawn: the output of the ranks goes to files in {folder}; give --log-dir for another", file=sys.stderr)
+    return output._replace(folder=folder)
+
+
+def ranks_of(text: str) -> frozenset[int]:
+    """
+    Return the numbers of ``--local-ranks-filter``.
+
+    >>> sorted(ranks_of("0,2"))
+    [0, 2]
+    """
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise ValueError(f"--local-ranks-filter {text} is no list of ranks; give their numbers on a node, as in 0,2")
+    return frozenset(map(int, text.split(",")))
 
 
 def program_of(name: str) -> str:

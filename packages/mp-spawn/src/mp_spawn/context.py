@@ -94,6 +94,8 @@ class ProcessContext:
         self._error: ProcessException | None = None
         self._polled_at = 0.0
         self._grace_period = GRACE
+        # A signal that ends the ranks is no failure after which they are started again.
+        self._was_told_to_end = False
         self._signals = signals
         self._lock = threading.RLock()
 
@@ -283,6 +285,7 @@ class ProcessContext:
         """Send on to the ranks a signal that the command was sent."""
         if signal.Signals(signum).name in ENDING:
             self._grace_period = AFTER_A_SIGNAL
+            self._was_told_to_end = True
         self._signal(signum)
 
     def _count_ended(self) -> int:
@@ -310,8 +313,10 @@ class ProcessContext:
             failure = self._failure(rank)
             if failure is None:
                 continue
-            if self._job is None or rank.restarts >= self._job.max_restarts:
+            if self._job is None or rank.restarts >= self._job.max_restarts or self._was_told_to_end:
                 return True
+            if self._job.restarts_all:
+                return not self._restart_all(events, failure, self._job)
             self._await_end(events, rank)
             self._restart(rank, failure, self._job)
             events.add(self._ranks[rank.index])
@@ -341,6 +346,34 @@ class ProcessContext:
         self.processes[new.index] = new.process
         self.sentinels[new.process.sentinel] = new.index
 
+    def _restart_all(self, events: Events, first: Failure, job: Job) -> bool:
+        """
+        End all ranks and start all of them again; return False if they do not end, or are to end for good.
+        """
+        for rank in self._ranks:
+            if not rank.ended:
+                events.remove(rank)
+        self._stop(self._grace_period, casualties=True)
+        if self._was_told_to_end or not all_ended(self._ranks):
+            return False
+        again = first.restarts + 1
+        logger.warning("%s; all ranks are started again (%d of %d)", first.describe(), again, job.max_restarts)
+        for failure in filter(None, map(self._failure, self._ranks)):
+            self._past.append(failure)
+            job.output.add(failure.rank, failure.for_file())
+        for rank in self._ranks:
+            rank.close()
+        try:
+            self._ranks = job.start(dict.fromkeys(range(job.nprocs), again))
+        except BaseException:
+            self._end(0.0)
+            raise
+        self.processes[:] = [rank.process for rank in self._ranks]
+        for rank in self._ranks:
+            self.sentinels[rank.process.sentinel] = rank.index
+            events.add(rank)
+        return True
+
     def _failure(self, rank: Rank) -> Failure | None:
         return rank.failure(needs_result=self._job is not None and self._job.wants_result)
 
@@ -369,13 +402,18 @@ class ProcessContext:
     def _end(self, grace_period: float, casualties: bool = False) -> None:
         """End the ranks. The ends of *casualties* of another failure are no failures of their own."""
         try:
+            self._stop(grace_period, casualties)
+        finally:
+            self._finish()
+
+    def _stop(self, grace_period: float, casualties: bool) -> None:
+        try:
             self._pass_time(grace_period)
             self._signal(signal.SIGTERM, casualties)
             self._pass_time(TERM_TO_KILL)
         finally:
             self._signal(signal.SIGKILL, casualties)
             self._pass_time(KILL_TO_DEAD)
-            self._finish()
 
     def _text(self, rank: int, stream: str) -> str:
         return "" if self._job is None else self._job.output.text(rank, stream)

@@ -19,7 +19,9 @@ from mp_spawn.payload import ForkedPayload, InheritedFd, OwnedFd, Payload
 from mp_spawn.process_handle import PidFd
 from mp_spawn.rank import Rank
 from mp_spawn.rank_spec import RankSpec
+from mp_spawn.rank_variables import restart_variables
 from mp_spawn.report_pipe import Inbox
+from mp_spawn.streams import Streams
 
 __all__ = ["Env", "Job", "Launcher", "Started", "check_call", "check_options", "check_start_method", "cpus_for"]
 
@@ -61,8 +63,12 @@ class Job:
     faulthandler: bool = True
     #: False if no rank needs the `__main__` of this process.
     needs_main: bool = True
+    #: Whether a failed rank that may be started again has all ranks started again.
+    restarts_all: bool = False
     #: Whether rank 0 reads the standard input of this process.
     gives_stdin: bool = False
+    #: How often the ranks have been started by jobs before this one.
+    restarts_before: int = 0
     death_pipe: DeathPipe = dataclasses.field(default_factory=DeathPipe)
 
     def start(self, ranks: Mapping[int, int]) -> list[Rank]:
@@ -141,6 +147,7 @@ class Job:
         if self.threads_per_rank is not None:
             env = dict.fromkeys((f"{name}_NUM_THREADS" for name in THREADS), str(self.threads_per_rank))
         env |= self.env(rank) if callable(self.env) else self.env or {}
+        env |= restart_variables(env, restarts + self.restarts_before)
         return RankSpec(
             rank,
             payload,
@@ -193,6 +200,8 @@ def check_options(threads_per_rank: Any, max_restarts: Any, output: Any) -> None
     if threads_per_rank is not None:
         _at_least("threads_per_rank", threads_per_rank, 1, "the threads of each rank, or None to leave them")
     _at_least("max_restarts", max_restarts, 0, "how often a rank may be started again")
+    if isinstance(output, Streams):
+        return
     is_word = isinstance(output, str) and os.sep not in output and not os.path.isdir(output)
     if (is_word and output not in OUTPUTS) or not isinstance(output, str | os.PathLike):
         known = ", ".join(map(repr, OUTPUTS))

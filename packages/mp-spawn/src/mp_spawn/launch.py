@@ -19,6 +19,7 @@ from mp_spawn.options import Args, Cpus, Fn, Options, options_among
 from mp_spawn.output import output_for
 from mp_spawn.process_handle import has_pidfds
 from mp_spawn.rank import stacks_of
+from mp_spawn.streams import Streams
 from mp_spawn.tee import Tee
 from mp_spawn.zygote import ZygoteLauncher
 
@@ -51,12 +52,13 @@ def prepare(
     env: Env = None,
     threads_per_rank: int | None = None,
     cpu_affinity: Cpus = None,
-    output: str | os.PathLike[str] | Tee = "inherit",
+    output: str | os.PathLike[str] | Streams = "inherit",
     max_restarts: int = 0,
     faulthandler: bool = True,
     wants_result: bool = False,
     own_group: bool = False,
     needs_main: bool = True,
+    restarts_all: bool = False,
 ) -> Job:
     """
     Return a job that can be started, or raise an error that names the wrong option in one line.
@@ -69,7 +71,7 @@ def prepare(
         from mp_core.main_module import check_guard  # not at the top: `import mp_spawn` does not import mp-core
 
         check_guard()
-    check_options(threads_per_rank, max_restarts, "inherit" if isinstance(output, Tee) else output)
+    check_options(threads_per_rank, max_restarts, output)
     return Job(
         fn,
         args,
@@ -79,12 +81,13 @@ def prepare(
         env,
         threads_per_rank,
         cpus_for(cpu_affinity, nprocs),
-        output if isinstance(output, Tee) else output_for(output),
+        Tee(output) if isinstance(output, Streams) else output_for(output),
         max_restarts,
         wants_result,
         own_group,
         faulthandler,
         needs_main,
+        restarts_all,
     )
 
 

@@ -91,11 +91,15 @@ class Files(_WriteEnds):
         self._folder.mkdir(parents=True, exist_ok=True)
 
     def ends_for(self, rank: int, restarts: int) -> Pair | None:
-        mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if restarts else os.O_TRUNC)
-        for end in ("out", "err"):
-            self._ends.append(os.open(self._folder / f"rank-{rank}.{end}", mode, 0o666))
+        for stream in STREAMS:
+            self._ends.append(self.open(rank, stream, restarts))
         out, err = self._ends[-2:]
         return InheritedFd(out), InheritedFd(err)
+
+    def open(self, rank: int, stream: str, restarts: int) -> int:
+        """Open the file of a stream, which the caller closes."""
+        mode = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | (0 if restarts else os.O_TRUNC)
+        return os.open(self._folder / f"rank-{rank}.{stream[3:]}", mode, 0o666)
 
     def add(self, rank: int, text: str) -> None:
         try:
@@ -124,15 +128,16 @@ class _Piped(_WriteEnds):
         self._wake: tuple[int, int] | None = None
 
     def ends_for(self, rank: int, restarts: int) -> Pair | None:
-        ends = []
-        for stream in STREAMS:
-            read, write = os.pipe()
-            os.set_blocking(read, False)
-            with self._lock:
-                self._new[read] = (rank, stream)
-            self._ends.append(write)
-            ends.append(InheritedFd(write))
-        return ends[0], ends[1]
+        out, err = (InheritedFd(self._pipe_for(rank, stream)) for stream in STREAMS)
+        return out, err
+
+    def _pipe_for(self, rank: int, stream: str) -> int:
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        with self._lock:
+            self._new[read] = (rank, stream)
+        self._ends.append(write)
+        return write
 
     def own_fds(self) -> list[int]:
         return [*self._pipes, *self._new, *(self._wake or ())]

@@ -116,6 +116,8 @@ class Agent:
     def prepare(self, start: Start) -> NodePayload:
         """Make the memory for the bytes that follow *start*."""
         self._busy = True
+        if self._job is not None:
+            self._commands = Commands()  # the ranks of an earlier start have ended
         try:
             return NodePayload(start.shipment)
         finally:
@@ -125,7 +127,8 @@ class Agent:
     def begin(self, start: Start, payload: NodePayload) -> None:
         """Start the ranks, once the bytes are in place; returns at once."""
         self.hear()
-        threading.Thread(target=self._run, args=(start, payload), name="mp-spawn ranks", daemon=True).start()
+        args = start, payload, self._commands
+        threading.Thread(target=self._run, args=args, name="mp-spawn ranks", daemon=True).start()
 
     def refuse(self, error: BaseException) -> None:
         """Tell the driver that the ranks cannot be started."""
@@ -145,13 +148,13 @@ class Agent:
         """Wait until the agent has been abandoned or told to leave."""
         return self._abandoned.wait(timeout)
 
-    def _run(self, start: Start, payload: NodePayload) -> None:
+    def _run(self, start: Start, payload: NodePayload, commands: Commands) -> None:
         try:
             self._relay = Relay(self.outbox.put, start.node.ranks.start)
             self._job = NodeJob.of(start, payload, ZygoteLauncher(), self._relay)
             if self._abandoned.is_set():
                 return
-            context = NodeContext.begin(self._job, self._commands, self.outbox.put)
+            context = NodeContext.begin(self._job, commands, self.outbox.put)
             self.outbox.put(Started(context.pids()))
             payload.post_office.begin(start.node.ranks.start, self.outbox.put)
             self.hear()
@@ -163,7 +166,7 @@ class Agent:
             self.refuse(error)
         finally:
             payload.close()
-            self._commands.close()
+            commands.close()
 
     def _beat(self) -> None:
         before = time.monotonic()

@@ -6,36 +6,44 @@ import argparse
 import os
 import signal
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 from mp_spawn.child import run_module, run_script
-from mp_spawn.command_options import count_ranks, variables_of
-from mp_spawn.engines.job_place import JobPlace, place_in_job
+from mp_spawn.command_options import count_per_node, count_ranks, output_of, variables_of, with_folder
+from mp_spawn.engines.job_place import place_in_job
 from mp_spawn.errors import ProcessException
 from mp_spawn.job import check_options
 from mp_spawn.process_handle import readable
+from mp_spawn.rank_variables import job_variables
 from mp_spawn.signals import ENDING, Ended, Forwarding
 from mp_spawn.terminal import Row, show_table
 
-__all__ = ["add_options", "main"]
+__all__ = ["main", "restarts_all", "variables"]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
+def restarts_all(chosen: argparse.Namespace) -> bool:
     """
-    Add the options for several nodes.
+    Tell whether a failure has all ranks started again. See Note [Torchrun's lines].
     """
-    group = parser.add_argument_group(
-        "several nodes",
-        "With Slurm or mpirun, start one mp-spawn on each node. By hand, do so with the same --nnodes, --master-addr "
-        "and --master-port, and with a --node-rank of its own. -n is the number of ranks on all nodes together. The "
-        "nodes need a common secret, in MP_SPAWN_KEY or in --key-file.",
-    )
-    group.add_argument("--engine", choices=("ray", "local"), help="run the ranks on a Ray cluster; or try nodes here")
-    group.add_argument("--nnodes", type=int, metavar="M", help="number of nodes; 1 to stay on this one")
-    group.add_argument("--node-rank", type=int, metavar="I", help="number of this node, from 0")
-    group.add_argument("--master-addr", metavar="HOST", help="address on which node 0 listens")
-    group.add_argument("--master-port", type=int, metavar="PORT", help="port on which node 0 listens (29500 by hand)")
-    group.add_argument("--key-file", metavar="FILE", help="file with the secret, which only you can read")
+    return bool(chosen.restart == "all" or (chosen.restart is None and chosen.nprocs is None))
+
+
+def variables(chosen: argparse.Namespace, per_node: int) -> dict[str, str]:
+    """
+    Return the variables that all ranks have in common.
+    """
+    common = job_variables(chosen.role, chosen.rdzv_id or "none", chosen.max_restarts)
+    # As torchrun does, which counts by node as well.
+    if (
+        chosen.nprocs is None
+        and chosen.threads_per_rank is None
+        and per_node > 1
+        and "OMP_NUM_THREADS" not in os.environ
+    ):
+        common["OMP_NUM_THREADS"] = "1"
+    return common | variables_of(chosen.env)
 
 
 def main(chosen: argparse.Namespace) -> int | None:
@@ -50,18 +58,28 @@ def main(chosen: argparse.Namespace) -> int | None:
     # On every node, so that none waits for another that has refused.
     _refuse_options_of_one_machine(chosen)
     variables_of(chosen.env)
-    check_options(chosen.threads_per_rank, chosen.max_restarts, chosen.output)
-    nprocs = count_ranks(chosen.nprocs)
-    if place is not None and nprocs < place.nnodes:
+    check_options(chosen.threads_per_rank, chosen.max_restarts, output_of(chosen))
+    # The ranks of this node, if every node tells its own; of all nodes, as far as they are known.
+    ranks = count_per_node(chosen.nproc_per_node) if chosen.nprocs is None else 0
+    nnodes = chosen.nnodes.most if chosen.nnodes else 1
+    nprocs = ranks * nnodes or count_ranks(chosen.nprocs)
+    if place is not None and not ranks and nprocs < place.nnodes:
         raise ValueError(f"-n {nprocs} is too small for {place.nnodes} nodes; give each a rank or more")
     if not chosen.module and not os.path.isfile(chosen.script):
         raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
     try:
-        if place is not None and place.node_rank > 0:
-            from mp_spawn.engines.environment import join_job
+        if place is None:
+            return _drive(chosen, nprocs, _engine(chosen))
+        from mp_spawn.engines.environment import Environment, join_job
+        from mp_spawn.engines.meeting import claim
 
-            return join_job(place)
-        return _drive(chosen, nprocs, place)
+        with ExitStack() as on_exit:
+            server = claim(place) if place.node_rank is None else None
+            if server is not None:
+                on_exit.enter_context(server)
+            if server is None and place.node_rank != 0:
+                return join_job(place, ranks)
+            return _drive(chosen, nprocs, lambda signals: Environment(place, ranks, signals, server))
     except Ended as ended:
         # The code that a shell shows for a process that the signal has ended.
         print(f"mp-spawn: ended by {signal.Signals(ended.signum).name} before the ranks were started", file=sys.stderr)
@@ -79,32 +97,29 @@ def _refuse_options_of_one_machine(chosen: argparse.Namespace) -> None:
         "--gpus-per-rank": chosen.gpus_per_rank is not None,
         "--timeout": chosen.timeout is not None,
         "--grace-period": chosen.grace_period is not None,
-        "--log-dir": chosen.log_dir is not None,
-        "--tee": chosen.tee,
         "--no-python": chosen.no_python,
+        "--engine ray with --max-restarts and without --restart rank": (
+            chosen.engine == "ray" and chosen.max_restarts > 0 and restarts_all(chosen)
+        ),
     }
     if names := [name for name, is_given in given.items() if is_given]:
         raise ValueError(f"{', '.join(names)} cannot be used on several nodes; the ranks of one machine can have it")
 
 
-def _engine(chosen: argparse.Namespace, place: JobPlace | None, signals: Forwarding) -> Any:
-    if place is not None:
-        from mp_spawn.engines.environment import Environment
-
-        return Environment(place, signals=signals)
+def _engine(chosen: argparse.Namespace) -> Callable[[Forwarding], Any]:
     from mp_spawn import engines
 
     if chosen.engine == "ray":
-        return engines.Ray(nodes=chosen.nnodes)
-    return engines.Local(nodes=chosen.nnodes or 1)
+        return lambda signals: engines.Ray(nodes=chosen.nnodes and chosen.nnodes.most)
+    return lambda signals: engines.Local(nodes=chosen.nnodes.most if chosen.nnodes else 1)
 
 
-def _drive(chosen: argparse.Namespace, nprocs: int, place: JobPlace | None) -> int:
+def _drive(chosen: argparse.Namespace, nprocs: int, engine: Callable[[Forwarding], Any]) -> int:
     """
     Run the job from here.
     """
     with Forwarding() as signals:
-        context = _start(chosen, nprocs, _engine(chosen, place, signals), signals)
+        context = _start(chosen, nprocs, engine(signals), signals)
         while not context._done.is_set():
             if readable(signals.fd, 0.05):
                 signals.handle(context._forward)
@@ -130,14 +145,15 @@ def _start(chosen: argparse.Namespace, nprocs: int, engine: Any, signals: Forwar
         (chosen.script, chosen.arguments),
         nprocs,
         start_method=chosen.start_method,
-        env=variables_of(chosen.env) or None,
+        env=variables(chosen, count_per_node(chosen.nproc_per_node)),
         threads_per_rank=chosen.threads_per_rank,
         cpu_affinity=chosen.bind,
-        output=chosen.output,
+        output=with_folder(output_of(chosen)),
         max_restarts=chosen.max_restarts,
         faulthandler=chosen.faulthandler,
         own_group=True,
         needs_main=False,
+        restarts_all=restarts_all(chosen),
     )
     return EngineContext(plan, look=lambda: signals.handle(_end) if readable(signals.fd, 0) else None)
 

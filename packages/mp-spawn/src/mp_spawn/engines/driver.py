@@ -89,6 +89,9 @@ class EngineContext(ProcessContext):
         # Commands of other threads, which only append.
         self._asked: deque[protocol.End | protocol.Signal] = deque()
         self._signalled: dict[int, float] = {}
+        # How often all ranks have been started again; whether they were told to end, which is no failure.
+        self._attempt = 0
+        self._was_told_to_end = False
         self._given_up = threading.Event()
         self._done = threading.Event()
         self._agents = plan.engine.place(plan.nprocs)
@@ -191,7 +194,9 @@ class EngineContext(ProcessContext):
         """
         Return the nodes, each with its ranks.
         """
-        return agents.nodes
+        nodes = agents.nodes
+        self._plan = dataclasses.replace(self._plan, nprocs=nodes[-1].ranks.stop, groups=len(nodes))
+        return nodes
 
     def _greet(self, look: Callable[[], None] | None) -> None:
         """
@@ -228,6 +233,8 @@ class EngineContext(ProcessContext):
     def _drive(self) -> None:
         try:
             self._serve()
+            while self._start_all_again():
+                self._serve()
         except BaseException as error:
             self._refusal = error
         finally:
@@ -278,6 +285,7 @@ class EngineContext(ProcessContext):
             command = self._asked.popleft()
             self._send_all(lambda command=command: command)  # type: ignore[misc]
             if isinstance(command, protocol.End):
+                self._was_told_to_end = True
                 self._end_at, self._give_up_at = float("inf"), now + command.grace_period + TO_END
         if self._end_at is not None and now >= self._end_at:
             self._end_at, self._give_up_at = float("inf"), now + TO_END
@@ -337,7 +345,7 @@ class EngineContext(ProcessContext):
         """
         Start the ranks of a node on another, or report them as lost: now in the log, and when all have ended in `join`.
         """
-        state.ended = True
+        state.ended = state.is_lost = True
         index = self._states.index(state)
         self._agents.drop(index)
         lost = state.lost(reason)
@@ -353,7 +361,7 @@ class EngineContext(ProcessContext):
         """
         Have the ranks of a lost node started elsewhere; return False if they may not or cannot be.
         """
-        if state.restarts >= self._plan.max_restarts or self._end_at is not None:
+        if self._plan.restarts_all or state.restarts >= self._plan.max_restarts or self._end_at is not None:
             return False
         again = state.restarts + 1
         about = f"node {state.node} was lost ({reason}) with its {len(state.node.ranks)} ranks"
@@ -377,10 +385,47 @@ class EngineContext(ProcessContext):
             self._node_lost(state, str(error))
             return
         self._writer.rename(state.node)
-        start = self._plan.start(index, state.node, self._master, self._wants_result, state.restarts)
+        self._send_starts({index: state})
+
+    def _send_starts(self, states: dict[int, NodeState]) -> None:
+        starts = {
+            index: self._plan.start(index, state.node, self._master, self._wants_result, state.restarts)
+            for index, state in states.items()
+        }
         # In a thread of its own: large arrays take their time, and the heartbeat goes on.
-        args = {index: start}, self._plan.parts
+        args = starts, self._plan.parts
         threading.Thread(target=self._agents.start, args=args, name="mp-spawn start", daemon=True).start()
+
+    def _start_all_again(self) -> bool:
+        """
+        Start the ranks of all nodes again after a failure; return False if there was none, or they may not.
+        """
+        plan = self._plan
+        over = self._was_told_to_end or self._given_up.is_set() or self._refusal is not None
+        if over or not plan.restarts_all or not self._failures or self._attempt >= plan.max_restarts:
+            return False
+        first = min(self._failures, key=lambda failure: failure.at)
+        try:
+            for index, state in enumerate(self._states):
+                if state.is_lost:
+                    self._agents.replace(index)
+        except EngineError as error:
+            logger.warning("%s; the ranks cannot be started again: %s", first.describe(), error)
+            return False
+        self._attempt += 1
+        logger.warning("%s; all ranks are started again (%d of %d)", first.describe(), self._attempt, plan.max_restarts)
+        for failure in self._failures:
+            self._writer.sink.add(failure.rank, failure.for_file())
+        self._past += self._failures
+        self._failures, self._results, self.rows = [], {}, []
+        self._end_at = self._give_up_at = None
+        # Those of a lost node are started when the agent in its place says hello.
+        self._states = [
+            NodeState(state.node, self._attempt) if state.is_lost else state.again(self._attempt)
+            for state in self._states
+        ]
+        self._send_starts({index: state for index, state in enumerate(self._states) if state.hello is not None})
+        return True
 
     def _code(self) -> int:
         """

@@ -10,6 +10,7 @@ has been proved. The connections are not encrypted: use a network on which nobod
 
 from __future__ import annotations
 
+import itertools
 import queue
 import signal
 import socket
@@ -19,8 +20,8 @@ from typing import Any
 from mp_spawn.engines import handshake, local
 from mp_spawn.engines.connection import ConnectedAgents, serve
 from mp_spawn.engines.handshake import WrongKeyError
-from mp_spawn.engines.job_place import JobPlace
-from mp_spawn.engines.meeting import Meeting
+from mp_spawn.engines.job_place import AS_IT_COMES, JobPlace
+from mp_spawn.engines.meeting import Arrival, Meeting
 from mp_spawn.engines.protocol import Agents, EngineError, Node, spread
 from mp_spawn.engines.wire import TamperedError, Wire
 from mp_spawn.signals import Forwarding
@@ -29,16 +30,14 @@ __all__ = ["Environment", "join_job"]
 
 # Seconds for node 0 to prove who it is.
 TO_PROVE = 15.0
-# Seconds between the first node and the last one.
-TO_MEET = 300.0
 # A node is told by node 0 when all have come, and waits for it a little longer than node 0 waits for them.
-TO_BEGIN = TO_MEET + 15.0
+LONGER = 15.0
 AGAIN = 0.2
 # So often in a row node 0 may be too busy with peers without the key.
 MOST_SILENT = 3
 WHAT_TO_CHECK = (
-    "All nodes need the same key, in MP_SPAWN_KEY or --key-file; and no other program may listen at node 0's port "
-    "(--master-port)"
+    "All nodes need the same key, in MP_SPAWN_KEY or --key-file, and the same --rdzv-id; and no other program may "
+    "listen at node 0's port (--master-port)"
 )
 
 
@@ -50,30 +49,56 @@ class Environment:
     ----------
     place : JobPlace
         Of node 0.
-    wait : float
-        Seconds to wait for the other nodes.
+    ranks : int, optional
+        The number of ranks on this node, if every node tells its own.
     signals : Forwarding, optional
-        The signals to this process, for which somebody must look during that wait.
+        The signals to this process, for which somebody must look during the wait for the nodes.
+    server : socket.socket, optional
+        The socket that listens, if there is one already.
     """
 
-    def __init__(self, place: JobPlace, wait: float = TO_MEET, signals: Forwarding | None = None) -> None:
+    def __init__(
+        self,
+        place: JobPlace,
+        ranks: int = 0,
+        signals: Forwarding | None = None,
+        server: socket.socket | None = None,
+    ) -> None:
         self._place = place
-        self._wait = wait
+        self._ranks = ranks
         self._signals = signals
+        self._server = server
 
     def place(self, nprocs: int) -> Agents:
         """Wait for the other nodes, and start an agent on this one."""
-        if nprocs < self._place.nnodes:
+        if not self._ranks and nprocs < self._place.nnodes:
             raise EngineError(
                 f"asked for {nprocs} ranks on {self._place.nnodes} nodes; give -n one rank a node or more"
             )
-        found = Meeting(self._place, self._wait, self._signals).all()
+        found = Meeting(self._place, self._signals, self._server).all()
+        ranks = self._spread(nprocs, found)
         own, process = local.start_agent()
         hosts = [socket.gethostname(), *(arrival.name for arrival in found)]
         names = [host if hosts.count(host) == 1 else f"{host}-{index}" for index, host in enumerate(hosts)]
         addresses = [self._place.host, *(arrival.address for arrival in found)]
-        nodes = [Node(*each) for each in zip(names, addresses, spread(nprocs, len(names)), strict=True)]
+        nodes = [Node(*each) for each in zip(names, addresses, ranks, strict=True)]
         return _JobAgents([own, *(arrival.wire for arrival in found)], nodes, process)
+
+    def _spread(self, nprocs: int, found: list[Arrival]) -> list[range]:
+        """
+        Return the ranks of each node.
+        """
+        if not self._ranks:
+            return spread(nprocs, 1 + len(found))
+        if without := [arrival for arrival in found if not arrival.ranks]:
+            for arrival in found:
+                arrival.wire.close()
+            raise EngineError(
+                f"the node at {without[0].address} has -n, which counts the ranks of all nodes, and node 0 counts by "
+                "node; give every node -n, or every node --nproc-per-node"
+            )
+        ends = list(itertools.accumulate((self._ranks, *(arrival.ranks for arrival in found)), initial=0))
+        return [range(*pair) for pair in itertools.pairwise(ends)]
 
 
 class _JobAgents(ConnectedAgents):
@@ -96,11 +121,13 @@ class _JobAgents(ConnectedAgents):
         local.reap(self._processes)
 
 
-def join_job(place: JobPlace, wait: float = TO_MEET) -> int:
+def join_job(place: JobPlace, ranks: int = 0) -> int:
     """
     Be a node other than node 0: run the ranks that node 0 asks for, and return its exit code.
+
+    *ranks* is their number, if every node tells its own.
     """
-    wire = _come(place, time.monotonic() + wait)
+    wire = _come(place, ranks, time.monotonic() + place.conf.join_timeout)
     # srun and mpirun signal every node; node 0 hears it from each and forwards it once. A handler, and not SIG_IGN,
     # which the ranks would inherit.
     came: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -111,11 +138,12 @@ def join_job(place: JobPlace, wait: float = TO_MEET) -> int:
     return serve(wire, came)
 
 
-def _come(place: JobPlace, deadline: float) -> Wire:
+def _come(place: JobPlace, ranks: int, deadline: float) -> Wire:
     """
     Connect to node 0, which may start later than this node; return when all nodes have come.
     """
     where = f"node 0 at {place.host}:{place.port}"
+    number = AS_IT_COMES if place.node_rank is None else place.node_rank
     silent = 0
     while True:
         try:
@@ -127,7 +155,7 @@ def _come(place: JobPlace, deadline: float) -> Wire:
             continue
         try:
             peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            wire = Wire(peer, handshake.enter(peer, place.key, place.node_rank, socket.gethostname()))
+            wire = Wire(peer, handshake.enter(peer, place.key, number, ranks, socket.gethostname()))
             break
         except WrongKeyError as error:
             peer.close()
@@ -144,7 +172,7 @@ def _come(place: JobPlace, deadline: float) -> Wire:
                 raise EngineError(f"{where} closes each connection. {WHAT_TO_CHECK}") from error
             time.sleep(AGAIN)
     try:
-        wire.wait(TO_BEGIN)
+        wire.wait(place.conf.join_timeout + LONGER)
         wire.receive()
         wire.wait(None)
     except TamperedError as error:
@@ -152,8 +180,6 @@ def _come(place: JobPlace, deadline: float) -> Wire:
         raise EngineError(f"{where} is not believed: {error}") from error
     except (EOFError, OSError) as error:
         wire.close()
-        raise EngineError(
-            f"{where} has ended the job before its start; it says why. Does another node have --node-rank "
-            f"{place.node_rank}?"
-        ) from error
+        again = "" if number == AS_IT_COMES else f" Does another node have --node-rank {number}?"
+        raise EngineError(f"{where} has ended the job before its start; it says why.{again}") from error
     return wire

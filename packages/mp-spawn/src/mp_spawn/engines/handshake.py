@@ -3,7 +3,7 @@
 Note [Handshake]
 ----------------
     node 0  ->  node      WORDS, 32 random bytes
-    node    ->  node 0    WORDS, 32 random bytes, its number, its name, proof of the node
+    node    ->  node 0    WORDS, 32 random bytes, its number, that of its ranks, its name, proof of the node
     node 0  ->  node      ACCEPTED, proof of node 0; or REFUSED
 
 A proof is HMAC-SHA256 with the shared key over the role of its writer and everything sent before, so also over the
@@ -32,11 +32,11 @@ from mp_spawn.engines.wire import Seals
 __all__ = ["MOST", "Introduction", "WrongKeyError", "accept", "begin", "enter", "introduction_in"]
 
 # 16 bytes: the last are the version of handshake and records together.
-WORDS = b"mp-spawn nodes 2"
+WORDS = b"mp-spawn nodes 3"
 CHALLENGE = 32
 PROOF = 32
 ACCEPTED, REFUSED = b"\x01", b"\x00" * (1 + PROOF)
-_FIELDS = struct.Struct("!IB")
+_FIELDS = struct.Struct("!IIB")
 _BEFORE_NAME = len(WORDS) + CHALLENGE + _FIELDS.size
 #: The most bytes that a peer can send before it has proved that it has the key.
 MOST = _BEFORE_NAME + 255 + PROOF
@@ -50,6 +50,8 @@ class Introduction(NamedTuple):
     """The words of a node about itself."""
 
     node_rank: int
+    #: How many ranks it asks for; 0 if node 0 is to tell.
+    ranks: int
     name: str
     data: bytes
 
@@ -68,13 +70,14 @@ def introduction_in(came: bytes) -> Introduction | None:
     _check_words(came)
     if len(came) < _BEFORE_NAME:
         return None
-    node_rank, length = _FIELDS.unpack_from(came, _BEFORE_NAME - _FIELDS.size)
+    node_rank, ranks, length = _FIELDS.unpack_from(came, _BEFORE_NAME - _FIELDS.size)
     size = _BEFORE_NAME + length + PROOF
     if len(came) < size:
         return None
     if len(came) > size:
         raise WrongKeyError("it said more than an introduction")
-    return Introduction(node_rank, came[_BEFORE_NAME : _BEFORE_NAME + length].decode(errors="replace"), came)
+    name = came[_BEFORE_NAME : _BEFORE_NAME + length].decode(errors="replace")
+    return Introduction(node_rank, ranks, name, came)
 
 
 def accept(key: bytes, first: bytes, introduction: Introduction) -> tuple[bytes, Seals]:
@@ -89,7 +92,7 @@ def accept(key: bytes, first: bytes, introduction: Introduction) -> tuple[bytes,
     return answer, Seals(from_node_0, to_node_0)
 
 
-def enter(peer: socket.socket, key: bytes, node_rank: int, name: str) -> Seals:
+def enter(peer: socket.socket, key: bytes, node_rank: int, ranks: int, name: str) -> Seals:
     """
     Be the node: prove who this is to node 0, and have it prove who it is; return the keys.
 
@@ -98,7 +101,7 @@ def enter(peer: socket.socket, key: bytes, node_rank: int, name: str) -> Seals:
     first = _exactly(peer, len(WORDS) + CHALLENGE)
     _check_words(first)
     called = name.encode()[:255]
-    data = begin() + _FIELDS.pack(node_rank, len(called)) + called
+    data = begin() + _FIELDS.pack(node_rank, ranks, len(called)) + called
     data += _hmac(key, b"proof of the node", first + data)
     peer.sendall(data)
     answer = _exactly(peer, len(REFUSED))

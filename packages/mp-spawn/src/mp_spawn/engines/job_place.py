@@ -23,7 +23,9 @@ import zlib
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["JobPlace", "first_host", "place_in_job"]
+from mp_spawn.engines.rendezvous import Conf
+
+__all__ = ["AS_IT_COMES", "JobPlace", "first_host", "place_in_job"]
 
 # Set for each rank: a command that a rank starts is no node of the job.
 INSIDE = "MP_SPAWN_INSIDE"
@@ -31,6 +33,8 @@ KEY = "MP_SPAWN_KEY"
 KEY_BITS = 128
 # A random key of the smallest alphabet, that of decimal digits, has fewer in one case of a billion.
 DIFFERENT = 6
+# The number of a node that node 0 is to number.
+AS_IT_COMES = 0xFFFFFFFF
 # torchrun's.
 DEFAULT_PORT = 29500
 HOW_TO_KEY = (
@@ -43,10 +47,14 @@ class JobPlace(NamedTuple):
     """A node's number, and where the nodes meet."""
 
     nnodes: int
-    node_rank: int
+    #: None if the node at which the others meet is to be node 0, and this may be that one.
+    node_rank: int | None
     host: str
     port: int
     key: bytes
+    #: The job begins with fewer nodes than `nnodes` if there are so many, and no more come.
+    least: int
+    conf: Conf
 
 
 def place_in_job(chosen: Any, environ: Mapping[str, str] = os.environ) -> JobPlace | None:
@@ -55,25 +63,37 @@ def place_in_job(chosen: Any, environ: Mapping[str, str] = os.environ) -> JobPla
 
     Raises `ValueError` with what is missing.
     """
-    given = (chosen.nnodes, chosen.node_rank)
-    if chosen.nnodes == 1 or (chosen.nnodes is None and INSIDE in environ):
+    given = (None if chosen.nnodes is None else chosen.nnodes.most, chosen.node_rank)
+    if given[0] == 1 or (chosen.nnodes is None and INSIDE in environ):
         return None
     nnodes, node_rank, host, identity = _by_launcher(environ) if given == (None, None) else (*given, None, None)
     if nnodes is None and node_rank is None:
         return None
-    if nnodes is None or node_rank is None:
-        raise ValueError("a job by hand needs both --nnodes and --node-rank")
-    if not 0 <= node_rank < nnodes:
+    conf = chosen.rdzv_conf or Conf()
+    if node_rank is None:
+        node_rank = conf.rank
+    comes = node_rank is None and chosen.rdzv_backend == "c10d"
+    if nnodes is None or (node_rank is None and not comes):
+        raise ValueError(
+            "a job by hand needs both --nnodes and --node-rank, or --nnodes and --rdzv-backend c10d, which numbers the "
+            "nodes as they come"
+        )
+    if comes and conf.is_host is not None:
+        node_rank = 0 if conf.is_host else AS_IT_COMES
+    elif node_rank is not None and not 0 <= node_rank < nnodes:
         raise ValueError(f"--node-rank {node_rank} is not below --nnodes {nnodes}; number the nodes from 0")
     host = chosen.master_addr or environ.get("MASTER_ADDR") or host
     if not host:
-        raise ValueError("the address of node 0 is not known; give --master-addr")
+        raise ValueError("the address of node 0 is not known; give --master-addr or --rdzv-endpoint")
     key = _key(chosen.key_file, environ)
+    if chosen.rdzv_id is not None:  # so that a node of another job is none of this one
+        key = hmac.digest(key, b"mp-spawn job " + chosen.rdzv_id.encode(), "sha256")
     port = chosen.master_port or int(environ.get("MASTER_PORT", 0))
     if not port:
         # Below the ports that the system gives to others; two jobs on one machine have different ones.
         port = DEFAULT_PORT if identity is None else 20000 + _number(identity, key) % 10000
-    return JobPlace(nnodes, node_rank, host, port, key)
+    least = nnodes if chosen.nnodes is None else chosen.nnodes.least
+    return JobPlace(nnodes, node_rank, host, port, key, least, conf)
 
 
 def _by_launcher(environ: Mapping[str, str]) -> tuple[int | None, int | None, str | None, str | None]:

@@ -21,6 +21,7 @@ The signals of this process are read in the same loop: nobody else would, before
 from __future__ import annotations
 
 import contextlib
+import errno
 import selectors
 import signal
 import socket
@@ -30,12 +31,12 @@ from typing import NamedTuple
 
 from mp_spawn.engines import handshake
 from mp_spawn.engines.handshake import WrongKeyError
-from mp_spawn.engines.job_place import JobPlace
+from mp_spawn.engines.job_place import AS_IT_COMES, JobPlace
 from mp_spawn.engines.protocol import EngineError
 from mp_spawn.engines.wire import Wire
 from mp_spawn.signals import ENDING, Ended, Forwarding
 
-__all__ = ["Arrival", "Meeting"]
+__all__ = ["Arrival", "Meeting", "claim"]
 
 MOST_UNPROVEN = 32
 # Seconds.
@@ -51,6 +52,7 @@ class Arrival(NamedTuple):
     """A node that has proved who it is."""
 
     node_rank: int
+    ranks: int
     wire: Wire
     name: str
     address: str
@@ -75,16 +77,18 @@ class Meeting:
     ----------
     place : JobPlace
         Of node 0.
-    wait : float
-        Seconds to wait for the other nodes.
     signals : Forwarding, optional
         The signals to this process, of which one that ends it ends the wait with `Ended`.
+    server : socket.socket, optional
+        The socket that listens, if `claim` has made it.
     """
 
-    def __init__(self, place: JobPlace, wait: float, signals: Forwarding | None = None) -> None:
+    def __init__(self, place: JobPlace, signals: Forwarding | None = None, server: socket.socket | None = None) -> None:
         self._place = place
-        self._wait = wait
         self._signals = signals
+        self._server = server
+        # When a node came or went last.
+        self._changed = time.monotonic()
         self._found: dict[int, Arrival] = {}
         # The oldest first.
         self._unproven: list[_Unproven] = []
@@ -95,17 +99,11 @@ class Meeting:
 
     def all(self) -> list[Arrival]:
         """
-        Wait for all nodes; return them by number.
+        Wait for all nodes, or for enough of them; return them by number.
 
         Raise `EngineError` if the port is taken or nodes have not come in time, and `Ended`.
         """
-        host, port = self._place.host, self._place.port
-        try:
-            server = socket.create_server((host, port), family=_family(host, port))
-        except OSError as error:
-            raise EngineError(
-                f"node 0 cannot listen on {host}:{port}: {error.strerror}; give --master-addr and --master-port"
-            ) from error
+        server = self._server or _listener(self._place)
         with server, selectors.DefaultSelector() as self._selector:
             try:
                 server.setblocking(False)
@@ -132,7 +130,10 @@ class Meeting:
             now = time.monotonic()
             waited = now - started
             where = f"{self._place.host}:{self._place.port}"
-            if waited > self._wait:
+            limit, last_call = self._place.conf.join_timeout, self._place.conf.last_call_timeout
+            if len(self._found) + 1 >= self._place.least and (now - self._changed > last_call or waited > limit):
+                return
+            if waited > limit:
                 raise EngineError(f"nodes {missing} of {self._place.nnodes} have not come to {where} in {waited:.0f} s")
             if waited > BEFORE_NOTICE and not noticed:
                 noticed = True
@@ -220,10 +221,15 @@ class Meeting:
         peer.socket.send(answer)
         peer.socket.setblocking(True)
         self._unproven.remove(peer)
-        arrival = Arrival(introduction.node_rank, Wire(peer.socket, seals), introduction.name, peer.address)
+        number = introduction.node_rank
+        if number == AS_IT_COMES:
+            number = next(free for free in range(1, self._place.nnodes + 1) if free not in self._found)
+        arrival = Arrival(number, introduction.ranks, Wire(peer.socket, seals), introduction.name, peer.address)
         if not 0 < arrival.node_rank < self._place.nnodes or arrival.node_rank in self._found:
             print(
-                f"mp-spawn: a second node {arrival.node_rank} at {arrival.address} is turned away",
+                f"mp-spawn: a second node {number} at {arrival.address} is turned away"
+                if number < self._place.nnodes
+                else f"mp-spawn: one node more than {self._place.nnodes}, at {arrival.address}, is turned away",
                 file=sys.stderr,
                 flush=True,
             )
@@ -232,6 +238,7 @@ class Meeting:
             return
         self._selector.modify(peer.socket, selectors.EVENT_READ, arrival)
         self._found[arrival.node_rank] = arrival
+        self._changed = time.monotonic()
 
     def _look_at(self, arrival: Arrival) -> None:
         """
@@ -239,6 +246,7 @@ class Meeting:
         """
         self._selector.unregister(arrival.wire)
         del self._found[arrival.node_rank]
+        self._changed = time.monotonic()
         arrival.wire.close()
         print(
             f"mp-spawn: node {arrival.node_rank} at {arrival.address} has gone again; waiting for it",
@@ -262,6 +270,28 @@ class Meeting:
                 file=sys.stderr,
                 flush=True,
             )
+
+
+def claim(place: JobPlace) -> socket.socket | None:
+    """
+    Listen where the nodes meet; return None if that is another machine, or another node listens there already.
+    """
+    try:
+        return _listener(place)
+    except EngineError as error:
+        if getattr(error.__cause__, "errno", None) in (errno.EADDRINUSE, errno.EADDRNOTAVAIL):
+            return None
+        raise
+
+
+def _listener(place: JobPlace) -> socket.socket:
+    host, port = place.host, place.port
+    try:
+        return socket.create_server((host, port), family=_family(host, port))
+    except OSError as error:
+        raise EngineError(
+            f"node 0 cannot listen on {host}:{port}: {error.strerror}; give --master-addr and --master-port"
+        ) from error
 
 
 def _family(host: str, port: int) -> socket.AddressFamily:

@@ -121,6 +121,7 @@ class NodeJob(Job):
             threads_per_rank=start.threads_per_rank,
             cpus=cpus_for("spread" if start.spread else None, count),
             output=output,
+            restarts_before=start.restarts,
             max_restarts=start.max_restarts,
             wants_result=start.wants_result,
             own_group=start.own_group,

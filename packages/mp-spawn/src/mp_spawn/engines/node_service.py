@@ -46,7 +46,7 @@ class NodeService(EngineContext):
 
     def _lay_out(self, agents: Agents) -> list[Node]:
         self.sizes = [len(node.ranks) for node in agents.nodes]
-        self._plan = dataclasses.replace(self._plan, nprocs=len(agents.nodes))
+        self._plan = dataclasses.replace(self._plan, nprocs=len(agents.nodes), groups=len(agents.nodes))
         return [node._replace(ranks=range(index, index + 1)) for index, node in enumerate(agents.nodes)]
 
     def _take(self, index: int, state: NodeState, message: Any) -> None:

@@ -26,10 +26,17 @@ class NodeState:
         self.pids = [0] * len(node.ranks)
         self.heard = time.monotonic()
         self.ended = False
+        self.is_lost = False
         self.hello: protocol.Hello | None = None
         # The agent's clock less ours, and the round trip with which that was measured.
         self.clock = 0.0
         self._round_trip = float("inf")
+
+    def again(self, restarts: int) -> NodeState:
+        """Return the state of the same node, whose agent is about to start its ranks once more."""
+        state = NodeState(self.node, restarts)
+        state.hello, state.clock, state._round_trip = self.hello, self.clock, self._round_trip
+        return state
 
     def measure(self, pong: protocol.Pong, now: float) -> None:
         """Compare the clocks; see Note [Clocks]."""

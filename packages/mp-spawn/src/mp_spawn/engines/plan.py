@@ -13,6 +13,8 @@ from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.engines.node_payload import Shipment, pack
 from mp_spawn.engines.protocol import Engine, Node, Start
 from mp_spawn.job import Env, check_call, check_options
+from mp_spawn.rank_variables import place_variables
+from mp_spawn.streams import Streams
 
 __all__ = ["Plan"]
 
@@ -28,12 +30,16 @@ class Plan:
     env: Env
     threads_per_rank: int | None
     spread: bool
-    output: str | os.PathLike[str]
+    output: str | os.PathLike[str] | Streams
     max_restarts: int
     faulthandler: bool
     daemon: bool
     own_group: bool
     needs_main: bool
+    #: Whether a failure has all ranks started again, and not one.
+    restarts_all: bool = False
+    #: The number of nodes, once they are known.
+    groups: int = 1
     #: Whether each rank gets devices of its own, out of those of its node.
     divides_devices: bool = True
 
@@ -50,12 +56,13 @@ class Plan:
         env: Env = None,
         threads_per_rank: int | None = None,
         cpu_affinity: Any = None,
-        output: str | os.PathLike[str] = "inherit",
+        output: str | os.PathLike[str] | Streams = "inherit",
         max_restarts: int = 0,
         faulthandler: bool = True,
         daemon: bool = False,
         own_group: bool = False,
         needs_main: bool = True,
+        restarts_all: bool = False,
     ) -> Plan:
         """Check the options and pickle the call, or raise an error that names the wrong option in one line."""
         check_call(fn, args, nprocs)
@@ -83,6 +90,7 @@ class Plan:
             daemon,
             own_group,
             needs_main,
+            restarts_all,
         )
 
     def start(self, group: int, node: Node, master: tuple[str, int], wants_result: bool, restarts: int = 0) -> Start:
@@ -100,22 +108,15 @@ class Plan:
             self.daemon,
             self.threads_per_rank,
             self.spread,
-            self.max_restarts - restarts,
+            restarts,
+            0 if self.restarts_all else self.max_restarts - restarts,
             self.faulthandler,
             self.own_group,
             getattr(self.engine, "gpus_per_rank", 0.0) if self.divides_devices else 0.0,
         )
 
     def _env(self, rank: int, group: int, node: Node, master: tuple[str, int]) -> Mapping[str, str]:
-        world = {
-            "RANK": rank,
-            "LOCAL_RANK": rank - node.ranks.start,
-            "WORLD_SIZE": self.nprocs,
-            "LOCAL_WORLD_SIZE": len(node.ranks),
-            "GROUP_RANK": group,
-            INSIDE: 1,
-            "MASTER_ADDR": master[0],
-            "MASTER_PORT": master[1],
-        }
+        local = rank - node.ranks.start, len(node.ranks)
+        place = place_variables(rank, self.nprocs, local, (group, self.groups), master)
         own = self.env(rank) if callable(self.env) else self.env or {}
-        return {**{name: str(value) for name, value in world.items()}, **own}
+        return {**place, INSIDE: "1", **own}

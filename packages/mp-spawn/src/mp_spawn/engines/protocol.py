@@ -113,6 +113,8 @@ class Start(NamedTuple):
     daemon: bool
     threads_per_rank: int | None
     spread: bool
+    #: How often the ranks have been started before, and may be again by the agent, one by one.
+    restarts: int
     max_restarts: int
     faulthandler: bool
     own_group: bool

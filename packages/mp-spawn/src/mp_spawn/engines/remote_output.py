@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
 from mp_spawn.engines.protocol import Node, Printed
 from mp_spawn.output import STREAMS, Capture, Prefix
+from mp_spawn.streams import Streams
 
 __all__ = ["Sink", "Writer"]
 
@@ -45,13 +46,12 @@ class _Plain(Prefix):
 class _Folder(Capture):
     """A folder with ``rank-0.out``, ``rank-0.err``, …, on the machine of the driver."""
 
-    def __init__(self, folder: str | os.PathLike[str], ranks: range) -> None:
+    def __init__(self, folder: str | os.PathLike[str], ends: Iterable[tuple[int, str]]) -> None:
         super().__init__()
         self._folder = Path(folder)
         self._folder.mkdir(parents=True, exist_ok=True)
-        for rank in ranks:
-            for stream in STREAMS:
-                self._path(rank, stream).write_bytes(b"")
+        for end in ends:
+            self._path(*end).write_bytes(b"")
 
     def _path(self, rank: int, stream: str) -> Path:
         return self._folder / f"rank-{rank}.{stream[3:]}"
@@ -64,10 +64,42 @@ class _Folder(Capture):
         self._take(rank, "stderr", text.encode(errors="backslashreplace"))
 
 
-def sink_for(kind: str | os.PathLike[str], nodes: list[Node]) -> Any:
+class _Selected(_Labelled):
+    """Each stream in a file, written with its node and rank in front, both, or neither."""
+
+    def __init__(self, streams: Streams, nodes: list[Node]) -> None:
+        super().__init__(_labels(nodes))
+        self._streams = streams
+        self._local = {rank: rank - node.ranks.start for node in nodes for rank in node.ranks}
+        ends = [(rank, stream) for rank in self._local for stream in STREAMS if self._are_filed(rank, stream)]
+        self._folder = _Folder(streams.folder, ends) if ends else None
+
+    def _are_filed(self, rank: int, stream: str) -> bool:
+        return self._streams.are_filed(self._local[rank], stream)
+
+    def _take(self, rank: int, stream: str, data: bytes) -> None:
+        try:
+            if self._folder is not None and self._are_filed(rank, stream):
+                self._folder._take(rank, stream, data)
+        finally:  # also with a full disk
+            if self._streams.are_shown(self._local[rank], stream):
+                super()._take(rank, stream, data)
+
+    def _closed(self, rank: int, stream: str) -> None:
+        if self._streams.are_shown(self._local[rank], stream):
+            super()._closed(rank, stream)
+
+    def add(self, rank: int, text: str) -> None:
+        if self._folder is not None and self._are_filed(rank, "stderr"):
+            self._folder.add(rank, text)
+
+
+def sink_for(kind: str | os.PathLike[str] | Streams, nodes: list[Node]) -> Any:
     """
     Return the sink for that value of ``output=``.
     """
+    if isinstance(kind, Streams):
+        return _Selected(kind, nodes)
     labels = _labels(nodes)
     if kind == "prefix":
         return _Labelled(labels)
@@ -75,7 +107,7 @@ def sink_for(kind: str | os.PathLike[str], nodes: list[Node]) -> Any:
         return _Plain()
     if kind == "capture":
         return Capture()
-    return _Folder(kind, range(len(labels)))
+    return _Folder(kind, [(rank, stream) for rank in labels for stream in STREAMS])
 
 
 def _labels(nodes: list[Node]) -> dict[int, str]:
