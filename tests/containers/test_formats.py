@@ -126,7 +126,9 @@ def test_a_polars_frame_goes_through_every_channel_by_one_copy(echo: Carrier) ->
     message = ForkingPickler.dumps(sent)
     assert len(message) < MESSAGE
     assert sent.estimated_size() <= mp.memory_stats()["copied_bytes"] - before < 2 * sent.estimated_size()
+    copied = mp.memory_stats()["copied_bytes"]
     testing.assert_frame_equal(ForkingPickler.loads(message), sent)
+    assert mp.memory_stats()["copied_bytes"] == copied, "the receiver copies nothing"
     testing.assert_frame_equal(echo.call(tasks.echo, {"deep": [sent]})["deep"][0], sent)
     testing.assert_series_equal(echo.call(tasks.echo, sent["text"]), sent["text"])
 
