@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 import weakref
@@ -144,6 +145,22 @@ def table() -> Any:
     return pyarrow.table({"a": numbers()})
 
 
+def polars_frame() -> Any:
+    polars = pytest.importorskip("polars", reason="polars is not installed: nox -s containers")
+    return polars.DataFrame({"a": numbers()})
+
+
+def jax_array() -> Any:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    numpy = pytest.importorskip("jax.numpy", reason="JAX is not installed: nox -s containers")
+    return numpy.asarray(numbers().view(np.int32))
+
+
+def texts() -> Any:
+    kind = getattr(np.dtypes, "StringDType", None)
+    return np.array(["a text", None] * COUNT, dtype=object if kind is None else kind(na_object=None))
+
+
 def tensor(array: np.ndarray) -> Any:
     torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
     torch.set_num_threads(1)
@@ -214,6 +231,9 @@ ROWS: dict[str, Row] = {
     # Its data and one or two indices of four bytes each.
     "a SciPy sparse matrix that consists of arrays": Row(lambda echo, tmp: sparse(), data, nbytes=16 * COUNT),
     "an Arrow table": Row(lambda echo, tmp: table(), None),
+    "a polars `DataFrame` or `Series`": Row(lambda echo, tmp: polars_frame(), None),
+    "a JAX array of more than 4 KiB, on the CPU": Row(lambda echo, tmp: jax_array(), None),
+    "a NumPy array of `StringDType`": Row(lambda echo, tmp: texts(), None),
     "`torch.from_numpy` of a shared array": Row(lambda echo, tmp: tensor(shared()), tensor_bytes),
     "any other tensor of torch": Row(lambda echo, tmp: tensor(numbers()), tensor_bytes),
     "an array of more than 32 KiB made inside `with shared_allocator():`, by whatever function": Row(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.scripts import run_python
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "11_notebook.ipynb"
+NOTEBOOK = Path(__file__).parents[2] / "examples" / "14_notebook.ipynb"
 
 
 def test_the_cells_of_the_example_run_in_a_real_kernel(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def soak(session: nox.Session) -> None:
 @nox.session(default=False)
 @nox.parametrize("strategy", [nox.param(s, id=s) for s in STRATEGIES])
 def containers(session: nox.Session, strategy: str) -> None:
-    """Test containers of arrays with the real libraries: pandas, SciPy, scikit-learn, xarray, pyarrow."""
+    """Test containers of arrays with the real libraries: pandas, SciPy, scikit-learn, xarray, pyarrow, polars, JAX."""
     install_all(session, "test", "containers")
     env = {"MP_TEST_STRATEGY": strategy, "MP_SHARING_STRATEGY": strategy}
     session.run("pytest", *(session.posargs or ["tests/containers", "tests/contract/test_when_shared.py"]), env=env)

@@ -74,6 +74,8 @@ static PyMethodDef functions[] = {
     {"setup_tensors", mp_py_setup_tensors, METH_VARARGS, NULL},
     {"pack_tensors", mp_py_pack_tensors, METH_O, NULL},
     {"receive_tensors", mp_py_receive_tensors, METH_VARARGS, NULL},
+    {"pack_arrow", mp_py_pack_arrow, METH_VARARGS, NULL},
+    {"unpack_arrow", mp_py_unpack_arrow, METH_VARARGS, NULL},
     {"setup_channels", mp_py_setup_channels, METH_VARARGS, NULL},
     {"make_channel", mp_py_make_channel, METH_VARARGS, NULL},
     {"open_channel", mp_py_open_channel, METH_VARARGS, NULL},

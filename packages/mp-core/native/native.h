@@ -222,6 +222,10 @@ PyObject *mp_py_setup_tensors(PyObject *, PyObject *);
 PyObject *mp_py_pack_tensors(PyObject *, PyObject *);
 PyObject *mp_py_receive_tensors(PyObject *, PyObject *);
 
+/* arrow_pack.c, arrow_unpack.c */
+PyObject *mp_py_pack_arrow(PyObject *, PyObject *);
+PyObject *mp_py_unpack_arrow(PyObject *, PyObject *);
+
 PyObject *mp_py_peer(PyObject *, PyObject *);
 /* fork_hooks.c */
 PyObject *mp_py_register_at_fork(PyObject *, PyObject *);

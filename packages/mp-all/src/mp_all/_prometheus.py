@@ -17,7 +17,7 @@ MISSING = (
     "pip install 'mp-all[prometheus]', or pip install prometheus_client"
 )
 OF_PROCESSES = {
-    "held_bytes": "Bytes of shared memory that the process references",
+    "held_bytes": "Bytes of shared memory that the process references; a shared block counts for each holder",
     "held_blocks": "Blocks of shared memory that the process references",
     "in_flight_bytes": "Bytes that the process sent and no process has received",
     "in_flight_blocks": "Blocks that the process sent and no process has received",

@@ -58,6 +58,7 @@ __all__ = [
     "open_channel",
     "open_for_child",
     "own_session",
+    "pack_arrow",
     "pack_tensors",
     "peer",
     "pickled",
@@ -87,6 +88,7 @@ __all__ = [
     "share",
     "strategy",
     "sync_handle",
+    "unpack_arrow",
 ]
 
 _FOLDER = os.path.dirname(__file__)
@@ -166,6 +168,7 @@ setup_storages: Any = _block.setup_storages
 move_storage: Any = _block.move_storage
 remember_storage: Any = _block.remember_storage
 find_storage: Any = _block.find_storage
+pack_arrow: Any = _block.pack_arrow
 pack_tensors: Any = _block.pack_tensors
 receive_tensors: Any = _block.receive_tensors
 setup_tensors: Any = _block.setup_tensors
@@ -192,6 +195,7 @@ condition_notify: Any = _block.condition_notify
 setup_locks: Any = _block.setup_locks
 sync_handle: Any = _block.sync_handle
 own_session: Any = _block.own_session
+unpack_arrow: Any = _block.unpack_arrow
 attach_to: Any = _block.attach_to
 open_for_child: Any = _block.open_for_child
 set_message_timeout: Any = _block.set_message_timeout

@@ -35,7 +35,7 @@ from functools import partial
 from multiprocessing import context, process, reduction
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import imports, packages, reducers
+from mp_core import imports, machine, packages, reducers
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -81,6 +81,8 @@ def install() -> None:
     imports.defer("multiprocessing.connection", "tempfile")  # a tenth of the start of a child that has a queue
     imports.when_imported("multiprocessing.connection", _extend_connections)
     imports.when_imported("multiprocessing.forkserver", _extend_fork_server)
+    if machine.has_engine():
+        packages.watch_formats()
 
 
 # ---- what is replaced ------------------------------------------------------------------------------------------------

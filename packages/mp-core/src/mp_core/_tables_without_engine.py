@@ -12,12 +12,14 @@ __all__ = [
     "beside",
     "find_storage",
     "move_storage",
+    "pack_arrow",
     "pack_tensors",
     "receive_tensors",
     "remember_storage",
     "setup_beside",
     "setup_storages",
     "setup_tensors",
+    "unpack_arrow",
 ]
 
 
@@ -49,6 +51,15 @@ def find_storage(address: int, nbytes: int) -> None:
 
 def setup_tensors(*settings: Any) -> None:
     """Do nothing: pickle writes each tensor."""
+
+
+def pack_arrow(stream: Any, least: int) -> None:
+    """Return None: the table travels by its own pickle."""
+
+
+def unpack_arrow(layout: bytes, memory: Any) -> NoReturn:
+    """Raise a `ReceiveError`: the message is of a process that has the engine."""
+    raise ReceiveError("the table of this message needs mp-core's engine, which this process does not have")
 
 
 def pack_tensors(tensors: list[Any]) -> tuple[bytes, bytes, list[int]]:

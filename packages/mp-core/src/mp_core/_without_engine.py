@@ -34,12 +34,14 @@ from mp_core._tables_without_engine import (
     beside,
     find_storage,
     move_storage,
+    pack_arrow,
     pack_tensors,
     receive_tensors,
     remember_storage,
     setup_beside,
     setup_storages,
     setup_tensors,
+    unpack_arrow,
 )
 from mp_core._version import __version__
 
@@ -81,6 +83,7 @@ __all__ = [
     "open_channel",
     "open_for_child",
     "own_session",
+    "pack_arrow",
     "pack_tensors",
     "parse_bytes",
     "peer",
@@ -115,6 +118,7 @@ __all__ = [
     "setup_tensors",
     "share",
     "strategy",
+    "unpack_arrow",
     "unread_messages",
 ]
 

@@ -24,7 +24,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Reducer", "install", "of_subclasses", "when_needed", "when_registered"]
+__all__ = ["Reducer", "install", "of_subclasses", "offer", "when_needed", "when_registered"]
 
 Reducer = Callable[["Any"], "Any"]
 
@@ -82,6 +82,13 @@ def install() -> _Table:
         pickler._extra_reducers = _Table(pickler._extra_reducers)
     table: _Table = pickler._extra_reducers
     return table
+
+
+def offer(kind: type, reducer: Reducer) -> None:
+    """Register *reducer* for objects of exactly the class *kind*, unless the program has registered one."""
+    table = install()
+    if not (dict.__contains__(table, kind) or kind in copyreg.dispatch_table):
+        table[kind] = reducer
 
 
 def of_subclasses(base: type, choose: Callable[[type], Reducer | None]) -> None:
