@@ -54,7 +54,8 @@ class Worker(mp.Process):
 
 def everything_of_multiprocessing() -> None:
     spawn: multiprocessing.context.SpawnContext = mp.get_context("spawn")
-    assert_type(spawn.Process(), multiprocessing.context.SpawnProcess)
+    spawned: multiprocessing.context.SpawnProcess = spawn.Process()
+    spawned.start()
     assert_type(mp.get_context("spawn").Pool(2, timeout=3.0, retries=2), Pool)
     assert_type(mp.get_context().Pool(2, progress=True), Pool)
     assert_type(mp.get_context("fork").Queue().get(), Any)
@@ -90,7 +91,7 @@ async def coroutines(executor: mp.ProcessPoolExecutor) -> None:
     queue: Queue[Array] = mp.Queue(8)
     assert_type(await queue.aget(), Array)
     assert_type(await queue.aput(np.ones(3)), None)
-    await queue.aput("text")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await queue.aput("text")  # type: ignore[arg-type]
     simple: mp.SimpleQueue[int] = mp.SimpleQueue()
     assert_type(await simple.aget(), int)
     tasks: mp.JoinableQueue[str] = mp.JoinableQueue()
@@ -112,7 +113,7 @@ def label(n: int, text: str = "") -> str:
 def pools_and_executors(pool: Pool, executor: mp.ProcessPoolExecutor) -> None:
     assert_type(executor.submit(label, 1, "a"), concurrent.futures.Future[str])
     assert_type(executor.submit(label, 1, text="a").result(), str)
-    executor.submit(label, "1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    executor.submit(label, "1")  # type: ignore[arg-type]
     assert_type(executor.map(label, [1, 2], timeout=1.0), Iterator[str])
     assert_type(pool.apply(label, (1,)), str)
     assert_type(pool.apply_async(label, (1,)).get(), str)

@@ -22,7 +22,7 @@ if _sys.argv[:1] == ["-m"]:  # perhaps `python -m mp_all program.py`, which star
     _runner.run_early()
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
-if TYPE_CHECKING:  # before multiprocessing's: to a type checker the first one stays
+if TYPE_CHECKING:  # before multiprocessing's: to mypy the first declaration of a name counts
     from mp_core.coroutine_types import JoinableQueue as JoinableQueue
     from mp_core.coroutine_types import Pipe as Pipe
     from mp_core.coroutine_types import Process as Process
@@ -41,7 +41,7 @@ from mp_core import machine as _machine
 from mp_core import packages as _packages
 from mp_core import settings as _settings
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the same names again, after multiprocessing's: to pyright the last declaration counts
     import typing as _typing
 
     import mp_cuda
@@ -50,7 +50,14 @@ if TYPE_CHECKING:
     from mp_all._report import memory_report as memory_report
     from mp_all._torch import torch_install as torch_install
     from mp_core import *  # type: ignore[assignment, no-redef]  # noqa: F403
+    from mp_core.coroutine_types import JoinableQueue as JoinableQueue
+    from mp_core.coroutine_types import Pipe as Pipe
+    from mp_core.coroutine_types import Process as Process
+    from mp_core.coroutine_types import Queue as Queue
+    from mp_core.coroutine_types import SimpleQueue as SimpleQueue
     from mp_pool import *  # noqa: F403
+    from mp_pool.contexts import get_context as get_context
+    from mp_pool.pool import Pool as Pool
     from mp_reductions import *  # noqa: F403
     from mp_spawn import *  # noqa: F403
 
