@@ -1,14 +1,13 @@
 """A signal handler that raises anywhere: its exception reaches the caller, no lock is kept, and nothing is left behind.
 
-A random share of the points of each scene runs here, chosen by a seed that a failure prints; `nox -s interrupts` runs
-them all. MP_INTERRUPTS sets the share, "all" or a number, and MP_INTERRUPTS_SEED the seed.
+A share of the points of each scene runs here, the same in each run; `nox -s interrupts`, which runs each night, runs
+them all. MP_INTERRUPTS sets the share, "all" or a number, and MP_INTERRUPTS_SEED the seed by which it is chosen.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,15 @@ from interrupts.scene import KINDS
 from interrupts.scenes import SCENES
 
 SHARE = os.environ.get("MP_INTERRUPTS", "0.1")
-SEED = os.environ.get("MP_INTERRUPTS_SEED") or str(random.SystemRandom().randrange(10**6))
+SEED = os.environ.get("MP_INTERRUPTS_SEED", "1")
 LIMIT = 600 if SHARE != "all" else 6000
+# The standard library's own code often cannot take two signals in a row: those are compared with it in the long run.
+SOON = tuple(kind for kind in KINDS if kind != "raises twice")
 # A share of the points meets each kind with some scenes; all points, with all.
 CASES = [
     (scene, kind)
     for number, scene in enumerate(SCENES)
-    for kind in (KINDS if SHARE == "all" else [KINDS[(number + int(SEED)) % len(KINDS)]])
+    for kind in (KINDS if SHARE == "all" else [SOON[(number + int(SEED)) % len(SOON)]])
     # `put` prints an ordinary exception that comes while it pickles, as it prints the errors of pickling.
     if not (scene.startswith("put_") and kind == "times out")
     # The second of two signals ends the wait for the lock, as in the standard library: then the block has not got it.
