@@ -192,6 +192,7 @@ ORPHAN = """
         os._exit(0)
 
     def wait_for(stop):
+        open(stop + " begun", "w").close()
         while not os.path.exists(stop):
             time.sleep(0.01)
         os._exit(0)
@@ -208,6 +209,8 @@ ORPHAN = """
         assert came.wait(50)
         # A forked sibling that lives on must not keep the connection of the other open.
         mp.get_context("fork").Process(target=wait_for, args=(stop,)).start()
+        while not os.path.exists(stop + " begun"):  # it has it until its hooks of the fork have run
+            time.sleep(0.01)
         sys.stdout.flush()
         os.kill(own, signal.SIGKILL)
 """
