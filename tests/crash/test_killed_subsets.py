@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from scene import LONG, left_in, managers, memory_of, names_of, python, runtime_folder
 from support.capabilities import is_emulated
-from support.processes import ended
+from support.processes import ended, stopped
 from support.waiting import until
 
 ROLES = ("parent", "producer", "consumer")
@@ -48,8 +48,12 @@ class Session:
         (self.pids["manager"],) = managers(folder)
 
     def kill(self, roles: tuple[str, ...]) -> None:
-        for role in roles:
-            os.kill(self.pids[role], signal.SIGKILL)
+        # Stopped first, so that none of them answers the end of another before its own.
+        for signum in (signal.SIGSTOP, signal.SIGKILL):
+            for role in roles:
+                os.kill(self.pids[role], signum)
+            if signum == signal.SIGSTOP:
+                assert until(lambda: all(stopped(self.pids[role]) for role in roles))
         for role in roles:
             assert until(lambda role=role: ended(self.pids[role]))
 

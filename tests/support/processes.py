@@ -1,4 +1,4 @@
-"""The end of a process, as others see it."""
+"""The end of a process, or its stop, as others see it."""
 
 from __future__ import annotations
 
@@ -17,3 +17,9 @@ def ended(pid: int) -> bool:
         return state in "ZX" and len(os.listdir(f"/proc/{pid}/task")) == 1
     except (FileNotFoundError, ProcessLookupError):
         return True
+
+
+def stopped(pid: int) -> bool:
+    """Return whether each thread of the process is stopped."""
+    threads = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(stat.read_text().rpartition(")")[2].split()[0] in "Tt" for stat in threads)
