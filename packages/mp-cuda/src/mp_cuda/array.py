@@ -135,7 +135,10 @@ class DeviceArray:
             raise BufferError("a DeviceArray is exported without a copy; copy it in the library that takes it")
         if stream != -1:  # -1: the consumer does not want to wait
             self._make_wait(stream_number(stream))
-        return dlpack.capsule(self, versioned=max_version is not None and tuple(max_version) >= (1, 0))
+        contents = dlpack.Contents(
+            self.ptr, self.shape, self.strides, self.dtype, self.device, self.readonly, self._owner
+        )
+        return dlpack.capsule(contents, versioned=max_version is not None and tuple(max_version) >= (1, 0))
 
     def _make_wait(self, stream: int) -> None:
         received = self._received

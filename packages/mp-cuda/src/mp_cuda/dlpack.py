@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from mp_cuda.dtype import DType, dtype_of
-
-if TYPE_CHECKING:
-    from mp_cuda.array import DeviceArray
+from mp_cuda.layout import row_major
 
 __all__ = ["CUDA", "HOST", "MANAGED", "Contents", "capsule", "read"]
 
@@ -71,7 +69,19 @@ _c_delete = _DELETER(_delete)
 _c_unconsumed = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(_unconsumed)
 
 
-def capsule(array: DeviceArray, *, versioned: bool) -> Any:
+class Contents(NamedTuple):
+    """The contents of a capsule; *strides* in bytes, and *owner* keeps the memory."""
+
+    ptr: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    device: int
+    readonly: bool
+    owner: Any
+
+
+def capsule(array: Contents, *, versioned: bool) -> Any:
     """Wrap *array* in a capsule, which keeps its memory until the consumer is done."""
     size = array.dtype.itemsize
     if any(step % size for step in array.strides):
@@ -92,21 +102,9 @@ def capsule(array: DeviceArray, *, versioned: bool) -> Any:
     else:
         managed = _Managed(tensor, None, deleter)
     address = ctypes.addressof(managed)
-    _exported[address] = (managed, shape, strides, array._owner)
+    _exported[address] = (managed, shape, strides, array.owner)
     name = b"dltensor_versioned" if versioned else b"dltensor"
     return _new(address, name, ctypes.cast(_c_unconsumed, ctypes.c_void_p))
-
-
-class Contents(NamedTuple):
-    """The contents of a capsule."""
-
-    ptr: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None
-    dtype: DType
-    device: int
-    readonly: bool
-    owner: Any
 
 
 class _CapsuleOwner:
@@ -141,6 +139,9 @@ def read(given: Any) -> Contents:
     tensor = managed.tensor
     dtype = dtype_of((tensor.code, tensor.bits, tensor.lanes))
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
-    strides = tuple(tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim)) if tensor.strides else None
+    if tensor.strides:
+        strides = tuple(tensor.strides[i] * dtype.itemsize for i in range(tensor.ndim))
+    else:
+        strides = row_major(shape, dtype.itemsize)
     ptr = (tensor.data or 0) + tensor.byte_offset
     return Contents(ptr, shape, strides, dtype, tensor.device_id, readonly, owner)

@@ -173,7 +173,7 @@ class ProcessContext:
         """
         from mp_spawn import join_in_loop  # and asyncio with it
 
-        return join_in_loop.join(self, timeout, grace_period)
+        return join_in_loop.join(self.join, self._watch, timeout, grace_period)
 
     def _watch(self, events: BaseSelector) -> None:
         """Let *events* wait for all for which `join` waits."""

@@ -10,12 +10,9 @@ import asyncio
 import functools
 import selectors
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from mp_core.coroutines import wait_readable
-
-if TYPE_CHECKING:
-    from mp_spawn.context import ProcessContext
 
 __all__ = ["join"]
 
@@ -23,20 +20,27 @@ __all__ = ["join"]
 CALL_S = 0.05
 
 
-async def join(context: ProcessContext, timeout: float | None, grace_period: float | None) -> bool:
-    """Do as `context.join`; a task that is cancelled leaves the ranks running."""
+async def join(
+    join: Callable[[float | None, float | None], bool],
+    watch: Callable[[selectors.BaseSelector], None],
+    timeout: float | None,
+    grace_period: float | None,
+) -> bool:
+    """
+    Do as *join* does, whose events *watch* lets a selector wait for; a task that is cancelled leaves the ranks running.
+    """
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else time.monotonic() + max(0.0, timeout)
     while True:
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        call = functools.partial(context.join, CALL_S if left is None else min(CALL_S, left), grace_period)
+        call = functools.partial(join, CALL_S if left is None else min(CALL_S, left), grace_period)
         if await loop.run_in_executor(None, call):
             return True
         if deadline is not None and time.monotonic() >= deadline:
             return False
         # A selector has a descriptor, which is readable while one of its descriptors is.
         with selectors.DefaultSelector() as events:
-            context._watch(events)
+            watch(events)
             if events.get_map():
                 fd: int = events.fileno()
                 await wait_readable(fd, None if deadline is None else deadline - time.monotonic())
