@@ -56,6 +56,7 @@ class Batch:
     variables: dict[str, str] = field(default_factory=dict)
     code: int = 0
     output: str = ""
+    computed: float = 0.0  # seconds of processor time, of all its processes
     taken: Counter[str] = field(default_factory=Counter)
 
 
@@ -104,7 +105,8 @@ def run(todo: list[Batch], lanes: int) -> list[Batch]:
             with printing:
                 names = ", ".join(file.name for file in batch.files)
                 last = batch.output.rstrip().rpartition("\n")[2].strip("= ")
-                print(f"[{next(number)}/{len(todo)}] {time.monotonic() - start:.0f} s  {names}: {last}", flush=True)
+                took = f"{time.monotonic() - start:.0f} s, computing {batch.computed:.0f}"
+                print(f"[{next(number)}/{len(todo)}] {took}  {names}: {last}", flush=True)
                 if batch.code:
                     print(batch.output, flush=True)
 
@@ -125,9 +127,12 @@ def _run(batch: Batch, prefix: list[str]) -> None:
             own["MPSHM_RUNTIME_DIR"] = folder
         command = ["pytest", "-q", f"--junitxml={report}", *batch.options, *map(str, batch.files)]
         with Path(folder, "output").open("w+") as output:
-            batch.code = subprocess.call(
+            tests = subprocess.Popen(
                 [*prefix, *command], env=own, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT
             )
+            _, status, used = os.wait4(tests.pid, 0)
+            batch.code = tests.returncode = os.waitstatus_to_exitcode(status)
+            batch.computed = used.ru_utime + used.ru_stime
             output.seek(0)
             batch.output = output.read()
         if batch.code == 5:  # no test of these files was selected
