@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import time
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +15,13 @@ from benchmarks.driver import Stage
 from benchmarks.peers import Courier
 
 REUSED: dict[Any, Any] = {}
+
+
+FORMATS: dict[str, Callable[[Any], Any]] = {
+    "frame of polars": lambda values: importlib.import_module("polars").DataFrame({"x": values}),
+    "table of Arrow": lambda values: importlib.import_module("pyarrow").table({"x": values}),
+    "array of JAX": lambda values: importlib.import_module("jax.numpy").asarray(values.astype(np.float32).repeat(2)),
+}
 
 
 def message(stage: Stage, kind: str, size: int) -> Any:
@@ -28,6 +37,10 @@ def message(stage: Stage, kind: str, size: int) -> Any:
         return bytearray(size)
     if kind == "str":
         return "1" * size
+    if kind == "array.array":
+        return array("B", bytes(size))
+    if kind in FORMATS:
+        return FORMATS[kind](np.arange(size // 8, dtype=np.float64))
     if kind == "record":
         return {"id": 7, "name": "an image", "image": peer.fresh(size)}
     if kind.startswith("fresh list"):  # "fresh list of 1024": that many bytes in each, `size` of them

@@ -34,6 +34,9 @@ class Courier:
             return float(packed)
         if isinstance(packed, dict):
             return self.touch(packed["image"])
+        if hasattr(packed, "__arrow_c_stream__"):
+            column = packed["x"]
+            return float(str(column[0])) + float(str(column[-1]))
         if isinstance(packed, list):
             return float(packed[0][0]) + float(packed[-1][-1])
         return float(packed[0]) + float(packed[-1])
