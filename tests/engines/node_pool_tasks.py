@@ -88,3 +88,13 @@ def wait_for_ever_once(folder: str, task: int) -> int:
     if not Path(folder, str(task)).exists():
         wait_for_ever(folder, task)
     return task
+
+
+def add_in_place(array: Any, number: int, constant: Any, views: list[Any]) -> tuple[Any, ...]:
+    """Write to the argument; return what all of them hold then."""
+    array += number
+    return array.sum(), constant.flags.writeable, constant.sum(), [view.sum() for view in views]
+
+
+def first_of(array: Any) -> Any:
+    return array[0]

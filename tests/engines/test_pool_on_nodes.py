@@ -23,7 +23,9 @@ from support.processes import ended
 from support.waiting import until
 
 import mp_all as mp
+from mp_all._node_pool import buffers
 from mp_spawn import engines
+from mp_spawn.engines import node_service
 
 # The promise, and some time for a loaded machine.
 PROMISED = 5.0 + 5.0
@@ -87,6 +89,33 @@ def test_arrays_go_there_and_back_and_one_for_all_tasks_is_copied_once_for_each_
         pool.apply(tasks.square, (ends[0],))
     for end in ends:
         end.close()
+
+
+def test_an_array_of_several_tasks_goes_to_each_node_once_and_each_task_has_its_own(
+    engine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    send = node_service.NodeService.send
+    monkeypatch.setattr(
+        node_service.NodeService, "send", lambda self, node, data: (sent.append(len(data)), send(self, node, data))[1]
+    )
+    large, constant = np.arange(1_000_000.0), np.arange(200_000.0)
+    constant.flags.writeable = False
+    with mp.Pool(6, engine=engine) as pool:
+        calls = [(large, i, constant, [large[500_000:], large[:500_000]]) for i in range(12)]
+        calls[0][3].append(large[:])
+        found = pool.starmap(tasks.add_in_place, calls, chunksize=1)
+        nodes = len(pool._scheduler._nodes)
+        sums = [[view.sum() for view in call[3]] for call in calls]
+        assert found == [(large.sum() + i * large.size, False, constant.sum(), sums[i]) for i in range(12)]
+        assert sum(sent) < nodes * 1.1 * (2 * large.nbytes + constant.nbytes) + large.nbytes
+        # Many arrays: each arrives as it is, and a node does not keep them.
+        many = [np.full(20_000, i) for i in range(30)]
+        assert pool.map(tasks.first_of, many, chunksize=1) == list(range(30))
+        assert all(len(node._buffers) <= buffers.KEPT for node in pool._scheduler._nodes)
+        del many, calls
+        large, constant = large[:1].copy(), constant[:1].copy()
+        assert until(lambda: pool.apply(abs, (-1,)) and not any(node._buffers for node in pool._scheduler._nodes))
 
 
 def test_an_exception_arrives_with_its_traceback_and_ends_no_other_task(engine: Any) -> None:

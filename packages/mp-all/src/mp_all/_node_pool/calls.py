@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 from typing import Any
 
+from mp_all._node_pool.buffers import LEAST
 from mp_all._node_pool.messages import Packed
 from mp_all._node_pool.worker import dump
 from mp_pool import wire
 from mp_pool.task import Task, name_of
+from mp_spawn.engines.by_value import pack_by_value
 
 __all__ = ["SharedFunction", "is_name", "pickled"]
 
@@ -28,19 +31,27 @@ def is_name(function: Any) -> bool:
     return wire.is_plain(function)
 
 
-def pickled(task: Task) -> bytes:
+def pickled(task: Task, beside: bool) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """
-    Pickle the call of a task by value, without the function if the nodes get it apart.
+    Pickle the call of a task by value, without the function if the nodes get it apart; large buffers *beside* it.
     """
     function: Any = task.function
+    dumps = _beside if beside else _whole
     what = f"a task of {name_of(task)}"
     if task.shared is None:
         if is_name(function) and not task.kwds and all(map(wire.is_plain, task.args)):
-            return pickle.dumps((function, task.args, None), 5)
-        return dump((function, task.args, task.kwds), what)
+            return pickle.dumps((function, task.args, None), 5), []
+        return dumps((function, task.args, task.kwds), what)
     if wire.is_mapper(function):
         chunk = task.args[0][1]
         if wire.is_plain(chunk):
-            return pickle.dumps((function, (chunk,), None), 5)
-        return dump((function, (chunk,), None), what)
-    return dump((None, task.args, task.kwds), what)
+            return pickle.dumps((function, (chunk,), None), 5), []
+        return dumps((function, (chunk,), None), what)
+    return dumps((None, task.args, task.kwds), what)
+
+
+def _whole(thing: Any, what: str) -> tuple[bytes, list[pickle.PickleBuffer]]:
+    return dump(thing, what), []
+
+
+_beside = functools.partial(pack_by_value, least=LEAST)

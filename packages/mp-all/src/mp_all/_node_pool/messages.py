@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "Broken",
+    "Buffer",
+    "Call",
     "Close",
     "Done",
     "Forget",
@@ -59,16 +61,32 @@ class Function(NamedTuple):
     function: Packed
 
 
+class Buffer(NamedTuple):
+    """The content of a large buffer, writable where the sender's is: see Note [Arrays that several tasks have]."""
+
+    number: int
+    content: Any
+
+
 class Forget(NamedTuple):
-    """No more tasks call this function."""
+    """No more tasks have this function or buffer."""
 
     number: int
 
 
-class Tasks(NamedTuple):
-    """Tasks: the number of each, the number of its function or 0, and its pickle."""
+class Call(NamedTuple):
+    """A task: its number, that of its function or 0, its pickle, and the numbers of the buffers beside that."""
 
-    tasks: list[tuple[int, int, bytes]]
+    number: int
+    function: int
+    data: bytes
+    buffers: tuple[int, ...]
+
+
+class Tasks(NamedTuple):
+    """Tasks that are to run."""
+
+    tasks: list[Call]
 
 
 class GiveBack(NamedTuple):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
+from collections.abc import Iterable
 
+from mp_all._node_pool.buffers import KEPT
 from mp_pool.task import Task
 
 __all__ = ["Node"]
@@ -26,6 +29,8 @@ class Node:
         self.tasks: dict[int, Task] = {}
         #: The numbers of the functions that it has.
         self.functions: set[int] = set()
+        # Those of the buffers, the one that was needed last at the end.
+        self._buffers: OrderedDict[int, None] = OrderedDict()
         #: The first message to its rank.
         self.greeting = b""
         #: Whether it has been asked to give tasks back, and has not answered yet.
@@ -60,6 +65,25 @@ class Node:
         if not self.tasks:
             self._since = time.monotonic()
         self.tasks[number] = task
+
+    def need(self, buffers: Iterable[int]) -> list[int]:
+        """Note that a task needs these buffers; return the numbers of those that the node has not."""
+        new = [number for number in buffers if number not in self._buffers]
+        for number in buffers:
+            self._buffers[number] = None
+            self._buffers.move_to_end(number)
+        return new
+
+    def too_many(self) -> list[int]:
+        """Return the numbers of the buffers that it is to forget, since others were needed later."""
+        return [self._buffers.popitem(last=False)[0] for _ in range(len(self._buffers) - KEPT)]
+
+    def forget(self, number: int) -> bool:
+        """Note that a function or a buffer is needed no longer; return whether it has it."""
+        has = number in self.functions or number in self._buffers
+        self.functions.discard(number)
+        self._buffers.pop(number, None)
+        return has
 
     def answered(self, count: int, seconds: float | None) -> None:
         """Note that so many tasks have ended in so many seconds, if that has been measured."""

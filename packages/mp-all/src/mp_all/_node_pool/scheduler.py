@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import pickle
@@ -12,10 +13,12 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from multiprocessing import ProcessError
-from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
+from multiprocessing.pool import MapResult, RemoteTraceback  # type: ignore[attr-defined]
+from pickle import PickleBuffer
 from typing import Any
 
 from mp_all._node_pool import messages
+from mp_all._node_pool.buffers import Buffers
 from mp_all._node_pool.calls import SharedFunction, is_name, pickled
 from mp_all._node_pool.messages import Packed
 from mp_all._node_pool.node import LONG, Node
@@ -50,7 +53,9 @@ class NodeScheduler:
         self._nodes: list[Node] = []
         self._queue: deque[Task | Iterator[Task]] = deque()
         self._numbers = itertools.count(1)
-        self._function_numbers = itertools.count(1)
+        # Of functions and buffers.
+        self._object_numbers = itertools.count(1)
+        self._buffers: weakref.WeakKeyDictionary[Any, Buffers] = weakref.WeakKeyDictionary()
         self._forgotten: deque[int] = deque()
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         # Whether the queue of events has a "wake".
@@ -101,7 +106,7 @@ class NodeScheduler:
             packed = Packed(*pack_by_value(function, "the function"))
         except Exception:
             return None  # each task fails with this error
-        shared = SharedFunction(next(self._function_numbers), packed)
+        shared = SharedFunction(next(self._object_numbers), packed)
         weakref.finalize(shared, self._forgotten.append, shared.number).atexit = False
         return shared
 
@@ -153,21 +158,27 @@ class NodeScheduler:
             return
         while self._forgotten:
             self._forget(self._forgotten.popleft())
-        batches: dict[Node, list[tuple[int, int, bytes]]] = {}
+        batches: dict[Node, list[messages.Call]] = {}
         sizes: dict[Node, int] = {}
         while (node := self._emptiest()) is not None and (made := self._next()) is not None:
-            task, data = made
+            task, data, buffers = made
             number = next(self._numbers)
             shared: Any = task.shared
             if shared is not None and shared.number not in node.functions:
                 node.functions.add(shared.number)
                 self._send(node, messages.Function(shared.number, shared.function))
+            for new in node.need(buffers):
+                self._send(node, messages.Buffer(new, buffers[new]))
             node.begin(number, task)
-            batches.setdefault(node, []).append((number, shared.number if shared else 0, data))
+            call = messages.Call(number, shared.number if shared else 0, data, tuple(buffers))
+            batches.setdefault(node, []).append(call)
             sizes[node] = sizes.get(node, 0) + len(data)
-            if sizes[node] > BATCH:
+            too_many = node.too_many()
+            if too_many or sizes[node] > BATCH:
                 self._send(node, messages.Tasks(batches.pop(node)))
                 sizes[node] = 0
+            for old in too_many:
+                self._send(node, messages.Forget(old))
         for node, tasks in batches.items():
             self._send(node, messages.Tasks(tasks))
 
@@ -175,25 +186,32 @@ class NodeScheduler:
         with_room = [node for node in self._nodes if node.room() > 0]
         return min(with_room, key=lambda node: len(node.tasks) / node.size) if with_room else None
 
-    def _next(self) -> tuple[Task, bytes] | None:
+    def _next(self) -> tuple[Task, bytes, dict[int, PickleBuffer]] | None:
         while (task := take_next(self._queue)) is not None:
             if task.number == 0:
                 if not task.begin():
                     continue
                 task.number = 1
             try:
-                return task, pickled(task)
+                # See Note [Arrays that several tasks have].
+                buffers = self._buffers_of(task.sink) if isinstance(task.sink, MapResult) else None
+                data, beside = pickled(task, buffers is not None)
+                return task, data, buffers.numbers(beside) if buffers is not None else {}
             except Exception as error:
                 self._events.put((-1, "failed", (task, error)))
         return None
+
+    def _buffers_of(self, call: Any) -> Buffers:
+        if call not in self._buffers:
+            self._buffers[call] = Buffers(functools.partial(next, self._object_numbers), self._forgotten.append)
+        return self._buffers[call]
 
     def _send(self, node: Node, message: Any) -> None:
         self._service.send(node.index, pickle.dumps(message, 5))
 
     def _forget(self, number: int) -> None:
         for node in self._nodes:
-            if number in node.functions:
-                node.functions.discard(number)
+            if node.forget(number):
                 self._send(node, messages.Forget(number))
 
     def _unfinished(self) -> bool:

@@ -12,6 +12,8 @@ from typing import Any
 from mp_all._node_pool import worker
 from mp_all._node_pool.messages import (
     Broken,
+    Buffer,
+    Call,
     Close,
     Forget,
     Function,
@@ -44,6 +46,7 @@ class NodePool:
         self._connection = connection
         self._outgoing = Outgoing(self._is_ready)
         self._functions: dict[int, tuple[worker.Caller, Any]] = {}
+        self._buffers: dict[int, Any] = {}
         os.environ.update(settings.environment or {})
         self._pool = Pool(
             settings.processes,
@@ -73,8 +76,11 @@ class NodePool:
                 case Function(number, function):
                     caller = worker.Caller(function)
                     self._functions[number] = caller, self._scheduler.share(caller)
+                case Buffer(number, content):
+                    self._buffers[number] = content
                 case Forget(number):
-                    del self._functions[number]
+                    self._functions.pop(number, None)
+                    self._buffers.pop(number, None)
                 case GiveBack(count):
                     numbers = self._take_back(count)
                     self._outgoing.expect(-len(numbers))
@@ -82,6 +88,7 @@ class NodePool:
                 case Close():
                     break
         self._functions.clear()
+        self._buffers.clear()
         self._pool.close()
         self._pool.join()
         self._outgoing.put(None)
@@ -107,12 +114,12 @@ class NodePool:
             scheduler._lock.release()
         return numbers
 
-    def _task(self, parts: tuple[int, int, bytes]) -> Task:
-        number, function, data = parts
-        if function == 0:
-            return Task(self, number, worker.run, (data,))
-        caller, shared = self._functions[function]
-        return Task(self, number, caller, (data,), shared=shared)
+    def _task(self, call: Call) -> Task:
+        args = (call.data, *(self._buffers[number] for number in call.buffers))
+        if call.function == 0:
+            return Task(self, call.number, worker.run, args)
+        caller, shared = self._functions[call.function]
+        return Task(self, call.number, caller, args, shared=shared)
 
     def _set(self, number: int, outcome: tuple[bool, Any]) -> None:
         """Take the outcome of a task: the sink of all tasks of the pool."""

@@ -28,12 +28,12 @@ def begin(parent: int, initializer: Packed | None) -> None:
         function(*args)
 
 
-def run(data: bytes) -> tuple[bool, bytes]:
+def run(data: bytes, *buffers: Any) -> tuple[bool, bytes]:
     """
-    Run the task of this pickle: (function, args, kwds).
+    Run the task of this pickle: (function, args, kwds), with the buffers beside it.
     """
     try:
-        function, args, kwds = pickle.loads(data)
+        function, args, kwds = pickle.loads(data, buffers=buffers)
         return True, dump(function(*args, **(kwds or {})), "the result of a task")
     except Exception as error:
         return False, dump_error_by_value(error)
@@ -45,10 +45,10 @@ class Caller:
     def __init__(self, function: Packed) -> None:
         self._function = function
 
-    def __call__(self, data: bytes) -> tuple[bool, bytes]:
+    def __call__(self, data: bytes, *buffers: Any) -> tuple[bool, bytes]:
         """Run the task of this pickle: (mapper, args, kwds). A mapper takes the function and a chunk."""
         try:
-            mapper, args, kwds = pickle.loads(data)
+            mapper, args, kwds = pickle.loads(data, buffers=buffers)
             function = self._function.load()
             value = function(*args, **(kwds or {})) if mapper is None else mapper((function, *args))
             return True, dump(value, "the result of a task")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
 import socket
 import sys
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -36,11 +38,14 @@ def without_file(thing: Any) -> Any:
 
 
 class _Large(list[pickle.PickleBuffer]):
-    """Takes the large buffers out of a pickle."""
+    """Takes buffers of at least *least* bytes out of a pickle."""
+
+    def __init__(self, least: int) -> None:
+        self._least = least
 
     def append(self, buffer: pickle.PickleBuffer) -> bool:  # type: ignore[override]
         """Take the buffer; return True, for pickle, if it stays inside."""
-        if buffer.raw().nbytes < LARGE:
+        if buffer.raw().nbytes < self._least:
             return True
         super().append(buffer)
         return False
@@ -56,8 +61,8 @@ class _InBand(list[pickle.PickleBuffer]):
 class _ByValue:
     """Decides how objects are pickled."""
 
-    def __init__(self) -> None:
-        self.buffers: list[pickle.PickleBuffer] = _InBand()
+    def __init__(self, least: int | None = None) -> None:
+        self.buffers: list[pickle.PickleBuffer] = _InBand() if least is None else _Large(least)
 
     def reduce(self, thing: Any) -> Any:
         """
@@ -67,12 +72,7 @@ class _ByValue:
         return NotImplemented if foreign_reducer(type(thing)) is None else without_file(thing).__reduce_ex__(5)
 
 
-class _ByValueBeside(_ByValue):
-    def __init__(self) -> None:
-        self.buffers = _Large()
-
-
-def _dumps(kind: type[_ByValue], thing: Any, what: str) -> tuple[bytes, _ByValue]:
+def _dumps(kind: Callable[[], _ByValue], thing: Any, what: str) -> tuple[bytes, _ByValue]:
     # The message is dropped with its references: there is no receiver on this machine.
     return pickled(dumps_with, kind, thing, what, "spawn").data  # type: ignore[no-any-return]
 
@@ -87,9 +87,9 @@ def dumps_by_value(thing: Any, what: str) -> bytes:
     return _dumps(_ByValue, thing, what)[0]
 
 
-def pack_by_value(thing: Any, what: str) -> tuple[bytes, list[pickle.PickleBuffer]]:
+def pack_by_value(thing: Any, what: str, least: int = LARGE) -> tuple[bytes, list[pickle.PickleBuffer]]:
     """
-    Pickle *thing* likewise, with its large buffers beside the pickle.
+    Pickle *thing* likewise, with its buffers of at least *least* bytes beside the pickle.
     """
-    data, found = _dumps(_ByValueBeside, thing, what)
+    data, found = _dumps(functools.partial(_ByValue, least), thing, what)
     return data, list(found.buffers)
