@@ -25,8 +25,8 @@ from joblib._parallel_backends import (
     SequentialBackend,
 )
 
+from mp_all._inputs import Inputs
 from mp_all._integrations import joblib_workers
-from mp_all._integrations.inputs import Inputs
 from mp_all._integrations.sent import Sent
 
 __all__ = ["Backend"]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from mp_all._integrations.inputs import Input, Inputs
+from mp_all._inputs import Input, Inputs
 
 try:
     import cloudpickle

@@ -6,7 +6,7 @@ Note [Arrays that several tasks have]
 so a buffer that has been met before in the call is left out, and the task has its number:
 
     driver   pickle of (array, 2), buffer 7 --> Buffer(7, content) once a node, Tasks([(2, pickle, (7,))]) --> node
-    node     keeps the content --> a private copy for each task
+    node     copies the content into a file in memory --> a private mapping for each task, see Note [Private mappings]
 
 - Only for `map` and `starmap`, which take all items before the first task: a generator of `imap` may fill one array
   anew for each item, and then each item has its own content.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from pickle import PickleBuffer
 from typing import Any
 
@@ -34,7 +33,7 @@ class Buffers:
     """
     The numbers of the buffers, by the memory that they are of.
 
-    *new_number* gives the next one, and *forgotten* is told of those that no task can need again.
+    *new_number* gives the next one, and *forgotten* is told of those that no task can need again after the one at hand.
     """
 
     def __init__(self, new_number: Callable[[], int], forgotten: Callable[[int], Any]) -> None:
@@ -47,8 +46,15 @@ class Buffers:
         numbered: dict[int, PickleBuffer] = {}
         for buffer in buffers:
             number = self._number(buffer)
-            numbered[self._new_number() if number in numbered else number] = buffer
+            if number in numbered:
+                number = self._number_for_once()
+            numbered[number] = buffer
         return numbered
+
+    def _number_for_once(self) -> int:
+        number = self._new_number()
+        self._forgotten(number)
+        return number
 
     def _number(self, buffer: PickleBuffer) -> int:
         with buffer.raw() as raw:
@@ -57,13 +63,13 @@ class Buffers:
                 owner = owner.base
             address = np.frombuffer(raw, np.uint8).__array_interface__["data"][0]
             key = id(owner), address, raw.nbytes, raw.readonly
-        number = self._known.get(key)
-        if number is None:
-            number = self._new_number()
-            with suppress(TypeError):  # it takes no weak reference, so that nobody would notice its end
+        if key not in self._known:
+            try:
                 weakref.finalize(owner, _forget_one, self._known, key, self._forgotten).atexit = False
-                self._known[key] = number
-        return number
+            except TypeError:  # it takes no weak reference, so that nobody would notice its end
+                return self._number_for_once()
+            self._known[key] = self._new_number()
+        return self._known[key]
 
 
 def _forget_one(known: dict[Any, int], key: Any, forgotten: Callable[[int], Any]) -> None:

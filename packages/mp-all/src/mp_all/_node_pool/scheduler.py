@@ -156,6 +156,7 @@ class NodeScheduler:
         """
         if self.state > CLOSED:
             return
+        # Here, as the tasks that need them have been sent.
         while self._forgotten:
             self._forget(self._forgotten.popleft())
         batches: dict[Node, list[messages.Call]] = {}

@@ -9,6 +9,7 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any
 
+from mp_all._inputs import InputBuffer
 from mp_all._node_pool import worker
 from mp_all._node_pool.messages import (
     Broken,
@@ -46,7 +47,9 @@ class NodePool:
         self._connection = connection
         self._outgoing = Outgoing(self._is_ready)
         self._functions: dict[int, tuple[worker.Caller, Any]] = {}
-        self._buffers: dict[int, Any] = {}
+        self._buffers: dict[int, InputBuffer] = {}
+        # Those of the tasks that have not ended.
+        self._needed: dict[int, list[InputBuffer]] = {}
         os.environ.update(settings.environment or {})
         self._pool = Pool(
             settings.processes,
@@ -77,7 +80,7 @@ class NodePool:
                     caller = worker.Caller(function)
                     self._functions[number] = caller, self._scheduler.share(caller)
                 case Buffer(number, content):
-                    self._buffers[number] = content
+                    self._buffers[number] = InputBuffer(content)
                 case Forget(number):
                     self._functions.pop(number, None)
                     self._buffers.pop(number, None)
@@ -109,13 +112,17 @@ class NodePool:
             while tasks and len(numbers) < count:
                 task = tasks.pop()
                 task.drop()
+                self._needed.pop(task.index, None)
                 numbers.append(task.index)
         finally:
             scheduler._lock.release()
         return numbers
 
     def _task(self, call: Call) -> Task:
-        args = (call.data, *(self._buffers[number] for number in call.buffers))
+        buffers = [self._buffers[number] for number in call.buffers]
+        if buffers:
+            self._needed[call.number] = buffers
+        args = (call.data, *buffers)
         if call.function == 0:
             return Task(self, call.number, worker.run, args)
         caller, shared = self._functions[call.function]
@@ -123,6 +130,7 @@ class NodePool:
 
     def _set(self, number: int, outcome: tuple[bool, Any]) -> None:
         """Take the outcome of a task: the sink of all tasks of the pool."""
+        self._needed.pop(number, None)
         ended_well, value = outcome
         if ended_well:
             returned, data = value

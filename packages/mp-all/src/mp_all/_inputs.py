@@ -15,7 +15,7 @@ that task. A read-only array is mapped read-only.
 - An array is read at its first task of a call: to change it before the call ends is a race, as with any executor.
 - Each task keeps its inputs until its result has come. So the caller may drop the array, and the cache is short.
 - All pages are allocated by the copy, and the size is sealed: an access cannot be a bus error. Without memory or
-  descriptors, beyond a quarter of the limit of descriptors, and from a process that has changed its user (`_offered`),
+  descriptors, beyond a quarter of the limit of descriptors, and from a process that has changed its user (`_can_open`),
   an array travels as any other does.
 """
 
@@ -28,13 +28,14 @@ import resource
 import threading
 import weakref
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from mp_reductions import is_shared
 
-__all__ = ["Input", "Inputs", "map_input"]
+__all__ = ["Input", "InputBuffer", "Inputs", "map_input"]
 
 Array = np.ndarray[Any, Any]
 
@@ -75,7 +76,7 @@ class Inputs:
         """
         if array.nbytes < self.least or array.dtype.hasobject or not array.flags.forc or is_shared(array):
             return None
-        if len(_open) >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4 or not _offered():
+        if not _can_open():
             return None
         content = array.ravel("K").view(np.uint8)
         try:
@@ -108,9 +109,31 @@ class Inputs:
             self._kept.clear()
 
 
-def _offered() -> bool:
-    """Return whether the workers of this process may open its descriptors: not after a change of its user."""
-    return os.stat("/proc/self/fd").st_uid == os.geteuid()
+class InputBuffer:
+    """The content of a buffer, which each task gets as a private mapping of one copy."""
+
+    def __init__(self, content: bytes | bytearray) -> None:
+        self._content = content
+        self._input: Input | None = None
+        if _can_open():
+            with suppress(OSError):  # no memory or no descriptor
+                self._input = Input(np.frombuffer(content, np.uint8))
+                self._content = content[:0]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        writable = isinstance(self._content, bytearray)
+        if self._input is None:
+            return type(self._content), (self._content,)
+        place = self._input.place
+        return map_input, (*place, place[-1:], np.dtype(np.uint8), "C", writable)
+
+
+def _can_open() -> bool:
+    """
+    Return whether this process may open one more input, and its workers that: not after a change of its user.
+    """
+    few = len(_open) < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
+    return few and os.stat("/proc/self/fd").st_uid == os.geteuid()
 
 
 def map_input(
