@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nox
 
-from tools.sessions import GROUPS, ROOT
+from tools.sessions import GROUPS, ROOT, install_all
 
 SANITIZERS = {
     "plain": [],
@@ -20,6 +20,15 @@ SANITIZERS = {
 # The tests wait more than they compute.
 PARALLEL = ["-j", str(2 * (os.cpu_count() or 1)), "-k", "--output-sync=target", "--no-print-directory"]
 CHECK = ["make", "-C", "libshm", *PARALLEL, "check"]
+# The tests of all that parses what another process has written.
+READS_MESSAGES = [
+    "tests/containers/test_formats.py",
+    "tests/reductions/test_damaged_handles.py",
+    "tests/reductions/test_buffers.py",
+    "tests/channel/test_atom_pickles.py",
+    "tests/core/test_large_bytes.py",
+    "tests/reductions/test_fast_path.py",
+]
 
 
 @nox.session(python=False)
@@ -28,6 +37,27 @@ def libshm(session: nox.Session, sanitizer: str) -> None:
     """Test the C library, plain, under sanitizers or in valgrind."""
     build = Path(session.create_tmp()).resolve() / "libshm" / sanitizer
     session.run(*CHECK, f"BUILD={build}", *SANITIZERS[sanitizer], external=True)
+
+
+@nox.session(name="extensions-asan", default=False, tags=["nightly"])
+def extensions_asan(session: nox.Session) -> None:
+    """Test what the C extensions read from messages under the address and undefined behaviour sanitizers."""
+    install_all(session, "test", "build", "containers")
+    flags = "-fsanitize=address,undefined -fno-sanitize-recover=undefined -g"
+    packages = ["./packages/mp-core", "./packages/mp-reductions"]
+    build = ["--force-reinstall", "--no-deps", "--no-build-isolation", "--no-cache-dir"]
+    session.install(*build, *packages, env={"CFLAGS": flags, "LDFLAGS": flags})
+    # The libraries of the sanitizers, before anything else; every object is one of malloc's.
+    cc = ["cc", "-print-file-name=libasan.so"], ["cc", "-print-file-name=libubsan.so"]
+    libraries = [str(session.run(*words, external=True, silent=True)).strip() for words in cc]
+    asan = ["detect_leaks=0", "verify_asan_link_order=0", "allocator_may_return_null=1", "max_allocation_size_mb=4096"]
+    env = {
+        "LD_PRELOAD": " ".join(libraries),
+        "ASAN_OPTIONS": ":".join(asan),
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",
+    }
+    session.run("pytest", *(session.posargs or READS_MESSAGES), env=env)
 
 
 @nox.session(python=False, default=False)
