@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from mp_core.machine import runtime_folder
+
 __all__ = ["channels_enabled", "check_settings", "parse_bytes", "runtime_folder"]
 
 
@@ -46,11 +48,6 @@ def channels_enabled() -> bool:
     if text not in ("", "0", "1"):
         raise ValueError(f"MP_CHANNEL must be 1 for channels or 0 for ordinary pipes, not {text!r}")
     return text != "0"
-
-
-def runtime_folder() -> str:
-    """Return the folder of this user's sockets and control files; the C library makes it when it is needed."""
-    return os.path.join(os.environ.get("MPSHM_RUNTIME_DIR") or "/tmp", f"mpshm-{os.geteuid()}")
 
 
 def check_settings() -> None:

@@ -1,12 +1,13 @@
-"""The platform that this process runs on: its name, whether the engine runs here, and a module of functions for it.
+"""The platform that this process runs on: its name, whether libshm runs here, and a module of functions for it.
 
-    linux.py     the engine runs here. Its functions below are used if the engine is switched off
-    darwin.py    macOS, without shared memory
-    win32.py     Windows, without shared memory
+    linux.py     libshm runs here. The functions of this file are used if it is switched off
+    darwin.py    macOS
+    win32.py     Windows
     posix.py     the functions that linux.py, darwin.py and systems without a file of their own have in common
 
-Each file has `NAME`, `set_thread_name`, `get_thread_name` and `peer`. Nothing else in these packages asks for
-`sys.platform`: the functions here can be replaced by a test.
+Each file has `NAME`, `set_thread_name`, `get_thread_name` and `peer`, and the system's rules for portable sharing
+(`portable/`), one function each. Nothing else in these packages asks for `sys.platform`: the functions here can be
+replaced by a test.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["functions", "has_engine", "name", "python_version", "system"]
+__all__ = ["functions", "has_libshm", "name", "python_version", "runtime_folder", "system"]
 
 
 def system() -> str:
@@ -32,18 +33,18 @@ def python_version() -> tuple[int, ...]:
     return sys.version_info[:3]
 
 
-def has_engine() -> bool:
+def has_libshm() -> bool:
     """
-    Return whether these packages have shared memory here: on Linux, unless ``MP_WITHOUT_ENGINE=1`` switches it off.
+    Return whether memory is shared by libshm: on Linux, unless ``MP_WITHOUT_LIBSHM=1`` asks for portable sharing.
 
     Raises
     ------
     ValueError
         The variable has another value than 0 and 1.
     """
-    text = os.environ.get("MP_WITHOUT_ENGINE", "")
+    text = os.environ.get("MP_WITHOUT_LIBSHM", "")
     if text not in ("", "0", "1"):
-        raise ValueError(f"MP_WITHOUT_ENGINE must be 1 to work without shared memory, or 0, not {text!r}")
+        raise ValueError(f"MP_WITHOUT_LIBSHM must be 1 for portable sharing, or 0, not {text!r}")
     return system() == "linux" and text != "1"
 
 
@@ -56,4 +57,9 @@ def functions() -> Any:
 def name() -> str:
     """Return the name of the platform for people."""
     known: str = functions().NAME
-    return f"{known} with MP_WITHOUT_ENGINE=1" if system() == "linux" else known
+    return f"{known} with MP_WITHOUT_LIBSHM=1" if system() == "linux" else known
+
+
+def runtime_folder() -> str:
+    """Return the folder of this user's sockets, control files and locks, which is made when it is needed."""
+    return os.path.join(os.environ.get("MPSHM_RUNTIME_DIR") or "/tmp", f"mpshm-{os.geteuid()}")

@@ -6,9 +6,20 @@ import ctypes
 import os
 from typing import Any
 
-from mp_core.machine.posix import peer
+from mp_core.machine.posix import Locks, dies_with_last_handle, is_alive, peer, pid_namespace, reserve
 
-__all__ = ["NAME", "get_thread_name", "peer", "set_thread_name"]
+__all__ = [
+    "NAME",
+    "Locks",
+    "dies_with_last_handle",
+    "get_thread_name",
+    "is_alive",
+    "peer",
+    "pid_namespace",
+    "reserve",
+    "set_thread_name",
+    "whole_pages",
+]
 
 NAME = "macOS"
 _SIZE = 64  # MAXTHREADNAMESIZE
@@ -34,3 +45,13 @@ def get_thread_name() -> bytes:
     if error:
         raise OSError(error, f"get_thread_name: {os.strerror(error)}")
     return name.value
+
+
+def whole_pages(nbytes: int) -> int:
+    """
+    Return the size of a segment that has room for *nbytes*.
+
+    Apple silicon has pages of 16 KiB (``getconf PAGESIZE``; Apple, "Porting your macOS apps to Apple silicon"). And
+    ftruncate(2) sets the size of an object of shared memory once, so it has its last size from the beginning.
+    """
+    return nbytes + -nbytes % (1 << 14)

@@ -1,10 +1,24 @@
-"""Linux without the engine, for tests and to try a program as it runs on macOS and Windows."""
+"""Linux without libshm, for tests and to try a program as it runs on macOS and Windows."""
 
 from __future__ import annotations
 
-from mp_core.machine.posix import peer
+import os
 
-__all__ = ["NAME", "get_thread_name", "peer", "set_thread_name"]
+from mp_core.machine import posix
+from mp_core.machine.posix import Locks, dies_with_last_handle, peer, whole_pages
+
+__all__ = [
+    "NAME",
+    "Locks",
+    "dies_with_last_handle",
+    "get_thread_name",
+    "is_alive",
+    "peer",
+    "pid_namespace",
+    "reserve",
+    "set_thread_name",
+    "whole_pages",
+]
 
 NAME = "Linux"
 _OWN = "/proc/thread-self/comm"
@@ -20,3 +34,32 @@ def get_thread_name() -> bytes:
     """Return the kernel's name of the calling thread."""
     with open(_OWN, "rb") as file:
         return file.read().removesuffix(b"\n")
+
+
+def reserve(fd: int, nbytes: int) -> None:
+    """
+    Reserve the pages of a segment, or raise the `OSError` that says that there is no memory.
+
+    tmpfs(5): a file has pages when they are first written. If the file system is full by then, the process gets SIGBUS;
+    posix_fallocate(3) gives the file its pages now.
+    """
+    os.posix_fallocate(fd, 0, nbytes)
+
+
+def is_alive(pid: int) -> bool:
+    """Return False if there is certainly no process *pid* any more: it has gone, or its state in proc(5) is Z."""
+    if not posix.is_alive(pid):
+        return False
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
+    except OSError:
+        return posix.is_alive(pid)
+
+
+def pid_namespace() -> int:
+    """Return the number of the namespace in which this process has its pid, see pid_namespaces(7); 0 if unknown."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0

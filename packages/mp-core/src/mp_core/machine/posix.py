@@ -2,12 +2,29 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import socket
 import stat
 import sys
+import time
+from collections.abc import Callable
 
-__all__ = ["NAME", "NO_SOCKET", "UNRELATED", "get_thread_name", "peer", "set_thread_name"]
+__all__ = [
+    "NAME",
+    "NO_SOCKET",
+    "UNRELATED",
+    "Locks",
+    "dies_with_last_handle",
+    "get_thread_name",
+    "is_alive",
+    "peer",
+    "pid_namespace",
+    "reserve",
+    "set_thread_name",
+    "whole_pages",
+]
 
 NAME = sys.platform
 
@@ -45,3 +62,120 @@ def peer(fd: int) -> tuple[int, int]:
     finally:
         end.detach()
         os.set_blocking(fd, blocking)  # a default timeout makes new sockets non-blocking
+
+
+# ---- the rules for portable sharing ----------------------------------------------------------------------------------
+
+
+def whole_pages(nbytes: int) -> int:
+    """Return the size of a segment that has room for *nbytes*: mmap(2) maps whole pages."""
+    return nbytes + -nbytes % mmap.PAGESIZE
+
+
+def reserve(fd: int, nbytes: int) -> None:
+    """Do nothing: POSIX's shm_open(3) does not tell whether memory can be reserved."""
+
+
+def dies_with_last_handle() -> bool:
+    """Return False. shm_unlink(3): an object has its name, and lives, until it is unlinked; open or not."""
+    return False
+
+
+def is_alive(pid: int) -> bool:
+    """
+    Return False if there is certainly no process *pid* any more: kill(2) with the signal 0 says ESRCH.
+
+    A child that has ended counts as alive until its parent has waited for it; waitid(2) finds it if it is our own.
+    """
+    try:
+        os.kill(pid, 0)
+        if hasattr(os, "waitid"):
+            return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # it is another user's, or no child of ours
+    return True
+
+
+def pid_namespace() -> int:
+    """Return 0: there is one namespace of pids."""
+    return 0
+
+
+class Locks:
+    """
+    Locks between processes, each known by a number; a process that dies has none any more.
+
+    fcntl(2): each is a lock of one byte of a file, which the kernel releases when the process ends. A forked child has
+    none of its parent's. Closing any descriptor of the file releases all of them, so there is one, and no lock is held
+    while another function is called. A file in /tmp may be removed: processes that have opened different files must not
+    share, so `identity` is a part of each segment.
+    """
+
+    PAUSE = 50e-6
+    LONGEST = 10.0  # seconds. Somebody is stopped in the middle of a few microseconds' work
+
+    def __init__(self, folder: Callable[[], str], namespace: Callable[[], int]) -> None:
+        self._folder = folder
+        self._namespace = namespace
+        self._fd = -1
+        self._known: tuple[int, int] | None = None
+
+    def identity(self) -> int:
+        """Return a number that is the same for processes that have the same locks, and the same pids."""
+        self._descriptor()
+        return hash((self._known, self._namespace())) & (2**64 - 1)
+
+    def acquire(self, number: int) -> None:
+        """Acquire a lock; TimeoutError if a process does not release it."""
+        import fcntl
+
+        fd, until = self._descriptor(), 0.0
+        while True:
+            try:
+                fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, number)
+                return
+            except OSError as error:
+                if error.errno not in (errno.EAGAIN, errno.EACCES):
+                    raise
+            now = time.monotonic()
+            until = until or now + self.LONGEST
+            if now > until:
+                raise TimeoutError(errno.ETIMEDOUT, "a process has stopped while it had a lock of shared memory")
+            time.sleep(self.PAUSE)
+
+    def release(self, number: int) -> None:
+        """Release a lock."""
+        import fcntl
+
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, number)
+
+    def _descriptor(self) -> int:
+        """Return the descriptor, which a program may have closed; its number may be another file's by now."""
+        try:
+            if self._fd >= 0 and _identity(os.fstat(self._fd)) == self._known:
+                return self._fd
+        except OSError:
+            pass
+        folder = self._folder()
+        path = os.path.join(folder, "portable.lock")
+        try:
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass
+        st = os.lstat(folder)
+        if st.st_uid != os.geteuid() or not stat.S_ISDIR(st.st_mode) or st.st_mode & 0o077:
+            raise PermissionError(errno.EPERM, "the folder is another user's, or open to others", folder)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        known = _identity(os.fstat(self._fd))
+        if self._known not in (None, known):
+            os.close(self._fd)
+            self._fd = -1
+            raise OSError(errno.ESTALE, "the lock file of shared memory was replaced", path)
+        self._known = known
+        return self._fd
+
+
+def _identity(st: os.stat_result) -> tuple[int, int]:
+    return st.st_dev, st.st_ino
