@@ -36,9 +36,9 @@ def interface(include: Path) -> str:
     return re.sub(r"(?m)^#.*$", "", "".join([*parts, header]))
 
 
-def without_engine() -> bool:
-    """Return whether to build without the engine: off Linux, or if ``MP_WITHOUT_ENGINE=1`` asks for it."""
-    return sys.platform != "linux" or os.environ.get("MP_WITHOUT_ENGINE") == "1"
+def without_libshm() -> bool:
+    """Return whether to build without the engine: off Linux, or if ``MP_WITHOUT_LIBSHM=1`` asks for it."""
+    return sys.platform != "linux" or os.environ.get("MP_WITHOUT_LIBSHM") == "1"
 
 
 def platform_tag() -> str:
@@ -69,7 +69,7 @@ def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise SystemExit(
             "mp-core is built for CPython's stable ABI, which a free-threaded build does not have: "
-            "use the ordinary build of this Python, or set MP_WITHOUT_ENGINE=1 to work without shared memory"
+            "use the ordinary build of this Python, or set MP_WITHOUT_LIBSHM=1 to work without shared memory"
         )
     refuse_without_tools()
     subprocess.run(["make", "-C", str(libshm), f"BUILD={build}"], check=True)
@@ -99,7 +99,7 @@ class LibshmBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             return
 
         build_data["pure_python"] = False
-        if without_engine():
+        if without_libshm():
             build_data["tag"] = f"py3-none-{platform_tag()}"
             return
         self.build = tempfile.TemporaryDirectory(prefix="mp-core-build-")

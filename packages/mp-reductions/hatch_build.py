@@ -39,9 +39,9 @@ def include_dirs(root: Path) -> list[Path]:
     return [root.parent / "mp-core" / "native", root.parents[1] / "libshm" / "include"]
 
 
-def without_engine() -> bool:
-    """Return whether to build without the engine: off Linux, or if ``MP_WITHOUT_ENGINE=1`` asks for it."""
-    return sys.platform != "linux" or os.environ.get("MP_WITHOUT_ENGINE") == "1"
+def without_libshm() -> bool:
+    """Return whether to build without the engine: off Linux, or if ``MP_WITHOUT_LIBSHM=1`` asks for it."""
+    return sys.platform != "linux" or os.environ.get("MP_WITHOUT_LIBSHM") == "1"
 
 
 def platform_tag() -> str:
@@ -56,7 +56,7 @@ def refuse_without_tools() -> None:
     if sysconfig.get_config_var("Py_GIL_DISABLED"):
         raise SystemExit(
             "mp-reductions is built for CPython's stable ABI, which a free-threaded build does not have: "
-            "use the ordinary build of this Python, or set MP_WITHOUT_ENGINE=1 to work without shared memory"
+            "use the ordinary build of this Python, or set MP_WITHOUT_LIBSHM=1 to work without shared memory"
         )
     compiler = shlex.split(os.environ.get("CC", "cc"))[0]
     header = Path(sysconfig.get_path("include")) / "Python.h"
@@ -112,7 +112,7 @@ class NativeBuildHook(BuildHookInterface):  # type: ignore[type-arg]
             return
 
         build_data["pure_python"] = False
-        if without_engine():
+        if without_libshm():
             build_data["tag"] = f"py3-none-{platform_tag()}"
             return
         self.build = tempfile.TemporaryDirectory(prefix="mp-reductions-build-")

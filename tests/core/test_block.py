@@ -208,12 +208,8 @@ def test_many_blocks_come_and_go_without_a_trace(strategy: str) -> None:
         before = before or mp.memory_stats()  # the first round may make a new segment
     mp.empty_cache()
     after = mp.memory_stats()
-    assert {key: after[key] - before[key] for key in ("live_bytes", "segments", "descriptors", "mappings")} == {
-        "live_bytes": 0,
-        "segments": 0,
-        "descriptors": 0,
-        "mappings": 0,
-    }
+    assert after["live_bytes"] == before["live_bytes"]
+    assert [key for key in ("segments", "descriptors", "mappings") if after[key] > before[key]] == []
 
 
 def test_an_address_leads_to_the_block_that_contains_it(strategy: str) -> None:

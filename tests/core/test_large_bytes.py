@@ -29,7 +29,7 @@ from support.waiting import until
 
 import mp_all as mp
 from mp_core import native
-from mp_core._large_bytes import LARGE
+from mp_core.native import LARGE
 from mp_core.standard_pools import outline
 from mp_pool._release import release
 

@@ -49,7 +49,7 @@ def test_the_default_sessions_are_all_jobs(jobs: list[dict]) -> None:
         f"tests-3.{minor}({strategy})" for minor in (11, 12, 13, 14) for strategy in ("file_descriptor", "file_system")
     }
     assert {name for name in names if name.startswith("tests-")} == interpreters | {
-        "tests-without-engine",
+        "tests-without-libshm",
         "tests-without-channels",
     }
     assert {"build", "lint", "libshm(asan)"} <= names

@@ -78,7 +78,7 @@ def test_the_modules_of_a_setting_are_imported_if_it_is_set_and_a_wrong_value_is
         ("MP_SHARED_ALLOCATOR", "2"),
         ("MP_SHARING_STRATEGY", "pigeon"),
         ("MP_STRICT_PUT", "x"),
-        ("MP_WITHOUT_ENGINE", "maybe"),
+        ("MP_WITHOUT_LIBSHM", "maybe"),
     ):
         done = run_python("-c", "import mp_all", **(UNSET | {name: value}))
         assert done.returncode == 1 and name in done.stderr.splitlines()[-1], done.stderr
@@ -120,7 +120,7 @@ def test_a_child_that_sends_a_number_imports_no_numpy(tmp_path: Path, start_meth
 
 def test_a_spawned_worker_begins_its_first_task_with_these_modules_of_ours(tmp_path: Path) -> None:
     found = set(json.loads(succeeded(run_script(tmp_path, CHILD, "spawn", "pool", **UNSET))))
-    core = "_block _child_descriptors _engine _passed_descriptors children control_groups main_module native"
+    core = "_block _child_descriptors _compiled _passed_descriptors children control_groups main_module native"
     pool = "_function_cache _memory _patience _worker_ends wire worker_main"
     assert ours(found) - AFTER["mp_all"] == {
         *(f"mp_core.{name}" for name in [*core.split(), "message_timeout", "strategy"]),

@@ -27,7 +27,7 @@ from mp_core import native
 COUNT = 20_000
 Journal: Any = native.Journal
 pytestmark = [
-    pytest.mark.skipif(not native.ENGINE, reason="batches need the engine"),
+    pytest.mark.skipif(not native.LIBSHM, reason="batches need the engine"),
     pytest.mark.skipif(is_emulated(), reason="a task in an emulator takes too long for batches"),
     pytest.mark.timeout(300),
 ]

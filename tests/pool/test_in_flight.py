@@ -21,7 +21,7 @@ import mp_all as mp
 from mp_core import native
 
 pytestmark = [
-    pytest.mark.skipif(not native.ENGINE, reason="without the engine, arrays are sent by value"),
+    pytest.mark.skipif(not native.LIBSHM, reason="without the engine, arrays are sent by value"),
     pytest.mark.timeout(300),
 ]
 

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import mp_all as mp
-from mp_core import machine
 
 from .waiting import until
 
@@ -28,12 +27,12 @@ from .waiting import until
 TOKEN = ("MP_TEST_RUN", os.environ.get("MP_TEST_RUN") or uuid.uuid4().hex)
 # How long something may take to go by itself: a feeder thread, a dying child, a peer's acknowledgement.
 PATIENCE = float(os.environ.get("MP_TEST_LEAK_PATIENCE", "5"))
-OUR_NAMES = re.compile(r"mpshm-[0-9a-f]+")
+OUR_NAMES = re.compile(r"mpshm-[0-9a-f]+|mps-[0-9a-v]{26}")
 SHM = Path("/dev/shm")
-# Attached memory stays mapped, cached for the next block, and has one descriptor. The engine counts the blocks
+# Attached memory stays mapped, cached for the next block, and has one descriptor. The library counts the blocks
 # in use (`HELD`); `names_in_use` finds whether a process has the memory.
-CACHED = re.compile(r"/memfd:mpshm|/dev/shm/mpshm-")
-# The engine's own counters of resources of this process, beyond its cache.
+CACHED = re.compile(r"/memfd:mpshm|/dev/shm/(mpshm|mps)-")
+# Our own counters of resources of this process, beyond its cache.
 HELD = ("live_bytes", "in_flight_bytes")
 
 
@@ -201,9 +200,7 @@ def warm_up() -> None:
     ends += [ForkingPickler.loads(ForkingPickler.dumps(end)) for end in ends]
     for end in ends:
         end.close()
-    if not machine.has_engine():
-        return
-    # Ours: what the first block of each strategy starts (the manager and the connection to it).
+    # Ours: what the first block of each strategy starts (the manager and the connection to it, or the file of locks).
     strategy = mp.get_sharing_strategy()
     for name in sorted(mp.get_all_sharing_strategies()):
         mp.set_sharing_strategy(name)

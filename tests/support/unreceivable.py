@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 import mp_all as mp
-from mp_core._engine import _block
+from mp_core._compiled import _block
 from mp_core.native import reduce_block
 
 

@@ -92,12 +92,12 @@ _MODULES |= dict.fromkeys(("_get_thread_name", "_prctl_pr_set_pdeathsig", "_set_
 if not TYPE_CHECKING:  # to a type checker all imported names above are public; see mp_core
     __all__ = ["__version__", *_MODULES, *(name for name in _multiprocessing.__all__ if name not in _MODULES)]
 
-    if _machine.has_engine():
+    if _machine.has_libshm():
         _MODULES |= dict.fromkeys(_lock_contexts.MODULES, "mp_core")
     for _name in _MODULES:
         globals().pop(_name, None)  # those of multiprocessing, from the `import *` above
 
-    if _settings.channels_enabled() and _machine.has_engine():
+    if _settings.channels_enabled() and _machine.has_libshm():
         from mp_core import contexts as _contexts
 
         # Pipes and queues whose messages skip the pipe; multiprocessing's own stay as they are.
@@ -125,7 +125,7 @@ def _install_all() -> None:
     if _os.environ.get("MP_INLINE_BYTES"):
         _importlib.import_module("mp_reductions")  # a wrong value is an error at import
     _packages.watch("mp_reductions", "import numpy", "numpy.ndarray", "torch")
-    if _machine.has_engine():
+    if _machine.has_libshm():
         _lock_contexts.install()
     if _is_linux:
         from mp_pool import contexts as pool_contexts

@@ -52,6 +52,8 @@ def installed(package: str) -> str:
 
 def sharing() -> Iterator[tuple[str, str]]:
     yield "strategy", f"{mp_all.get_sharing_strategy()} ({because('MP_SHARING_STRATEGY')})"
+    if not machine.has_libshm():
+        yield "memory", f"portable sharing on {machine.name()}"
     yield "start method", f"{mp_all.get_start_method()} (of {', '.join(mp_all.get_all_start_methods())})"
     yield "inline up to", f"{size(mp_all.get_inline_limit())} ({because('MP_INLINE_BYTES')})"
     shared = os.environ.get("MP_SHARED_ALLOCATOR") == "1"
@@ -120,7 +122,7 @@ def main() -> None:
         ("shared now", now),
         ("CUDA", devices),
     ]
-    if not machine.has_engine():
+    if not machine.has_libshm():
         facts = [fact for fact in facts if fact[1] not in (limits, now)]  # of shared memory, from files of Linux
     for title, rows in facts:
         print(title)

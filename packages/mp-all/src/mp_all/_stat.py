@@ -26,8 +26,8 @@ def health(session: _sessions.Session) -> str:
 
 def stat() -> None:
     """Print each session of this user, a line for each of their segments, and the processes that hold them."""
-    if not machine.has_engine():
-        print(f"mp-core has no shared memory on {machine.name()}")
+    if not machine.has_libshm():
+        print(f"portable sharing on {machine.name()}: no process lists the segments of others")
         return
     own = os.getpid()
     sessions = _sessions.sessions()

@@ -124,7 +124,7 @@ for _name, _module in _SETTINGS.items():
 
 from mp_core import lock_contexts, machine  # noqa: E402 (after the settings, which it reads)
 
-if machine.has_engine():  # without shared memory the locks are those of the standard library
+if machine.has_libshm():  # without shared memory the locks are those of the standard library
     for _name in lock_contexts.MODULES:
         del globals()[_name]  # from the `import *` above
 

@@ -14,10 +14,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from pickle import PickleBuffer
 
-__all__ = ["LEAST", "Place", "take"]
-
-#: Private buffers of fewer bytes stay in the pickle: the second pickle that carries a place takes as long as the pipe.
-LEAST = 1 << 15
+__all__ = ["Place", "take"]
 
 Place = tuple[Block | Copied, int, int, bool]
 """A block, the offset in it, the number of bytes, and whether they are read-only."""
@@ -25,8 +22,6 @@ Place = tuple[Block | Copied, int, int, bool]
 
 def take(buffer: PickleBuffer) -> Place | None:
     """Put *buffer* into shared memory and return its place for `pickling`; None for a small private buffer."""
-    if not native.ENGINE:
-        return None
     try:
         raw = buffer.raw()
     except BufferError:
@@ -34,11 +29,11 @@ def take(buffer: PickleBuffer) -> Place | None:
     nbytes = raw.nbytes
     if nbytes == 0:
         return None
-    address = int(native.ffi.cast("uintptr_t", native.ffi.from_buffer(raw)))
+    address = native.address_of(raw)
     block = block_at(address)
     if block is not None and address + nbytes <= block._address + block.nbytes:
         return block, address - block._address, nbytes, raw.readonly
-    if nbytes < LEAST:
+    if nbytes < native.LEAST_BUFFER:
         return None
     try:
         block = allocate(nbytes, zeroed=False)

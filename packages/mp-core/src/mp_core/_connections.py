@@ -39,7 +39,7 @@ def install() -> None:
         ForkingPickler.register(kind, _reduce)
     forks.register(before=children.before_fork)
     _extend_send()
-    if machine.has_engine():
+    if machine.has_libshm():
         _extend_close()
 
 

@@ -81,7 +81,7 @@ def install() -> None:
     imports.defer("multiprocessing.connection", "tempfile")  # a tenth of the start of a child that has a queue
     imports.when_imported("multiprocessing.connection", _extend_connections)
     imports.when_imported("multiprocessing.forkserver", _extend_fork_server)
-    if machine.has_engine():
+    if machine.has_libshm():
         packages.watch_formats()
 
 

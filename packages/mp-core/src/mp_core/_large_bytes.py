@@ -15,10 +15,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["LARGE", "Place", "reader", "rebuild_array", "use_arrays", "writer"]
-
-#: As MP_LARGE in native.h, in bytes.
-LARGE = 1 << 16
+__all__ = ["Place", "reader", "rebuild_array", "use_arrays", "writer"]
 
 # The reduction of an array by this protocol has its bytes and its machine format.
 PROTOCOL = 5
@@ -29,12 +26,14 @@ Place = tuple[int, int, bytes]
 
 def writer(file: io.BytesIO, places: list[Place]) -> Any:
     """Return a pickler's file, which puts large bytes into blocks, their *places* into the list, all else in *file*."""
-    return native.PickleWriter(file.write, places, _stays) if native.ENGINE else file
+    return native.PickleWriter(file.write, places, _stays)
 
 
 def reader(stream: bytes, places: list[Place]) -> Any:
     """Return the file for an unpickler: *stream* with the bytes of the *places* in their positions."""
-    pieces = [(position, width, native.rebuild_copy(handle)) for position, width, handle in places]
+    from mp_core.block import rebuild_copy
+
+    pieces = [(position, width, rebuild_copy(handle)) for position, width, handle in places]
     return native.PickleReader(stream, pieces)
 
 
@@ -72,7 +71,7 @@ def use_arrays(table: Any) -> None:
     copies the array; it is replaced.
     """
     module = sys.modules.get("array")
-    if module is None or not native.ENGINE:
+    if module is None:
         return
     known = table.get(module.array)
     if known is None or known is getattr(sys.modules.get("multiprocessing.managers"), "reduce_array", None):
@@ -81,7 +80,7 @@ def use_arrays(table: Any) -> None:
 
 def _reduce_array(array: Any) -> Any:
     nbytes = len(array) * array.itemsize
-    if nbytes < LARGE or native.by_value():
+    if nbytes < native.LARGE or native.by_value():
         return array.__reduce_ex__(PROTOCOL)
     handle = native.copy_large(array)
     if isinstance(handle, int):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
+    "address_of",
     "check",
     "compiled_version",
     "counters",
@@ -63,6 +64,11 @@ def parse_bytes(text: str) -> int | None:
     if lib.mpshm_parse_bytes(text.encode("utf-8", "surrogateescape"), nbytes) < 0:
         return None
     return int(nbytes[0])
+
+
+def address_of(memory: Any) -> int:
+    """Return the address of the first byte of a contiguous buffer, which may be read-only."""
+    return int(ffi.cast("uintptr_t", ffi.from_buffer(memory)))
 
 
 def counters() -> dict[str, int]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import errno
 import os
 
-from mp_core import imports, native, settings, standard_pools
+from mp_core import native, settings, standard_pools
 from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -38,6 +38,15 @@ _REASONS = {
     errno.EACCES: "this user may not open the files of its session; receive it as the user who sent it",
     errno.EPERM: "the files of its session belong to another user; receive it as the user who sent it",
 }
+_PORTABLE = {
+    errno.ESTALE: "its handle was used before, or its memory is gone because its sender revoked it",
+    errno.ENOENT: "its memory is gone: its sender was killed or its processes have ended, or it has another /dev/shm; "
+    "where memory cannot be shared, send with set_sharing(False, connection)",
+    errno.EPERM: "its sender has another runtime folder (MPSHM_RUNTIME_DIR), other pids or another user; send it with "
+    "set_sharing(False, connection)",
+    errno.ENOSYS: "its sender shares by libshm, and this process does not; set MP_WITHOUT_LIBSHM for both or for none",
+    errno.ETIMEDOUT: "a process was stopped while it had the lock of this memory; kill -CONT it",
+}
 
 
 def refuse(number: int, handle: bytes) -> NoReturn:
@@ -48,6 +57,8 @@ def refuse(number: int, handle: bytes) -> NoReturn:
 
 
 def _reason(number: int, handle: bytes) -> str:
+    if not native.LIBSHM:
+        return _PORTABLE.get(number) or _REASONS.get(number, os.strerror(number))
     if number in (errno.ESTALE, errno.ENOENT, errno.ENOTDIR):
         session = native.session_of(handle).hex()
         folder = settings.runtime_folder()
@@ -63,9 +74,6 @@ def _reason(number: int, handle: bytes) -> str:
     if number == errno.EPROTO:
         found = native.refused_version() or "an older one"
         return f"its sender shares through version {found} of libshm; install the same mp-core for both"
-    if number == errno.ENOSYS:
-        platform = imports.load("mp_core.machine").name()
-        return f"mp-core has no shared memory on {platform}; send it with set_sharing(False, connection)"
     return _REASONS.get(number, os.strerror(number))
 
 

@@ -33,7 +33,7 @@ def create(kind: int, value: int = 0, most: int = 1) -> Block | None:
         return made
     if made == -errno.EINVAL:
         raise ValueError(f"a value of {value} of at most {most} is not possible")
-    if native.ENGINE:
+    if native.LIBSHM:
         warn_user(
             "standard lock",
             "memory cannot be shared, so this lock (or condition, event, barrier) and others are the standard "

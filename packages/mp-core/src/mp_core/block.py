@@ -1,7 +1,9 @@
 """Block: an allocation of shared memory that can be sent to other processes.
 
-The engine is C (`libshm/`). A block is pickled, for another process only, as a handle of 56 bytes that is good for one
-receiver, which then has the same memory.
+Its memory is libshm's, or that of portable sharing (`native.py`).
+
+A block is pickled, for another process only, as a handle of 56 bytes that is good for one receiver, which then has the
+same memory.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import operator
 import os
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _receiving, machine, native, strategy
+from mp_core import _receiving, native, strategy
 from mp_core.errors import NO_MANAGER
 from mp_core.fan_out import declare_one_receiver
 from mp_core.native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
@@ -20,7 +22,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-__all__ = ["Block", "Copied", "allocate", "block_at", "failed", "rebuild_block", "reduce_block"]
+__all__ = ["Block", "Copied", "allocate", "block_at", "failed", "rebuild_block", "rebuild_copy", "reduce_block"]
 
 if TYPE_CHECKING:
 
@@ -109,7 +111,7 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
     name = strategy.get_sharing_strategy()
     if size < 0:
         raise ValueError(f"a block cannot have {size} bytes; give 0 or more")
-    if size >= 2**63 and native.ENGINE:
+    if size >= 2**63:
         raise MemoryError(_no_room(size, name))
     block = native.allocate(Block, strategy.CODES[name], size, zeroed)
     if isinstance(block, Block):
@@ -118,7 +120,7 @@ def allocate(nbytes: int, *, zeroed: bool) -> Block:
 
 
 def failed(number: int, nbytes: int) -> NoReturn:
-    """Raise the error of `Block` for a function of the engine that returned -*number* for *nbytes* bytes."""
+    """Raise the error of `Block` for a function that returned -*number* for *nbytes* bytes."""
     _fail(number, nbytes, strategy.get_sharing_strategy())
 
 
@@ -195,7 +197,7 @@ _REASONS = {
 
 def reason(number: int) -> str:
     """
-    Return why memory could not be shared, for the error number of the engine, and what to do.
+    Return why memory could not be shared, for an error number, and what to do.
 
     >>> "ulimit -n" in reason(errno.EMFILE)
     True
@@ -205,8 +207,6 @@ def reason(number: int) -> str:
         return f"MPSHM_RUNTIME_DIR is {folder!r}, which is relative; give an absolute path, the same for all processes"
     if number == errno.EPROTO:
         return other_version()
-    if number == errno.ENOSYS:
-        return f"mp-core has no shared memory on {machine.name()}; send private arrays, which travel by pickle"
     return _REASONS.get(number, os.strerror(number))
 
 
@@ -225,6 +225,8 @@ def other_version() -> str:
 
 
 def _no_room(size: int, name: str) -> str:
+    if not hasattr(os, "sysconf"):
+        return f"cannot allocate {size} bytes of shared memory; drop arrays, or enlarge the paging file"
     if name == "file_system" and os.path.isdir("/dev/shm"):
         fs = os.statvfs("/dev/shm")
         free, total = fs.f_bavail * fs.f_frsize, fs.f_blocks * fs.f_frsize

@@ -88,7 +88,7 @@ def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     Returns
     -------
     bool
-        False if they go by value, as they all do on a platform without shared memory.
+        False if they go by value.
 
     Raises
     ------
@@ -100,7 +100,7 @@ def get_sharing(connection: Connection[Any, Any] | None = None) -> bool:
     >>> mp.get_sharing()
     True
     """
-    everywhere: bool = native.ENGINE and native.share(None)
+    everywhere: bool = native.share(None)
     if connection is None:
         return everywhere
     channel = _checked(connection, "get_sharing")

@@ -129,16 +129,8 @@ def warn_user(once: str, message: str, category: type[Warning]) -> None:
 
 def warn_sent_by_value(what: str, nbytes: int, error: Exception) -> None:
     """Warn, the first time, that *what*, of so many bytes, goes through the pipe because of *error*."""
-    if isinstance(error, OSError) and error.errno == number.ENOSYS:
-        from mp_core import machine
-
-        message = (
-            f"mp-core has no shared memory on {machine.name()}, so {what} of {nbytes} bytes (and all others) travels "
-            "by pickle, as with multiprocessing"
-        )
-    else:
-        why = "shared memory ran out" if isinstance(error, MemoryError) else "memory cannot be shared"
-        message = f"{why}, so {what} of {nbytes} bytes (and maybe others) travels through the pipe: {error}"
+    why = "shared memory ran out" if isinstance(error, MemoryError) else "memory cannot be shared"
+    message = f"{why}, so {what} of {nbytes} bytes (and maybe others) travels through the pipe: {error}"
     warn_user("sent by value", message, SharedMemoryWarning)
 
 

@@ -75,6 +75,7 @@ __all__ = [
     "loads",
     "pickled_for_task",
     "set_up",
+    "use_alone",
     "use_table",
 ]
 
@@ -176,6 +177,9 @@ def _take(buffer: pickle.PickleBuffer) -> Any:
 
 
 def _dump(cls: Any, obj: Any) -> memoryview:
+    reduce = _alone.get(type(obj))
+    if reduce is not None and (call := reduce(obj)) is not None:
+        return memoryview(pickle.dumps(_Call(*call), PROTOCOL))
     taken: list[Any] = []
     places: list[_large_bytes.Place] = []
 
@@ -210,6 +214,7 @@ def _dump(cls: Any, obj: Any) -> memoryview:
 
 _set_reducer = dict.__setitem__  # the pickler's table is a dict that watches insertions
 _tables: dict[type, Callable[[int], Any]] = {}
+_alone: dict[type, Callable[[Any], Any]] = {}
 MANY = 16
 
 
@@ -218,6 +223,11 @@ def use_table(kind: type, make: Callable[[int], Any]) -> None:
     if kind not in _tables and len(_tables) == TABLES:
         raise ValueError(f"a message has {TABLES} tables at most")
     _tables[kind] = make
+
+
+def use_alone(kind: type, reduce: Callable[[Any], tuple[Any, ...] | None]) -> None:
+    """Pickle a message that is one object of *kind* as the call that *reduce* returns, without a ForkingPickler."""
+    _alone[kind] = reduce
 
 
 #: As MP_TABLES in mp_core.h.

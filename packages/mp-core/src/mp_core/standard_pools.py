@@ -35,7 +35,7 @@ _CHANNELS = {
     "mp_core._channel_queues",
     "mp_core._receiving",
     "mp_core.standard_pools",
-    "mp_core._without_engine",
+    "mp_core.portable.messages",
     "multiprocessing.connection",
     "multiprocessing.queues",
 }

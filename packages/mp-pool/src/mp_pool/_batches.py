@@ -30,7 +30,7 @@ from collections.abc import Callable
 from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from types import ModuleType
 
-from mp_core.native import ENGINE, Journal, is_small
+from mp_core.native import LIBSHM, Journal, is_small
 from mp_pool._result_pipe import Frame
 from mp_pool.task import Task
 from mp_pool.wire import BATCH, DONE, FUNCTIONS, HEADER, PACKET, is_plain
@@ -72,7 +72,7 @@ class Batches:
         """
         Make the journal, once; return the descriptor to send to the worker, which the caller closes, or -1.
         """
-        if self.journal is not None or not ENGINE:
+        if self.journal is not None or not LIBSHM:
             return -1
         self.journal = False  # one attempt
         try:

@@ -139,7 +139,7 @@ class _Found:
         view = buffer.raw()
         if view.nbytes <= SMALL:
             return True
-        if native.ENGINE and block_at(int(native.ffi.cast("uintptr_t", native.ffi.from_buffer(view)))) is not None:
+        if block_at(native.address_of(view)) is not None:
             raise _ForOneReceiver  # shared memory must stay shared
         self.buffers.append(buffer)
         return False

@@ -1,4 +1,4 @@
-"""The compiled module, or its substitute on a platform without shared memory: both have the same functions.
+"""The compiled module, or its substitute where libshm does not run: both have the same functions.
 
 Every other module calls the compiled one through this module.
 """
@@ -11,10 +11,10 @@ from mp_core import native as _core
 
 if TYPE_CHECKING:
     from mp_reductions._native import *  # noqa: F403
-elif _core.ENGINE:
+elif _core.LIBSHM:
     from mp_reductions import _native as _chosen
 else:
-    from mp_reductions import _without_engine as _chosen
+    from mp_reductions import _uncompiled as _chosen
 
 if not TYPE_CHECKING:
     globals().update({name: value for name, value in vars(_chosen).items() if not name.startswith("_")})

@@ -63,8 +63,17 @@ def init_reductions() -> None:
     reducers.of_subclasses(np.ndarray, choose_reducer)
     if _functions.Table is not None:
         pickling.use_table(np.ndarray, _functions.Table)
+    else:
+        pickling.use_alone(np.ndarray, _reduce_alone)
     reducers.when_registered("torch", tensors.stand_before)
     packages.register("mp_reductions", "import numpy", "numpy.ndarray", "torch")
+
+
+def _reduce_alone(a: np.ndarray[Any, Any]) -> Any:
+    """Reduce an array that is a message by itself to a call without objects; None if it cannot be."""
+    substitute: Any = _functions
+    is_ours = reducers.install().get(np.ndarray) is substitute.reduce_array
+    return substitute.reduce_small(a) if is_ours else None
 
 
 def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:

@@ -11,6 +11,8 @@ costs half a microsecond more: inline an array needs no manager, and no in-fligh
 to the reaper. So arrays go into the message until it has 4 KiB of them, and later ones through shared memory.
 `benchmarks/bench_inline.py` measures both; the environment variable ``MP_INLINE_BYTES`` and `set_inline_limit` change
 the limit.
+
+With portable sharing a block costs more, so the limit is 128 KiB, and for each array.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ from typing import Any
 
 import numpy as np
 
+from mp_core import native
 from mp_reductions import _functions
 from mp_reductions.layout import pack
 
 __all__ = ["get_inline_limit", "has_room", "rebuild_inline", "reduce_inline", "set_inline_limit"]
 
-DEFAULT_LIMIT = 4 * 1024
+DEFAULT_LIMIT = (4 if native.LIBSHM else 128) * 1024
 # The protocol by which NumPy pickles an array into a pickle of any protocol; 5 would need a pickler of protocol 5.
 AS_NUMPY = 4
 

@@ -162,7 +162,7 @@ def _mapping_of(a: np.ndarray[Any, Any]) -> mmap.mmap | None:
             base = base.base if isinstance(base, np.ndarray) else base.obj
         except ValueError:  # a memoryview that was released
             return None
-    return base if type(base) is mmap.mmap and native.ENGINE else None
+    return base if type(base) is mmap.mmap and native.LIBSHM else None
 
 
 def _address(a: np.ndarray[Any, Any]) -> int:

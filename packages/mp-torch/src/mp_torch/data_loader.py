@@ -100,7 +100,7 @@ def _with_our_queues(before: Any) -> Any:
     """Return mp-core's context of the same start method, for none or one of multiprocessing; others stay."""
     chosen = sys.modules["torch.multiprocessing"] if before is None else before
     standard = before is None or type(before) in _STANDARD
-    if not (standard and machine.has_engine() and channels_enabled()):
+    if not (standard and machine.has_libshm() and channels_enabled()):
         return before
     return default_context.get_context(chosen.get_start_method())
 

@@ -1,9 +1,9 @@
-"""The engine: load the compiled library. No other module of mp_core imports it.
+"""libshm: load the compiled library. No other module of mp_core imports it.
 
 The functions are those of the module `_block`, which is written by hand (`native/`) and compiled into the same file as
 cffi's module `_libshm`, so both use one copy of libshm. A start needs no function of cffi's; the others are in
 `_library.py`. `c_api` is a capsule with the C functions that other compiled packages use (`native/mp_core.h`).
-`_without_engine.py` has the same functions for platforms without shared memory.
+`portable` has the same functions for platforms where libshm does not run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "ENGINE",
+    "LARGE",
+    "LEAST_BUFFER",
+    "LIBSHM",
     "LINE_SIZE",
     "STRATEGIES",
     "Buffer",
@@ -105,8 +107,8 @@ def _load_block() -> Any:
                 "or add mp_core._libshm, _cffi_backend and the file mp_core/shm-manager to what it bundles"
             )
         raise ImportError(
-            "this mp-core has no engine (mp_core._libshm): it was built with MP_WITHOUT_ENGINE=1. Install mp-core "
-            "again without that variable, or set it here too, to work without shared memory"
+            "this mp-core has no libshm (mp_core._libshm): it was built with MP_WITHOUT_LIBSHM=1. Install mp-core "
+            "again without that variable, or set it here too, for portable sharing"
         )
     loader = ExtensionFileLoader(name, _FILE)
     spec = ModuleSpec(name, loader, origin=_FILE)
@@ -127,10 +129,14 @@ _block = _load_block()
 if (_refused := _block.set_manager(os.fsencode(os.path.join(_FOLDER, "shm-manager")))) < 0:
     raise OSError(-_refused, f"the path of shm-manager: {os.strerror(-_refused)}")
 
-#: Whether there is shared memory.
-ENGINE = True
+#: Whether memory is shared by libshm, and not by `portable`.
+LIBSHM = True
 #: The bytes that the line of a message may have, with the zero at its end.
 LINE_SIZE: int = _block.MPSHM_SITE_SIZE
+#: Bytes, texts and the like of fewer bytes stay in the pickle: MP_LARGE in native.h.
+LARGE = 1 << 16
+#: Private buffers of fewer bytes stay in the pickle: the second pickle that carries a place takes as long as the pipe.
+LEAST_BUFFER = 1 << 15
 #: The strategies, the default first, with the number of each.
 STRATEGIES: dict[str, int] = {
     "file_descriptor": _block.MPSHM_FILE_DESCRIPTOR,

@@ -1,0 +1,151 @@
+"""The substitute for the compiled module where libshm does not run.
+
+It has the functions of `_native.pyi` that are called there. Small arrays have a short pickle of their own, the others
+take the path in Python (`array.py`). The shared allocator is a scope without effect, because NumPy's interface for
+allocators is one of C: NumPy allocates in private memory, as it does when shared memory is exhausted.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from mp_core.native import by_value
+
+__all__ = [
+    "Table",
+    "block_at",
+    "get_handler",
+    "get_inline_limit",
+    "has_room",
+    "rebuild_from_bytes",
+    "reduce_array",
+    "reduce_small",
+    "replace_default_handler",
+    "set_handler",
+    "set_inline_limit",
+    "setup",
+    "setup_table",
+    "shared_handler",
+    "swap_memory",
+]
+
+#: No message has a table of arrays.
+Table = None
+
+_dtypes: dict[str, Any] = {}
+_reduce: Callable[[Any], Any]
+_inline_limit = 0
+
+
+def setup(dtypes: Any, reduce_ndarray: Callable[[Any], Any], on_large_copy: Any, large_nbytes: int) -> None:
+    """Set the dtypes that are one object with a character of its own, and the function that reduces other arrays."""
+    global _dtypes, _reduce
+    _dtypes, _reduce = dtypes, reduce_ndarray
+
+
+def setup_table(on_exhaustion: Any) -> None:
+    """Do nothing: no message has a table of arrays."""
+
+
+#: Arrays of more bytes are pickled as NumPy does it, whose receiver makes no copy of the bytes that it has read.
+_AS_NUMPY = 1 << 14
+
+
+def reduce_small(a: Any) -> tuple[Any, ...] | None:
+    """Reduce a small array that its character and its shape describe, by value; None for any other."""
+    if 0 < a.nbytes <= _inline_limit and a.base is None and not by_value():
+        char, flags = a.dtype.char, a.flags
+        if _dtypes.get(char) is a.dtype and flags.c_contiguous and flags.writeable and flags.aligned:
+            if a.nbytes > _AS_NUMPY:
+                reduced: tuple[Any, ...] = a.__reduce__()
+                return reduced
+            # A memoryview: a bytearray of an array that is one integer would have that length.
+            return rebuild_from_bytes, (bytearray(memoryview(a.reshape(-1).view(np.uint8))), char, a.shape)
+    return None
+
+
+def reduce_array(a: Any) -> Any:
+    """Reduce an array."""
+    return reduce_small(a) or _reduce(a)
+
+
+def rebuild_from_bytes(data: bytearray, char: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """Rebuild a small array over its bytes."""
+    dtype = np.dtype(char)
+    if dtype.hasobject:
+        raise ValueError("the message of an array is damaged: Python objects do not travel as bytes")
+    return np.ndarray(shape, dtype, data)
+
+
+def set_inline_limit(nbytes: int) -> None:
+    """Set the size up to which arrays travel in the message."""
+    global _inline_limit
+    _inline_limit = nbytes
+
+
+def get_inline_limit() -> int:
+    """Return that size."""
+    return _inline_limit
+
+
+def has_room(nbytes: int) -> bool:
+    """Return whether an array of *nbytes* travels in the message; here the limit is for each array."""
+    return nbytes <= _inline_limit
+
+
+def get_handler() -> None:
+    """Return None: NumPy keeps its own memory handler."""
+
+
+def set_handler(handler: None) -> None:
+    """Do nothing."""
+
+
+def shared_handler() -> None:
+    """Return None: no handler allocates in shared memory."""
+
+
+def replace_default_handler(on: bool) -> None:
+    """Do nothing."""
+
+
+def block_at(a: Any) -> None:
+    """Return None: NumPy has allocated no array in a block."""
+
+
+class _Fields(ctypes.Structure):
+    """PyArrayObject_fields of NumPy's header ndarraytypes.h, after the head of the object."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("nd", ctypes.c_int),
+        ("dimensions", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("base", ctypes.c_void_p),
+        ("descr", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("weakrefs", ctypes.c_void_p),
+        ("buffer_info", ctypes.c_void_p),
+        ("mem_handler", ctypes.c_void_p),
+    )
+
+
+_EXCHANGED = ("data", "dimensions", "strides", "base", "flags", "mem_handler")
+
+
+def swap_memory(a: Any, b: Any) -> None:
+    """Exchange the memory of two arrays of one shape, with its layout and its owner."""
+    if a.shape != b.shape:
+        raise ValueError("swap_memory needs two arrays of the same shape")
+    fields = [_Fields.from_address(id(array) + object.__basicsize__) for array in (a, b)]
+    for array, found in zip((a, b), fields, strict=True):
+        if found.data != array.__array_interface__["data"][0] or found.nd != array.ndim:
+            raise RuntimeError("this NumPy lays out its arrays in an unknown way, so none can be moved in place")
+    for name in _EXCHANGED:
+        first, second = (getattr(found, name) for found in fields)
+        setattr(fields[0], name, second)
+        setattr(fields[1], name, first)
