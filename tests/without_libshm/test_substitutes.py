@@ -1,4 +1,4 @@
-"""The substitutes for the compiled modules have their functions; a wheel without the engine has nothing compiled."""
+"""Portable sharing has the functions of the compiled modules; a wheel without libshm has nothing compiled."""
 
 from __future__ import annotations
 
@@ -12,38 +12,32 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies
 
-from mp_core import _without_engine, machine
-from mp_reductions import _without_engine as arrays_without_engine
+from mp_core import machine, portable
+from mp_reductions import _uncompiled
 
 from .conftest import HERE
 
 ROOT = Path(__file__).parents[2]
-needs_engine = pytest.mark.skipif(
-    not machine.has_engine() or importlib.util.find_spec("mp_core._libshm") is None,
-    reason="compares with the engine, which is switched off",
+needs_libshm = pytest.mark.skipif(
+    not machine.has_libshm() or importlib.util.find_spec("mp_core._libshm") is None,
+    reason="compares with libshm, which is switched off",
 )
 CFFI = {"check", "ffi", "lib"}
-# Without the engine the locks are those of the standard library.
+# Without libshm the locks are those of the standard library.
 LOCKS = {"SemLock", "condition_notify", "create_sync", "setup_locks", "sync_handle"}
-# Without it large bytes stay in the pickle.
-LARGE_BYTES = {"PickleReader", "PickleWriter", "copy_large"}
 
 
-@needs_engine
-def test_the_substitute_has_the_functions_of_the_engine() -> None:
-    from mp_core import _engine, _library
+@needs_libshm
+def test_the_substitute_has_the_functions_of_libshm() -> None:
+    from mp_core import _compiled, _library
     from mp_reductions import _native
 
-    assert set(_without_engine.__all__) == {*_engine.__all__, *_library.__all__} - CFFI - LOCKS - LARGE_BYTES
+    assert set(portable.__all__) == {*_compiled.__all__, *_library.__all__} - CFFI - LOCKS
     here = {name for name in vars(_native) if not name.startswith("_")}
-    assert here - set(arrays_without_engine.__all__) == {
-        "rebuild_from_block",
-        "rebuild_from_bytes",
-        "rebuild_table",
-    }  # of its pickles
-    assert set(arrays_without_engine.__all__) <= here
-    assert _without_engine.counters().keys() == _library.counters().keys()
-    assert _without_engine.library_name() == _engine.library_name()
+    assert here - set(_uncompiled.__all__) == {"rebuild_from_block", "rebuild_table"}  # of its pickles
+    assert set(_uncompiled.__all__) - here == {"reduce_small"}
+    assert portable.counters().keys() == _library.counters().keys()
+    assert portable.library_name() == _compiled.library_name()
 
 
 SIZES = [
@@ -67,15 +61,15 @@ SIZES = [
 SIZES += ["-1", "1e3", "18446744073709551615", "18446744073709551616", "16777216T", "1\n", "\n1", "1.0000001G", "٣"]
 
 
-@needs_engine
+@needs_libshm
 @pytest.mark.parametrize("text", SIZES)
 def test_both_read_a_number_of_bytes_alike(text: str) -> None:
     from mp_core import _library
 
-    assert _without_engine.parse_bytes(text) == _library.parse_bytes(text)
+    assert portable.parse_bytes(text) == _library.parse_bytes(text)
 
 
-@needs_engine
+@needs_libshm
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     strategies.sampled_from(["", " ", "\t", "\n"]),
@@ -88,16 +82,16 @@ def test_both_read_any_number_of_bytes_alike(before: str, whole: int, part: str,
     from mp_core import _library
 
     text = f"{before}{whole}{part}{space}{unit}"
-    assert _without_engine.parse_bytes(text) == _library.parse_bytes(text)
+    assert portable.parse_bytes(text) == _library.parse_bytes(text)
 
 
 @pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="needs hatchling, in the group build")
 @pytest.mark.parametrize("platform", ["linux", "macos"])
 @pytest.mark.parametrize("package", ["mp-core", "mp-reductions"])
-def test_a_wheel_without_the_engine_is_built_without_a_compiler(package: str, platform: str, tmp_path: Path) -> None:
+def test_a_wheel_without_the_compiled_is_built_without_a_compiler(package: str, platform: str, tmp_path: Path) -> None:
     environment = {**os.environ, "CC": "/no/such/compiler", "PATH": "/no/such/folder"}
     if platform == "linux":
-        environment["MP_WITHOUT_ENGINE"] = "1"
+        environment["MP_WITHOUT_LIBSHM"] = "1"
     else:
         environment["PYTHONPATH"] = str(HERE / "macos")
         # The names of the standard library's files of settings have the platform in them.
@@ -119,7 +113,7 @@ def test_a_wheel_without_the_engine_is_built_without_a_compiler(package: str, pl
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert not [name for name in names if name.endswith((".so", "shm-manager", ".c"))]
-    assert f"{package.replace('-', '_')}/_without_engine.py" in names
+    assert f"{package.replace('-', '_')}/_version.py" in names or "mp_reductions/_uncompiled.py" in names
 
 
 def sysconfigdata() -> str:

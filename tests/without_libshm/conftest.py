@@ -1,13 +1,14 @@
-"""Programs without the engine run in interpreters of their own: this process may have it."""
+"""Programs without libshm run in interpreters of their own: this process may have it."""
 
 from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from support.leaks import names, names_in_use
 from support.scripts import run_script
 
 HERE = Path(__file__).parent
@@ -17,12 +18,12 @@ Run = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(autouse=True)
 def default_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
     """
-    Remove the strategy that a session chooses: without the engine there is one strategy only.
+    Remove the strategy that a session chooses: without libshm there is one strategy only.
     """
     monkeypatch.delenv("MP_SHARING_STRATEGY", raising=False)
 
 
-@pytest.fixture(params=["Linux with MP_WITHOUT_ENGINE=1", "macOS"])
+@pytest.fixture(params=["Linux with MP_WITHOUT_LIBSHM=1", "macOS", "handles"])
 def platform(request: pytest.FixtureRequest) -> str:
     """
     Each platform that can be stood in for.
@@ -31,17 +32,22 @@ def platform(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def run(platform: str, tmp_path: Path) -> Run:
+def run(platform: str, tmp_path: Path) -> Iterator[Run]:
     """
     Run a program on that platform.
     """
-    path = os.pathsep.join(filter(None, [str(HERE / "macos"), os.environ.get("PYTHONPATH", "")]))
-    environment = {"PYTHONPATH": path} if platform == "macOS" else {"MP_WITHOUT_ENGINE": "1"}
+    folder = {"macOS": "macos", "handles": "handles"}.get(platform)
+    path = os.pathsep.join(filter(None, [str(HERE / folder) if folder else "", os.environ.get("PYTHONPATH", "")]))
+    environment = {"PYTHONPATH": path, "MP_WITHOUT_LIBSHM": "0" if platform == "macOS" else "1"}
 
     def run(text: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
         return run_script(tmp_path, text, *arguments, **environment, **more)
 
-    return run
+    before = names()
+    yield run
+    if platform == "handles":  # only this stand-in sees that nobody has these open
+        for name in names() - before - names_in_use():
+            (Path("/dev/shm") / name).unlink(missing_ok=True)
 
 
 def warnings_in(done: subprocess.CompletedProcess[str]) -> list[str]:

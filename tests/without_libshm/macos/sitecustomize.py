@@ -1,7 +1,8 @@
 """Stand-in for macOS: every interpreter that has this folder on PYTHONPATH has what CPython has on macOS, and no more.
 
-It hides the functions and constants of Linux, and /proc; and it has the names of threads of macOS's C library. It
-cannot show how macOS's kernel behaves.
+It hides the functions and constants of Linux, /proc and /dev/shm; and it has the names of threads of macOS's C library.
+Its shared memory refuses what macOS refuses: names of more than 31 bytes, a second ftruncate, sizes that are no
+multiple of 16 KiB. It cannot show how macOS's kernel behaves.
 """
 
 import builtins
@@ -20,7 +21,7 @@ for name in ("epoll", *filter(lambda name: name.startswith("EPOLL"), dir(select)
 import socket  # noqa: E402  after that, because it imports selectors, which chooses a selector
 
 HIDDEN = {
-    os: "pidfd_open memfd_create eventfd sched_getaffinity sched_setaffinity P_PIDFD pipe2 splice",
+    os: "pidfd_open memfd_create eventfd sched_getaffinity sched_setaffinity P_PIDFD pipe2 splice posix_fallocate",
     signal: "pidfd_send_signal sigtimedwait sigwaitinfo SIGPWR SIGPOLL SIGSTKFLT SIGRTMIN SIGRTMAX SIGCLD",
     fcntl: "F_SETSIG F_GETSIG F_SETPIPE_SZ F_GETPIPE_SZ F_ADD_SEALS F_GET_SEALS F_OFD_SETLK F_OFD_SETLKW F_OFD_GETLK",
     socket: "SO_PEERCRED SO_PASSCRED SCM_CREDENTIALS SO_DOMAIN SO_PROTOCOL SOCK_CLOEXEC SOCK_NONBLOCK",
@@ -38,7 +39,7 @@ signal.valid_signals = lambda: set(_signals)
 
 def _without_proc(function):
     def wrapper(path=".", *args, **options):
-        if isinstance(path, str | bytes | os.PathLike) and os.fsdecode(path).startswith("/proc"):
+        if isinstance(path, str | bytes | os.PathLike) and os.fsdecode(path).startswith(("/proc", "/dev/shm")):
             raise FileNotFoundError(2, "No such file or directory", path)
         return function(path, *args, **options)
 
@@ -71,3 +72,27 @@ class _Library:
 
 _original = ctypes.CDLL
 ctypes.CDLL = lambda name, *args, **options: _original(name, *args, **options) if name else _Library()
+
+
+from multiprocessing import shared_memory  # noqa: E402
+
+_ftruncate, _SharedMemory = os.ftruncate, shared_memory.SharedMemory
+
+
+class SharedMemory(_SharedMemory):
+    """Objects of shared memory as macOS has them."""
+
+    def __init__(self, name=None, create=False, size=0, **options):
+        if len(name.encode()) + 1 > 31:  # PSHMNAMLEN, with the slash
+            raise OSError(63, "File name too long", name)
+        super().__init__(name, create, size, **options)
+
+
+def ftruncate(fd, length):
+    """Set the size of an object, which is whole pages, once."""
+    if length % (1 << 14) or os.fstat(fd).st_size:
+        raise OSError(22, "Invalid argument")
+    _ftruncate(fd, length)
+
+
+shared_memory.SharedMemory, shared_memory.os = SharedMemory, type("os", (), {**vars(os), "ftruncate": ftruncate})

@@ -1,4 +1,4 @@
-"""Calls that need shared memory raise errors with the platform's name; questions about it have an answer."""
+"""Calls that need libshm raise errors with the platform's name; questions about shared memory have an answer."""
 
 from __future__ import annotations
 
@@ -11,42 +11,46 @@ from support.scripts import run_script, succeeded
 from .conftest import HERE, Run
 
 ALLOCATIONS = """
-    import pickle
     import sys
     import numpy as np
     import mp_all as mp
 
     like = np.ones(3)
-    calls = {
-        "empty": ((3,),), "zeros": ((3,),), "ones": ((3,),), "full": ((3,), 1.0), "array": ([1.0],),
-        "frombuffer": (like,), "empty_like": (like,), "zeros_like": (like,), "ones_like": (like,),
-        "full_like": (like, 1.0), "frozen": ([{"a": 1}],), "named": ("name",), "unlink": ("name",),
-    }
-    assert set(calls) == set(mp.shared.__all__)
-    refused = [lambda name=name: getattr(mp.shared, name)(*calls[name]) for name in calls]
-    refused += [lambda: mp.share_memory(like), lambda: mp.share_memory_(np.ones(3)), lambda: mp.Block(8)]
-    refused += [lambda: mp.Block(2**70), lambda: mp.Lease(print)]
-    for call in refused:
+    made = [
+        mp.shared.empty(3), mp.shared.zeros(3), mp.shared.ones(3), mp.shared.full(3, 1.0), mp.shared.array([1.0]),
+        mp.shared.frombuffer(like), mp.shared.empty_like(like), mp.shared.zeros_like(like),
+        mp.shared.ones_like(like), mp.shared.full_like(like, 1.0), mp.share_memory(like),
+    ]
+    assert all(map(mp.is_shared, made))
+    assert mp.shared.frozen([{"a": 1}])[0] == {"a": 1}
+    for call in (lambda: mp.shared.named("name", 3, create=True), lambda: mp.shared.unlink("name")):
         try:
             call()
         except OSError as error:
-            assert f"no shared memory on {sys.argv[1]}; send private arrays" in str(error), error
+            assert f"named arrays need libshm, which does not run on {sys.argv[1]}" in str(error), error
         else:
             raise AssertionError("nothing was raised")
+    for size, error in ((2**70, MemoryError), (-1, ValueError), ("x", TypeError)):
+        try:
+            mp.Block(size)
+        except error:
+            continue
+        raise AssertionError(size)
     try:
         mp.receive_lease(bytes(56))
-    except mp.ReceiveError as error:
-        assert sys.argv[1] in str(error)
+    except ValueError as error:
+        assert "damaged" in str(error)
     else:
         raise AssertionError("nothing was raised")
 """
 
 
-def test_every_allocation_is_an_error_that_names_the_platform(run: Run, platform: str) -> None:
-    succeeded(run(ALLOCATIONS, platform))
+def test_shared_arrays_can_be_made_and_only_named_ones_need_libshm(run: Run, platform: str) -> None:
+    succeeded(run(ALLOCATIONS, "macOS" if platform == "macOS" else "Linux with MP_WITHOUT_LIBSHM=1"))
 
 
 QUESTIONS = """
+    import os
     import numpy as np
     import mp_all as mp
 
@@ -59,9 +63,15 @@ QUESTIONS = """
         assert "'file_system'" in str(error)
     else:
         raise AssertionError("nothing was raised")
-    assert not mp.is_shared(np.ones(3)) and mp.get_sharing() is False
+    assert not mp.is_shared(np.ones(3)) and mp.get_sharing() is True
     assert set(mp.memory_stats().values()) == {0} and mp.list_segments() == []
+    block = mp.Block(1000)
+    stats = mp.memory_stats()
+    assert (stats["live_bytes"], stats["live_blocks"], stats["segments"]) == (1000, 1, 1)
+    assert [segment.holders for segment in mp.list_segments()] == [(os.getpid(),)]
+    del block
     mp.empty_cache()
+    assert mp.memory_stats()["live_bytes"] == mp.memory_stats()["cached_bytes"] == 0
     with mp.shared_allocator():
         assert not mp.is_shared(np.ones(10_000))
     mp.install_shared_allocator()
@@ -78,25 +88,26 @@ def test_questions_have_an_answer(run: Run) -> None:
     succeeded(run(QUESTIONS))
 
 
-def test_a_bug_report_says_that_there_is_no_shared_memory(run: Run, platform: str) -> None:
+def test_a_bug_report_says_that_sharing_is_portable(run: Run, platform: str) -> None:
+    shown = "macOS" if platform == "macOS" else "Linux with MP_WITHOUT_LIBSHM=1"
     report = succeeded(run("import runpy; runpy.run_module('mp_all', run_name='__main__')"))
-    assert f"mp-core has no shared memory on {platform}" in report
+    assert f"portable sharing on {shown}" in report
     listed = succeeded(run("import runpy; runpy.run_module('mp_all', run_name='__main__')", "stat"))
-    assert listed == f"mp-core has no shared memory on {platform}\n"
+    assert listed == f"portable sharing on {shown}: no process lists the segments of others\n"
 
 
 WINDOWS = """
     import windows
-    import warnings
     import numpy as np
     import mp_all as mp
     from multiprocessing.reduction import ForkingPickler
 
     sent = np.asfortranarray(np.ones((200, 300)))
-    with warnings.catch_warnings(record=True) as caught:
-        received = ForkingPickler.loads(ForkingPickler.dumps([sent, sent[0]]))[0]
-    assert [str(each.message).partition(",")[0] for each in caught] == ["mp-core has no shared memory on Windows"]
-    assert received.strides == sent.strides and received.sum() == 60_000
+    received = ForkingPickler.loads(ForkingPickler.dumps([sent, sent[0]]))[0]
+    assert mp.is_shared(received) and received.strides == sent.strides and received.sum() == 60_000
+    shared = mp.shared.zeros(3)
+    assert np.shares_memory(ForkingPickler.loads(ForkingPickler.dumps(shared)), shared)
+    assert windows.mutexes > 4
 
     def refusal(call):
         try:
@@ -104,7 +115,6 @@ WINDOWS = """
         except Exception as error:
             return f"{type(error).__name__}: {error}"
 
-    assert "shared memory on Windows" in refusal(lambda: mp.shared.zeros(3))
     for launch in (mp.spawn, mp.start_processes, mp.run, mp.ProcessContext):
         assert refusal(lambda: launch(print)).startswith("NotImplementedError: mp_spawn.")
     assert "AttributeError: mp_all.ProcessPoolExecutor is in mp-pool" in refusal(lambda: mp.ProcessPoolExecutor)
@@ -121,9 +131,9 @@ def test_the_packages_can_be_imported_and_used_on_windows(tmp_path: Path) -> Non
 
 
 def test_an_invalid_switch_is_an_error(tmp_path: Path) -> None:
-    done = run_script(tmp_path, "import mp_core", MP_WITHOUT_ENGINE="yes")
+    done = run_script(tmp_path, "import mp_core", MP_WITHOUT_LIBSHM="yes")
     assert done.returncode == 1
-    assert "MP_WITHOUT_ENGINE must be 1 to work without shared memory, or 0, not 'yes'" in done.stderr
+    assert "MP_WITHOUT_LIBSHM must be 1 for portable sharing, or 0, not 'yes'" in done.stderr
 
 
 @pytest.mark.parametrize(
