@@ -12,6 +12,7 @@ from benchmarks.peers.mpire_pool import Mpire
 from benchmarks.peers.ours import Ours
 from benchmarks.peers.pebble_pool import Pebble
 from benchmarks.peers.pool import Pool
+from benchmarks.peers.portable import Portable
 from benchmarks.peers.raw_pipe import RawPipe
 from benchmarks.peers.ray_actor import RayActor
 from benchmarks.peers.shared_array import SharedArrayReused
@@ -41,5 +42,6 @@ PEERS: dict[str, type[Peer]] = {
         JoblibLoky,
         RayActor,
         TorchInstalled,
+        Portable,
     )
 }

@@ -27,6 +27,7 @@ from benchmarks.rows import (
     p28_bytes,
     p29_seams,
     p33_one_core,
+    p34_portable,
 )
 
 ROWS = {
@@ -54,4 +55,5 @@ ROWS = {
     "P28": p28_bytes,
     "P29": p29_seams,
     "P33": p33_one_core,
+    "P34": p34_portable,
 }

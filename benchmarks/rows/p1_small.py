@@ -12,7 +12,7 @@ from benchmarks.peers import PEERS as ALL
 from benchmarks.samples import Line
 
 # P19 measures tensors, and P12 the raw pipe, which keeps only small messages whole.
-PEERS = tuple(name for name in ALL if name not in ("torch ours", "raw pipe"))
+PEERS = tuple(name for name in ALL if name not in ("torch ours", "raw pipe", "portable"))
 
 SIZES = {"200 B": 200, "4 KiB": 4 << 10, "16 KiB": 16 << 10, "64 KiB": 64 << 10}
 

@@ -11,7 +11,7 @@ from benchmarks.peers import PEERS as ALL
 from benchmarks.samples import Line
 
 # P19 measures tensors, and P12 the raw pipe, which keeps only small messages whole.
-PEERS = tuple(name for name in ALL if name not in ("torch ours", "raw pipe"))
+PEERS = tuple(name for name in ALL if name not in ("torch ours", "raw pipe", "portable"))
 
 # name: bytes, times in a turn, turns, turns of the slow ones
 SIZES = {"1 MiB": (1 << 20, 5, 20, 10), "16 MiB": (16 << 20, 2, 15, 5), "128 MiB": (128 << 20, 1, 8, 3)}
