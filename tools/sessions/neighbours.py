@@ -9,7 +9,7 @@ import nox
 from tools.sessions import GROUPS, ROOT, STRATEGIES, install_all
 
 #: The sessions with the tag "nightly": long forms of what the tests do for seconds.
-NIGHTLY = ("soak", "interrupts", "chaos", "fuzz", "model")
+NIGHTLY = ("soak", "interrupts", "chaos", "extensions-asan", "fuzz", "model")
 
 
 @nox.session(default=False)
