@@ -1,9 +1,10 @@
-"""Check libshm's references and its channels on models of Arm's memory: `nox -s model`.
+"""Check libshm's references, channels and claims on models of Arm's memory: `nox -s model`.
 
 spin (on Debian or Ubuntu: apt-get install spin) explores every interleaving of `libshm/model/references.pml`, in which
 processes send, receive, release, free and reuse one block and are killed after any store, and of
-`libshm/model/channel.pml`, in which they write and read the messages of a ring and wait for each other. A model with a
-seeded fault has to fail, each in the way that is named here.
+`libshm/model/channel.pml`, in which they write and read the messages of a ring and wait for each other, and of
+`libshm/model/claims.pml`, in which a pool takes tasks back from a worker. A model with a seeded fault has to fail, each
+in the way that is named here.
 
 The models take for granted that each operation of the protocol acquires, releases or both. So the C files are compiled
 for aarch64, and the instructions that the compiler chose are checked.
@@ -97,9 +98,20 @@ CHANNEL_FAULTS = [
     Case("fault: an interrupted repair takes a second place", ("KILLS=2", "WRITERS=3", "ABORTED_TWICE"), "tail-head"),
 ]
 
+CLAIMS = [Case("a pool and a worker that is stopped anywhere", ("KILLS=0",))]
+CLAIMS_WITH_KILLS = [Case("a pool and a worker that is stopped and killed anywhere", ("KILLS=1",))]
+CLAIM_FAULTS = [
+    Case("fault: the worker claims without a comparison", ("KILLS=0", "CLAIM_UNCOMPARED"), "begun["),
+    Case("fault: the pool takes back without a comparison", ("KILLS=0", "TAKE_UNCOMPARED"), "begun["),
+    Case("fault: the pool takes back what was not received", ("KILLS=0", "TAKE_RECEIVED"), "begun["),
+    Case("fault: a result comes after the next claim", ("KILLS=1", "LATE_RESULT"), "lost<=1"),
+    Case("fault: the last results are read before the death", ("KILLS=1", "DRAIN_FIRST"), "result[i]"),
+]
+
 MODELS = [
     Model("references.pml", REFERENCES, REFERENCES_WITH_KILLS, REFERENCE_FAULTS),
     Model("channel.pml", CHANNEL, CHANNEL_WITH_KILLS, CHANNEL_FAULTS),
+    Model("claims.pml", CLAIMS, CLAIMS_WITH_KILLS, CLAIM_FAULTS),
 ]
 
 # The memory that a search may use, in MB.
@@ -146,6 +158,8 @@ RELAXED = {
     "channel/wakeup.c": 4,
     "channel/send.c": 2,
     "channel/receive.c": 0,
+    "channel/claims.c": 0,
+    "channel/wait_any.c": 0,
 }
 # Exclusive and atomic instructions of aarch64: those that order nothing, or in one direction only.
 WEAK = re.compile(r"\b(ldxrb?|stxrb?|ldapur?b?|ldaprb?|(?:ldadd|ldset|ldclr|swp|cas)(?:a|l)?b?)\s")
@@ -186,7 +200,7 @@ def check_instructions(folder: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="nox -s model --")
-    parser.add_argument("models", nargs="*", metavar="MODEL", help="references or channel; default: both")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help="references, channel or claims; default: all")
     parser.add_argument("--short", action="store_true", help="no kills but for the faults that need them")
     asked = parser.parse_args()
     for program in ("spin", "gcc"):

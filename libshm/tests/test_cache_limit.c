@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include "base/spin.h"
 #include "platform/linux/cgroup.h"
 #include "engine.h"
 
@@ -67,9 +68,9 @@ static uint64_t least_of(int *levels)
 {
     struct mpshm__group groups[16];
     uint64_t least = UINT64_MAX;
-    int n = mpshm__groups_of(root, "self", groups, 0, 16);
+    int n = mpshm__groups_of(root, "self", "memory", groups, 0, 16);
 
-    CHECK_EQ(mpshm__groups_of(root, "self", groups, n, 16), n); /* each once */
+    CHECK_EQ(mpshm__groups_of(root, "self", "memory", groups, n, 16), n); /* each once */
     *levels = 0;
     for (int i = 0; i < n; i++)
         if (mpshm__group_read(&groups[i])) {
@@ -132,6 +133,20 @@ static void every_level_of_both_versions_counts(void)
     CHECK_EQ(least_of(&levels), 600);
     CHECK_EQ(levels, 2);
 
+    /* processor time, of both versions; -1 and "max" are no limit */
+    CHECK_EQ(mpshm__quota_is_below_two(root), 0);
+    file("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n");
+    file("/sys/fs/cgroup/cpu/x/cpu.cfs_period_us", "100000\n");
+    file("/sys/fs/cgroup/unified/cpu.max", "max 100000\n");
+    CHECK_EQ(mpshm__quota_is_below_two(root), 0);
+    file("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "200000\n");
+    CHECK_EQ(mpshm__quota_is_below_two(root), 0);
+    file("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "199999\n");
+    CHECK_EQ(mpshm__quota_is_below_two(root), 1);
+    file("/sys/fs/cgroup/cpu/x/cpu.cfs_quota_us", "-1\n");
+    file("/sys/fs/cgroup/unified/cpu.max", "50000 100000\n");
+    CHECK_EQ(mpshm__quota_is_below_two(root), 1);
+
     file("/proc/self/cgroup", "nonsense\n\n::::\n4:memory\n");
     CHECK_EQ(least_of(&levels), UINT64_MAX);
     char command[64];
@@ -161,7 +176,7 @@ static int make_group(uint64_t limit)
 {
     struct mpshm__group groups[32];
     char number[32];
-    int n = mpshm__groups_of("", "self", groups, 0, 32);
+    int n = mpshm__groups_of("", "self", "memory", groups, 0, 32);
 
     snprintf(number, sizeof(number), "%llu", (unsigned long long)limit);
     for (int i = 0; i < n; i++) {

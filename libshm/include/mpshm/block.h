@@ -93,6 +93,11 @@ void mpshm_block_release(mpshm_block *block);
 /* The strategy by which the block was allocated. */
 int mpshm_block_strategy(const mpshm_block *block);
 
+/* Open the memory in which the block is: a descriptor, for a mapping of its own, and `*offset`,
+ * where the block begins. The caller closes it, and keeps its reference while it uses the memory.
+ */
+int mpshm_block_open(const mpshm_block *block, uint64_t *offset);
+
 /* The number of references that others have to this block: processes beside this one, and handles
  * in flight. 0 means that only this process has the block. */
 int mpshm_block_others(const mpshm_block *block);

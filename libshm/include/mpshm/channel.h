@@ -45,6 +45,9 @@ void mpshm_channel_close(mpshm_channel *end);
  * has closed it. It stays the channel's. */
 int mpshm_channel_object(mpshm_channel *end);
 
+/* Close the descriptor of the channel's memory in this process, which passes it on no more. */
+void mpshm_channel_forget_object(mpshm_channel *end);
+
 /* The ends that this process has open. */
 uint64_t mpshm_channel_count(void);
 
@@ -73,6 +76,36 @@ int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
  * message is one of more than 64 KiB, whose parts may be under way: it is left to a caller that may
  * wait. After -EAGAIN the descriptor becomes readable when there is a message. */
 int mpshm_channel_take(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+
+/* Receive a message that is there already: 1, or -EAGAIN. Unlike mpshm_channel_take it leaves the
+ * descriptor as it is, and makes no system call. */
+int mpshm_channel_next(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+
+/* A channel of mpshm_channel_wait_any, and what it has found there. */
+typedef struct {
+    mpshm_channel *end;
+    int fd;
+    int ready; /* 0, MPSHM_HAS_MESSAGE, or MPSHM_HUNG_UP when there is no message either */
+} mpshm_awaited_channel;
+enum { MPSHM_HAS_MESSAGE = 1, MPSHM_HUNG_UP = 2 };
+
+/* Wait, first in a spin, until one of `n` channels has a message or has hung up, or one of `m`
+ * descriptors is readable or in error: sets `ready` and `readable` of each, and returns how many;
+ * 0 at the end of the timeout or after a signal, or what end_wait returned. A negative timeout
+ * waits without end. The caller is the only reader of each channel. */
+int mpshm_channel_wait_any(mpshm_awaited_channel *channels, int n, const int *fds, int m,
+                           unsigned char *readable, int64_t timeout_ns, const mpshm_waiter *waiter);
+
+/* Messages that their sender may take back. It numbers them from 0 on, in the order in which it
+ * sends them, and each is either claimed by the receiver or taken back by the sender: claims.c.
+ *
+ * claim: the receiver has received the message `number`, after all before it; 1 if it may begin
+ * it, 0 if it was taken back. take_back: the sender has the messages from the result to `until`
+ * again, which it has sent; none if that is `until`. claimed: how many messages are not the
+ * sender's any more. None of them waits. */
+int mpshm_channel_claim(mpshm_channel *end, uint64_t number);
+uint64_t mpshm_channel_take_back(mpshm_channel *end, uint64_t until);
+uint64_t mpshm_channel_claimed(mpshm_channel *end);
 
 /* Let every sender that sleeps for room, in any process, ask its end_wait whether to go on. */
 void mpshm_channel_wake_senders(mpshm_channel *end);

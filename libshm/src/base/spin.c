@@ -23,13 +23,17 @@
  *   A third process that is runnable takes the processor at the first yield and keeps it for its
  *   time slice of some milliseconds, while a process that sleeps is woken before the slice ends. A
  *   yield that took longer than CONTENDED_NS is such a case. Then no wait of this process yields
- *   for 32 times as long, 250 ms at most, so trying costs a busy processor 3 % of its time. */
+ *   for 32 times as long, 250 ms at most, so trying costs a busy processor 3 % of its time.
+ *
+ *   A control group that grants the time of fewer than two processors counts a spin like work: two
+ *   processes that talk would use it up, and then both would wait. There nothing spins. */
 #define _GNU_SOURCE
 #include <sched.h>
 #include <stdlib.h>
 
 #include "base/clock.h"
 #include "base/spin.h"
+#include "platform/linux/cgroup.h"
 
 enum {
     CEILING_US = 50,
@@ -56,6 +60,18 @@ uint32_t mpshm__this_cpu(void)
     return (uint32_t)sched_getcpu() + 1;
 }
 
+int mpshm__quota_is_below_two(const char *root)
+{
+    enum { LEVELS = 16 };
+    struct mpshm__group groups[LEVELS];
+    int count = mpshm__groups_of(root, "self", "cpu", groups, 0, LEVELS);
+
+    for (int i = 0; i < count; i++)
+        if (mpshm__group_is_below_two_cpus(&groups[i]))
+            return 1;
+    return 0;
+}
+
 static uint64_t ceiling_ns(void)
 {
     static _Atomic int64_t known = -1;
@@ -67,6 +83,8 @@ static uint64_t ceiling_ns(void)
         long us = text != NULL && *text != 0 ? strtol(text, &rest, 10) : CEILING_US;
         if (us < 0 || us > 1000000)
             us = CEILING_US;
+        if (us > 0 && mpshm__quota_is_below_two(""))
+            us = 0;
         ns = (int64_t)us * 1000;
         atomic_store_explicit(&known, ns, memory_order_relaxed);
     }
@@ -80,9 +98,12 @@ static int has_one_cpu(void)
     return sched_getaffinity(0, sizeof(set), &set) == 0 && CPU_COUNT(&set) == 1;
 }
 
-/* Whether the other process ran on this processor when it was last heard of. */
+/* Whether the other process ran on this processor when it was last heard of; with several others,
+ * one of them may at any time. */
 static int shares_cpu(const _Atomic uint32_t *known)
 {
+    if (known == NULL)
+        return 1;
     uint32_t cpu = atomic_load_explicit(known, memory_order_relaxed);
 
     return cpu != 0 ? cpu == mpshm__this_cpu() : has_one_cpu();

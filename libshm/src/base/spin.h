@@ -17,7 +17,8 @@ struct mpshm__awaited {
     int (*has)(void *of, uint64_t value);
     void *of;
     uint64_t value;
-    /* The processor of the process that brings it, plus 1; 0: not known. */
+    /* The processor of the process that brings it, plus 1; 0: not known. NULL: one of several
+     * processes brings it, or threads of this process have to run first. */
     const _Atomic uint32_t *cpu;
 };
 
@@ -35,6 +36,10 @@ static inline void mpshm__note_cpu(_Atomic uint32_t *cpu)
     if (atomic_load_explicit(cpu, memory_order_relaxed) != mine)
         atomic_store_explicit(cpu, mine, memory_order_relaxed);
 }
+
+/* Whether the control groups grant this process the time of fewer than two processors. `root` is
+ * put before every path; it is "" except in tests. */
+int mpshm__quota_is_below_two(const char *root);
 
 /* Decide whether this wait spins: for how many nanoseconds, or 0. */
 uint64_t mpshm__spin_length(struct mpshm__spin *spin, const struct mpshm__awaited *awaited);

@@ -212,6 +212,11 @@ int mpshm_channel_object(mpshm_channel *end)
     return fd;
 }
 
+void mpshm_channel_forget_object(mpshm_channel *end)
+{
+    mpshm__fd_close(&end->mapping->object);
+}
+
 uint64_t mpshm_channel_count(void)
 {
     return atomic_load(&channels);

@@ -67,10 +67,12 @@ struct mpshm__ring {
     _Alignas(64) pthread_mutex_t write_lock;
     _Atomic uint64_t wakeup; /* see wakeup.c */
     _Alignas(64) pthread_mutex_t read_lock;
+    /* Moved by either side without a lock: see claims.c. */
+    _Alignas(64) _Atomic uint64_t claimed;
 };
 
 /* The layout's number, and what else both processes must agree on. */
-#define MPSHM__CHANNEL_MAGIC (0x6d70636800000003u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
+#define MPSHM__CHANNEL_MAGIC (0x6d70636800000004u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
 
 struct mpshm__channel {
     uint64_t magic;

@@ -106,13 +106,13 @@ static void collect_groups(struct manager *m)
     struct mpshm__cache_limit *w = m->cache;
     char pid[16];
 
-    w->count = mpshm__groups_of("", "self", w->groups, 0, GROUPS);
+    w->count = mpshm__groups_of("", "self", "memory", w->groups, 0, GROUPS);
     for (int slot = 0; slot < MPSHM__SLOTS; slot++) {
         const struct mpshm__slot *s = &w->control->slots[slot];
         if (atomic_load(&s->state) != MPSHM__SLOT_TAKEN || atomic_load(&s->pid) <= 0)
             continue;
         snprintf(pid, sizeof(pid), "%d", atomic_load(&s->pid));
-        w->count = mpshm__groups_of("", pid, w->groups, w->count, GROUPS);
+        w->count = mpshm__groups_of("", pid, "memory", w->groups, w->count, GROUPS);
     }
 }
 

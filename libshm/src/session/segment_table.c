@@ -1,8 +1,10 @@
 /* The segments of a session that this process has attached. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <unistd.h>
 
+#include "base/engine_lock.h"
 #include "segment/memory_object.h"
 #include "segment/segment.h"
 #include "session/connection.h"
@@ -100,6 +102,21 @@ static int descriptor_of(struct mpshm__session *session, uint32_t index)
         return fd;
     fd = mpshm__object_from_owner(entry);
     return fd >= 0 ? fd : err < 0 ? err : -EBADMSG;
+}
+
+int mpshm_block_open(const mpshm_block *block, uint64_t *offset)
+{
+    struct mpshm__segment *segment = block->segment;
+
+    mpshm__lock();
+    int own = mpshm__fd_get(&segment->fd);
+    int fd =
+        own >= 0 ? fcntl(own, F_DUPFD_CLOEXEC, 0) : descriptor_of(segment->session, segment->index);
+    if (own >= 0 && fd < 0)
+        fd = -errno;
+    mpshm__unlock();
+    *offset = (uint64_t)((char *)block->data - (char *)segment->header);
+    return fd;
 }
 
 int mpshm__segment_attach(struct mpshm__session *session, uint32_t index, uint64_t nonce0,

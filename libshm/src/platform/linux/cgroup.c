@@ -1,4 +1,5 @@
-/* The control groups that limit the memory of a process, of version 1 and 2, at every level.
+/* The control groups that limit the memory and the processor time of a process, of version 1 and 2,
+ * at every level.
  *
  * A process is in one group of each hierarchy (/proc/<pid>/cgroup). /proc/self/mountinfo tells
  * where a hierarchy is mounted; in a container the mount begins somewhere inside the hierarchy.
@@ -69,6 +70,26 @@ int mpshm__group_read(struct mpshm__group *group)
     return 1;
 }
 
+int mpshm__group_is_below_two_cpus(const struct mpshm__group *group)
+{
+    char path[MPSHM__GROUP_PATH + 64];
+    long long time = -1, period = 0; /* no limit is "max" or -1 */
+
+    if (group->version == 2) {
+        snprintf(path, sizeof(path), "%s/cpu.max", group->folder);
+        FILE *file = fopen(path, "re");
+        if (file != NULL && fscanf(file, "%lld %lld", &time, &period) != 2)
+            time = -1;
+        if (file != NULL)
+            fclose(file);
+    } else {
+        uint64_t quota = number_in(group->folder, "cpu.cfs_quota_us");
+        time = quota > INT64_MAX ? -1 : (int64_t)quota;
+        period = (int64_t)number_in(group->folder, "cpu.cfs_period_us");
+    }
+    return time > 0 && period > 0 && time < 2 * period;
+}
+
 /* 1 when `word` is in the comma-separated list `text`. */
 static int lists(const char *text, const char *word)
 {
@@ -81,7 +102,8 @@ static int lists(const char *text, const char *word)
 }
 
 /* Find where the hierarchy of that version is mounted, and which of its folders the mount shows. */
-static int find_mount(const char *root, int version, char *mount, char *shows)
+static int find_mount(const char *root, int version, const char *controller, char *mount,
+                      char *shows)
 {
     char path[MPSHM__GROUP_PATH], *line = NULL;
     size_t room = 0;
@@ -96,7 +118,7 @@ static int find_mount(const char *root, int version, char *mount, char *shows)
             sscanf(rest, " - %31s %*s %511s", type, options) != 2)
             continue;
         if (version == 2 ? strcmp(type, "cgroup2") == 0
-                         : strcmp(type, "cgroup") == 0 && lists(options, "memory")) {
+                         : strcmp(type, "cgroup") == 0 && lists(options, controller)) {
             strcpy(mount, at);
             strcpy(shows, in);
             found = 1;
@@ -120,12 +142,12 @@ static int add(struct mpshm__group *groups, int count, int room, int version, co
     return count + 1;
 }
 
-static int add_levels(const char *root, int version, const char *path, struct mpshm__group *groups,
-                      int count, int room)
+static int add_levels(const char *root, int version, const char *controller, const char *path,
+                      struct mpshm__group *groups, int count, int room)
 {
     char mount[MPSHM__GROUP_PATH], shows[MPSHM__GROUP_PATH], folder[MPSHM__GROUP_PATH];
 
-    if (!find_mount(root, version, mount, shows))
+    if (!find_mount(root, version, controller, mount, shows))
         return count;
     size_t n = strcmp(shows, "/") == 0 ? 0 : strlen(shows);
     /* The mount does not show this path (it is seen from another namespace), so the folder of
@@ -150,8 +172,8 @@ static int add_levels(const char *root, int version, const char *path, struct mp
     }
 }
 
-int mpshm__groups_of(const char *root, const char *pid, struct mpshm__group *groups, int count,
-                     int room)
+int mpshm__groups_of(const char *root, const char *pid, const char *controller,
+                     struct mpshm__group *groups, int count, int room)
 {
     char path[MPSHM__GROUP_PATH], *line = NULL;
     size_t size = 0;
@@ -167,9 +189,9 @@ int mpshm__groups_of(const char *root, const char *pid, struct mpshm__group *gro
         controllers++;
         at[strcspn(at, "\n")] = 0;
         if (controllers[0] == 0)
-            count = add_levels(root, 2, at, groups, count, room);
-        else if (lists(controllers, "memory"))
-            count = add_levels(root, 1, at, groups, count, room);
+            count = add_levels(root, 2, controller, at, groups, count, room);
+        else if (lists(controllers, controller))
+            count = add_levels(root, 1, controller, at, groups, count, room);
     }
     free(line);
     if (file != NULL)

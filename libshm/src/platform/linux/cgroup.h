@@ -1,4 +1,4 @@
-/* The control groups that limit the memory of a process: see cgroup.c. */
+/* The control groups that limit a process: see cgroup.c. */
 #ifndef MPSHM_CGROUP_H
 #define MPSHM_CGROUP_H
 
@@ -12,12 +12,14 @@ struct mpshm__group {
     uint64_t limit, used; /* set by mpshm__group_read */
 };
 
-/* Append the memory groups of process `pid` ("self" or a number) at every level to the first
- * `count` of `groups`, each once and up to `room`. Returns the new count. `root` is put before
- * every path; it is "" except in tests. */
-int mpshm__groups_of(const char *root, const char *pid, struct mpshm__group *groups, int count,
-                     int room);
+/* Append the groups of process `pid` ("self" or a number) for a controller ("memory" or "cpu"), at
+ * every level, to the first `count` of `groups`, each once and up to `room`. Returns the new count.
+ * `root` is put before every path; it is "" except in tests. */
+int mpshm__groups_of(const char *root, const char *pid, const char *controller,
+                     struct mpshm__group *groups, int count, int room);
 /* Read limit and use: 1 when the group has a limit. Page cache does not count as used. */
 int mpshm__group_read(struct mpshm__group *group);
+/* Whether the group grants the time of fewer than two processors. */
+int mpshm__group_is_below_two_cpus(const struct mpshm__group *group);
 
 #endif

@@ -140,6 +140,42 @@ int mpshm_channel_take(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
     return -ENOSYS;
 }
 
+int mpshm_channel_next(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+{
+    (void)end, (void)fd, (void)waiter;
+    return -ENOSYS;
+}
+
+int mpshm_channel_wait_any(mpshm_awaited_channel *channels, int n, const int *fds, int m,
+                           unsigned char *readable, int64_t timeout_ns, const mpshm_waiter *waiter)
+{
+    (void)channels, (void)n, (void)fds, (void)m, (void)readable, (void)timeout_ns, (void)waiter;
+    return -ENOSYS;
+}
+
+int mpshm_channel_claim(mpshm_channel *end, uint64_t number)
+{
+    (void)end, (void)number;
+    return 0;
+}
+
+uint64_t mpshm_channel_take_back(mpshm_channel *end, uint64_t until)
+{
+    (void)end;
+    return until;
+}
+
+uint64_t mpshm_channel_claimed(mpshm_channel *end)
+{
+    (void)end;
+    return 0;
+}
+
+void mpshm_channel_forget_object(mpshm_channel *end)
+{
+    (void)end;
+}
+
 void mpshm_channel_wake_senders(mpshm_channel *end)
 {
     (void)end;
@@ -160,6 +196,12 @@ int mpshm_channel_stop_reading(mpshm_channel *end, int fd, const mpshm_waiter *w
 int mpshm_channel_selectable(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 {
     (void)end, (void)fd, (void)waiter;
+    return -ENOSYS;
+}
+
+int mpshm_block_open(const mpshm_block *block, uint64_t *offset)
+{
+    (void)block, (void)offset;
     return -ENOSYS;
 }
 

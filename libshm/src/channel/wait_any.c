@@ -1,0 +1,159 @@
+/* One wait for many channels, and for descriptors beside them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "channel/channel.h"
+
+enum { FEW = 32, FIRST_LOOK_NS = 1000000 };
+
+/* Mark the channels that have a record: how many. */
+static int mark_ready(mpshm_awaited_channel *channels, int n)
+{
+    int found = 0;
+
+    for (int i = 0; i < n; i++) {
+        channels[i].ready = mpshm__ring_has_record(&channels[i].end->in) ? MPSHM_HAS_MESSAGE : 0;
+        found += channels[i].ready != 0;
+    }
+    return found;
+}
+
+static int any_has_record(void *of, uint64_t n)
+{
+    mpshm_awaited_channel *channels = of;
+
+    for (uint64_t i = 0; i < n; i++)
+        if (mpshm__ring_has_record(&channels[i].end->in))
+            return 1;
+    return 0;
+}
+
+/* Make the descriptors of the empty channels readable by the next message: 0, or -EAGAIN when
+ * another process has a lock that this needs. */
+static int arm(mpshm_awaited_channel *channels, int n, const struct pollfd *polled)
+{
+    const mpshm_waiter none = {0};
+    int rc = 0;
+
+    for (int i = 0; i < n; i++) {
+        mpshm_channel *end = channels[i].end;
+        if (mpshm__channel_lock(end, MPSHM__TO_READ, channels[i].fd, 1, &none) < 0) {
+            rc = -EAGAIN;
+            continue;
+        }
+        if (mpshm__ring_is_empty(end->in.ring))
+            mpshm__wakeup_arm(end, channels[i].fd, polled[i].revents & POLLIN);
+        mpshm__channel_unlock(end, MPSHM__TO_READ);
+    }
+    return rc;
+}
+
+/* How many descriptors are ready; -EINTR after a signal, or what end_wait returned. */
+static int sleep_on(struct pollfd *polled, int count, uint64_t ns, const mpshm_waiter *waiter)
+{
+    struct timespec until = {.tv_sec = (time_t)(ns / 1000000000),
+                             .tv_nsec = (long)(ns % 1000000000)};
+
+    waiter->begin_wait(waiter->self);
+    int rc = ppoll(polled, (nfds_t)count, ns == UINT64_MAX ? NULL : &until, NULL);
+    int err = errno, given_up = waiter->end_wait(waiter->self);
+
+    return given_up < 0 ? given_up : rc < 0 ? -err : rc;
+}
+
+/* After a sleep: what is ready. */
+static int look(mpshm_awaited_channel *channels, int n, const struct pollfd *polled, int m,
+                unsigned char *readable)
+{
+    int found = mark_ready(channels, n);
+
+    for (int i = 0; i < n; i++)
+        if (channels[i].ready == 0 && (polled[i].revents & ~POLLIN) != 0) {
+            channels[i].ready = MPSHM_HUNG_UP;
+            found++;
+        }
+    for (int i = 0; i < m; i++) {
+        readable[i] = polled[n + i].revents != 0;
+        found += readable[i];
+    }
+    return found;
+}
+
+/* Look for a while: what end_wait returned. */
+static int spin(mpshm_awaited_channel *channels, int n, uint64_t deadline,
+                const mpshm_waiter *waiter)
+{
+    struct mpshm__awaited awaited = {
+        .has = any_has_record, .of = channels, .value = (uint64_t)n, .cpu = NULL};
+    struct mpshm__spin *spin = &channels[0].end->for_record;
+    uint64_t most = mpshm__remaining(deadline, mpshm__spin_length(spin, &awaited));
+
+    if (most == 0)
+        return 0;
+    waiter->begin_wait(waiter->self);
+    mpshm__spin(spin, &awaited, most);
+    return waiter->end_wait(waiter->self);
+}
+
+static int wait_in(struct pollfd *polled, mpshm_awaited_channel *channels, int n, const int *fds,
+                   int m, unsigned char *readable, uint64_t deadline, const mpshm_waiter *waiter)
+{
+    int rc = n > 0 ? spin(channels, n, deadline, waiter) : 0;
+
+    for (int i = 0; i < n; i++)
+        polled[i] = (struct pollfd){.fd = channels[i].fd, .events = POLLIN | POLLRDHUP};
+    for (int i = 0; i < m; i++)
+        polled[n + i] = (struct pollfd){.fd = fds[i], .events = POLLIN};
+    for (int idle = 0; rc >= 0; idle++) {
+        uint64_t ns = mpshm__remaining(deadline, UINT64_MAX);
+        if (arm(channels, n, polled) < 0 && ns > FIRST_LOOK_NS)
+            ns = FIRST_LOOK_NS;
+        int found = mark_ready(channels, n);
+        if (found > 0)
+            return found;
+        /* A byte of the program, or of a writer that is stopped, must not make this a busy loop. */
+        if (idle >= 16 && ns > 0)
+            mpshm__sleep_ms(1);
+        rc = sleep_on(polled, n + m, ns, waiter);
+        if (rc >= 0 && ((found = look(channels, n, polled, m, readable)) > 0 ||
+                        mpshm__remaining(deadline, 1) == 0))
+            return found;
+    }
+    return rc == -EINTR ? 0 : rc;
+}
+
+int mpshm_channel_wait_any(mpshm_awaited_channel *channels, int n, const int *fds, int m,
+                           unsigned char *readable, int64_t timeout_ns, const mpshm_waiter *waiter)
+{
+    uint64_t deadline = mpshm__deadline((uint64_t)timeout_ns);
+    struct pollfd few[FEW], *polled = few;
+    int found = mark_ready(channels, n);
+
+    for (int i = 0; i < m; i++)
+        readable[i] = 0;
+    if (found > 0)
+        return found;
+    if (n + m > FEW && (polled = calloc((size_t)(n + m), sizeof(*polled))) == NULL)
+        return -ENOMEM;
+    found = wait_in(polled, channels, n, fds, m, readable, deadline, waiter);
+    if (polled != few)
+        free(polled);
+    return found;
+}
+
+int mpshm_channel_next(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
+{
+    /* A writer may have been killed or stopped just before it published. */
+    if (!mpshm__ring_has_record(&end->in) && mpshm__wakeup_is_begun(end->in.ring)) {
+        mpshm_awaited_channel one = {.end = end, .fd = fd};
+        struct pollfd none = {0};
+        arm(&one, 1, &none);
+    }
+    if (!mpshm__ring_has_record(&end->in))
+        return -EAGAIN;
+    return mpshm_channel_take(end, fd, waiter);
+}
