@@ -196,8 +196,8 @@ def end_while_sending(flag: str, size: int) -> bytes:
     """End the first process that calls this, after it has sent a part of its result."""
     from mp_pool import worker_main
 
-    def send_a_part(out: int, number: int, kind: int, data: Any) -> None:
-        os.write(out, worker_main.HEADER.pack(number, len(data), kind) + bytes(data)[: len(data) // 2])
+    def send_a_part(line: Any, number: int, kind: int, data: Any) -> None:
+        line.send_all(number, worker_main.PART, bytes(data)[: len(data) // 2])
         os.kill(os.getpid(), signal.SIGKILL)
 
     if first_time(flag):

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import mmap
-import os
 import pickle
 import random
-import resource
 import signal
 import sys
 import threading
@@ -23,9 +21,9 @@ from support.waiting import until
 
 import mp_all as mp
 from mp_core import native
+from mp_pool._dispatch import TINY
 
 COUNT = 20_000
-Journal: Any = native.Journal
 pytestmark = [
     pytest.mark.skipif(not native.LIBSHM, reason="batches need the engine"),
     pytest.mark.skipif(is_emulated(), reason="a task in an emulator takes too long for batches"),
@@ -34,7 +32,7 @@ pytestmark = [
 
 
 def has_batches(pool: Any) -> bool:
-    return any(worker.batches.ready for worker in pool._scheduler.dispatcher.workers)
+    return any(worker.pace is not None and worker.pace < TINY for worker in pool._scheduler.dispatcher.workers)
 
 
 def warm(pool: Any) -> None:
@@ -46,7 +44,7 @@ def strange(number: int) -> Any:
     if number % 331 == 5:
         raise LookupError(number)
     if number % 97 == 3:
-        return bytes(70_000)  # too long for the journal
+        return bytes(70_000)  # too long for one message
     if number % 89 == 2:
         return {number}  # its pickle needs more than atoms
     return number
@@ -57,6 +55,7 @@ def test_results_and_exceptions_of_a_batch_arrive_each_at_its_place(kind: str, c
     with tasks.either(kind, ctx) as pool:
         warm_up = [pool.submit(tasks.square, n) for n in range(5000)]
         assert [wait() for wait in warm_up] == [n * n for n in range(5000)]
+        assert has_batches(pool.pool)
         waits = [pool.submit(strange, n) for n in range(5000)]
         for n, wait in enumerate(waits):
             answer = tasks.outcome(wait)
@@ -64,7 +63,6 @@ def test_results_and_exceptions_of_a_batch_arrive_each_at_its_place(kind: str, c
                 assert type(answer) is LookupError and answer.args == (n,)
             else:
                 assert answer == strange(n)
-        assert has_batches(pool.pool)
 
 
 def end_on_some(number: int) -> int:
@@ -160,45 +158,6 @@ def test_the_tasks_of_a_stopped_worker_are_done_by_others(ctx: BaseContext) -> N
         finally:
             stopped.signal(signal.SIGCONT)
         assert [wait.get(tasks.PATIENCE) for wait in waits] == [n * n for n in range(COUNT)]
-
-
-def leave_no_descriptor() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), 4096))
-
-
-def test_a_worker_without_a_descriptor_for_the_journal_gets_its_tasks_one_by_one() -> None:
-    with mp.get_context("fork").Pool(1, initializer=leave_no_descriptor) as pool:
-        assert pool.map(tasks.square, range(3000), chunksize=1) == [n * n for n in range(3000)]
-
-
-def journals() -> tuple[Any, Any]:
-    memory = mmap.mmap(-1, 65536)
-    return Journal(memory), Journal(memory)
-
-
-def test_a_journal_gives_each_result_once_and_begins_no_recalled_task() -> None:
-    worker, sender = journals()
-    assert worker.begin(2, 0) and worker.done(b"one") and worker.begin(2, 1)
-    assert sender.results(2) == [b"one"] and sender.results(2) == []
-    assert sender.recall(2) == 2 and not worker.begin(2, 2)
-    assert worker.done(None) and sender.results(2) == [None]
-    assert sender.recall(5) == 0 and not worker.begin(5, 0)
-    assert sender.results(5) == []
-    assert worker.begin(8, 0) and not worker.done(bytes(65536)) and worker.done(b"")
-    assert sender.results(8) == [b""] and sender.results(2) == []
-
-
-def test_a_damaged_journal_gives_no_results() -> None:
-    chance = random.Random(7)
-    for _ in range(300):
-        memory = mmap.mmap(-1, 4096)
-        sender = Journal(memory)
-        memory[:] = chance.randbytes(4096)
-        memory[8:16] = (2 << 32 | chance.choice([1, 5, 2**31])).to_bytes(8, "little")
-        assert all(type(each) in (bytes, type(None)) for each in sender.results(2))
-        sender.recall(2)
-    with pytest.raises(ValueError, match="4096"):
-        Journal(bytearray(100))
 
 
 def test_a_function_that_cannot_be_pickled_fails_alone(ctx: BaseContext, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import signal
 import threading
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import pytest
 from support.waiting import until
 
 import mp_all as mp
+from mp_pool import _function_cache
 
 LENGTH = 500_000
 BYTES = 8 * LENGTH
@@ -110,24 +110,22 @@ def test_a_read_only_array_stays_read_only(ctx: BaseContext) -> None:
         pool.map(functools.partial(change, array), range(4), chunksize=1)
 
 
-def memory_files(pid: int) -> int:
-    found = 0
-    for fd in os.listdir(f"/proc/{pid}/fd"):
-        try:
-            found += "memfd:mp-pool" in os.readlink(f"/proc/{pid}/fd/{fd}")
-        except FileNotFoundError:
-            pass  # the descriptor of the listing
-    return found
+LITTLE = 4096  # bytes of other blocks
+
+
+def functions_held(number: int) -> int:
+    return len(_function_cache._held)
 
 
 def test_pool_and_workers_release_a_function_when_its_tasks_are_done(ctx: BaseContext) -> None:
     with ctx.Pool(2) as pool:
+        start = mp.memory_stats()["live_bytes"]
         shared = mp.shared.ones(LENGTH)
         for array in (np.ones(LENGTH), shared):
             for _ in range(3):
                 pool.map(functools.partial(first_and_last, array), range(8), chunksize=1)
-        pids = [os.getpid(), *(process.pid for process in pool._pool)]
-        assert until(lambda: not any(map(memory_files, pids)), tasks.PATIENCE)
+        assert until(lambda: mp.memory_stats()["live_bytes"] <= start + BYTES + LITTLE, tasks.PATIENCE)
+        assert until(lambda: max(pool.map(functions_held, [0] * 8, chunksize=1)) == 0, tasks.PATIENCE)
         before = mp.memory_stats()["live_bytes"]
         del shared, array
         assert until(lambda: mp.memory_stats()["live_bytes"] <= before - BYTES, tasks.PATIENCE)

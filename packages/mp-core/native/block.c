@@ -57,6 +57,13 @@ PyObject *mp_py_allocate(PyObject *module, PyObject *args)
     return rc < 0 ? PyLong_FromLong(rc) : mp_wrap(type, &block);
 }
 
+/* object.__new__ makes a Block without memory. */
+static PyObject *refuse_empty(void)
+{
+    PyErr_SetString(PyExc_ValueError, "this block was never allocated; use mp_core.Block(nbytes)");
+    return NULL;
+}
+
 /* ---- pickling ---- */
 
 /* setup(block_type): the class of received blocks, once mp_core.block has been imported */
@@ -130,6 +137,21 @@ PyObject *mp_py_find(PyObject *module, PyObject *args)
     return rc < 0 ? PyLong_FromLong(rc) : mp_wrap(type, &block);
 }
 
+/* open_block(block) -> (descriptor of the memory it is in, offset of its first byte), or -errno */
+PyObject *mp_py_open_block(PyObject *module, PyObject *block)
+{
+    uint64_t offset;
+    int fd;
+    (void)module;
+
+    if (!PyObject_TypeCheck(block, (PyTypeObject *)mp_block_type) ||
+        ((Buffer *)block)->block.segment == NULL)
+        return refuse_empty();
+    Py_BEGIN_ALLOW_THREADS fd = mpshm_block_open(&((Buffer *)block)->block, &offset);
+    Py_END_ALLOW_THREADS return fd < 0 ? PyLong_FromLong(fd)
+                                       : Py_BuildValue("iK", fd, (unsigned long long)offset);
+}
+
 int mp_heap_block_at(const void *address, mpshm_block *block)
 {
     int rc = mpshm_block_at(address, MPSHM_NOWAIT, block);
@@ -157,13 +179,6 @@ static int buffer_get(PyObject *op, Py_buffer *view, int flags)
 {
     const mpshm_block *block = &((Buffer *)op)->block;
     return PyBuffer_FillInfo(view, op, block->data, (Py_ssize_t)block->nbytes, 0, flags);
-}
-
-/* object.__new__ makes a Block without memory. */
-static PyObject *refuse_empty(void)
-{
-    PyErr_SetString(PyExc_ValueError, "this block was never allocated; use mp_core.Block(nbytes)");
-    return NULL;
 }
 
 static PyObject *buffer_others(PyObject *op, PyObject *unused)

@@ -56,6 +56,10 @@ static PyMethodDef functions[] = {
     {"condition_notify", (PyCFunction)(void (*)(void))mp_py_condition_notify, METH_FASTCALL, NULL},
     {"is_of_atoms", mp_py_is_of_atoms, METH_O, NULL},
     {"is_small", mp_py_is_small, METH_O, NULL},
+    {"make_line", mp_py_make_line, METH_NOARGS, NULL},
+    {"open_line", mp_py_open_line, METH_VARARGS, NULL},
+    {"wait_any", mp_py_wait_any, METH_VARARGS, NULL},
+    {"open_block", mp_py_open_block, METH_O, NULL},
     {"in_message", mp_py_in_message, METH_VARARGS, NULL},
     {"pickled", mp_py_pickled, METH_VARARGS, NULL},
     {"pickled_by_value", mp_py_pickled_by_value, METH_VARARGS, NULL},
@@ -102,7 +106,7 @@ static PyMethodDef functions[] = {
 static int block_exec(PyObject *module)
 {
     static int (*const add[])(PyObject *) = {
-        mp_add_buffer_type,   mp_add_lock_type,     mp_add_journal_type,
+        mp_add_buffer_type,   mp_add_lock_type,     mp_add_line_type,
         mp_add_pickle_writer, mp_add_pickle_reader, mp_setup_large_bytes,
         mp_add_try_lock_type, mp_add_message_type,  mp_add_channel_type,
     };

@@ -71,10 +71,10 @@ PyObject *mp_beside(int table, size_t at);
 /* Add the type SemLock to the module. */
 int mp_add_lock_type(PyObject *module);
 
-/* ---- journal.c ---- */
+/* ---- line.c ---- */
 
-/* Add the type Journal to the module. */
-int mp_add_journal_type(PyObject *module);
+/* Add the type Line to the module. */
+int mp_add_line_type(PyObject *module);
 
 /* ---- try_lock.c ---- */
 
@@ -234,6 +234,10 @@ int mp_is_atom(PyObject *object);
 /* 1 for a leaf, or a tuple or list of at most `most` such, nested at most `depth` times. */
 int mp_is_made_of(int (*leaf)(PyObject *), PyObject *object, int depth, Py_ssize_t most);
 PyObject *mp_py_is_of_atoms(PyObject *, PyObject *);
+PyObject *mp_py_make_line(PyObject *, PyObject *);
+PyObject *mp_py_open_line(PyObject *, PyObject *);
+PyObject *mp_py_open_block(PyObject *, PyObject *);
+PyObject *mp_py_wait_any(PyObject *, PyObject *);
 PyObject *mp_py_is_small(PyObject *, PyObject *);
 
 PyObject *mp_py_setup_locks(PyObject *, PyObject *);

@@ -23,10 +23,11 @@ __all__ = [
     "LEAST_BUFFER",
     "LIBSHM",
     "LINE_SIZE",
+    "LONGEST",
     "STRATEGIES",
     "Buffer",
     "Channel",
-    "Journal",
+    "Line",
     "PickleReader",
     "PickleWriter",
     "SemLock",
@@ -55,10 +56,13 @@ __all__ = [
     "load_beside",
     "loads",
     "make_channel",
+    "make_line",
     "move_storage",
     "only_atoms",
+    "open_block",
     "open_channel",
     "open_for_child",
+    "open_line",
     "own_session",
     "pack_arrow",
     "pack_tensors",
@@ -91,6 +95,7 @@ __all__ = [
     "strategy",
     "sync_handle",
     "unpack_arrow",
+    "wait_any",
 ]
 
 _FOLDER = os.path.dirname(__file__)
@@ -194,8 +199,14 @@ plain_data: Any = _block.plain_data
 plain_pickle: Any = _block.plain_pickle
 setup_channels: Any = _block.setup_channels
 SemLock: type = _block.SemLock
-Journal: type = _block.Journal
 TryLock: type = _block.TryLock
+#: The line between a pool and a worker, and the most bytes of one of its messages.
+Line: type = _block.Line
+LONGEST: int = _block.LONGEST
+make_line: Any = _block.make_line
+open_line: Any = _block.open_line
+wait_any: Any = _block.wait_any
+open_block: Any = _block.open_block
 create_sync: Any = _block.create_sync
 condition_notify: Any = _block.condition_notify
 setup_locks: Any = _block.setup_locks

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from _socket import socket
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["Descriptor", "close_in_children", "keep_in_children"]
 
 # Descriptors that a forked child must close: otherwise the end of this process would not end its workers. By identity.
-_own: dict[int, socket | Descriptor] = {}
+_own: dict[int, Any] = {}
 
 
 class Descriptor:
@@ -35,12 +38,12 @@ class Descriptor:
         keep_in_children(self)
 
 
-def close_in_children(each: socket | Descriptor) -> None:
+def close_in_children(each: Any) -> None:
     """Have every child that is forked from now on close it."""
     _own[id(each)] = each
 
 
-def keep_in_children(each: socket | Descriptor) -> None:
+def keep_in_children(each: Any) -> None:
     """Undo `close_in_children`."""
     _own.pop(id(each), None)
 

@@ -2,7 +2,7 @@
 
 Note [How many tasks a worker has]
 ----------------------------------
-A worker that waits for its next task costs two wake-ups of processes for each task. So it has more tasks in its socket,
+A worker that waits for its next task costs two wake-ups of processes for each task. So it has more tasks in its line,
 as many as it completes in about ten milliseconds. While all workers have many, the scheduler sleeps for a part of that
 time: one wake-up for many results, and no worker ever waits. Tiny tasks go in batches (`_batches.py`). The tasks that a
 worker has not begun are taken back when another worker is idle, or when the running task takes longer than `LONG_TASK`:
@@ -11,7 +11,7 @@ a long task delays no other, as in the standard pool.
 Note [An exception in the middle]
 ---------------------------------
 A signal handler may raise in the main thread after any call. A task that had left the queue and was at no worker, or
-that a worker had and nobody knew of, would never be done. So the main thread only sends the first task, in one packet,
+that a worker had and nobody knew of, would never be done. So the main thread only sends the first task, in one message,
 and leaves all else to the scheduler's thread, where no handler runs:
 
     in the queue --> pickled --> noted as sent, and sent (no call in between) --> out of the queue
@@ -25,8 +25,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from mp_pool._batches import AT_ONCE, fits
 from mp_pool._batches import MOST as MOST_IN_BATCH
+from mp_pool._batches import fits
 from mp_pool._shared_function import SharedFunction
 from mp_pool._worker import Worker
 from mp_pool.task import Outcome, Task, take_next
@@ -41,8 +41,8 @@ __all__ = ["LONG_TASK", "Dispatcher"]
 
 LONG_TASK = 0.1  # seconds
 SHORT = 0.001  # seconds: a task that takes longer should not delay those behind it
-AHEAD = 0.01  # seconds of work that a worker may have in its socket
-MOST = 128  # tasks in a worker's socket, one by one; it has room for some 200 small ones
+AHEAD = 0.01  # seconds of work that a worker may have in its line
+MOST = 2 * MOST_IN_BATCH  # tasks in a worker's line
 TINY = 0.00025  # seconds: shorter tasks go in batches
 FEW = 4  # tasks: fewer go one by one
 NAPS = (0.0001, 0.001)  # seconds
@@ -133,8 +133,7 @@ class Dispatcher:
         except Exception:
             return False  # the thread finds out again
         beside = bool(worker.tasks) or self.timeout is not None
-        alone = not beside and len(queue) == 1 and not any(each.tasks for each in self.workers)
-        if not worker.send_packet(task, alone):
+        if not worker.send_at_once(task):
             return False
         if queue and queue[0] is task:
             queue.popleft()
@@ -170,8 +169,7 @@ class Dispatcher:
         """
         Give *worker* the next task, or the next tiny ones; return False if there is none, or no room for it.
         """
-        is_tiny = worker.pace is not None and worker.pace < TINY and self.timeout is None
-        if is_tiny and worker.takes_batch():
+        if worker.pace is not None and worker.pace < TINY and self.timeout is None:
             return self._hand_batch(worker)
         task = self._next()
         while task is not None and not self._is_pickled(task):
@@ -180,14 +178,11 @@ class Dispatcher:
             return False
         if worker.tasks or self.timeout is not None:
             self.news = True
-        sent = self._send(worker, task)
-        if is_tiny and self.queue:
-            worker.offer_journal()
-        return sent
+        return self._send(worker, task)
 
     def _hand_batch(self, worker: Worker) -> bool:
         self.news = True
-        most = min(MOST_IN_BATCH, max(1, worker.window // AT_ONCE))
+        most = min(MOST_IN_BATCH, max(1, worker.window // 2))
         if self.queue and isinstance(self.queue[-1], Task):
             most = min(most, -(-len(self.queue) // len(self.workers)))
         if worker.left is not None:
@@ -229,7 +224,7 @@ class Dispatcher:
         return True
 
     def _send(self, worker: Worker, task: Task) -> bool:
-        sent = worker.send(task, not worker.tasks and not self.queue and not any(each.tasks for each in self.workers))
+        sent = worker.send(task)
         if not sent:
             self.requeue([task])
         elif worker.backlog:
@@ -261,11 +256,7 @@ class Dispatcher:
         for worker in [worker for worker in self.free if not worker.tasks]:
             busiest = max(self.workers, key=lambda each: len(each.tasks))
             # Half of its tasks. It may begin the oldest at any moment.
-            count = len(busiest.tasks) // 2
-            back: list[Task] = []
-            while len(back) < count and (some := busiest.take_back()):
-                back += some
-            self._has_returned(busiest, back)
+            self._has_returned(busiest, busiest.take_back(len(busiest.tasks) // 2))
             while self.queue and worker in self.free and self._hand(worker):
                 pass
             if busiest.tasks and worker.tasks:
@@ -279,10 +270,7 @@ class Dispatcher:
         worker.window = 1
         worker.recalled = True
         self.free.pop(worker, None)
-        back = []
-        while len(worker.tasks) > 1 and (some := worker.take_back()):
-            back += some
-        self._has_returned(worker, back)
+        self._has_returned(worker, worker.take_back())
 
     def _has_returned(self, worker: Worker, back: list[Task]) -> None:
         self.requeue(back)
@@ -315,7 +303,7 @@ class Dispatcher:
         Release what a worker that has ended leaves, and put all its tasks back.
         """
         try:
-            while not worker.hung_up and (frames := worker.read()):
+            while frames := worker.read():
                 for _, kind, data in frames:
                     drop(kind, data)
             self.take_from(worker)
@@ -330,7 +318,7 @@ class Dispatcher:
         """
         least = NAPS[1]
         for worker in self.workers:
-            if len(worker.tasks) < 16 or worker.pace is None or worker.batches.at_worker:
+            if len(worker.tasks) < 16 or worker.pace is None:
                 return 0.0
             least = min(least, worker.pace * len(worker.tasks) / 2)
         return least if least >= NAPS[0] else 0.0
@@ -346,8 +334,7 @@ class Dispatcher:
         if self.timeout is not None or worker.pace > LONG_TASK / 2:
             worker.window = 1
         else:
-            most = AT_ONCE * MOST_IN_BATCH if worker.batches.ready else MOST
-            worker.window = min(most, int(AHEAD / worker.pace) + 2)
+            worker.window = min(MOST, int(AHEAD / worker.pace) + 2)
         self.may_be_free(worker)
 
     def forget(self) -> None:
@@ -367,6 +354,5 @@ class Dispatcher:
             self.free[worker] = None
 
     def _may_have_more(self, worker: Worker) -> bool:
-        if worker.left == 0 or len(worker.tasks) >= worker.window or worker.in_parts:
-            return False
-        return len(worker.batches.at_worker) < AT_ONCE
+        window = worker.window if worker.limit is None else worker.limit
+        return worker.left != 0 and len(worker.tasks) < window and not worker.backlog

@@ -1,7 +1,7 @@
 """In a worker: functions that many tasks call, each received once. A task refers to one by its number.
 
 Each task unpickles its own function, as in the standard pool: what a task changes in it, in an object or in an array,
-no other task sees. Large buffers are in a memory file, which each task maps privately: nothing is copied but the pages
+no other task sees. Large buffers are in a block, whose memory each task maps privately: nothing is copied but the pages
 that a task writes to.
 """
 
@@ -12,13 +12,15 @@ import pickle
 from collections.abc import Callable, Sequence
 from multiprocessing.reduction import ForkingPickler
 
+from mp_core import native
+
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
 __all__ = ["FunctionReference", "Spans", "forget", "hold", "own_object", "referred"]
 
-#: The offset of each buffer in the memory file, its size in bytes, and whether it is read-only.
+#: The offset of each buffer in the block, its size in bytes, and whether it is read-only.
 Spans = Sequence[tuple[int, int, bool]]
 
 
@@ -35,33 +37,34 @@ class FunctionReference:
 
 
 class _Held:
-    __slots__ = ("data", "error", "file", "own", "spans")
+    __slots__ = ("block", "data", "error", "file", "offset", "own", "spans")
 
-    def __init__(
-        self, data: bytes | None, spans: Spans, file: int, own: list[Any], error: Exception | None = None
-    ) -> None:
-        self.data = data  # the pickle; None if it is the first span
+    def __init__(self, data: bytes = b"", spans: Spans = (), block: Any = None, own: Sequence[Any] = ()) -> None:
+        self.data = data  # the pickle
         self.spans = spans
-        self.file = file  # -1 if there is none
+        self.block = block  # with the buffers; kept while its memory is used
+        self.file, self.offset = -1, 0  # the memory of the block, and where it begins there
         self.own = own  # the objects that this worker was sent for itself
-        self.error = error
+        self.error: Exception | None = None
 
 
 _held: dict[int, _Held] = {}
 
 
-def hold(number: int, payload: Any, file: int) -> None:
+def hold(number: int, payload: Any) -> None:
     """
     Keep the function *number*; an error of receiving it becomes the error of each task that refers to it.
     """
+    held = _held[number] = _Held()
     try:
-        data, spans, own = ForkingPickler.loads(payload)
-        if spans and file < 0:
-            raise OSError("the descriptor of a function's memory was not received: too many are open (ulimit -n)")
+        held.data, held.spans, held.block, held.own = ForkingPickler.loads(payload)
+        if held.block is not None:
+            opened = native.open_block(held.block)
+            if isinstance(opened, int):
+                raise OSError(-opened, f"the memory of a function cannot be opened: {os.strerror(-opened)}")
+            held.file, held.offset = opened
     except Exception as error:
-        _held[number] = _Held(None, (), file, [], error)
-    else:
-        _held[number] = _Held(data, spans, file, own)
+        held.error = error
 
 
 def forget(number: int) -> None:
@@ -80,17 +83,16 @@ def referred(number: int) -> Callable[..., Any]:
     held = _held[number]
     if held.error is not None:
         raise held.error
-    data: Any = held.data
-    buffers: list[memoryview] = []
+    data, buffers = held.data, []
     if held.spans:
-        import mmap  # few workers have a memory file
+        import mmap  # few workers have such memory
 
-        # Each array that is made of it keeps the mapping open.
-        memory = memoryview(mmap.mmap(held.file, 0, access=mmap.ACCESS_COPY))
+        # A mapping begins on a page. Each array that is made of it keeps it open.
+        before = held.offset % mmap.ALLOCATIONGRANULARITY
+        whole = mmap.mmap(held.file, before + held.block.nbytes, access=mmap.ACCESS_COPY, offset=held.offset - before)
+        memory = memoryview(whole)[before:]
         views = [(memory[start : start + size], readonly) for start, size, readonly in held.spans]
         buffers = [view.toreadonly() if readonly else view for view, readonly in views]
-        if data is None:
-            data = buffers.pop(0)
     if not held.own:
         function: Callable[..., Any] = pickle.loads(data, buffers=buffers)
         return function
@@ -99,11 +101,11 @@ def referred(number: int) -> Callable[..., Any]:
     try:
         function = pickle.loads(data, buffers=buffers)
     finally:
-        _own = []
+        _own = ()
     return function
 
 
-_own: list[Any] = []
+_own: Sequence[Any] = ()
 
 
 def own_object(index: int) -> Any:

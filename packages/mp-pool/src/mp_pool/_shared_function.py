@@ -5,27 +5,24 @@ Note [Functions with large arrays]
 A `functools.partial`, a bound method or an object with `__call__` may hold large arrays, and each task of a `map` gets
 it. Its pickle is made once, in three parts:
 
-    the bytes         in the packet that announces the function to a worker, or in the memory file if they are long
-    private arrays    out-of-band buffers: copied once, into a memory file that each task maps privately
+    the bytes         in the message that announces the function to a worker
+    private arrays    out-of-band buffers: copied once, into a block whose memory each task maps privately
     shared arrays     each worker is sent their blocks once, since an in-flight reference is good for one receiver
 
-The packet goes to a worker before the first task that needs it, as the first part of that task: so the worker has no
-other task then, and at the worker's death one look at the socket tells whether the packet was read. When the last task
-has its result, the workers are told to forget the function.
+The message goes to a worker before the first task that needs it, and the worker answers it. When the last task has its
+result, the workers are told to forget the function.
 
 - The worker dies before it tells that it has received the function: the pool releases the in-flight references, unless
   the worker has taken them (`_in_flight.py`).
 - The worker dies later: the kernel closes its descriptor and mappings, its session releases its references.
 - The pool's process dies: the workers end. Nothing has a name.
-- A function that cannot be shared so (a reducer that makes a pickle for one receiver, a descriptor, no memory file):
+- A function that cannot be shared so (a reducer that makes a pickle for one receiver, a descriptor, no shared memory):
   each task carries it, as before.
 """
 
 from __future__ import annotations
 
-import fcntl
 import io
-import os
 import pickle
 import weakref
 from collections.abc import Callable
@@ -34,12 +31,11 @@ from multiprocessing.context import get_spawning_popen, set_spawning_popen
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import definitions, get_sharing, native
-from mp_core.block import block_at
+from mp_core.block import Block, allocate, block_at
 from mp_core.fan_out import fan_out_mode, is_for_one_receiver
 from mp_core.native import pickled
 from mp_core.pickling import can_be_pickled
 from mp_pool import wire
-from mp_pool._descriptor import Descriptor
 from mp_pool._function_cache import Spans, own_object
 from mp_pool._in_flight import Handles, dump_tracked
 
@@ -52,7 +48,7 @@ __all__ = ["INITIALIZER", "SharedFunction", "share"]
 INITIALIZER = 0  # its number
 
 ALIGNMENT = 64  # bytes: a cache line
-SMALL = 16 * 1024  # bytes: a shorter pickle goes in the packet, a smaller buffer in the pickle
+SMALL = 16 * 1024  # bytes: a smaller buffer goes in the pickle
 # The reducers of multiprocessing whose pickle may be read more than once; those of connections and sockets may not.
 OF_FUNCTIONS = frozenset({"_reduce_method", "_reduce_method_descriptor", "_reduce_partial"})
 
@@ -61,32 +57,30 @@ Forget = Callable[[], Callable[[int], None] | None] | None
 
 
 class SharedFunction:
-    """A pickled function, and the memory file with its large buffers."""
+    """A pickled function, and the block with its large buffers."""
 
     def __init__(self, number: int, data: bytes, own: list[Any], buffers: list[memoryview]) -> None:
         self.number = number
-        self._data: bytes | None = data
+        self._data = data
         self._own = own
-        self._spans: Spans = []
-        self.file: Descriptor | None = None
-        if buffers or len(data) > SMALL:
-            self._data = data if len(data) <= SMALL else None
-            whole = buffers if self._data is not None else [memoryview(data), *buffers]
-            self._spans, self.file = _memory_file(whole)
+        self._spans: Spans = ()
+        self._block: Any = None
+        if buffers:
+            self._spans, self._block = _copied(buffers)
             native.copied_bytes(sum(view.nbytes for view in buffers))
 
     def announcement(self, starting: Any = None) -> tuple[int, Any, Handles]:
         """
-        Pickle what one worker needs; return the kind of the packet, the bytes and the in-flight references in them.
+        Pickle what one worker needs; return the kind of the message, the bytes and the in-flight references in them.
 
         Locks may go to a child that is being started: *starting* is its Popen object.
         """
-        kind = wire.FUNCTION | (wire.RICH if self._own else wire.PLAIN)
+        kind = wire.FUNCTION | (wire.RICH if self._own or self._block is not None else wire.PLAIN)
         before = get_spawning_popen()
         if starting is not None:
             set_spawning_popen(starting)
         try:
-            return kind, *dump_tracked((self._data, self._spans, self._own))
+            return kind, *dump_tracked((self._data, self._spans, self._block, self._own))
         finally:
             set_spawning_popen(before)
 
@@ -111,14 +105,12 @@ def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFu
     try:
         shared = SharedFunction(number, file.getvalue(), found.own, buffers)
     except (OSError, MemoryError):
-        return None  # no descriptor or no memory
-    weakref.finalize(shared, _end, shared.file, number, forget).atexit = False
+        return None  # no memory
+    weakref.finalize(shared, _end, number, forget).atexit = False
     return shared
 
 
-def _end(file: Descriptor | None, number: int, forget: Forget) -> None:
-    if file is not None:
-        file.close()
+def _end(number: int, forget: Forget) -> None:
     method = None if forget is None else forget()
     if method is not None:
         method(number)
@@ -174,26 +166,16 @@ class _Pickler(definitions.Pickler):
         return NotImplemented
 
 
-def _memory_file(views: list[memoryview]) -> tuple[Spans, Descriptor]:
+def _copied(views: list[memoryview]) -> tuple[Spans, Block]:
     """
-    Copy *views* into a memory file that can no longer be changed.
+    Copy *views* into a block that is not changed afterwards.
     """
-    spans = []
-    file = Descriptor()
-    try:
-        file.fd = os.memfd_create("mp-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        end = 0
-        for view in views:
-            spans.append((end, view.nbytes, view.readonly))
-            rest, at = view.cast("B") if view.nbytes else view, end
-            while rest.nbytes:
-                size = os.pwrite(file.fileno(), rest, at)
-                rest, at = rest[size:], at + size
-            end += view.nbytes + -view.nbytes % ALIGNMENT
-        os.ftruncate(file.fileno(), end)
-        seals = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-        fcntl.fcntl(file.fileno(), fcntl.F_ADD_SEALS, seals)
-    except BaseException:
-        file.close()
-        raise
-    return spans, file
+    spans, end = [], 0
+    for view in views:
+        spans.append((end, view.nbytes, view.readonly))
+        end += view.nbytes + -view.nbytes % ALIGNMENT
+    block = allocate(end, zeroed=False)
+    memory = memoryview(block)
+    for (start, size, _), view in zip(spans, views, strict=True):
+        memory[start : start + size] = view
+    return spans, block

@@ -1,9 +1,8 @@
-"""`Workers`: starts, polls, times, replaces and ends the workers of a pool."""
+"""`Workers`: starts, awaits, times, replaces and ends the workers of a pool."""
 
 from __future__ import annotations
 
 import functools
-import select
 import signal
 import time
 from collections.abc import Callable
@@ -11,8 +10,9 @@ from multiprocessing import connection
 
 from mp_core.main_module import is_missing_guard, missing_guard
 from mp_core.oom_kills import oom_kills, own_kills_between
-from mp_pool._batches import LOOK
+from mp_pool._descriptor import Descriptor
 from mp_pool._dispatch import LONG_TASK, Dispatcher
+from mp_pool._lines import PacketLine
 from mp_pool._shared_function import INITIALIZER, share
 from mp_pool._worker import Worker
 from mp_pool.errors import TaskTimeoutError, WorkerLostError
@@ -23,16 +23,14 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["DEATH", "RESULTS", "Workers", "end_workers"]
+__all__ = ["Workers", "end_workers"]
 
 ATTEMPTS = 3  # starts of workers, in a row, none of which became ready
 KILLED = 10  # the same, if the last was killed from outside, which is no fault of the initializer
 GRACE = 2.0  # seconds between SIGTERM and SIGKILL
-HANG_UP = 1.0  # seconds between the end of a worker's pipe and the end of the worker
+HANG_UP = 1.0  # seconds between the end of a worker's line and the end of the worker
 TOGETHER = 1.0  # seconds between the deaths of workers that the kernel killed for lack of memory at once
-RETRY = 0.2  # seconds from a failed start of a process to the next attempt
-
-RESULTS, DEATH, ROOM = range(3)
+RETRY = 0.2  # seconds from a failed start of a process to the next attempt, or of a message that found no room
 
 
 class Workers:
@@ -63,8 +61,12 @@ class Workers:
         self._oom_kills = oom_kills()
         self._unexplained = 0  # kills for which no worker was found yet, counted at `_counted_at`
         self._counted_at = 0.0
-        self._in_poll: dict[int, tuple[Worker, int]] = {}
-        self._poll = select.poll()
+        # The scheduler's thread waits for these rings and descriptors.
+        self._waker: tuple[Descriptor, ...] = ()
+        self._rings: dict[Any, Worker] = {}
+        self._packets: dict[int, Worker] = {}
+        self._deaths: dict[int, Worker] = {}
+        self._awaited: tuple[list[Any], list[int]] = [], []
 
     def _fill(self) -> None:
         """
@@ -91,29 +93,21 @@ class Workers:
 
     def _watch(self) -> None:
         """
-        Register every worker with poll, including new ones.
+        Have the scheduler's thread wait for every worker, including new ones.
         """
         if not self.dispatcher.changed:
             return
         self.dispatcher.changed = False
-        wanted: dict[int, tuple[Worker, int]] = {}
-        for worker in [*self.dispatcher.workers, *self._leaving]:
-            wanted[worker.sentinel] = worker, DEATH
-            if not worker.hung_up:
-                wanted[worker.results.fileno()] = worker, RESULTS
-            worker.send_backlog()
-            if worker.backlog:
-                wanted[worker.writable_fd()] = worker, ROOM
-        for fd in self._in_poll.keys() - wanted.keys():
-            self._poll.unregister(fd)
-        for fd, (_, what) in wanted.items():
-            if fd not in self._in_poll or self._in_poll[fd][1] != what:
-                self._poll.register(fd, select.POLLOUT if what == ROOM else select.POLLIN)
-        self._in_poll = wanted
+        workers = [*self.dispatcher.workers, *self._leaving]
+        open_lines = [worker for worker in workers if not worker.hung_up]
+        self._rings = {worker.line: worker for worker in open_lines if not isinstance(worker.line, PacketLine)}
+        self._packets = {worker.line.fileno(): worker for worker in open_lines if isinstance(worker.line, PacketLine)}
+        self._deaths = {worker.sentinel: worker for worker in workers}
+        self._awaited = [*self._rings], [self._waker[0].fileno(), *self._packets, *self._deaths]
 
-    def _delay(self) -> float | None:
+    def _delay(self) -> float:
         """
-        Return for how many milliseconds to wait at most; None for no limit.
+        Return for how many milliseconds to wait at most; -1 for no limit.
         """
         times = [] if self._retry_at is None else [self._retry_at]
         for worker in self.dispatcher.workers:
@@ -121,32 +115,33 @@ class Workers:
                 times.append(worker.since + LONG_TASK)
             if worker.tasks and self._timeout is not None and worker.killed_for is None:
                 times.append(worker.since + self._timeout)
-            if worker.batches.waits():
-                times.append(time.monotonic() + LOOK)
+            if worker.backlog:
+                times.append(time.monotonic() + RETRY)
             if worker.hung_up:
                 times.append(worker.since + HANG_UP)
-        return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else None
+        return max(0.0, min(times) - time.monotonic()) * 1000 + 1 if times else -1.0
 
     def _check_times(self, now: float) -> None:
         for worker in self.dispatcher.workers:
+            worker.send_backlog()
             if worker.hung_up and now > worker.since + HANG_UP:
-                worker.signal(signal.SIGKILL)  # a task has closed its pipe, so no result will come
+                worker.signal(signal.SIGKILL)  # a task has closed its line, so no result will come
             if not worker.tasks:
                 continue
             if len(worker.tasks) > 1 and now > worker.since + LONG_TASK and not worker.recalled:
-                # Others may have later tasks in their sockets, which must not begin before these.
+                # Others may have later tasks in their lines, which must not begin before these.
                 for each in self.dispatcher.workers:
                     if len(each.tasks) > 1:  # an idle one stays free
                         self.dispatcher.recall(each)
             if self._timeout is not None and now > worker.since + self._timeout and worker.killed_for is None:
-                worker.killed_for = next(iter(worker.tasks))
+                worker.killed_for = next(iter(worker.tasks.values()))
                 worker.signal(signal.SIGKILL)
 
     # Ends of workers.
 
     def _hung_up(self, worker: Worker, now: float) -> None:
         """
-        Handle the end of a worker's pipe: the worker is about to end, or cannot answer any more.
+        Handle the end of a worker's line: the worker is about to end, or cannot answer any more.
         """
         self.dispatcher.changed = True
         if worker not in self.dispatcher.workers:
@@ -176,7 +171,7 @@ class Workers:
             self.dispatcher.workers.remove(worker)
             for task in reversed(worker.tasks.values()):
                 task.drop()
-                if worker.killed_for == task.number:
+                if worker.killed_for is task:
                     seconds = self._timeout or 0.0
                     error: Exception = TaskTimeoutError(worker.pid, seconds, name_of(task), task.position)
                 elif task.retries > 0:
@@ -189,9 +184,6 @@ class Workers:
             self._count_failure(worker, exitcode, out_of_memory)
             if self._lazily and exitcode == 0 and not worker.tasks:
                 self.wanted -= 1  # it was asked to end; another starts when there is work
-        for fd in [fd for fd, (each, _) in self._in_poll.items() if each is worker]:
-            self._poll.unregister(fd)
-            del self._in_poll[fd]
         worker.close()
         return outcomes
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import select
 import threading
 import time
 import weakref
@@ -21,14 +20,14 @@ from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
 from mp_core.main_module import MissingGuardError, check_guard
-from mp_core.native import TryLock
+from mp_core.native import TryLock, wait_any
 from mp_pool import wire
 from mp_pool._descriptor import Descriptor
 from mp_pool._in_flight import is_interrupted
 from mp_pool._progress import Progress
 from mp_pool._shared_function import SharedFunction, share
 from mp_pool._worker import Worker
-from mp_pool._workers import DEATH, RESULTS, Workers, end_workers
+from mp_pool._workers import Workers, end_workers
 from mp_pool.task import Outcome, Task, deliver, report
 from mp_pool.worker_main import Settings
 
@@ -77,7 +76,6 @@ class Scheduler(Workers):
         self._pid, self._main = os.getpid(), threading.main_thread().ident
         self.thread = threading.Thread(target=self._run, name="mp_pool", daemon=True)
         self._running = threading.Lock()  # the thread has it
-        self._waker: tuple[Descriptor, ...] = ()
 
     # Called by any thread.
 
@@ -94,9 +92,9 @@ class Scheduler(Workers):
             read.fd, write.fd = os.pipe()
             for descriptor in self._waker:
                 os.set_blocking(descriptor.fd, False)
-            self._poll.register(read.fd, select.POLLIN)
             while len(self.dispatcher.workers) < self.wanted:
                 self.dispatcher.start_worker()
+            self._watch()
             self.thread.start()
         except BaseException as error:
             self.state, self._at_once = TERMINATED, True
@@ -266,28 +264,20 @@ class Scheduler(Workers):
         if nap and not self._attention:
             time.sleep(nap)
         self._asleep = True
-        events = self._poll.poll(0 if self._attention else delay)
+        lines, fds = wait_any(*self._awaited, 0 if self._attention else delay)
         self._asleep = False
-        answers: list[tuple[Worker, list[tuple[int, int, Any]]]] = []
+        read = [self._rings[line] for line in lines]
         dead: list[Worker] = []
-        told: set[Worker] = set()
-        for fd, _ in events:
+        for fd in fds:
             if fd == self._waker[0].fileno():
                 _drain(fd)
-                continue
-            worker, what = self._in_poll.get(fd, (None, 0))
-            if worker is not None and what == RESULTS:
-                answers.append((worker, wire.load(worker.read(), self._cause)))
-                told.add(worker)
-            elif worker is not None and what == DEATH:
-                dead.append(worker)
+            elif fd in self._packets:
+                read.append(self._packets[fd])
             else:
-                self.dispatcher.changed = True
-        for worker in list(self.dispatcher.workers):
-            if worker.batches.at_worker and worker not in told and (frames := worker.batches.read()):
-                answers.append((worker, wire.load(frames, self._cause)))
+                dead.append(self._deaths[fd])
+        answers = [(worker, wire.load(worker.read(), self._cause)) for worker in read]
         for worker in dead:
-            while not worker.hung_up and (frames := worker.read()):
+            while frames := worker.read():
                 answers.append((worker, wire.load(frames, self._cause)))
         try:
             self._lock.wait()
@@ -312,25 +302,23 @@ class Scheduler(Workers):
         for worker, loaded in answers:
             count = 0
             for number, kind, outcome in loaded:
-                if number:
+                if kind in (wire.DONE, wire.FAILED):
                     task = worker.answered(number)
                     if task is not None:
                         outcomes.append((task, outcome))
                         count += 1
                 elif kind == wire.READY:
-                    worker.is_ready()
+                    worker.ready = True
                     self._failures = 0
                     self.dispatcher.may_be_free(worker)
-                elif kind == wire.JOURNAL_READY:
-                    worker.batches.ready = True
                 elif kind == wire.HAS_FUNCTION:
-                    worker.has_function()
+                    worker.has_function(number)
                 elif kind == wire.INIT_FAILED:
                     worker.failure = outcome[1]
-            worker.batches.forget_finished()
+            worker.send_backlog()
             if count:
                 self.dispatcher.has_answered(worker, count, now)
-            elif loaded and worker.batches.ready:
+            elif loaded:
                 self.dispatcher.may_be_free(worker)
         for worker, _ in answers:
             if worker.hung_up and worker not in dead:
@@ -379,7 +367,6 @@ class Scheduler(Workers):
                     report(error)
             self.dispatcher.workers.clear()
             self._leaving.clear()
-            self._in_poll.clear()
             self.dispatcher.free.clear()
             self.state = ENDED
         finally:

@@ -45,7 +45,6 @@ class Task:
         "payload",
         "position",
         "retries",
-        "sent",
         "shared",
         "sink",
     )
@@ -75,10 +74,8 @@ class Task:
         self.kind = 0
         #: Whether it was sent and has not been taken back.
         self.at_worker = False
-        #: The pickle, until it is sent; a task that is taken back from a worker has it again.
+        #: The pickle, until the task has its answer: it may be taken back, or its worker may die.
         self.payload: Any = None
-        #: The payload at a worker, if it has resources: the worker may die before it has received them.
-        self.sent: Any = None
         #: The in-flight references in it.
         self.handles: Handles = ()
         #: The thread that waits for room in the queue.
@@ -126,6 +123,7 @@ class Task:
         """
         Note that the worker has received the task.
         """
+        self.payload = None
         if self.handles:
             forget(self.handles)
             self.handles = ()
@@ -135,10 +133,9 @@ class Task:
         Release the resources of a payload that no worker has received, as far as is known. The next `pickle` makes it
         again.
         """
-        payload = self.sent if self.payload is None else self.payload
-        if payload is not None:
-            release(self.kind, payload, self.handles)
-        self.payload = self.sent = None
+        if self.payload is not None:
+            release(self.kind, self.payload, self.handles)
+        self.payload = None
         self.handles = ()
 
 

@@ -1,4 +1,4 @@
-"""Tasks and results as bytes: a header and a pickle, made without multiprocessing's reducers if none is needed."""
+"""Tasks and results as bytes: kinds of messages, and pickles without multiprocessing's reducers if none is needed."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 __all__ = [
-    "ALONE",
     "BATCH",
-    "BATCH_END",
+    "BEGUN",
     "DONE",
+    "END",
     "FAILED",
     "FORGET",
     "FUNCTION",
@@ -29,12 +29,14 @@ __all__ = [
     "HAS_FUNCTION",
     "HEADER",
     "INIT_FAILED",
-    "JOURNAL",
-    "JOURNAL_READY",
-    "PACKET",
+    "MORE",
+    "PART",
     "PLAIN",
     "READY",
     "RICH",
+    "TASK",
+    "Frame",
+    "assembled",
     "drop",
     "dump_error",
     "dump_plain",
@@ -45,20 +47,22 @@ __all__ = [
     "load_error",
 ]
 
-#: Number of the task (0 asks the worker to end), function or batch, bytes of the pickle, kind of the message.
-HEADER = struct.Struct("<QQB")
-#: A packet of tasks is never longer. The kernel's limit is about 200 KiB; a worker reads a packet in one call.
-PACKET = 100 * 1024
+#: The number of the task or function, and the kind of the message; before the data of a packet (`_lines.py`).
+HEADER = struct.Struct("<QQ")
 
 # Kinds of messages. PLAIN pickles were made without reducers, and hold no resource that has to be released.
 PLAIN, RICH = 0, 1
-# Of a worker; PLAIN or RICH is added.
-DONE, FAILED, READY, INIT_FAILED, BATCH_END, JOURNAL_READY, HAS_FUNCTION = 0, 2, 4, 6, 8, 10, 12
-TASK, FUNCTION, FORGET, JOURNAL, BATCH = 0, 2, 4, 6, 8  # of the parent; likewise
-ALONE = 128  # added to TASK: no worker has another task, and none waits for a worker
+# Of a worker; PLAIN or RICH is added. A message that is longer than a line takes comes as PARTs before its last part,
+# in both directions; a worker asks for MORE of them.
+DONE, FAILED, READY, INIT_FAILED, HAS_FUNCTION, MORE, BEGUN = 0, 2, 4, 6, 8, 10, 12
+TASK, BATCH, FUNCTION, FORGET, END = 0, 2, 4, 6, 8  # of the parent; likewise
+PART = 32
 
 _PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
+
+
+Frame = tuple[int, int, "Any"]  # number, kind, data
 
 
 def is_plain(thing: Any) -> bool:
@@ -179,11 +183,27 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
     return raised
 
 
-def load(frames: list[tuple[int, int, Any]], cause: Callable[[str], BaseException]) -> list[tuple[int, int, Any]]:
+def assembled(messages: list[Frame], parts: list[bytes]) -> list[Frame]:
+    """
+    Return the whole messages among *messages*; *parts* has those of the last one, from call to call.
+    """
+    frames = []
+    for number, kind, data in messages:
+        if kind == PART:
+            parts.append(data)
+        elif parts:
+            frames.append((number, kind, b"".join((*parts, data))))
+            parts.clear()
+        else:
+            frames.append((number, kind, data))
+    return frames
+
+
+def load(frames: list[Frame], cause: Callable[[str], BaseException]) -> list[Frame]:
     """
     Unpickle the messages of a worker: each has its number, its kind, and the outcome of a task, None if it has none.
     """
-    loaded: list[tuple[int, int, Any]] = []
+    loaded: list[Frame] = []
     for number, kind, data in frames:
         kind &= ~RICH
         outcome: tuple[bool, Any] | None = None

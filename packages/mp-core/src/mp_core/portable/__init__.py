@@ -21,7 +21,6 @@ from typing import Any
 
 from mp_core import machine
 from mp_core._version import __version__
-from mp_core.portable.batches import Journal, TryLock, is_of_atoms, is_small
 from mp_core.portable.byte_numbers import parse_bytes
 from mp_core.portable.large_pickles import LARGE, PickleReader, PickleWriter, copy_large
 from mp_core.portable.messages import (
@@ -67,6 +66,17 @@ from mp_core.portable.pipes import (
     plain_pickle,
     setup_channels,
 )
+from mp_core.portable.pools import (
+    LONGEST,
+    Line,
+    TryLock,
+    is_of_atoms,
+    is_small,
+    make_line,
+    open_block,
+    open_line,
+    wait_any,
+)
 from mp_core.portable.references import (
     Buffer,
     allocate,
@@ -84,10 +94,11 @@ __all__ = [
     "LEAST_BUFFER",
     "LIBSHM",
     "LINE_SIZE",
+    "LONGEST",
     "STRATEGIES",
     "Buffer",
     "Channel",
-    "Journal",
+    "Line",
     "PickleReader",
     "PickleWriter",
     "TryLock",
@@ -118,10 +129,13 @@ __all__ = [
     "load_beside",
     "loads",
     "make_channel",
+    "make_line",
     "move_storage",
     "only_atoms",
+    "open_block",
     "open_channel",
     "open_for_child",
+    "open_line",
     "own_session",
     "pack_arrow",
     "pack_tensors",
@@ -160,6 +174,7 @@ __all__ = [
     "strategy",
     "unpack_arrow",
     "unread_messages",
+    "wait_any",
 ]
 
 LIBSHM = False

@@ -1,13 +1,24 @@
-"""The substitutes, without the engine, for the functions by which a pool sends tasks in batches."""
+"""The substitutes, without libshm, for the functions of a pool's tasks."""
 
 from __future__ import annotations
 
 import errno
+import select
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
-__all__ = ["Journal", "TryLock", "is_of_atoms", "is_small"]
+__all__ = [
+    "LONGEST",
+    "Line",
+    "TryLock",
+    "is_of_atoms",
+    "is_small",
+    "make_line",
+    "open_block",
+    "open_line",
+    "wait_any",
+]
 
 
 def is_of_atoms(thing: Any) -> bool:
@@ -16,7 +27,7 @@ def is_of_atoms(thing: Any) -> bool:
 
 
 def is_small(thing: Any) -> bool:
-    """Return False: only batches of tasks ask, and without an engine there are none."""
+    """Return False: only batches of tasks ask, and without libshm there are none."""
     return False
 
 
@@ -29,11 +40,33 @@ def _is_of_atoms(thing: Any, depth: int) -> bool:
 _ATOMS = frozenset({int, float, str, bytes, bool, complex, type(None)})
 
 
-class Journal:
-    """The substitute for a worker's journal; none can be made, and a pool sends its tasks one by one."""
+class Line:
+    """The substitute for the line of a pool to a worker; none can be made, and a pool sends packets."""
 
-    def __init__(self, memory: object) -> None:
-        raise OSError(errno.ENOSYS, "no journal without shared memory")
+
+#: The most bytes of data in a message of a line.
+LONGEST = 60 * 1024
+
+
+def make_line() -> int:
+    """Return the error number of a system without libshm."""
+    return -errno.ENOSYS
+
+
+def wait_any(lines: list[Line], fds: list[int], milliseconds: float) -> tuple[list[Line], list[int]]:
+    """Wait until one of *fds* is readable; there are no lines. A negative time is for ever."""
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return [], [fd for fd, _ in poll.poll(None if milliseconds < 0 else milliseconds)]
+
+
+def open_line(fd: int, memory: int) -> NoReturn:
+    """Refuse the descriptors of a line: no process can have made one."""
+    raise OSError(errno.ENOSYS, "no line without libshm")
+
+
+open_block = open_line
 
 
 class TryLock:

@@ -1,0 +1,181 @@
+"""The line between the pool and one worker: a ring, or packets where there can be no ring.
+
+Both kinds have the methods of `mp_core.native.Line`, which is the ring: two directions in shared memory, and the word
+that says which tasks the worker has begun (`libshm/src/channel/claims.c`). A message is a number, a kind and bytes.
+
+    pool      send, take_all         never wait
+              take_back(until)       the tasks from the result up to that number are the pool's again
+    worker    take, wait, send_all
+              claim(number)          False for a task that was taken back
+
+Note [Packets instead of a ring]
+--------------------------------
+Without the engine, a memfd or a descriptor for it, a line is a socket of packets, and `PacketLine` keeps the same
+promises: a worker has one task at a time and sends `BEGUN` before it begins it. A task that is at a worker is the
+pool's again when the worker has died without that.
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import os
+import select
+import socket
+from multiprocessing import reduction
+
+from mp_core import children, native
+from mp_core.native import LONGEST
+from mp_pool.wire import BEGUN, HEADER
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["PacketLine", "WorkerEnds", "make_line"]
+
+_FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
+_ENDED = (errno.EPIPE, errno.ECONNRESET)
+_PACKETS = socket.SOCK_SEQPACKET
+
+
+def make_line() -> Any:
+    """Return the pool's end of a new line."""
+    line = native.make_line()
+    if isinstance(line, native.Line):
+        return line
+    # The sockets have an owner at once: the functions of the module socket make others of their numbers.
+    return PacketLine(*_socket.socketpair(socket.AF_UNIX, _PACKETS))
+
+
+class PacketLine:
+    """One end of a line without a ring, see Note [Packets instead of a ring]; *far* is the worker's socket."""
+
+    def __init__(self, near: _socket.socket, far: _socket.socket | None = None) -> None:
+        self._socket, self._far = near, far
+        self._socket.setblocking(far is None)
+        self.claimed = 0
+        self.hung_up = False
+        self.fileno = near.fileno
+
+    def ends(self) -> tuple[int, int]:
+        """Return the descriptors for the worker; -1 stands for the memory of a ring."""
+        assert self._far is not None
+        return self._far.fileno(), -1
+
+    def close_ends(self) -> None:
+        """Close the descriptors for the worker."""
+        if self._far is not None:
+            self._far.close()
+
+    def close(self) -> None:
+        """Close it. Idempotent."""
+        self.close_ends()
+        self._socket.close()
+
+    def send(self, number: int, kind: int, data: Any) -> bool:
+        """Send a message; return False if there is no room now, or no worker any more."""
+        try:
+            self._socket.send(HEADER.pack(number, kind) + data)
+        except OSError as error:
+            if error.errno in _FULL or error.errno in _ENDED:
+                return False
+            raise
+        return True
+
+    def send_all(self, number: int, kind: int, data: Any) -> None:
+        """Send a message; wait for room."""
+        self._socket.send(HEADER.pack(number, kind) + data)
+
+    def _receive(self, most: int, flags: int = 0) -> bytes:
+        while True:
+            try:
+                return self._socket.recv(most, flags | socket.MSG_DONTWAIT)
+            except ConnectionResetError:
+                pass  # told once: the other end was closed before it had read all; its own messages are still there
+
+    def take(self) -> tuple[int, int, bytes] | None:
+        """Return the oldest message; None if none is there."""
+        try:
+            packet = self._receive(HEADER.size + LONGEST)
+        except BlockingIOError:
+            return None
+        if not packet:
+            self.hung_up = True
+            return None
+        number, kind = HEADER.unpack_from(packet)
+        return number, kind, packet[HEADER.size :]
+
+    def take_all(self) -> list[tuple[int, int, bytes]]:
+        """Return the messages that are there."""
+        messages = []
+        while (message := self.take()) is not None:
+            if message[1] == BEGUN:
+                self.claimed = message[0] + 1
+            else:
+                messages.append(message)
+        return messages
+
+    def wait(self) -> bool:
+        """Return True when there is a message, False at the end of the other process."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.poll()
+        try:
+            return bool(self._receive(1, socket.MSG_PEEK))
+        except BlockingIOError:
+            return True
+
+    def claim(self, number: int) -> bool:
+        """Tell the pool that the task is begun."""
+        self.send_all(number, BEGUN, b"")
+        return True
+
+    def take_back(self, until: int) -> int:
+        """Return the first of the tasks that a worker has not begun, which has ended."""
+        first = min(self.claimed, until)
+        self.claimed = max(self.claimed, until)
+        return first
+
+
+class WorkerEnds:
+    """
+    A worker's descriptors, the socket and the memory of the ring; -1 until they are there.
+
+    They could go to the worker as a connection. But a spawned process that receives a connection imports the standard
+    library's connections, and with them what messages need, before its first task: more than half of what it imports.
+    So their pickle carries what the pickle of a connection does (`mp_core.children`), and the worker imports the rest
+    when it first waits after a task.
+    """
+
+    def __init__(self, fd: int = -1, memory: int = -1) -> None:
+        self.fd = fd
+        self.memory = memory
+
+    def open(self) -> Any:
+        """Return the worker's end of the line, which has the descriptors from now on."""
+        fd, memory = self.fd, self.memory
+        self.fd = self.memory = -1
+        if memory < 0:
+            return PacketLine(socket.socket(socket.AF_UNIX, _PACKETS, 0, fd))
+        line = native.open_line(fd, memory)
+        if isinstance(line, int):
+            raise OSError(-line, f"the ring of this worker: {os.strerror(-line)}")
+        return line
+
+    def close(self) -> None:
+        """Close both. Idempotent; if a signal handler raises in the middle, call it again."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+        memory, self.memory = self.memory, -1
+        if memory >= 0:
+            os.close(memory)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        memory = None if self.memory < 0 else reduction.DupFd(self.memory)
+        return children.with_state(_rebuild, (reduction.DupFd(self.fd), memory))
+
+
+def _rebuild(fd: Any, memory: Any) -> WorkerEnds:
+    return WorkerEnds(fd.detach(), -1 if memory is None else memory.detach())

@@ -1,0 +1,205 @@
+"""The line between a pool and a worker: a ring, or packets where there can be no ring."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import signal
+import threading
+from collections.abc import Iterator
+from multiprocessing.context import BaseContext
+from pathlib import Path
+from typing import Any
+
+import pool_tasks as tasks
+import pytest
+from support.waiting import until
+
+import mp_all as mp
+from mp_core import native
+from mp_pool import _lines
+from mp_pool._lines import PacketLine, WorkerEnds, make_line
+
+KINDS = [pytest.param("ring", marks=pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")), "packets"]
+
+
+def without_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_lines.native, "make_line", lambda: -errno.EMFILE)
+
+
+@pytest.fixture(params=KINDS)
+def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
+    """The pool's end of a line and the worker's."""
+    if request.param == "packets":
+        without_rings(monkeypatch)
+    near = make_line()
+    assert isinstance(near, PacketLine) == (request.param == "packets")
+    fd, memory = near.ends()
+    far = WorkerEnds(os.dup(fd), memory if memory < 0 else os.dup(memory)).open()
+    near.close_ends()
+    yield near, far
+    near.close()
+    far.close()
+
+
+def test_messages_arrive_whole_and_in_order_in_both_directions(ends: tuple[Any, Any]) -> None:
+    near, far = ends
+    sizes = [0, 1, 5000, native.LONGEST]
+    for number, size in enumerate(sizes):
+        assert near.send(number, 3, bytes([number]) * size)
+        assert far.wait()
+        assert far.take() == (number, 3, bytes([number]) * size)
+        far.send_all(number, 5, memoryview(bytes(size)))
+    assert far.take() is None
+    assert near.take_all() == [(number, 5, bytes(size)) for number, size in enumerate(sizes)]
+    assert near.take_all() == []
+
+
+def test_a_send_without_room_or_without_a_reader_sends_nothing(ends: tuple[Any, Any]) -> None:
+    near, far = ends
+    sent = 0
+    while near.send(sent, 0, bytes(30_000)):
+        sent += 1
+    assert sent > 1
+    got = [far.take()[0] for _ in range(sent)]
+    assert got == list(range(sent)) and far.take() is None
+    assert near.send(7, 0, b"")
+    far.close()
+    assert until(lambda: not near.send(0, 0, b""), tasks.PATIENCE)
+
+
+def test_a_worker_waits_for_room_and_for_a_message(ends: tuple[Any, Any]) -> None:
+    near, far = ends
+    count = 400
+
+    def answer() -> None:
+        while far.wait():
+            number, kind, data = far.take()
+            far.send_all(number, kind, data)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    sent, got = 0, []
+    while len(got) < count:
+        while sent < count and near.send(sent, 1, bytes(10_000)):
+            sent += 1
+        got += [number for number, _, _ in near.take_all()]
+    assert got == list(range(count))
+    near.close()
+    thread.join(tasks.PATIENCE)
+    assert not thread.is_alive()
+
+
+def test_after_the_worker_has_ended_the_pool_has_what_it_did_not_claim(ends: tuple[Any, Any]) -> None:
+    near, far = ends
+    for number in range(5):
+        assert near.send(number, 0, b"")
+    for number in range(2):
+        assert far.take() == (number, 0, b"")
+        assert far.claim(number)
+        far.send_all(number, 0, b"answer")
+    far.close()
+    assert [number for number, _, _ in near.take_all()] == [0, 1]
+    assert near.take_back(5) == 2
+
+
+@pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
+def test_a_task_that_was_taken_back_cannot_be_claimed() -> None:
+    near = make_line()
+    fd, memory = near.ends()
+    far = WorkerEnds(os.dup(fd), os.dup(memory)).open()
+    assert far.claim(0)
+    assert (near.claimed, near.take_back(3)) == (1, 1)
+    assert not far.claim(1) and not far.claim(2)
+    assert far.claim(3)
+    near.close()
+    far.close()
+
+
+@pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
+def test_a_worker_takes_four_descriptors_of_the_pool() -> None:
+    ctx = mp.get_context("fork")
+
+    def count() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    with ctx.Pool(1) as pool:
+        pool.apply(abs, (1,))
+        before = count()
+        with ctx.Pool(2) as second, ctx.Pool(5) as third:
+            assert second.apply(abs, (-1,)) == third.apply(abs, (-1,))
+            assert count() - before <= 2 * 2 + 7 * 4  # each pool has a pipe
+
+
+# ---- pools without rings ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def packets(monkeypatch: pytest.MonkeyPatch) -> None:
+    without_rings(monkeypatch)
+
+
+@pytest.mark.usefixtures("packets")
+def test_a_pool_without_rings_does_the_same(ctx: BaseContext, tmp_path: Path) -> None:
+    with ctx.Pool(2) as pool:
+        assert pool.map(tasks.square, range(300), chunksize=1) == [n * n for n in range(300)]
+        assert pool.apply(tasks.length, (bytes(1_000_000),)) == 1_000_000
+        assert pool.apply(tasks.fill, (1_000_000,)) == b"x" * 1_000_000
+        assert len(pool.apply(list, (list(range(200_000)),))) == 200_000
+        with pytest.raises(mp.WorkerLostError):
+            pool.apply(os._exit, (3,))
+        assert isinstance(pool._scheduler.dispatcher.workers[0].line, PacketLine)
+        assert pool.map(tasks.square, range(30)) == [n * n for n in range(30)]
+
+
+@pytest.mark.usefixtures("packets")
+def test_without_rings_only_the_task_is_lost_that_was_begun(ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        got, lost = tasks.got_and_lost(pool.imap(end_on_some, range(400)))
+        assert [error.index for error in lost] == [7, 77, 277]
+        assert got == [n for n in range(400) if n not in (7, 77, 277)]
+
+
+def end_on_some(number: int) -> int:
+    return tasks.end_on(number, 7, 77, 277)
+
+
+@pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
+def test_a_pool_has_no_rings_while_half_of_the_descriptors_are_in_use() -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
+    taken = []
+    try:
+        while not taken or taken[-1] < 140:
+            taken.append(os.dup(0))
+        with mp.get_context("fork").Pool(1) as pool:
+            assert pool.apply(abs, (-3,)) == 3
+            assert isinstance(pool._scheduler.dispatcher.workers[0].line, PacketLine)
+    finally:
+        for fd in taken:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+# ---- a worker that is stopped ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
+def test_a_worker_that_continues_begins_no_task_that_was_taken_back(ctx: BaseContext, tmp_path: Path) -> None:
+    path = str(tmp_path / "begun")
+    with ctx.Pool(2) as pool:
+        pool.map(abs, range(100), chunksize=1)
+        stopped = pool._scheduler.dispatcher.workers[0]
+        stopped.signal(signal.SIGSTOP)
+        waits = [pool.apply_async(note, (path, n)) for n in range(50)]
+        assert until(lambda: sum(not wait.ready() for wait in waits) <= 1, tasks.PATIENCE)
+        stopped.signal(signal.SIGCONT)
+        assert sorted(wait.get(tasks.PATIENCE) for wait in waits) == list(range(50))
+    assert sorted(map(int, Path(path).read_text().split())) == list(range(50))
+
+
+def note(path: str, number: int) -> int:
+    with open(path, "a") as file:
+        file.write(f"{number}\n")
+    return number
