@@ -47,7 +47,7 @@ def test_messages_arrive_whole_and_in_order_in_both_directions(ends: tuple[Any, 
     near, far = ends
     sizes = [0, 1, 5000, native.LONGEST]
     for number, size in enumerate(sizes):
-        assert near.send(number, 3, bytes([number]) * size)
+        near.send(number, 3, bytes([number]) * size)
         assert far.wait()
         assert far.take() == (number, 3, bytes([number]) * size)
         far.send_all(number, 5, memoryview(bytes(size)))
@@ -59,14 +59,22 @@ def test_messages_arrive_whole_and_in_order_in_both_directions(ends: tuple[Any, 
 def test_a_send_without_room_or_without_a_reader_sends_nothing(ends: tuple[Any, Any]) -> None:
     near, far = ends
     sent = 0
-    while near.send(sent, 0, bytes(30_000)):
+    while is_sent(near, sent, bytes(30_000)):
         sent += 1
     assert sent > 1
     got = [far.take()[0] for _ in range(sent)]
     assert got == list(range(sent)) and far.take() is None
-    assert near.send(7, 0, b"")
+    assert is_sent(near, 7, b"")
     far.close()
-    assert until(lambda: not near.send(0, 0, b""), tasks.PATIENCE)
+    assert until(lambda: not is_sent(near, 0, b""), tasks.PATIENCE)
+
+
+def is_sent(line: Any, number: int, data: bytes) -> bool:
+    try:
+        line.send(number, 1, data)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def test_a_worker_waits_for_room_and_for_a_message(ends: tuple[Any, Any]) -> None:
@@ -82,7 +90,7 @@ def test_a_worker_waits_for_room_and_for_a_message(ends: tuple[Any, Any]) -> Non
     thread.start()
     sent, got = 0, []
     while len(got) < count:
-        while sent < count and near.send(sent, 1, bytes(10_000)):
+        while sent < count and is_sent(near, sent, bytes(10_000)):
             sent += 1
         got += [number for number, _, _ in near.take_all()]
     assert got == list(range(count))
@@ -94,7 +102,7 @@ def test_a_worker_waits_for_room_and_for_a_message(ends: tuple[Any, Any]) -> Non
 def test_after_the_worker_has_ended_the_pool_has_what_it_did_not_claim(ends: tuple[Any, Any]) -> None:
     near, far = ends
     for number in range(5):
-        assert near.send(number, 0, b"")
+        near.send(number, 0, b"")
     for number in range(2):
         assert far.take() == (number, 0, b"")
         assert far.claim(number)

@@ -123,16 +123,20 @@ static int send_message(Line *self, PyObject *args, int64_t timeout, const mpshm
     return rc;
 }
 
-/* send(number, kind, data) -> True; False if there is no room now, or no worker any more */
+/* send(number, kind, data): send a message; BlockingIOError when it was not sent, for want of room
+ * or of a worker. An exception, because a signal handler may raise after any call that returns: so
+ * the caller knows which of the two it was. */
 static PyObject *line_send(PyObject *op, PyObject *args)
 {
     int rc = send_message((Line *)op, args, 0, AT_ONCE_WAITER(op));
 
     if (rc == 0)
-        Py_RETURN_TRUE;
-    if (rc == -EAGAIN || rc == -EPIPE || rc == -ECONNRESET)
-        Py_RETURN_FALSE;
-    return fail(rc);
+        Py_RETURN_NONE;
+    if (!PyErr_Occurred()) {
+        errno = -rc;
+        PyErr_SetFromErrno(PyExc_BlockingIOError);
+    }
+    return NULL;
 }
 
 /* send_all(number, kind, data): wait for room, and send a message */

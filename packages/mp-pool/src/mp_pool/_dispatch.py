@@ -42,7 +42,6 @@ __all__ = ["LONG_TASK", "Dispatcher"]
 LONG_TASK = 0.1  # seconds
 SHORT = 0.001  # seconds: a task that takes longer should not delay those behind it
 AHEAD = 0.01  # seconds of work that a worker may have in its line
-MOST = 2 * MOST_IN_BATCH  # tasks in a worker's line
 TINY = 0.00025  # seconds: shorter tasks go in batches
 FEW = 4  # tasks: fewer go one by one
 NAPS = (0.0001, 0.001)  # seconds
@@ -334,7 +333,7 @@ class Dispatcher:
         if self.timeout is not None or worker.pace > LONG_TASK / 2:
             worker.window = 1
         else:
-            worker.window = min(MOST, int(AHEAD / worker.pace) + 2)
+            worker.window = min(worker.most, int(AHEAD / worker.pace) + 2)
         self.may_be_free(worker)
 
     def forget(self) -> None:
@@ -354,5 +353,4 @@ class Dispatcher:
             self.free[worker] = None
 
     def _may_have_more(self, worker: Worker) -> bool:
-        window = worker.window if worker.limit is None else worker.limit
-        return worker.left != 0 and len(worker.tasks) < window and not worker.backlog
+        return worker.left != 0 and len(worker.tasks) < worker.window and not worker.backlog

@@ -3,7 +3,7 @@
 Both kinds have the methods of `mp_core.native.Line`, which is the ring: two directions in shared memory, and the word
 that says which tasks the worker has begun (`libshm/src/channel/claims.c`). A message is a number, a kind and bytes.
 
-    pool      send, take_all         never wait
+    pool      send, take_all         never wait; send raises `BlockingIOError` if there is no room, or no worker
               take_back(until)       the tasks from the result up to that number are the pool's again
     worker    take, wait, send_all
               claim(number)          False for a task that was taken back
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PacketLine", "WorkerEnds", "make_line"]
 
-_FULL = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM)
-_ENDED = (errno.EPIPE, errno.ECONNRESET)
+_UNSENT = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EPIPE, errno.ECONNRESET)
 _PACKETS = socket.SOCK_SEQPACKET
 
 
@@ -73,15 +72,14 @@ class PacketLine:
         self.close_ends()
         self._socket.close()
 
-    def send(self, number: int, kind: int, data: Any) -> bool:
-        """Send a message; return False if there is no room now, or no worker any more."""
+    def send(self, number: int, kind: int, data: Any) -> None:
+        """Send a message; raise `BlockingIOError` if there is no room now, or no worker any more."""
         try:
             self._socket.send(HEADER.pack(number, kind) + data)
         except OSError as error:
-            if error.errno in _FULL or error.errno in _ENDED:
-                return False
+            if error.errno in _UNSENT:
+                raise BlockingIOError(error.errno, os.strerror(error.errno)) from None
             raise
-        return True
 
     def send_all(self, number: int, kind: int, data: Any) -> None:
         """Send a message; wait for room."""

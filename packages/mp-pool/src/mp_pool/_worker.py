@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Worker"]
 
+MOST = 512  # tasks
+
 
 class Worker:
     """One worker process. Not thread-safe: the caller holds the scheduler's lock, except in `read`."""
@@ -58,7 +60,8 @@ class Worker:
         # Those that it may not have received, each with the kind and data of its message, and the references in it.
         self._announced: dict[int, tuple[int, Any, Handles]] = {}
         self.ready = False
-        self.window = 4  # the limit for the length of `tasks`
+        self.most = MOST  # the highest limit for the length of `tasks`,
+        self.window = 4  # and the present one
         self.pace: float | None = None  # seconds per task, measured by the answers
         self.recalled = False  # tasks were taken back since the last answer
         self.left = settings.max_tasks
@@ -76,6 +79,8 @@ class Worker:
         """
         self.line = make_line()
         close_in_children(self.line)
+        if isinstance(self.line, PacketLine):
+            self.most = self.window = 1
         ends = self._ends
         with closing(ends):
             fd, memory = self.line.ends()
@@ -139,11 +144,6 @@ class Worker:
         for descriptor in (self._ends, self.death):
             descriptor.close()
 
-    @property
-    def limit(self) -> int | None:
-        """The most tasks that it may have at a time; None if the ring is the limit."""
-        return 1 if isinstance(self.line, PacketLine) else None
-
     def send(self, task: Task) -> bool:
         """
         Send *task*, which is pickled; return False if there is no room for it now. Never waits.
@@ -177,14 +177,16 @@ class Worker:
         self._sent = number + 1
         self.tasks[number] = task
         task.at_worker = True
-        if self.line.send(number, task.kind, payload):
-            return True
-        del self.tasks[number]
-        task.at_worker = False
-        self._sent = number
-        if self.left is not None:
-            self.left += 1
-        return False
+        try:
+            self.line.send(number, task.kind, payload)
+        except BlockingIOError:
+            del self.tasks[number]
+            task.at_worker = False
+            self._sent = number
+            if self.left is not None:
+                self.left += 1
+            return False
+        return True
 
     def send_batch(self, tasks: list[Task]) -> bool | None:
         """
@@ -193,9 +195,16 @@ class Worker:
         payload = packed(tasks)
         if payload is None:
             return None
-        if self.backlog or not self.line.send(self._sent, BATCH, payload):
+        if self.backlog or not self._send(self._sent, BATCH, payload):
             return False
         self._note(tasks)
+        return True
+
+    def _send(self, number: int, kind: int, data: Any) -> bool:
+        try:
+            self.line.send(number, kind, data)
+        except BlockingIOError:
+            return False
         return True
 
     def _note(self, tasks: list[Task]) -> None:
@@ -223,7 +232,7 @@ class Worker:
         """
         Send as much of the backlog as there is room for.
         """
-        while self.backlog and self.line.send(*self.backlog[0]):
+        while self.backlog and self._send(*self.backlog[0]):
             self.backlog.popleft()
 
     def _announce(self, function: SharedFunction, starting: Any = None) -> None:
@@ -307,7 +316,9 @@ class Worker:
         """
         task = self.tasks.pop(number, None)
         if task is not None:
-            task.has_answer()
+            task.payload = None
+            if task.handles:
+                task.has_answer()
         return task
 
     def read(self) -> list[Frame]:

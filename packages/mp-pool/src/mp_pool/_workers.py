@@ -123,7 +123,8 @@ class Workers:
 
     def _check_times(self, now: float) -> None:
         for worker in self.dispatcher.workers:
-            worker.send_backlog()
+            if worker.backlog:
+                worker.send_backlog()
             if worker.hung_up and now > worker.since + HANG_UP:
                 worker.signal(signal.SIGKILL)  # a task has closed its line, so no result will come
             if not worker.tasks:

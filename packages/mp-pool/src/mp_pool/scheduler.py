@@ -315,7 +315,8 @@ class Scheduler(Workers):
                     worker.has_function(number)
                 elif kind == wire.INIT_FAILED:
                     worker.failure = outcome[1]
-            worker.send_backlog()
+            if worker.backlog:
+                worker.send_backlog()
             if count:
                 self.dispatcher.has_answered(worker, count, now)
             elif loaded:

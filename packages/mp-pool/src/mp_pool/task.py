@@ -121,12 +121,10 @@ class Task:
 
     def has_answer(self) -> None:
         """
-        Note that the worker has received the task.
+        Note that the worker has received the task, with its references.
         """
-        self.payload = None
-        if self.handles:
-            forget(self.handles)
-            self.handles = ()
+        forget(self.handles)
+        self.handles = ()
 
     def drop(self) -> None:
         """
