@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+
 from benchmarks.bench import Bench, Task
 from benchmarks.comparison.libraries import LIBRARIES, Library
 from benchmarks.driver import Stage
@@ -37,6 +39,9 @@ def measure(bench: Bench) -> list[Line]:
         (f"a no-op of Pool({WORKERS}).map, {beside}", no_ops, (None, 2), 1 / 1.1, PEERS[:2]),
         ("a no-op of imap_unordered, chunksize 50", unordered, (), 1 / 0.9, PEERS[:2]),
         (f"a no-op of imap_unordered, chunksize 50, {beside}", unordered, (2,), 1 / 1.1, PEERS[:2]),
+        (f"Pool({WORKERS}).apply of a no-op", applied, (), 1 / 0.15, PEERS[:2]),
+        (f"Pool({WORKERS}).apply to an array of 16 MiB", applied, (16 << 20,), 10.0, PEERS[:2]),
+        (f"a no-op of Pool({WORKERS}).imap", one_by_one, (), 10.0, PEERS[:2]),
         ("an executor's submit and result", submitted, (), 3.0, PEERS),
         (f"Pool({WORKERS}) under fork, started and ended", started, (), 1 / 0.6, PEERS[:2]),
     ):
@@ -80,6 +85,28 @@ def no_ops(stage: Stage, chunksize: int | None, busy: int = 0) -> float:
         start = time.perf_counter()
         pool.map(no_op, range(COUNT), chunksize=chunksize)
         return (time.perf_counter() - start) / COUNT
+
+
+def applied(stage: Stage, nbytes: int = 0) -> float:
+    """Return the seconds for one `apply`, one after the other, without or with an array of so many bytes."""
+    argument, count = (np.ones(nbytes, np.uint8), 20) if nbytes else (0, SUBMITTED)
+    with stage.peer.mp.Pool(WORKERS) as pool:
+        for _ in range(10):
+            pool.apply(no_op, (argument,))
+        start = time.perf_counter()
+        for _ in range(count):
+            pool.apply(no_op, (argument,))
+        return (time.perf_counter() - start) / count
+
+
+def one_by_one(stage: Stage) -> float:
+    """Return the seconds for each of 2000 no-ops whose results come in their order."""
+    with stage.peer.mp.Pool(WORKERS) as pool:
+        pool.map(no_op, range(1000), chunksize=1)
+        start = time.perf_counter()
+        for _ in pool.imap(no_op, range(2000)):
+            pass
+        return (time.perf_counter() - start) / 2000
 
 
 def unordered(stage: Stage, busy: int = 0) -> float:

@@ -73,6 +73,7 @@ class Scheduler(Workers):
         self._function_numbers = itertools.count(1)
         self._lock: Any = TryLock()
         self._attention = self._asleep = self._at_once = self._ended = False
+        self._next = -1.0, 0.0  # how long the next step waits, and sleeps before
         self._pid, self._main = os.getpid(), threading.main_thread().ident
         self.thread = threading.Thread(target=self._run, name="mp_pool", daemon=True)
         self._running = threading.Lock()  # the thread has it
@@ -259,8 +260,7 @@ class Scheduler(Workers):
         """
         Wait for events and handle them; return False at the end of the pool.
         """
-        delay = self._delay()
-        nap = self.dispatcher.nap()
+        delay, nap = self._next
         if nap and not self._attention:
             time.sleep(nap)
         self._asleep = True
@@ -288,6 +288,8 @@ class Scheduler(Workers):
         del answers
         if self._progress is not None and outcomes:
             self._progress.done(sum(task.items for task, _ in outcomes))
+        self._next = self._delay(), self.dispatcher.nap()
+        # Last: a thread that waits for an outcome wakes, and gets the GIL at once, since this one goes to wait.
         for task, outcome in outcomes:
             deliver(task, outcome)
         return more

@@ -214,8 +214,8 @@ def _dumped(value: Any, settings: Settings) -> tuple[int, Any]:
 
 def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: int) -> tuple[int, bool]:
     """
-    Run the tasks of a batch, which are numbered from *first* on, except those that were taken back; return how many ran,
-    and whether the worker has to end.
+    Run the tasks of a batch, which are numbered from *first* on, except those that were taken back; return how many
+    ran, and whether the worker has to end.
     """
     caught = BaseException if settings.executor else Exception
     pickles, calls = pickle.loads(payload)
