@@ -72,7 +72,8 @@ class Scheduler(Workers):
         self._progress = progress
         self._function_numbers = itertools.count(1)
         self._lock: Any = TryLock()
-        self._attention = self._asleep = self._at_once = self._ended = False
+        self._asleep = self._at_once = self._ended = False
+        self._attention = True  # the first step finds out what to wait for
         self._next = -1.0, 0.0  # how long the next step waits, and sleeps before
         self._pid, self._main = os.getpid(), threading.main_thread().ident
         self.thread = threading.Thread(target=self._run, name="mp_pool", daemon=True)
@@ -95,7 +96,6 @@ class Scheduler(Workers):
                 os.set_blocking(descriptor.fd, False)
             while len(self.dispatcher.workers) < self.wanted:
                 self.dispatcher.start_worker()
-            self._watch()
             self.thread.start()
         except BaseException as error:
             self.state, self._at_once = TERMINATED, True
