@@ -12,6 +12,7 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pool_tasks as tasks
 import pytest
 from support.waiting import until
@@ -205,6 +206,29 @@ def test_a_worker_that_continues_begins_no_task_that_was_taken_back(ctx: BaseCon
         stopped.signal(signal.SIGCONT)
         assert sorted(wait.get(tasks.PATIENCE) for wait in waits) == list(range(50))
     assert sorted(map(int, Path(path).read_text().split())) == list(range(50))
+
+
+@pytest.mark.skipif(not native.ENGINE, reason="rings need the engine")
+@pytest.mark.parametrize("ends", ["continues", "is killed"])
+def test_arrays_of_tasks_that_were_taken_back_are_whole(ctx: BaseContext, strategy: str, ends: str) -> None:
+    with ctx.Pool(2) as pool:
+        assert pool.map(total, [np.ones(3)] * 100, chunksize=1) == [3.0] * 100
+        stopped = pool._scheduler.dispatcher.workers[0]
+        stopped.signal(signal.SIGSTOP)
+        waits = [pool.apply_async(total, (np.full(20_000, float(n)),)) for n in range(30)]
+        assert until(lambda: sum(not wait.ready() for wait in waits) <= 1, tasks.PATIENCE)
+        stopped.signal(signal.SIGCONT if ends == "continues" else signal.SIGKILL)
+        answers = [tasks.outcome(lambda wait=wait: wait.get(tasks.PATIENCE)) for wait in waits]
+        lost = [answer for answer in answers if isinstance(answer, mp.WorkerLostError)]
+        assert len(lost) <= (ends == "is killed")
+        assert all(answer in lost or answer == 20_000.0 * n for n, answer in enumerate(answers))
+        assert pool.map(total, [np.full(20_000, 2.0)] * 20, chunksize=1) == [40_000.0] * 20
+        # It has dropped them unread: their references were another's.
+        assert ends == "is killed" or stopped in pool._scheduler.dispatcher.workers
+
+
+def total(array: np.ndarray) -> float:
+    return float(array.sum())
 
 
 def note(path: str, number: int) -> int:
