@@ -22,7 +22,11 @@ from mp_core import native
 from mp_pool import _lines
 from mp_pool._lines import PacketLine, WorkerEnds, make_line
 
-KINDS = [pytest.param("ring", marks=pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")), "packets"]
+HAS_RINGS = pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
+KINDS = [pytest.param("ring", marks=HAS_RINGS), "packets"]
+    pytest.param("ring", marks=pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")),
+    "packets",
+]
 
 
 def without_rings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +117,7 @@ def test_after_the_worker_has_ended_the_pool_has_what_it_did_not_claim(ends: tup
     assert near.take_back(5) == 2
 
 
-@pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
+@HAS_RINGS
 def test_a_task_that_was_taken_back_cannot_be_claimed() -> None:
     near = make_line()
     fd, memory = near.ends()
@@ -126,7 +130,7 @@ def test_a_task_that_was_taken_back_cannot_be_claimed() -> None:
     far.close()
 
 
-@pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
+@HAS_RINGS
 def test_a_worker_takes_four_descriptors_of_the_pool() -> None:
     ctx = mp.get_context("fork")
 
@@ -174,7 +178,7 @@ def end_on_some(number: int) -> int:
     return tasks.end_on(number, 7, 77, 277)
 
 
-@pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
+@HAS_RINGS
 def test_a_pool_has_no_rings_while_half_of_the_descriptors_are_in_use() -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, limits[1]))
@@ -194,7 +198,7 @@ def test_a_pool_has_no_rings_while_half_of_the_descriptors_are_in_use() -> None:
 # ---- a worker that is stopped ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
+@HAS_RINGS
 def test_a_worker_that_continues_begins_no_task_that_was_taken_back(ctx: BaseContext, tmp_path: Path) -> None:
     path = str(tmp_path / "begun")
     with ctx.Pool(2) as pool:
@@ -208,7 +212,7 @@ def test_a_worker_that_continues_begins_no_task_that_was_taken_back(ctx: BaseCon
     assert sorted(map(int, Path(path).read_text().split())) == list(range(50))
 
 
-@pytest.mark.skipif(not native.ENGINE, reason="rings need the engine")
+@HAS_RINGS
 @pytest.mark.parametrize("ends", ["continues", "is killed"])
 def test_arrays_of_tasks_that_were_taken_back_are_whole(ctx: BaseContext, strategy: str, ends: str) -> None:
     with ctx.Pool(2) as pool:
