@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,10 @@ def add_in_place(array: Any, number: int, constant: Any, views: list[Any]) -> tu
 
 def first_of(array: Any) -> Any:
     return array[0]
+
+
+def refilled(array: Any, count: int) -> Iterator[Any]:
+    """Yield one array again and again, with another first element each time."""
+    for i in range(count):
+        array[0] = i
+        yield array

@@ -118,6 +118,11 @@ def test_an_array_of_several_tasks_goes_to_each_node_once_and_each_task_has_its_
         assert until(lambda: pool.apply(abs, (-1,)) and not any(node._buffers for node in pool._scheduler._nodes))
 
 
+def test_an_item_that_a_generator_changes_later_is_sent_as_it_was(engine: Any) -> None:
+    with mp.Pool(3, engine=engine) as pool:
+        assert list(pool.imap(tasks.first_of, tasks.refilled(np.zeros(100_000), 20))) == list(range(20))
+
+
 def test_an_exception_arrives_with_its_traceback_and_ends_no_other_task(engine: Any) -> None:
     with mp.Pool(3, engine=engine) as pool:
         results = [pool.apply_async(tasks.raise_at_three, (i,)) for i in range(6)]

@@ -220,3 +220,14 @@ def hold_memory(size: int) -> int:
 
 def fail(kind: type[Exception], *args: Any) -> None:
     raise kind(*args)
+
+
+def first_of(values: Any) -> Any:
+    return values[0]
+
+
+def refilled(values: Any, count: int) -> Iterator[Any]:
+    """Yield *values* again and again, with another first element each time."""
+    for i in range(count):
+        values[0] = i
+        yield values

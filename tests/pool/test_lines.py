@@ -24,9 +24,6 @@ from mp_pool._lines import PacketLine, WorkerEnds, make_line
 
 HAS_RINGS = pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
 KINDS = [pytest.param("ring", marks=HAS_RINGS), "packets"]
-    pytest.param("ring", marks=pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")),
-    "packets",
-]
 
 
 def without_rings(monkeypatch: pytest.MonkeyPatch) -> None:

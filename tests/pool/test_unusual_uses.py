@@ -62,6 +62,20 @@ def test_threads_may_share_a_pool(ctx: BaseContext) -> None:
         assert results == {number: [float(number + n) for n in range(10)] for number in range(6)}
 
 
+@pytest.mark.parametrize(
+    "values", [[0], np.zeros(3), np.zeros(100_000)], ids=["list", "small", "large"]
+)
+def test_an_item_that_a_generator_changes_later_is_sent_as_it_was(ctx: BaseContext, values: Any) -> None:
+    with ctx.Pool(2) as pool:
+        assert list(pool.imap(tasks.first_of, tasks.refilled(values, 200))) == list(range(200))
+
+
+def test_an_imap_that_is_ended_in_the_middle_leaves_nothing(ctx: BaseContext) -> None:
+    with ctx.Pool(1) as pool:
+        results = pool.imap(tasks.first_of, tasks.refilled(np.zeros(100_000), 10_000))
+        assert next(results) == 0
+
+
 def test_an_abandoned_imap_delays_no_other_call(ctx: BaseContext) -> None:
     with ctx.Pool(2) as pool:
         results = pool.imap(functools.partial(plus, np.ones(100_000)), range(1000), buffersize=3)

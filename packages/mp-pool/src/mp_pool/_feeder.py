@@ -8,6 +8,7 @@ from itertools import islice
 
 from mp_pool.scheduler import CLOSED, Scheduler
 from mp_pool.task import Task
+from mp_pool.wire import RICH
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -17,13 +18,16 @@ __all__ = ["Feeder", "batches"]
 
 #: At most so many tasks of one iterable wait in the queue.
 WAITING = 1024
+#: A task whose pickle has shared memory takes the room of so many.
+HEAVY = 32
 
 
 class Feeder(threading.Thread):
     """
     Submits a task for each of *items*, as many as the queue takes, then calls *ended* with their number and the error.
 
-    *make* makes the task from its index and item. At most *limit* items are read.
+    *make* makes the task from its index and item. At most *limit* items are read. A task is pickled before the next
+    item is asked for, as in the standard pool: a generator may fill one array anew for each item.
     """
 
     def __init__(
@@ -50,6 +54,10 @@ class Feeder(threading.Thread):
                     break
                 task = self._make(count, item)
                 task.feeder = self
+                self._scheduler.prepare(task)
+                for _ in range(self.weight(task) - 1):
+                    if self._scheduler.state <= CLOSED:
+                        self.room.acquire()
                 self._scheduler.submit(task)
                 count += 1
                 del item, task
@@ -60,6 +68,15 @@ class Feeder(threading.Thread):
             del self._items, self._make, self._ended, error
             self._scheduler.feeders.discard(self)
             self._scheduler.wake()
+
+    def stop(self) -> None:
+        """Have it find out that the pool has ended, whatever it waits for."""
+        self.room.release(HEAVY)
+
+    @staticmethod
+    def weight(task: Task) -> int:
+        """Return the room that *task* takes until it begins."""
+        return HEAVY if task.kind == RICH else 1
 
 
 def batches(items: Iterable[Any], size: int) -> Iterator[tuple[Any, ...]]:

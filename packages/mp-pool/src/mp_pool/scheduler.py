@@ -16,11 +16,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
 from mp_core.main_module import MissingGuardError, check_guard
-from mp_core.native import TryLock, wait_any
+from mp_core.native import TryLock, is_small, wait_any
 from mp_pool import wire
 from mp_pool._descriptor import Descriptor
 from mp_pool._in_flight import is_interrupted
@@ -107,6 +108,12 @@ class Scheduler(Workers):
             if isinstance(error, MissingGuardError):
                 error.with_traceback(None)  # it says all; below are the places of a fork server's start
             raise
+
+    def prepare(self, task: Task) -> None:
+        """Pickle a task whose arguments may change before it is sent. An error is found again, and is its outcome."""
+        if not is_small(task.args):
+            with suppress(Exception):
+                task.pickle()
 
     def submit(self, work: Task | Iterator[Task], items: int = 0) -> None:
         """
@@ -378,7 +385,7 @@ class Scheduler(Workers):
             deliver(task, outcome)
         self._abort()
         for feeder in list(self.feeders):
-            feeder.room.release()
+            feeder.stop()
         for descriptor in self._waker:
             descriptor.close()
         if self._progress is not None:

@@ -86,7 +86,7 @@ class Task:
         Prepare to send the task for the first time; return False if it was cancelled.
         """
         if self.feeder is not None:
-            self.feeder.room.release()
+            self.feeder.room.release(self.feeder.weight(self))
             self.feeder = None
         return True
 

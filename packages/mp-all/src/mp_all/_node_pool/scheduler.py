@@ -12,6 +12,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from multiprocessing import ProcessError
 from multiprocessing.pool import MapResult, RemoteTraceback  # type: ignore[attr-defined]
 from pickle import PickleBuffer
@@ -82,6 +83,13 @@ class NodeScheduler:
             )
             self._nodes[-1].greeting = pickle.dumps(own, 5)
         self.thread.start()
+
+    def prepare(self, task: Task) -> None:
+        """
+        Pickle a task whose arguments may change before it is sent. An error is found again, and is its outcome.
+        """
+        with suppress(Exception):
+            task.payload, _ = pickled(task, False)
 
     def submit(self, work: Task | Iterator[Task], items: int = 0) -> None:
         """
@@ -193,6 +201,8 @@ class NodeScheduler:
                 if not task.begin():
                     continue
                 task.number = 1
+            if task.payload is not None:
+                return task, task.payload, {}
             try:
                 # See Note [Arrays that several tasks have].
                 buffers = self._buffers_of(task.sink) if isinstance(task.sink, MapResult) else None
@@ -369,7 +379,7 @@ class NodeScheduler:
         self.state = ENDED
         self._abort()
         for feeder in list(self.feeders):
-            feeder.room.release()
+            feeder.stop()
         if self._progress is not None:
             self._progress.close()
 
