@@ -167,7 +167,7 @@ def main() -> None:
     seconds = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
     series = [list(words) for end, words in groupby(given, lambda word: word == "--and") if not end]
     todo = [batch for words in series for batch in _series(words, seconds)]
-    failed = run(todo, 1 + (os.cpu_count() or 1))
+    failed = run(todo, 2 * (os.cpu_count() or 1))
     if record:
         for batch in todo:
             known = seconds.setdefault(" ".join(batch.options), {})
