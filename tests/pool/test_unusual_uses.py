@@ -62,9 +62,7 @@ def test_threads_may_share_a_pool(ctx: BaseContext) -> None:
         assert results == {number: [float(number + n) for n in range(10)] for number in range(6)}
 
 
-@pytest.mark.parametrize(
-    "values", [[0], np.zeros(3), np.zeros(100_000)], ids=["list", "small", "large"]
-)
+@pytest.mark.parametrize("values", [[0], np.zeros(3), np.zeros(100_000)], ids=["list", "small", "large"])
 def test_an_item_that_a_generator_changes_later_is_sent_as_it_was(ctx: BaseContext, values: Any) -> None:
     with ctx.Pool(2) as pool:
         assert list(pool.imap(tasks.first_of, tasks.refilled(values, 200))) == list(range(200))

