@@ -252,6 +252,35 @@ def pool_made_used_and_ended(mp: Any, interrupt: Interrupt) -> None:
         pool.join()
 
 
+def received_here(pool: Any, call: Callable[[], object]) -> None:
+    """Call until this thread receives the results itself."""
+    scheduler = getattr(pool, "_scheduler", None)
+    before = getattr(scheduler, "_received", 0)
+    deadline = time.monotonic() + 10
+    while call() and scheduler is not None and scheduler._received < before + 3 and time.monotonic() < deadline:
+        pass
+
+
+@scene()
+def short_calls_of_a_pool(mp: Any, interrupt: Interrupt) -> None:
+    with mp.get_context("fork").Pool(2) as pool:
+        received_here(pool, lambda: pool.apply(abs, (-1,)))
+        interrupt(lambda: pool.apply(abs, (-1,)))
+        interrupt.expect(pool.apply_async(abs, (-2,)).get(PATIENT) == 2, "the pool does not go on")
+        interrupt.expect(pool.map_async(abs, [-1, -2, -3], 1).get(PATIENT) == [1, 2, 3], "a map does not end")
+        pool.close()
+        pool.join()
+
+
+@scene()
+def short_calls_of_an_executor(mp: Any, interrupt: Interrupt) -> None:
+    kind = mp.ProcessPoolExecutor if hasattr(mp, "ProcessPoolExecutor") else ProcessPoolExecutor
+    with kind(2, mp.get_context("fork")) as executor:
+        received_here(executor, lambda: executor.submit(abs, -1).result(PATIENT))
+        interrupt(lambda: executor.submit(abs, -1).result(PATIENT))
+        interrupt.expect(executor.submit(abs, -2).result(PATIENT) == 2, "the executor does not go on")
+
+
 @scene()
 def pool_terminated_again(mp: Any, interrupt: Interrupt) -> None:
     pool = mp.get_context("fork").Pool(1)

@@ -2,8 +2,8 @@
  *
  * Note [When to spin]
  *   A sleep and its wake-up cost some 50 us, so a short spin pays if the answer comes sooner. A
- *   wait spins for `ns`. Success doubles it up to the ceiling (MP_SPIN_US), failure quarters it
- *   down to nothing. Then a wait tries the ceiling again after 2 waits, after 4 more, and so on up
+ *   wait spins for `ns`. Success doubles it up to the ceiling (MP_SPIN_US), a second failure in a
+ *   row quarters it, down to nothing; one alone may be a process that has lost its processor. Then a wait tries the ceiling again after 2 waits, after 4 more, and so on up
  *   to 64: on a busy machine, whose peers are not running, nearly all waits sleep at once, and two
  *   processes that begin to talk after a pause are both soon awake.
  *
@@ -138,6 +138,7 @@ static int succeed(struct mpshm__spin *spin)
     spin->ns = longer < ceiling ? longer : ceiling;
     if (spin->skipped != 0)
         spin->to_skip = spin->skipped = 0;
+    spin->has_failed = 0;
     return 1;
 }
 
@@ -177,6 +178,10 @@ int mpshm__spin(struct mpshm__spin *spin, const struct mpshm__awaited *awaited, 
         }
         now = mpshm__now_ns();
     } while (has_turn && now - start < most);
+    if (!spin->has_failed) {
+        spin->has_failed = 1;
+        return 0;
+    }
     uint64_t shorter = spin->ns / 4;
     spin->ns = shorter < LEAST_NS ? 0 : shorter;
     return 0;

@@ -10,6 +10,7 @@ struct mpshm__spin {
     _Atomic uint64_t ns;
     _Atomic uint32_t to_skip; /* waits that do not spin before the next one that does, */
     _Atomic uint32_t skipped; /* and how many there were at the last time */
+    _Atomic uint32_t has_failed; /* the last one */
 };
 
 /* The object of a wait: has() is 1 when it is there. */

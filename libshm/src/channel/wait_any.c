@@ -83,12 +83,27 @@ static int look(mpshm_awaited_channel *channels, int n, const struct pollfd *pol
     return found;
 }
 
+/* The processor of a writer that ran on this one, else of the first. */
+static const _Atomic uint32_t *cpu_of_writers(const mpshm_awaited_channel *channels, int n)
+{
+    uint32_t here = mpshm__this_cpu();
+
+    for (int i = 0; i < n; i++) {
+        const _Atomic uint32_t *cpu = &channels[i].end->in.ring->writer_cpu;
+        if (atomic_load_explicit(cpu, memory_order_relaxed) == here)
+            return cpu;
+    }
+    return &channels[0].end->in.ring->writer_cpu;
+}
+
 /* Look for a while: what end_wait returned. */
 static int spin(mpshm_awaited_channel *channels, int n, uint64_t deadline,
                 const mpshm_waiter *waiter)
 {
-    struct mpshm__awaited awaited = {
-        .has = any_has_record, .of = channels, .value = (uint64_t)n, .cpu = NULL};
+    struct mpshm__awaited awaited = {.has = any_has_record,
+                                     .of = channels,
+                                     .value = (uint64_t)n,
+                                     .cpu = cpu_of_writers(channels, n)};
     struct mpshm__spin *spin = &channels[0].end->for_record;
     uint64_t most = mpshm__remaining(deadline, mpshm__spin_length(spin, &awaited));
 
@@ -143,6 +158,14 @@ int mpshm_channel_wait_any(mpshm_awaited_channel *channels, int n, const int *fd
     if (polled != few)
         free(polled);
     return found;
+}
+
+int mpshm_channel_spin(mpshm_channel *end, const mpshm_waiter *waiter)
+{
+    mpshm_awaited_channel one = {.end = end};
+    int rc = any_has_record(&one, 1) ? 0 : spin(&one, 1, MPSHM__FOREVER, waiter);
+
+    return rc < 0 ? rc : any_has_record(&one, 1);
 }
 
 int mpshm_channel_next(mpshm_channel *end, int fd, const mpshm_waiter *waiter)

@@ -32,6 +32,8 @@ typedef struct {
     int fd, far;                      /* -1: closed; `far` is for the worker */
     int users;                        /* waits */
     int hung_up;
+    PyObject *first; /* the oldest message, which first() has returned and nobody has taken */
+    uint64_t first_number;
     char *buffer; /* of the message that is received; made when it is needed */
     uint64_t received;
 } Line;
@@ -154,7 +156,11 @@ static PyObject *line_send_all(PyObject *op, PyObject *args)
 static PyObject *take(Line *self)
 {
     struct header header;
+    PyObject *first = self->first;
 
+    self->first = NULL;
+    if (first != NULL)
+        return first;
     if (!is_open(self))
         return NULL;
     int rc = mpshm_channel_next(self->end, self->fd, AT_ONCE_WAITER(self));
@@ -175,6 +181,34 @@ static PyObject *line_take(PyObject *op, PyObject *unused)
     (void)unused;
 
     return message == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : message;
+}
+
+/* first() -> (number, kind, data) of the oldest message, which stays; None if no message is there */
+static PyObject *line_first(PyObject *op, PyObject *unused)
+{
+    Line *self = (Line *)op;
+    (void)unused;
+
+    if (self->first == NULL) {
+        self->first = take(self);
+        if (self->first == NULL)
+            return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
+        self->first_number = PyLong_AsUnsignedLongLong(PyTuple_GetItem(self->first, 0));
+    }
+    return Py_NewRef(self->first);
+}
+
+/* skip(number): drop the message that first() has returned, if it has that number and is there */
+static PyObject *line_skip(PyObject *op, PyObject *number)
+{
+    Line *self = (Line *)op;
+    unsigned long long value = PyLong_AsUnsignedLongLong(number);
+
+    if (PyErr_Occurred())
+        return NULL;
+    if (self->first_number == value)
+        Py_CLEAR(self->first);
+    Py_RETURN_NONE;
 }
 
 /* take_all() -> a list of the messages that are there; of a fast worker, not all */
@@ -212,9 +246,24 @@ static PyObject *line_wait(PyObject *op, PyObject *unused)
     return rc < 0 ? fail(rc) : PyBool_FromLong(one.ready == MPSHM_HAS_MESSAGE);
 }
 
+/* spin() -> whether there is a message; it waits for one as long as it would before a sleep */
+static PyObject *line_spin(PyObject *op, PyObject *unused)
+{
+    Line *self = (Line *)op;
+    PyThreadState *state;
+    (void)unused;
+
+    if (!is_open(self))
+        return NULL;
+    self->users++;
+    int rc = self->first != NULL ? 1 : mpshm_channel_spin(self->end, WAITING_WAITER(&state));
+    self->users--;
+    return rc < 0 ? fail(rc) : PyBool_FromLong(rc);
+}
+
 /* The arguments of wait_any(), and what it finds. */
 struct many {
-    int n, m;
+    int n, m, held;
     mpshm_awaited_channel *channels;
     int *fds;
     unsigned char *readable;
@@ -235,6 +284,10 @@ static int read_arguments(struct many *many, PyObject *lines, PyObject *fds)
             return -1;
         many->channels[i].end = ((Line *)line)->end;
         many->channels[i].fd = ((Line *)line)->fd;
+        if (((Line *)line)->first != NULL) {
+            many->channels[i].ready = MPSHM_HAS_MESSAGE;
+            many->held++;
+        }
     }
     for (int i = 0; i < many->m; i++) {
         many->fds[i] = (int)PyLong_AsLong(PyList_GetItem(fds, i));
@@ -287,7 +340,9 @@ PyObject *mp_py_wait_any(PyObject *module, PyObject *args)
     if (read_arguments(&many, lines, fds) == 0) {
         for (int i = 0; i < many.n; i++)
             ((Line *)PyList_GetItem(lines, i))->users++;
-        int rc = mpshm_channel_wait_any(many.channels, many.n, many.fds, many.m, many.readable,
+        int rc = many.held;
+        if (rc == 0)
+            rc = mpshm_channel_wait_any(many.channels, many.n, many.fds, many.m, many.readable,
                                         ms < 0 || ms > 1e12 ? -1 : (int64_t)(ms * 1e6),
                                         WAITING_WAITER(&state));
         for (int i = 0; i < many.n; i++)
@@ -396,6 +451,7 @@ static void line_dealloc(PyObject *op)
     ((Line *)op)->users = 0;
     Py_DECREF(line_close(op, NULL));
     PyMem_Free(((Line *)op)->buffer);
+    Py_XDECREF(((Line *)op)->first);
     free_it(op);
     Py_DECREF(type);
 }
@@ -462,6 +518,9 @@ static PyMethodDef methods[] = {
     {"send_all", line_send_all, METH_VARARGS, "Send a message; wait for room."},
     {"take", line_take, METH_NOARGS, "Take the oldest message if one is there."},
     {"take_all", line_take_all, METH_NOARGS, "Take the messages that are there."},
+    {"first", line_first, METH_NOARGS, "The oldest message, which stays, if one is there."},
+    {"skip", line_skip, METH_O, "Drop the message that first() has returned."},
+    {"spin", line_spin, METH_NOARGS, "Wait a moment for a message: whether there is one."},
     {"wait", line_wait, METH_NOARGS, "Wait for a message, or the end of the other process."},
     {"claim", line_claim, METH_O, "Claim a task: whether it was not taken back."},
     {"take_back", line_take_back, METH_O, "Take back the tasks up to a number."},

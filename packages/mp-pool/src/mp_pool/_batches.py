@@ -43,14 +43,21 @@ def packed(tasks: list[Task]) -> bytes | None:
     return payload if len(payload) <= LONGEST else None
 
 
-def fits(task: Task) -> bool:
+def fits(task: Task, functions: dict[Any, bool]) -> bool:
     """
     Tell whether *task* may be in a batch: what it is called with is small, is not changed by any task, and needs no
-    reducers, so that one pickle for many is the same as a pickle for each.
+    reducers, so that one pickle for many is the same as a pickle for each. *functions* are those of the batch.
     """
     function: Callable[..., Any] = task.function
     if task.payload is not None or task.kwds or task.shared is not None or type(function) not in FUNCTIONS:
         return False
+    known = functions.get(function)
+    if known is None:
+        known = functions[function] = _may_be_shared(function)
+    return known and is_small(task.args)
+
+
+def _may_be_shared(function: Any) -> bool:
     if not isinstance(getattr(function, "__self__", None), ModuleType | None):
         return False  # a method of an object, which each task gets a copy of
-    return function is not mapstar and function is not starmapstar and is_small(task.args) and is_plain(function)
+    return function is not mapstar and function is not starmapstar and is_plain(function)

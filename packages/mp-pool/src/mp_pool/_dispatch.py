@@ -97,11 +97,11 @@ class Dispatcher:
         Put *tasks*, which have been numbered, back into the queue, in the order in which they were first handed out.
         """
         for task in tasks:
-            task.at_worker = False
+            task.worker = None
         front = {task.number: task for task in tasks}
         queue = self.queue
         while queue and isinstance(head := queue[0], Task) and head.number:
-            if not head.at_worker:
+            if head.worker is None:
                 front[head.number] = head
             queue.popleft()
         queue.extendleft(front[number] for number in sorted(front, reverse=True))
@@ -116,7 +116,7 @@ class Dispatcher:
         if not queue or not self.free:
             return True
         task, worker = queue[0], next((worker for worker in self.free if not worker.tasks), None)
-        if not isinstance(task, Task) or task.at_worker:
+        if not isinstance(task, Task) or task.worker is not None:
             return False
         if worker is None:
             worker = next(iter(self.free))
@@ -187,9 +187,10 @@ class Dispatcher:
         if worker.left is not None:
             most = min(most, worker.left)
         tasks: list[Task] = []
+        functions: dict[Any, bool] = {}
         other = None
         while len(tasks) < most and (task := self._next()) is not None:
-            if not fits(task):
+            if not fits(task, functions):
                 other = task
                 break
             tasks.append(task)
@@ -237,7 +238,7 @@ class Dispatcher:
 
     def _next(self) -> Task | None:
         while (task := take_next(self.queue)) is not None:
-            if task.at_worker:
+            if task.worker is not None:
                 continue
             if task.number == 0:
                 if not task.begin():

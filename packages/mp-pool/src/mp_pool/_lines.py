@@ -3,7 +3,8 @@
 Both kinds have the methods of `mp_core.native.Line`, which is the ring: two directions in shared memory, and the word
 that says which tasks the worker has begun (`libshm/src/channel/claims.c`). A message is a number, a kind and bytes.
 
-    pool      send, take_all         never wait; send raises `BlockingIOError` if there is no room, or no worker
+    pool      spin, first, skip      wait a moment for a result, look at it, and drop it once it is delivered
+              send, take_all         never wait; send raises `BlockingIOError` if there is no room, or no worker
               take_back(until)       the tasks from the result up to that number are the pool's again
     worker    take, wait, send_all
               claim(number)          False for a task that was taken back
@@ -113,6 +114,10 @@ class PacketLine:
             else:
                 messages.append(message)
         return messages
+
+    def spin(self) -> bool:
+        """Return False: nobody looks for packets without a system call."""
+        return False
 
     def wait(self) -> bool:
         """Return True when there is a message, False at the end of the other process."""

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from multiprocessing import TimeoutError
-from multiprocessing.pool import ApplyResult, IMapIterator, IMapUnorderedIterator, MapResult
+from multiprocessing.pool import (  # type: ignore[attr-defined]
+    ApplyResult,
+    IMapIterator,
+    IMapUnorderedIterator,
+    MapResult,
+    job_counter,
+)
 
-from mp_pool.task import Outcome
+from mp_pool.task import Outcome, Task
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -23,8 +30,83 @@ _IMap: Any = IMapIterator
 _IMapUnordered: Any = IMapUnorderedIterator
 
 
+class Gate:
+    """
+    An event whose `set` may be repeated, also after a signal handler has raised in the middle: then it works.
+    """
+
+    __slots__ = ("_is_set", "_lock")
+
+    def __init__(self) -> None:
+        self._is_set = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def is_set(self) -> bool:
+        """Return whether it is set."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Set it, for ever."""
+        self._is_set = True
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._lock.release()
+        except RuntimeError:
+            pass  # it is open
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until it is set; return False if it is not after *timeout* seconds."""
+        if not self._is_set:
+            try:
+                self._lock.acquire(True, -1 if timeout is None else max(0.0, timeout))
+            finally:
+                if self._is_set:
+                    self._open()  # for the next thread that waits
+        return self._is_set
+
+
 class Applied(_Apply):  # type: ignore[misc]
     """The result of one call."""
+
+    _event: Gate
+    _success: bool
+    _value: Any
+    _cache: dict[int, Any]
+    _job: int
+    task: Task | None = None
+
+    def __init__(self, pool: Any, callback: Any, error_callback: Any) -> None:
+        # What the standard class sets, but for its event, which takes longer to make than all else.
+        self._pool: Any = pool
+        self._event = Gate()
+        self._job = next(job_counter)
+        self._cache = pool._cache
+        self._callback, self._error_callback = callback, error_callback
+        self._cache[self._job] = self
+        self._scheduler = pool._scheduler
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the result is there."""
+        task = self.task
+        if task is not None and not self._event.is_set() and (timeout is None or timeout > 0):
+            self._scheduler.receive(task)
+        self._event.wait(timeout)
+
+    def _set(self, i: int, obj: Outcome) -> None:
+        self.task = None
+        super()._set(i, obj)
+
+    def _set_alone(self, value: Any) -> bool:
+        if self._callback is not None or self._error_callback is not None:
+            return False
+        self._success, self._value = True, value
+        self._event.set()
+        self.task = self._pool = None
+        self._cache.pop(self._job, None)
+        return True
 
     def _abort(self, error: BaseException) -> None:
         self._set(0, (False, error))
@@ -35,11 +117,22 @@ class Mapped(_Map):  # type: ignore[misc]
 
     single = False
     _number_left: int
+    _success: bool
+    _value: Any
 
     def _set(self, i: int, obj: Outcome) -> None:
         if self.single and obj[0]:
             obj = True, (obj[1],)
         super()._set(i, obj)
+
+    def _set_all(self, outcomes: list[tuple[int, Outcome]]) -> None:
+        for i, outcome in outcomes:
+            if self.single and self._success and outcome[0] and self._number_left > 1:
+                self._value[i] = outcome[1]
+                self._number_left -= 1
+            else:
+                with suppress(KeyError):  # the result was dropped
+                    self._set(i, outcome)
 
     def _abort(self, error: BaseException) -> None:
         if self._number_left > 0:
@@ -60,9 +153,36 @@ class _Abortable:
     _length: int | None
     _aborted = False
 
+    def next(self, timeout: float | None = None) -> Any:
+        """Return the next result; raise `multiprocessing.TimeoutError` if it does not come in *timeout* seconds."""
+        try:
+            success, value = self._items.popleft()
+        except IndexError:
+            return super().next(timeout)  # type: ignore[misc]
+        if success:
+            return value
+        raise value
+
+    __next__ = next
+
     def _set(self, i: int, obj: Outcome) -> None:
         if not self._aborted:
             super()._set(i, obj)  # type: ignore[misc]
+
+    def _set_all(self, outcomes: list[tuple[int, Outcome]]) -> None:
+        with self._cond:
+            if self._aborted:
+                return
+            before = self._index
+            for i, outcome in outcomes:
+                self._add(i, outcome)
+            self._cond.notify(self._index - before)
+            if self._index == self._length:
+                self._cache.pop(self._job, None)
+                self._pool = None
+
+    def _add(self, i: int, outcome: Outcome) -> None:
+        raise NotImplementedError
 
     def _set_length(self, length: int) -> None:
         if not self._aborted:
@@ -84,9 +204,20 @@ class _Abortable:
 class Imapped(_Abortable, _IMap):  # type: ignore[misc]
     """The results of an `imap`."""
 
+    def _add(self, i: int, outcome: Outcome) -> None:
+        unsorted = self._unsorted
+        unsorted[i] = outcome
+        while self._index in unsorted:
+            self._items.append(unsorted.pop(self._index))
+            self._index += 1
+
 
 class ImappedUnordered(_Abortable, _IMapUnordered):  # type: ignore[misc]
     """The results of an `imap_unordered`."""
+
+    def _add(self, i: int, outcome: Outcome) -> None:
+        self._items.append(outcome)
+        self._index += 1
 
 
 class Chunks:

@@ -176,12 +176,12 @@ class Worker:
             self.left -= 1
         self._sent = number + 1
         self.tasks[number] = task
-        task.at_worker = True
+        task.worker = self
         try:
             self.line.send(number, task.kind, payload)
         except BlockingIOError:
             del self.tasks[number]
-            task.at_worker = False
+            task.worker = None
             self._sent = number
             if self.left is not None:
                 self.left += 1
@@ -213,7 +213,7 @@ class Worker:
         for task in tasks:
             self.tasks[self._sent] = task
             self._sent += 1
-            task.at_worker = True
+            task.worker = self
         if self.left is not None:
             self.left -= len(tasks)
 

@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from concurrent.futures._base import PENDING, RUNNING
+from concurrent.futures._base import FINISHED, PENDING, RUNNING
 from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
@@ -155,8 +155,9 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         """
         Call ``fn(*args, **kwargs)`` in a worker, and return its future.
         """
-        future: Future[T] = Future()
-        self._submit(_Call(future, fn, args, kwargs, self._retries))
+        future: _Future = _Future(self._scheduler)
+        future.call = call = _Call(future, fn, args, kwargs, self._retries)
+        self._submit(call)
         return future
 
     def _submit(self, task: Task) -> None:
@@ -266,6 +267,28 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         self._admission.kill(True, self._cancel)
 
 
+class _Future(Future["Any"]):
+    """A future whose result may be received by the thread that waits for it."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        super().__init__()
+        self._scheduler = scheduler
+        self.call: _Call | None = None
+
+    def _receive(self, timeout: float | None) -> None:
+        call = self.call
+        if call is not None and (timeout is None or timeout > 0):
+            self._scheduler.receive(call)
+
+    def result(self, timeout: float | None = None) -> Any:
+        self._receive(timeout)
+        return super().result(timeout)
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        self._receive(timeout)
+        return super().exception(timeout)
+
+
 class _Call(Task):
     """A task with a future; the task is its own sink."""
 
@@ -305,9 +328,9 @@ class _Call(Task):
 
     def _set(self, i: int, obj: Outcome) -> None:
         future = self.future
-        # The task refers to itself: drop its arguments now, not when the garbage collector runs.
-        self.sink = _NO_SINK
-        self.function, self.args, self.kwds, self.shared = starmapstar, (), None, None
+        self._drop_references()
+        if future._state == FINISHED:
+            return  # a signal handler has raised after `_set_alone`
         if future.cancelled():
             future.set_running_or_notify_cancel()
         elif obj[0]:
@@ -315,10 +338,38 @@ class _Call(Task):
         else:
             future.set_exception(obj[1])
 
+    def _drop_references(self) -> None:
+        """Drop the arguments now, not when the garbage collector runs: the task refers to itself."""
+        future: Any = self.future
+        future.call = None
+        self.sink = _NO_SINK
+        self.function, self.args, self.kwds, self.shared = starmapstar, (), None, None
+
+    def _set_alone(self, value: Any) -> bool:
+        future: Any = self.future
+        lock = future._condition  # see `begin_at_once`
+        try:
+            if not lock.acquire(False) or future._state != RUNNING:
+                return False
+            if future._done_callbacks or future._waiters or lock._waiters:
+                return False
+            future._result = value
+            future._state = FINISHED
+        finally:
+            try:
+                lock.release()
+            except RuntimeError:
+                pass  # another thread has it
+        self._drop_references()
+        return True
+
 
 class _NoSink:
     def _set(self, i: int, obj: Outcome) -> None:
         pass
+
+    def _set_alone(self, value: Any) -> bool:
+        return False
 
 
 _NO_SINK = _NoSink()

@@ -150,7 +150,7 @@ class Pool(multiprocessing.pool.Pool):
         """
         self._check_running()  # type: ignore[attr-defined]
         result = Applied(self, _guarded(callback), _guarded(error_callback))
-        task = Task(result, 0, func, tuple(args), dict(kwds or {}), retries=self._retries)
+        result.task = task = Task(result, 0, func, tuple(args), dict(kwds or {}), retries=self._retries)
         self._scheduler.submit(task)
         return result
 

@@ -6,12 +6,26 @@ The thread that holds the lock may change any state. A thread that submits a tas
 lock is free; otherwise it leaves the task in the queue and wakes the scheduler. So a call from a callback, from
 `__reduce__` or from a signal handler cannot deadlock; an end of the pool that is asked for there is not waited for.
 Results are unpickled and delivered without the lock.
+
+Note [Who receives]
+-------------------
+A result that the scheduler's thread receives costs two switches of threads: the thread takes the GIL and wakes the
+thread that waits. So a thread that waits for a short call receives the result itself, if no other task is at a worker:
+
+    scheduler's thread    waits for the lines | does not, as long as somebody receives every millisecond | waits again
+    thread that waits                         spins, receives | submits | spins, receives | submits ...
+
+A wait without a result sends the scheduler's thread back to the lines. A signal handler may raise anywhere in the
+waiting thread, so a result stays in the line until it is delivered: looked at, set, its task forgotten, dropped from the
+line. If the last steps are left out, the scheduler's thread does them, and finds the result set, or no task for it.
+Only results without resources are received so, since they can be unpickled twice.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import threading
 import time
 import weakref
@@ -29,7 +43,7 @@ from mp_pool._progress import Progress
 from mp_pool._shared_function import SharedFunction, share
 from mp_pool._worker import Worker
 from mp_pool._workers import Workers, end_workers
-from mp_pool.task import Outcome, Task, deliver, report
+from mp_pool.task import Outcome, Task, deliver, deliver_all, report
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -39,6 +53,9 @@ if TYPE_CHECKING:
 __all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "Scheduler"]
 
 RUNNING, CLOSED, TERMINATED, ENDED = range(4)
+
+SHORT_CALL = 0.0005  # seconds: for the result of a longer one, a thread does not spin
+LOOK = 1.0  # milliseconds
 
 TERMINATE_TEXT = "the pool was terminated before this task was done"
 
@@ -74,6 +91,9 @@ class Scheduler(Workers):
         self._function_numbers = itertools.count(1)
         self._lock: Any = TryLock()
         self._asleep = self._at_once = self._ended = False
+        self._received = 0  # results that were received by threads that waited for them
+        self._is_received = False  # a thread that waits receives the next result
+        self._is_beside = False  # the scheduler's thread leaves the lines to it
         self._attention = True  # the first step finds out what to wait for
         self._next = -1.0, 0.0  # how long the next step waits, and sleeps before
         self._pid, self._main = os.getpid(), threading.main_thread().ident
@@ -163,6 +183,55 @@ class Scheduler(Workers):
             finally:
                 if not done or self.dispatcher.news or self.state != RUNNING:
                     self.wake()
+
+    def receive(self, task: Task) -> None:
+        """
+        Wait a moment for the result of *task*, in the thread that asks for it, and deliver it: see Note [Who receives].
+        """
+        worker, seen, done = task.worker, False, False
+        if worker is None or not self._may_be_received(task, worker):
+            self._return_to_lines()
+            return
+        try:
+            self._is_received = True
+            seen = worker.line.spin()
+            if seen:
+                try:
+                    done = self._lock.acquire() and self._deliver_first(worker, task)
+                finally:
+                    self._lock.release()
+        finally:
+            if not done or self.state != RUNNING:
+                self._return_to_lines(seen)
+
+    def _may_be_received(self, task: Task, worker: Worker) -> bool:
+        dispatcher = self.dispatcher
+        if worker.pace is None or worker.pace > SHORT_CALL or worker.left is not None or task.handles:
+            return False
+        if dispatcher.queue or dispatcher.timeout is not None or self._progress is not None or self.state != RUNNING:
+            return False
+        return (
+            self.is_own()
+            and len(worker.tasks) == 1
+            and not any(each.tasks for each in dispatcher.workers if each is not worker)
+        )
+
+    def _deliver_first(self, worker: Worker, task: Task) -> bool:
+        message = worker.line.first()
+        if message is None or message[1] != wire.DONE | wire.PLAIN or worker.tasks.get(message[0]) is not task:
+            return False
+        if not task.sink._set_alone(pickle.loads(message[2])):
+            return False
+        self._received += 1
+        worker.answered(message[0])
+        self.dispatcher.has_answered(worker, 1, time.monotonic())
+        worker.line.skip(message[0])
+        return True
+
+    def _return_to_lines(self, seen: bool = False) -> None:
+        self._is_received = False
+        if seen or self._is_beside:
+            self.wake()  # it cannot see, in its sleep, a message that was looked at and stays
 
     def processes(self) -> list[Any]:
         """Return the processes of the workers."""
@@ -270,6 +339,8 @@ class Scheduler(Workers):
         delay, nap = self._next
         if nap and not self._attention:
             time.sleep(nap)
+        if self._is_received:
+            self._stay_beside()
         self._asleep = True
         lines, fds = wait_any(*self._awaited, 0 if self._attention else delay)
         self._asleep = False
@@ -297,9 +368,22 @@ class Scheduler(Workers):
             self._progress.done(sum(task.items for task, _ in outcomes))
         self._next = self._delay(), self.dispatcher.nap()
         # Last: a thread that waits for an outcome wakes, and gets the GIL at once, since this one goes to wait.
-        for task, outcome in outcomes:
-            deliver(task, outcome)
+        deliver_all(outcomes)
         return more
+
+    def _stay_beside(self) -> None:
+        """
+        Leave the lines to a thread that receives for itself, as long as it does so.
+        """
+        self._is_beside = True
+        while self._is_received and not self._attention:
+            before = self._received
+            self._asleep = True
+            _, fds = wait_any([], self._awaited[1], LOOK)
+            self._asleep = False
+            if fds or self._received == before or self._next[0] >= 0:
+                break
+        self._is_received = self._is_beside = False
 
     def _take_in(self, answers: list[Any], dead: list[Worker]) -> list[tuple[Task, Outcome]]:
         """

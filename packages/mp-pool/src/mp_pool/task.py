@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from mp_pool._shared_function import SharedFunction
+    from mp_pool._worker import Worker
 
-__all__ = ["Outcome", "Task", "deliver", "name_of", "report", "take_next"]
+__all__ = ["Outcome", "Task", "deliver", "deliver_all", "name_of", "report", "take_next"]
 
 #: (True, the result) or (False, the exception)
 Outcome = tuple[bool, "Any"]
@@ -28,13 +29,18 @@ if TYPE_CHECKING:
 
         def _set(self, i: int, obj: Outcome, /) -> None: ...
 
+        def _set_alone(self, value: Any, /) -> bool:
+            """
+            Take the value of a single call unless others wait for it. A signal handler may raise anywhere in between:
+            then `_set` comes again, which does the rest.
+            """
+
 
 class Task:
     """A call, and its state in the pool."""
 
     __slots__ = (
         "args",
-        "at_worker",
         "feeder",
         "function",
         "handles",
@@ -47,6 +53,7 @@ class Task:
         "retries",
         "shared",
         "sink",
+        "worker",
     )
 
     def __init__(
@@ -72,8 +79,8 @@ class Task:
         self.shared = shared
         self.number = 0
         self.kind = 0
-        #: Whether it was sent and has not been taken back.
-        self.at_worker = False
+        #: The worker that it was sent to, unless it has been taken back.
+        self.worker: Worker | None = None
         #: The pickle, until the task has its answer: it may be taken back, or its worker may die.
         self.payload: Any = None
         #: The in-flight references in it.
@@ -175,6 +182,25 @@ def deliver(task: Task, outcome: Outcome) -> None:
         pass  # the result was dropped
     except Exception as error:
         report(error)
+
+
+def deliver_all(outcomes: list[tuple[Task, Outcome]]) -> None:
+    """
+    Hand each outcome to the sink of its task; those of one sink that follow each other, at once.
+    """
+    at, count = 0, len(outcomes)
+    while at < count:
+        task, outcome = outcomes[at]
+        sink: Any = task.sink
+        after = at + 1
+        while after < count and outcomes[after][0].sink is sink:
+            after += 1
+        if after - at > 1 and hasattr(sink, "_set_all"):
+            sink._set_all([(task.index, outcome) for task, outcome in outcomes[at:after]])
+        else:
+            for task, outcome in outcomes[at:after]:
+                deliver(task, outcome)
+        at = after
 
 
 def report(error: BaseException) -> None:
