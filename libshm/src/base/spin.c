@@ -3,9 +3,10 @@
  * Note [When to spin]
  *   A sleep and its wake-up cost some 50 us, so a short spin pays if the answer comes sooner. A
  *   wait spins for `ns`. Success doubles it up to the ceiling (MP_SPIN_US), a second failure in a
- *   row quarters it, down to nothing; one alone may be a process that has lost its processor. Then a wait tries the ceiling again after 2 waits, after 4 more, and so on up
- *   to 64: on a busy machine, whose peers are not running, nearly all waits sleep at once, and two
- *   processes that begin to talk after a pause are both soon awake.
+ *   row quarters it, down to nothing; one alone may be a process that has lost its processor. Then
+ *   a wait tries the ceiling again after 2 waits, after 4 more, and so on up to 64: on a busy
+ *   machine, whose peers are not running, nearly all waits sleep at once, and two processes that
+ *   begin to talk after a pause are both soon awake.
  *
  * Note [Two processes on one processor]
  *   The kernel wakes a process on the processor of its waker, so after a pause two processes that

@@ -79,7 +79,7 @@ class Applied(_Apply):  # type: ignore[misc]
     task: Task | None = None
 
     def __init__(self, pool: Any, callback: Any, error_callback: Any) -> None:
-        # What the standard class sets, but for its event, which takes longer to make than all else.
+        # The attributes of the standard class, whose event takes longer to make than all else.
         self._pool: Any = pool
         self._event = Gate()
         self._job = next(job_counter)
@@ -100,6 +100,10 @@ class Applied(_Apply):  # type: ignore[misc]
         super()._set(i, obj)
 
     def _set_alone(self, value: Any) -> bool:
+        """
+        Take the value unless others have to hear of it. A signal handler may raise anywhere in between: then `_set`
+        comes again, and does the rest.
+        """
         if self._callback is not None or self._error_callback is not None:
             return False
         self._success, self._value = True, value

@@ -16,8 +16,8 @@ thread that waits. So a thread that waits for a short call receives the result i
     thread that waits                         spins, receives | submits | spins, receives | submits ...
 
 A wait without a result sends the scheduler's thread back to the lines. A signal handler may raise anywhere in the
-waiting thread, so a result stays in the line until it is delivered: looked at, set, its task forgotten, dropped from the
-line. If the last steps are left out, the scheduler's thread does them, and finds the result set, or no task for it.
+waiting thread, so a result stays in the line until it is delivered: looked at, set, its task forgotten, dropped from
+the line. If the last steps are left out, the scheduler's thread does them, and finds the result set, or no task for it.
 Only results without resources are received so, since they can be unpickled twice.
 """
 
@@ -220,7 +220,8 @@ class Scheduler(Workers):
         message = worker.line.first()
         if message is None or message[1] != wire.DONE | wire.PLAIN or worker.tasks.get(message[0]) is not task:
             return False
-        if not task.sink._set_alone(pickle.loads(message[2])):
+        sink: Any = task.sink
+        if not sink._set_alone(pickle.loads(message[2])):
             return False
         self._received += 1
         worker.answered(message[0])

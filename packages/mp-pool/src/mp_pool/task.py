@@ -29,12 +29,6 @@ if TYPE_CHECKING:
 
         def _set(self, i: int, obj: Outcome, /) -> None: ...
 
-        def _set_alone(self, value: Any, /) -> bool:
-            """
-            Take the value of a single call unless others wait for it. A signal handler may raise anywhere in between:
-            then `_set` comes again, which does the rest.
-            """
-
 
 class Task:
     """A call, and its state in the pool."""
