@@ -183,7 +183,8 @@ static PyObject *line_take(PyObject *op, PyObject *unused)
     return message == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : message;
 }
 
-/* first() -> (number, kind, data) of the oldest message, which stays; None if no message is there */
+/* first() -> (number, kind, data) of the oldest message, which stays; None if no message is there
+ */
 static PyObject *line_first(PyObject *op, PyObject *unused)
 {
     Line *self = (Line *)op;
