@@ -60,7 +60,7 @@ class Points:
         self.places: list[Place] = []
         self.handled: list[str] = []  # the frames in which the handler ran
         self.frames: list[Place] = []  # of the last one
-        self.lines: list[tuple[str, int]] = []
+        self.lines: list[tuple[str, int]] = []  # the innermost lines of each
         self._at, self._handle = at, handle
         self._pending = False
         self._pid = os.getpid()
@@ -113,12 +113,14 @@ class Points:
         if frame.f_code in (Points._trace.__code__, Points._begin.__code__):
             return  # the instruction has not looked: it is no point
         stack = []
-        self.frames, self.lines = [], []
-        while frame is not None and frame.f_code is not Points.run.__code__:
-            stack.append(f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} {frame.f_code.co_qualname}")
-            self.frames.append((frame.f_code.co_filename, frame.f_code.co_qualname, frame.f_lasti))
-            self.lines.append((frame.f_code.co_filename, frame.f_lineno or 0))
-            frame = frame.f_back
+        self.frames, lines = [], []
+        at: FrameType | None = frame
+        while at is not None and at.f_code is not Points.run.__code__:
+            stack.append(f"{os.path.basename(at.f_code.co_filename)}:{at.f_lineno} {at.f_code.co_qualname}")
+            self.frames.append((at.f_code.co_filename, at.f_code.co_qualname, at.f_lasti))
+            lines.append((at.f_code.co_filename, at.f_lineno or 0))
+            at = at.f_back
+        self.lines += lines[:3]
         self.handled.append(" < ".join(stack[:6]))
         if self._handle is not None:
             self._handle(self.places[-1])

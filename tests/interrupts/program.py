@@ -83,7 +83,7 @@ class Yardstick:
     def has(self, found: dict[str, Any]) -> bool:
         """Tell whether the standard library has a problem there, too; during a fork, at the call of `os.fork`."""
         if all(each.startswith("left: descriptors") for each in found["problems"]) and any(
-            call in linecache.getline(file, line) for file, line in found["lines"][:3] for call in RETURN_DESCRIPTORS
+            call in linecache.getline(file, line) for file, line in found["lines"] for call in RETURN_DESCRIPTORS
         ):
             return True
         if any(name in OF_THE_LIBRARY for _, name, _ in found["frames"]):

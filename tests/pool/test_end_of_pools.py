@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pool_tasks as tasks
 import pytest
+from support import leaks
 from support.processes import ended
 from support.scripts import run_script, succeeded
 from support.waiting import until
@@ -333,3 +335,24 @@ def test_a_forked_child_gets_an_error_from_its_parents_pool() -> None:
             os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(code, 0)[1]) == 7
         assert pool.apply(abs, (-1,)) == 1
+
+
+def test_a_pool_for_which_neither_a_process_nor_a_thread_can_be_started_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refused(*arguments: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def no_process(*arguments: object) -> None:
+        raise BlockingIOError(errno.EAGAIN, "no more processes")
+
+    with mp.get_context("fork").Pool(1) as pool:  # the first opens descriptors that stay
+        pool.apply(abs, (1,))
+    monkeypatch.setattr("mp_pool._dispatch.start_new_thread", refused)
+    monkeypatch.setattr("mp_pool.scheduler.start_new_thread", refused)
+    # Not os.fork: its caller in the standard library leaves two pipes.
+    monkeypatch.setattr("multiprocessing.popen_fork.Popen._launch", no_process)
+    before = leaks.descriptors()
+    with pytest.raises(BlockingIOError, match="no more processes"):
+        mp.get_context("fork").Pool(1)
+    assert leaks.descriptors() == before

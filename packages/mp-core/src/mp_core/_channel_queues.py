@@ -39,6 +39,7 @@ from queue import Empty, Full
 
 from mp_core import _channels, imports, native
 from mp_core._late_locks import LateLocks
+from mp_core.handler_errors import is_of_handler
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
         try:
             raise error
         except Exception:  # which the standard method prints
-            if _strict:
+            if _strict or is_of_handler(error):
                 raise
             self._on_queue_feeder_error(error, obj)
 

@@ -50,6 +50,7 @@ from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import _child_descriptors, _large_bytes, _receiving, imports, native
+from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import UNPICKLABLE, main_can_be_imported
 from mp_core.native import (
     beside,
@@ -289,7 +290,9 @@ def can_be_pickled(thing: Any) -> bool:
     try:
         pickled(ForkingPickler(io.BytesIO()).dump, thing)
         return True
-    except Exception:
+    except Exception as error:
+        if is_of_handler(error):
+            raise
         return False
     finally:
         _trial.under_way = False

@@ -22,9 +22,11 @@ A task that was sent and is in the queue all the same, because of a handler that
 from __future__ import annotations
 
 import time
+from _thread import allocate_lock, start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from mp_core.handler_errors import is_of_handler
 from mp_pool._batches import MOST as MOST_IN_BATCH
 from mp_pool._batches import fits
 from mp_pool._shared_function import SharedFunction
@@ -75,18 +77,23 @@ class Dispatcher:
         """
         Start one more worker; raise any exception of starting a process.
         """
-        worker = Worker(self._settings)
+        worker, gone = Worker(self._settings), allocate_lock()
         if self.timeout is not None:
             worker.window = 1  # the time of a task begins when it is sent
+        gone.acquire()
         try:
             worker.start(self._make, self._settings, self._initializer)
-            self.workers.append(worker)
         except BaseException:
-            if worker in self.workers:
-                self.workers.remove(worker)
-            worker.abandon()
+            # In a thread, where no handler of a second signal interrupts it.
+            try:
+                start_new_thread(worker.abandon, (gone,))
+            except RuntimeError as error:  # there can be no more threads
+                if not is_of_handler(error):
+                    worker.abandon(gone)
+            gone.acquire()
             raise
         self.news = self.changed = True
+        self.workers.append(worker)
 
     def unfinished(self) -> int:
         """Return the number of tasks, counting an iterator as one."""
@@ -129,7 +136,9 @@ class Dispatcher:
             task.number = self._numbers
         try:
             task.pickle()
-        except Exception:
+        except Exception as error:
+            if is_of_handler(error):
+                raise
             return False  # the thread finds out again
         beside = bool(worker.tasks) or self.timeout is not None
         if not worker.send_at_once(task):

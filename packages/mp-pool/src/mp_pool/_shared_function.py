@@ -33,6 +33,7 @@ from multiprocessing.reduction import ForkingPickler
 from mp_core import definitions, get_sharing, native
 from mp_core.block import Block, allocate, block_at
 from mp_core.fan_out import fan_out_mode, is_for_one_receiver
+from mp_core.handler_errors import is_of_handler
 from mp_core.native import pickled
 from mp_core.pickling import can_be_pickled
 from mp_pool import wire
@@ -95,7 +96,9 @@ def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFu
     try:
         # The objects that make references have no place in a pickle that is read more than once.
         references = pickled(_Pickler(file, found).dump, function).handles
-    except Exception:
+    except Exception as error:
+        if is_of_handler(error):
+            raise
         return None  # it is for one receiver, or each task fails with this error
     if references or (number != INITIALIZER and found.own and not can_be_pickled(found.own)):
         return None

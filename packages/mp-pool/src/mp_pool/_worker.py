@@ -121,9 +121,9 @@ class Worker:
             self._announce(initializer, getattr(self.process, "_popen", None))
         self.sentinel: int = self.process.sentinel if self.death.fd < 0 else self.death.fd
 
-    def abandon(self) -> None:
+    def abandon(self, gone: Any) -> None:
         """
-        End a worker whose start has failed or was interrupted: nobody else knows it.
+        End a worker whose start has failed or was interrupted, and which nobody else knows; then release *gone*.
         """
         process = getattr(self, "process", None)
         try:
@@ -133,6 +133,7 @@ class Worker:
         finally:
             self._drop_announcements()
             self.close()
+            gone.release()
 
     def close(self) -> None:
         """

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from multiprocessing import connection
 
+from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import is_missing_guard, missing_guard
 from mp_core.oom_kills import oom_kills, own_kills_between
 from mp_pool._descriptor import Descriptor
@@ -83,6 +84,8 @@ class Workers:
             try:
                 self.dispatcher.start_worker()
             except Exception as error:
+                if is_of_handler(error):
+                    raise
                 # Memory, descriptors or processes are short now. The running workers go on.
                 self._failures += 1
                 if self._failures >= ATTEMPTS and not self.dispatcher.workers:

@@ -29,11 +29,13 @@ import pickle
 import threading
 import time
 import weakref
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
+from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import MissingGuardError, check_guard
 from mp_core.native import TryLock, is_small, wait_any
 from mp_pool import wire
@@ -110,6 +112,8 @@ class Scheduler(Workers):
             raise ValueError("the pool has ended")
         if not self.forks:
             check_guard()  # here, and not in the thread
+        gone = allocate_lock()
+        gone.acquire()
         try:
             read, write = self._waker = (Descriptor(), Descriptor())
             read.fd, write.fd = os.pipe()
@@ -119,15 +123,26 @@ class Scheduler(Workers):
                 self.dispatcher.start_worker()
             self.thread.start()
         except BaseException as error:
-            self.state, self._at_once = TERMINATED, True
-            if self._running.acquire(False):  # the thread has not begun, but may be about to
-                self._end_once()
-            else:
-                self.wake()
-                self.join()
+            # In a thread, where no handler of a second signal interrupts it.
+            try:
+                start_new_thread(self._abandon, (gone,))
+            except RuntimeError as refusal:  # there can be no more threads
+                if not is_of_handler(refusal):
+                    self._abandon(gone)
+            gone.acquire()
             if isinstance(error, MissingGuardError):
                 error.with_traceback(None)  # it says all; below are the places of a fork server's start
             raise
+
+    def _abandon(self, gone: Any) -> None:
+        """End a scheduler whose start has failed or was interrupted; then release *gone*."""
+        try:
+            self.state, self._at_once = TERMINATED, True
+            self.wake()
+            self._running.acquire()  # the thread has ended, or has not begun, but may be about to
+            self._end_once()
+        finally:
+            gone.release()
 
     def prepare(self, task: Task) -> None:
         """Pickle a task whose arguments may change before it is sent. An error is found again, and is its outcome."""
@@ -277,7 +292,8 @@ class Scheduler(Workers):
         """End a scheduler that has never been started."""
         if self.thread.ident is None and self.state != ENDED:
             self.state = TERMINATED
-            self._end()
+            self._running.acquire()  # `_abandon` may have it
+            self._end_once()
 
     def join(self) -> None:
         """

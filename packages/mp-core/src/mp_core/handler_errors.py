@@ -1,0 +1,24 @@
+"""`is_of_handler`: whether an exception comes from a signal handler, and not from the code that it has interrupted.
+
+Code that handles the errors of a user's function, such as `__reduce__`, must let the exception of a handler pass that
+has interrupted the function, for instance of a time limit by SIGALRM: it is meant for the caller.
+"""
+
+from __future__ import annotations
+
+__all__ = ["is_of_handler"]
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Tell whether a signal handler has raised *error*; a handler written in C is not recognised."""
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        interrupted = frame.f_back
+        if interrupted is not None:
+            # A handler gets the frame that it has interrupted, its caller's.
+            for argument in frame.f_locals.values():
+                if argument is interrupted or (type(argument) is tuple and interrupted in argument):
+                    return True
+        trace = trace.tb_next
+    return False
