@@ -8,8 +8,8 @@
 /* How long the next wait of one kind spins. Zeroed at first; several threads may use it. */
 struct mpshm__spin {
     _Atomic uint64_t ns;
-    _Atomic uint32_t to_skip; /* waits that do not spin before the next one that does, */
-    _Atomic uint32_t skipped; /* and how many there were at the last time */
+    _Atomic uint32_t to_skip;    /* waits that do not spin before the next one that does, */
+    _Atomic uint32_t skipped;    /* and how many there were at the last time */
     _Atomic uint32_t has_failed; /* the last one */
 };
 

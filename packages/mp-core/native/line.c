@@ -33,8 +33,7 @@ typedef struct {
     int users;                        /* waits */
     int hung_up;
     PyObject *first; /* the oldest message, which first() has returned and nobody has taken */
-    uint64_t first_number;
-    char *buffer; /* of the message that is received; made when it is needed */
+    char *buffer;    /* of the message that is received; made when it is needed */
     uint64_t received;
 } Line;
 
@@ -190,12 +189,8 @@ static PyObject *line_first(PyObject *op, PyObject *unused)
     Line *self = (Line *)op;
     (void)unused;
 
-    if (self->first == NULL) {
-        self->first = take(self);
-        if (self->first == NULL)
-            return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
-        self->first_number = PyLong_AsUnsignedLongLong(PyTuple_GetItem(self->first, 0));
-    }
+    if (self->first == NULL && (self->first = take(self)) == NULL)
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
     return Py_NewRef(self->first);
 }
 
@@ -207,7 +202,7 @@ static PyObject *line_skip(PyObject *op, PyObject *number)
 
     if (PyErr_Occurred())
         return NULL;
-    if (self->first_number == value)
+    if (self->first != NULL && PyLong_AsUnsignedLongLong(PyTuple_GetItem(self->first, 0)) == value)
         Py_CLEAR(self->first);
     Py_RETURN_NONE;
 }

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from typing import Any, Protocol
 
     from mp_pool._shared_function import SharedFunction
-    from mp_pool._worker import Worker
 
 __all__ = ["Outcome", "Task", "deliver", "deliver_all", "name_of", "report", "take_next"]
 
@@ -74,7 +73,7 @@ class Task:
         self.number = 0
         self.kind = 0
         #: The worker that it was sent to, unless it has been taken back.
-        self.worker: Worker | None = None
+        self.worker: Any = None
         #: The pickle, until the task has its answer: it may be taken back, or its worker may die.
         self.payload: Any = None
         #: The in-flight references in it.
