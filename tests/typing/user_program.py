@@ -199,8 +199,14 @@ def memory() -> None:
     mp_all.set_parent_death_signal(0)
 
 
+def named_rank(rank: int, name: str, *, verbose: bool = False) -> dict[str, int]:
+    return {name: rank + verbose}
+
+
 def ranks() -> None:
-    assert_type(mp_all.run(divmod, (2,), nprocs=4, output="capture"), list[Any])
+    assert_type(mp_all.run(str, nprocs=4, output="capture"), list[str])
+    assert_type(mp_all.run(named_rank, ("x",), nprocs=4), list[dict[str, int]])
+    assert_type(mp_spawn.run(named_rank, ("x",)), list[dict[str, int]])
     with mp_all.logging_to_parent(level=20) as receiver:
         assert_type(receiver, mp_all.LoggingToParent)
     context = mp_spawn.start_processes(divmod, (2,), 4, join=False)

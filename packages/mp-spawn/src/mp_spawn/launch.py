@@ -10,7 +10,7 @@ from collections.abc import Callable
 from multiprocessing import get_context, get_start_method
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from mp_spawn.context import ProcessContext
 from mp_spawn.context_launcher import ContextLauncher
@@ -24,6 +24,8 @@ from mp_spawn.tee import Tee
 from mp_spawn.zygote import ZygoteLauncher
 
 __all__ = ["ENV_VAR_PARALLEL_START", "SpawnContext", "run", "spawn", "start_processes"]
+
+T = TypeVar("T")
 
 #: torch starts ranks in parallel, under forkserver, if its variable of this kind is "1". Here they always start in
 #: parallel, so that the variable changes nothing.
@@ -271,7 +273,7 @@ def spawn(
 
 
 def run(
-    fn: Callable[..., Any],
+    fn: Callable[..., T],
     args: tuple[Any, ...] = (),
     nprocs: int = 1,
     *,
@@ -287,7 +289,7 @@ def run(
     max_restarts: int = 0,
     faulthandler: bool = True,
     engine: Any = None,
-) -> list[Any]:
+) -> list[T]:
     """
     Call ``fn(rank, *args)`` in *nprocs* processes and return the results.
 
