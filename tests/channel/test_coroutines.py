@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
+from queue import Empty, Full
 from typing import Any
 
 import numpy as np
@@ -470,6 +471,29 @@ def test_timeouts_of_asyncio_apply(run: Run) -> None:
     run(main())
     assert queue.empty()
     queue.close()
+
+
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
+@pytest.mark.parametrize("timeout", [0, -1, 0.01])
+def test_a_coroutine_that_waits_too_long_raises_what_its_namesake_raises(run: Run, kind: str, timeout: float) -> None:
+    async def waits(queue: Any) -> None:
+        with pytest.raises(Empty):
+            await queue.aget(timeout=timeout)
+        await queue.aput(1, timeout=timeout)
+        with pytest.raises(Full):
+            await queue.aput(2, timeout=timeout)
+        assert await queue.aget(timeout=timeout) == 1
+        with pytest.raises(TimeoutError):  # a limit of the caller's is not the queue's
+            async with asyncio.timeout(0.01):
+                await queue.aget(timeout=WITHIN)
+        late = asyncio.get_running_loop().call_later(0.05, queue.put, 3)
+        assert await queue.aget(timeout=WITHIN) == 3
+        late.cancel()
+
+    queue = getattr(fork, kind)(1)
+    run(waits(queue))
+    queue.close()
+    queue.join_thread()
 
 
 # ---- shares ----------------------------------------------------------------------------------------------------------

@@ -90,6 +90,7 @@ def everything_of_multiprocessing() -> None:
 async def coroutines(executor: mp.ProcessPoolExecutor) -> None:
     queue: Queue[Array] = mp.Queue(8)
     assert_type(await queue.aget(), Array)
+    assert_type(await queue.aget(timeout=1.5), Array)
     assert_type(await queue.aput(np.ones(3)), None)
     await queue.aput("text")  # type: ignore[arg-type]
     simple: mp.SimpleQueue[int] = mp.SimpleQueue()

@@ -158,14 +158,17 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
         if failure is not None:
             self._failed(failure, obj)
 
-    def aput(self, obj: Any) -> Coroutine[Any, Any, None]:
-        """Put an object, in a coroutine; as `put`."""
-        return imports.load("mp_core.coroutines").put(self, obj)  # type: ignore[no-any-return]
+    def aput(self, obj: Any, timeout: float | None = None) -> Coroutine[Any, Any, None]:
+        """Put an object, in a coroutine; as `put`: `queue.Full` if there is no place within *timeout* seconds."""
+        coroutines = imports.load("mp_core.coroutines")
+        puts = coroutines.put(self, obj)
+        return puts if timeout is None else coroutines.within(timeout, Full, puts)  # type: ignore[no-any-return]
 
-    def aget(self) -> Coroutine[Any, Any, Any]:
-        """Get an object, in a coroutine; as `get`."""
-        receive = imports.load("mp_core.coroutines").receive
-        return receive(self._reader, self._sem.release, self)  # type: ignore[no-any-return]
+    def aget(self, timeout: float | None = None) -> Coroutine[Any, Any, Any]:
+        """Get an object, in a coroutine; as `get`: `queue.Empty` if there is none within *timeout* seconds."""
+        coroutines = imports.load("mp_core.coroutines")
+        gets = coroutines.receive(self._reader, self._sem.release, self)
+        return gets if timeout is None else coroutines.within(timeout, Empty, gets)  # type: ignore[no-any-return]
 
     def _not_pickled(self, error: BaseException, obj: Any) -> None:
         self._sem.release()

@@ -39,7 +39,7 @@ def _standard_locks(ctx: Any) -> Any:
     return imports.load("mp_core._queue_locks").StandardLocks(ctx)
 
 
-def _refuse(*args: Any) -> Any:
+def _refuse(*args: Any, **options: Any) -> Any:
     imports.load("mp_core.coroutines").refuse("queue")
 
 

@@ -38,13 +38,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from queue import Full
 from typing import Any, NoReturn
 
 from mp_core import by_value, forks
 
-__all__ = ["join_process", "put", "receive", "refuse", "send", "wait_readable"]
+__all__ = ["join_process", "put", "receive", "refuse", "send", "wait_readable", "within"]
 
 #: Seconds that a turn of a loop may take before a coroutine that need not wait ends it.
 TURN_S = 0.001
@@ -74,6 +74,19 @@ class _Turn:
 
     def _end(self) -> None:
         self._began = None
+
+
+async def within(timeout: float, too_late: type[Exception], waits: Coroutine[Any, Any, Any]) -> Any:
+    """
+    Await a coroutine, and raise *too_late* if it still waits after *timeout* seconds.
+    """
+    try:
+        async with asyncio.timeout(max(timeout, 0)) as limit:
+            return await waits
+    except TimeoutError:
+        if limit.expired():
+            raise too_late from None
+        raise
 
 
 _turns: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn] = weakref.WeakKeyDictionary()
