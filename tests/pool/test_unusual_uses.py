@@ -29,6 +29,10 @@ def plus(array: np.ndarray, number: int) -> np.ndarray:
     return array + number
 
 
+def inverse(number: int) -> float:
+    return 1 / number
+
+
 def sum_in_a_pool(method: str, count: int) -> int:
     with mp.get_context(method).Pool(2) as pool:
         return sum(pool.map(tasks.square, range(count)))
@@ -187,3 +191,18 @@ def test_a_function_that_a_worker_does_not_find_names_the_searched_module(
             del tasks.call  # type: ignore[attr-defined]
         assert isinstance(error, AttributeError) and "'call'" in str(error) and "module 'pool_tasks'" in str(error)
         assert pool.submit(tasks.square, 3)() == 9
+
+
+def test_chunks_of_a_range_have_the_numbers_of_the_range(ctx: BaseContext) -> None:
+    ranges = [range(0), range(1), range(7), range(10, -9, -3), range(-5, 50, 7), range(1 << 70, (1 << 70) + 9, 2)]
+    with ctx.Pool(2) as pool:
+        for numbers in ranges:
+            squares = [number * number for number in numbers]
+            for chunksize in (None, 1, 2, 3, 100):
+                assert pool.map(tasks.square, numbers, chunksize) == squares
+                assert list(pool.imap(tasks.square, numbers, chunksize or 5)) == squares
+        with pytest.raises(ZeroDivisionError):
+            pool.map(inverse, range(-4, 5), 3)
+        with pytest.raises(TypeError):
+            pool.starmap(tasks.square, range(9), 3)
+        assert pool.map_async(len, [range(3), range(2)], 2).get() == [3, 2]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from mp_pool.scheduler import CLOSED, Scheduler
@@ -79,13 +79,20 @@ class Feeder(threading.Thread):
         return HEAVY if task.kind == RICH else 1
 
 
-def batches(items: Iterable[Any], size: int) -> Iterator[tuple[Any, ...]]:
+def batches(items: Iterable[Any], size: int) -> Iterator[Sequence[Any]]:
     """
-    Yield *items* in tuples of *size*; the last one may be shorter.
+    Yield *items* in sequences of *size*; the last one may be shorter. Those of a range are ranges, whose pickles are
+    small.
 
     >>> list(batches("abcde", 2))
     [('a', 'b'), ('c', 'd'), ('e',)]
+    >>> list(batches(range(5), 2))
+    [range(0, 2), range(2, 4), range(4, 5)]
     """
+    if type(items) is range:
+        for start in range(0, len(items), size):
+            yield items[start : start + size]
+        return
     iterator = iter(items)
     while batch := tuple(islice(iterator, size)):
         yield batch

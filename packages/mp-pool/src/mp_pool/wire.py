@@ -71,8 +71,8 @@ def is_plain(thing: Any) -> bool:
     """
     # A function is pickled by its name, unless it has none or a library has registered a reducer.
     kind = type(thing)
-    if kind in FUNCTIONS:
-        return kind not in ForkingPickler._extra_reducers and has_name(thing)  # type: ignore[attr-defined]
+    if kind in FUNCTIONS or kind is range:
+        return kind not in ForkingPickler._extra_reducers and (kind is range or has_name(thing))  # type: ignore[attr-defined]
     return is_of_atoms(thing) or kind is FunctionReference
 
 
