@@ -43,6 +43,32 @@ static void test_empty_message(void)
     line_close(&line);
 }
 
+/* Both sides of a message get the same number, which no other message of the ring has. */
+static void test_numbers(void)
+{
+    struct line line = line_open(0);
+    uint64_t sent = 0, got = 0, before = 0;
+
+    CHECK(mpshm_channel_ring_id(line.writer, 1) != 0 || mpshm_channel_ring_id(line.reader, 0) == 0);
+    CHECK_EQ(mpshm_channel_ring_id(line.writer, 1), mpshm_channel_ring_id(line.reader, 0));
+    CHECK_EQ(mpshm_channel_ring_id(line.writer, 0), 0);
+    for (uint64_t i = 0; i < 300; i++) {
+        struct received received = {0};
+        char *data = message(i, 2000);
+        mpshm_waiter to = {NULL, received_allocate, received_begin, received_end, NULL, &sent};
+        mpshm_waiter from = {&received, received_allocate, received_begin, received_end, NULL,
+                             &got};
+        CHECK_EQ(mpshm_channel_send(line.writer, line.to, data, 2000, FOREVER, &to), 0);
+        CHECK_EQ(mpshm_channel_receive(line.reader, line.from, FOREVER, &from), 1);
+        CHECK_EQ(sent, got);
+        CHECK(sent > before);
+        before = sent;
+        free(data);
+        free(received.data);
+    }
+    line_close(&line);
+}
+
 static void test_without_room(void)
 {
     struct line line = line_open(0);
@@ -97,7 +123,7 @@ static void sender_waits(void *of)
 static void *send_behind_a_lock(void *of)
 {
     struct sender *sender = of;
-    mpshm_waiter waiter = {sender, NULL, sender_waits, received_end, NULL};
+    mpshm_waiter waiter = {sender, NULL, sender_waits, received_end, NULL, NULL};
 
     sender->rc =
         mpshm_channel_send(sender->line->writer, sender->line->to, "late", 4, FOREVER, &waiter);
@@ -313,7 +339,7 @@ static int sender_ends_wait(void *self)
 static void *send_into_a_full_ring(void *of)
 {
     struct giving_up *sender = of;
-    mpshm_waiter waiter = {sender, NULL, sender_begins_wait, sender_ends_wait, NULL};
+    mpshm_waiter waiter = {sender, NULL, sender_begins_wait, sender_ends_wait, NULL, NULL};
     char *data = message(1, 50000);
 
     sender->rc =
@@ -446,6 +472,7 @@ int main(void)
         test_selected(duplex, 1);
     }
     test_empty_message();
+    test_numbers();
     test_without_room();
     test_repaired_twice();
     test_writer_sees_a_close_under_the_lock();

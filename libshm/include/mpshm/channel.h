@@ -16,13 +16,15 @@ typedef struct mpshm_channel mpshm_channel;
  * threads run; end_wait returns 0, or a negative number that the call gives up with. `resume` takes
  * the place of end_wait, if it is not NULL, where a message has been taken and in a send that does
  * not wait: it runs no signal handlers of the program, whose exception would take the message with
- * it. */
+ * it. `position`, if it is not NULL, gets the number of a message that was sent or received: both
+ * sides get the same, and no other message of that ring has it. */
 typedef struct {
     void *self;
     void *(*allocate)(void *self, uint64_t nbytes);
     void (*begin_wait)(void *self);
     int (*end_wait)(void *self);
     int (*resume)(void *self);
+    uint64_t *position;
 } mpshm_waiter;
 
 /* Make a channel: ends[0] writes and ends[1] reads, or both do both if `duplex`. The caller closes
@@ -47,6 +49,10 @@ int mpshm_channel_object(mpshm_channel *end);
 
 /* Close the descriptor of the channel's memory in this process, which passes it on no more. */
 void mpshm_channel_forget_object(mpshm_channel *end);
+
+/* The number of the ring that the end sends to, or receives from, the same in each process: for
+ * diagnostics, since a later process with the same pid may repeat one. 0 if there is none. */
+uint64_t mpshm_channel_ring_id(mpshm_channel *end, int sends);
 
 /* The ends that this process has open. */
 uint64_t mpshm_channel_count(void);

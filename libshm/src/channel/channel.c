@@ -37,6 +37,14 @@ int mpshm__channel_has_size(uint64_t nbytes)
     return nbytes == size_of(0) || nbytes == size_of(1);
 }
 
+/* Even. A later process with the same pid may repeat one, while others still use the first. */
+static uint64_t new_id(void)
+{
+    static _Atomic uint32_t made;
+
+    return (uint64_t)getpid() << 32 | atomic_fetch_add(&made, 2);
+}
+
 static mpshm_channel *new_end(struct mpshm__channel_mapping *mapping, int side)
 {
     mpshm_channel *end = calloc(1, sizeof(*end));
@@ -115,6 +123,7 @@ int mpshm_channel_create(int duplex, mpshm_channel **ends)
         return rc;
     }
     mapping->header->duplex = duplex != 0;
+    mapping->header->id = new_id();
     rc = mpshm__ring_init(&mapping->header->ring[0]);
     if (rc == 0)
         rc = mpshm__ring_init(&mapping->header->ring[1]);
@@ -215,6 +224,14 @@ int mpshm_channel_object(mpshm_channel *end)
 void mpshm_channel_forget_object(mpshm_channel *end)
 {
     mpshm__fd_close(&end->mapping->object);
+}
+
+uint64_t mpshm_channel_ring_id(mpshm_channel *end, int sends)
+{
+    struct mpshm__ring *ring = sends ? end->out.ring : end->in.ring;
+
+    return ring == NULL ? 0
+                        : end->mapping->header->id + (uint64_t)(ring - end->mapping->header->ring);
 }
 
 uint64_t mpshm_channel_count(void)

@@ -54,6 +54,8 @@ static int take(mpshm_channel *end, int fd, int sizes, const mpshm_waiter *waite
         if (record.kind == MPSHM__WHOLE)
             mpshm__ring_copy(&end->in, &record, to);
         mpshm__ring_drop(&end->in, &record);
+        if (waiter->position != NULL)
+            *waiter->position = atomic_load_explicit(&end->in.ring->head, memory_order_relaxed);
         rc = record.kind == MPSHM__WHOLE ? 1 : take_parts(end, fd, to, nbytes, waiter);
         if (rc != 0)
             return rc;

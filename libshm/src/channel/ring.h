@@ -72,12 +72,13 @@ struct mpshm__ring {
 };
 
 /* The layout's number, and what else both processes must agree on. */
-#define MPSHM__CHANNEL_MAGIC (0x6d70636800000004u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
+#define MPSHM__CHANNEL_MAGIC (0x6d70636800000005u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
 
 struct mpshm__channel {
     uint64_t magic;
     uint32_t duplex;
     _Atomic uint32_t closes; /* how often a process has closed an end */
+    uint64_t id;             /* even; the second ring's is one more */
     struct mpshm__ring ring[2];
 };
 _Static_assert(sizeof(struct mpshm__channel) <= MPSHM__CHANNEL_HEADER, "rings begin on a page");

@@ -25,8 +25,9 @@ static int check_reader(mpshm_channel *end, int fd)
     return rc;
 }
 
-/* Under write_lock: append a record, with room for it. */
-static int put(mpshm_channel *end, int fd, int kind, const void *payload, uint32_t nbytes)
+/* Under write_lock: append a record, with room for it; `position` is NULL or gets its end. */
+static int put(mpshm_channel *end, int fd, int kind, const void *payload, uint32_t nbytes,
+               uint64_t *position)
 {
     uint32_t closes = atomic_load_explicit(&end->mapping->header->closes, memory_order_relaxed);
     int rc = closes == end->closes ? 0 : check_reader(end, fd);
@@ -37,6 +38,8 @@ static int put(mpshm_channel *end, int fd, int kind, const void *payload, uint32
     rc = mpshm__wakeup_write(end, fd, to);
     if (rc == 0)
         mpshm__ring_publish(end->out.ring, to);
+    if (rc == 0 && position != NULL)
+        *position = to;
     return rc;
 }
 
@@ -51,7 +54,7 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
             return rc;
         int has_room = mpshm__ring_has_room(&end->out, need);
         if (has_room)
-            rc = put(end, fd, MPSHM__WHOLE, data, (uint32_t)nbytes);
+            rc = put(end, fd, MPSHM__WHOLE, data, (uint32_t)nbytes, waiter->position);
         mpshm__channel_unlock(end, MPSHM__TO_WRITE);
         if (has_room)
             return rc;
@@ -71,12 +74,12 @@ static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nby
     if (rc < 0)
         return rc;
     end->out.ring->large = 1;
-    rc = put(end, fd, MPSHM__FIRST, &nbytes, sizeof(nbytes));
+    rc = put(end, fd, MPSHM__FIRST, &nbytes, sizeof(nbytes), waiter->position);
     while (rc == 0 && done < nbytes) {
         uint32_t part = nbytes - done < MPSHM__LARGE ? (uint32_t)(nbytes - done) : MPSHM__LARGE;
         rc = mpshm__wait_for_room(end, fd, mpshm__record_size(part), MPSHM__FOREVER, waiter);
         if (rc == 0)
-            rc = put(end, fd, MPSHM__MORE, data + done, part);
+            rc = put(end, fd, MPSHM__MORE, data + done, part, NULL);
         done += part;
     }
     if (rc == 0)
