@@ -14,7 +14,18 @@ import mp_all
 
 FOLDER = Path(mp_all.__file__).parent
 # How a start method starts is nobody's interface; `spawn` is the launcher.
-COMMANDS = ("_bug_report", "_limits", "_prometheus", "_report", "_runner", "_sessions", "_stat", "_top")
+COMMANDS = (
+    "_bug_report",
+    "_limits",
+    "_prometheus",
+    "_report",
+    "_run",
+    "_runner",
+    "_sessions",
+    "_stat",
+    "_timeline",
+    "_top",
+)
 LIBRARIES = ("_dask", "_inputs", "_joblib_install", "_torch")
 OWN = {Path(f"{name}.py") for name in ("__init__", "__main__", *COMMANDS, *LIBRARIES)}
 UNTYPED = {"spawn", "popen_fork", "popen_forkserver", "popen_spawn_posix", "popen_spawn_win32"}

@@ -1,5 +1,11 @@
 /* The capsule mp_core.native.c_api: the table of C functions described in mp_core.h. */
 #include "native.h"
+#include "timeline.h"
+
+static void copy_ends(uint64_t began, uint64_t nbytes)
+{
+    mp_timeline_span(began, MP_LEAST_NS, MP_COPY, MP_INTO, nbytes, 0);
+}
 
 static const mp_core_api api = {
     .version = MP_CORE_API_VERSION,
@@ -26,6 +32,8 @@ static const mp_core_api api = {
     .writer_room = mp_writer_room,
     .writer_is_first = mp_writer_is_first,
     .make_global = mp_make_global,
+    .copy_begins = mp_timeline_begin,
+    .copy_ends = copy_ends,
 };
 
 PyObject *mp_api_capsule(void)

@@ -71,8 +71,12 @@ static int send_view(Channel *self, PyObject *data, int64_t timeout, PyObject *s
 
     if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0)
         return -ECANCELED;
+    uint64_t began = mp_timeline_begin();
     int rc = mpshm_channel_send(self->end, self->fd, view.buf, (uint64_t)view.len, timeout,
                                 WAITER(&call));
+    if (began != 0)
+        mp_timeline_message(began, MP_PUT, call.waited, mpshm_channel_ring_id(self->end, 1),
+                            rc == 0 ? call.position : 0, (uint64_t)view.len);
     PyBuffer_Release(&view);
     return rc;
 }
@@ -272,6 +276,7 @@ static PyObject *receive_unless_large(Channel *self, int64_t timeout, int *left)
     int rc = mp_channel_enter(self, self->readable, "write");
     if (rc != 0)
         return rc < 0 ? NULL : mp_channel_fail(-EOPNOTSUPP); /* the callers have looked */
+    uint64_t began = mp_timeline_begin();
     do {
         if (self->kept != NULL && mp_channel_has_kept(self)) {
             Py_XDECREF(call.bytes);
@@ -283,6 +288,10 @@ static PyObject *receive_unless_large(Channel *self, int64_t timeout, int *left)
             rc = mpshm_channel_receive(self->end, self->fd, timeout, WAITER(&call));
         }
     } while (rc == -ECANCELED && !PyErr_Occurred());
+    if (began != 0)
+        mp_timeline_message(began, MP_GET, call.waited, mpshm_channel_ring_id(self->end, 0),
+                            rc == 1 ? call.position : 0,
+                            rc == 1 ? (uint64_t)PyBytes_Size(call.bytes) : 0);
     mp_channel_leave(self);
     if (rc == -EMSGSIZE && left != NULL) {
         *left = 1;

@@ -4,6 +4,7 @@
 #include <stdatomic.h>
 
 #include "native.h"
+#include "timeline.h"
 
 struct late_pair;
 
@@ -29,6 +30,8 @@ struct call {
     PyObject *bytes;
     PyObject *stop; /* a list, or NULL: the call gives up once it has an element */
     int for_next;   /* the call gives up once a message is kept for it */
+    int waited;
+    uint64_t position; /* the number of the message, for the timeline */
 };
 
 /* ---- channel_call.c ---- */
@@ -40,7 +43,7 @@ int mp_channel_call_end_wait(void *of);
 int mp_channel_call_resume(void *of);
 #define WAITER(call)                                                                               \
     (&(mpshm_waiter){(call), mp_channel_call_allocate, mp_channel_call_begin_wait,                 \
-                     mp_channel_call_end_wait, mp_channel_call_resume})
+                     mp_channel_call_end_wait, mp_channel_call_resume, &(call)->position})
 
 /* Begin a call in this thread: 0; -1 with an exception if the connection is closed, or has not this
  * direction; MP_NO_RING, and no call is begun, if it is an ordinary connection. */

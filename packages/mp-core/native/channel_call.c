@@ -25,6 +25,7 @@ void *mp_channel_call_allocate(void *of, uint64_t nbytes)
 
 void mp_channel_call_begin_wait(void *of)
 {
+    ((struct call *)of)->waited = 1;
     ((struct call *)of)->state = PyEval_SaveThread();
 }
 

@@ -139,6 +139,14 @@ static PyObject *channel_parts(PyObject *op, PyObject *unused)
                          self->readable ? Py_True : Py_False, self->writable ? Py_True : Py_False);
 }
 
+/* _ring_id(sends) -> the number of its ring in the timeline; 0 without one */
+static PyObject *channel_ring_id(PyObject *op, PyObject *sends)
+{
+    mpshm_channel *end = ((Channel *)op)->end;
+    return PyLong_FromUnsignedLongLong(end == NULL ? 0
+                                                   : mpshm_channel_ring_id(end, sends == Py_True));
+}
+
 static void channel_dealloc(PyObject *op)
 {
     Channel *self = (Channel *)op;
@@ -317,6 +325,7 @@ static PyMethodDef methods[] = {
     {"_close", channel_close, METH_NOARGS, "Close the connection."},
     {"_is_ordinary", channel_is_ordinary, METH_NOARGS, "Whether it has no ring."},
     {"_has_ring", channel_has_ring, METH_NOARGS, "Whether it has a ring."},
+    {"_ring_id", channel_ring_id, METH_O, "The number of its ring in the timeline."},
     {"_parts", channel_parts, METH_NOARGS, "The descriptors and flags that its pickle needs."},
     {NULL, NULL, 0, NULL},
 };

@@ -20,6 +20,7 @@
 #include <string.h>
 
 #include "native.h"
+#include "timeline.h"
 
 static mp_global of_bytes, of_bytearray, of_str;
 
@@ -60,6 +61,7 @@ static int copy_by_way_of_private_memory(const void *data, size_t nbytes, mpshm_
 PyObject *mp_copy_large(const void *data, size_t nbytes, int may_change, int *rc)
 {
     mpshm_block block;
+    uint64_t began = mp_timeline_begin();
 
     if (!may_change && nbytes >= MP_RELEASE_GIL_BYTES)
         *rc = copy_without_gil(data, nbytes, &block);
@@ -69,6 +71,7 @@ PyObject *mp_copy_large(const void *data, size_t nbytes, int may_change, int *rc
     if (*rc < 0)
         return NULL;
     mp_count_copied(nbytes);
+    mp_timeline_span(began, MP_LEAST_NS, MP_COPY, MP_INTO, nbytes, 0);
     PyObject *handle = mp_make_handle(&block, MPSHM_COPY);
     mpshm_block_release(&block); /* the in-flight reference keeps it */
     return handle;
@@ -210,7 +213,9 @@ static PyObject *rebuild(PyObject *handle, maker make)
     int rc = mp_receive(bytes, (size_t)len, &block);
     if (rc < 0)
         return from_copy(handle, rc, make);
+    uint64_t began = mp_timeline_begin();
     PyObject *made = make(block.data, (Py_ssize_t)block.nbytes);
+    mp_timeline_span(began, MP_LEAST_NS, MP_COPY, 0, block.nbytes, 0);
     if (made != NULL)
         mp_count_copied(block.nbytes);
     mpshm_block_release(&block);

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "native.h"
+#include "timeline.h"
 
 enum { LONGEST = 60 << 10, AT_ONCE = 256 };
 
@@ -63,20 +64,26 @@ static int end_nothing(void *of)
 }
 
 #define AT_ONCE_WAITER(self)                                                                       \
-    (&(mpshm_waiter){(self), allocate, begin_nothing, end_nothing, end_nothing})
+    (&(mpshm_waiter){(self), allocate, begin_nothing, end_nothing, end_nothing, NULL})
+
+struct wait {
+    PyThreadState *state;
+    int waited;
+};
 
 static void begin_wait(void *of)
 {
-    *(PyThreadState **)of = PyEval_SaveThread();
+    ((struct wait *)of)->waited = 1;
+    ((struct wait *)of)->state = PyEval_SaveThread();
 }
 
 static int end_wait(void *of)
 {
-    PyEval_RestoreThread(*(PyThreadState **)of);
+    PyEval_RestoreThread(((struct wait *)of)->state);
     return PyErr_CheckSignals() < 0 ? -ECANCELED : 0;
 }
 
-#define WAITING_WAITER(state) (&(mpshm_waiter){(state), NULL, begin_wait, end_wait, NULL})
+#define WAITING_WAITER(wait) (&(mpshm_waiter){(wait), NULL, begin_wait, end_wait, NULL, NULL})
 
 static PyObject *fail(int rc)
 {
@@ -143,8 +150,11 @@ static PyObject *line_send(PyObject *op, PyObject *args)
 /* send_all(number, kind, data): wait for room, and send a message */
 static PyObject *line_send_all(PyObject *op, PyObject *args)
 {
-    PyThreadState *state;
-    int rc = send_message((Line *)op, args, -1, WAITING_WAITER(&state));
+    struct wait wait = {0};
+    uint64_t began = mp_timeline_begin();
+    int rc = send_message((Line *)op, args, -1, WAITING_WAITER(&wait));
+    if (wait.waited)
+        mp_timeline_span(began, 0, MP_PUT, MP_WAITED, 0, 0);
 
     return rc < 0 ? fail(rc == -ECONNRESET ? -EPIPE : rc) : Py_NewRef(Py_None);
 }
@@ -228,7 +238,7 @@ static PyObject *line_take_all(PyObject *op, PyObject *unused)
 static PyObject *line_wait(PyObject *op, PyObject *unused)
 {
     Line *self = (Line *)op;
-    PyThreadState *state;
+    struct wait wait = {0};
     int rc = 0;
     (void)unused;
 
@@ -236,9 +246,11 @@ static PyObject *line_wait(PyObject *op, PyObject *unused)
         return NULL;
     mpshm_awaited_channel one = {.end = self->end, .fd = self->fd};
     self->users++;
+    uint64_t began = mp_timeline_begin();
     while (rc == 0)
-        rc = mpshm_channel_wait_any(&one, 1, NULL, 0, NULL, -1, WAITING_WAITER(&state));
+        rc = mpshm_channel_wait_any(&one, 1, NULL, 0, NULL, -1, WAITING_WAITER(&wait));
     self->users--;
+    mp_timeline_span(began, 0, MP_IDLE, MP_WAITED, 0, 0);
     return rc < 0 ? fail(rc) : PyBool_FromLong(one.ready == MPSHM_HAS_MESSAGE);
 }
 
@@ -320,7 +332,7 @@ static PyObject *as_lists(struct many *many, PyObject *lines, PyObject *fds)
 PyObject *mp_py_wait_any(PyObject *module, PyObject *args)
 {
     PyObject *lines, *fds, *found = NULL;
-    PyThreadState *state;
+    struct wait wait = {0};
     struct many many = {0};
     double ms;
     (void)module;
@@ -340,7 +352,7 @@ PyObject *mp_py_wait_any(PyObject *module, PyObject *args)
         if (rc == 0)
             rc = mpshm_channel_wait_any(many.channels, many.n, many.fds, many.m, many.readable,
                                         ms < 0 || ms > 1e12 ? -1 : (int64_t)(ms * 1e6),
-                                        WAITING_WAITER(&state));
+                                        WAITING_WAITER(&wait));
         for (int i = 0; i < many.n; i++)
             ((Line *)PyList_GetItem(lines, i))->users--;
         found = rc < 0 ? fail(rc) : as_lists(&many, lines, fds);

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "lock.h"
+#include "timeline.h"
 
 PyObject *mp_on_owner_died;
 unsigned mp_forks;
@@ -108,7 +109,9 @@ static PyObject *acquire_for(mp_lock *self, int block, uint64_t timeout_ns)
     if (rc < 0) {
         if (rc == -EAGAIN && !block)
             Py_RETURN_FALSE;
+        uint64_t began = mp_timeline_begin();
         rc = wait_for(self, block ? timeout_ns : 0);
+        mp_timeline_span(began, 0, MP_LOCK, 0, 0, (uint64_t)self->is_semaphore);
         if (rc == -ETIMEDOUT)
             Py_RETURN_FALSE;
         if (rc < 0)

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "native.h"
+#include "timeline.h"
 
 static _Thread_local mp_message *current;
 static int sharing_is_off; /* in this process, by set_sharing() */
@@ -97,10 +98,12 @@ static PyObject *call_in(int adopts, int by_value, PyObject *function, PyObject 
                          PyObject **handles)
 {
     mp_message message;
+    uint64_t began = current == NULL ? mp_timeline_begin() : 0;
 
     enter(&message, adopts, by_value);
     PyObject *result = PyObject_Call(function, args, NULL);
     *handles = mp_message_leave(&message);
+    mp_timeline_span(began, MP_LEAST_NS, MP_PICKLE, MP_INTO, 0, 0);
     return result;
 }
 

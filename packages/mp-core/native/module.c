@@ -100,6 +100,11 @@ static PyMethodDef functions[] = {
     {"open_for_child", mp_py_open_for_child, METH_NOARGS, NULL},
     {"set_message_timeout", mp_py_set_message_timeout, METH_O, NULL},
     {"handle_alive", mp_py_handle_alive, METH_O, NULL},
+    {"timeline_open", mp_py_timeline_open, METH_VARARGS, NULL},
+    {"timeline_close", mp_py_timeline_close, METH_NOARGS, NULL},
+    {"timeline_name", mp_py_timeline_name, METH_VARARGS, NULL},
+    {"timeline_now", mp_py_timeline_now, METH_NOARGS, NULL},
+    {"timeline_write", (PyCFunction)(void (*)(void))mp_py_timeline_write, METH_FASTCALL, NULL},
     {NULL, NULL, 0, NULL},
 };
 

@@ -227,6 +227,13 @@ PyObject *mp_py_pack_arrow(PyObject *, PyObject *);
 PyObject *mp_py_unpack_arrow(PyObject *, PyObject *);
 
 PyObject *mp_py_peer(PyObject *, PyObject *);
+
+/* timeline.c */
+PyObject *mp_py_timeline_open(PyObject *, PyObject *);
+PyObject *mp_py_timeline_close(PyObject *, PyObject *);
+PyObject *mp_py_timeline_name(PyObject *, PyObject *);
+PyObject *mp_py_timeline_now(PyObject *, PyObject *);
+PyObject *mp_py_timeline_write(PyObject *, PyObject *const *, Py_ssize_t);
 /* fork_hooks.c */
 PyObject *mp_py_register_at_fork(PyObject *, PyObject *);
 /* atoms.c: 1 for a number, a text, bytes or None. */

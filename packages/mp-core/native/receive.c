@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "native.h"
+#include "timeline.h"
 
 static PyObject *unpickle; /* pickle.loads, or its replacement */
 static PyObject *on_refusal, *on_private, *on_failure;
@@ -151,6 +152,7 @@ PyObject *mp_receiving_failed(PyObject *message)
 PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
 {
     PyObject *object = NULL;
+    uint64_t began = mp_timeline_begin();
     (void)module;
 
     mp_receiving_begin();
@@ -171,6 +173,7 @@ PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     if (object == NULL && nargs > 0)
         object = mp_receiving_failed(args[0]);
     mp_receiving_end();
+    mp_timeline_span(began, MP_LEAST_NS, MP_PICKLE, 0, 0, 0);
     return object;
 }
 
@@ -269,6 +272,7 @@ int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes)
     char *bytes;
     Py_ssize_t len;
     int err;
+    uint64_t began = mp_timeline_begin();
 
     if (set_up() < 0 || PyBytes_AsStringAndSize(handle, &bytes, &len) < 0)
         return -1;
@@ -276,6 +280,7 @@ int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes)
         mpshm_block_read((unsigned char *)bytes, (size_t)len, data, nbytes);
     Py_END_ALLOW_THREADS if (err < 0) return -1;
     remember(bytes);
+    mp_timeline_span(began, MP_LEAST_NS, MP_COPY, 0, nbytes, 0);
     PyObject *told = PyObject_CallFunction(on_private, "Ki", (unsigned long long)nbytes, -rc);
     Py_XDECREF(told);
     return told ? 0 : -1;

@@ -93,6 +93,7 @@ PyObject *mp_copy_to_block(PyObject *op, size_t nbytes)
     PyObject *handle;
     mpshm_block block;
     int rc;
+    uint64_t began = mp_core.copy_begins();
 
     if (nbytes < MP_RELEASE_GIL_BYTES) {
         rc = mp_core.block_allocate(*mp_core.strategy, nbytes, MPSHM_NOWAIT, &block);
@@ -109,6 +110,7 @@ PyObject *mp_copy_to_block(PyObject *op, size_t nbytes)
     if (rc < 0)
         return NULL;
     mp_core.count_copied(nbytes);
+    mp_core.copy_ends(began, nbytes);
     handle = mp_core.make_handle(&block, MPSHM_COPY);
     mp_core.block_release(&block); /* the in-flight reference keeps it */
     if (handle != NULL && nbytes >= large_nbytes) {

@@ -6,7 +6,8 @@ It has every name of `multiprocessing`, as the same object except for `Pool`, wh
 the locks, which survive the death of their holder.
 Arrays that cross a process boundary (queues, pipes, pools, arguments, results, executors) travel through shared memory.
 It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing strategies, the launcher `spawn`,
-`ProcessPoolExecutor`, `memory_report`, a backend of joblib (`joblib_install`) and options of dask (`dask_options`).
+`ProcessPoolExecutor`, `memory_report`, `timeline`, a backend of joblib (`joblib_install`) and options of dask
+(`dask_options`).
 `cuda` is the package mp_cuda, for arrays on devices.
 """
 
@@ -48,6 +49,7 @@ if TYPE_CHECKING:  # the same names again, after multiprocessing's: to pyright t
     from mp_all._dask import dask_options as dask_options
     from mp_all._joblib_install import joblib_install as joblib_install
     from mp_all._report import memory_report as memory_report
+    from mp_all._timeline import timeline as timeline
     from mp_all._torch import torch_install as torch_install
     from mp_core import *  # type: ignore[assignment, no-redef]  # noqa: F403
     from mp_core.coroutine_types import JoinableQueue as JoinableQueue
@@ -66,6 +68,7 @@ if TYPE_CHECKING:  # the same names again, after multiprocessing's: to pyright t
 # The module of each name. It is imported at the first use: a program pays for what it uses, and a child of it, too.
 _NAMES = {
     "mp_all._report": "memory_report",
+    "mp_all._timeline": "timeline",
     "mp_all._torch": "torch_install",
     "mp_core": "Block Lease LeaseReference OwnerDiedWarning ReceiveError RepeatedCopyWarning Segment "
     "SharedMemoryWarning collect_leases empty_cache get_all_sharing_strategies get_message_timeout get_sharing "

@@ -42,9 +42,11 @@ def run_early() -> None:
         run(arguments)
 
 
-def run(arguments: list[str]) -> NoReturn:
+def run(arguments: list[str], words: int = 0) -> NoReturn:
     """
     Run the program that *arguments* name, in this process, with the options of this Python.
+
+    Before the program, the command line has so many *words* that are the command's own.
     """
     if sys.flags.no_site or not any(os.path.isfile(os.path.join(folder, HOOK)) for folder in _site_folders()):
         sys.exit(
@@ -55,7 +57,8 @@ def run(arguments: list[str]) -> NoReturn:
     os.environ["MP_ALL"] = "1"
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, command(sys.executable, sys.orig_argv, arguments))
+    original = sys.orig_argv[: len(sys.orig_argv) - len(arguments) - words]
+    os.execv(sys.executable, command(sys.executable, [*original, *arguments], arguments))
 
 
 def command(python: str, original: list[str], arguments: list[str]) -> list[str]:

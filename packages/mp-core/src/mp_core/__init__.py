@@ -117,6 +117,8 @@ _SETTINGS = {
     "MP_SHARE": "by_value",
     "MP_SHARING_STRATEGY": "strategy",
     "MP_STRICT_PUT": "_channel_queues",
+    "MP_TIMELINE": "timeline.from_environment",
+    "MP_TIMELINE_RUN": "timeline.from_environment",
 }
 for _name, _module in _SETTINGS.items():
     if _os.environ.get(_name):

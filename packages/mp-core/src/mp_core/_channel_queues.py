@@ -40,6 +40,7 @@ from queue import Empty, Full
 from mp_core import _channels, imports, native
 from mp_core._late_locks import LateLocks
 from mp_core.handler_errors import is_of_handler
+from mp_core.native import recorders
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -113,6 +114,8 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
         self._make_locks_late(ctx)
         self._opid = os.getpid()
         self._sem = ctx.BoundedSemaphore(self._maxsize)
+        if recorders:
+            recorders[0].made(self._reader, maxsize)
         self._ignore_epipe = False
         self._reset()
         util.register_after_fork(self, _Base._after_fork)
@@ -129,7 +132,7 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
-        if not self._sem.acquire(block, timeout):
+        if not (recorders[0].takes_place(self, block, timeout) if recorders else self._sem.acquire(block, timeout)):
             raise Full
         # No `try` around what sends: an exception of a signal handler comes after the message has been sent.
         if not (self._counts or self._buffer or self._feeding[0]):

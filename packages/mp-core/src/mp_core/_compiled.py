@@ -76,6 +76,7 @@ __all__ = [
     "rebuild_block",
     "rebuild_copy",
     "receive_tensors",
+    "recorders",
     "reduce_block",
     "reduce_copy",
     "reference_of",
@@ -94,6 +95,11 @@ __all__ = [
     "share",
     "strategy",
     "sync_handle",
+    "timeline_close",
+    "timeline_name",
+    "timeline_now",
+    "timeline_open",
+    "timeline_write",
     "unpack_arrow",
     "wait_any",
 ]
@@ -136,6 +142,8 @@ if (_refused := _block.set_manager(os.fsencode(os.path.join(_FOLDER, "shm-manage
 
 #: Whether memory is shared by libshm, and not by `portable`.
 LIBSHM = True
+#: The recorder of a timeline (`mp_core.timeline.recorder`); empty while none is recorded.
+recorders: list[Any] = []
 #: The bytes that the line of a message may have, with the zero at its end.
 LINE_SIZE: int = _block.MPSHM_SITE_SIZE
 #: Bytes, texts and the like of fewer bytes stay in the pickle: MP_LARGE in native.h.
@@ -216,6 +224,11 @@ unpack_arrow: Any = _block.unpack_arrow
 attach_to: Any = _block.attach_to
 open_for_child: Any = _block.open_for_child
 set_message_timeout: Any = _block.set_message_timeout
+timeline_open: Any = _block.timeline_open
+timeline_close: Any = _block.timeline_close
+timeline_name: Any = _block.timeline_name
+timeline_now: Any = _block.timeline_now
+timeline_write: Any = _block.timeline_write
 handle_alive: Any = _block.handle_alive
 
 

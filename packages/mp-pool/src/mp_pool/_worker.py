@@ -25,7 +25,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 
-from mp_core.native import LONGEST
+from mp_core.native import LONGEST, recorders
 from mp_pool import wire
 from mp_pool._batches import packed
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
@@ -33,7 +33,7 @@ from mp_pool._environment import NameThatSets
 from mp_pool._in_flight import Handles, forget, release
 from mp_pool._lines import PacketLine, WorkerEnds, make_line
 from mp_pool._stdin import left_alone
-from mp_pool.task import Task
+from mp_pool.task import Task, name_of
 from mp_pool.wire import BATCH, END, FORGET, PART, Frame
 from mp_pool.worker_main import Settings, work
 
@@ -320,7 +320,17 @@ class Worker:
             task.payload = None
             if task.handles:
                 task.has_answer()
+            for recorder in recorders:
+                recorder.answered(self.pid, number, task.position, task.items)
         return task
+
+    def record_lost(self) -> None:
+        """
+        Record the tasks in which the worker has died, if a timeline is recorded.
+        """
+        for recorder in recorders:
+            for number, task in self.tasks.items():
+                recorder.lost(self.pid, number, task.position, task.items, name_of(task), task.retries > 0)
 
     def read(self) -> list[Frame]:
         """

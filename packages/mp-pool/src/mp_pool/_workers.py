@@ -173,6 +173,7 @@ class Workers:
         elif worker in self.dispatcher.workers:
             self.dispatcher.take_from(worker)
             self.dispatcher.workers.remove(worker)
+            worker.record_lost()
             for task in reversed(worker.tasks.values()):
                 task.drop()
                 if worker.killed_for is task:

@@ -141,12 +141,7 @@ def name_of(task: Task) -> str:
     """
     Return the name of the user's function.
     """
-    function: Any = task.function
-    if wire.is_mapper(function):
-        function = task.args[0][0]  # which it calls for each item of a chunk
-    while hasattr(function, "func"):
-        function = function.func  # functools.partial
-    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+    return wire.name_of(task.function, task.args)
 
 
 def take_next(queue: deque[Task | Iterator[Task]]) -> Task | None:

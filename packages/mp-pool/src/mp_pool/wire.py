@@ -45,6 +45,7 @@ __all__ = [
     "is_plain",
     "load",
     "load_error",
+    "name_of",
 ]
 
 #: The number of the task or function, and the kind of the message; before the data of a packet (`_lines.py`).
@@ -82,6 +83,17 @@ def is_mapper(function: Any) -> bool:
     """
     pool: Any = sys.modules.get("multiprocessing.pool")  # a worker need not have it
     return pool is not None and (function is pool.mapstar or function is pool.starmapstar)
+
+
+def name_of(function: Any, args: tuple[Any, ...]) -> str:
+    """
+    Return the name of the user's function in a call: a mapper calls another one, and a partial, too.
+    """
+    if is_mapper(function):
+        function = args[0][0]
+    while hasattr(function, "func"):
+        function = function.func
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
 def dump_plain(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[str, Any] | None) -> bytes | None:

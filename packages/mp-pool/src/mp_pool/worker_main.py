@@ -11,7 +11,7 @@ from multiprocessing import util
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import children
-from mp_core.native import LONGEST
+from mp_core.native import LONGEST, recorders, timeline_now
 from mp_pool import _function_cache, wire
 from mp_pool._memory import private_bytes
 from mp_pool.wire import BATCH, END, FORGET, FUNCTION, MORE, PART, RICH
@@ -168,10 +168,13 @@ def _loop(line: Any, settings: Settings) -> None:
             continue
         if not line.claim(number):
             continue  # the task was taken back, so its references are another's
+        began, given, name = recorders and timeline_now(), len(payload), ""
         # The result is sent before the next task is claimed: at a death the parent knows which task was running.
         try:
             function, args, kwds = loads(payload) if kind else loads_plain(payload)
             payload = None
+            if began:
+                name = wire.name_of(function, args)
             value = function(*args, **kwds) if kwds else function(*args)
         except caught as error:
             kind, data = wire.FAILED, wire.dump_error(error)
@@ -179,6 +182,8 @@ def _loop(line: Any, settings: Settings) -> None:
             kind, data = _dumped(value, settings)
         # These objects must not live until the next task comes.
         function = args = kwds = value = payload = None
+        if began:
+            _record(began, name, number, given, kind, data)
         _send(line, number, kind, data)
         del data
         done += 1
@@ -224,6 +229,7 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
     for number, (index, args) in enumerate(calls, first):
         if not claim(number):
             continue
+        began = recorders and timeline_now()
         try:
             value = functions[index](*args)
         except caught as error:
@@ -231,12 +237,19 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
         else:
             kind, data = _dumped(value, settings)
         value = None
+        if began:
+            _record(began, wire.name_of(functions[index], args), number, len(payload) // len(calls), kind, data)
         _send(line, number, kind, data)
         del data
         count += 1
         if settings.max_memory is not None and _has_to_end(settings, done + count):
             return count, True  # memory is not looked at again: it may be less now
     return count, False
+
+
+def _record(began: int, name: str, number: int, given: int, kind: int, data: Any) -> None:
+    for recorder in recorders:
+        recorder.task(began, name, number, given, len(data), kind == wire.FAILED)
 
 
 def _loaded(data: bytes, caught: type[BaseException]) -> Callable[..., Any]:

@@ -47,6 +47,10 @@ def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None) -> No
         _redirect(spec.output)
     _buffer_whole_lines()
     os.environ.update(spec.env)
+    if "MP_TIMELINE_RUN" in os.environ:
+        from mp_core.timeline import name_process
+
+        name_process(f"rank {spec.rank}")
     if spec.cpus is not None:
         os.sched_setaffinity(0, spec.cpus)
     if spec.stacks is not None:

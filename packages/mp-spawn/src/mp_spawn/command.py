@@ -45,6 +45,34 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         chosen = parsed(sys.argv[1:] if arguments is None else arguments)
         check(chosen)
+    except (TypeError, ValueError) as refusal:
+        return refuse(refusal)
+    if chosen.timeline is None:
+        return launch(chosen)
+    from mp_core.timeline import Timeline
+
+    try:
+        timeline = Timeline(chosen.timeline)
+        timeline.begin()
+    except (OSError, ValueError) as refusal:
+        return refuse(refusal)
+    with timeline:
+        return launch(chosen)
+
+
+def refuse(refusal: Exception) -> int:
+    """
+    Print why the command does nothing, and return its exit code.
+    """
+    print(f"mp-spawn: {refusal}", file=sys.stderr)
+    return 2
+
+
+def launch(chosen: argparse.Namespace) -> int:
+    """
+    Run the ranks and return the exit code.
+    """
+    try:
         if (code := several_nodes.main(chosen)) is not None:
             return code
         if chosen.nprocs is None:
@@ -82,8 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
             restarts_all=several_nodes.restarts_all(chosen),
         )
     except (TypeError, ValueError) as refusal:
-        print(f"mp-spawn: {refusal}", file=sys.stderr)
-        return 2
+        return refuse(refusal)
     # A rank is no process of the terminal's foreground group, and would be stopped when it reads from there.
     job.gives_stdin = is_open(0) and not os.isatty(0)
     with Forwarding() as signals:

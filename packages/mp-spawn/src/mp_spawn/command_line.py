@@ -181,6 +181,12 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     )
     output.torchruns("--local-ranks-filter", metavar="RANKS", help="print the output of these ranks of a node only")
 
+    output.ours(
+        "--timeline",
+        metavar="PATH",
+        help="record what the ranks of this machine do, and write a report: .html for a browser, .json for Perfetto",
+    )
+
     nodes = group("several nodes", SEVERAL_NODES)
     nodes.ours("--engine", choices=("ray", "local"), help="run the ranks on a Ray cluster; or try nodes here")
     nodes.torchruns(

@@ -75,6 +75,7 @@ from mp_core.portable.pools import (
     make_line,
     open_block,
     open_line,
+    timeline_now,
     wait_any,
 )
 from mp_core.portable.references import (
@@ -150,6 +151,7 @@ __all__ = [
     "rebuild_block",
     "rebuild_copy",
     "receive_tensors",
+    "recorders",
     "reduce_block",
     "reduce_copy",
     "reference_of",
@@ -172,12 +174,15 @@ __all__ = [
     "setup_tensors",
     "share",
     "strategy",
+    "timeline_now",
     "unpack_arrow",
     "unread_messages",
     "wait_any",
 ]
 
 LIBSHM = False
+#: No timeline is recorded here.
+recorders: list[Any] = []
 #: No line is noted.
 LINE_SIZE = 124
 #: As torch has it on macOS and Windows.

@@ -1,0 +1,150 @@
+"""A report as one page of HTML, which needs no other file: `page.html`, with the run as JSON inside.
+
+Plain canvas code draws it: a chart library draws no lanes, so it would save little, and would be inlined in each page.
+
+Names are the program's: in the JSON each ``<`` is escaped, so no text can end the element, and the page sets texts
+only, never HTML.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import defaultdict
+from typing import Any
+
+from mp_core.timeline.run import Process, Run, Span
+from mp_core.timeline.summary import size, summarise
+
+__all__ = ["page"]
+
+_TEMPLATE = os.path.join(os.path.dirname(__file__), "page.html")
+# A page with more would be slow to open; the longest spans and all those of tasks tell most.
+MOST_SPANS = 100_000
+MOST_ARROWS = 50_000
+MOST_SAMPLES = 2_000
+_MOST_ROWS = 8
+_KINDS = ["task", "wait.get", "wait.put", "wait.lock", "copy", "pickle", "start"]
+
+
+class _Numbers:
+    """Texts, each once, and their numbers."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._numbers: dict[str, int] = {}
+
+    def of(self, text: str) -> int:
+        if text not in self._numbers:
+            self._numbers[text] = len(self.texts)
+            self.texts.append(text)
+        return self._numbers[text]
+
+
+def page(run: Run) -> str:
+    """Return the page of a run."""
+    with open(_TEMPLATE, encoding="utf-8") as file:
+        template = file.read()
+    data = json.dumps(_data(run), separators=(",", ":")).replace("<", "\\u003c")
+    return template.replace("@DATA@", data)
+
+
+def _data(run: Run) -> dict[str, Any]:
+    summary = summarise(run)
+    names, texts = _Numbers(), _Numbers()
+    sentences = list(summary.sentences)
+    shown = _longest(run, sentences)
+    lanes, spans, rows = [], [], {}
+    for lane, process in enumerate(run.processes):
+        placed, count = _rows(process)
+        rows[process.pid] = lane, {thread: row for thread, row in placed.values() if row == 0} or {process.pid: 0}
+        for span in process.spans:
+            if id(span) in shown:
+                spans.append(_columns(span, lane, placed[id(span)][1], names, texts))
+        about = {"pid": process.pid, "name": process.name, "how": process.how, "lost": process.lost}
+        lanes.append({**about, "began": process.began // 1000, "ended": process.ended // 1000, "rows": count})
+    arrows = run.arrows[:MOST_ARROWS]
+    if len(arrows) < len(run.arrows):
+        sentences.append(f"The picture has the arrows of the first {len(arrows)} of {len(run.arrows)} messages.")
+    return {
+        "command": " ".join(map(os.path.basename, run.command)),
+        "end": max(run.ended // 1000, 1),
+        "sentences": sentences,
+        "kinds": _KINDS,
+        "names": names.texts,
+        "texts": texts.texts,
+        "lanes": lanes,
+        "spans": spans,
+        "arrows": [
+            [rows[a.put_by][0], 0, a.put // 1000, rows[a.got_by][0], 0, a.got // 1000, a.nbytes] for a in arrows
+        ],
+        "memory": _memory(run),
+        "workers": [
+            [
+                worker.process.name,
+                worker.process.pid,
+                worker.tasks,
+                worker.failed,
+                *(n // 1000 for n in (worker.task, worker.transport, worker.waiting, worker.alive)),
+            ]
+            for worker in summary.workers
+        ],
+    }
+
+
+def _longest(run: Run, sentences: list[str]) -> set[int]:
+    """Return the identities of the spans to show."""
+    every = [span for process in run.processes for span in process.spans]
+    if len(every) > MOST_SPANS:
+        sentences.append(f"The picture has the {MOST_SPANS} longest of {len(every)} spans.")
+        every = sorted(every, key=lambda span: -span.duration)[:MOST_SPANS]
+    return {id(span) for span in every}
+
+
+def _rows(process: Process) -> tuple[dict[int, tuple[int, int]], int]:
+    """Return the thread and row of each span by its identity, and how many rows there are: spans nest in a thread."""
+    by_thread: dict[int, list[Span]] = defaultdict(list)
+    for span in process.spans:
+        by_thread[span.thread].append(span)
+    placed: dict[int, tuple[int, int]] = {}
+    first = 0
+    for thread in sorted(by_thread, key=lambda each: each != process.pid):
+        ends: list[int] = []
+        deepest = 0
+        for span in sorted(by_thread[thread], key=lambda span: (span.start, -span.duration)):
+            while ends and ends[-1] <= span.start:
+                ends.pop()
+            row = min(first + len(ends), _MOST_ROWS - 1)
+            ends.append(span.end)
+            deepest = max(deepest, len(ends))
+            placed[id(span)] = thread, row
+        first = min(first + deepest, _MOST_ROWS - 1)
+    return placed, max((row for _, row in placed.values()), default=0) + 1
+
+
+def _columns(span: Span, lane: int, row: int, names: _Numbers, texts: _Numbers) -> list[int]:
+    details = span.details
+    columns = [lane, row, span.start // 1000, max(span.duration // 1000, 0), _KINDS.index(span.category)]
+    columns += [names.of(span.name), texts.of(_text(span))]
+    if span.category == "task":
+        state = (3 if details.get("retried") else 2) if details.get("killed") else int(details.get("error", False))
+        given, returned = details.get("argument_bytes", 0), details.get("result_bytes", 0)
+        columns += [details.get("index", -1), details.get("items", 1), given, returned, state]
+    return columns
+
+
+def _text(span: Span) -> str:
+    parts = []
+    for name, value in span.details.items():
+        if name.endswith("bytes"):
+            parts.append(f"{name.replace('_bytes', '').replace('bytes', 'size')}: {size(value)}")
+        elif value is True:
+            parts.append(name)
+        elif value is not False:
+            parts.append(f"{name}: {value}")
+    return ", ".join(parts)
+
+
+def _memory(run: Run) -> list[list[int]]:
+    every = max(1, len(run.samples) // MOST_SAMPLES)
+    return [[s.time // 1000, s.used, s.in_flight, s.cached, sum(s.resident.values())] for s in run.samples[::every]]

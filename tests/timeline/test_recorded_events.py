@@ -1,0 +1,213 @@
+"""A report has what the processes of a run did, whatever became of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from recorded import spans, trace_of
+
+POOL = """
+    import os, signal, sys, time
+    import mp_all as mp
+
+    def work(x):
+        time.sleep(0.02)
+        if x == 5:
+            raise ValueError(x)
+        return bytes(1000)
+
+    def die(x):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if __name__ == "__main__":
+        context = mp.get_context(sys.argv[1])
+        with mp.timeline("run.json"):
+            with context.Pool(2) as pool:
+                results = [pool.apply_async(work, (i,)) for i in range(8)]
+                assert len([result for result in results if result.wait() is None and result.successful()]) == 7
+                pool.map(work, [0] * 6, chunksize=3)
+                if sys.argv[2] == "die":
+                    try:
+                        pool.apply(die, (1,))
+                    except mp.WorkerLostError:
+                        pass
+"""
+
+
+def test_each_task_of_a_pool_is_a_span_with_its_bytes_its_index_and_its_error(
+    tmp_path: Path, start_method: str
+) -> None:
+    tasks = spans(trace_of(tmp_path, POOL, start_method, "live"), "task")
+    assert {task["name"] for task in tasks} == {"work"}
+    assert len(tasks) == 8 + 2
+    assert all(task["dur"] >= 20_000 for task in tasks)
+    assert sum(task["args"]["error"] for task in tasks) == 1
+    chunks = sorted((task["args"]["index"], task["args"]["items"]) for task in tasks if task["args"]["items"] > 1)
+    assert chunks == [(0, 3), (3, 3)]
+    assert all(task["args"]["argument_bytes"] > 0 for task in tasks)
+    assert all(task["args"]["result_bytes"] > 1000 for task in tasks if not task["args"]["error"])
+
+
+def test_a_killed_worker_leaves_its_events_and_the_task_in_which_it_died(tmp_path: Path, start_method: str) -> None:
+    events = trace_of(tmp_path, POOL, start_method, "die")
+    (killed,) = [task for task in spans(events, "task") if task["args"]["killed"]]
+    assert killed["name"] == "die"
+    (process,) = [process for process in spans(events, "process") if process["pid"] == killed["pid"]]
+    assert process["args"]["how"] == "was killed"
+    assert process["ts"] <= killed["ts"] and killed["ts"] + killed["dur"] <= process["ts"] + process["dur"] + 1
+    assert len(spans(events, "task")) == 8 + 2 + 1
+
+
+def test_processes_have_the_names_that_the_program_gave_them(tmp_path: Path, start_method: str) -> None:
+    program = """
+        import sys
+        import mp_all as mp
+
+        def nothing():
+            pass
+
+        if __name__ == "__main__":
+            with mp.timeline("run.json"):
+                child = mp.get_context(sys.argv[1]).Process(target=nothing, name="the reader")
+                child.start()
+                child.join()
+                print(child.pid)
+    """
+    events = trace_of(tmp_path, program, start_method)
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert {"MainProcess", "the reader"} <= names
+    assert [span["name"] for span in spans(events, "start")] == ["start the reader"]
+
+
+def test_waits_for_messages_for_room_and_for_locks_are_spans(tmp_path: Path, start_method: str) -> None:
+    program = """
+        import sys, time
+        import mp_all as mp
+
+        def child(full, empty, lock):
+            time.sleep(0.3)
+            lock.release()
+            time.sleep(0.3)
+            full.get()
+            time.sleep(0.3)
+            empty.put(1)
+
+        if __name__ == "__main__":
+            context = mp.get_context(sys.argv[1])
+            with mp.timeline("run.json"):
+                full, empty, lock = context.Queue(1), context.Queue(), context.Lock()
+                lock.acquire()
+                process = context.Process(target=child, args=(full, empty, lock))
+                process.start()
+                full.put(1)
+                lock.acquire()
+                full.put(2)
+                empty.get()
+                process.join()
+                full.get()
+    """
+    events = trace_of(tmp_path, program, start_method)
+    parent = events[0]["pid"]
+    for category in ("wait.lock", "wait.put", "wait.get"):
+        found = [span for span in spans(events, category) if span["pid"] == parent]
+        assert max(span["dur"] for span in found) >= 250_000, (category, found)
+    assert any("program.py:16" in span["args"].get("queue", "") for span in spans(events, "wait.put"))
+
+
+def test_each_message_is_an_arrow_from_its_put_to_its_get(tmp_path: Path, start_method: str) -> None:
+    program = """
+        import sys
+        import mp_all as mp
+
+        def child(queue, answers):
+            while (item := queue.get()) is not None:
+                answers.put(item)
+
+        if __name__ == "__main__":
+            context = mp.get_context(sys.argv[1])
+            with mp.timeline("run.json"):
+                queue, answers = context.Queue(), context.Queue()
+                process = context.Process(target=child, args=(queue, answers))
+                process.start()
+                for i in range(20):
+                    queue.put(bytes(i))
+                queue.put(bytes(300_000).decode("latin1"))
+                queue.put(None)
+                for i in range(21):
+                    answers.get()
+                process.join()
+    """
+    events = trace_of(tmp_path, program, start_method)
+    puts = {event["id"]: event for event in events if event["ph"] == "s"}
+    gets = {event["id"]: event for event in events if event["ph"] == "f"}
+    assert puts.keys() == gets.keys()
+    assert len(puts) == 22 + 21
+    assert all(put["ts"] <= gets[number]["ts"] and put["pid"] != gets[number]["pid"] for number, put in puts.items())
+
+
+def test_long_copies_and_memory_in_use_are_in_the_report(tmp_path: Path) -> None:
+    program = """
+        import os, time
+        import mp_all as mp
+
+        def samples(nbytes):
+            folder = os.environ["MP_TIMELINE_RUN"].partition(":")[2]
+            with open(os.path.join(folder, "memory")) as file:
+                return [line for line in file if int((line.split() + ["0", "0"])[1]) >= nbytes]
+
+        if __name__ == "__main__":
+            with mp.timeline("run.json"):
+                queue = mp.Queue()  # its large bytes need no pickler
+                queue.put(bytes(64 << 20))
+                deadline = time.monotonic() + 30
+                while not samples(64 << 20) and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                queue.get()
+    """
+    events = trace_of(tmp_path, program)
+    copies = spans(events, "copy")
+    assert {span["name"] for span in copies} == {"copy into shared memory", "copy out of shared memory"}
+    assert all(span["args"]["bytes"] == 64 << 20 and span["dur"] >= 100 for span in copies)
+    used = [event["args"]["used"] for event in events if event["ph"] == "C" and event["name"] == "shared memory"]
+    assert max(used) >= 64 << 20
+    resident = [event["args"]["bytes"] for event in events if event["name"] == "resident memory"]
+    assert max(resident) > 1 << 20
+
+
+def test_a_full_ring_keeps_the_newest_events_and_the_report_says_how_many_are_lost(tmp_path: Path) -> None:
+    program = """
+        import mp_all as mp
+
+        with mp.timeline("run.json", events=64):
+            queue = mp.SimpleQueue()
+            for i in range(100):
+                queue.put(i)
+                queue.get()
+            queue.put(bytes(500))
+            queue.get()
+    """
+    events = trace_of(tmp_path, program)
+    (process,) = spans(events, "process")
+    assert process["args"]["lost_events"] == 202 - 64
+    flows = [event for event in events if event["ph"] == "s"]
+    assert len(flows) == 32
+    assert flows[-1]["args"]["bytes"] > 500
+
+
+def test_ranks_and_programs_that_a_process_starts_are_in_its_timeline(tmp_path: Path) -> None:
+    program = """
+        import subprocess, sys
+        import mp_all as mp
+
+        def rank(i):
+            queue = mp.SimpleQueue()
+            queue.put(i)
+
+        if __name__ == "__main__":
+            with mp.timeline("run.json"):
+                mp.run(rank, nprocs=2)
+                subprocess.run([sys.executable, "-c", "import mp_all"], check=True)
+    """
+    events = trace_of(tmp_path, program)
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert {"MainProcess", "rank 0", "rank 1", "import mp_all"} <= names
