@@ -12,6 +12,7 @@ from typing import Any
 import peer as p
 import pytest
 from device import Stub
+from support.processes import stopped
 from support.waiting import until
 
 import mp_cuda
@@ -281,6 +282,7 @@ def test_a_receiver_killed_before_it_reads_leaves_a_message_that_can_be_revoked(
     pid = mortal.process.pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
+    until(lambda: stopped(pid))  # a thread that runs on the other core reads on until then
     mortal.begin(p.keep, "a", mp_cuda.from_host(b"unread"))
     mortal.kill()
     assert not mp_cuda.wait_released(0.1)

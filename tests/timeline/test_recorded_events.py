@@ -211,3 +211,19 @@ def test_ranks_and_programs_that_a_process_starts_are_in_its_timeline(tmp_path: 
     events = trace_of(tmp_path, program)
     names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert {"MainProcess", "rank 0", "rank 1", "import mp_all"} <= names
+
+
+def test_a_worker_that_is_ended_while_it_waits_for_a_task_has_waited(tmp_path: Path, start_method: str) -> None:
+    program = """
+        import sys, time
+        import mp_all as mp
+
+        if __name__ == "__main__":
+            with mp.timeline("run.json"), mp.get_context(sys.argv[1]).Pool(1) as pool:
+                pool.apply(abs, (1,))
+                time.sleep(0.5)
+    """
+    events = trace_of(tmp_path, program, start_method)
+    (task,) = spans(events, "task")
+    after = [wait for wait in spans(events, "wait.get") if wait["pid"] == task["pid"] and wait["ts"] >= task["ts"]]
+    assert sum(wait["dur"] for wait in after) >= 300_000  # its end is that of its last sample of memory

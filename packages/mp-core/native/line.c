@@ -83,7 +83,9 @@ static int end_wait(void *of)
     return PyErr_CheckSignals() < 0 ? -ECANCELED : 0;
 }
 
-#define WAITING_WAITER(wait) (&(mpshm_waiter){(wait), NULL, begin_wait, end_wait, NULL, NULL})
+/* The conditional expression makes another type than `struct wait *` an error. */
+#define WAITING_WAITER(of)                                                                         \
+    (&(mpshm_waiter){1 ? (of) : (struct wait *)NULL, NULL, begin_wait, end_wait, NULL, NULL})
 
 static PyObject *fail(int rc)
 {
@@ -247,9 +249,11 @@ static PyObject *line_wait(PyObject *op, PyObject *unused)
     mpshm_awaited_channel one = {.end = self->end, .fd = self->fd};
     self->users++;
     uint64_t began = mp_timeline_begin();
+    mp_timeline_idle(began);
     while (rc == 0)
         rc = mpshm_channel_wait_any(&one, 1, NULL, 0, NULL, -1, WAITING_WAITER(&wait));
     self->users--;
+    mp_timeline_idle(0);
     mp_timeline_span(began, 0, MP_IDLE, MP_WAITED, 0, 0);
     return rc < 0 ? fail(rc) : PyBool_FromLong(one.ready == MPSHM_HAS_MESSAGE);
 }
@@ -258,13 +262,13 @@ static PyObject *line_wait(PyObject *op, PyObject *unused)
 static PyObject *line_spin(PyObject *op, PyObject *unused)
 {
     Line *self = (Line *)op;
-    PyThreadState *state;
+    struct wait wait = {0};
     (void)unused;
 
     if (!is_open(self))
         return NULL;
     self->users++;
-    int rc = self->first != NULL ? 1 : mpshm_channel_spin(self->end, WAITING_WAITER(&state));
+    int rc = self->first != NULL ? 1 : mpshm_channel_spin(self->end, WAITING_WAITER(&wait));
     self->users--;
     return rc < 0 ? fail(rc) : PyBool_FromLong(rc);
 }

@@ -38,6 +38,7 @@ struct mp_timeline {
     int64_t offset;             /* of this clock from that of the timeline's owner */
     _Atomic uint64_t written;
     uint32_t used, name; /* of the strings; which of them is the process's name, 0: none */
+    uint64_t idle;       /* since when its worker waits for a task; 0: it does not */
 };
 
 struct mp_timeline *mp_timeline;
@@ -74,6 +75,12 @@ void mp_timeline_write(const struct mp_event *event)
     *slot = *event;
     slot->thread = thread;
     atomic_store_explicit(&mp_timeline->written, n + 1, memory_order_release);
+}
+
+void mp_timeline_idle(uint64_t since)
+{
+    if (mp_timeline != NULL)
+        mp_timeline->idle = since;
 }
 
 void mp_timeline_span(uint64_t began, uint64_t least, int kind, int flags, uint64_t a, uint64_t b)

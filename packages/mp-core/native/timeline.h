@@ -39,6 +39,9 @@ static inline uint64_t mp_timeline_begin(void)
 
 /* Record an event; the thread is filled in. Nothing happens if the timeline has ended meanwhile. */
 void mp_timeline_write(const struct mp_event *event);
+/* Note since when this worker waits for a task, 0 at its end: a wait is an event only when it is
+ * over, and workers are ended in one. */
+void mp_timeline_idle(uint64_t since);
 /* Record a span from `began` until now, if that is not 0 and took `least` ns. */
 void mp_timeline_span(uint64_t began, uint64_t least, int kind, int flags, uint64_t a, uint64_t b);
 /* The same for a message: its ring and number, both 0 if none came or went, and its bytes. */

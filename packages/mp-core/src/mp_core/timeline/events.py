@@ -54,7 +54,7 @@ RETRIED = 16  # LOST: it is run again
 #: The bytes of the strings of a file.
 NAMED_STRINGS = 1 << 16
 
-_HEADER = struct.Struct("<8sIIIIQQqQII")
+_HEADER = struct.Struct("<8sIIIIQQqQIIQ")
 _HEADER_BYTES = 4096
 _EVENT = struct.Struct("<QQQQQIIIHH")
 _MAGIC = b"mptline1"
@@ -81,7 +81,10 @@ class Event(NamedTuple):
 
 
 class ProcessEvents(NamedTuple):
-    """The contents of the file of one process; *ended* is 0 if it has not said so, *lost* counts the oldest events."""
+    """
+    The contents of the file of one process; *ended* is 0 if it has not said so, *lost* counts the oldest events, and
+    *idle* is since when it has waited for a task, or 0.
+    """
 
     pid: int
     parent: int
@@ -90,6 +93,7 @@ class ProcessEvents(NamedTuple):
     ended: int
     lost: int
     events: list[Event]
+    idle: int
 
 
 def nbytes_of(events: int) -> int:
@@ -105,7 +109,7 @@ def read(data: bytes) -> ProcessEvents | None:
     """
     if len(data) < _HEADER_BYTES or data[: len(_MAGIC)] != _MAGIC:
         return None
-    _, pid, parent, capacity, strings, began, ended, offset, written, _, own = _HEADER.unpack_from(data)
+    _, pid, parent, capacity, strings, began, ended, offset, written, _, own, idle = _HEADER.unpack_from(data)
     texts: dict[int, str] = {0: ""}
 
     def text(at: int) -> str:
@@ -122,4 +126,5 @@ def read(data: bytes) -> ProcessEvents | None:
         at = _HEADER_BYTES + strings + (number & (capacity - 1)) * _EVENT.size
         start, duration, a, b, c, name, thread, items, kind, flags = _EVENT.unpack_from(data, at)
         events.append(Event(start + offset, duration, a, b, c, text(name), thread, items, kind, flags))
-    return ProcessEvents(pid, parent, text(own), began + offset, ended and ended + offset, first, events)
+    last = ended and ended + offset
+    return ProcessEvents(pid, parent, text(own), began + offset, last, first, events, idle and idle + offset)

@@ -15,6 +15,9 @@ from mp_core.timeline.events import Event, ProcessEvents
 
 __all__ = ["Arrow", "Process", "Queue", "Run", "Span", "load"]
 
+#: What the waits of workers are called.
+IDLE = "wait for a task"
+
 
 @dataclass
 class Span:
@@ -202,6 +205,9 @@ class _Reader:
         process.spans = sorted(
             (span for event in file.events if (span := self.span(file, event)) is not None), key=lambda span: span.start
         )
+        if file.idle and not file.ended:  # it was ended, or stayed, in a wait for a task
+            start = file.idle - self.zero
+            process.spans.append(Span(start, max(process.ended - start, 0), "wait.get", IDLE, file.pid))
         return process
 
     def span(self, file: ProcessEvents, event: Event) -> Span | None:
@@ -219,7 +225,7 @@ class _Reader:
         elif event.kind == kinds.START:
             category, name, details = "start", f"start {event.name}", {"pid": event.a}
         elif event.kind == kinds.IDLE:
-            category, name = "wait.get", "wait for a task"
+            category, name = "wait.get", IDLE
         elif event.kind in (kinds.GET, kinds.PUT) and event.flags & kinds.WAITED:
             category = "wait.get" if event.kind == kinds.GET else "wait.put"
             name = "get" if event.kind == kinds.GET else "put"
