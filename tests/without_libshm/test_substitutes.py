@@ -25,7 +25,7 @@ needs_libshm = pytest.mark.skipif(
 CFFI = {"check", "ffi", "lib"}
 # Without libshm the locks are those of the standard library.
 LOCKS = {"SemLock", "condition_notify", "create_sync", "setup_locks", "sync_handle"}
-# Without libshm no timeline is recorded: `Timeline` raises OSError.
+# Without libshm no timeline is recorded: `timeline` raises OSError.
 RECORDING = {"timeline_open", "timeline_close", "timeline_write", "timeline_name"}
 
 

@@ -21,22 +21,22 @@ Run a program with mp_all in the place of multiprocessing, also in its child pro
 
 def main(arguments: list[str]) -> int:
     """Run the command with *arguments*; the program replaces this process. The exit code is that of a refusal."""
-    program, timeline = arguments, None
+    program, report = arguments, None
     if program[:1] in (["--help"], ["-h"]):
         print(HELP)
         return 0
     if program[:1] == ["--timeline"]:
-        timeline, program = "".join(program[1:2]), program[2:]
+        report, program = "".join(program[1:2]), program[2:]
     elif program and program[0].startswith("--timeline="):
-        timeline, program = program[0].partition("=")[2], program[1:]
+        report, program = program[0].partition("=")[2], program[1:]
     if not _runner.is_program(program):
         what = f"{program[0]}: there is no such file or option" if program else "name a program"
         return _refuse(f"{what}\n{USAGE}")
-    if timeline is not None:
-        from mp_core.timeline import Timeline
+    if report is not None:
+        from mp_core.timeline import timeline
 
         try:
-            os.environ["MP_TIMELINE"] = Timeline(timeline).path
+            os.environ["MP_TIMELINE"] = timeline(report).path
         except (ValueError, OSError) as error:
             return _refuse(str(error))
     return _runner.run(program, 1 + len(arguments) - len(program))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from mp_core.timeline import Timeline as timeline
-from mp_core.timeline import recover
+from mp_core.timeline import recover, timeline
 
 __all__ = ["main", "timeline"]
 

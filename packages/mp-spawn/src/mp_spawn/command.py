@@ -49,14 +49,14 @@ def main(arguments: list[str] | None = None) -> int:
         return refuse(refusal)
     if chosen.timeline is None:
         return launch(chosen)
-    from mp_core.timeline import Timeline
+    from mp_core.timeline import timeline
 
     try:
-        timeline = Timeline(chosen.timeline)
-        timeline.begin()
+        recording = timeline(chosen.timeline)
+        recording.begin()
     except (OSError, ValueError) as refusal:
         return refuse(refusal)
-    with timeline:
+    with recording:
         return launch(chosen)
 
 

@@ -1,6 +1,6 @@
 """A picture of a run: where the time and the memory went, of all its processes.
 
-    recording.py     `Timeline`: the block whose run is recorded, and the report at its end
+    recording.py     `timeline`: the block whose run is recorded, and the report at its end
     recorder.py      the events of this process
     events.py        their kinds, and the files that have them
     memory.py        samples of memory, by the owner of the timeline
@@ -20,12 +20,12 @@ from mp_core import imports
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from mp_core.timeline.recorder import name_process as name_process
-    from mp_core.timeline.recording import Timeline as Timeline
     from mp_core.timeline.recording import recover as recover
+    from mp_core.timeline.recording import timeline as timeline
 
 # A process that only records imports the recorder, and nothing for the report.
-_MODULES = {"Timeline": "recording", "name_process": "recorder", "recover": "recording"}
-__all__ = ["Timeline", "name_process", "recover"]
+_MODULES = {"name_process": "recorder", "recover": "recording", "timeline": "recording"}
+__all__ = ["name_process", "recover", "timeline"]
 
 if not TYPE_CHECKING:  # a type checker that saw this would accept any name
 

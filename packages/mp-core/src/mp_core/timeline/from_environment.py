@@ -17,10 +17,10 @@ def _begin() -> None:
         if machine.has_libshm():
             recorder.join(run, _name())
         return
-    from mp_core.timeline.recording import Timeline
+    from mp_core.timeline.recording import timeline
 
     try:
-        Timeline(os.environ["MP_TIMELINE"]).begin_until_exit()
+        timeline(os.environ["MP_TIMELINE"]).begin_until_exit()
     except (OSError, ValueError) as error:
         raise ValueError(f"MP_TIMELINE: {error}") from None
 

@@ -1,4 +1,4 @@
-"""`Timeline`: the block whose run is recorded. It makes the folder of events, and the report at the end.
+"""`timeline`: the block whose run is recorded. It makes the folder of events, and the report at the end.
 
 Note [What can go wrong]
 ------------------------
@@ -30,7 +30,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["Timeline", "recover"]
+__all__ = ["recover", "timeline"]
 
 #: The file of a folder that says what it is of.
 ABOUT = "about.json"
@@ -38,9 +38,9 @@ EVENTS = 1 << 16
 _MOST_EVENTS = 1 << 26
 
 
-class Timeline:
+class timeline:
     """
-    Record what the processes of a block do, and write a report at its end; ``mp_all.timeline`` is this class.
+    Record what the processes of a block do, and write a report at its end.
 
     Parameters
     ----------
@@ -84,7 +84,7 @@ class Timeline:
         if self._pid != os.getpid():
             self._begin()
 
-    def __enter__(self) -> Timeline:
+    def __enter__(self) -> timeline:
         self.begin()
         return self
 
