@@ -184,7 +184,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(report: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The page as a visitor of a light page sees."""
+    """Return what a visitor of a light page sees."""
     return visited(report, tmp_path_factory.mktemp("profile"), "--blink-settings=preferredColorScheme=1")
 
 

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from recorded import spans, trace_of
+import pytest
+from recorded import events_in, spans, trace_of
+from support.ports import free_port
+from support.scripts import run_python, succeeded
+
+from mp_core import native
+from mp_core.timeline.remote import NodeTimeline
 
 POOL = """
     import os, signal, sys, time
@@ -227,3 +235,98 @@ def test_a_worker_that_is_ended_while_it_waits_for_a_task_has_waited(tmp_path: P
     (task,) = spans(events, "task")
     after = [wait for wait in spans(events, "wait.get") if wait["pid"] == task["pid"] and wait["ts"] >= task["ts"]]
     assert sum(wait["dur"] for wait in after) >= 300_000  # its end is that of its last sample of memory
+
+
+def test_tasks_and_results_of_a_pool_are_arrows(tmp_path: Path, start_method: str) -> None:
+    program = """
+        import sys
+        import mp_all as mp
+
+        if __name__ == "__main__":
+            with mp.timeline("run.json"), mp.get_context(sys.argv[1]).Pool(1) as pool:
+                for number in range(5):
+                    pool.apply(abs, (number,))
+    """
+    events = trace_of(tmp_path, program, start_method)
+    (worker,) = {task["pid"] for task in spans(events, "task")}
+    parent = events[0]["pid"]
+    arrows = [(event["ph"], event["pid"]) for event in events if event["ph"] in "sf" and event["cat"] == "message"]
+    assert arrows.count(("s", parent)) == arrows.count(("f", worker)) >= 5
+    assert arrows.count(("s", worker)) == arrows.count(("f", parent)) >= 5
+
+
+def test_waits_at_barriers_events_and_conditions_are_spans(tmp_path: Path, start_method: str) -> None:
+    program = """
+        import sys, time
+        import mp_all as mp
+
+        def late(barrier, event, condition):
+            time.sleep(0.2)
+            barrier.wait()
+            time.sleep(0.2)
+            event.set()
+            time.sleep(0.2)
+            with condition:
+                condition.notify()
+
+        if __name__ == "__main__":
+            context = mp.get_context(sys.argv[1])
+            with mp.timeline("run.json"):
+                barrier, event, condition = context.Barrier(2), context.Event(), context.Condition()
+                process = context.Process(target=late, args=(barrier, event, condition))
+                process.start()
+                barrier.wait()
+                event.wait()
+                with condition:
+                    condition.wait()
+                process.join()
+    """
+    events = trace_of(tmp_path, program, start_method)
+    waited = {wait["name"]: wait["dur"] for wait in spans(events, "wait.lock") if wait["pid"] == events[0]["pid"]}
+    assert all(waited[name] >= 150_000 for name in ("barrier", "event", "condition")), waited
+
+
+def test_processes_of_the_nodes_of_an_engine_are_in_the_timeline(tmp_path: Path) -> None:
+    program = """
+        import mp_all as mp
+
+        def rank(i):
+            with mp.Pool(1) as pool:
+                return pool.apply(divmod, (i, 2))
+
+        if __name__ == "__main__":
+            with mp.timeline("run.json"):
+                print(mp.run(rank, nprocs=3, engine=mp.engines.Local(nodes=2)))
+    """
+    events = trace_of(tmp_path, program)
+    names = {event["args"]["name"] for event in events if event["name"] == "process_name"}
+    assert {"rank 0 on local-0", "rank 1 on local-1", "rank 2 on local-1"} <= names, names
+    tasks = spans(events, "task")
+    assert [task["name"] for task in tasks] == ["divmod"] * 3
+    (whole,) = [process for process in spans(events, "process") if process["name"] == "MainProcess"]
+    assert all(whole["ts"] <= task["ts"] <= whole["ts"] + whole["dur"] for task in tasks)
+    assert {task["pid"] // 10_000_000 for task in tasks} == {1, 2}
+
+
+def test_a_node_without_room_for_events_records_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    timeline = NodeTimeline(64, "a node")
+    assert not native.recorders and list(timeline.files()) == []
+    timeline.close()
+
+
+def test_one_command_of_several_nodes_writes_the_timeline(tmp_path: Path) -> None:
+    (tmp_path / "rank.py").write_text("import mp_all")
+    common = ["-m", "mp_spawn", "--nnodes", "2", "-n", "2", "--master-addr", "127.0.0.1", "--timeline", "run.json"]
+    common += ["--master-port", str(free_port())]
+    with ThreadPoolExecutor() as threads:
+        done = threads.map(
+            lambda node: run_python(
+                *common, "--node-rank", node, "rank.py", cwd=tmp_path, MP_SPAWN_KEY="a secret for the tests"
+            ),
+            ["0", "1"],
+        )
+        list(map(succeeded, done))
+    names = {event["args"]["name"] for event in events_in(tmp_path / "run.json") if event["name"] == "process_name"}
+    ranks = sorted(name.partition(" on ")[0] for name in names if name.startswith("rank"))
+    assert ranks == ["rank 0", "rank 1"], names

@@ -63,8 +63,8 @@ static int end_nothing(void *of)
     return 0;
 }
 
-#define AT_ONCE_WAITER(self)                                                                       \
-    (&(mpshm_waiter){(self), allocate, begin_nothing, end_nothing, end_nothing, NULL})
+#define AT_ONCE_WAITER(self, position)                                                             \
+    (&(mpshm_waiter){(self), allocate, begin_nothing, end_nothing, end_nothing, (position)})
 
 struct wait {
     PyThreadState *state;
@@ -84,8 +84,8 @@ static int end_wait(void *of)
 }
 
 /* The conditional expression makes another type than `struct wait *` an error. */
-#define WAITING_WAITER(of)                                                                         \
-    (&(mpshm_waiter){1 ? (of) : (struct wait *)NULL, NULL, begin_wait, end_wait, NULL, NULL})
+#define WAITING_WAITER(of, position)                                                               \
+    (&(mpshm_waiter){1 ? (of) : (struct wait *)NULL, NULL, begin_wait, end_wait, NULL, (position)})
 
 static PyObject *fail(int rc)
 {
@@ -123,9 +123,13 @@ static int send_message(Line *self, PyObject *args, int64_t timeout, const mpshm
     if (rc == 0) {
         memcpy(whole, &header, sizeof(header));
         memcpy(whole + sizeof(header), data.buf, (size_t)data.len);
+        uint64_t began = mp_timeline_begin();
         self->users++;
         rc = mpshm_channel_send(self->end, self->fd, whole, nbytes, timeout, waiter);
         self->users--;
+        if (began != 0 && rc == 0)
+            mp_timeline_line(began, MP_PUT, mpshm_channel_ring_id(self->end, 1), *waiter->position,
+                             nbytes);
     }
     if (whole != few)
         PyMem_Free(whole);
@@ -138,7 +142,8 @@ static int send_message(Line *self, PyObject *args, int64_t timeout, const mpshm
  * the caller knows which of the two it was. */
 static PyObject *line_send(PyObject *op, PyObject *args)
 {
-    int rc = send_message((Line *)op, args, 0, AT_ONCE_WAITER(op));
+    uint64_t position = 0;
+    int rc = send_message((Line *)op, args, 0, AT_ONCE_WAITER(op, &position));
 
     if (rc == 0)
         Py_RETURN_NONE;
@@ -153,8 +158,8 @@ static PyObject *line_send(PyObject *op, PyObject *args)
 static PyObject *line_send_all(PyObject *op, PyObject *args)
 {
     struct wait wait = {0};
-    uint64_t began = mp_timeline_begin();
-    int rc = send_message((Line *)op, args, -1, WAITING_WAITER(&wait));
+    uint64_t position = 0, began = mp_timeline_begin();
+    int rc = send_message((Line *)op, args, -1, WAITING_WAITER(&wait, &position));
     if (wait.waited)
         mp_timeline_span(began, 0, MP_PUT, MP_WAITED, 0, 0);
 
@@ -168,17 +173,20 @@ static PyObject *take(Line *self)
 {
     struct header header;
     PyObject *first = self->first;
+    uint64_t position = 0;
 
     self->first = NULL;
     if (first != NULL)
         return first;
     if (!is_open(self))
         return NULL;
-    int rc = mpshm_channel_next(self->end, self->fd, AT_ONCE_WAITER(self));
+    int rc = mpshm_channel_next(self->end, self->fd, AT_ONCE_WAITER(self, &position));
     if (rc == -EAGAIN)
         return NULL;
     if (rc < 0 || self->received < sizeof(header))
         return fail(rc < 0 ? rc : -EBADMSG);
+    mp_timeline_line(mp_timeline_begin(), MP_GET, mpshm_channel_ring_id(self->end, 0), position,
+                     self->received);
     memcpy(&header, self->buffer, sizeof(header));
     return Py_BuildValue("KIy#", (unsigned long long)header.number, (unsigned int)header.kind,
                          self->buffer + sizeof(header),
@@ -251,7 +259,7 @@ static PyObject *line_wait(PyObject *op, PyObject *unused)
     uint64_t began = mp_timeline_begin();
     mp_timeline_idle(began);
     while (rc == 0)
-        rc = mpshm_channel_wait_any(&one, 1, NULL, 0, NULL, -1, WAITING_WAITER(&wait));
+        rc = mpshm_channel_wait_any(&one, 1, NULL, 0, NULL, -1, WAITING_WAITER(&wait, NULL));
     self->users--;
     mp_timeline_idle(0);
     mp_timeline_span(began, 0, MP_IDLE, MP_WAITED, 0, 0);
@@ -268,7 +276,7 @@ static PyObject *line_spin(PyObject *op, PyObject *unused)
     if (!is_open(self))
         return NULL;
     self->users++;
-    int rc = self->first != NULL ? 1 : mpshm_channel_spin(self->end, WAITING_WAITER(&wait));
+    int rc = self->first != NULL ? 1 : mpshm_channel_spin(self->end, WAITING_WAITER(&wait, NULL));
     self->users--;
     return rc < 0 ? fail(rc) : PyBool_FromLong(rc);
 }
@@ -356,7 +364,7 @@ PyObject *mp_py_wait_any(PyObject *module, PyObject *args)
         if (rc == 0)
             rc = mpshm_channel_wait_any(many.channels, many.n, many.fds, many.m, many.readable,
                                         ms < 0 || ms > 1e12 ? -1 : (int64_t)(ms * 1e6),
-                                        WAITING_WAITER(&wait));
+                                        WAITING_WAITER(&wait, NULL));
         for (int i = 0; i < many.n; i++)
             ((Line *)PyList_GetItem(lines, i))->users--;
         found = rc < 0 ? fail(rc) : as_lists(&many, lines, fds);

@@ -39,6 +39,7 @@ struct mp_timeline {
     _Atomic uint64_t written;
     uint32_t used, name; /* of the strings; which of them is the process's name, 0: none */
     uint64_t idle;       /* since when its worker waits for a task; 0: it does not */
+    uint32_t node;       /* 0: the owner's machine */
 };
 
 struct mp_timeline *mp_timeline;
@@ -109,6 +110,17 @@ void mp_timeline_message(uint64_t began, int kind, int waited, uint64_t ring, ui
                                          .c = nbytes,
                                          .kind = (uint16_t)kind,
                                          .flags = (uint16_t)flags});
+}
+
+void mp_timeline_line(uint64_t when, int kind, uint64_t ring, uint64_t number, uint64_t nbytes)
+{
+    if (when != 0)
+        mp_timeline_write(&(struct mp_event){.start = when,
+                                             .a = ring,
+                                             .b = number,
+                                             .c = nbytes,
+                                             .kind = (uint16_t)kind,
+                                             .flags = MP_MESSAGE | MP_OF_POOL});
 }
 
 /* ---- functions of the module ---- */
@@ -197,26 +209,27 @@ PyObject *mp_py_timeline_now(PyObject *module, PyObject *unused)
     return PyLong_FromUnsignedLongLong(mp_timeline_now());
 }
 
-/* timeline_write(kind, flags, start, duration, a, b, c, count, name) */
+/* timeline_write(kind, flags, began, a, b, c, count, name): a span from `began` until now, or, if
+ * that is 0, an event of now */
 PyObject *mp_py_timeline_write(PyObject *module, PyObject *const *args, Py_ssize_t nargs)
 {
-    uint64_t v[9];
+    uint64_t v[8], now = mp_timeline_now();
     (void)module;
 
-    if (nargs != 9)
-        return PyErr_Format(PyExc_TypeError, "timeline_write takes 9 numbers, not %zd", nargs);
-    for (int i = 0; i < 9; i++)
+    if (nargs != 8)
+        return PyErr_Format(PyExc_TypeError, "timeline_write takes 8 numbers, not %zd", nargs);
+    for (int i = 0; i < 8; i++)
         v[i] = PyLong_AsUnsignedLongLongMask(args[i]);
     if (PyErr_Occurred())
         return NULL;
     mp_timeline_write(&(struct mp_event){.kind = (uint16_t)v[0],
                                          .flags = (uint16_t)v[1],
-                                         .start = v[2],
-                                         .duration = v[3],
-                                         .a = v[4],
-                                         .b = v[5],
-                                         .c = v[6],
-                                         .count = (uint32_t)v[7],
-                                         .name = (uint32_t)v[8]});
+                                         .start = v[2] != 0 ? v[2] : now,
+                                         .duration = v[2] != 0 ? now - v[2] : 0,
+                                         .a = v[3],
+                                         .b = v[4],
+                                         .c = v[5],
+                                         .count = (uint32_t)v[6],
+                                         .name = (uint32_t)v[7]});
     Py_RETURN_NONE;
 }

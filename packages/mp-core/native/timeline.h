@@ -14,7 +14,7 @@ enum mp_event_kind {
     MP_IDLE,
 };
 /* Flags of events. */
-enum { MP_WAITED = 1, MP_INTO = 2, MP_MESSAGE = 4 };
+enum { MP_WAITED = 1, MP_INTO = 2, MP_MESSAGE = 4, MP_OF_POOL = 32 };
 
 /* Spans of copies and of pickling that are shorter leave no event. */
 enum { MP_LEAST_NS = 100000 };
@@ -47,5 +47,7 @@ void mp_timeline_span(uint64_t began, uint64_t least, int kind, int flags, uint6
 /* The same for a message: its ring and number, both 0 if none came or went, and its bytes. */
 void mp_timeline_message(uint64_t began, int kind, int waited, uint64_t ring, uint64_t number,
                          uint64_t nbytes);
+/* The same for a task or a result, when it came or went. */
+void mp_timeline_line(uint64_t when, int kind, uint64_t ring, uint64_t number, uint64_t nbytes);
 
 #endif

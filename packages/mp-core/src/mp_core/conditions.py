@@ -20,7 +20,7 @@ from mp_core import _exit_status, _sync
 from mp_core._sync import SharedBlock
 from mp_core.fan_out import declare_one_receiver
 from mp_core.locks import RLock
-from mp_core.native import check, condition_notify, ffi, lib
+from mp_core.native import check, condition_notify, ffi, lib, recorders, timeline_now
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -29,12 +29,16 @@ if TYPE_CHECKING:
 __all__ = ["Barrier", "Condition", "Event"]
 
 
-def _wait(call: Callable[[int], int], timeout: float | None) -> int:
-    """Return the result of *call*, which takes nanoseconds, once no signal interrupts it."""
+def _wait(at: str, call: Callable[[int], int], timeout: float | None) -> int:
+    """Return the result of *call*, which takes nanoseconds, once no signal interrupts it; *at* is what it waits at."""
+    began = recorders and timeline_now()
     end = None if timeout is None else time.monotonic() + timeout
     while (rc := call(_sync.nanoseconds(timeout))) == -errno.EINTR:
         if end is not None:
             timeout = end - time.monotonic()
+    if began:
+        for recorder in recorders:
+            recorder.waited(began, at)
     return rc
 
 
@@ -122,7 +126,7 @@ class Condition(synchronize.Condition):
         try:
             for _ in range(count):
                 self._lock.release()
-            rc = _wait(lambda ns: lib.mpshm_condition_wait(pointer, place, ns), timeout)
+            rc = _wait("condition", lambda ns: lib.mpshm_condition_wait(pointer, place, ns), timeout)
             waits = False
             return rc == 0
         finally:
@@ -228,7 +232,7 @@ class Event(synchronize.Event):
         bool
             False if the timeout has passed.
         """
-        return _wait(lambda ns: lib.mpshm_event_wait(self._shared.pointer, ns), timeout) == 0
+        return _wait("event", lambda ns: lib.mpshm_event_wait(self._shared.pointer, ns), timeout) == 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__qualname__} at {id(self):#x} {'set' if self.is_set() else 'unset'}>"
@@ -323,7 +327,7 @@ class Barrier(synchronize.Barrier):
         pointer = self._shared.pointer
         self._become_member()
         place, order = ffi.new("int *"), ffi.new("uint32_t *")
-        rc = _wait(lambda ns: lib.mpshm_barrier_arrive(pointer, 0, ns, place, order), timeout)
+        rc = _wait("barrier", lambda ns: lib.mpshm_barrier_arrive(pointer, 0, ns, place, order), timeout)
         if rc == 1:
             self._open()
         elif rc == 0:
@@ -348,7 +352,7 @@ class Barrier(synchronize.Barrier):
         pointer = self._shared.pointer
         waits = True
         try:
-            rc = _wait(lambda ns: lib.mpshm_barrier_wait(pointer, place, ns), timeout)
+            rc = _wait("barrier", lambda ns: lib.mpshm_barrier_wait(pointer, place, ns), timeout)
             waits = False
         finally:
             if waits:  # a signal handler has raised

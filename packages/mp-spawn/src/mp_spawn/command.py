@@ -12,12 +12,14 @@ from contextlib import nullcontext, suppress
 from mp_spawn.child import run_module, run_program, run_script
 from mp_spawn.command_line import check, parsed
 from mp_spawn.command_options import (
+    Recording,
     bound_to,
     count_per_node,
     count_ranks,
     devices_of,
     output_of,
     program_of,
+    recorder_of,
     with_folder,
 )
 from mp_spawn.context import ProcessContext
@@ -45,19 +47,10 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         chosen = parsed(sys.argv[1:] if arguments is None else arguments)
         check(chosen)
-    except (TypeError, ValueError) as refusal:
+        recording = recorder_of(chosen.timeline)
+    except (OSError, TypeError, ValueError) as refusal:
         return refuse(refusal)
-    if chosen.timeline is None:
-        return launch(chosen)
-    from mp_core.timeline import timeline
-
-    try:
-        recording = timeline(chosen.timeline)
-        recording.begin()
-    except (OSError, ValueError) as refusal:
-        return refuse(refusal)
-    with recording:
-        return launch(chosen)
+    return launch(chosen, recording)
 
 
 def refuse(refusal: Exception) -> int:
@@ -68,12 +61,12 @@ def refuse(refusal: Exception) -> int:
     return 2
 
 
-def launch(chosen: argparse.Namespace) -> int:
+def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     """
     Run the ranks and return the exit code.
     """
     try:
-        if (code := several_nodes.main(chosen)) is not None:
+        if (code := several_nodes.main(chosen, recording)) is not None:
             return code
         if chosen.nprocs is None:
             nprocs = count_per_node(chosen.nproc_per_node)
@@ -113,7 +106,7 @@ def launch(chosen: argparse.Namespace) -> int:
         return refuse(refusal)
     # A rank is no process of the terminal's foreground group, and would be stopped when it reads from there.
     job.gives_stdin = is_open(0) and not os.isatty(0)
-    with Forwarding() as signals:
+    with recording(), Forwarding() as signals:
         context = ProcessContext._of(job, signals)
         try:
             # Ranks that write to the terminal themselves would overwrite the progress.

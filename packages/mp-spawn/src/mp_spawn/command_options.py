@@ -8,6 +8,8 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +17,21 @@ from mp_core.control_groups import processors
 from mp_spawn.streams import NO_STREAM, Selection, Streams
 
 __all__ = [
+    "Recording",
     "bound_to",
     "count_per_node",
     "count_ranks",
     "devices_of",
     "output_of",
     "program_of",
+    "recorder_of",
     "variables_of",
     "with_folder",
 ]
 
 NVIDIA_DEVICES = "/dev"
+#: Makes a block whose run is recorded, if ``--timeline`` is given.
+Recording = Callable[[], AbstractContextManager[None]]
 
 
 def count_ranks(text: str, threads_per_rank: int | None = None, gpus_per_rank: int | None = None) -> int:
@@ -184,3 +190,26 @@ def program_of(name: str) -> str:
     if found is None:
         raise ValueError(f"there is no program {name!r}; give one on PATH, or a path of an executable file")
     return found
+
+
+def recorder_of(path: str | None) -> Recording:
+    """
+    Return the timeline for ``--timeline``, which begins where the ranks are started: on one node of several.
+    """
+    if path is None:
+        return nullcontext
+    from mp_core.timeline import timeline
+
+    asked = timeline(path)
+
+    @contextmanager
+    def recording() -> Iterator[None]:
+        try:
+            asked.begin()
+        except (OSError, RuntimeError) as refusal:
+            print(f"mp-spawn: {refusal}", file=sys.stderr)
+            raise SystemExit(2) from None
+        with asked:
+            yield
+
+    return recording

@@ -9,8 +9,8 @@ from typing import Any
 
 from mp_all._node_pool.messages import Packed
 from mp_core import set_parent_death_signal
-from mp_core.native import pickled_by_value
-from mp_pool.wire import dump_error, is_plain
+from mp_core.native import pickled_by_value, recorders
+from mp_pool.wire import dump_error, is_plain, name_of
 from mp_spawn.engines.by_value import dumps_by_value
 
 __all__ = ["Caller", "begin", "dump", "dump_error_by_value", "run"]
@@ -34,6 +34,7 @@ def run(data: bytes, *buffers: Any) -> tuple[bool, bytes]:
     """
     try:
         function, args, kwds = pickle.loads(data, buffers=buffers)
+        _name_task(function, args)
         return True, dump(function(*args, **(kwds or {})), "the result of a task")
     except Exception as error:
         return False, dump_error_by_value(error)
@@ -50,10 +51,16 @@ class Caller:
         try:
             mapper, args, kwds = pickle.loads(data, buffers=buffers)
             function = self._function.load()
+            _name_task(function, args)
             value = function(*args, **(kwds or {})) if mapper is None else mapper((function, *args))
             return True, dump(value, "the result of a task")
         except Exception as error:
             return False, dump_error_by_value(error)
+
+
+def _name_task(function: Any, args: Any) -> None:
+    for recorder in recorders:
+        recorder.called = name_of(function, args)
 
 
 def dump(value: Any, what: str) -> bytes:

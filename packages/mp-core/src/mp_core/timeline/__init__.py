@@ -4,6 +4,7 @@
     recorder.py      the events of this process
     events.py        their kinds, and the files that have them
     memory.py        samples of memory, by the owner of the timeline
+    remote.py        the processes of other machines, under an engine
     run.py           what a folder of such files says: processes, spans, messages
     trace_format.py  a report in the trace-event format
     summary.py       sentences about a run

@@ -17,6 +17,8 @@ __all__ = [
     "MADE",
     "MESSAGE",
     "NAMED_STRINGS",
+    "NODE_PIDS",
+    "OF_POOL",
     "PICKLE",
     "PLACE",
     "PUT",
@@ -27,6 +29,7 @@ __all__ = [
     "Event",
     "ProcessEvents",
     "nbytes_of",
+    "of_node",
     "read",
 ]
 
@@ -34,7 +37,7 @@ __all__ = [
 TASK = 1  # its number at the worker, bytes of the arguments, bytes of the result; name: the function
 GET = 2  # the ring, the message, its bytes
 PUT = 3  # the same
-LOCK = 4  # waiting for it; b: 1 for a semaphore
+LOCK = 4  # waiting for it; b: 1 for a semaphore; name: of a condition, an event, a barrier
 PLACE = 5  # waiting for a place in a bounded queue; a: its ring
 COPY = 6  # bytes
 PICKLE = 7
@@ -50,12 +53,17 @@ INTO = 2  # COPY: into shared memory; PICKLE: pickling, not unpickling
 MESSAGE = 4  # GET, PUT: there was one
 FAILED = 8  # TASK: it raised
 RETRIED = 16  # LOST: it is run again
+OF_POOL = 32  # GET, PUT: it is a task or a result
 
 #: The bytes of the strings of a file.
 NAMED_STRINGS = 1 << 16
 
-_HEADER = struct.Struct("<8sIIIIQQqQIIQ")
+_HEADER = struct.Struct("<8sIIIIQQqQIIQI")
 _HEADER_BYTES = 4096
+#: Two nodes may have processes of one pid: those of node n have n times this added, more than a pid of Linux can be.
+NODE_PIDS = 10_000_000
+_OF_PROCESSES = (START, ANSWER, LOST)  # a is a pid
+_OF_RINGS = (GET, PUT, PLACE, MADE)  # a is a ring
 _EVENT = struct.Struct("<QQQQQIIIHH")
 _MAGIC = b"mptline1"
 
@@ -109,7 +117,7 @@ def read(data: bytes) -> ProcessEvents | None:
     """
     if len(data) < _HEADER_BYTES or data[: len(_MAGIC)] != _MAGIC:
         return None
-    _, pid, parent, capacity, strings, began, ended, offset, written, _, own, idle = _HEADER.unpack_from(data)
+    _, pid, parent, capacity, strings, began, ended, offset, written, _, own, idle, node = _HEADER.unpack_from(data)
     texts: dict[int, str] = {0: ""}
 
     def text(at: int) -> str:
@@ -125,6 +133,19 @@ def read(data: bytes) -> ProcessEvents | None:
     for number in range(first, written):
         at = _HEADER_BYTES + strings + (number & (capacity - 1)) * _EVENT.size
         start, duration, a, b, c, name, thread, items, kind, flags = _EVENT.unpack_from(data, at)
+        if node:
+            thread += node * NODE_PIDS
+            a += node * NODE_PIDS if kind in _OF_PROCESSES else node << 64 if kind in _OF_RINGS and a else 0
         events.append(Event(start + offset, duration, a, b, c, text(name), thread, items, kind, flags))
     last = ended and ended + offset
+    pid, parent = (number + node * NODE_PIDS for number in (pid, parent))
     return ProcessEvents(pid, parent, text(own), began + offset, last, first, events, idle and idle + offset)
+
+
+def of_node(data: bytes, node: int, offset: int) -> bytes:
+    """Return the contents of a file of a *node* whose clock is so many ns before the owner's."""
+    if len(data) < _HEADER_BYTES or data[: len(_MAGIC)] != _MAGIC:
+        return data
+    fields = list(_HEADER.unpack_from(data))
+    fields[7], fields[12] = offset, node
+    return _HEADER.pack(*fields) + data[_HEADER.size :]

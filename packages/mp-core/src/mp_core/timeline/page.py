@@ -61,7 +61,7 @@ def _data(run: Run) -> dict[str, Any]:
         for span in process.spans:
             if id(span) in shown:
                 spans.append(_columns(span, lane, placed[id(span)][1], names, texts))
-        about = {"pid": process.pid, "name": process.name, "how": process.how, "lost": process.lost}
+        about = {"pid": process.own_pid, "name": process.name, "how": process.how, "lost": process.lost}
         lanes.append({**about, "began": process.began // 1000, "ended": process.ended // 1000, "rows": count})
     arrows = run.arrows[:MOST_ARROWS]
     if len(arrows) < len(run.arrows):
@@ -82,7 +82,7 @@ def _data(run: Run) -> dict[str, Any]:
         "workers": [
             [
                 worker.process.name,
-                worker.process.pid,
+                worker.process.own_pid,
                 worker.tasks,
                 worker.failed,
                 *(n // 1000 for n in (worker.task, worker.transport, worker.waiting, worker.alive)),

@@ -35,6 +35,7 @@ RUN = "MP_TIMELINE_RUN"
 
 _write, _now = native.timeline_write, native.timeline_now
 _watches = False
+_LEAST_WAIT_NS = 20_000
 
 
 class Recorder:
@@ -45,6 +46,8 @@ class Recorder:
     def __init__(self, folder: str, events: int) -> None:
         self.folder, self.capacity = folder, events
         self._names: dict[str, int] = {}
+        #: The name of the user's function, set by a task that calls it.
+        self.called = ""
         self._path = os.path.join(folder, f"{os.getpid()}-{_now()}.events")
         nbytes = kinds.nbytes_of(events)
         fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -81,26 +84,33 @@ class Recorder:
     def task(self, began: int, name: str, number: int, given: int, returned: int, failed: bool) -> None:
         """Record a task that a worker has done."""
         flags = kinds.FAILED if failed else 0
-        _write(kinds.TASK, flags, began, _now() - began, number, given, returned, 1, self._name(name))
+        if self.called:
+            name, self.called = self.called, ""
+        _write(kinds.TASK, flags, began, number, given, returned, 1, self._name(name))
 
     def answered(self, worker: int, number: int, position: int, items: int) -> None:
         """Record which task of a worker a result was for."""
-        _write(kinds.ANSWER, 0, _now(), 0, worker, number, position, items, 0)
+        _write(kinds.ANSWER, 0, 0, worker, number, position, items, 0)
 
     def lost(self, worker: int, number: int, position: int, items: int, name: str, retried: bool) -> None:
         """Record that a worker has died in a task."""
         flags = kinds.RETRIED if retried else 0
-        _write(kinds.LOST, flags, _now(), 0, worker, number, position, items, self._name(name))
+        _write(kinds.LOST, flags, 0, worker, number, position, items, self._name(name))
 
     def started(self, pid: int, name: str, began: int) -> None:
         """Record the start of a process."""
-        _write(kinds.START, 0, began, _now() - began, pid, 0, 0, 0, self._name(name))
+        _write(kinds.START, 0, began, pid, 0, 0, 0, self._name(name))
 
     def made(self, reader: Any, size: int) -> None:
         """Record that a queue was made, and where."""
         from mp_core._trace import calling_line
 
-        _write(kinds.MADE, 0, _now(), 0, reader._ring_id(False), size, 0, 0, self._name(calling_line()))
+        _write(kinds.MADE, 0, 0, reader._ring_id(False), size, 0, 0, self._name(calling_line()))
+
+    def waited(self, began: int, name: str) -> None:
+        """Record a wait at a condition, an event or a barrier, unless it was too short for a sleep."""
+        if _now() - began >= _LEAST_WAIT_NS:
+            _write(kinds.LOCK, 0, began, 0, 0, 0, 0, self._name(name))
 
     def takes_place(self, queue: Any, block: bool, timeout: float | None) -> bool:
         """Acquire a place in a queue, and record the wait for it; return False if there is none in time."""
@@ -112,7 +122,7 @@ class Recorder:
         try:
             return bool(queue._sem.acquire(True, timeout))
         finally:
-            _write(kinds.PLACE, 0, began, _now() - began, queue._reader._ring_id(False), 0, 0, 0, 0)
+            _write(kinds.PLACE, 0, began, queue._reader._ring_id(False), 0, 0, 0, 0)
 
 
 def begin(folder: str, events: int) -> Recorder:

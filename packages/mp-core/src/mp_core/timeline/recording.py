@@ -110,6 +110,7 @@ class timeline:
         self._sampler: memory.Sampler | None = None
         try:
             about = {"path": self.path, "owner": os.getpid(), "began": native.timeline_now(), "command": sys.orig_argv}
+            about["cwd"] = os.path.join(os.getcwd(), "")
             with open(os.path.join(self._folder, ABOUT), "w") as file:
                 json.dump(about, file)
             own = recorder.begin(self._folder, self._events)

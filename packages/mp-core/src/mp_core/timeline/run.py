@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mp_core.timeline import events as kinds
-from mp_core.timeline import memory
+from mp_core.timeline import memory, remote
 from mp_core.timeline.events import Event, ProcessEvents
 
 __all__ = ["Arrow", "Process", "Queue", "Run", "Span", "load"]
@@ -52,6 +52,11 @@ class Process:
     spans: list[Span] = field(default_factory=list)
 
     @property
+    def own_pid(self) -> int:
+        """Its pid on its machine; `pid` is another number if that is another node."""
+        return self.pid % kinds.NODE_PIDS
+
+    @property
     def tasks(self) -> list[Span]:
         """Its tasks, in order."""
         return [span for span in self.spans if span.category == "task"]
@@ -91,7 +96,10 @@ class Queue:
 
 @dataclass
 class Run:
-    """A run; *began* is the time of its clock, and all other times are since then."""
+    """
+    A run; *began* is the time of its clock, and all other times are since then. *nodes* are other machines, each with
+    the nanoseconds by which its times may be wrong.
+    """
 
     path: str
     command: list[str]
@@ -102,6 +110,7 @@ class Run:
     arrows: list[Arrow]
     queues: list[Queue]
     samples: list[memory.Sample]
+    nodes: dict[str, int]
 
 
 def load(folder: str) -> Run:
@@ -118,14 +127,16 @@ def load(folder: str) -> Run:
     if os.path.exists(os.path.join(folder, memory.FILE)):
         with open(os.path.join(folder, memory.FILE)) as memory_file:
             samples = memory.read(memory_file.read())
-    return _Reader(about, sorted(files, key=lambda file: file.began), samples).run()
+    return _Reader(about, sorted(files, key=lambda file: file.began), samples, remote.read(folder)).run()
 
 
 class _Reader:
     """Makes a `Run` of what the files have."""
 
-    def __init__(self, about: dict[str, Any], files: list[ProcessEvents], samples: list[memory.Sample]) -> None:
-        self.about, self.files = about, files
+    def __init__(
+        self, about: dict[str, Any], files: list[ProcessEvents], samples: list[memory.Sample], nodes: dict[str, int]
+    ) -> None:
+        self.about, self.files, self.nodes = about, files, nodes
         self.zero = about["began"]
         self.names: dict[int, str] = {}
         self.starts: dict[int, tuple[int, int]] = {}
@@ -151,9 +162,13 @@ class _Reader:
             self.answers[event.a, event.b].append((event.start, event.c, event.items))
         elif event.kind == kinds.MADE:
             queue = self.queue(event.a)
-            queue.line, queue.size = event.name, event.b
+            queue.line, queue.size = event.name.replace(self.about["cwd"], ""), event.b
         elif event.kind == kinds.PLACE:
             self.queue(event.a).full += event.duration
+        elif event.flags & kinds.OF_POOL and event.kind == kinds.PUT:
+            self.puts[event.a, event.b] = event.end, file, event
+        elif event.flags & kinds.OF_POOL and event.kind == kinds.GET:
+            self.gets.append((file, event))
         elif event.kind == kinds.PUT and event.a:
             queue = self.queue(event.a)
             queue.full += event.duration
@@ -190,17 +205,21 @@ class _Reader:
             self.arrows(),
             list(self.queues.values()),
             self.samples,
+            self.nodes,
         )
 
     def process(self, file: ProcessEvents) -> Process:
         last = max((event.end for event in file.events), default=file.began)
+        node = file.pid // kinds.NODE_PIDS
         seen = [sample.time for sample in self.samples if file.pid in sample.resident]
         ended, how = file.ended, "ended"
         if not ended or ended > self.end:
             still = bool(seen) and seen[-1] == self.samples[-1].time
-            ended = self.end if still or not seen else max(last, seen[-1] + self.zero)
+            ended = last if node else self.end if still or not seen else max(last, seen[-1] + self.zero)
             how = "still ran" if still else "was ended"
         name = self.names.get(file.pid) or file.name or f"process {file.pid}"
+        if node:
+            name += f" on {[*self.nodes][node - 1]}"
         process = Process(file.pid, name, file.began - self.zero, ended - self.zero, how, file.lost)
         process.spans = sorted(
             (span for event in file.events if (span := self.span(file, event)) is not None), key=lambda span: span.start
@@ -234,7 +253,7 @@ class _Reader:
         elif event.kind == kinds.PLACE:
             category, name, details = "wait.put", "put", {"queue": self.queue(event.a).title}
         elif event.kind == kinds.LOCK:
-            category, name = "wait.lock", "semaphore" if event.b else "lock"
+            category, name = "wait.lock", event.name or ("semaphore" if event.b else "lock")
         elif event.kind == kinds.COPY:
             category = "copy"
             name = "copy into shared memory" if event.flags & kinds.INTO else "copy out of shared memory"

@@ -16,6 +16,11 @@ _WORTH = 0.05
 _LAST_CHUNK = 0.05
 # A chunk should take this long, so that its transport does not count.
 _LEAST_CHUNK_S = 0.001
+_LOCK_ADVICE = {
+    "lock": "hold them for a shorter time",
+    "semaphore": "hold them for a shorter time",
+    "barrier": "the last to arrive takes that time",
+}
 
 
 @dataclass
@@ -111,12 +116,13 @@ def summarise(run: Run) -> Summary:
     _say_queues(run, made)
     _say_locks(run, made)
     _say_memory(run, made)
+    _say_nodes(run, made)
     for process in run.processes:
         if process.lost:
             kept = sum(1 for _ in process.spans)
             say(
-                f"{process.name} ({process.pid}) lost its {process.lost} oldest events, and this report has the newest "
-                f"({kept} spans): ask for more with events={4 * process.lost}."
+                f"{process.name} ({process.own_pid}) lost its {process.lost} oldest events, and this report has the "
+                f"newest ({kept} spans): ask for more with events={4 * process.lost}."
             )
     return made
 
@@ -158,7 +164,7 @@ def _say_workers(run: Run, made: Summary) -> None:
         )
     for worker in workers:
         made.sentences.append(
-            f"{worker.process.name} ({worker.process.pid}) ran {_many(worker.tasks, 'task')} for "
+            f"{worker.process.name} ({worker.process.own_pid}) ran {_many(worker.tasks, 'task')} for "
             f"{_share(worker.task, worker.alive)} of its {duration(worker.alive)}"
             + (f"; {worker.failed} of them failed" if worker.failed else "")
             + ("." if worker.process.how in ("ended", "was ended") else f"; it {worker.process.how}.")
@@ -187,7 +193,7 @@ def _say_chunks(made: Summary, name: str, found: list[tuple[Process, Span]]) -> 
     work: dict[int, int] = defaultdict(int)
     for process, span in found:
         work[process.pid] += span.duration
-    names = {process.pid: process.name for process, _ in found}
+    names = {process.pid: f"{process.name} ({process.own_pid})" for process, _ in found}
     whole = sum(work.values())
     items = sum(max(span.details.get("items", 1), 1) for _, span in found)
     longest_chunk = max(max(span.details.get("items", 1), 1) for _, span in found)
@@ -197,7 +203,7 @@ def _say_chunks(made: Summary, name: str, found: list[tuple[Process, Span]]) -> 
         fitting = max(1, int(_LAST_CHUNK * items / workers))
         if fitting < longest_chunk:
             made.sentences.append(
-                f"{names[most]} ({most}) had {_share(work[most], whole)} of the work of {name} ({duration(work[most])} "
+                f"{names[most]} had {_share(work[most], whole)} of the work of {name} ({duration(work[most])} "
                 f"of {duration(whole)}), where an even share of {workers} workers is {_share(1, workers)}. Its "
                 f"{items} items came in chunks of up to {longest_chunk}: chunksize={fitting} would make a chunk "
                 f"{_share(fitting * workers, items)} of a worker's share."
@@ -228,13 +234,17 @@ def _say_queues(run: Run, made: Summary) -> None:
 
 
 def _say_locks(run: Run, made: Summary) -> None:
-    waits = [span for process in run.processes for span in process.spans if span.category == "wait.lock"]
-    waited = sum(span.duration for span in waits)
-    if waited > _WORTH * run.ended:
-        made.sentences.append(
-            f"Processes waited {duration(waited)} for locks and semaphores, in {_many(len(waits), 'wait')}: hold them "
-            f"for a shorter time."
-        )
+    waits: dict[str, list[int]] = defaultdict(list)
+    for process in run.processes:
+        for span in process.spans:
+            if span.category == "wait.lock":
+                waits[span.name].append(span.duration)
+    for name, durations in waits.items():
+        if sum(durations) > _WORTH * run.ended:
+            made.sentences.append(
+                f"Processes waited {duration(sum(durations))} at {name}s, in {_many(len(durations), 'wait')}: "
+                f"{_LOCK_ADVICE.get(name, 'look at what they wait for')}."
+            )
 
 
 def _say_memory(run: Run, made: Summary) -> None:
@@ -246,3 +256,10 @@ def _say_memory(run: Run, made: Summary) -> None:
         f"At most {size(used)} of shared memory was in use, and the processes had {size(resident)} resident together "
         f"(pages that they share count for each)."
     )
+
+
+def _say_nodes(run: Run, made: Summary) -> None:
+    for name, error in run.nodes.items():
+        made.sentences.append(
+            f"The times of {name} may be off by {duration(error)}: half of the shortest round trip to its clock."
+        )

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from typing import Any
 
+from mp_core.timeline.remote import NodeTimeline
 from mp_spawn.engines.node_context import Commands, NodeContext, NodeJob, Relay
 from mp_spawn.engines.node_payload import NodePayload
 from mp_spawn.engines.protocol import (
@@ -25,6 +26,7 @@ from mp_spawn.engines.protocol import (
     Mail,
     Ping,
     Pong,
+    Recorded,
     Refused,
     Signal,
     Start,
@@ -149,6 +151,7 @@ class Agent:
         return self._abandoned.wait(timeout)
 
     def _run(self, start: Start, payload: NodePayload, commands: Commands) -> None:
+        timeline = NodeTimeline(start.events, f"agent of {start.node.name}")
         try:
             self._relay = Relay(self.outbox.put, start.node.ranks.start)
             self._job = NodeJob.of(start, payload, ZygoteLauncher(), self._relay)
@@ -161,10 +164,14 @@ class Agent:
             self._limit = DRIVER_LOST_AFTER
             if self._abandoned.is_set():
                 self._job.death_pipe.close()  # it came while the ranks were being started
-            self.outbox.put(context.watch())
+            ended = context.watch()
+            for name, data in timeline.files():
+                self.outbox.put(Recorded(name, data))
+            self.outbox.put(ended)
         except Exception as error:
             self.refuse(error)
         finally:
+            timeline.close()
             payload.close()
             commands.close()
 

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from mp_spawn.child import run_module, run_script
-from mp_spawn.command_options import count_per_node, count_ranks, output_of, variables_of, with_folder
+from mp_spawn.command_options import Recording, count_per_node, count_ranks, output_of, variables_of, with_folder
 from mp_spawn.engines.job_place import place_in_job
 from mp_spawn.errors import ProcessException
 from mp_spawn.job import check_options
@@ -46,7 +46,7 @@ def variables(chosen: argparse.Namespace, per_node: int) -> dict[str, str]:
     return common | variables_of(chosen.env)
 
 
-def main(chosen: argparse.Namespace) -> int | None:
+def main(chosen: argparse.Namespace, recording: Recording) -> int | None:
     """
     Run the command on several nodes and return its exit code; None if the job is for this machine alone.
     """
@@ -69,7 +69,7 @@ def main(chosen: argparse.Namespace) -> int | None:
         raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
     try:
         if place is None:
-            return _drive(chosen, nprocs, _engine(chosen))
+            return _drive(chosen, nprocs, _engine(chosen), recording)
         from mp_spawn.engines.environment import Environment, join_job
         from mp_spawn.engines.meeting import claim
 
@@ -79,7 +79,7 @@ def main(chosen: argparse.Namespace) -> int | None:
                 on_exit.enter_context(server)
             if server is None and place.node_rank != 0:
                 return join_job(place, ranks)
-            return _drive(chosen, nprocs, lambda signals: Environment(place, ranks, signals, server))
+            return _drive(chosen, nprocs, lambda signals: Environment(place, ranks, signals, server), recording)
     except Ended as ended:
         # The code that a shell shows for a process that the signal has ended.
         print(f"mp-spawn: ended by {signal.Signals(ended.signum).name} before the ranks were started", file=sys.stderr)
@@ -114,11 +114,11 @@ def _engine(chosen: argparse.Namespace) -> Callable[[Forwarding], Any]:
     return lambda signals: engines.Local(nodes=chosen.nnodes.most if chosen.nnodes else 1)
 
 
-def _drive(chosen: argparse.Namespace, nprocs: int, engine: Callable[[Forwarding], Any]) -> int:
+def _drive(chosen: argparse.Namespace, nprocs: int, engine: Callable[[Forwarding], Any], recording: Recording) -> int:
     """
     Run the job from here.
     """
-    with Forwarding() as signals:
+    with recording(), Forwarding() as signals:
         context = _start(chosen, nprocs, engine(signals), signals)
         while not context._done.is_set():
             if readable(signals.fd, 0.05):

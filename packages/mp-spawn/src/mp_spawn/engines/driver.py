@@ -313,6 +313,8 @@ class EngineContext(ProcessContext):
                 state.pids = pids
             case protocol.Printed():
                 self._writer.put(index, message)
+            case protocol.Recorded(name, data):
+                state.take_events(name, data)
             case protocol.Failing():
                 self._failed()
             case protocol.Restarted(failure, pid):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
 
+from mp_core.timeline.recorder import RUN
 from mp_spawn.engines.connection import ConnectedAgents, serve
 from mp_spawn.engines.protocol import Agents, Node, spread
 from mp_spawn.engines.wire import Wire
@@ -100,7 +102,11 @@ def start_agent() -> tuple[Wire, subprocess.Popen[bytes]]:
     ours, theirs = socket.socketpair()
     with theirs:
         program = PROGRAM.format(path=sys.path, fd=theirs.fileno())
-        process = subprocess.Popen([sys.executable, "-c", program], pass_fds=[theirs.fileno()], start_new_session=True)
+        # The events of a timeline come by messages, as from machines of their own.
+        environment = {name: value for name, value in os.environ.items() if name not in ("MP_TIMELINE", RUN)}
+        process = subprocess.Popen(
+            [sys.executable, "-c", program], pass_fds=[theirs.fileno()], start_new_session=True, env=environment
+        )
     return Wire(ours), process
 
 

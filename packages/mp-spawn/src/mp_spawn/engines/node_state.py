@@ -44,6 +44,12 @@ class NodeState:
             self._round_trip = now - pong.sent
             self.clock = pong.at - (pong.sent + now) / 2
 
+    def take_events(self, name: str, data: bytes) -> None:
+        """Take the events of a process into the timeline."""
+        from mp_core.timeline.remote import receive
+
+        receive(self.node.name, name, data, self.clock, self._round_trip / 2)
+
     def check_versions(self) -> None:
         """Raise `EngineError` if the node has other versions than this program."""
         assert self.hello is not None

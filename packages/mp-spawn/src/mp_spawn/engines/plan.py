@@ -9,6 +9,7 @@ from multiprocessing import spawn
 from typing import Any
 
 from mp_core.main_module import main_can_be_imported
+from mp_core.timeline.remote import events_wanted
 from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.engines.node_payload import Shipment, pack
 from mp_spawn.engines.protocol import Engine, Node, Start
@@ -113,6 +114,7 @@ class Plan:
             self.faulthandler,
             self.own_group,
             getattr(self.engine, "gpus_per_rank", 0.0) if self.divides_devices else 0.0,
+            events_wanted(),
         )
 
     def _env(self, rank: int, group: int, node: Node, master: tuple[str, int]) -> Mapping[str, str]:

@@ -120,6 +120,8 @@ class Start(NamedTuple):
     own_group: bool
     #: How many of the devices in the agent's CUDA_VISIBLE_DEVICES each rank gets; 0 leaves the variable.
     gpus_per_rank: float
+    #: How many events of a timeline each process keeps; 0 without a timeline.
+    events: int
 
 
 class Ping(NamedTuple):
@@ -201,6 +203,13 @@ class Printed(NamedTuple):
 
     rank: int
     stream: str
+    data: bytes
+
+
+class Recorded(NamedTuple):
+    """The events of one process of the node, for the driver's timeline: a file's name and its compressed contents."""
+
+    name: str
     data: bytes
 
 
