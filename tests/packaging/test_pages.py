@@ -28,6 +28,7 @@ PAGES = [
     "coming-from-shared-memory",
     "named-arrays",
     "asyncio",
+    "timeline",
 ]
 FENCE = re.compile(r"^```(python|sh|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"# ([\w/-]+\.py)\n")
