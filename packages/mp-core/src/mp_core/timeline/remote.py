@@ -104,19 +104,22 @@ def receive(node: str, name: str, data: bytes, clock: float, error: float) -> No
     error : float
         Seconds by which that may be wrong.
     """
-    if not native.recorders:
-        return
-    folder = native.recorders[0].folder
+    for own in native.recorders[:]:  # another thread may end it meanwhile
+        with _lock, contextlib.suppress(OSError):
+            number = _number(own.folder, node, round(error * 1e9))
+            path = os.path.join(own.folder, f"node{number}.{os.path.basename(name).replace('-', '.')}")
+            with open(path, "wb") as made:
+                made.write(events.of_node(zlib.decompress(data), number, round(-clock * 1e9)))
+
+
+def _number(folder: str, node: str, error: int) -> int:
+    nodes = read(folder)
+    nodes[node] = error
     path = os.path.join(folder, NODES)
-    with _lock, contextlib.suppress(OSError):
-        nodes = read(folder)
-        nodes[node] = round(error * 1e9)
-        with open(f"{path}.new", "w") as file:
-            json.dump(nodes, file)
-        os.replace(f"{path}.new", path)
-        number = [*nodes].index(node) + 1
-        with open(os.path.join(folder, f"node{number}.{os.path.basename(name).replace('-', '.')}"), "wb") as made:
-            made.write(events.of_node(zlib.decompress(data), number, round(-clock * 1e9)))
+    with open(f"{path}.new", "w") as file:
+        json.dump(nodes, file)
+    os.replace(f"{path}.new", path)
+    return [*nodes].index(node) + 1
 
 
 def read(folder: str) -> dict[str, int]:
