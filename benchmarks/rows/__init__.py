@@ -26,6 +26,7 @@ from benchmarks.rows import (
     p26_objects,
     p28_bytes,
     p29_seams,
+    p31_timeline,
     p33_one_core,
     p34_portable,
 )
@@ -54,6 +55,7 @@ ROWS = {
     "P26": p26_objects,
     "P28": p28_bytes,
     "P29": p29_seams,
+    "P31": p31_timeline,
     "P33": p33_one_core,
     "P34": p34_portable,
 }
