@@ -286,6 +286,27 @@ def test_waits_at_barriers_events_and_conditions_are_spans(tmp_path: Path, start
     assert all(waited[name] >= 150_000 for name in ("barrier", "event", "condition")), waited
 
 
+def test_a_task_that_calls_the_users_function_bears_its_name(tmp_path: Path) -> None:
+    pytest.importorskip("joblib", reason="joblib is not installed")
+    program = """
+        import joblib
+        import mp_all as mp
+
+        def half(x):
+            return x / 2
+
+        if __name__ == "__main__":
+            mp.joblib_install()
+            with mp.timeline("run.json"):
+                assert joblib.Parallel(n_jobs=2)(joblib.delayed(half)(x) for x in (2, 4)) == [1, 2]
+                with mp.Pool(1, engine=mp.engines.Local(nodes=1)) as pool:
+                    assert pool.apply(half, (2,)) == 1
+                    assert pool.map(half, [2, 4]) == [1, 2]
+    """
+    names = [task["name"] for task in spans(trace_of(tmp_path, program), "task")]
+    assert names.count("half") >= 4 and set(names) == {"half"}, names
+
+
 def test_processes_of_the_nodes_of_an_engine_are_in_the_timeline(tmp_path: Path) -> None:
     program = """
         import mp_all as mp

@@ -28,6 +28,8 @@ from joblib._parallel_backends import (
 from mp_all._inputs import Inputs
 from mp_all._integrations import joblib_workers
 from mp_all._integrations.sent import Sent
+from mp_core.native import recorders
+from mp_pool.wire import name_of
 
 __all__ = ["Backend"]
 
@@ -48,6 +50,9 @@ def _begin(threads: int) -> None:
 
 
 def _run(batch: Callable[[], Any]) -> Sent:
+    for recorder in recorders:
+        for function, _, _ in getattr(batch, "items", [])[:1]:
+            recorder.called = name_of(function, ())
     try:
         return Sent(batch())
     except Exception as error:
