@@ -70,6 +70,8 @@ class Sender:
         assert self.process.stdout is not None
         self.child = int(self.process.stdout.readline())
         assert until(lambda: ended(self.child), 20)
+        # The reaper notices the child's end a moment after its parent.
+        assert until(lambda: not self.of(self.child)["attached"], 20)  # type: ignore[index]
 
     def report(self) -> dict[str, Any]:
         report: dict[str, Any] = json.loads(succeeded(run_python("-m", "mp_all", "stat", "--json", **self.folder)))
@@ -107,8 +109,6 @@ BOTH = [("spawn", {"MP_SHARING_STRATEGY": name}) for name in ("file_descriptor",
 
 @pytest.mark.parametrize("sender", BOTH, indirect=True)
 def test_a_report_has_what_a_process_holds_and_who_sent_what_nobody_received(sender: Sender) -> None:
-    # The reaper notices the child's end a moment after its parent.
-    assert until(lambda: not sender.of(sender.child)["attached"], 20)  # type: ignore[index]
     report = sender.report()
     (session,) = report["sessions"]
     assert (session["alive"], session["processes"], session["manager_restarts"]) == (True, 1, 0)
@@ -135,7 +135,6 @@ def test_the_unread_messages_of_each_queue_are_counted_from_outside(sender: Send
         assert {tuple(each["pids"]) for each in channels} == {(sender.process.pid,)}
         return sorted(each["unread"] for each in channels)
 
-    assert until(lambda: not sender.of(sender.child)["attached"], 20)  # type: ignore[index]
     assert unread() == [0, 2]  # of `ready` and of `queue`
     view = succeeded(run_python("-m", "mp_all", "top", "--count", "1", **sender.folder))
     found = re.search(r"unread messages: 2, (\d+) bytes, in a pipe or queue of processes (\d+)\n$", view)
@@ -230,7 +229,6 @@ def test_a_report_without_sessions_is_empty(tmp_path: Path) -> None:
 
 
 def test_the_view_shows_the_change_since_it_began(sender: Sender) -> None:
-    assert until(lambda: not sender.of(sender.child)["attached"], 20)  # type: ignore[index]
     change = _top.Change()
     report = sender.report()
     session = report["sessions"][0]["id"]
@@ -315,7 +313,6 @@ CACHE_UNWATCHED = slice(80, 84)  # control_file.h
 
 @pytest.mark.parametrize("sender", [("spawn", {"MP_CACHE_BYTES": "0"})], indirect=True, ids=["no_cache"])
 def test_a_look_from_outside_leaves_the_control_file_as_it_was(sender: Sender, tmp_path: Path) -> None:
-    assert until(lambda: not sender.of(sender.child)["attached"], 20)  # type: ignore[index]
     (control,) = tmp_path.glob("mpshm-*/*/control")
     assert until(lambda: any(control.read_bytes()[CACHE_UNWATCHED]), 20), "the manager does not come to rest"
     before = control.read_bytes()
