@@ -172,17 +172,22 @@ def _say_workers(run: Run, made: Summary) -> None:
 
 
 def _say_tasks(made: Summary, tasks: list[tuple[Process, Span]]) -> None:
-    longest = made.longest[0]
-    made.sentences.append(
-        f"The longest task was {longest[1].name}{_at(longest[1])} in {longest[0].name}: "
-        f"{duration(longest[1].duration)}; the mean of {_many(len(tasks), 'task')} is "
-        f"{duration(sum(span.duration for _, span in tasks) / len(tasks))}."
-    )
+    mean = sum(span.duration for _, span in tasks) / len(tasks)
+    which = f"{_many(len(made.longest), 'longest task')} of {len(tasks)}" if len(tasks) > 1 else "task"
+    made.sentences.append(f"The {which} (mean {duration(mean)}): {'; '.join(_longest(made))}.")
     calls: dict[str, list[tuple[Process, Span]]] = defaultdict(list)
     for process, span in tasks:
         calls[span.name].append((process, span))
     for name, found in calls.items():
         _say_chunks(made, name, found)
+
+
+def _longest(made: Summary) -> list[str]:
+    names = [span.name for _, span in made.longest]
+    return [
+        f"{'' if name == before else name + ' '}{duration(span.duration)}{_at(span)} in {process.name}"
+        for before, name, (process, span) in zip(["", *names], names, made.longest, strict=False)
+    ]
 
 
 def _at(span: Span) -> str:
