@@ -41,7 +41,7 @@ def main() -> None:
             r"```python\n(# divisors\.py\n.*?)```", (ROOT / "docs/timeline.md").read_text(), re.DOTALL
         )
         (folder / "divisors.py").write_text(program)
-        for chunk, picture, height in (("40", "timeline-uneven.png", 450), ("2", "timeline-even.png", 410)):
+        for chunk, picture, height in (("40", "timeline-uneven.png", 450), ("2", "timeline-even.png", 450)):
             subprocess.run([sys.executable, "divisors.py", chunk], cwd=folder, check=True)
             photograph(report, picture, height)
         record = [sys.executable, "-m", "mp_all", "run", "--timeline", str(report), *PIPELINE]

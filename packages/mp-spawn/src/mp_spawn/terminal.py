@@ -10,6 +10,7 @@ import importlib.util
 import io
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, TextIO
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 __all__ = ["Row", "progress", "show_table"]
+
+REDRAW_EVERY_S = 0.1
 
 
 class Row(NamedTuple):
@@ -72,23 +75,46 @@ def progress(total: int, ended: Callable[[], int]) -> Iterator[None]:
     # This stream object, because sys.stderr is replaced below.
     console = Console(file=sys.stderr)
     columns = (TextColumn("ranks ended"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Ranks(*columns, console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
+    # rich decides what a line has to erase before it holds the lock under which it draws: a thread of rich's own
+    # would draw the progress line between the two, and the line would follow on it. So the redraws are ours, and they
+    # and the lines take one lock. A handler may write while its own thread writes.
+    drawing, over = threading.RLock(), threading.Event()
+    bar = Ranks(
+        *columns, console=console, transient=True, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
+    )
     bar.add_task("", total=total)
+
+    def redraw() -> None:
+        while not over.wait(REDRAW_EVERY_S):
+            try:
+                with drawing:
+                    if not over.is_set():
+                        bar.refresh()
+            except OSError:
+                return  # the terminal has gone
+
+    redraws = threading.Thread(target=redraw, name="mp_spawn progress", daemon=True)
     before = sys.stdout, sys.stderr
-    bar.start()
     try:
-        # A stream that is no terminal needs no redirection.
-        for name, stream in zip(("stdout", "stderr"), before, strict=True):
-            if stream.isatty():
-                setattr(sys, name, _Above(console))
+        # Before the progress line is drawn, so that no line of a rank goes beside it. A stream that is no terminal
+        # needs no redirection.
+        with drawing:
+            for name, stream in zip(("stdout", "stderr"), before, strict=True):
+                if stream.isatty():
+                    setattr(sys, name, _Above(console, drawing))
+            bar.start()
+        redraws.start()
         yield
     finally:
-        sys.stdout, sys.stderr = before
+        over.set()
         try:
-            bar.stop()
-            sys.stderr.flush()
+            with drawing:
+                bar.stop()
+            before[1].flush()
         except OSError:
-            _discard_output(sys.stderr)
+            _discard_output(before[1])
+        finally:
+            sys.stdout, sys.stderr = before
 
 
 def _discard_output(stream: TextIO) -> None:
@@ -99,10 +125,11 @@ def _discard_output(stream: TextIO) -> None:
 
 
 class _Above(io.TextIOBase):
-    """A stream whose lines appear above the progress line of the console."""
+    """A stream whose lines appear above the progress line of the console, one at a time with its redraws."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, drawing: threading.RLock) -> None:
         self._console = console
+        self._drawing = drawing
         self._rest = ""
 
     def write(self, text: str) -> int:
@@ -110,7 +137,8 @@ class _Above(io.TextIOBase):
 
         lines, end, self._rest = (self._rest + text).rpartition("\n")
         if end:
-            self._console.print(Text.from_ansi(lines), soft_wrap=True)
+            with self._drawing:
+                self._console.print(Text.from_ansi(lines), soft_wrap=True)
         return len(text)
 
     def isatty(self) -> bool:
