@@ -1,4 +1,4 @@
-"""Compile libshm for other platforms: `nox -s cross [-- aarch64-macos]`. The results are not run.
+"""Compile libshm for other Linux systems: `nox -s cross [-- aarch64-linux-gnu.2.28]`. The results are not run.
 
 zig is a C compiler for all of them in one wheel. For each target libshm's own Makefile makes the archive, with warnings
 as errors, and a program that refers to every function of mpshm.h is linked with it: so none is missing.
@@ -18,11 +18,7 @@ TARGETS = [
     "x86_64-linux-gnu.2.28",
     "aarch64-linux-gnu.2.28",
     "x86_64-linux-musl",
-    "aarch64-macos",
-    "x86_64-windows-gnu",
 ]
-# The first bytes of a program file: they show that it is not a program of this machine.
-MAGIC = {"linux": b"\x7fELF", "macos": b"\xcf\xfa\xed\xfe", "windows": b"MZ"}
 
 
 def functions(header: str) -> list[str]:
@@ -55,10 +51,6 @@ def cross(target: str, folder: Path) -> None:
     source.write_text(program(functions("".join(header.read_text() for header in headers))))
     command = [*cc, f"-I{LIBSHM / 'include'}", "-o", str(linked), str(source), str(build / "libshm.a"), "-pthread"]
     subprocess.run(command, check=True)
-    system = next(name for name in MAGIC if name in target)
-    begins = linked.read_bytes()[:4]
-    if not begins.startswith(MAGIC[system]):
-        raise SystemExit(f"{target}: a program that begins with {begins!r} is not a {system} program")
 
 
 def main() -> None:

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "mpshm.h"
+#include "platform/platform.h"
 
 /* 1 when a sandbox refuses a call without which the manager could serve nobody. The process that
  * started it learns that from the exit status, and starts no other. */
@@ -21,7 +22,7 @@ static int is_refused(int listener)
     close(fd);
     if (accept4(-1, NULL, NULL, 0) >= 0 || errno != EBADF)
         return 1;
-    return mpshm_peer_uid(listener) < 0;
+    return mpshm__peer_uid(listener) < 0;
 }
 
 int main(int argc, char **argv)

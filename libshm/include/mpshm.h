@@ -20,7 +20,6 @@
  *     enums instead of macros, no inline functions. */
 
 #include "mpshm/process.h"
-#include "mpshm/descriptor.h"
 #include "mpshm/block.h"
 #include "mpshm/channel.h"
 #include "mpshm/heap.h"

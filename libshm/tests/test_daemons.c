@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include "base/descriptor_passing.h"
 #include "engine.h"
 
 static void close_everything(void)
@@ -165,8 +166,9 @@ static void receive_as_a_new_process(int sock, int fail)
     mpshm_block got;
     int fds[2];
 
-    CHECK_EQ(mpshm_recv_fd(sock, id, sizeof(id), &fds[0]), 0);
-    CHECK_EQ(mpshm_recv_fd(sock, handle, sizeof(handle), &fds[1]), 0);
+    CHECK_EQ(mpshm__receive_message(sock, id, sizeof(id), &fds[0], 0), (long)sizeof(id));
+    CHECK_EQ(mpshm__receive_message(sock, handle, sizeof(handle), &fds[1], 0),
+             (long)sizeof(handle));
     if (fail) /* another user, which may open none of our files */
         CHECK(setgid(65534) == 0 && setuid(65534) == 0);
     CHECK_EQ(mpshm_attach_with(id, fds), 0);
@@ -194,8 +196,8 @@ static void a_new_child_is_given_all_it_needs(int strategy, void (*disturb)(int)
     CHECK_EQ(mpshm_open_for_child(fds), 0);
     CHECK(fds[0] >= 0 && fds[1] >= 0);
     CHECK_EQ(mpshm_own_session(id), 0);
-    CHECK_EQ(mpshm_send_fd(s[0], fds[0], id, sizeof(id)), 0);
-    CHECK_EQ(mpshm_send_fd(s[0], fds[1], handle, sizeof(handle)), 0);
+    CHECK_EQ(mpshm__send_message(s[0], id, sizeof(id), fds[0], 0), (long)sizeof(id));
+    CHECK_EQ(mpshm__send_message(s[0], handle, sizeof(handle), fds[1], 0), (long)sizeof(handle));
     close(fds[0]), close(fds[1]), close(s[0]), close(s[1]);
     CHECK_EQ(reap(pid), 0);
     EVENTUALLY(mpshm_block_others(&a) == 0);

@@ -108,7 +108,7 @@ def fuzz(session: nox.Session) -> None:
 
 @nox.session(default=False, tags=["ci"])
 def cross(session: nox.Session) -> None:
-    """Compile libshm for other platforms, without running it: nox -s cross [-- aarch64-macos]."""
+    """Compile libshm for other Linux systems, without running it: nox -s cross [-- aarch64-linux-gnu.2.28]."""
     session.install(*GROUPS["cross"])
     session.run("python", "-m", "tools.cross", *session.posargs)
 

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include "base/descriptor_passing.h"
-#include "mpshm.h"
 #include "platform/platform.h"
 
 /* The buffer has space for more than one descriptor, so that a peer that sends several is noticed.
@@ -84,47 +83,4 @@ long mpshm__receive_message(int sock, void *data, size_t len, int *fd, int flags
     if (err == 0)
         *fd = got;
     return err < 0 ? err : n;
-}
-
-int mpshm_send_fd(int sock, int fd, const void *data, size_t len)
-{
-    if (len == 0)
-        return -EINVAL; /* on a stream socket a descriptor travels with a byte */
-    for (size_t at = 0; at < len;) {
-        /* The descriptor leaves with the first byte; the rest of a short write goes without it. */
-        long sent = mpshm__send_message(sock, (const char *)data + at, len - at, fd, 0);
-        if (sent < 0)
-            return (int)sent;
-        at += (size_t)sent;
-        fd = -1;
-    }
-    return 0;
-}
-
-int mpshm_recv_fd(int sock, void *data, size_t len, int *fd)
-{
-    int got = -1, err = 0;
-
-    for (size_t at = 0; at < len && err == 0;) {
-        int one = -1;
-        long n = mpshm__receive_message(sock, (char *)data + at, len - at, &one, 0);
-
-        if (n <= 0)
-            err = n == 0 ? -ECONNRESET : (int)n;
-        else
-            at += (size_t)n;
-        if (one >= 0 && got >= 0) {
-            close(one);
-            err = -EBADMSG;
-        } else if (one >= 0) {
-            got = one;
-        }
-    }
-    if (err == 0 && got < 0)
-        err = -EBADMSG;
-    if (err == 0)
-        *fd = got;
-    else if (got >= 0)
-        close(got);
-    return err;
 }

@@ -226,7 +226,7 @@ void mpshm__client_accept(struct manager *m)
         m->pause_admitting = 1; /* polling the listener again would not help */
     if (sock < 0)
         return;
-    if (mpshm_peer_uid(sock) != (long)geteuid())
+    if (mpshm__peer_uid(sock) != (long)geteuid())
         close(sock);
     else
         mpshm__client_add(m, sock);

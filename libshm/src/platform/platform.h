@@ -27,4 +27,7 @@ struct msghdr;
 long mpshm__sendmsg(int sock, const struct msghdr *msg, int flags);
 long mpshm__recvmsg(int sock, struct msghdr *msg, int flags);
 
+/* The user id of the process at the other end of a connected Unix socket, or -errno. */
+long mpshm__peer_uid(int sock);
+
 #endif

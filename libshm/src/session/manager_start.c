@@ -78,7 +78,7 @@ int mpshm__manager_try(const struct mpshm__session *session)
     if (folder >= 0)
         close(folder);
     if (err == 0) {
-        long peer = mpshm_peer_uid(sock);
+        long peer = mpshm__peer_uid(sock);
         if (peer == (long)geteuid() || peer == (long)session->user)
             return sock;
         err = peer < 0 ? -ENOPROTOOPT : -EPERM;

@@ -56,7 +56,6 @@ void mp_channel_release(Channel *self);
 /* ---- channel.c ---- */
 
 /* Intern the names that it looks up. */
-int mp_channel_setup_names(void);
 
 /* Raise the exception of an error number, unless there is an exception. */
 PyObject *mp_channel_fail(int rc);

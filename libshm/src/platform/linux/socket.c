@@ -2,7 +2,6 @@
 #define _GNU_SOURCE
 #include <sys/socket.h>
 
-#include "mpshm.h"
 #include "platform/platform.h"
 
 long mpshm__sendmsg(int sock, const struct msghdr *msg, int flags)
@@ -15,7 +14,7 @@ long mpshm__recvmsg(int sock, struct msghdr *msg, int flags)
     return MPSHM__RETRY(recvmsg(sock, msg, flags | MSG_CMSG_CLOEXEC));
 }
 
-long mpshm_peer_uid(int sock)
+long mpshm__peer_uid(int sock)
 {
     struct ucred peer;
     socklen_t size = sizeof(peer);
