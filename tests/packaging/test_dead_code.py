@@ -20,7 +20,6 @@ CALLED_BY = {
     "_repopulate_pool": "programs that know multiprocessing.pool.Pool",
     "abort_everything": "joblib",
     "continue_in_fresh_interpreter": "the program that a rank executes, a text",
-    "cuda_event": "programs: the name that torch's and numba's events have",
     "duplicate_for_child": "multiprocessing.reduction.DupFd",
     "emit": "logging.Handler.handle",
     "initialize": "hatchling",
@@ -30,7 +29,6 @@ CALLED_BY = {
     "readline": "pickle.Unpickler",
     "retrieve_result_callback": "joblib",
     "start_call": "joblib",
-    "task_done": "programs, of a JoinableQueue",
 }
 DECORATED = "at_exit.register"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

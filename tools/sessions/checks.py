@@ -1,4 +1,4 @@
-"""Style and types: ruff, mypy, clang-format, pyright, the prose linter, the limit on file lengths."""
+"""Style and types: ruff, mypy, clang-format, zizmor, pyright, actionlint."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tools.sessions import GROUPS, ROOT, install_all
 
 @nox.session(tags=["ci"])
 def lint(session: nox.Session) -> None:
-    """Check with ruff, mypy --strict, clang-format, zizmor, the prose linter, the limit on lengths; change nothing."""
+    """Check with ruff, mypy --strict, clang-format and zizmor; change nothing."""
     session.install(*GROUPS["lint"])
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -20,8 +20,6 @@ def lint(session: nox.Session) -> None:
     session.run("mypy", "--strict", *sources, "tests/typing", env={"MYPYPATH": path})
     session.run("clang-format", "--dry-run", "-Werror", *c_files())
     session.run("zizmor", "--offline", "--quiet", ".github")
-    session.run("python", "-m", "tools.prose")
-    session.run("python", "-m", "tools.file_lengths")
 
 
 @nox.session(name="typing", default=False, tags=["ci"])

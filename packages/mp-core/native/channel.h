@@ -55,8 +55,6 @@ void mp_channel_release(Channel *self);
 
 /* ---- channel.c ---- */
 
-/* Intern the names that it looks up. */
-
 /* Raise the exception of an error number, unless there is an exception. */
 PyObject *mp_channel_fail(int rc);
 /* Whether the interpreter is ending. */
