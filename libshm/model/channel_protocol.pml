@@ -1,4 +1,4 @@
-/* The protocol of channel.pml, step by step as in channel/lock.c, wakeup.c, send.c, receive.c and waiting.c. */
+/* The protocol of channel.pml, step by step as in channel/ring_lock.c, wakeup.c, send.c, receive.c and waiting.c. */
 
 /* ---- send.c ---- */
 

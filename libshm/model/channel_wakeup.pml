@@ -1,4 +1,4 @@
-/* The wake-up byte of channel.pml, and the repair after a process that died: channel/wakeup.c and lock.c. */
+/* The wake-up byte of channel.pml, and the repair after a process that died: channel/wakeup.c and ring_lock.c. */
 
 #define TO_WRITE 0
 #define TO_CHECK 1 /* a reader that has read_lock */

@@ -4,7 +4,7 @@
 
 #include <sys/mman.h>
 
-#include "engine.h"
+#include "memory.h"
 
 __attribute__((unused)) static const uint64_t MS = 1000000, LONG = 20000000000u;
 

@@ -1,6 +1,6 @@
 /* Blocks in one process: sizes, alignment, zeroes, reuse, valid and invalid handles. */
 #define _GNU_SOURCE
-#include "engine.h"
+#include "memory.h"
 #include "platform/linux/memory_size.h"
 
 static mpshm_block make(int strategy, uint64_t nbytes, int zeroed)

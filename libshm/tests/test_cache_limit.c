@@ -6,7 +6,7 @@
 
 #include "base/spin.h"
 #include "platform/linux/cgroup.h"
-#include "engine.h"
+#include "memory.h"
 
 static void sizes_with_units_are_parsed(void)
 {

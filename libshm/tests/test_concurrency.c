@@ -9,7 +9,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "engine.h"
+#include "memory.h"
 
 enum {
     PROCESSES = 4,

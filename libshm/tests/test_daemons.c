@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 
 #include "base/descriptor_passing.h"
-#include "engine.h"
+#include "memory.h"
 
 static void close_everything(void)
 {

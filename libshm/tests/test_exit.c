@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include <sys/resource.h>
 
-#include "engine.h"
+#include "memory.h"
 
 static int nothing_is_left(void)
 {

@@ -6,7 +6,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 
-#include "engine.h"
+#include "memory.h"
 
 enum { RESULT = 40000, KEPT = 100 };
 

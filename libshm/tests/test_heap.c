@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include <pthread.h>
 
-#include "engine.h"
+#include "memory.h"
 
 static uint64_t at_first; /* live bytes at the beginning of a test */
 

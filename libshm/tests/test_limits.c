@@ -5,7 +5,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
-#include "engine.h"
+#include "memory.h"
 #include "base/clock.h"
 #include "session/runtime_folder.h"
 #include "session/session.h"

@@ -3,7 +3,7 @@
 #include <pthread.h>
 
 #include "base/clock.h"
-#include "engine.h"
+#include "memory.h"
 #include "reference/handle.h"
 #include "session/session.h"
 

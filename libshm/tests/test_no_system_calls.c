@@ -7,7 +7,7 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
-#include "engine.h"
+#include "memory.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SANITIZED 1

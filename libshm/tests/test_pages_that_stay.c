@@ -3,7 +3,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
-#include "engine.h"
+#include "memory.h"
 
 /* In the place of the C library's. */
 int madvise(void *at, size_t size, int advice)

@@ -2,7 +2,7 @@
 #define _GNU_SOURCE
 #include <spawn.h>
 
-#include "engine.h"
+#include "memory.h"
 #include "session/session.h"
 
 enum { ROOM = 16, NBYTES = 40000 };

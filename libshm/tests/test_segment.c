@@ -4,7 +4,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include "engine.h"
+#include "memory.h"
 #include "allocator/allocator.h"
 #include "allocator/grow.h"
 #include "allocator/purge.h"

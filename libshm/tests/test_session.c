@@ -3,7 +3,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 
-#include "engine.h"
+#include "memory.h"
 
 static void a_forked_child_and_its_parent_see_one_memory(int strategy)
 {

@@ -8,7 +8,7 @@
 #include <sys/time.h>
 #include <sys/un.h>
 
-#include "engine.h"
+#include "memory.h"
 #include "base/clock.h"
 #include "session/manager_start.h"
 #include "session/runtime_folder.h"

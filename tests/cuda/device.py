@@ -64,9 +64,9 @@ class Stub:
 
     def stop_at(self, stream: int, gate: int) -> None:
         """Stop the stream until the gate is opened, in place of a long kernel."""
-        from mp_cuda import driver
+        from mp_cuda import cuda_driver
 
-        with driver.guard(0):
+        with cuda_driver.guard(0):
             assert self.library.mpstub_wait_gate(ctypes.c_void_p(stream), gate) == 0
 
     def open_gate(self, gate: int) -> None:

@@ -17,7 +17,7 @@ from support.waiting import until
 
 import mp_cuda
 from mp_core import Lease
-from mp_cuda import driver, exports, finalizer_queue, imports, ipc_events, process_identity
+from mp_cuda import cuda_driver, exports, finalizer_queue, imports, ipc_events, process_identity
 from mp_cuda.dtype import dtype_of
 from mp_cuda.transports import handle as by_handle
 from mp_cuda.wire import Memory, Message
@@ -113,7 +113,7 @@ def test_an_equal_handle_of_another_process_is_another_allocation(
     one, another = (process_identity.me()._replace(nonce=nonce) for nonce in (b"-first--", b"-second-"))
     received = []
     for owner, offer in zip((one, another, one), peer.call(offers, "lease", 3), strict=True):
-        memory = Memory("handle", driver.uuid_of(0), owner, 1, b"equal" * 12 + b"----", 100)
+        memory = Memory("handle", cuda_driver.uuid_of(0), owner, 1, b"equal" * 12 + b"----", 100)
         message = Message("", (1,), (1,), dtype_of("|u1"), False, b"", 0, memory, (offer,))
         received.append(imports.receive(message))
     assert [r.mapping.ptr for r in received] == [0x7000_0000, 0x7000_1000, 0x7000_0000]
@@ -201,7 +201,7 @@ def test_two_threads_that_receive_one_event_at_once_get_one_event(
     peer: p.Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = peer.call(event_shared_twice, "e")
-    race(monkeypatch, driver, "call", lambda name, *args: name == "cuIpcOpenEventHandle")
+    race(monkeypatch, cuda_driver, "call", lambda name, *args: name == "cuIpcOpenEventHandle")
     one, two = at_once(messages)
     assert isinstance(one, mp_cuda.Event)
     assert one is two

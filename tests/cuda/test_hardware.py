@@ -9,7 +9,7 @@ import peer as p
 import pytest
 
 import mp_cuda
-from mp_cuda import driver
+from mp_cuda import cuda_driver
 from mp_cuda.array import DeviceArray
 from mp_cuda.pointer import allocation_of
 
@@ -18,22 +18,22 @@ pytestmark = pytest.mark.needs_gpu
 
 def test_the_driver_reports_the_pointer_attributes_that_the_code_expects() -> None:
     array = mp_cuda.empty(1 << 20, "uint8")
-    with driver.guard(0):
+    with cuda_driver.guard(0):
         own = allocation_of(array.ptr, 0, array.nbytes)
     assert own.legacy and not own.pool and not own.managed and not own.host
-    with driver.guard(0):
-        ptr = int(driver.call("cuMemAllocAsync", 1 << 20, 0))
+    with cuda_driver.guard(0):
+        ptr = int(cuda_driver.call("cuMemAllocAsync", 1 << 20, 0))
         try:
             pooled = allocation_of(ptr, 0, 1 << 20)
         finally:
-            driver.call("cuMemFreeAsync", ptr, 0)
+            cuda_driver.call("cuMemFreeAsync", ptr, 0)
     assert pooled.pool and not pooled.legacy and not pooled.pool_exportable
 
 
 def test_memory_of_another_process_lies_in_the_allocation_that_was_sent(peer: p.Peer) -> None:
     array = peer.call(p.make, "a", bytes(1000))
-    with driver.guard(0):
-        base, _ = driver.call("cuMemGetAddressRange", array.ptr)
+    with cuda_driver.guard(0):
+        base, _ = cuda_driver.call("cuMemGetAddressRange", array.ptr)
     # Forwarding finds memory by the pointer that opening returned.
     assert int(base) <= array.ptr
 

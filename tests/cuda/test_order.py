@@ -16,12 +16,12 @@ from device import Stub
 from support.waiting import until
 
 import mp_cuda
-from mp_cuda import driver, policy, stream
+from mp_cuda import cuda_driver, policy, stream
 from mp_cuda.array import DeviceArray
 
 
 def fill(stub: Stub, on: Any, array: DeviceArray, value: int) -> None:
-    with driver.guard(array.device):
+    with cuda_driver.guard(array.device):
         stub.library.mpstub_fill(
             ctypes.c_void_p(stream.stream_number(on)),
             ctypes.c_uint64(array.ptr),
@@ -115,7 +115,7 @@ def test_other_threads_run_while_one_waits_in_the_driver(peer: p.Peer, stub: Stu
     """The bindings 12.9.0 hold the interpreter lock meanwhile, although the awaited work may need it."""
     work = mp_cuda.Stream(0)
     stub.stop_at(work.ptr, gate)
-    waiting = threading.Thread(target=driver.synchronize, args=(0,))
+    waiting = threading.Thread(target=cuda_driver.synchronize, args=(0,))
     peer.begin(open_later, gate, 0.5)
     waiting.start()
     steps = 0

@@ -14,7 +14,7 @@ import pytest
 from device import Stub
 
 import mp_cuda
-from mp_cuda import driver
+from mp_cuda import cuda_driver
 from mp_cuda.array import DeviceArray
 from mp_cuda.dtype import dtype_of
 
@@ -125,10 +125,10 @@ def test_the_current_device_does_not_matter_to_the_receiver(peer: p.Peer) -> Non
 
 
 def loaded_with_current(device: int, messages: list[bytes]) -> tuple[int, list[tuple[int, bytes]]]:
-    with driver.guard(device):
+    with cuda_driver.guard(device):
         arrays = [pickle.loads(message) for message in messages]
         content = [(array.device, array.copy_to_host()) for array in arrays]
-        return driver.current_device(), content
+        return cuda_driver.current_device(), content
 
 
 def test_a_new_allocation_at_a_reused_address_is_another_allocation(peer: p.Peer) -> None:
@@ -245,8 +245,8 @@ class Foreign:
 
 
 def allocated(function: str, *args: object) -> int:
-    with driver.guard(0):
-        return int(driver.call(function, *args))
+    with cuda_driver.guard(0):
+        return int(cuda_driver.call(function, *args))
 
 
 def test_managed_memory_is_refused_by_name() -> None:
@@ -255,8 +255,8 @@ def test_managed_memory_is_refused_by_name() -> None:
         with pytest.raises(mp_cuda.NotShareableError, match=r"managed memory.*fallback='copy'"):
             mp_cuda.share(Foreign(ptr, 100))
     finally:
-        with driver.guard(0):
-            driver.call("cuMemFree", ptr)
+        with cuda_driver.guard(0):
+            cuda_driver.call("cuMemFree", ptr)
 
 
 def test_pinned_memory_is_refused_by_name() -> None:
@@ -265,8 +265,8 @@ def test_pinned_memory_is_refused_by_name() -> None:
         with pytest.raises(mp_cuda.NotShareableError, match="pinned memory of the host"):
             mp_cuda.share(Foreign(ptr, 100))
     finally:
-        with driver.guard(0):
-            driver.call("cuMemFreeHost", ptr)
+        with cuda_driver.guard(0):
+            cuda_driver.call("cuMemFreeHost", ptr)
 
 
 def test_memory_of_a_stream_ordered_pool_is_refused_by_name_or_copied_when_asked(peer: p.Peer) -> None:
@@ -280,14 +280,14 @@ def test_memory_of_a_stream_ordered_pool_is_refused_by_name_or_copied_when_asked
         array.copy_from_host(b"change")
         assert peer.call(p.bytes_of, copy) == b"pooled"
     finally:
-        with driver.guard(0):
-            driver.call("cuMemFreeAsync", ptr, 0)
+        with cuda_driver.guard(0):
+            cuda_driver.call("cuMemFreeAsync", ptr, 0)
 
 
 @contextmanager
 def virtual_memory(pieces: int, exportable: bool) -> Iterator[tuple[int, int]]:
     """Map pieces of memory side by side, like torch's expandable segments. Yield (pointer, bytes of a piece)."""
-    d = driver.bindings()
+    d = cuda_driver.bindings()
     how = d.CUmemAllocationProp()
     how.type = d.CUmemAllocationType(1)
     how.location.type, how.location.id = d.CUmemLocationType(1), 0
@@ -295,19 +295,19 @@ def virtual_memory(pieces: int, exportable: bool) -> Iterator[tuple[int, int]]:
     access = d.CUmemAccessDesc()
     access.location.type, access.location.id = d.CUmemLocationType(1), 0
     access.flags = d.CUmemAccess_flags(3)
-    with driver.guard(0):
-        piece = driver.call("cuMemGetAllocationGranularity", how, d.CUmemAllocationGranularity_flags(0))
-        start = int(driver.call("cuMemAddressReserve", pieces * piece, 0, 0, 0))
-        made = [driver.call("cuMemCreate", piece, how, 0) for _ in range(pieces)]
+    with cuda_driver.guard(0):
+        piece = cuda_driver.call("cuMemGetAllocationGranularity", how, d.CUmemAllocationGranularity_flags(0))
+        start = int(cuda_driver.call("cuMemAddressReserve", pieces * piece, 0, 0, 0))
+        made = [cuda_driver.call("cuMemCreate", piece, how, 0) for _ in range(pieces)]
         for i, memory in enumerate(made):
-            driver.call("cuMemMap", start + i * piece, piece, 0, memory, 0)
-        driver.call("cuMemSetAccess", start, pieces * piece, [access], 1)
+            cuda_driver.call("cuMemMap", start + i * piece, piece, 0, memory, 0)
+        cuda_driver.call("cuMemSetAccess", start, pieces * piece, [access], 1)
     yield start, piece
-    with driver.guard(0):
+    with cuda_driver.guard(0):
         for i, memory in enumerate(made):
-            driver.call("cuMemUnmap", start + i * piece, piece)
-            driver.call("cuMemRelease", memory)
-        driver.call("cuMemAddressFree", start, pieces * piece)
+            cuda_driver.call("cuMemUnmap", start + i * piece, piece)
+            cuda_driver.call("cuMemRelease", memory)
+        cuda_driver.call("cuMemAddressFree", start, pieces * piece)
 
 
 @pytest.mark.parametrize("exportable", [False, True])

@@ -21,11 +21,11 @@ from support.waiting import until
 
 import mp_all as mp
 from mp_core import native
-from mp_pool._dispatch import TINY
+from mp_pool._dispatcher import TINY
 
 COUNT = 20_000
 pytestmark = [
-    pytest.mark.skipif(not native.LIBSHM, reason="batches need the engine"),
+    pytest.mark.skipif(not native.LIBSHM, reason="batches need libshm"),
     pytest.mark.skipif(is_emulated(), reason="a task in an emulator takes too long for batches"),
     pytest.mark.timeout(300),
 ]

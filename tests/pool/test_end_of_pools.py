@@ -348,7 +348,7 @@ def test_a_pool_for_which_neither_a_process_nor_a_thread_can_be_started_leaves_n
 
     with mp.get_context("fork").Pool(1) as pool:  # the first opens descriptors that stay
         pool.apply(abs, (1,))
-    monkeypatch.setattr("mp_pool._dispatch.start_new_thread", refused)
+    monkeypatch.setattr("mp_pool._dispatcher.start_new_thread", refused)
     monkeypatch.setattr("mp_pool.scheduler.start_new_thread", refused)
     # Not os.fork: its caller in the standard library leaves two pipes.
     monkeypatch.setattr("multiprocessing.popen_fork.Popen._launch", no_process)

@@ -69,6 +69,6 @@ def no_memory(monkeypatch: pytest.MonkeyPatch, strategy: str) -> Iterator[None]:
     monkeypatch.setattr("mp_core.errors._told", set())
     number = native.strategy(None)
     monkeypatch.setitem(NAMES, 99, strategy)
-    native.strategy(99)  # the engine has none, so allocating from C fails
+    native.strategy(99)  # libshm has none, so allocating from C fails
     yield
     native.strategy(number)

@@ -33,7 +33,7 @@
  *     segment as before.
  *   - The adopter is killed after that: as an owner that is killed while it drains the list. All
  *     else that it writes here is private.
- *   - The adopter cannot fork here, because it has the engine's lock. */
+ *   - The adopter cannot fork here, because it has the process lock. */
 #define _GNU_SOURCE
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* Allocation in an own segment: a free block of the class with its pages, one without, or fresh
  * space at the end of the segment.
  *
- * All state is private to the owner and guarded by its engine's lock, except the remote-free list.
+ * All state is private to the owner and guarded by its process lock, except the remote-free list.
  * Every process pushes to that list, and the owner empties it with one exchange. */
 #define _GNU_SOURCE
 #include <errno.h>

@@ -20,7 +20,7 @@
 
 enum { FIRST_SEGMENT = 1 << 26 }; /* bytes of data */
 
-static int memfd_is_refused; /* guarded by the engine's lock */
+static int memfd_is_refused; /* guarded by the process lock */
 
 int mpshm__usable_strategy(int strategy)
 {

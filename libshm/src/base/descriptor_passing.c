@@ -1,5 +1,4 @@
-/* Messages with a descriptor over a Unix socket. No other file of the engine builds control
- * messages. */
+/* Messages with a descriptor over a Unix socket. No other file builds control messages. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/socket.h>

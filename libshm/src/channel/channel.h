@@ -35,7 +35,7 @@ struct mpshm_channel {
 /* Whether a channel's memory may have that size. */
 int mpshm__channel_has_size(uint64_t nbytes);
 
-/* ---- lock.c ---- */
+/* ---- ring_lock.c ---- */
 
 /* Take write_lock as a writer; write_lock as a reader that has read_lock and looks whether a writer
  * is at work; write_lock as a reader that closes its end, without read_lock; or read_lock. Repair

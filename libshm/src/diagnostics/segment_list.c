@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "base/engine_lock.h"
+#include "base/process_lock.h"
 #include "segment/holder_bits.h"
 #include "session/own_session.h"
 #include "session/runtime_folder.h"

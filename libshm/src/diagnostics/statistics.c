@@ -2,7 +2,7 @@
 #include <string.h>
 
 #include "allocator/allocator.h"
-#include "base/engine_lock.h"
+#include "base/process_lock.h"
 #include "heap/heap.h"
 #include "segment/segment.h"
 #include "session/session.h"

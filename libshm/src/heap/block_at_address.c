@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <stddef.h>
 
-#include "base/engine_lock.h"
+#include "base/process_lock.h"
 #include "reference/reference.h"
 #include "segment/address_range.h"
 #include "session/session.h"

@@ -4,7 +4,7 @@
 
 /* Release the blocks that the calling thread caches. */
 void mpshm__thread_cache_flush(void);
-void mpshm__thread_cache_flush_locked(void); /* with the engine's lock held */
+void mpshm__thread_cache_flush_locked(void); /* with the process lock held */
 
 /* Around a fork: see fork_private.c. */
 void mpshm__fork_private_before(void);

@@ -4,7 +4,7 @@
 
 #include "allocator/allocator.h"
 #include "allocator/grow.h"
-#include "base/engine_lock.h"
+#include "base/process_lock.h"
 #include "platform/linux/memory_size.h"
 #include "reference/block.h"
 #include "segment/address_range.h"

@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "base/engine_lock.h"
+#include "base/process_lock.h"
 #include "reference/block.h"
 #include "reference/handle.h"
 #include "reference/message_timeout.h"

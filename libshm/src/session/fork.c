@@ -43,7 +43,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/engine_lock.h"
+#include "base/process_lock.h"
 #include "segment/holder_bits.h"
 #include "session/connection.h"
 #include "session/control_file.h"
@@ -92,7 +92,7 @@ static void leak(const struct mpshm__segment *segment, uint32_t i, int slot)
 
 static void prepare(void)
 {
-    mpshm__lock(); /* no other thread is inside the engine */
+    mpshm__lock(); /* no other thread is inside libshm */
     if (hook.before != NULL)
         hook.before();
     mpshm__session_attach_detached(); /* see Note [A child without blocks] */

@@ -2,7 +2,7 @@
 #ifndef MPSHM_FORK_H
 #define MPSHM_FORK_H
 
-/* The work of an upper floor around a fork. It runs with the engine's lock held. */
+/* The work of an upper floor around a fork. It runs with the process lock held. */
 struct mpshm__fork_hook {
     void (*before)(void);
     void (*after)(int in_child);

@@ -5,7 +5,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
-#include "base/engine_lock.h"
+#include "base/process_lock.h"
 #include "platform/platform.h"
 #include "session/connection.h"
 #include "session/control_file.h"

@@ -4,7 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
-#include "base/engine_lock.h"
+#include "base/process_lock.h"
 #include "segment/memory_object.h"
 #include "segment/segment.h"
 #include "session/connection.h"

@@ -7,7 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/engine_lock.h"
+#include "base/process_lock.h"
 #include "platform/linux/process.h"
 #include "segment/segment.h"
 #include "session/connection.h"
@@ -206,7 +206,7 @@ int mpshm__session_attach_inherited(const unsigned char *id, int control_fd, int
 __attribute__((destructor)) static void leave_at_exit(void)
 {
     if (!mpshm__try_lock())
-        return; /* another thread still uses the engine */
+        return; /* another thread still uses the session */
     /* The lock is kept, because the remaining threads have nothing to do here any more. */
     mpshm__session_attach_detached(); /* it may be for this process to remove */
     for (int i = 0; i < MPSHM__SESSIONS; i++) {

@@ -1,6 +1,6 @@
 /* A session as one process sees it: its slot, its manager and the segments that it has attached.
  *
- * Every function of this folder needs the engine's lock, except those of process_slot.h and wire.h.
+ * Every function of this folder needs the process lock, except those of process_slot.h and wire.h.
  */
 #ifndef MPSHM_SESSION_H
 #define MPSHM_SESSION_H

@@ -1,7 +1,7 @@
 /* Whether the owner of a lock lives. */
 #include <unistd.h>
 
-#include "base/engine_lock.h"
+#include "base/process_lock.h"
 #include "session/control_file.h"
 #include "session/process_slot.h"
 #include "sync/owner.h"

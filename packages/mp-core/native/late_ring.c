@@ -21,8 +21,8 @@
  * - Signal handlers of Python run between calls into C, so none sees half of this.
  * - A fork holds the lock from before its rings are made until it is done: no pair can come in
  *   between, of which each process would make a ring of its own. These are pthread_atfork handlers,
- *   so a fork by other C code, which may not have the GIL, is covered. The engine's handlers are
- *   older than these, so they run inside: `lock` comes before the engine's locks. A raw clone() of
+ *   so a fork by other C code, which may not have the GIL, is covered. libshm's handlers are
+ *   older than these, so they run inside: `lock` comes before the process locks. A raw clone() of
  *   the process runs no handlers, and the library does not support one anyway.
  * - A death frees all of it: a pair is memory of this process and two descriptors. */
 #define _GNU_SOURCE

@@ -3,7 +3,7 @@
  *   mp_core_api *api = PyCapsule_Import(MP_CORE_API, 0);
  *   if (api == NULL || api->version != MP_CORE_API_VERSION) ...
  *
- * Only mp-core links libshm, so a process has one copy of the engine. A package that uses the table
+ * Only mp-core links libshm, so a process has one copy of it. A package that uses the table
  * is compiled with this header and mpshm.h, and links nothing of mp-core. The distributions require
  * each other at one exact version; the version in the table detects two installations that are
  * mixed. Increase it with each change of this struct, of mp_buffer or of mpshm_block. */

@@ -1,6 +1,6 @@
 /* The session of this process, for the modules of Python that a start imports. They call these, and
  * not cffi: its module and the types of the library take half a megabyte and a millisecond of each
- * child. The calls may wait for the engine's lock or for a file, so they leave the GIL. */
+ * child. The calls may wait for the process lock or for a file, so they leave the GIL. */
 #include "native.h"
 
 /* version() -> the version of the compiled library */

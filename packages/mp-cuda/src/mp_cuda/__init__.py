@@ -19,8 +19,8 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from mp_cuda.array import DeviceArray, empty, from_host
     from mp_cuda.conversion import as_device_array
+    from mp_cuda.cuda_driver import device_count, is_available
     from mp_cuda.diagnostics import device_report
-    from mp_cuda.driver import device_count, is_available
     from mp_cuda.dtype import DType
     from mp_cuda.errors import (
         BindingsNotInstalledError,
@@ -76,7 +76,7 @@ _NAMES = {
     "array": "DeviceArray empty from_host",
     "conversion": "as_device_array",
     "diagnostics": "device_report",
-    "driver": "device_count is_available",
+    "cuda_driver": "device_count is_available",
     "dtype": "DType",
     "errors": "BindingsNotInstalledError DeviceMemoryError DeviceNotVisibleError DriverError ForkError MpCudaError "
     "NotShareableError ProducerGoneError StaleHandleError",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 from typing import Any, NoReturn
 
-from mp_cuda import dlpack, driver
+from mp_cuda import cuda_driver, dlpack
 from mp_cuda.dtype import DType, dtype_of
 from mp_cuda.imports import Received
 from mp_cuda.layout import is_contiguous, row_major, runs
@@ -177,13 +177,13 @@ class DeviceArray:
         if target.nbytes != self.nbytes:
             raise ValueError(f"the array has {self.nbytes} bytes and the buffer {target.nbytes}")
         if self.nbytes:
-            with driver.guard(self.device):
+            with cuda_driver.guard(self.device):
                 on = as_stream(self._stream if stream is None else stream)
                 at = 0
                 for offset, size in runs(self.shape, self.strides, self.dtype.itemsize):
-                    driver.call("cuMemcpyDtoHAsync", target[at : at + size], self.ptr + offset, size, on)
+                    cuda_driver.call("cuMemcpyDtoHAsync", target[at : at + size], self.ptr + offset, size, on)
                     at += size
-                driver.call("cuStreamSynchronize", on)
+                cuda_driver.call("cuStreamSynchronize", on)
         return bytes(target) if out is None else out
 
     def copy_from_host(self, buffer: Any, *, stream: Any = None) -> None:
@@ -210,13 +210,13 @@ class DeviceArray:
         if source.nbytes != self.nbytes:
             raise ValueError(f"the array has {self.nbytes} bytes and the buffer {source.nbytes}")
         if self.nbytes:
-            with driver.guard(self.device):
+            with cuda_driver.guard(self.device):
                 on = as_stream(self._stream if stream is None else stream)
                 at = 0
                 for offset, size in runs(self.shape, self.strides, self.dtype.itemsize):
-                    driver.call("cuMemcpyHtoDAsync", self.ptr + offset, source[at : at + size], size, on)
+                    cuda_driver.call("cuMemcpyHtoDAsync", self.ptr + offset, source[at : at + size], size, on)
                     at += size
-                driver.call("cuStreamSynchronize", on)
+                cuda_driver.call("cuStreamSynchronize", on)
 
     def __repr__(self) -> str:
         origin = "imported, " if self.is_imported else ""
@@ -231,13 +231,13 @@ class DeviceArray:
 
 def order(device: int, before: int, after: int) -> None:
     """Make the stream *after* wait for the work given to *before* so far."""
-    with driver.guard(device):
-        event = driver.call("cuEventCreate", 2)
+    with cuda_driver.guard(device):
+        event = cuda_driver.call("cuEventCreate", 2)
         try:
-            driver.call("cuEventRecord", event, as_stream(before))
-            driver.call("cuStreamWaitEvent", as_stream(after), event, 0)
+            cuda_driver.call("cuEventRecord", event, as_stream(before))
+            cuda_driver.call("cuStreamWaitEvent", as_stream(after), event, 0)
         finally:
-            driver.call("cuEventDestroy", event)  # the driver keeps it until the wait is over
+            cuda_driver.call("cuEventDestroy", event)  # the driver keeps it until the wait is over
 
 
 def empty(shape: int | tuple[int, ...], dtype: Any = "<f4", *, device: int | None = None) -> DeviceArray:
@@ -280,7 +280,7 @@ def empty(shape: int | tuple[int, ...], dtype: Any = "<f4", *, device: int | Non
     if any(n < 0 for n in shape):
         raise ValueError(f"an array cannot have the shape {shape}; lengths are 0 or more")
     dtype = dtype_of(dtype)
-    device = driver.current_device() if device is None else device
+    device = cuda_driver.current_device() if device is None else device
     nbytes = prod(shape) * dtype.itemsize
     owner = Allocation(nbytes, device) if nbytes else None
     return DeviceArray(owner.ptr if owner else 0, shape, dtype, device, owner=owner)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from mp_cuda import driver
+from mp_cuda import cuda_driver
 
 __all__ = ["device_report"]
 
@@ -33,19 +33,19 @@ def device_report() -> Iterator[tuple[str, str]]:
         yield "bindings", 'not installed (pip install "mp-all[cuda]")'
         return
     try:
-        version = int(driver.call("cuDriverGetVersion"))
-        count = driver.device_count()
+        version = int(cuda_driver.call("cuDriverGetVersion"))
+        count = cuda_driver.device_count()
     except RuntimeError as error:
         yield "devices", f"none can be used: {str(error).splitlines()[0]}"
         return
     yield "driver", f"CUDA {version // 1000}.{version % 1000 // 10}"
     for i in range(count):
-        device = driver.call("cuDeviceGet", i)
-        name = driver.call("cuDeviceGetName", 256, device).split(b"\0")[0].decode()
-        attribute = driver.bindings().CUdevice_attribute
-        events = driver.call("cuDeviceGetAttribute", attribute(IPC_EVENTS), device)
+        device = cuda_driver.call("cuDeviceGet", i)
+        name = cuda_driver.call("cuDeviceGetName", 256, device).split(b"\0")[0].decode()
+        attribute = cuda_driver.bindings().CUdevice_attribute
+        events = cuda_driver.call("cuDeviceGetAttribute", attribute(IPC_EVENTS), device)
         cannot = "" if events else "; events cannot be shared between processes here"
-        yield f"device {i}", f"{name}, {driver.uuid_of(i).hex()}{cannot}"
+        yield f"device {i}", f"{name}, {cuda_driver.uuid_of(i).hex()}{cannot}"
     if not count:
         yield "devices", "none"
     if "microsoft" in _kernel().lower():

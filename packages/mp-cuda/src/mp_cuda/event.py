@@ -8,7 +8,7 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any, NoReturn
 
 from mp_core import LeaseReference
-from mp_cuda import driver, finalizer_queue
+from mp_cuda import cuda_driver, finalizer_queue
 from mp_cuda.errors import DriverError, ProducerGoneError, StaleHandleError
 from mp_cuda.exports import Export, exports
 from mp_cuda.imports import receive_reference
@@ -30,8 +30,8 @@ class _Destroy:
 
     def run(self) -> None:
         try:
-            with driver.guard(self.device):
-                driver.call("cuEventDestroy", self.event)
+            with cuda_driver.guard(self.device):
+                cuda_driver.call("cuEventDestroy", self.event)
         finally:
             if self.reference is not None:
                 self.reference.release()
@@ -96,9 +96,9 @@ class Event:
         with self._lock:
             if self._event is None:
                 if self.device is None:
-                    self.device = driver.current_device() if device is None else device
-                with driver.guard(self.device):
-                    self._adopt(driver.call("cuEventCreate", self._flags), self.device, None)
+                    self.device = cuda_driver.current_device() if device is None else device
+                with cuda_driver.guard(self.device):
+                    self._adopt(cuda_driver.call("cuEventCreate", self._flags), self.device, None)
         return self._event
 
     def _adopt(self, event: Any, device: int, reference: LeaseReference | None) -> None:
@@ -115,22 +115,22 @@ class Event:
         """Mark the work given to *stream* so far (legacy default stream if None). It must be on the event's device."""
         of = getattr(stream, "device", None)
         event = self._created(of if isinstance(of, int) else None)
-        with driver.guard(self._on()):
-            driver.call("cuEventRecord", event, as_stream(stream))
+        with cuda_driver.guard(self._on()):
+            cuda_driver.call("cuEventRecord", event, as_stream(stream))
 
     def wait(self, stream: Any = None) -> None:
         """Make later work on *stream* wait for the work marked last. Does not block."""
         if self._event is not None:
-            with driver.guard(self._on()):
-                driver.call("cuStreamWaitEvent", as_stream(stream), self._event, 0)
+            with cuda_driver.guard(self._on()):
+                cuda_driver.call("cuStreamWaitEvent", as_stream(stream), self._event, 0)
 
     def query(self) -> bool:
         """Tell whether the work marked last is done. True if none was marked."""
         if self._event is None:
             return True
         try:
-            with driver.guard(self._on()):
-                driver.call("cuEventQuery", self._event)
+            with cuda_driver.guard(self._on()):
+                cuda_driver.call("cuEventQuery", self._event)
         except DriverError as error:
             if error.code != NOT_READY:
                 raise
@@ -140,15 +140,15 @@ class Event:
     def synchronize(self) -> None:
         """Wait until the work marked last is done. Other threads run meanwhile."""
         if self._event is not None:
-            with driver.guard(self._on()):
-                driver.call("cuEventSynchronize", self._event)
+            with cuda_driver.guard(self._on()):
+                cuda_driver.call("cuEventSynchronize", self._event)
 
     def elapsed_time(self, end: Event) -> float:
         """Return the milliseconds from this event to *end*. Both need *enable_timing* and must be recorded and done."""
         if self._event is None or end._event is None:
             raise ValueError("record both events before you ask for the time between them")
-        with driver.guard(self._on()):
-            return float(driver.call("cuEventElapsedTime", self._event, end._event))
+        with cuda_driver.guard(self._on()):
+            return float(cuda_driver.call("cuEventElapsedTime", self._event, end._event))
 
     def ipc_handle(self) -> bytes:
         """
@@ -159,17 +159,17 @@ class Event:
         """
         self._check_sendable()
         event = self._created()
-        with driver.guard(self._on()):
-            return driver.bytes_of(driver.call("cuIpcGetEventHandle", event))
+        with cuda_driver.guard(self._on()):
+            return cuda_driver.bytes_of(cuda_driver.call("cuIpcGetEventHandle", event))
 
     @classmethod
     def from_ipc_handle(cls, device: int, handle: bytes) -> Event:
         """Open the event of another process with this *handle*, on *device*. `ValueError` if it is not 64 bytes."""
         self = cls(interprocess=True, device=device)
         self._imported = True
-        given = driver.handle_from("CUipcEventHandle", bytes(handle))
-        with driver.guard(device):
-            self._adopt(driver.call("cuIpcOpenEventHandle", given), device, None)
+        given = cuda_driver.handle_from("CUipcEventHandle", bytes(handle))
+        with cuda_driver.guard(device):
+            self._adopt(cuda_driver.call("cuIpcOpenEventHandle", given), device, None)
         return self
 
     def _on(self) -> int:
@@ -203,7 +203,7 @@ _lock = threading.RLock()
 def _reduce_event(event: Event) -> Any:
     handle = event.ipc_handle()
     export = Export(event)
-    return rebuild_event, (driver.uuid_of(event._on()), handle, tuple(me()), export.serial, export.offers(1))
+    return rebuild_event, (cuda_driver.uuid_of(event._on()), handle, tuple(me()), export.serial, export.offers(1))
 
 
 def rebuild_event(
@@ -229,12 +229,12 @@ def rebuild_event(
             reference.release()
             return known
         try:
-            device = driver.ordinal_of(uuid)
+            device = cuda_driver.ordinal_of(uuid)
             event = Event(interprocess=True, device=device)
             event._imported = True
-            given = driver.handle_from("CUipcEventHandle", handle)
-            with driver.guard(device):
-                event._adopt(driver.call("cuIpcOpenEventHandle", given), device, reference)
+            given = cuda_driver.handle_from("CUipcEventHandle", handle)
+            with cuda_driver.guard(device):
+                event._adopt(cuda_driver.call("cuIpcOpenEventHandle", given), device, reference)
         except BaseException as error:
             reference.release()
             if isinstance(error, DriverError) and not maker.alive:
@@ -251,7 +251,7 @@ def _gone(maker: Process) -> ProducerGoneError:
 ForkingPickler.register(Event, _reduce_event)
 
 
-@driver.after_fork
+@cuda_driver.after_fork
 def _forget() -> None:
     global _lock
     _lock = threading.RLock()

@@ -21,7 +21,7 @@ import warnings
 from typing import Any
 
 from mp_core import Lease, collect_leases
-from mp_cuda import at_exit, driver, finalizer_queue, policy
+from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
 from mp_cuda.ipc_events import PooledEvent
 
 __all__ = ["Export", "exports", "ipc_collect", "wait_released"]
@@ -89,7 +89,7 @@ def ipc_collect(*, in_flight_older_than: float | None = None) -> int:
 
 def _collect(in_flight_older_than: float | None, *, wait: bool) -> int:
     before = len(exports)
-    if driver.started():
+    if cuda_driver.started():
         finalizer_queue.drain(wait=wait)
     if in_flight_older_than is not None:
         limit = time.monotonic() - in_flight_older_than
@@ -97,7 +97,7 @@ def _collect(in_flight_older_than: float | None, *, wait: bool) -> int:
             if export.sent_at <= limit:
                 export.lease.revoke()
     collect_leases()
-    if driver.started():
+    if cuda_driver.started():
         finalizer_queue.drain(wait=wait)
     return max(before - len(exports), 0)
 
@@ -148,7 +148,7 @@ def _warn_at_exit() -> None:
         )
 
 
-@driver.after_fork
+@cuda_driver.after_fork
 def _forget() -> None:
     """Keep the parent's objects alive but unused: the driver cannot free them in a forked child."""
     _inherited.append(dict(exports))

@@ -14,7 +14,7 @@ from collections import deque
 from typing import Protocol
 
 from mp_core import set_thread_name
-from mp_cuda import at_exit, driver
+from mp_cuda import at_exit, cuda_driver
 from mp_cuda.errors import DriverError, MpCudaError
 
 __all__ = ["Task", "drain", "expect", "pending", "put"]
@@ -108,7 +108,7 @@ def drain(*, wait: bool = True) -> None:
 
 def _wait_for(device: int) -> bool:
     try:
-        driver.synchronize(device)
+        cuda_driver.synchronize(device)
     except DriverError as error:
         if 900 <= error.code < 920:  # a stream is being captured into a graph; its work has not begun
             return False
@@ -136,8 +136,8 @@ def _run() -> None:
 def _relax() -> None:
     """Keep this thread's calls from invalidating a stream capture in another thread."""
     try:
-        mode = driver.bindings().CUstreamCaptureMode(RELAXED)
-        driver.call("cuThreadExchangeStreamCaptureMode", mode)
+        mode = cuda_driver.bindings().CUstreamCaptureMode(RELAXED)
+        cuda_driver.call("cuThreadExchangeStreamCaptureMode", mode)
     except MpCudaError:
         pass
 
@@ -145,7 +145,7 @@ def _relax() -> None:
 at_exit.register(at_exit.Step.FINALIZERS)(drain)
 
 
-@driver.after_fork
+@cuda_driver.after_fork
 def _forget() -> None:
     global _lock, _draining, _wakeups, _thread, _expected
     _lock, _draining = threading.RLock(), threading.RLock()

@@ -13,7 +13,7 @@ import weakref
 from typing import Any
 
 from mp_core import LeaseReference, ReceiveError, receive_lease
-from mp_cuda import at_exit, driver, finalizer_queue, ipc_events, transports
+from mp_cuda import at_exit, cuda_driver, finalizer_queue, ipc_events, transports
 from mp_cuda.errors import DriverError, MpCudaError, ProducerGoneError, StaleHandleError
 from mp_cuda.process_identity import Process
 from mp_cuda.stream import LEGACY
@@ -35,7 +35,7 @@ class Mapping:
     def __init__(self, device: int, memory: Memory) -> None:
         self.device, self.memory = device, memory
         self.key = memory.owner, memory.handle, device
-        with driver.guard(device):
+        with cuda_driver.guard(device):
             self.ptr, self.state = transports.of(memory.transport).open(device, memory.handle, memory.extra)
         self.users = 0
         self.received: weakref.WeakSet[Received] = weakref.WeakSet()
@@ -50,7 +50,7 @@ class Mapping:
 
     def close(self) -> None:
         """Close the memory. Call it under the lock."""
-        with driver.guard(self.device):
+        with cuda_driver.guard(self.device):
             transports.of(self.memory.transport).close(self.ptr, self.state)
         del mappings[self.key]
         _starts[self.device].remove((self.ptr, self))
@@ -139,7 +139,7 @@ def receive(message: Message) -> Received:
     """
     memory = message.memory
     assert memory is not None
-    device = driver.ordinal_of(memory.uuid)
+    device = cuda_driver.ordinal_of(memory.uuid)
     try:
         references = [receive_reference(message.offers)]
     except StaleHandleError:
@@ -244,11 +244,11 @@ def close_all() -> None:
 @at_exit.register(at_exit.Step.IMPORTS)
 def _close_at_exit() -> None:
     for device in {mapping.device for mapping in mappings.values()}:
-        driver.synchronize(device)
+        cuda_driver.synchronize(device)
     close_all()
 
 
-@driver.after_fork
+@cuda_driver.after_fork
 def _forget() -> None:
     global _lock
     _lock = threading.RLock()

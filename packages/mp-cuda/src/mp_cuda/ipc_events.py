@@ -16,7 +16,7 @@ from collections import OrderedDict, deque
 from typing import Any
 
 from mp_core import collect_leases
-from mp_cuda import at_exit, driver, finalizer_queue, policy
+from mp_cuda import at_exit, cuda_driver, finalizer_queue, policy
 from mp_cuda.errors import DriverError
 from mp_cuda.process_identity import Process
 from mp_cuda.stream import as_stream
@@ -41,13 +41,13 @@ class PooledEvent:
 
     def __init__(self, device: int) -> None:
         self.device = device
-        self.event = driver.call("cuEventCreate", INTERPROCESS | DISABLE_TIMING | BLOCKING_SYNC)
-        self.handle = driver.bytes_of(driver.call("cuIpcGetEventHandle", self.event))
+        self.event = cuda_driver.call("cuEventCreate", INTERPROCESS | DISABLE_TIMING | BLOCKING_SYNC)
+        self.handle = cuda_driver.bytes_of(cuda_driver.call("cuIpcGetEventHandle", self.event))
 
     def wait_on(self, stream: Any) -> None:
         """Make later work on *stream* wait for the recorded work."""
-        with driver.guard(self.device):
-            driver.call("cuStreamWaitEvent", as_stream(stream), self.event, 0)
+        with cuda_driver.guard(self.device):
+            cuda_driver.call("cuStreamWaitEvent", as_stream(stream), self.event, 0)
 
     def return_to_pool(self) -> None:
         """Return an event that no stream waits for any more. Does not lock."""
@@ -58,12 +58,12 @@ def record(device: int, stream: Any) -> PooledEvent | None:
     """
     Record an event on *stream*. If the pool has none, wait for the stream and return None.
     """
-    with driver.guard(device):
+    with cuda_driver.guard(device):
         event = _take(device)
         if event is None:
-            driver.call("cuStreamSynchronize", as_stream(stream))
+            cuda_driver.call("cuStreamSynchronize", as_stream(stream))
             return None
-        driver.call("cuEventRecord", event.event, as_stream(stream))
+        cuda_driver.call("cuEventRecord", event.event, as_stream(stream))
     return event
 
 
@@ -96,8 +96,8 @@ class _Destroy:
         self.device, self.event = device, event
 
     def run(self) -> None:
-        with driver.guard(self.device):
-            driver.call("cuEventDestroy", self.event)
+        with cuda_driver.guard(self.device):
+            cuda_driver.call("cuEventDestroy", self.event)
 
 
 class ImportedEvent:
@@ -107,15 +107,15 @@ class ImportedEvent:
 
     def __init__(self, device: int, handle: bytes) -> None:
         self.device = device
-        with driver.guard(device):
-            self.event = driver.call("cuIpcOpenEventHandle", driver.handle_from("CUipcEventHandle", handle))
+        with cuda_driver.guard(device):
+            self.event = cuda_driver.call("cuIpcOpenEventHandle", cuda_driver.handle_from("CUipcEventHandle", handle))
         self._task = _Destroy(device, self.event)
         finalizer_queue.expect()
 
     def wait_on(self, stream: Any) -> None:
         """Make later work on *stream* wait for the recorded work."""
-        with driver.guard(self.device):
-            driver.call("cuStreamWaitEvent", as_stream(stream), self.event, 0)
+        with cuda_driver.guard(self.device):
+            cuda_driver.call("cuStreamWaitEvent", as_stream(stream), self.event, 0)
 
     def __del__(self, put: Any = finalizer_queue.put) -> None:
         task = getattr(self, "_task", None)
@@ -162,7 +162,7 @@ def _close_at_exit() -> None:
     finalizer_queue.drain()
 
 
-@driver.after_fork
+@cuda_driver.after_fork
 def _forget() -> None:
     global _lock, _made
     _lock = threading.RLock()

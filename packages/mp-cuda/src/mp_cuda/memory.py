@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mp_cuda import driver, finalizer_queue
+from mp_cuda import cuda_driver, finalizer_queue
 from mp_cuda.errors import DeviceMemoryError, DriverError
 from mp_cuda.exports import ipc_collect
 
@@ -22,8 +22,8 @@ class _Free:
         self.device, self.ptr = device, ptr
 
     def run(self) -> None:
-        with driver.guard(self.device):
-            driver.call("cuMemFree", self.ptr)
+        with cuda_driver.guard(self.device):
+            cuda_driver.call("cuMemFree", self.ptr)
 
 
 class Allocation:
@@ -33,9 +33,9 @@ class Allocation:
 
     def __init__(self, nbytes: int, device: int) -> None:
         self.device, self.nbytes = device, nbytes
-        with driver.guard(device):
+        with cuda_driver.guard(device):
             try:
-                self.ptr = int(driver.call("cuMemAlloc", nbytes))
+                self.ptr = int(cuda_driver.call("cuMemAlloc", nbytes))
             except DriverError as error:
                 if error.code != OUT_OF_MEMORY:
                     raise
@@ -47,11 +47,11 @@ class Allocation:
         """Allocate again after freeing what other processes have released."""
         ipc_collect()
         try:
-            return int(driver.call("cuMemAlloc", nbytes))
+            return int(cuda_driver.call("cuMemAlloc", nbytes))
         except DriverError as error:
             if error.code != OUT_OF_MEMORY:
                 raise
-            left, total = driver.call("cuMemGetInfo")
+            left, total = cuda_driver.call("cuMemGetInfo")
             raise DeviceMemoryError(
                 f"cannot allocate {nbytes} bytes on device {device}: {left} of {total} bytes are free"
             ) from None

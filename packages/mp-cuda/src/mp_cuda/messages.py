@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from mp_core import collect_leases
-from mp_cuda import driver, imports, ipc_events, policy, transports
+from mp_cuda import cuda_driver, imports, ipc_events, policy, transports
 from mp_cuda.array import DeviceArray, empty
 from mp_cuda.errors import NotShareableError
 from mp_cuda.exports import Export
@@ -29,7 +29,7 @@ def message_of(
     """
     if receivers < 1:
         raise ValueError(f"a message is for one receiver or more, not {receivers}")
-    uuid = driver.uuid_of(array.device) if array.nbytes else b""
+    uuid = cuda_driver.uuid_of(array.device) if array.nbytes else b""
     if not array.nbytes:
         return Message(kind, array.shape, array.strides, array.dtype, array.readonly, uuid)
     low, high = byte_range(array.shape, array.strides, array.dtype.itemsize)
@@ -37,7 +37,7 @@ def message_of(
     try:
         if source is not None:
             return _forward(source, array, kind, receivers)
-        with driver.guard(array.device):
+        with cuda_driver.guard(array.device):
             allocation = allocation_of(array.ptr, low, high)
         transport = transports.suited(allocation)
         if transport == "pool" and receivers > 1:
@@ -54,7 +54,7 @@ def message_of(
 
 
 def _export(array: DeviceArray, kind: str, allocation: AllocationInfo, transport: str, receivers: int) -> Message:
-    with driver.guard(allocation.device):
+    with cuda_driver.guard(allocation.device):
         handle, extra = transports.of(transport).export(allocation)
     if next(_sends) % COLLECT_EVERY == 0:
         collect_leases()
@@ -67,7 +67,7 @@ def _export(array: DeviceArray, kind: str, allocation: AllocationInfo, transport
         export.lease.revoke()
         export.on_released()
         raise
-    uuid = driver.uuid_of(allocation.device)
+    uuid = cuda_driver.uuid_of(allocation.device)
     memory = Memory(transport, uuid, me(), export.serial, handle, allocation.nbytes, extra)
     ready = Ready(event.handle, me()) if event is not None else None
     offset = array.ptr - allocation.base
@@ -99,7 +99,7 @@ def _forward(source: imports.Received, array: DeviceArray, kind: str, receivers:
 def _after_work(array: DeviceArray) -> ipc_events.PooledEvent | None:
     """Record an event after the work that produces *array*. Return None if this thread has waited for that work."""
     if array._stream is None and in_feeder():
-        driver.synchronize(array.device)
+        cuda_driver.synchronize(array.device)
         return None
     return ipc_events.record(array.device, array._stream or LEGACY)
 
@@ -107,11 +107,11 @@ def _after_work(array: DeviceArray) -> ipc_events.PooledEvent | None:
 def _copied(array: DeviceArray, low: int, high: int) -> DeviceArray:
     """Copy everything between the array's first and last byte into memory that can be shared."""
     block = empty((high - low,), "|u1", device=array.device)
-    with driver.guard(array.device):
+    with cuda_driver.guard(array.device):
         stream = as_stream(array._stream)
         if array._stream is None and in_feeder():
-            driver.call("cuCtxSynchronize")
-        driver.call("cuMemcpyAsync", block.ptr, array.ptr + low, high - low, stream)
+            cuda_driver.call("cuCtxSynchronize")
+        cuda_driver.call("cuMemcpyAsync", block.ptr, array.ptr + low, high - low, stream)
         # The original may be freed, and its memory reused, before the receiver reads.
-        driver.call("cuStreamSynchronize", stream)
+        cuda_driver.call("cuStreamSynchronize", stream)
     return array._replace(ptr=block.ptr - low, owner=block._owner)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mp_cuda import driver
+from mp_cuda import cuda_driver
 from mp_cuda.errors import DriverError, NotShareableError
 
 __all__ = ["AllocationInfo", "UnknownPointerError", "allocation_of", "reason"]
@@ -57,7 +57,7 @@ def allocation_of(ptr: int, low: int, high: int) -> AllocationInfo:
         base, nbytes = ptr + low, high - low
     else:
         try:
-            base, nbytes = (int(v) for v in driver.call("cuMemGetAddressRange", ptr + low))
+            base, nbytes = (int(v) for v in cuda_driver.call("cuMemGetAddressRange", ptr + low))
         except DriverError as error:
             raise UnknownPointerError(f"{ptr:#x} is not in any allocation: {error}") from error
     if ptr + high > base + nbytes:
@@ -85,9 +85,9 @@ _kinds: list[Any] = []
 
 def _attributes(ptr: int) -> dict[str, Any]:
     if not _kinds:
-        kind = driver.bindings().CUpointer_attribute
+        kind = cuda_driver.bindings().CUpointer_attribute
         _kinds[:] = [kind(number) for number in _ASKED.values()]
-    values = driver.call("cuPointerGetAttributes", len(_kinds), _kinds, ptr)
+    values = cuda_driver.call("cuPointerGetAttributes", len(_kinds), _kinds, ptr)
     return dict(zip(_ASKED, (int(v) if v is not None else 0 for v in values), strict=True))
 
 

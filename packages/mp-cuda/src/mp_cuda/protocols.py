@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mp_cuda import dlpack, driver
+from mp_cuda import cuda_driver, dlpack
 from mp_cuda.array import DeviceArray
 from mp_cuda.dtype import dtype_of
 from mp_cuda.errors import DriverError, NotShareableError
@@ -33,7 +33,7 @@ def by_interface(obj: Any, *, owner: Any = None, device: int | None = None, stre
     shape = tuple(int(n) for n in interface["shape"])
     strides = interface.get("strides")
     if device is None:
-        device = _device_of(ptr) if ptr else driver.current_device()
+        device = _device_of(ptr) if ptr else cuda_driver.current_device()
     return DeviceArray(
         ptr or 0,
         shape,
@@ -73,11 +73,11 @@ def by_dlpack(obj: Any) -> DeviceArray:
 
 
 def _device_of(ptr: int) -> int:
-    driver.bindings()
-    attribute = driver.bindings().CUpointer_attribute(DEVICE_ORDINAL)
+    cuda_driver.bindings()
+    attribute = cuda_driver.bindings().CUpointer_attribute(DEVICE_ORDINAL)
     try:
-        with driver.guard(driver.current_device()):
-            return int(driver.call("cuPointerGetAttribute", attribute, ptr))
+        with cuda_driver.guard(cuda_driver.current_device()):
+            return int(cuda_driver.call("cuPointerGetAttribute", attribute, ptr))
     except DriverError:
         raise UnknownPointerError(
             f"{ptr:#x} is not memory that CUDA knows; copy it to a device with from_host()"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from mp_cuda import adapters, driver, finalizer_queue
+from mp_cuda import adapters, cuda_driver, finalizer_queue
 from mp_cuda.array import DeviceArray
 from mp_cuda.conversion import as_device_array
 from mp_cuda.errors import StaleHandleError
@@ -46,7 +46,7 @@ def _array(message: Message) -> DeviceArray:
     shape, dtype, memory = message.shape, message.dtype, message.memory
     if memory is None:
         # An empty array needs no device; name the sender's if there is one.
-        device = driver.ordinal_of(message.device) if message.device else 0
+        device = cuda_driver.ordinal_of(message.device) if message.device else 0
         return DeviceArray(0, shape, dtype, device, strides=message.strides, readonly=message.readonly)
     if memory.owner == me():
         return _own_memory(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from mp_cuda import driver, finalizer_queue
+from mp_cuda import cuda_driver, finalizer_queue
 from mp_cuda.errors import DriverError
 
 __all__ = ["LEGACY", "Stream", "as_stream", "in_feeder", "stream_number"]
@@ -42,7 +42,7 @@ def stream_number(stream: Any) -> int:
 
 def as_stream(stream: Any) -> Any:
     """Return *stream* as the bindings' type."""
-    return driver.bindings().CUstream(stream_number(stream))
+    return cuda_driver.bindings().CUstream(stream_number(stream))
 
 
 def in_feeder() -> bool:
@@ -61,8 +61,8 @@ class _Destroy:
         self.device, self.stream = device, stream
 
     def run(self) -> None:
-        with driver.guard(self.device):
-            driver.call("cuStreamDestroy", self.stream)
+        with cuda_driver.guard(self.device):
+            cuda_driver.call("cuStreamDestroy", self.stream)
 
 
 class Stream:
@@ -91,9 +91,9 @@ class Stream:
     _owner: Any = None
 
     def __init__(self, device: int | None = None, *, non_blocking: bool = True) -> None:
-        self.device = driver.current_device() if device is None else device
-        with driver.guard(self.device):
-            self._stream = driver.call("cuStreamCreate", 1 if non_blocking else 0)
+        self.device = cuda_driver.current_device() if device is None else device
+        with cuda_driver.guard(self.device):
+            self._stream = cuda_driver.call("cuStreamCreate", 1 if non_blocking else 0)
         self.ptr = int(self._stream)
         """The stream's number in the driver."""
         self._task: _Destroy | None = _Destroy(self.device, self._stream)
@@ -103,9 +103,9 @@ class Stream:
     def from_external(cls, stream: Any, device: int | None = None) -> Stream:
         """Wrap a stream of another library, or its number. Its maker destroys it, after this object is gone."""
         self = cls.__new__(cls)
-        self.device = driver.current_device() if device is None else device
+        self.device = cuda_driver.current_device() if device is None else device
         self.ptr = stream_number(stream)
-        self._stream = driver.bindings().CUstream(self.ptr)
+        self._stream = cuda_driver.bindings().CUstream(self.ptr)
         self._task = None
         self._owner = stream
         return self
@@ -119,14 +119,14 @@ class Stream:
 
     def synchronize(self) -> None:
         """Wait until all work on this stream is done. Other threads run meanwhile."""
-        with driver.guard(self.device):
-            driver.call("cuStreamSynchronize", self._stream)
+        with cuda_driver.guard(self.device):
+            cuda_driver.call("cuStreamSynchronize", self._stream)
 
     def query(self) -> bool:
         """Tell whether all work on this stream is done."""
         try:
-            with driver.guard(self.device):
-                driver.call("cuStreamQuery", self._stream)
+            with cuda_driver.guard(self.device):
+                cuda_driver.call("cuStreamQuery", self._stream)
         except DriverError as error:
             if error.code != NOT_READY:
                 raise

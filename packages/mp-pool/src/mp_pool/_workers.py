@@ -12,7 +12,7 @@ from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import is_missing_guard, missing_guard
 from mp_core.oom_kills import oom_kills, own_kills_between
 from mp_pool._descriptor import Descriptor
-from mp_pool._dispatch import LONG_TASK, Dispatcher
+from mp_pool._dispatcher import LONG_TASK, Dispatcher
 from mp_pool._lines import PacketLine
 from mp_pool._shared_function import INITIALIZER, share
 from mp_pool._worker import Worker

@@ -23,7 +23,7 @@ from mp_spawn.command_options import (
     with_folder,
 )
 from mp_spawn.context import ProcessContext
-from mp_spawn.engines import command as several_nodes
+from mp_spawn.engines import command_on_nodes
 from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.launch import prepare
 from mp_spawn.rank import stacks_of
@@ -66,14 +66,14 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     Run the ranks and return the exit code.
     """
     try:
-        if (code := several_nodes.main(chosen, recording)) is not None:
+        if (code := command_on_nodes.main(chosen, recording)) is not None:
             return code
         if chosen.nprocs is None:
             nprocs = count_per_node(chosen.nproc_per_node)
         else:
             nprocs = count_ranks(chosen.nprocs, chosen.threads_per_rank, chosen.gpus_per_rank)
         master = master_of(chosen)
-        common = several_nodes.variables(chosen, nprocs)
+        common = command_on_nodes.variables(chosen, nprocs)
         if chosen.no_python:
             chosen.script = program_of(chosen.script)
         elif not chosen.module and not os.path.isfile(chosen.script):
@@ -100,7 +100,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             # The terminal's Ctrl-C is sent to this process only, which forwards every signal once.
             own_group=True,
             needs_main=False,
-            restarts_all=several_nodes.restarts_all(chosen),
+            restarts_all=command_on_nodes.restarts_all(chosen),
         )
     except (TypeError, ValueError) as refusal:
         return refuse(refusal)

@@ -349,9 +349,9 @@ def _engines() -> Any:
     """
     Import the engines, which few programs need.
     """
-    from mp_spawn.engines import launch
+    from mp_spawn.engines import start
 
-    return launch
+    return start
 
 
 def _result(rank: int, blob: bytes) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mp_cuda import driver
+from mp_cuda import cuda_driver
 from mp_cuda.pointer import AllocationInfo
 
 __all__ = ["close", "export", "open", "skip"]
@@ -20,13 +20,13 @@ def export(allocation: AllocationInfo) -> tuple[bytes, Any]:
     if handle is None:
         if len(_known) > 4096:
             _known.clear()
-        handle = _known[key] = driver.bytes_of(driver.call("cuIpcGetMemHandle", allocation.base))
+        handle = _known[key] = cuda_driver.bytes_of(cuda_driver.call("cuIpcGetMemHandle", allocation.base))
     return handle, None
 
 
 def open(device: int, handle: bytes, extra: Any) -> tuple[int, Any]:
-    given = driver.handle_from("CUipcMemHandle", handle)
-    return int(driver.call("cuIpcOpenMemHandle", given, LAZY_PEER_ACCESS)), None
+    given = cuda_driver.handle_from("CUipcMemHandle", handle)
+    return int(cuda_driver.call("cuIpcOpenMemHandle", given, LAZY_PEER_ACCESS)), None
 
 
 def skip(extra: Any) -> None:
@@ -34,9 +34,9 @@ def skip(extra: Any) -> None:
 
 
 def close(ptr: int, state: Any) -> None:
-    driver.call("cuIpcCloseMemHandle", ptr)
+    cuda_driver.call("cuIpcCloseMemHandle", ptr)
 
 
-@driver.after_fork
+@cuda_driver.after_fork
 def _forget() -> None:
     _known.clear()

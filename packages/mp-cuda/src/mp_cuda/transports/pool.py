@@ -10,7 +10,7 @@ import os
 from multiprocessing import resource_sharer
 from typing import Any
 
-from mp_cuda import driver
+from mp_cuda import cuda_driver
 from mp_cuda.pointer import AllocationInfo
 from mp_cuda.process_identity import me
 
@@ -20,13 +20,13 @@ POSIX_FD = 1
 
 
 def _fd_type() -> Any:
-    return driver.bindings().CUmemAllocationHandleType(POSIX_FD)
+    return cuda_driver.bindings().CUmemAllocationHandleType(POSIX_FD)
 
 
 def export(allocation: AllocationInfo) -> tuple[bytes, Any]:
-    pool = driver.bindings().CUmemoryPool(allocation.pool)
-    data = driver.bytes_of(driver.call("cuMemPoolExportPointer", allocation.base))
-    fd = int(driver.call("cuMemPoolExportToShareableHandle", pool, _fd_type(), 0))
+    pool = cuda_driver.bindings().CUmemoryPool(allocation.pool)
+    data = cuda_driver.bytes_of(cuda_driver.call("cuMemPoolExportPointer", allocation.base))
+    fd = int(cuda_driver.call("cuMemPoolExportToShareableHandle", pool, _fd_type(), 0))
     try:
         # One receiver can fetch it, over a socket of this process.
         sent = resource_sharer.DupFd(fd)
@@ -39,14 +39,14 @@ def export(allocation: AllocationInfo) -> tuple[bytes, Any]:
 def open(device: int, handle: bytes, extra: Any) -> tuple[int, Any]:
     fd = extra.detach()
     try:
-        pool = driver.call("cuMemPoolImportFromShareableHandle", fd, _fd_type(), 0)
+        pool = cuda_driver.call("cuMemPoolImportFromShareableHandle", fd, _fd_type(), 0)
     finally:
         os.close(fd)
     try:
-        data = driver.handle_from("CUmemPoolPtrExportData", handle[: driver.HANDLE_SIZE])
-        return int(driver.call("cuMemPoolImportPointer", pool, data)), pool
+        data = cuda_driver.handle_from("CUmemPoolPtrExportData", handle[: cuda_driver.HANDLE_SIZE])
+        return int(cuda_driver.call("cuMemPoolImportPointer", pool, data)), pool
     except BaseException:
-        driver.call("cuMemPoolDestroy", pool)
+        cuda_driver.call("cuMemPoolDestroy", pool)
         raise
 
 
@@ -55,6 +55,6 @@ def skip(extra: Any) -> None:
 
 
 def close(ptr: int, state: Any) -> None:
-    driver.call("cuMemFreeAsync", ptr, 0)
-    driver.call("cuStreamSynchronize", 0)
-    driver.call("cuMemPoolDestroy", state)
+    cuda_driver.call("cuMemFreeAsync", ptr, 0)
+    cuda_driver.call("cuStreamSynchronize", 0)
+    cuda_driver.call("cuMemPoolDestroy", state)

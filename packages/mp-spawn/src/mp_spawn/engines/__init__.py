@@ -9,7 +9,7 @@ import importlib as _importlib
 import typing as _typing
 
 if _typing.TYPE_CHECKING:
-    from mp_spawn.engines.driver import EngineContext
+    from mp_spawn.engines.engine_context import EngineContext
     from mp_spawn.engines.local import Local
     from mp_spawn.engines.protocol import EngineError, Node
     from mp_spawn.engines.ray import Ray

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_spawn.engines import engine_for, protocol
-from mp_spawn.engines.driver import EngineContext
+from mp_spawn.engines.engine_context import EngineContext
 from mp_spawn.engines.mailbox import Mailbox
 from mp_spawn.engines.node_state import NodeState
 from mp_spawn.engines.plan import Plan

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mp_spawn.engines import engine_for
-from mp_spawn.engines.driver import EngineContext
+from mp_spawn.engines.engine_context import EngineContext
 from mp_spawn.engines.plan import Plan
 
 __all__ = ["run", "start"]

@@ -136,7 +136,7 @@ def _drive(chosen: argparse.Namespace, nprocs: int, engine: Callable[[Forwarding
 
 
 def _start(chosen: argparse.Namespace, nprocs: int, engine: Any, signals: Forwarding) -> Any:
-    from mp_spawn.engines.driver import EngineContext
+    from mp_spawn.engines.engine_context import EngineContext
     from mp_spawn.engines.plan import Plan
 
     plan = Plan.of(

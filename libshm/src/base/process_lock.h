@@ -1,6 +1,6 @@
-/* The one lock that guards the private state of this process: see engine_lock.c. */
-#ifndef MPSHM_ENGINE_LOCK_H
-#define MPSHM_ENGINE_LOCK_H
+/* The one lock that guards the private state of this process: see process_lock.c. */
+#ifndef MPSHM_PROCESS_LOCK_H
+#define MPSHM_PROCESS_LOCK_H
 
 void mpshm__lock(void);
 int mpshm__try_lock(void); /* 1 when the caller has the lock */

@@ -1,6 +1,6 @@
 /* A session for each test program, and helpers to look at it from outside. */
-#ifndef ENGINE_H
-#define ENGINE_H
+#ifndef MEMORY_H
+#define MEMORY_H
 
 #include <dirent.h>
 #include <poll.h>

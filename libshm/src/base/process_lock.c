@@ -1,6 +1,6 @@
 /* The lock of this process. It is held for a moment, and finalizers never wait for it.
  *
- * Note [Waiting for the lock of the engine]
+ * Note [Waiting for the process lock]
  *   A thread that asks the manager something holds the lock meanwhile, and that may take seconds
  *   when the manager is stopped. An allocation or a receive with MPSHM_NOWAIT fails instead of
  *   waiting. A release cannot fail, so when the lock is taken it is appended to a list, and each
@@ -11,7 +11,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-#include "base/engine_lock.h"
+#include "base/process_lock.h"
 #include "mpshm.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
