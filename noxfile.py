@@ -15,6 +15,9 @@ HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
 _pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
 os.environ["PATH"] = os.pathsep.join([os.environ["PATH"], *(str(p) for p in sorted(_pyenv.glob("3.*/bin")))])
 
+# Without its cache, pytest compiles the tests and its plugins again in each process, which takes a second.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 nox.needs_version = ">=2024.4.15"
 nox.options.reuse_existing_virtualenvs = True
 # A session whose interpreter is missing fails and names it.

@@ -165,7 +165,7 @@ def leak_check(request: pytest.FixtureRequest, resources_made_once: None) -> Ite
     if "start_method" in request.fixturenames and request.getfixturevalue("start_method") == "forkserver":
         forkserver.ensure_running()
     shared = [request.getfixturevalue(n) for n in ("carrier", "echo") if n in request.fixturenames]
-    before = leaks.snapshot()
+    before = leaks.before_a_test()
     yield
     for carrier in shared:
         carrier.rest()

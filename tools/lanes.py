@@ -9,7 +9,7 @@ lane. Options are pytest's, for every file, and NAME=value sets a variable; `--a
 
 Note [Batches]
 --------------
-A process of pytest takes two seconds to start, and a queue of files ends when its last file does. So short files of one
+A process of pytest takes a second to start, and a queue of files ends when its last file does. So short files of one
 folder share a process, up to BATCH seconds, long ones have their own, and the longest are first. How long each took
 with the same options is in SECONDS, which `--record` writes; a file that is not in there counts as UNKNOWN.
 
@@ -42,7 +42,7 @@ __all__ = ["Batch", "batches", "can_isolate", "run"]
 # The new namespace keeps everything but /dev/shm.
 ISOLATED = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs shm /dev/shm && exec "$@"', "sh"]
 SECONDS = Path(__file__).parent / "seconds.json"
-BATCH = 30.0  # seconds
+BATCH = 60.0  # seconds
 UNKNOWN = 20.0  # seconds
 # With two, a third of two processors' time was idle.
 LANES_PER_PROCESSOR = 3

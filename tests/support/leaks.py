@@ -148,13 +148,28 @@ class Snapshot:
         return sorted(lines)
 
 
+_is_clean = False  # since the last look after a test
+
+
 def snapshot() -> Snapshot:
     """
     Return the resources after garbage and cache were freed.
     """
+    global _is_clean
     gc.collect()
     mp.empty_cache()
+    _is_clean = True
     return Snapshot()
+
+
+def before_a_test() -> Snapshot:
+    """
+    Return the resources; free garbage and cache before only if the look after the last test has not done it.
+    """
+    global _is_clean
+    found = Snapshot() if _is_clean else snapshot()
+    _is_clean = False
+    return found
 
 
 def leaks_since(before: Snapshot) -> list[str]:
