@@ -45,6 +45,7 @@ GAINS = {
     "64 results of 16 MiB from `Pool(2).map`": "Pool(2).map, 64 results of 16 MiB",
     "an int there and back": "round trip, an int",
 }
+IMPORT = "a program that only imports"
 
 
 def gain(found: Record) -> str:
@@ -56,6 +57,10 @@ def gain(found: Record) -> str:
             ours, theirs = entry.figures["ours"], entry.figures["stdlib"]
             ratio = theirs.median / ours.median
             lines.append(f"- {name}: **{in_words(ours.median, ours.unit)}, {ratio:.0f} times faster**")
+    entry = found.find(IMPORT)
+    if entry is not None and {"ours", "stdlib"} <= entry.figures.keys():
+        ours, theirs = entry.figures["ours"], entry.figures["stdlib"]
+        lines.append(f"- the import: **{in_words(ours.median - theirs.median, ours.unit)} more**")
     return "\n".join(lines)
 
 
