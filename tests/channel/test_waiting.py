@@ -15,6 +15,8 @@ from typing import Any
 import channel_tasks as tasks
 import pytest
 
+from mp_core import native
+
 
 def test_poll_tells_of_messages_and_of_the_end(ends: Any) -> None:
     reader, writer = ends
@@ -181,7 +183,7 @@ def test_a_message_that_comes_with_the_error_of_a_signal_handler_stays(ends: Any
 def test_a_send_that_a_signal_handler_ends_with_an_error_sends_nothing(ends: Any) -> None:
     reader, writer = ends
     sent = 0
-    while writer._try_send_bytes(bytes(30_000)) is True:
+    while writer._offer_message(native.pickled(bytes, 30_000)) is native.SENT:
         sent += 1
 
     def make_room_and_interrupt(*_: Any) -> None:

@@ -18,7 +18,7 @@ from support.sessions import in_flight_bytes
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import _unread
+from mp_core import _unread, native
 
 LARGE = 1 << 18
 
@@ -208,10 +208,10 @@ def test_a_fork_during_the_last_close_leaves_no_end_to_the_child(tmp_path: Path)
 
 def test_a_feeder_whose_readers_are_gone_frees_all_that_waits_for_it(ctx, strategy: str) -> None:
     queue = ctx.Queue()
-    if not hasattr(queue._writer, "_try_send_bytes"):
+    if not hasattr(queue._writer, "_offer_message"):
         pytest.skip("no channels: MP_CHANNEL=0")
     queue._ignore_epipe = True  # as the executor of concurrent.futures sets it
-    while queue._writer._try_send_bytes(bytes(1 << 10)) is True:
+    while queue._writer._offer_message(native.pickled(bytes, 1 << 10)) is native.SENT:
         pass
     for _ in range(5):
         queue.put(np.ones(LARGE))
@@ -228,11 +228,12 @@ UNSENT = """
     import os, sys
     import numpy as np
     import mp_all as mp
+    from mp_core import native
 
     LARGE = 1 << 18
 
     def leave_unsent(queue):
-        while queue._writer._try_send_bytes(bytes(1 << 10)) is True:
+        while queue._writer._offer_message(native.pickled(bytes, 1 << 10)) is native.SENT:
             pass
         queue.cancel_join_thread()
         for _ in range(5):

@@ -139,22 +139,30 @@ static PyObject *raised(void)
     return value;
 }
 
-static PyObject *tried(int rc)
+/* SENT, or the message with the error, or without one when it would have to wait. It raises nothing:
+ * the caller would take that for the exception of a signal handler that runs after the message was
+ * sent. */
+static PyObject *offered(PyObject *message, int rc)
 {
-    if (rc == -EAGAIN)
-        Py_RETURN_FALSE;
-    if (rc == 0)
-        Py_RETURN_TRUE;
-    mp_channel_fail(rc == MP_NO_RING ? -EOPNOTSUPP : rc); /* the ends of queues have one */
-    return raised();
+    if (rc == 0) {
+        Py_XDECREF(message);
+        return Py_NewRef(mp_sent_message());
+    }
+    if (message != NULL && rc != -EAGAIN) {
+        mp_channel_fail(rc == MP_NO_RING ? -EOPNOTSUPP : rc); /* the ends of queues have one */
+        mp_message_failed(message, raised());
+    }
+    return message;
 }
 
-/* _try_send_bytes(data) -> True; False when that would have to wait; or the exception. It raises
- * nothing: the caller would confuse it with the exception of a signal handler that runs after the
- * message was sent. */
-PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data)
+/* _offer_message(message) -> SENT, or the message, which waits or has an error */
+PyObject *mp_channel_offer_message(PyObject *op, PyObject *message)
 {
-    return tried(send_data((Channel *)op, data, 0));
+    if (!mp_is_message(message) || message == mp_sent_message()) {
+        PyErr_SetString(PyExc_TypeError, "_offer_message takes a Message that is not sent yet");
+        return NULL;
+    }
+    return offered(Py_NewRef(message), send_data((Channel *)op, message, 0));
 }
 
 /* Bytes and their handles, or a Message; NULL with an exception. */
@@ -170,23 +178,28 @@ static PyObject *as_message(PyObject *data, PyObject *handles)
     return mp_message_data(data) == data ? mp_message_new(data, handles) : data;
 }
 
-/* _try_send(object) -> as _try_send_bytes, but a Message instead of False, and (exception,) when it
- * cannot be pickled */
-PyObject *mp_channel_try_send(PyObject *op, PyObject *object)
+/* _offer(object) -> as _offer_message; a message whose object cannot be pickled has no data */
+PyObject *mp_channel_offer(PyObject *op, PyObject *object)
 {
     PyObject *handles = NULL, *data = pickled_for((Channel *)op, object, &handles);
 
-    if (data == NULL)
-        return Py_BuildValue("(N)", raised());
+    if (data == NULL) {
+        PyObject *error = raised(), *message = mp_message_new(NULL, NULL);
+        if (message != NULL)
+            mp_message_failed(message, error);
+        else
+            Py_XDECREF(error);
+        return message;
+    }
     int rc = send_data((Channel *)op, data, 0);
-    if (rc == -EAGAIN)
-        return as_message(data, handles);
-    discard_unsent(handles, rc);
+    if (rc != 0)
+        return offered(as_message(data, handles), rc);
     Py_DECREF(data);
-    return tried(rc);
+    Py_XDECREF(handles);
+    return offered(NULL, 0);
 }
 
-/* _pickle(object) -> the Message that _try_send would send */
+/* _pickle(object) -> the Message that _offer would send */
 PyObject *mp_channel_pickle(PyObject *op, PyObject *object)
 {
     PyObject *handles = NULL, *data = pickled_for((Channel *)op, object, &handles);

@@ -62,8 +62,8 @@ int mp_channel_is_late(void);
 
 PyObject *mp_channel_send(PyObject *op, PyObject *object);
 PyObject *mp_channel_send_bytes(PyObject *op, PyObject *data);
-PyObject *mp_channel_try_send_bytes(PyObject *op, PyObject *data);
-PyObject *mp_channel_try_send(PyObject *op, PyObject *object);
+PyObject *mp_channel_offer_message(PyObject *op, PyObject *message);
+PyObject *mp_channel_offer(PyObject *op, PyObject *object);
 PyObject *mp_channel_recv(PyObject *op, PyObject *unused);
 PyObject *mp_channel_recv_and(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
 PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names);

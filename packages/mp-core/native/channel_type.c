@@ -304,8 +304,8 @@ PyObject *mp_py_channel_count(PyObject *module, PyObject *unused)
 static PyMethodDef methods[] = {
     {"send", mp_channel_send, METH_O, "Send a (picklable) object."},
     {"_send_bytes", mp_channel_send_bytes, METH_O, "Send one message."},
-    {"_try_send_bytes", mp_channel_try_send_bytes, METH_O, "Send one message unless it must wait."},
-    {"_try_send", mp_channel_try_send, METH_O, "Send an object unless it must wait."},
+    {"_offer_message", mp_channel_offer_message, METH_O, "Send a message unless it must wait."},
+    {"_offer", mp_channel_offer, METH_O, "Send an object unless it must wait."},
     {"recv", mp_channel_recv, METH_NOARGS, "Receive a (picklable) object."},
     {"_recv_and", (PyCFunction)(void (*)(void))mp_channel_recv_and, METH_FASTCALL,
      "Receive an object in time; call a function before it is unpickled."},

@@ -173,11 +173,11 @@ PyObject *mp_py_sent(PyObject *module, PyObject *args)
 /* ---- Message: a pickled message that is not sent yet ---- */
 
 typedef struct {
-    PyObject_HEAD PyObject *data, *handles;
+    PyObject_HEAD PyObject *data, *handles, *error; /* each may be NULL */
     pid_t pid; /* a forked child has a copy, whose references are its parent's */
 } Message;
 
-static PyObject *message_type;
+static PyObject *message_type, *sent; /* `sent`: of every message that is sent */
 
 PyObject *mp_message_new(PyObject *data, PyObject *handles)
 {
@@ -186,7 +186,7 @@ PyObject *mp_message_new(PyObject *data, PyObject *handles)
 
     if (self == NULL) {
         undo(handles);
-        Py_DECREF(data);
+        Py_XDECREF(data);
         return NULL;
     }
     self->data = data;
@@ -195,15 +195,31 @@ PyObject *mp_message_new(PyObject *data, PyObject *handles)
     return (PyObject *)self;
 }
 
+int mp_is_message(PyObject *object)
+{
+    return Py_TYPE(object) == (PyTypeObject *)message_type;
+}
+
 PyObject *mp_message_data(PyObject *object)
 {
-    return Py_TYPE(object) == (PyTypeObject *)message_type ? ((Message *)object)->data : object;
+    return mp_is_message(object) ? ((Message *)object)->data : object;
 }
 
 void mp_message_sent(PyObject *object)
 {
-    if (Py_TYPE(object) == (PyTypeObject *)message_type)
+    if (mp_is_message(object))
         Py_CLEAR(((Message *)object)->handles);
+}
+
+void mp_message_failed(PyObject *message, PyObject *error)
+{
+    Py_XDECREF(((Message *)message)->error);
+    ((Message *)message)->error = error;
+}
+
+PyObject *mp_sent_message(void)
+{
+    return sent;
 }
 
 PyObject *mp_pickled(int by_value, PyObject *function, PyObject *args)
@@ -252,6 +268,7 @@ static void message_dealloc(PyObject *op)
     else
         Py_XDECREF(self->handles);
     Py_XDECREF(self->data);
+    Py_XDECREF(self->error);
     release(op);
     Py_DECREF(type);
 }
@@ -266,8 +283,16 @@ static PyObject *message_leave(PyObject *op, PyObject *unused)
 
 static PyObject *get_data(PyObject *op, void *unused)
 {
+    PyObject *data = ((Message *)op)->data;
     (void)unused;
-    return Py_NewRef(((Message *)op)->data);
+    return Py_NewRef(data == NULL ? Py_None : data);
+}
+
+static PyObject *get_error(PyObject *op, void *unused)
+{
+    PyObject *error = ((Message *)op)->error;
+    (void)unused;
+    return Py_NewRef(error == NULL ? Py_None : error);
 }
 
 static PyObject *get_handles(PyObject *op, void *unused)
@@ -283,7 +308,9 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef getset[] = {
-    {"data", get_data, NULL, "The pickle.", NULL},
+    {"data", get_data, NULL, "The pickle; None if there is none.", NULL},
+    {"error", get_error, NULL, "Why it was not pickled or sent; None if it was or may still be.",
+     NULL},
     {"handles", get_handles, NULL, "The handles of its in-flight references, a tuple.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -306,7 +333,10 @@ static PyType_Spec spec = {
 int mp_add_message_type(PyObject *module)
 {
     message_type = PyType_FromModuleAndSpec(module, &spec, NULL);
-    return message_type == NULL ? -1 : PyModule_AddObjectRef(module, "Message", message_type);
+    sent = message_type == NULL ? NULL : mp_message_new(NULL, NULL);
+    if (sent == NULL || PyModule_AddObjectRef(module, "SENT", sent) < 0)
+        return -1;
+    return PyModule_AddObjectRef(module, "Message", message_type);
 }
 
 PyObject *mp_make_handle(const mpshm_block *block, int flags)

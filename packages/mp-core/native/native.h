@@ -33,8 +33,13 @@ void mp_discard_all(PyObject *handles);
 int mp_goes_by_value(void);
 /* Add the type Message to the module. */
 int mp_add_message_type(PyObject *module);
-/* Return a Message; it takes both over. */
+/* Return a Message; it takes both over, and each may be NULL. */
 PyObject *mp_message_new(PyObject *data, PyObject *handles);
+int mp_is_message(PyObject *object);
+/* Set the exception that kept a Message from being pickled or sent, and take it over. */
+void mp_message_failed(PyObject *message, PyObject *error);
+/* The one Message that stands for each that was sent, borrowed. */
+PyObject *mp_sent_message(void);
 /* Return the Message of what the function returns, which pickles an object. */
 PyObject *mp_pickled(int by_value, PyObject *function, PyObject *args);
 /* The bytes of a Message, borrowed; another object is returned itself. */

@@ -53,6 +53,7 @@ _SENTINEL: Any = vars(queues)["_sentinel"]
 _Base: Any = queues.Queue
 _MOST: int = vars(synchronize)["SEM_VALUE_MAX"]
 _pickled_object = native.pickled_object
+SENT = native.SENT
 _LATE = object()  # what `get` finds in place of a message that has not come in time
 
 
@@ -137,29 +138,31 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
         # No `try` around what sends: an exception of a signal handler comes after the message has been sent.
         if not (self._counts or self._buffer or self._feeding[0]):
             self._has_put = True
-            data = self._writer._try_send(obj)
-            if data is True:
-                return
-            if type(data) is tuple:
-                self._not_pickled(data[0], obj)
-                return
-            if not isinstance(data, Exception):
-                data = self._send_or_feed(data)
-            if data is not None:
-                self._failed(data, obj)
+            message = self._writer._offer(obj)
+            if message is not SENT:
+                self._finish(message, obj)
             return
         self._put_in_place(obj)
 
     def _put_in_place(self, obj: Any) -> None:
         """Put an object behind all others, in the place that the caller has taken."""
         try:
-            data = _pickled_object(obj)
+            message = _pickled_object(obj)
         except BaseException as error:
             self._not_pickled(error, obj)
             return
-        failure = self._send_or_feed(data)
-        if failure is not None:
-            self._failed(failure, obj)
+        self._finish(message, obj)
+
+    def _finish(self, message: Any, obj: Any) -> None:
+        """Send a message that waits, or leave it to the thread; report the error of one that has failed."""
+        if message.error is None:
+            message = self._send_or_feed(message)
+        if message.error is None:
+            return
+        if message.data is None:
+            self._not_pickled(message.error, obj)
+        else:
+            self._failed(message.error, obj)
 
     def aput(self, obj: Any, timeout: float | None = None) -> Coroutine[Any, Any, None]:
         """Put an object, in a coroutine; as `put`: `queue.Full` if there is no place within *timeout* seconds."""
@@ -182,23 +185,21 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
                 raise
             self._on_queue_feeder_error(error, obj)
 
-    def _send_or_feed(self, data: Any) -> Exception | None:
-        """Send a pickle, or leave it to the thread; return the error of the connection."""
+    def _send_or_feed(self, message: Any) -> Any:
+        """Send a message, or leave it to the thread; return it, with the error of the connection if there is one."""
         if self._counts:
             self._count()
         with self._lock:
             self._has_put = True
             if not self._buffer and not self._feeding[0]:
-                sent = self._writer._try_send_bytes(data)
-                if sent is True:
-                    return None
-                if sent is not False:
-                    return sent  # type: ignore[no-any-return]
+                message = self._writer._offer_message(message)
+                if message is SENT or message.error is not None:
+                    return message
             if self._thread is None:
                 self._start_thread()
-            self._buffer.append(data)
+            self._buffer.append(message)
             self._notempty.notify()
-        return None
+        return message
 
     #: Whether `_count` has to be told of each message.
     _counts = False

@@ -24,6 +24,7 @@ __all__ = [
     "LIBSHM",
     "LINE_SIZE",
     "LONGEST",
+    "SENT",
     "STRATEGIES",
     "Buffer",
     "Channel",
@@ -174,6 +175,7 @@ discard: Any = _block.discard
 discard_unread: Any = _block.discard_unread
 loads: Any = _block.loads
 in_message: Any = _block.in_message
+SENT: Any = _block.SENT
 pickled: Any = _block.pickled
 pickled_by_value: Any = _block.pickled_by_value
 pickled_object: Any = _block.pickled_object

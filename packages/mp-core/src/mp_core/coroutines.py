@@ -42,7 +42,7 @@ from collections.abc import Callable, Coroutine
 from queue import Full
 from typing import Any, NoReturn
 
-from mp_core import by_value, forks
+from mp_core import by_value, forks, native
 
 __all__ = ["join_process", "put", "receive", "refuse", "send", "wait_readable", "within"]
 
@@ -442,14 +442,11 @@ async def send(connection: Any, obj: Any) -> None:
     if sender.sending:
         await sender.send(connection, connection._pickle(obj))
         return
-    left = connection._try_send(obj)
-    if left is True:
-        return
-    if isinstance(left, tuple):
-        raise left[0]
-    if isinstance(left, Exception):
-        raise left
-    await sender.send(connection, left)
+    message = connection._offer(obj)
+    if message.error is not None:
+        raise message.error
+    if message is not native.SENT:
+        await sender.send(connection, message)
 
 
 # ---- putting ---------------------------------------------------------------------------------------------------------

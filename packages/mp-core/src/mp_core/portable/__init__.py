@@ -24,6 +24,7 @@ from mp_core._version import __version__
 from mp_core.portable.byte_numbers import parse_bytes
 from mp_core.portable.large_pickles import LARGE, PickleReader, PickleWriter, copy_large
 from mp_core.portable.messages import (
+    SENT,
     by_value,
     discard_unread,
     in_message,
@@ -96,6 +97,7 @@ __all__ = [
     "LIBSHM",
     "LINE_SIZE",
     "LONGEST",
+    "SENT",
     "STRATEGIES",
     "Buffer",
     "Channel",

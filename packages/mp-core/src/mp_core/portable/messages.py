@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 __all__ = [
+    "SENT",
     "Message",
     "by_value",
     "discard_unread",
@@ -89,6 +90,9 @@ class Message:
     def __del__(self) -> None:
         if self.handles and self._pid == os.getpid():  # a forked child has a copy, whose references are its parent's
             _discard_all(list(self.handles))
+
+
+SENT = Message(None, [])  # stands for each message that is sent
 
 
 def _discard_all(handles: list[bytes]) -> None:
