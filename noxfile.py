@@ -26,9 +26,7 @@ nox.options.error_on_missing_interpreters = True
 nox.options.sessions = [
     "lint",
     "docs",
-    "libshm(plain)",
-    "libshm(asan)",
-    "libshm(tsan)",
+    "libshm(every)",
     f"tests-{HERE}(every)",
     "alone(mp-spawn)",
     "alone(mp-pool)",

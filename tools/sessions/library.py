@@ -18,7 +18,7 @@ SANITIZERS = {
     "valgrind": ["WRAP=valgrind -q --error-exitcode=9"],
 }
 # The tests wait more than they compute.
-PARALLEL = ["-j", str(2 * (os.cpu_count() or 1)), "-k", "--output-sync=target", "--no-print-directory"]
+PARALLEL = ["-j", str(3 * (os.cpu_count() or 1)), "-k", "--output-sync=target", "--no-print-directory"]
 CHECK = ["make", "-C", "libshm", *PARALLEL, "check"]
 # The tests of all that parses what another process has written.
 READS_MESSAGES = [
@@ -32,11 +32,17 @@ READS_MESSAGES = [
 
 
 @nox.session(python=False)
-@nox.parametrize("sanitizer", [nox.param(s, id=s, tags=["ci"] * (s != "valgrind")) for s in SANITIZERS])
+@nox.parametrize(
+    "sanitizer",
+    [*(nox.param(s, id=s, tags=["ci"] * (s != "valgrind")) for s in SANITIZERS), nox.param("every", id="every")],
+)
 def libshm(session: nox.Session, sanitizer: str) -> None:
-    """Test the C library, plain, under sanitizers or in valgrind."""
-    build = Path(session.create_tmp()).resolve() / "libshm" / sanitizer
-    session.run(*CHECK, f"BUILD={build}", *SANITIZERS[sanitizer], external=True)
+    """Test the C library, plain, under sanitizers or in valgrind; "every": plain and under the sanitizers at once."""
+    build = Path(session.create_tmp()).resolve() / "libshm"
+    if sanitizer == "every":
+        session.run(*CHECK[:-1], "every", f"BUILD={build}", external=True)
+    else:
+        session.run(*CHECK, f"BUILD={build / sanitizer}", *SANITIZERS[sanitizer], external=True)
 
 
 @nox.session(name="extensions-asan", default=False, tags=["nightly"])
