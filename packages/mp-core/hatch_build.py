@@ -42,7 +42,7 @@ def without_libshm() -> bool:
 
 
 def platform_tag() -> str:
-    """Return the platform of the wheel. Without libshm it has one, too: no Linux must prefer it to the sdist."""
+    """Return the platform of the wheel. A wheel without libshm also has one: no Linux must prefer it to the sdist."""
     return re.sub(r"[-.]", "_", sysconfig.get_platform())
 
 

@@ -21,7 +21,7 @@ int mpshm_attach(void);
 int mpshm_open_for_child(int fds[2]);
 
 /* In that child, before any other call: attach session `id` with both descriptors, which are taken
- * over. -EBUSY when this process has another session already (both are closed in that case, too).
+ * over. -EBUSY when this process has another session already (both are also closed then).
  */
 int mpshm_attach_with(const unsigned char *id, const int fds[2]);
 

@@ -94,8 +94,8 @@ struct mpshm__sent {
     _Atomic uint64_t at_ns; /* on the coarse monotonic clock */
     _Atomic int32_t pid;
     _Atomic uint32_t site; /* index + 1 in the control file; 0: unknown */
-    /* When the last of its messages expires: generation << 32 | tick. The one field that decides
-     * about something: see message_timeout.c. */
+    /* When the last of its messages expires: generation << 32 | tick. The only field that
+     * affects behaviour (message_timeout.c); the others are for diagnostics. */
     _Atomic uint64_t deadline;
 };
 

@@ -37,9 +37,9 @@ enum {
     GROUPS = 128,
     POLL_MS = 1000,
     SOONEST_MS = 5,
-    EMPTY_MS = 50,        /* while nothing is cached, and a moment ago something was: */
-    IDLE_POLLS = 20,      /* so many polls, before the manager sleeps */
-    IDLE_NS = 2000000000, /* an unused cache is purged after that, if memory is scarce */
+    EMPTY_MS = 50,        /* between polls just after the cache became empty, */
+    IDLE_POLLS = 20,      /* and how many of them come before the manager sleeps */
+    IDLE_NS = 2000000000, /* before an unused cache is purged, if memory is scarce */
 };
 static const uint64_t FASTEST = (uint64_t)4 << 30; /* bytes a second that a program fills */
 static const uint64_t SCARCE = (uint64_t)1 << 30;

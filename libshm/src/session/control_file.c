@@ -90,8 +90,8 @@ static int fill_up(int fd)
 
     if (fstat(fd, &st) < 0)
         return -errno;
-    /* The magic first: it is written last. Not the slots of all processes: a thread's stack may be
-     * smaller. */
+    /* Read the magic number first; the creator writes it last. Read only the header: the whole file
+     * may not fit on a thread's stack. */
     if (pread(fd, &magic, sizeof(magic), offsetof(struct mpshm__control, magic)) < 0 ||
         pread(fd, version, sizeof(version) - 1, offsetof(struct mpshm__control, version)) < 0)
         return -errno;

@@ -28,7 +28,7 @@
  *   No step waits for the manager, so a stopped manager delays no fork. A manager that was killed
  *   is replaced here, since some parents make no other call than fork. These are pthread_atfork
  *   handlers, so no other hook and no interpreter runs between them and the system call, and forks
- *   by other C code are covered, too. (vfork and posix_spawn run no handlers and need none: the
+ *   by other C code are also covered. (vfork and posix_spawn run no handlers and need none: the
  *   child has nothing before it execs.)
  *
  *   If the parent is killed before fork(2), the description goes with it, the slot is not locked,
@@ -175,7 +175,7 @@ static void attach_in_child(struct mpshm__session *session, int t)
         if (child[t].slot >= 0)
             for_retained(session, leak, -1);
         close_copies(t);
-        /* This is the parent's, so a lock taken through it would be the parent's, too. Its
+        /* This is the parent's, so a lock taken through it would also be the parent's. Its
          * device and inode are kept, so that the file can be opened again. */
         if (mpshm__fd_get(&session->control_fd) >= 0)
             close(session->control_fd.number);

@@ -204,7 +204,7 @@ PyObject *mp_py_create_sync(PyObject *module, PyObject *args)
 }
 
 /* sync_handle(block) -> the handle of a lock's block. It is sent to a process that shares no
- * arrays, too: a lock has no bytes that could go in its place. */
+ * arrays: a lock has no bytes that could go in its place. */
 PyObject *mp_py_sync_handle(PyObject *module, PyObject *block)
 {
     (void)module;

@@ -17,8 +17,8 @@
  * reference made outside of any message (an object pickled by a bare ForkingPickler) is not
  * tracked.
  *
- * A message goes by value if its receiver cannot share memory or this process was told not to. The
- * messages nested in it do so too. Reducers then leave the array to NumPy. */
+ * A message goes by value if its receiver cannot share memory or this process was told not to. Its
+ * nested messages also go by value. Reducers then leave the array to NumPy. */
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>

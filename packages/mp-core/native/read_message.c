@@ -1,8 +1,8 @@
 /* Read the pickles of write_message.c without an unpickler.
  *
- * Any other pickle is left to the unpickler, also one that has such a beginning. It says what is
- * wrong with a damaged message, too. But a handle can be received once: after the first, an error
- * is final here, and the handles that were not received are discarded as by loads(). Only
+ * Every other pickle goes to Python's unpickler, even if it starts the same way. The unpickler also
+ * says what is wrong with a damaged message. But a handle can be received once: after the first, an
+ * error is final here, and the handles that were not received are discarded as by loads(). Only
  * write_message.c puts a handle after its function without a memo, so only damage leads there.
  *
  * A pickle is a program for a stack. */

@@ -142,7 +142,7 @@ static enum memory memory_of(PyObject *op, Py_ssize_t nbytes)
         return NOT_FAST;
     if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type) {
         const mpshm_block *own = &((mp_buffer *)base)->block;
-        /* Another reference to the Block may be in the message, too, and pickle's memo finds it. */
+        /* The message may have another reference to the Block, which pickle's memo finds. */
         return Py_REFCNT(base) == 1 && own->data == PyArray_DATA(owner) &&
                        own->nbytes == (uint64_t)nbytes
                    ? OWN_BLOCK

@@ -65,7 +65,7 @@ if TYPE_CHECKING:  # the same names again, after multiprocessing's: to pyright t
 
     cuda = mp_cuda
 
-# The module of each name. It is imported at the first use: a program pays for what it uses, and a child of it, too.
+# The module of each name. It is imported at the first use: a program and its children pay for what they use.
 _NAMES = {
     "mp_all._report": "memory_report",
     "mp_all._timeline": "timeline",

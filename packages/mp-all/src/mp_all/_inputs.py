@@ -11,7 +11,7 @@ that task. A read-only array is mapped read-only.
     worker   opens /proc/<caller>/fd/<number>, checks device and inode, maps it, closes it
 
 - The file lives as long as a descriptor in the caller or a mapping in a worker: if they are killed, nothing is left.
-- If the caller dies before a worker opens the file, that worker, its child, ends too.
+- If the caller dies before a worker opens the file, that worker, its child, also ends.
 - An array is read at its first task of a call: to change it before the call ends is a race, as with any executor.
 - Each task keeps its inputs until its result has come. So the caller may drop the array, and the cache is short.
 - All pages are allocated by the copy, and the size is sealed: an access cannot be a bus error. Without memory or

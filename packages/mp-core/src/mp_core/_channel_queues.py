@@ -15,9 +15,9 @@ ring if there is room:
 So an object that changes after `put` does not change its message, and `put` still never waits for a reader. An error of
 pickling goes to `_on_queue_feeder_error`, as before, or is raised if `set_strict_put` says so.
 
-A message that needs no pickler takes one call into C for the pickle and the ring. It looks without a lock whether
-something waits for the thread: the thread says that it has a message before it takes it from the buffer, and takes that
-back after it has sent it, so a message never passes an earlier one of the same thread.
+A message that needs no pickler takes one call into C for the pickle and the ring. The fast path is taken only when the
+feeder thread is idle. The feeder sets `feeding` before it pops a message and clears it after sending, so checking
+without a lock is safe: a message never passes an earlier one of the same thread.
 
 A `JoinableQueue` counts its unfinished tasks in a semaphore, without the lock that a killed process keeps for ever in
 the standard one.
@@ -123,7 +123,7 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
 
     def _reset(self, after_fork: bool = False) -> None:
         super()._reset(after_fork)
-        # To enter a condition takes longer than to enter its lock. A signal handler may put, too.
+        # To enter a condition takes longer than to enter its lock. It is reentrant, because a signal handler may put.
         self._lock = threading.RLock()
         self._notempty = threading.Condition(self._lock)
         self._places: dict[Any, Any] = {}  # by event loop, see coroutines.py

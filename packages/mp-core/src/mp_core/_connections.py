@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["add", "install"]
 
-# The reducer of each class of connections; Windows has a class for pipes too.
+# The reducer of each class of connections; Windows also has a class for pipes.
 _reducers: dict[type, Any] = {
     getattr(_connection, kind): vars(_connection)[reducer]
     for kind, reducer in (("Connection", "reduce_connection"), ("PipeConnection", "reduce_pipe_connection"))
@@ -44,7 +44,7 @@ def install() -> None:
 
 
 def add(kind: type, reducer: Callable[[Any], Any]) -> None:
-    """Register the *reducer* of another kind of connection, whose pickle carries the installation, too."""
+    """Register the *reducer* of another kind of connection, whose pickle also carries the installation."""
     _reducers[kind] = reducer
     ForkingPickler.register(kind, _reduce if hasattr(Connection, "_mp_shares") else reducer)
 

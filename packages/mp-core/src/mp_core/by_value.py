@@ -151,7 +151,7 @@ def _can_share(pid: int) -> bool:
 def _descends(pid: int, ancestor: int) -> bool:
     while pid > 1 and pid != ancestor:
         with open(f"/proc/{pid}/stat", "rb") as stat:
-            # pid (name) state ppid; the name may hold anything, brackets too.
+            # pid (name) state ppid; the name may hold anything, even brackets.
             pid = int(stat.read().rpartition(b")")[2].split()[1])
     return pid == ancestor
 

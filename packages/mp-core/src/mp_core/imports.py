@@ -75,7 +75,7 @@ def load(module: str) -> Any:
 
 
 def _keep_forks_out() -> None:
-    """Do as `forks.keep_out`, which needs libshm, that may be what is imported; all are functions in C, too."""
+    """Do as `forks.keep_out`, which needs libshm, that may be what is imported. All of them are functions in C."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
             before=functools.partial(_loading.acquire, timeout=1),
@@ -142,7 +142,7 @@ def alias_submodules(package: str, own: tuple[str, ...] = (), others: dict[str, 
     package : str
         The name of an imported package.
     own : tuple of str, optional
-        Names of the package's own that a submodule bears, too. ``import package.name`` imports the submodule, and
+        Names of the package that a submodule also has. ``import package.name`` imports the submodule, and
         leaves the attribute of the package as it is.
     others : dict of str to str, optional
         More submodules, by name, and the modules that they are.
@@ -179,7 +179,7 @@ def submodule(name: str) -> ModuleType:
 
 
 class _Package(ModuleType):
-    """A package with names that submodules bear, too: the import system sets a submodule as an attribute of it."""
+    """A package with names that submodules also have: the import system sets a submodule as an attribute of it."""
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _aliased[self.__name__] and isinstance(value, ModuleType)):
@@ -190,7 +190,7 @@ class _StandIn(ModuleType):
     """
     The place of a module that is imported at its first use.
 
-    Another thread that imports the same module at that moment gets this object, too, and can use it in the same way.
+    Another thread that imports the same module at that moment also gets this object, and can use it in the same way.
     """
 
     def _module(self) -> ModuleType:

@@ -45,7 +45,7 @@ class LeaseReference:
     """
     Keep a received `Lease` alive, until you release or drop the reference, or the process ends.
 
-    Receiving a lease makes one, and so does `receive_lease`. You can send it on; then the next receiver has one too.
+    Receiving a lease makes one, and so does `receive_lease`. You can send it on; then the next receiver also has one.
 
     Examples
     --------

@@ -185,7 +185,7 @@ def lacks_guard(error: BaseException) -> bool:
     """
     Tell whether *error* has ended the import of the parent's main module for want of the guard.
 
-    A child has its start method already, so `set_start_method` is such an error, too: a `RuntimeError`.
+    A child has its start method already, so `set_start_method` also is such an error: a `RuntimeError`.
     """
     if isinstance(error, MissingGuardError):
         return True

@@ -22,7 +22,7 @@ def set_message_timeout(seconds: float | None) -> None:
     choose more than the slowest reader needs.
 
     Memory is freed when no process holds it: an array that its sender keeps stays its sender's. A message of the same
-    array that was sent later, or without a timeout, keeps it too. Locks and leases do not expire.
+    array that was sent later, or without a timeout, also keeps it. Locks and leases do not expire.
 
     Children started after this inherit it. ``MP_MESSAGE_TIMEOUT`` in the environment sets it from the start.
 

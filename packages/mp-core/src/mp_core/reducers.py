@@ -123,7 +123,7 @@ def _call_for(subject: str) -> None:
     """
     Make the calls that wait for *subject*.
 
-    A second thread that needs them meanwhile makes them, too, and so waits for what the first one imports. If a call
+    A second thread that needs them meanwhile also makes them, and so waits for what the first one imports. If a call
     fails, the next message has the same error.
     """
     calls, mine = _awaited.get(subject), (subject, get_ident())

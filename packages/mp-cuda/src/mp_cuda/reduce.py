@@ -69,7 +69,7 @@ def _own_memory(message: Message) -> DeviceArray:
     export = exports.get(memory.serial)
     # Retain the owner before releasing the reference: the export drops it with the last reference.
     owner, event = (export.owner, export.event) if export is not None else (None, None)
-    # Wait for the event first, too: afterwards it may be recorded again.
+    # Also wait for the event first: afterwards it may be recorded again.
     if event is not None and ready is not None and ready.owner == me():
         event.wait_on(LEGACY)
     references = [receive_reference(message.offers)]

@@ -31,6 +31,6 @@ def left_alone(process: Any) -> Iterator[None]:
 
 def _begin(bootstrap: Any, *args: Any, **options: Any) -> Any:
     global _inherited
-    # Kept, since it would be closed with its last reference, too.
+    # Kept, since the last reference would also close it.
     _inherited, sys.stdin = sys.stdin, open(os.devnull, encoding="utf-8")  # noqa: SIM115 - the process closes it
     return bootstrap(*args, **options)

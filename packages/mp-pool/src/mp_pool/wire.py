@@ -87,7 +87,7 @@ def is_mapper(function: Any) -> bool:
 
 def name_of(function: Any, args: tuple[Any, ...]) -> str:
     """
-    Return the name of the user's function in a call: a mapper calls another one, and a partial, too.
+    Return the name of the user's function in a call: mappers and partials call another function.
     """
     if is_mapper(function):
         function = args[0][0]

@@ -30,7 +30,7 @@ GRACE = 0.1
 # From SIGTERM to SIGKILL, and from SIGKILL until the launcher stops waiting for the kernel to end the process.
 TERM_TO_KILL = 5.0
 KILL_TO_DEAD = 5.0
-# From a Ctrl-C, which the terminal sends to the ranks, too, to SIGTERM.
+# From a Ctrl-C, which the terminal also sends to the ranks, to SIGTERM.
 INTERRUPTED = 1.0
 # From a signal that ends the ranks, which may have handlers for it, to SIGTERM.
 AFTER_A_SIGNAL = 30.0
@@ -150,7 +150,7 @@ class ProcessContext:
         """
         Wait for the ranks in a coroutine, as `join` does, while the event loop goes on.
 
-        If its task is cancelled, the ranks go on, too; `terminate`, or the end of ``with context:``, ends them.
+        If its task is cancelled, the ranks go on; `terminate`, or the end of ``with context:``, ends them.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class ProcessContext:
         except (Exception, Ended):
             raise
         except BaseException:
-            # Ctrl-C, or a signal handler that leaves the program: end its ranks, too.
+            # Ctrl-C, or a signal handler that leaves the program: also end its ranks.
             self._end(INTERRUPTED)
             raise
         finally:

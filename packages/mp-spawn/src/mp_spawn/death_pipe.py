@@ -14,7 +14,7 @@ process, and not before. So a job has a pipe that is never written to:
                 |  exit, SIGKILL, exec: the kernel closes it
                 +----------> hang-up at each read end ----------> SIGKILL to its owner
 
-No thread in the rank has to get hold of the interpreter first, so a rank deep in C code is killed, too.
+No thread in the rank has to get hold of the interpreter first, so even a rank deep in C code is killed.
 The owner of a descriptor belongs to the open file, which forked processes share; each rank therefore opens
 the read end anew. There is no race: after arming its end, a rank checks for a hang-up and kills itself if it
 finds one. A rank that has started ranks of its own holds the write end of *their* death pipe, so that

@@ -364,7 +364,7 @@ def _result(rank: int, blob: bytes) -> Any:
 
 class SpawnContext(ProcessContext):
     """
-    The old name of `ProcessContext`, which torch has, too; it warns.
+    The old name of `ProcessContext`, which torch also has; it warns.
 
     Parameters
     ----------

@@ -258,7 +258,7 @@ def _after_fork() -> None:
 
 
 _receivers: weakref.WeakSet[LoggingToParent] = weakref.WeakSet()
-# Held across a fork, so that the child knows of every descriptor. A handler that interrupts a fork may fork, too.
+# Held across a fork, so that the child knows of every descriptor. A handler that interrupts a fork may itself fork.
 _fork_lock = threading.RLock()
 os.register_at_fork(
     before=lambda: _fork_lock.acquire(), after_in_parent=lambda: _fork_lock.release(), after_in_child=_after_fork

@@ -17,7 +17,7 @@ Args = tuple[Any, ...]
 
 
 class Options(TypedDict, total=False):
-    """The parameters of `start_processes` that torch's has not, for type checkers."""
+    """Parameters that torch's `start_processes` does not have, for type checkers."""
 
     context: BaseContext | None
     env: Env

@@ -172,7 +172,7 @@ class PickleFile:
 
 
 class _AtOwnOffset(io.RawIOBase):
-    """Reads the file *fd* from its beginning. The descriptor has an offset, too, but all ranks share that."""
+    """Reads the file *fd* from its beginning. It has an offset of its own, since all ranks share the descriptor's."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

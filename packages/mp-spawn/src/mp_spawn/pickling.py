@@ -52,7 +52,7 @@ def dumps(thing: Any, what: str, start_method: str = "spawn", same_main: bool = 
 
 def dumps_with(new_reducer: Callable[[], R], thing: Any, what: str, start_method: str) -> tuple[bytes, R]:
     """
-    Pickle *thing* as `dumps` does, and return the reducer, too.
+    Pickle *thing* as `dumps` does, and return the pickle and the reducer.
     """
     return _dumps(new_reducer, thing, what, start_method, False)
 

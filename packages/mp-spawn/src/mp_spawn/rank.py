@@ -74,7 +74,7 @@ class Rank:
     @property
     def end_fd(self) -> int:
         """The descriptor that becomes readable when the process has ended."""
-        # The sentinel of a process of the fork server becomes readable at the server's end, too.
+        # The sentinel of a process of the fork server also becomes readable at the server's end.
         under_server = getattr(getattr(self.process, "_popen", None), "method", "") == "forkserver"
         return self._pidfd.fd if under_server and self._pidfd.fd >= 0 else self.process.sentinel
 
@@ -233,7 +233,7 @@ class Events:
             self._selector.register(self._signals.fd, selectors.EVENT_READ)
 
     def add(self, rank: Rank) -> None:
-        """Wait for this rank, too, unless it has ended."""
+        """Also wait for this rank, unless it has ended."""
         if not rank.ended:
             self._selector.register(rank.end_fd, selectors.EVENT_READ, (rank, True))
             if rank.inbox_fd >= 0:

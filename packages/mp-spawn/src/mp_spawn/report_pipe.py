@@ -6,7 +6,7 @@
 
 The parent drains the pipe while it waits, so a report of any size gets through. A rank that is killed
 half-way leaves an incomplete report, which is ignored. The parent cannot wait for end-of-file: children of the
-rank may hold the pipe, too.
+rank may also hold the pipe.
 """
 
 from __future__ import annotations

@@ -170,7 +170,7 @@ class _Repeats:
         self._last: dict[int, float] = {}
 
     def is_repeated(self, signum: int) -> bool:
-        """Tell whether the signal came less than `REPEAT` seconds ago, too."""
+        """Tell whether the same signal came less than `REPEAT` seconds ago."""
         now = time.monotonic()
         last, self._last[signum] = self._last.get(signum), now
         return last is not None and now - last < REPEAT

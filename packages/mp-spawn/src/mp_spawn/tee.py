@@ -50,7 +50,7 @@ class Tee(Prefix):
         return [*super().own_fds(), *self._numbers.values()]
 
     def add(self, rank: int, text: str) -> None:
-        """Append the launcher's text about a failure to the file, too."""
+        """Also append the launcher's text about a failure to the file."""
         if self._streams.are_filed(rank, "stderr") and self._files is not None:
             self._files.add(rank, text)
 

@@ -85,7 +85,7 @@ def main(file: IO[bytes]) -> None:
     """
     Fork the ranks, then wait for them.
     """
-    # Not at the top: the parent imports this module, too. Every rank would import these.
+    # Not at the top, because the parent also imports this module. Every rank would import these.
     from mp_core import children, definitions  # noqa: F401
     from mp_spawn import diagnostics  # noqa: F401
 

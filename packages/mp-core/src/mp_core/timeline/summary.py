@@ -87,7 +87,7 @@ def _many(count: int, thing: str) -> str:
 
 def union(spans: list[Span], without: list[Span] | None = None) -> int:
     """
-    Return the nanoseconds that the *spans* of a process cover, less those that spans *without* cover, too.
+    Return the nanoseconds that the *spans* of a process cover and the spans *without* do not.
 
     >>> union([Span(0, 10, "task", "", 1), Span(5, 10, "task", "", 1)], [Span(2, 2, "copy", "", 1)])
     13

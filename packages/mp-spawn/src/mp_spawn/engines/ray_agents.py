@@ -34,7 +34,7 @@ TO_FETCH = 1.0
 TO_LEAVE = 2.0
 # Seconds for a cluster to answer while a job ends. Ray's calls wait without end when its control service has died.
 TO_ANSWER = 15.0
-# On so many nodes an actor is asked for, in the place of one that was lost: Ray does not tell which have room.
+# How many nodes to try for a replacement actor: Ray does not tell which have room.
 CANDIDATES = 8
 
 

@@ -4,7 +4,7 @@ Note [Records]
 --------------
     kind, length (8 bytes)  ·  up to 1 MiB of bytes  ·  over TCP: a seal of 32 bytes
 
-A message is one record or more, and a part of an array is cut into records, too. Between machines every record is
+A message is one record or more, and so is a part of an array. Between machines every record is
 sealed: HMAC-SHA256 over its number, its header and its bytes, with a key for this connection and this direction, which
 handshake.py derives. The number is not sent; each end counts. So a record that was changed, repeated, left out, moved
 or sent back to its writer does not fit, and neither does one of another connection. The seal is compared before anybody
