@@ -1,6 +1,6 @@
 """The locks as methods of multiprocessing's contexts: `get_context("spawn").Lock()` is a `mp_core.Lock`.
 
-Shared ctypes objects of multiprocessing get their locks from a context, and so have robust ones. Queues have the standard
+Shared ctypes objects of multiprocessing get their locks from a context, so these are robust. Queues have the standard
 library's: see `_queue_locks.py`.
 """
 
