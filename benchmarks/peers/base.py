@@ -11,18 +11,25 @@ import importlib.metadata
 import inspect
 import os
 from collections.abc import Callable
+from multiprocessing.context import SpawnContext
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from benchmarks.driver import Stage
 
 STOP_WITHIN_S = 15
 
 Ask = Callable[[Any], Any]
 """A function that sends a message to another process, and returns its answer: the sum of first and last element."""
+
+
+class Starter(Protocol):
+    """The start of processes, as a peer needs it: they end with the process that has started them."""
+
+    context: SpawnContext
+
+    def start(self, target: Callable[..., None], *args: Any) -> BaseProcess:
+        """Start a process."""
 
 
 class Courier:
@@ -93,23 +100,23 @@ class Peer:
         """Return the object that unpacks in the receiving process."""
         return Courier()
 
-    def queue(self, stage: Stage, nbytes: int, places: int = 8) -> Any:
+    def queue(self, starter: Starter, nbytes: int, places: int = 8) -> Any:
         """Return a queue with room for that many messages of *nbytes*."""
-        return stage.context.Queue(places)
+        return starter.context.Queue(places)
 
     def place(self, cores: set[int]) -> None:
         """Move the process that answers to these cores; `connect` has put it on all but the first."""
         assert self._echo is not None and self._echo.pid is not None
         os.sched_setaffinity(self._echo.pid, cores)
 
-    def connect(self, stage: Stage) -> Ask:
+    def connect(self, starter: Starter) -> Ask:
         """Start the other process, wait until it is ready, and return the function that asks it."""
-        return self.talk(stage, stage.context.SimpleQueue(), stage.context.SimpleQueue())
+        return self.talk(starter, starter.context.SimpleQueue(), starter.context.SimpleQueue())
 
-    def talk(self, stage: Stage, to: Any, back: Any) -> Ask:
+    def talk(self, starter: Starter, to: Any, back: Any) -> Ask:
         """Do the work of `connect` over two given queues."""
         self._to, self._back = to, back
-        self._echo = stage.start(echo, to, back, self.courier())
+        self._echo = starter.start(echo, to, back, self.courier())
         back.get()  # the process is ready, its imports are done
         put, get, pack = to.put, back.get, self.pack
 

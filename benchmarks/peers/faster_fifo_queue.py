@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.peers.base import Ask, Peer
-
-if TYPE_CHECKING:
-    from benchmarks.driver import Stage
+from benchmarks.peers.base import Ask, Peer, Starter
 
 RING_BYTES = 160 << 20
 SMALL_RING_BYTES = 1 << 16
@@ -23,11 +20,11 @@ class FasterFifo(Peer):
     distribution = "faster-fifo"
     slow = True
 
-    def connect(self, stage: Stage) -> Ask:
+    def connect(self, starter: Starter) -> Ask:
         there = self.api.Queue(RING_BYTES, dumps=dumps, loads=pickle.loads)
-        return self.talk(stage, Patient(there), Patient(self.api.Queue(SMALL_RING_BYTES)))
+        return self.talk(starter, Patient(there), Patient(self.api.Queue(SMALL_RING_BYTES)))
 
-    def queue(self, stage: Stage, nbytes: int, places: int = 8) -> Any:
+    def queue(self, starter: Starter, nbytes: int, places: int = 8) -> Any:
         # Its size is in bytes, and a message is a little more than its array.
         return Patient(self.api.Queue(places * (nbytes + 512), dumps=dumps, loads=pickle.loads))
 

@@ -7,14 +7,11 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.base import Ask, Peer
-
-if TYPE_CHECKING:
-    from benchmarks.driver import Stage
+from benchmarks.peers.base import Ask, Peer, Starter
 
 LARGEST = 128 << 20
 HELLO = None
@@ -39,15 +36,15 @@ class Iceoryx2(Peer):
         self._folder = Path(tempfile.gettempdir(), self._prefix)
         self._folder.mkdir(mode=0o700)
 
-    def connect(self, stage: Stage) -> Ask:
-        return self.talk(stage, self.channel(stage, LARGEST, 2), self.channel(stage, 64, 2))
+    def connect(self, starter: Starter) -> Ask:
+        return self.talk(starter, self.channel(starter, LARGEST, 2), self.channel(starter, 64, 2))
 
-    def queue(self, stage: Stage, nbytes: int, places: int = 8) -> Any:
-        return self.channel(stage, nbytes, places)
+    def queue(self, starter: Starter, nbytes: int, places: int = 8) -> Any:
+        return self.channel(starter, nbytes, places)
 
-    def channel(self, stage: Stage, nbytes: int, depth: int) -> Channel:
+    def channel(self, starter: Starter, nbytes: int, depth: int) -> Channel:
         self._made += 1
-        reader = stage.context.Event(), stage.context.Event()
+        reader = starter.context.Event(), starter.context.Event()
         return Channel(f"channel-{self._made}", str(self._folder), self._prefix, nbytes, depth, reader)
 
     def close(self) -> None:

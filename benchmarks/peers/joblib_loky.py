@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import importlib
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.peers.base import Ask, Courier, Peer, stand_apart
-
-if TYPE_CHECKING:
-    from benchmarks.driver import Stage
+from benchmarks.peers.base import Ask, Courier, Peer, Starter, stand_apart
 
 MEMMAP_FROM = 128 << 10
 
@@ -27,7 +24,7 @@ class JoblibLoky(Peer):
     distribution = "joblib"
     slow = True
 
-    def connect(self, stage: Stage) -> Ask:
+    def connect(self, starter: Starter) -> Ask:
         executor = importlib.import_module("joblib.executor")
         self._executor = executor.get_memmapping_executor(
             1, initializer=stand_apart, max_nbytes=MEMMAP_FROM, context_id=uuid.uuid4().hex

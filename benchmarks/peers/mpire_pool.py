@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.peers.base import Ask, Courier, Peer, stand_apart
-
-if TYPE_CHECKING:
-    from benchmarks.driver import Stage
+from benchmarks.peers.base import Ask, Courier, Peer, Starter, stand_apart
 
 
 class Mpire(Peer):
@@ -18,7 +15,7 @@ class Mpire(Peer):
     distribution = "mpire"
     slow = True
 
-    def connect(self, stage: Stage) -> Ask:
+    def connect(self, starter: Starter) -> Ask:
         self._pool = self.api.WorkerPool(1, start_method="spawn", keep_alive=True)
         apply, touch = self._pool.apply, Courier().touch
         apply(apart_and_touch, (0,))

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from benchmarks.peers.base import Ask, Courier, Peer, stand_apart
-
-if TYPE_CHECKING:
-    from benchmarks.driver import Stage
+from benchmarks.peers.base import Ask, Courier, Peer, Starter, stand_apart
 
 
 class Pebble(Peer):
@@ -18,8 +13,8 @@ class Pebble(Peer):
     distribution = "pebble"
     slow = True
 
-    def connect(self, stage: Stage) -> Ask:
-        self._pool = self.api.ProcessPool(1, context=stage.context, initializer=stand_apart)
+    def connect(self, starter: Starter) -> Ask:
+        self._pool = self.api.ProcessPool(1, context=starter.context, initializer=stand_apart)
         schedule, touch = self._pool.schedule, Courier().touch
         schedule(touch, (0,)).result()
         return lambda message: schedule(touch, (message,)).result()

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from benchmarks.peers.base import Ask, Courier, Peer, stand_apart
-
-if TYPE_CHECKING:
-    from benchmarks.driver import Stage
+from benchmarks.peers.base import Ask, Courier, Peer, Starter, stand_apart
 
 
 class Pool(Peer):
@@ -16,8 +11,8 @@ class Pool(Peer):
     name = "Pool"
     slow = True
 
-    def connect(self, stage: Stage) -> Ask:
-        self._pool = stage.context.Pool(1, stand_apart)
+    def connect(self, starter: Starter) -> Ask:
+        self._pool = starter.context.Pool(1, stand_apart)
         apply, touch = self._pool.apply, Courier().touch
         apply(touch, (0,))
         return lambda message: apply(touch, (message,))

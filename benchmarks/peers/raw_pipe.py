@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.peers.base import Ask, Peer
+from benchmarks.peers.base import Ask, Peer, Starter
 from benchmarks.peers.iceoryx import as_bytes, from_buffer
-
-if TYPE_CHECKING:
-    from benchmarks.driver import Stage
 
 LARGEST = 4096
 """A pipe keeps messages of this size whole."""
@@ -20,8 +17,8 @@ class RawPipe(Peer):
 
     name = "raw pipe"
 
-    def connect(self, stage: Stage) -> Ask:
-        return self.talk(stage, End(*stage.context.Pipe(False)), End(*stage.context.Pipe(False)))
+    def connect(self, starter: Starter) -> Ask:
+        return self.talk(starter, End(*starter.context.Pipe(False)), End(*starter.context.Pipe(False)))
 
 
 class End:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from benchmarks.peers.base import Ask, Courier, Peer, stand_apart
-
-if TYPE_CHECKING:
-    from benchmarks.driver import Stage
+from benchmarks.peers.base import Ask, Courier, Peer, Starter, stand_apart
 
 STORE_BYTES = 300 << 20  # two of the largest, so that the store soon reuses its pages
 
@@ -28,7 +25,7 @@ class RayActor(Peer):
         os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
         super().open()
 
-    def connect(self, stage: Stage) -> Ask:
+    def connect(self, starter: Starter) -> Ask:
         self._folder = folder(os.getpid())
         self.api.init(
             num_cpus=2,
