@@ -52,9 +52,13 @@ os.scandir, os.readlink = _without_proc(os.scandir), _without_proc(os.readlink)
 
 
 class _Library:
-    """The functions of macOS's C library that name the calling thread; the other one takes a thread, too."""
+    """The functions of macOS's C library that name the calling thread, of which one takes a thread; and mappings."""
 
     name = b""
+
+    def __getattr__(self, name):
+        assert name in ("mmap", "munmap"), name
+        return getattr(_libc, name)
 
     def pthread_setname_np(self, name):
         assert isinstance(name, bytes) and len(name) < 64
@@ -71,6 +75,7 @@ class _Library:
 
 
 _original = ctypes.CDLL
+_libc = _original(None, use_errno=True)
 ctypes.CDLL = lambda name, *args, **options: _original(name, *args, **options) if name else _Library()
 
 

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import os
 
-from mp_core.machine.posix import Locks, dies_with_last_handle, is_alive, peer, whole_pages
+from mp_core.machine.posix import (
+    Locks,
+    SpareDescriptors,
+    dies_with_last_handle,
+    is_alive,
+    mapping_of,
+    peer,
+    whole_pages,
+)
 
 __all__ = [
     "NAME",
     "Locks",
+    "SpareDescriptors",
     "dies_with_last_handle",
     "get_thread_name",
     "is_alive",
+    "mapping_of",
     "peer",
     "pid_namespace",
     "reserve",

@@ -41,13 +41,28 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["KEPT", "KEY_SIZE", "LEAVING", "PINNED", "Segment", "attach", "create", "identity", "new_token", "system"]
+__all__ = [
+    "KEPT",
+    "KEY_SIZE",
+    "LEAVING",
+    "PINNED",
+    "Byte",
+    "Segment",
+    "attach",
+    "create",
+    "identity",
+    "new_token",
+    "system",
+    "with_descriptors",
+]
 
 #: The rules of this system.
 system = machine.functions()
 _locks = system.Locks(machine.runtime_folder, system.pid_namespace)
 
 identity = _locks.identity
+#: Call a function that opens files, also where this process has no descriptor left.
+with_descriptors = system.SpareDescriptors().call
 KEY_SIZE = 16
 _MAGIC = 0x3153504D42545250
 _MAGIC_AT, _OWNER, _FLAGS, _LOCKS, _CELLS, _CELL_SIZE, _ENTRIES, _DATA = range(8)
@@ -78,6 +93,12 @@ def name_of(key: bytes) -> str:
         letters.append("0123456789abcdefghijklmnopqrstuv"[number & 31])
         number >>= 5
     return "mps-" + "".join(letters)
+
+
+class Byte(ctypes.Union):
+    """A byte whose format in the buffer protocol is that of bytes: a union has it, a number of ctypes has not."""
+
+    _fields_ = (("byte", ctypes.c_ubyte),)
 
 
 def new_token() -> int:
@@ -251,7 +272,7 @@ def create(key: bytes, cells: int, cell_size: int, kept: bool) -> Segment:
     memory: Any = SharedMemory(name_of(key), create=True, size=system.whole_pages(data + cells * cell_size))
     try:
         system.reserve(memory._fd, memory.size)
-        mapping = _mapping_of(memory)
+        mapping = system.mapping_of(memory, Byte)
         words = memoryview(mapping)[: _WORDS * 8].cast("Q")
         header = (os.getpid(), KEPT if kept else 0, identity(), cells, cell_size, entries, data)
         for at, word in enumerate(header, _OWNER):
@@ -263,16 +284,20 @@ def create(key: bytes, cells: int, cell_size: int, kept: bool) -> Segment:
     return Segment(key, memory, mapping, True)
 
 
-def attach(key: bytes) -> Segment:
-    """Map a segment of another process. It raises `OSError`, and `FileNotFoundError` if it is gone."""
+def attach(key: bytes, only_to_read: bool = False) -> Segment:
+    """
+    Map a segment of another process. It raises `OSError`, and `FileNotFoundError` if it is gone.
+
+    A process with other locks than its maker is refused, unless it is *only_to_read* one message.
+    """
     from multiprocessing.shared_memory import SharedMemory
 
     memory = SharedMemory(name_of(key), **_UNTRACKED)
-    mapping = _mapping_of(memory)
+    mapping = system.mapping_of(memory, Byte)
     words = memoryview(mapping)[: _WORDS * 8].cast("Q") if len(mapping) >= _WORDS * 8 else [0]
     if words[_MAGIC_AT] != _MAGIC:
         raise ValueError(f"{name_of(key)} is no segment of these packages")
-    if words[_LOCKS] != identity():
+    if words[_LOCKS] != identity() and not only_to_read:
         raise PermissionError(1, "its processes have another runtime folder, or other pids, than this one")
     return Segment(key, memory, mapping, False)
 
@@ -280,20 +305,6 @@ def attach(key: bytes) -> Segment:
 # Python's rule: before 3.13 a process that attaches to a segment registers it with its resource tracker, which is that
 # of the whole tree. One entry is enough, and the maker has made it.
 _UNTRACKED: Any = {"track": False} if sys.version_info >= (3, 13) else {}
-
-
-def _mapping_of(memory: Any) -> Any:
-    """
-    Take the mapping out of a `SharedMemory`, and close its descriptor; the mapping has another one.
-
-    `SharedMemory` unmaps its memory by a call, which fails as long as an array refers to it. A mapping by itself is
-    unmapped with the last object that refers to it.
-    """
-    mapping = memory._mmap
-    memory._buf.release()
-    memory._buf = memory._mmap = None
-    memory.close()
-    return mapping
 
 
 def unlink(memory: Any) -> None:
