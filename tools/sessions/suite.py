@@ -26,6 +26,8 @@ WITHOUT_LIBSHM = [
     "tests/contract/test_s3_arrays_arrive_as_they_left.py",
     "tests/contract/test_s4_containers.py",
     "tests/contract/test_s5_returned_is_the_same_memory.py",
+    "tests/contract/test_private_arrays_always_arrive.py",
+    "tests/contract/test_pools_survive_receive_errors.py",
     "tests/core/test_block.py",
     "tests/core/test_fork.py",
     "tests/core/test_lease.py",

@@ -224,12 +224,14 @@ def rebuild_block(handle: bytes) -> Any:
 
 
 def rebuild_copy(handle: bytes) -> Any:
-    """Return the block of a handle, or its bytes if this process has other locks than its sender."""
+    """Return the block of a handle; if this process cannot share it, as with other locks than its sender, its bytes."""
     block = references.receive(_block_type, handle)
-    if block == -errno.EPERM:
-        block = references.read(handle)
-        if not isinstance(block, int) and _on_private is not None:
-            _on_private(len(block), errno.EPERM)
+    if isinstance(block, int) and block not in (-errno.ESTALE, -errno.EBADMSG):
+        data = references.read(handle)
+        if isinstance(data, bytearray):
+            if _on_private is not None:
+                _on_private(len(data), -block)
+            block = data
     return _received(handle, block)
 
 

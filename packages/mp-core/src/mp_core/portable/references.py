@@ -399,8 +399,9 @@ def read(handle: bytes) -> bytearray | int:
     """
     Return the bytes of the block of a handle that `make_handle` has made for one receiver, or -errno.
 
-    For a receiver that has other locks than the sender: its runtime folder was removed, or is another one. So it takes
-    no lock; nobody else uses the entry of such a message until its token is cleared, which is one store.
+    For a receiver that has other locks than the sender, because its runtime folder was removed or is another one, or
+    that cannot get the lock. So it takes none; nobody else uses the entry of such a message until its token is cleared,
+    which is one store.
     """
     if not int.from_bytes(handle[28:32], "little") & _COPY:
         return -errno.EPERM
