@@ -40,12 +40,12 @@ def include_dirs(root: Path) -> list[Path]:
 
 
 def without_libshm() -> bool:
-    """Return whether to build without the engine: off Linux, or if ``MP_WITHOUT_LIBSHM=1`` asks for it."""
+    """Return whether to build without libshm: off Linux, or if ``MP_WITHOUT_LIBSHM=1`` asks for it."""
     return sys.platform != "linux" or os.environ.get("MP_WITHOUT_LIBSHM") == "1"
 
 
 def platform_tag() -> str:
-    """Return the platform of the wheel. Without the engine it has one, too: no Linux must prefer it to the sdist."""
+    """Return the platform of the wheel. Without libshm it has one, too: no Linux must prefer it to the sdist."""
     return re.sub(r"[-.]", "_", sysconfig.get_platform())
 
 

@@ -298,7 +298,7 @@ def test_a_pair_without_a_ring_is_passed_on_as_an_ordinary_connection(channels: 
 
 
 def test_a_fork_without_descriptors_leaves_both_processes_an_ordinary_pipe() -> None:
-    # A program of its own: the engine spends its reserve of descriptors on such a fork.
+    # A program of its own: libshm spends its reserve of descriptors on such a fork.
     program = """
 import os, resource
 import mp_all as mp

@@ -129,7 +129,7 @@ def test_a_spawned_worker_begins_its_first_task_with_these_modules_of_ours(tmp_p
     assert not found & {"multiprocessing.connection", "multiprocessing.pool", "tempfile", "traceback"}
 
 
-def test_the_fork_server_has_numpy_and_our_engine_if_its_parent_has(tmp_path: Path) -> None:
+def test_the_fork_server_has_numpy_and_libshm_if_its_parent_has(tmp_path: Path) -> None:
     program = """
         import os
         import numpy

@@ -23,7 +23,7 @@ Note [What an installation costs]
 ---------------------------------
 A program that imports mp_all pays for what it uses. `install` replaces functions by small ones that import the module
 with the work at their first call, and waits for the modules of multiprocessing that it extends (`imports.py`). So a
-process loads the engine, the compiled library, with its first connection, block, lock or message, and NumPy's part with
+process loads libshm with its first connection, block, lock or message, and NumPy's part with
 its first array. `tests/packaging/test_start.py` has the list of modules.
 """
 

@@ -2,7 +2,7 @@
 
 Note [What the fork server preloads]
 ------------------------------------
-The server starts as a bare interpreter. A child of it that receives a queue imports our modules and loads the engine,
+The server starts as a bare interpreter. A child of it that receives a queue imports our modules and loads libshm,
 which takes ten times as long as its fork. So the server gets more modules to preload than the program has asked for:
 our part for children, and those of `CANDIDATES` that this process has imported when it starts the server. A child does
 not import NumPy if this process has not.

@@ -75,7 +75,7 @@ def load(module: str) -> Any:
 
 
 def _keep_forks_out() -> None:
-    """Do as `forks.keep_out`, which needs the engine, that may be what is imported; all are functions in C, too."""
+    """Do as `forks.keep_out`, which needs libshm, that may be what is imported; all are functions in C, too."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(
             before=functools.partial(_loading.acquire, timeout=1),

@@ -1,4 +1,4 @@
-"""The substitutes, without the engine, for the functions that handle many objects of a message at once."""
+"""The substitutes, without libshm, for the functions that handle many objects of a message at once."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def pack_arrow(stream: Any, least: int) -> None:
 
 
 def unpack_arrow(layout: bytes, memory: Any) -> NoReturn:
-    """Raise a `ReceiveError`: the message is of a process that has the engine."""
-    raise ReceiveError("the table of this message needs mp-core's engine, which this process does not have")
+    """Raise a `ReceiveError`: the message is of a process that has libshm."""
+    raise ReceiveError("the table of this message needs libshm, which this process does not have")
 
 
 def pack_tensors(tensors: list[Any]) -> tuple[bytes, bytes, list[int]]:
@@ -68,7 +68,7 @@ def pack_tensors(tensors: list[Any]) -> tuple[bytes, bytes, list[int]]:
 
 
 def receive_tensors(handles: bytes, layout: bytes) -> list[Any]:
-    """Return no tensors; handles are of a process that has the engine, and raise a `ReceiveError`."""
+    """Return no tensors; handles are of a process that has libshm, and raise a `ReceiveError`."""
     if handles:
         raise ReceiveError("the tensors of this message are in shared memory, which this process does not have")
     return []
