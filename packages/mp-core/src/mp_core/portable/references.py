@@ -131,7 +131,7 @@ class Buffer:
         """Count other processes with this block, and messages in flight."""
         hold = self._allocated()
         with _Work(hold.segment):
-            if hold.segment.count(hold.cell) == 1:
+            if hold.segment.counts[hold.cell] == 1:
                 return 0
             hold.segment.drop_dead()
             return sum(cell == hold.cell for _, cell, _ in hold.segment.entries()) - 1
@@ -292,7 +292,7 @@ def allocate(kind: type, code: int, nbytes: int, zeroed: bool) -> Any:
                 _know(segment)
             segment.lock()
             try:
-                segment.sizes[cell] = nbytes
+                segment.sizes[cell], segment.counts[cell] = nbytes, 0
                 hold = Hold(segment, cell, *segment.add(cell, os.getpid(), segments.new_token()))
             finally:
                 segment.unlock()

@@ -5,6 +5,7 @@ Note [A segment]
     words     0 magic    1 pid of the owner    2 flags    3 identity of the locks    4 cells    5 bytes of a cell
               6 entries of the table           7 offset of the data
     sizes     a word for each cell: the bytes of the block in it
+    counts    a word for each cell: its entries, or more if a process died while it changed one
     tokens    a word for each entry of the table, 0: the entry is free
     details   a word for each entry: cell << 32 | pid of the process that holds it, 0 for a message in flight
     data      the cells
@@ -74,8 +75,6 @@ KEPT, PINNED = 1, 2
 LEAVING = 1 << 31
 _PID = (1 << 31) - 1
 
-_FREE = 2**64 - 1  # the detail of a free entry, whose cell is none
-_HIGH = 1 if sys.byteorder == "little" else 0
 
 # Entries of a table: more than a pipe holds messages.
 _LEAST_ENTRIES = 1000
@@ -113,6 +112,7 @@ class Segment:
         "base",
         "cell_size",
         "cells",
+        "counts",
         "data",
         "details",
         "holds",
@@ -136,10 +136,10 @@ class Segment:
         words = memoryview(mapping)[: len(mapping) // 8 * 8].cast("Q")
         self.words = words
         self.cells, self.cell_size, entries, self.data = words[_CELLS : _DATA + 1]
-        at = _WORDS + self.cells
+        at = _WORDS + 2 * self.cells
         if not (at + 2 * entries) * 8 <= self.data <= self.data + self.cells * self.cell_size <= len(mapping):
             raise ValueError(f"the segment {name_of(key)} is damaged")
-        self.sizes = words[_WORDS:at]
+        self.sizes, self.counts = words[_WORDS : _WORDS + self.cells], words[_WORDS + self.cells : at]
         self.tokens = words[at : at + entries]
         self.details = words[at + entries : at + 2 * entries]
         self.next_entry = 0
@@ -166,6 +166,7 @@ class Segment:
             index = next((i for i in (*range(index, count), *range(index)) if not tokens[i]), count)
             if index == count:
                 raise OverflowError(f"{count} messages and processes have references to one segment already")
+        self.counts[cell] += 1
         self.details[index] = cell << 32 | pid
         tokens[index] = token  # last: now it is an entry
         self.next_entry = (index + 1) % count
@@ -190,11 +191,7 @@ class Segment:
     def drop(self, index: int) -> None:
         """Free an entry."""
         self.tokens[index] = 0
-        self.details[index] = _FREE
-
-    def count(self, cell: int) -> int:
-        """Return how many entries the cell has, or a higher number if a process was killed in `drop`."""
-        return self.details.cast("B").cast("I")[_HIGH::2].tolist().count(cell)
+        self.counts[self.cell_of(index)] -= 1
 
     def entries(self) -> list[tuple[int, int, int]]:
         """Return (index, cell, pid) of each entry."""
@@ -268,7 +265,7 @@ def create(key: bytes, cells: int, cell_size: int, kept: bool) -> Segment:
     from multiprocessing.shared_memory import SharedMemory  # imports hashlib, and few processes make one
 
     entries = max(_LEAST_ENTRIES, 16 * cells)
-    data = -(-(_WORDS + cells + 2 * entries) * 8 // 4096) * 4096
+    data = -(-(_WORDS + 2 * cells + 2 * entries) * 8 // 4096) * 4096
     memory: Any = SharedMemory(name_of(key), create=True, size=system.whole_pages(data + cells * cell_size))
     try:
         system.reserve(memory._fd, memory.size)
