@@ -45,7 +45,8 @@ AFTER = {
     "mp_spawn": {"mp_spawn"},
     "mp_pool": {"mp_pool"},
     "mp_cuda": CORE | {"mp_cuda"},
-    "mp_all": CORE | {"mp_all", "mp_core.contexts", "mp_core.settings", "mp_pool", "mp_pool.contexts"},
+    "mp_all": CORE
+    | {"mp_all", "mp_core.contexts", "mp_core.queue_functions", "mp_core.settings", "mp_pool", "mp_pool.contexts"},
 }
 #: An environment in which no setting asks for an early import.
 UNSET = dict.fromkeys(("MP_CACHE_BYTES", "MP_MESSAGE_TIMEOUT", "MP_SHARE", "MP_SHARING_STRATEGY", "MP_STRICT_PUT"), "")

@@ -33,6 +33,7 @@ WITHOUT_LIBSHM = [
     "tests/core/test_lease.py",
     "tests/core/test_leases_and_fork.py",
     "tests/core/test_memory_returns.py",
+    "tests/contract/test_names.py",
     "tests/contract/test_public_names.py",
     "tests/core/test_thread_names.py",
     "tests/pool/test_errors.py",
