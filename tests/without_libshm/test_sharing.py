@@ -15,6 +15,8 @@ from support.scripts import succeeded
 from support.sharing_programs import MOVED, OUTLIVES, REFUSED, SHARED
 from support.waiting import until
 
+from mp_core import native
+
 from .conftest import HERE, Run
 
 METHODS = pytest.mark.parametrize("method", ["spawn", "fork", "forkserver"])
@@ -75,33 +77,36 @@ MANY = """
     import numpy as np
     import mp_all as mp
 
+    MOST = 16  # ten in flight, one that the receiver has, one that is made
+
     def child(here, there):
         while (array := here.recv()) is not None:
-            there.send(float(array[0]))
+            if array[0] % 10 == 0:
+                there.send(float(array[0]))
 
     if __name__ == "__main__":
         context = mp.get_context("spawn")
         (reader, to_child), (back, writer) = context.Pipe(False), context.Pipe(False)
         process = context.Process(target=child, args=(reader, writer))
         process.start()
-        array, most = np.ones(20_000), {}
+        array = np.ones(25_000)
         for k in range(int(sys.argv[1])):
             array[0] = k
             to_child.send(array)
-            assert back.recv() == k
-            if k == 100:
-                before = mp.memory_stats()
-        after = mp.memory_stats()
-        assert after["copied_bytes"] > before["copied_bytes"]
-        print([name for name in ("segments", "mappings", "descriptors", "cached_bytes") if after[name] > before[name]])
+            if k % 10 == 0:
+                assert back.recv() == k
+        stats = mp.memory_stats()
+        assert stats["copied_bytes"] == int(sys.argv[1]) * array.nbytes
+        print(all(stats[name] < MOST for name in ("segments", "mappings", "descriptors")), stats["live_bytes"])
         to_child.send(None)
         process.join()
 """
 
 
-def test_many_messages_use_no_more_memory_than_a_hundred(run: Run, platform: str) -> None:
-    count = 20_000 if platform.startswith("Linux") else 5_000
-    assert succeeded(run(MANY, str(count))) == "[]\n"
+@pytest.mark.timeout(300)
+def test_many_messages_use_no_more_memory_than_a_few(run: Run, platform: str) -> None:
+    count = 5_000 if native.LIBSHM or not platform.startswith("Linux") else 100_000  # a minute; in its own session
+    assert succeeded(run(MANY, str(count), timeout=240)) == "True 0\n"
 
 
 KILLED = """
