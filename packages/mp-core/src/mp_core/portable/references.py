@@ -248,7 +248,10 @@ def _leave_to_users(segment: Segment) -> None:
 
 
 def _forget(segment: Segment) -> None:
-    if _segments.pop(segment.key, None) is not None:
+    if segment in _lingering:
+        _lingering.remove(segment)
+    if _segments.get(segment.key) is segment:
+        del _segments[segment.key]
         del _bases[bisect_left(_bases, (segment.base, segment.key))]
 
 
@@ -268,8 +271,9 @@ def _know(segment: Segment) -> Segment:
 def _unmap_received() -> None:
     """Under Windows: unmap segments whose messages were received."""
     for segment in [each for each in _lingering if not any(not pid for _, _, pid in each.entries())]:
-        _lingering.remove(segment)
-        if not segment.holds:
+        if segment.holds:
+            _lingering.remove(segment)
+        else:
             _forget(segment)
 
 
