@@ -81,8 +81,8 @@ def tests_without_libshm(session: nox.Session) -> None:
         session.error(f"libshm was compiled: {compiled}")
     if sys.platform == "linux":
         session.run("pytest", *(session.posargs or WITHOUT_LIBSHM), env=env)
-        for stand_in in () if session.posargs else ("macos_memory", "handles"):  # for macOS's shared memory, and Windows'
-            path = str(ROOT / "tests/without_libshm" / stand_in)
+        for stand_in in () if session.posargs else ("macos_memory", "handles"):
+            path = str(ROOT / "tests/without_libshm" / stand_in)  # for the memory of macOS, and of Windows
             session.run("pytest", *CONTRACT_OF_SHARING, env={**env, "PYTHONPATH": path})
     here = ["--confcutdir=tests/portable_systems", "-o", "pythonpath=tests"]
     session.run("pytest", *here, "tests/portable_systems", env=env)
