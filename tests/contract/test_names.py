@@ -13,20 +13,22 @@ import pytest
 from support.scripts import run_python, succeeded
 
 import mp_all as mp
-from mp_core import contexts, settings
+from mp_core import contexts, native, queue_functions, settings
 
 # Names that mean something else here, each with the reason.
 EXCEPTIONS = {
     "spawn": "the launcher function, as in torch; `import mp_all.spawn` is the module all the same",
     "Pool": "a subclass of the standard pool, whose tasks survive the death of a worker",
-    **dict.fromkeys(
-        ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event", "Barrier"),
-        "a subclass of the class of the standard library that outlives its holder",
-    ),
+    **dict.fromkeys(queue_functions.NAMES, "stand for the type of the queue in annotations"),
 }
-CHANNELS = settings.channels_enabled()
+CHANNELS = settings.channels_enabled() and native.LIBSHM
 if CHANNELS:
     EXCEPTIONS |= dict.fromkeys(contexts.NAMES, "methods of a context whose pipes and queues are channels")
+if native.LIBSHM:
+    EXCEPTIONS |= dict.fromkeys(
+        ("Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event", "Barrier"),
+        "a subclass of the class of the standard library that outlives its holder",
+    )
 # Modules that exist on every platform's disk and can only be imported on Windows.
 WINDOWS_ONLY = {"popen_spawn_win32"}
 

@@ -28,7 +28,7 @@ def test_a_frozen_program_shares_memory_and_starts_ranks(tmp_path: Path, form: s
     assert (done.stdout.splitlines(), done.stderr, done.returncode) == (expected, "", 0)
 
 
-def test_a_frozen_program_without_the_engine_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_frozen_program_without_libshm_names_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_compiled, "_FILE", "/missing/mp_core/_libshm.abi3.so")
     monkeypatch.setattr(sys, "frozen", True, raising=False)
     with pytest.raises(ImportError, match=r"lacks /missing/mp_core/_libshm\.abi3\.so.*PyInstaller.*shm-manager"):

@@ -45,7 +45,8 @@ AFTER = {
     "mp_spawn": {"mp_spawn"},
     "mp_pool": {"mp_pool"},
     "mp_cuda": CORE | {"mp_cuda"},
-    "mp_all": CORE | {"mp_all", "mp_core.contexts", "mp_core.settings", "mp_pool", "mp_pool.contexts"},
+    "mp_all": CORE
+    | {"mp_all", "mp_core.contexts", "mp_core.queue_functions", "mp_core.settings", "mp_pool", "mp_pool.contexts"},
 }
 #: An environment in which no setting asks for an early import.
 UNSET = dict.fromkeys(("MP_CACHE_BYTES", "MP_MESSAGE_TIMEOUT", "MP_SHARE", "MP_SHARING_STRATEGY", "MP_STRICT_PUT"), "")
@@ -129,7 +130,7 @@ def test_a_spawned_worker_begins_its_first_task_with_these_modules_of_ours(tmp_p
     assert not found & {"multiprocessing.connection", "multiprocessing.pool", "tempfile", "traceback"}
 
 
-def test_the_fork_server_has_numpy_and_our_engine_if_its_parent_has(tmp_path: Path) -> None:
+def test_the_fork_server_has_numpy_and_libshm_if_its_parent_has(tmp_path: Path) -> None:
     program = """
         import os
         import numpy

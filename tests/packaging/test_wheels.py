@@ -31,7 +31,7 @@ def test_each_extension_exports_its_init_functions_and_nothing_else() -> None:
 
 
 @needs_binutils
-def test_mp_core_knows_nothing_of_numpy_and_mp_reductions_has_no_engine_of_its_own() -> None:
+def test_mp_core_knows_nothing_of_numpy_and_mp_reductions_has_no_libshm_of_its_own() -> None:
     assert b"numpy" not in LIBRARY.read_bytes().lower()
     assert b"shm_open" not in Path(_native.__file__).read_bytes()
 

@@ -25,7 +25,7 @@ from mp_pool._dispatcher import TINY
 
 COUNT = 20_000
 pytestmark = [
-    pytest.mark.skipif(not native.LIBSHM, reason="batches need libshm"),
+    pytest.mark.skipif(not native.LIBSHM, reason="batches need lines, that is, libshm"),
     pytest.mark.skipif(is_emulated(), reason="a task in an emulator takes too long for batches"),
     pytest.mark.timeout(300),
 ]

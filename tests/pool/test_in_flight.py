@@ -18,10 +18,8 @@ import pytest
 from support.waiting import until
 
 import mp_all as mp
-from mp_core import native
 
 pytestmark = [
-    pytest.mark.skipif(not native.LIBSHM, reason="without the engine, arrays are sent by value"),
     pytest.mark.timeout(300),
 ]
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import mp_all as mp
+from mp_core import machine, native
 
 from .waiting import until
 
@@ -83,7 +84,14 @@ def names() -> set[str]:
     """
     Return the names of our shared memory in /dev/shm, made by any process.
     """
-    return set(filter(OUR_NAMES.fullmatch, os.listdir(SHM))) if SHM.is_dir() else set()
+    found = set(filter(OUR_NAMES.fullmatch, os.listdir(SHM))) if SHM.is_dir() else set()
+    if not native.LIBSHM and machine.functions().dies_with_last_handle():
+        # The stand-in for Windows: an object that nobody has open is gone, and has a name here only.
+        gone = found - names_in_use()
+        for name in gone:
+            (SHM / name).unlink(missing_ok=True)
+        found -= gone
+    return found
 
 
 def names_in_use() -> set[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.leaks import names, names_in_use
-from support.scripts import run_script
+from support.scripts import TIMEOUT, run_script
 
 HERE = Path(__file__).parent
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -40,8 +40,8 @@ def run(platform: str, tmp_path: Path) -> Iterator[Run]:
     path = os.pathsep.join(filter(None, [str(HERE / folder) if folder else "", os.environ.get("PYTHONPATH", "")]))
     environment = {"PYTHONPATH": path, "MP_WITHOUT_LIBSHM": "0" if platform == "macOS" else "1"}
 
-    def run(text: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-        return run_script(tmp_path, text, *arguments, **environment, **more)
+    def run(text: str, *arguments: str, timeout: float = TIMEOUT, **more: str) -> subprocess.CompletedProcess[str]:
+        return run_script(tmp_path, text, *arguments, timeout=timeout, **environment, **more)
 
     before = names()
     yield run

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support import drop_in
+from support.scripts import run_script, succeeded
 
 from .conftest import Run, warnings_in
 
@@ -123,3 +126,17 @@ LISTENER = """
 def test_a_peer_without_these_packages_can_read_the_message(run: Run, kind: str) -> None:
     done = run(LISTENER, kind)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+IMPORT = """
+    import sys
+    before = set(sys.modules)
+    import mp_all
+    print(*sorted(sys.modules.keys() - before))
+"""
+
+
+def test_an_import_loads_no_module_that_it_does_not_load_with_libshm(run: Run, platform: str, tmp_path: Path) -> None:
+    with_libshm = set(succeeded(run_script(tmp_path, IMPORT, MP_WITHOUT_LIBSHM="0", PYTHONPATH="")).split())
+    more = {"mp_core._resource_tracker"} if platform == "macOS" else set()
+    assert set(succeeded(run(IMPORT)).split()) <= with_libshm | more

@@ -13,6 +13,7 @@ from .conftest import HERE, Run
 ALLOCATIONS = """
     import sys
     import numpy as np
+    from mp_all import *
     import mp_all as mp
 
     like = np.ones(3)
@@ -30,6 +31,12 @@ ALLOCATIONS = """
             assert f"named arrays need libshm, which does not run on {sys.argv[1]}" in str(error), error
         else:
             raise AssertionError("nothing was raised")
+    try:
+        mp.timeline("run.html")
+    except OSError as error:
+        assert f"a timeline needs libshm, and this is {sys.argv[1]}" in str(error), error
+    else:
+        raise AssertionError("nothing was raised")
     for size, error in ((2**70, MemoryError), (-1, ValueError), ("x", TypeError)):
         try:
             mp.Block(size)

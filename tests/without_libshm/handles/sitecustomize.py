@@ -12,6 +12,7 @@ from multiprocessing import resource_tracker, shared_memory
 from mp_core.machine import linux, win32
 
 linux.dies_with_last_handle = win32.dies_with_last_handle
+linux.mapping_of, linux.SpareDescriptors = win32.mapping_of, win32.SpareDescriptors
 
 # Windows has no resource tracker.
 _register, _unregister = resource_tracker.register, resource_tracker.unregister

@@ -1,8 +1,7 @@
 """Stand-in for macOS: every interpreter that has this folder on PYTHONPATH has what CPython has on macOS, and no more.
 
 It hides the functions and constants of Linux, /proc and /dev/shm; and it has the names of threads of macOS's C library.
-Its shared memory refuses what macOS refuses: names of more than 31 bytes, a second ftruncate, sizes that are no
-multiple of 16 KiB. It cannot show how macOS's kernel behaves.
+Its shared memory is that of `macos_memory`. It cannot show how macOS's kernel behaves.
 """
 
 import builtins
@@ -52,9 +51,13 @@ os.scandir, os.readlink = _without_proc(os.scandir), _without_proc(os.readlink)
 
 
 class _Library:
-    """The functions of macOS's C library that name the calling thread; the other one takes a thread, too."""
+    """The functions of macOS's C library that name the calling thread, of which one takes a thread; and mappings."""
 
     name = b""
+
+    def __getattr__(self, name):
+        assert name in ("mmap", "munmap"), name
+        return getattr(_libc, name)
 
     def pthread_setname_np(self, name):
         assert isinstance(name, bytes) and len(name) < 64
@@ -71,28 +74,9 @@ class _Library:
 
 
 _original = ctypes.CDLL
+_libc = _original(None, use_errno=True)
 ctypes.CDLL = lambda name, *args, **options: _original(name, *args, **options) if name else _Library()
 
+import runpy  # noqa: E402
 
-from multiprocessing import shared_memory  # noqa: E402
-
-_ftruncate, _SharedMemory = os.ftruncate, shared_memory.SharedMemory
-
-
-class SharedMemory(_SharedMemory):
-    """Objects of shared memory as macOS has them."""
-
-    def __init__(self, name=None, create=False, size=0, **options):
-        if len(name.encode()) + 1 > 31:  # PSHMNAMLEN, with the slash
-            raise OSError(63, "File name too long", name)
-        super().__init__(name, create, size, **options)
-
-
-def ftruncate(fd, length):
-    """Set the size of an object, which is whole pages, once."""
-    if length % (1 << 14) or os.fstat(fd).st_size:
-        raise OSError(22, "Invalid argument")
-    _ftruncate(fd, length)
-
-
-shared_memory.SharedMemory, shared_memory.os = SharedMemory, type("os", (), {**vars(os), "ftruncate": ftruncate})
+runpy.run_path(os.path.join(os.path.dirname(__file__), "../macos_memory/sitecustomize.py"))

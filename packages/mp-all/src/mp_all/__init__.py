@@ -105,6 +105,10 @@ if not TYPE_CHECKING:  # to a type checker all imported names above are public; 
 
         # Pipes and queues whose messages skip the pipe; multiprocessing's own stay as they are.
         globals().update((_name, _contexts.function(_name)) for _name in _contexts.NAMES)
+    else:
+        from mp_core import queue_functions as _queues
+
+        globals().update((_name, _queues.QueueFunction(_queues.standard_context, _name)) for _name in _queues.NAMES)
 
 
 def _node_scheduler(*args: "_typing.Any") -> object:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["extend", "refuse", "setup"]
 
 _REASONS = {
+    errno.ESTALE: "its handle was used before, or its memory is gone because its sender revoked it",
     errno.EMFILE: "this process has no descriptor left; raise the limit (ulimit -n) or close files",
     errno.ETIME: "its sender gave it a timeout (set_message_timeout), which has ended, and its memory was freed; "
     "receive messages sooner, or set a longer timeout",
@@ -39,11 +40,10 @@ _REASONS = {
     errno.EPERM: "the files of its session belong to another user; receive it as the user who sent it",
 }
 _PORTABLE = {
-    errno.ESTALE: "its handle was used before, or its memory is gone because its sender revoked it",
     errno.ENOENT: "its memory is gone: its sender was killed or its processes have ended, or it has another /dev/shm; "
     "where memory cannot be shared, send with set_sharing(False, connection)",
-    errno.EPERM: "its sender has another runtime folder (MPSHM_RUNTIME_DIR), other pids or another user; send it with "
-    "set_sharing(False, connection)",
+    errno.EPERM: "its sender has another runtime folder (MPSHM_RUNTIME_DIR), other pids or another user; give both one "
+    "runtime folder, or send with set_sharing(False, connection)",
     errno.ENOSYS: "its sender shares by libshm, and this process does not; set MP_WITHOUT_LIBSHM for both or for none",
     errno.ETIMEDOUT: "a process was stopped while it had the lock of this memory; kill -CONT it",
 }
@@ -57,9 +57,7 @@ def refuse(number: int, handle: bytes) -> NoReturn:
 
 
 def _reason(number: int, handle: bytes) -> str:
-    if not native.LIBSHM:
-        return _PORTABLE.get(number) or _REASONS.get(number, os.strerror(number))
-    if number in (errno.ESTALE, errno.ENOENT, errno.ENOTDIR):
+    if native.LIBSHM and number in (errno.ESTALE, errno.ENOENT, errno.ENOTDIR):
         session = native.session_of(handle).hex()
         folder = settings.runtime_folder()
         if not os.path.exists(os.path.join(folder, session)):
@@ -69,21 +67,24 @@ def _reason(number: int, handle: bytes) -> str:
                 "MPSHM_RUNTIME_DIR, or all have ended. Where memory cannot be shared, send with "
                 "set_sharing(False, connection)"
             )
-    if number == errno.ESTALE:
-        return "its handle was used before, or its memory is gone because its sender revoked it"
     if number == errno.EPROTO:
         found = native.refused_version() or "an older one"
         return f"its sender shares through version {found} of libshm; install the same mp-core for both"
-    return _REASONS.get(number, os.strerror(number))
+    return _general(number)
+
+
+def _general(number: int) -> str:
+    """Return the reason that an error number has for every message."""
+    portable = "" if native.LIBSHM else _PORTABLE.get(number, "")
+    return portable or _REASONS.get(number, os.strerror(number))
 
 
 def _taken_by_value(nbytes: int, number: int) -> None:
     """Warn, once, that a private array could not be shared and was copied instead."""
-    why = OSError(number, os.strerror(number)).strerror
     warn_user(
         "received by value",
         f"an array of {nbytes} bytes (and maybe others) was received by value, because this process cannot use "
-        f"its memory: {_REASONS.get(number, why)}",
+        f"its memory: {_general(number)}",
         SharedMemoryWarning,
     )
 

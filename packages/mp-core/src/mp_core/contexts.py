@@ -8,12 +8,11 @@ The start method is one for both: `default_context` reads and sets that of multi
 
 from __future__ import annotations
 
-import functools
-import types
 from multiprocessing import context
 from multiprocessing.context import BaseContext
 
 from mp_core import imports
+from mp_core.queue_functions import QueueFunction
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -123,28 +122,12 @@ class DefaultContext(_Channels, context.DefaultContext):
 default_context = DefaultContext(_standard["_concrete_contexts"]["fork"])
 
 
-class _QueueFunction:
-    """A method of `default_context` that makes queues, and stands for their type in annotations: ``Queue[int]``."""
-
-    def __init__(self, name: str) -> None:
-        self._method = getattr(default_context, name)
-        functools.update_wrapper(self, self._method)
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        return self._method(*args, **options)
-
-    def __getitem__(self, item: Any) -> Any:
-        return types.GenericAlias(getattr(imports.load("multiprocessing.queues"), self._method.__name__), item)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return function, (self._method.__name__,)
-
-    def __repr__(self) -> str:
-        return repr(self._method)
+def _default() -> DefaultContext:
+    return default_context
 
 
 def function(name: str) -> Any:
     """Return the function of `mp_all` that calls the method *name* of `default_context`."""
     if name.endswith("Queue"):
-        return _QueueFunction(name)
+        return QueueFunction(_default, name)
     return getattr(default_context, name)

@@ -106,6 +106,8 @@ def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> A
     if protocol is None and cls is ForkingPickler:
         # Numbers and texts need no ForkingPickler, which takes several microseconds to make.
         data = plain_data(obj)
+        if data is None:
+            data = _dumps_alone(obj)
         if data is not None:
             return memoryview(data)
     if protocol is None and cls is ForkingPickler and not main_can_be_imported():
@@ -177,10 +179,14 @@ def _take(buffer: pickle.PickleBuffer) -> Any:
     return imports.load("mp_core._buffers").take(buffer)
 
 
-def _dump(cls: Any, obj: Any) -> memoryview:
+def _dumps_alone(obj: Any) -> bytes | None:
+    """Return the pickle of a message that `use_alone` has a reducer for; it has no references, and no name of main."""
     reduce = _alone.get(type(obj))
-    if reduce is not None and (call := reduce(obj)) is not None:
-        return memoryview(pickle.dumps(_Call(*call), PROTOCOL))
+    call = None if reduce is None else reduce(obj)
+    return None if call is None else pickle.dumps(_Call(*call), PROTOCOL)
+
+
+def _dump(cls: Any, obj: Any) -> memoryview:
     taken: list[Any] = []
     places: list[_large_bytes.Place] = []
 
@@ -227,7 +233,11 @@ def use_table(kind: type, make: Callable[[int], Any]) -> None:
 
 
 def use_alone(kind: type, reduce: Callable[[Any], tuple[Any, ...] | None]) -> None:
-    """Pickle a message that is one object of *kind* as the call that *reduce* returns, without a ForkingPickler."""
+    """
+    Pickle a message that is one object of *kind* as the call that *reduce* returns, without a ForkingPickler.
+
+    The call has no objects that need one, and none of the main module.
+    """
     _alone[kind] = reduce
 
 

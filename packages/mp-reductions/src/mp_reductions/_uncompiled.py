@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from pickle import PickleBuffer
 from typing import Any
 
 import numpy as np
@@ -51,26 +52,26 @@ def setup_table(on_exhaustion: Any) -> None:
     """Do nothing: no message has a table of arrays."""
 
 
-#: Arrays of more bytes are pickled as NumPy does it, whose receiver makes no copy of the bytes that it has read.
-_AS_NUMPY = 1 << 14
-
-
 def reduce_small(a: Any) -> tuple[Any, ...] | None:
-    """Reduce a small array that its character and its shape describe, by value; None for any other."""
+    """
+    Reduce a small array that its character and its shape describe, by value; None for any other.
+
+    Pickle copies a `PickleBuffer` once, and a bytearray twice; the pickler must have no callback for buffers.
+    """
     if 0 < a.nbytes <= _inline_limit and a.base is None and not by_value():
         char, flags = a.dtype.char, a.flags
         if _dtypes.get(char) is a.dtype and flags.c_contiguous and flags.writeable and flags.aligned:
-            if a.nbytes > _AS_NUMPY:
-                reduced: tuple[Any, ...] = a.__reduce__()
-                return reduced
-            # A memoryview: a bytearray of an array that is one integer would have that length.
-            return rebuild_from_bytes, (bytearray(memoryview(a.reshape(-1).view(np.uint8))), char, a.shape)
+            return rebuild_from_bytes, (PickleBuffer(a.reshape(-1).view(np.uint8)), char, a.shape)
     return None
 
 
 def reduce_array(a: Any) -> Any:
     """Reduce an array."""
-    return reduce_small(a) or _reduce(a)
+    reduced = reduce_small(a)
+    if reduced is None:
+        return _reduce(a)
+    function, (data, *rest) = reduced
+    return function, (bytearray(data), *rest)
 
 
 def rebuild_from_bytes(data: bytearray, char: str, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:

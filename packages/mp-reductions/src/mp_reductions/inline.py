@@ -12,7 +12,7 @@ to the reaper. So arrays go into the message until it has 4 KiB of them, and lat
 `benchmarks/bench_inline.py` measures both; the environment variable ``MP_INLINE_BYTES`` and `set_inline_limit` change
 the limit.
 
-With portable sharing a block costs more, so the limit is 128 KiB, and for each array.
+With portable sharing a block costs more, so the limit is 160 KiB, and for each array.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from mp_reductions.layout import pack
 
 __all__ = ["get_inline_limit", "has_room", "rebuild_inline", "reduce_inline", "set_inline_limit"]
 
-DEFAULT_LIMIT = (4 if native.LIBSHM else 128) * 1024
+DEFAULT_LIMIT = (4 if native.LIBSHM else 160) * 1024
 # The protocol by which NumPy pickles an array into a pickle of any protocol; 5 would need a pickler of protocol 5.
 AS_NUMPY = 4
 
@@ -64,7 +64,7 @@ def get_inline_limit() -> int:
     Returns
     -------
     int
-        Bytes per message, 4 KiB if not set.
+        Bytes per message, 4 KiB if not set; with portable sharing bytes of each array, 160 KiB if not set.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The compiled module, the program `shm-manager` and the modules that are imported by name."""
+"""libshm, the program `shm-manager` and the modules that are imported by name."""
 
 from __future__ import annotations
 

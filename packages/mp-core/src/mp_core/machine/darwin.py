@@ -6,14 +6,25 @@ import ctypes
 import os
 from typing import Any
 
-from mp_core.machine.posix import Locks, dies_with_last_handle, is_alive, peer, pid_namespace, reserve
+from mp_core.machine.posix import (
+    Locks,
+    SpareDescriptors,
+    dies_with_last_handle,
+    is_alive,
+    mapping_of,
+    peer,
+    pid_namespace,
+    reserve,
+)
 
 __all__ = [
     "NAME",
     "Locks",
+    "SpareDescriptors",
     "dies_with_last_handle",
     "get_thread_name",
     "is_alive",
+    "mapping_of",
     "peer",
     "pid_namespace",
     "reserve",

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import os
 
-from mp_core.machine import posix
-from mp_core.machine.posix import Locks, dies_with_last_handle, peer, whole_pages
+from mp_core.machine.posix import (
+    Locks,
+    SpareDescriptors,
+    dies_with_last_handle,
+    is_alive,
+    mapping_of,
+    peer,
+    whole_pages,
+)
 
 __all__ = [
     "NAME",
     "Locks",
+    "SpareDescriptors",
     "dies_with_last_handle",
     "get_thread_name",
     "is_alive",
+    "mapping_of",
     "peer",
     "pid_namespace",
     "reserve",
@@ -44,17 +53,6 @@ def reserve(fd: int, nbytes: int) -> None:
     posix_fallocate(3) gives the file its pages now.
     """
     os.posix_fallocate(fd, 0, nbytes)
-
-
-def is_alive(pid: int) -> bool:
-    """Return False if there is certainly no process *pid* any more: it has gone, or its state in proc(5) is Z."""
-    if not posix.is_alive(pid):
-        return False
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except OSError:
-        return posix.is_alive(pid)
 
 
 def pid_namespace() -> int:

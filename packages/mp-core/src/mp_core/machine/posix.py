@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import mmap
 import os
@@ -9,16 +10,20 @@ import socket
 import stat
 import sys
 import time
+import weakref
 from collections.abc import Callable
+from typing import Any
 
 __all__ = [
     "NAME",
     "NO_SOCKET",
     "UNRELATED",
     "Locks",
+    "SpareDescriptors",
     "dies_with_last_handle",
     "get_thread_name",
     "is_alive",
+    "mapping_of",
     "peer",
     "pid_namespace",
     "reserve",
@@ -76,6 +81,31 @@ def reserve(fd: int, nbytes: int) -> None:
     """Do nothing: POSIX's shm_open(3) does not tell whether memory can be reserved."""
 
 
+def mapping_of(memory: Any, kind: Any) -> Any:
+    """
+    Take the bytes out of a `SharedMemory`, which is closed: an array of *kind*, a type of ctypes with one byte.
+
+    mmap(2): a mapping stays when its descriptor is closed. Python's own mapping keeps a duplicate, so that each segment
+    would take one of the 256 descriptors that macOS gives a process. This one is unmapped with the last object that
+    refers to it.
+    """
+    nbytes: int = memory.size
+    library = ctypes.CDLL(None, use_errno=True)
+    library.mmap.argtypes = (
+        *(ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int),
+        ctypes.c_long,  # off_t
+    )
+    library.mmap.restype = ctypes.c_void_p
+    library.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    address = library.mmap(None, nbytes, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED, memory._fd, 0)
+    if address in (None, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "mmap of shared memory failed")
+    memory.close()
+    mapping = (kind * nbytes).from_address(address)
+    weakref.finalize(mapping, library.munmap, address, nbytes).atexit = False  # handlers that run later may have arrays
+    return mapping
+
+
 def dies_with_last_handle() -> bool:
     """Return False. shm_unlink(3): an object has its name, and lives, until it is unlinked; open or not."""
     return False
@@ -101,6 +131,54 @@ def is_alive(pid: int) -> bool:
 def pid_namespace() -> int:
     """Return 0: there is one namespace of pids."""
     return 0
+
+
+class SpareDescriptors:
+    """
+    Descriptors that are kept for a process that has no others left, which shares memory all the same.
+
+    getrlimit(2): RLIMIT_NOFILE bounds the numbers of descriptors. To make a segment or to attach to it takes two for a
+    moment; the file of the locks takes one, which stays open.
+    """
+
+    def __init__(self) -> None:
+        self._fds: list[int] = []
+        self._known: tuple[int, int] | None = None
+        self._keep()
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call *function*; if there is no descriptor for it, or for a module that it imports, again without these."""
+        try:
+            return function(*args)
+        except (OSError, ImportError) as error:
+            if getattr(error, "errno", errno.EMFILE) not in (errno.EMFILE, errno.ENFILE) or not self._release():
+                raise
+        try:
+            return function(*args)
+        finally:
+            self._keep()
+
+    def _keep(self) -> None:
+        try:
+            self._fds += os.pipe()  # no other file is the same, see `_release`
+            self._known = _identity(os.fstat(self._fds[0]))
+            self._fds.append(os.dup(self._fds[0]))
+        except OSError:
+            pass  # so many are left
+
+    def _release(self) -> bool:
+        """Close them, and return whether there were any; a program may have closed them, and use their numbers."""
+        ours = []
+        for fd in self._fds:
+            try:
+                if _identity(os.fstat(fd)) == self._known:
+                    ours.append(fd)
+            except OSError:
+                pass  # it was closed
+        self._fds.clear()
+        for fd in ours:
+            os.close(fd)
+        return bool(ours)
 
 
 class Locks:

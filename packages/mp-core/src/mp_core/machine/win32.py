@@ -12,9 +12,11 @@ from typing import Any
 __all__ = [
     "NAME",
     "Locks",
+    "SpareDescriptors",
     "dies_with_last_handle",
     "get_thread_name",
     "is_alive",
+    "mapping_of",
     "peer",
     "pid_namespace",
     "reserve",
@@ -77,6 +79,20 @@ def reserve(fd: int, nbytes: int) -> None:
     """Do nothing. CreateFileMapping: a section that the paging file backs is committed when it is made (SEC_COMMIT)."""
 
 
+def mapping_of(memory: Any, kind: Any) -> Any:
+    """
+    Take the mapping out of a `SharedMemory`, which is closed; *kind* is not needed.
+
+    `SharedMemory` unmaps its memory by a call, which fails as long as an array refers to it. Its mapping by itself has
+    the handle of the section, and is unmapped with the last object that refers to it (UnmapViewOfFile).
+    """
+    mapping = memory._mmap
+    memory._buf.release()
+    memory._buf = memory._mmap = None
+    memory.close()
+    return mapping
+
+
 def dies_with_last_handle() -> bool:
     """Return True. CreateFileMapping: a section is gone when all handles and views are closed; nothing unlinks it."""
     return True
@@ -97,6 +113,14 @@ def is_alive(pid: int) -> bool:
 def pid_namespace() -> int:
     """Return 0: there is one namespace of pids."""
     return 0
+
+
+class SpareDescriptors:
+    """None: a handle of a section is no descriptor (_get_osfhandle)."""
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call *function*."""
+        return function(*args)
 
 
 class Locks:

@@ -76,7 +76,11 @@ from mp_core.portable.pools import (
     make_line,
     open_block,
     open_line,
+    timeline_close,
+    timeline_name,
     timeline_now,
+    timeline_open,
+    timeline_write,
     wait_any,
 )
 from mp_core.portable.references import (
@@ -176,7 +180,11 @@ __all__ = [
     "setup_tensors",
     "share",
     "strategy",
+    "timeline_close",
+    "timeline_name",
     "timeline_now",
+    "timeline_open",
+    "timeline_write",
     "unpack_arrow",
     "unread_messages",
     "wait_any",

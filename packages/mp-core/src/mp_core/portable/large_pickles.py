@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from pickle import PickleBuffer
 
 from mp_core.portable.messages import by_value, tracked_copy
 
@@ -39,14 +40,16 @@ class PickleWriter:
 
     def write(self, piece: Any) -> int:
         """Take the next bytes of the pickle."""
-        nbytes = len(piece) if type(piece) is bytes else memoryview(piece).nbytes
+        if type(piece) is not bytes:
+            piece = piece.raw() if type(piece) is PickleBuffer else memoryview(piece).cast("B")
+        nbytes = len(piece)
         if nbytes >= LARGE and (width := self._announced(nbytes)) and not by_value():
             handle = tracked_copy(piece, nbytes)
             if isinstance(handle, bytes):
                 self._places.append((self._written, width, handle))
                 return nbytes
             self._on_failure(-handle, nbytes)
-        self._last = self._last[nbytes:] + bytes(memoryview(piece)[-9:]) if nbytes < 9 else bytes(piece[-9:])
+        self._last = (self._last + bytes(piece[-9:]))[-9:]
         self._written += nbytes
         self._stream(piece)
         return nbytes

@@ -202,14 +202,16 @@ def tracked_copy(data: Any, nbytes: int) -> bytes | int:
 
 _unpickle: Callable[..., Any] = pickle.loads
 _on_refusal: Callable[[int, bytes], Any] | None = None
+_on_private: Callable[[int, int], Any] | None = None
 _on_failure: Callable[[Any, BaseException], Any] | None = None
 
 
 def setup_receiving(unpickle: Any, on_refusal: Any, on_private: Any, on_failure: Any) -> None:
     """Set the function that unpickles messages, and those for failures; None leaves one as it is."""
-    global _unpickle, _on_refusal, _on_failure
+    global _unpickle, _on_refusal, _on_private, _on_failure
     _unpickle = unpickle or _unpickle
     _on_refusal = on_refusal or _on_refusal
+    _on_private = on_private or _on_private
     _on_failure = on_failure or _on_failure
 
 
@@ -222,22 +224,30 @@ def refuse(number: int, handle: bytes) -> Any:
 
 def rebuild_block(handle: bytes) -> Any:
     """Return the block of a handle."""
+    return _received(handle, references.receive(_block_type, handle))
+
+
+def rebuild_copy(handle: bytes) -> Any:
+    """Return the block of a handle; if this process cannot share it, as with other locks than its sender, its bytes."""
     block = references.receive(_block_type, handle)
-    if not isinstance(block, int) or block == -errno.ESTALE:
-        _note(handle)
-    return refuse(-block, handle) if isinstance(block, int) else block
+    if isinstance(block, int) and block not in (-errno.ESTALE, -errno.EBADMSG):
+        data = references.read(handle)
+        if isinstance(data, bytearray):
+            if _on_private is not None:
+                _on_private(len(data), -block)
+            block = data
+    return _received(handle, block)
 
 
-# The unpickler finds it there, and so imports the module that sets the class of blocks and the errors.
-rebuild_block.__module__ = "mp_core.block"
-#: Where a block cannot be attached, its bytes cannot be read either.
-rebuild_copy = rebuild_block
+# The unpickler finds them there, and so imports the module that sets the class of blocks and the errors.
+rebuild_block.__module__ = rebuild_copy.__module__ = "mp_core.block"
 
 
-def _note(handle: bytes) -> None:
-    """Note that the handle was received, or is stale: its entry may be another message's by now."""
-    if _thread.depth:
-        _thread.received.add(handle)
+def _received(handle: bytes, memory: Any) -> Any:
+    """Return the memory of a handle, or raise the error whose number it is."""
+    if _thread.depth and (not isinstance(memory, int) or memory == -errno.ESTALE):
+        _thread.received.add(handle)  # received, or stale: its entry may be another message's by now
+    return refuse(-memory, handle) if isinstance(memory, int) else memory
 
 
 def loads(data: Any, /, **options: Any) -> Any:

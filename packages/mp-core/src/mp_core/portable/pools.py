@@ -17,7 +17,11 @@ __all__ = [
     "make_line",
     "open_block",
     "open_line",
+    "timeline_close",
+    "timeline_name",
     "timeline_now",
+    "timeline_open",
+    "timeline_write",
     "wait_any",
 ]
 
@@ -57,6 +61,14 @@ def make_line() -> int:
 def timeline_now() -> int:
     """Return 0: no timeline is recorded here."""
     return 0
+
+
+def timeline_write(*arguments: Any) -> NoReturn:
+    """Refuse: `timeline` does not begin here."""
+    raise OSError(errno.ENOSYS, "no timeline without libshm")
+
+
+timeline_open = timeline_close = timeline_name = timeline_write
 
 
 def wait_any(lines: list[Line], fds: list[int], milliseconds: float) -> tuple[list[Line], list[int]]:

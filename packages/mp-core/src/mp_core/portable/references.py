@@ -40,7 +40,7 @@ from collections import deque
 from mp_core.portable import key_files
 from mp_core.portable import segment as segments
 from mp_core.portable.own_segments import OwnSegments
-from mp_core.portable.segment import KEY_SIZE, LEAVING, PINNED, Segment
+from mp_core.portable.segment import KEPT, KEY_SIZE, LEAVING, PINNED, Byte, Segment, with_descriptors
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ __all__ = [
     "is_handle",
     "listed",
     "make_handle",
+    "read",
     "receive",
 ]
 
@@ -130,7 +131,7 @@ class Buffer:
         """Count other processes with this block, and messages in flight."""
         hold = self._allocated()
         with _Work(hold.segment):
-            if hold.segment.count(hold.cell) == 1:
+            if hold.segment.counts[hold.cell] == 1:
                 return 0
             hold.segment.drop_dead()
             return sum(cell == hold.cell for _, cell, _ in hold.segment.entries()) - 1
@@ -144,15 +145,9 @@ class Buffer:
                     hold.segment.drop(index)
 
 
-class _Byte(ctypes.Union):
-    """A byte whose format in the buffer protocol is that of bytes: a union has it, a number of ctypes has not."""
-
-    _fields_ = (("byte", ctypes.c_ubyte),)
-
-
 @functools.lru_cache(1000)
 def _sized(kind: type, nbytes: int) -> Any:
-    return type(kind.__name__, (kind, _Byte * nbytes), {"__module__": kind.__module__})
+    return type(kind.__name__, (kind, Byte * nbytes), {"__module__": kind.__module__})
 
 
 def _buffer_of(kind: type, hold: Hold) -> Any:
@@ -253,7 +248,10 @@ def _leave_to_users(segment: Segment) -> None:
 
 
 def _forget(segment: Segment) -> None:
-    if _segments.pop(segment.key, None) is not None:
+    if segment in _lingering:
+        _lingering.remove(segment)
+    if _segments.get(segment.key) is segment:
+        del _segments[segment.key]
         del _bases[bisect_left(_bases, (segment.base, segment.key))]
 
 
@@ -273,8 +271,9 @@ def _know(segment: Segment) -> Segment:
 def _unmap_received() -> None:
     """Under Windows: unmap segments whose messages were received."""
     for segment in [each for each in _lingering if not any(not pid for _, _, pid in each.entries())]:
-        _lingering.remove(segment)
-        if not segment.holds:
+        if segment.holds:
+            _lingering.remove(segment)
+        else:
             _forget(segment)
 
 
@@ -292,12 +291,12 @@ def allocate(kind: type, code: int, nbytes: int, zeroed: bool) -> Any:
                 _own = OwnSegments()
             if _lingering:
                 _unmap_received()
-            segment, cell, used_before = _own.cell(nbytes)
+            segment, cell, used_before = with_descriptors(_own.cell, nbytes)
             if segment.key not in _segments:
                 _know(segment)
             segment.lock()
             try:
-                segment.sizes[cell] = nbytes
+                segment.sizes[cell], segment.counts[cell] = nbytes, 0
                 hold = Hold(segment, cell, *segment.add(cell, os.getpid(), segments.new_token()))
             finally:
                 segment.unlock()
@@ -366,7 +365,7 @@ def _token_and_index(handle: bytes) -> tuple[int, int]:
 def _segment_of(handle: bytes) -> Segment:
     key = handle[:KEY_SIZE]
     known = _segments.get(key)
-    return known if known is not None else _know(segments.attach(key))
+    return known if known is not None else _know(with_descriptors(segments.attach, key))
 
 
 def receive(kind: type, handle: bytes) -> Any:
@@ -394,6 +393,35 @@ def receive(kind: type, handle: bytes) -> Any:
             finally:
                 segment.unlock()
             return _buffer_of(kind, hold)
+    except ValueError:
+        return -errno.EBADMSG
+    except OSError as error:
+        return -_number_of(error)
+
+
+def read(handle: bytes) -> bytearray | int:
+    """
+    Return the bytes of the block of a handle that `make_handle` has made for one receiver, or -errno.
+
+    For a receiver that has other locks than the sender, because its runtime folder was removed or is another one, or
+    that cannot get the lock. So it takes none; nobody else uses the entry of such a message until its token is cleared,
+    which is one store.
+    """
+    if not int.from_bytes(handle[28:32], "little") & _COPY:
+        return -errno.EPERM
+    token, index = _token_and_index(handle)
+    try:
+        with _Work():
+            segment: Segment = with_descriptors(segments.attach, handle[:KEY_SIZE], True)
+            if not (segment.has(index, token) and segment.is_in_flight(index)):
+                return -errno.ESTALE
+            cell = segment.cell_of(index)
+            start = segment.offset(cell)
+            data = bytearray(memoryview(segment.mapping)[start : start + segment.sizes[cell]])
+            segment.tokens[index] = 0
+            if not segment.has_flag(KEPT) and segment.is_unused():
+                segment.unlink()
+            return data
     except ValueError:
         return -errno.EBADMSG
     except OSError as error:
@@ -454,7 +482,7 @@ def counters() -> dict[str, int]:
             "cache_limit": 0 if _own is None else _own.limit,
             "segments": len(own),
             "mappings": len(_segments),
-            "descriptors": 0 if segments.system.dies_with_last_handle() else len(_segments),
+            "descriptors": 0,
             "lock_bytes": 0,
         }
 

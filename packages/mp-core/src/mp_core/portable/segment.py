@@ -5,6 +5,7 @@ Note [A segment]
     words     0 magic    1 pid of the owner    2 flags    3 identity of the locks    4 cells    5 bytes of a cell
               6 entries of the table           7 offset of the data
     sizes     a word for each cell: the bytes of the block in it
+    counts    a word for each cell: its entries, or more if a process died while it changed one
     tokens    a word for each entry of the table, 0: the entry is free
     details   a word for each entry: cell << 32 | pid of the process that holds it, 0 for a message in flight
     data      the cells
@@ -41,13 +42,28 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["KEPT", "KEY_SIZE", "LEAVING", "PINNED", "Segment", "attach", "create", "identity", "new_token", "system"]
+__all__ = [
+    "KEPT",
+    "KEY_SIZE",
+    "LEAVING",
+    "PINNED",
+    "Byte",
+    "Segment",
+    "attach",
+    "create",
+    "identity",
+    "new_token",
+    "system",
+    "with_descriptors",
+]
 
 #: The rules of this system.
 system = machine.functions()
 _locks = system.Locks(machine.runtime_folder, system.pid_namespace)
 
 identity = _locks.identity
+#: Call a function that opens files, also where this process has no descriptor left.
+with_descriptors = system.SpareDescriptors().call
 KEY_SIZE = 16
 _MAGIC = 0x3153504D42545250
 _MAGIC_AT, _OWNER, _FLAGS, _LOCKS, _CELLS, _CELL_SIZE, _ENTRIES, _DATA = range(8)
@@ -59,8 +75,6 @@ KEPT, PINNED = 1, 2
 LEAVING = 1 << 31
 _PID = (1 << 31) - 1
 
-_FREE = 2**64 - 1  # the detail of a free entry, whose cell is none
-_HIGH = 1 if sys.byteorder == "little" else 0
 
 # Entries of a table: more than a pipe holds messages.
 _LEAST_ENTRIES = 1000
@@ -80,6 +94,12 @@ def name_of(key: bytes) -> str:
     return "mps-" + "".join(letters)
 
 
+class Byte(ctypes.Union):
+    """A byte whose format in the buffer protocol is that of bytes: a union has it, a number of ctypes has not."""
+
+    _fields_ = (("byte", ctypes.c_ubyte),)
+
+
 def new_token() -> int:
     """Return a random token."""
     return int.from_bytes(os.urandom(8), "little") or 1
@@ -92,6 +112,7 @@ class Segment:
         "base",
         "cell_size",
         "cells",
+        "counts",
         "data",
         "details",
         "holds",
@@ -115,10 +136,10 @@ class Segment:
         words = memoryview(mapping)[: len(mapping) // 8 * 8].cast("Q")
         self.words = words
         self.cells, self.cell_size, entries, self.data = words[_CELLS : _DATA + 1]
-        at = _WORDS + self.cells
+        at = _WORDS + 2 * self.cells
         if not (at + 2 * entries) * 8 <= self.data <= self.data + self.cells * self.cell_size <= len(mapping):
             raise ValueError(f"the segment {name_of(key)} is damaged")
-        self.sizes = words[_WORDS:at]
+        self.sizes, self.counts = words[_WORDS : _WORDS + self.cells], words[_WORDS + self.cells : at]
         self.tokens = words[at : at + entries]
         self.details = words[at + entries : at + 2 * entries]
         self.next_entry = 0
@@ -145,6 +166,7 @@ class Segment:
             index = next((i for i in (*range(index, count), *range(index)) if not tokens[i]), count)
             if index == count:
                 raise OverflowError(f"{count} messages and processes have references to one segment already")
+        self.counts[cell] += 1
         self.details[index] = cell << 32 | pid
         tokens[index] = token  # last: now it is an entry
         self.next_entry = (index + 1) % count
@@ -169,11 +191,7 @@ class Segment:
     def drop(self, index: int) -> None:
         """Free an entry."""
         self.tokens[index] = 0
-        self.details[index] = _FREE
-
-    def count(self, cell: int) -> int:
-        """Return how many entries the cell has, or a higher number if a process was killed in `drop`."""
-        return self.details.cast("B").cast("I")[_HIGH::2].tolist().count(cell)
+        self.counts[self.cell_of(index)] -= 1
 
     def entries(self) -> list[tuple[int, int, int]]:
         """Return (index, cell, pid) of each entry."""
@@ -220,7 +238,7 @@ class Segment:
     def is_left_to_its_users(self) -> bool:
         """Return whether the last user has to unlink it: its owner does not keep it, or has gone."""
         owner = self.words[_OWNER]
-        return not (self.has_flag(KEPT) and owner and system.is_alive(owner))
+        return not (self.has_flag(KEPT) and owner and (self.is_own or system.is_alive(owner)))
 
     def unlink_if_unused(self) -> bool:
         """Unlink the segment unless somebody may still receive or send a block of it; return whether it is so."""
@@ -247,11 +265,11 @@ def create(key: bytes, cells: int, cell_size: int, kept: bool) -> Segment:
     from multiprocessing.shared_memory import SharedMemory  # imports hashlib, and few processes make one
 
     entries = max(_LEAST_ENTRIES, 16 * cells)
-    data = -(-(_WORDS + cells + 2 * entries) * 8 // 4096) * 4096
+    data = -(-(_WORDS + 2 * cells + 2 * entries) * 8 // 4096) * 4096
     memory: Any = SharedMemory(name_of(key), create=True, size=system.whole_pages(data + cells * cell_size))
     try:
         system.reserve(memory._fd, memory.size)
-        mapping = _mapping_of(memory)
+        mapping = system.mapping_of(memory, Byte)
         words = memoryview(mapping)[: _WORDS * 8].cast("Q")
         header = (os.getpid(), KEPT if kept else 0, identity(), cells, cell_size, entries, data)
         for at, word in enumerate(header, _OWNER):
@@ -263,16 +281,20 @@ def create(key: bytes, cells: int, cell_size: int, kept: bool) -> Segment:
     return Segment(key, memory, mapping, True)
 
 
-def attach(key: bytes) -> Segment:
-    """Map a segment of another process. It raises `OSError`, and `FileNotFoundError` if it is gone."""
+def attach(key: bytes, only_to_read: bool = False) -> Segment:
+    """
+    Map a segment of another process. It raises `OSError`, and `FileNotFoundError` if it is gone.
+
+    A process with other locks than its maker is refused, unless it is *only_to_read* one message.
+    """
     from multiprocessing.shared_memory import SharedMemory
 
     memory = SharedMemory(name_of(key), **_UNTRACKED)
-    mapping = _mapping_of(memory)
+    mapping = system.mapping_of(memory, Byte)
     words = memoryview(mapping)[: _WORDS * 8].cast("Q") if len(mapping) >= _WORDS * 8 else [0]
     if words[_MAGIC_AT] != _MAGIC:
         raise ValueError(f"{name_of(key)} is no segment of these packages")
-    if words[_LOCKS] != identity():
+    if words[_LOCKS] != identity() and not only_to_read:
         raise PermissionError(1, "its processes have another runtime folder, or other pids, than this one")
     return Segment(key, memory, mapping, False)
 
@@ -280,20 +302,6 @@ def attach(key: bytes) -> Segment:
 # Python's rule: before 3.13 a process that attaches to a segment registers it with its resource tracker, which is that
 # of the whole tree. One entry is enough, and the maker has made it.
 _UNTRACKED: Any = {"track": False} if sys.version_info >= (3, 13) else {}
-
-
-def _mapping_of(memory: Any) -> Any:
-    """
-    Take the mapping out of a `SharedMemory`, and close its descriptor; the mapping has another one.
-
-    `SharedMemory` unmaps its memory by a call, which fails as long as an array refers to it. A mapping by itself is
-    unmapped with the last object that refers to it.
-    """
-    mapping = memory._mmap
-    memory._buf.release()
-    memory._buf = memory._mmap = None
-    memory.close()
-    return mapping
 
 
 def unlink(memory: Any) -> None:
