@@ -28,6 +28,11 @@ int mpshm__is_own_session(const unsigned char *id)
     return own_is_set && memcmp(own_id, id, MPSHM_ID_SIZE) == 0;
 }
 
+const unsigned char *mpshm__own_id(void)
+{
+    return own_id;
+}
+
 int mpshm_own_session(unsigned char *id)
 {
     mpshm__lock();

@@ -11,6 +11,14 @@
 #include "platform/platform.h"
 #include "session/process_slot.h"
 
+struct mpshm__own_taken mpshm__own_taken;
+
+void mpshm__taken_use(struct mpshm__taken *of_slot)
+{
+    atomic_store(&mpshm__own_taken.used, 0);
+    atomic_store(&mpshm__own_taken.of_slot, of_slot);
+}
+
 static struct flock byte_at(int at)
 {
     return (struct flock){.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = at, .l_len = 1};
@@ -71,6 +79,8 @@ static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
         }
         atomic_store(&slot->by_pid, lock == MPSHM__NO_LOCKS);
         atomic_store(&slot->making[0], 0);
+        for (int k = 0; k < MPSHM__TAKEN; k++)
+            atomic_store(&control->taken[i][k].state, MPSHM__TAKEN_FREE);
         atomic_store(&slot->incarnation,
                      atomic_load(&slot->incarnation) % (MPSHM__INCARNATIONS - 1) + 1);
         mpshm__sign_slot(slot, getpid());

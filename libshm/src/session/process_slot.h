@@ -18,4 +18,15 @@ void mpshm__sign_slot(struct mpshm__slot *slot, int pid);
 /* 1 when the process of that slot lives. Only other processes may ask. */
 int mpshm__slot_lives(const struct mpshm__control *control, int control_fd, int slot);
 
+/* The notes of this process in its slot of the own session, and which of them are in use: see
+ * reference/taken.c. */
+struct mpshm__own_taken {
+    _Atomic(struct mpshm__taken *) of_slot; /* NULL: no slot */
+    _Atomic uint32_t used;                  /* a bit for each */
+    _Atomic uint64_t number[MPSHM__TAKEN];  /* of the message that each belongs to */
+};
+extern struct mpshm__own_taken mpshm__own_taken;
+/* From now on this process notes there, and has no note yet. */
+void mpshm__taken_use(struct mpshm__taken *of_slot);
+
 #endif

@@ -64,7 +64,8 @@ static int end_nothing(void *of)
 }
 
 #define AT_ONCE_WAITER(self, position)                                                             \
-    (&(mpshm_waiter){(self), allocate, begin_nothing, end_nothing, end_nothing, (position)})
+    (&(mpshm_waiter){(self), allocate, begin_nothing, end_nothing, end_nothing, (position), 0,     \
+                     NULL, NULL})
 
 struct wait {
     PyThreadState *state;
@@ -85,7 +86,8 @@ static int end_wait(void *of)
 
 /* The conditional expression makes another type than `struct wait *` an error. */
 #define WAITING_WAITER(of, position)                                                               \
-    (&(mpshm_waiter){1 ? (of) : (struct wait *)NULL, NULL, begin_wait, end_wait, NULL, (position)})
+    (&(mpshm_waiter){1 ? (of) : (struct wait *)NULL, NULL, begin_wait, end_wait, NULL, (position), \
+                     0, NULL, NULL})
 
 static PyObject *fail(int rc)
 {

@@ -200,6 +200,11 @@ PyObject *mp_message_data(PyObject *object)
     return Py_TYPE(object) == (PyTypeObject *)message_type ? ((Message *)object)->data : object;
 }
 
+int mp_message_carries(PyObject *object)
+{
+    return Py_TYPE(object) == (PyTypeObject *)message_type && ((Message *)object)->handles != NULL;
+}
+
 void mp_message_sent(PyObject *object)
 {
     if (Py_TYPE(object) == (PyTypeObject *)message_type)

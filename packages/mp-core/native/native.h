@@ -41,6 +41,8 @@ PyObject *mp_pickled(int by_value, PyObject *function, PyObject *args);
 PyObject *mp_message_data(PyObject *object);
 /* Leave the references of a Message, if it is one, to its receiver. */
 void mp_message_sent(PyObject *object);
+/* Whether handles are in it. */
+int mp_message_carries(PyObject *object);
 int mp_message_has_room(size_t nbytes, size_t limit);
 PyObject *mp_make_handle(const mpshm_block *block, int flags);
 /* The same, also in a message that goes by value. */
