@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/engine_lock.h"
+#include "base/failed_call.h"
 #include "platform/platform.h"
 #include "session/connection.h"
 #include "session/control_file.h"
@@ -18,7 +19,7 @@ static int own_is_set;
 static int own_id_once(void)
 {
     if (!own_is_set && MPSHM__RETRY(getrandom(own_id, sizeof(own_id), 0)) != (long)sizeof(own_id))
-        return -EIO;
+        return mpshm__failed("getrandom");
     own_is_set = 1;
     return 0;
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/failed_call.h"
 #include "layout/segment_file.h"
 #include "platform/linux/process.h"
 #include "platform/platform.h"
@@ -32,7 +33,7 @@ int mpshm__lock_byte(int control_fd, int at)
         return 0;
     if (errno == EINVAL)
         return MPSHM__NO_LOCKS;
-    return errno == EACCES ? -EAGAIN : -errno;
+    return errno == EACCES ? -EAGAIN : mpshm__failed("fcntl");
 }
 
 void mpshm__unlock_byte(int control_fd, int at)
@@ -47,9 +48,9 @@ int mpshm__byte_is_locked(int control_fd, int at)
 {
     struct flock byte = byte_at(at);
 
-    /* When fcntl fails, assume a lock; without such locks (EINVAL), there is none. */
+    /* Without such locks (EINVAL), there is none. */
     if (MPSHM__RETRY(fcntl(control_fd, F_OFD_GETLK, &byte)) < 0)
-        return errno != EINVAL;
+        return errno == EINVAL ? 0 : mpshm__failed("fcntl");
     return byte.l_type != F_UNLCK;
 }
 

@@ -9,7 +9,7 @@
 enum { MPSHM__NO_LOCKS = 1 };
 int mpshm__lock_byte(int control_fd, int at);
 void mpshm__unlock_byte(int control_fd, int at);
-/* 1 when another description has the lock. */
+/* 1 when another description has the lock, -errno when the system does not tell: assume a lock. */
 int mpshm__byte_is_locked(int control_fd, int at);
 /* Take a free slot and lock its byte: its number, or -EUSERS. */
 int mpshm__take_slot(struct mpshm__control *control, int control_fd);

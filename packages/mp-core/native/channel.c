@@ -18,8 +18,7 @@ PyObject *mp_channel_fail(int rc)
     }
     if (rc == -ENOMEM)
         return PyErr_NoMemory();
-    errno = -rc;
-    return PyErr_SetFromErrno(PyExc_OSError);
+    return mp_raise_errno(PyExc_OSError, -rc);
 }
 
 PyObject *mp_channel_standard(PyObject *op, const char *name, PyObject *argument)

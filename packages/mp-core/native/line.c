@@ -93,8 +93,7 @@ static PyObject *fail(int rc)
 {
     if (PyErr_Occurred())
         return NULL;
-    errno = -rc;
-    return PyErr_SetFromErrno(PyExc_OSError);
+    return mp_raise_errno(PyExc_OSError, -rc);
 }
 
 static int is_open(Line *self)
@@ -149,11 +148,7 @@ static PyObject *line_send(PyObject *op, PyObject *args)
 
     if (rc == 0)
         Py_RETURN_NONE;
-    if (!PyErr_Occurred()) {
-        errno = -rc;
-        PyErr_SetFromErrno(PyExc_BlockingIOError);
-    }
-    return NULL;
+    return PyErr_Occurred() ? NULL : mp_raise_errno(PyExc_BlockingIOError, -rc);
 }
 
 /* send_all(number, kind, data): wait for room, and send a message */

@@ -19,6 +19,7 @@
  *
  * A message goes by value if its receiver cannot share memory or this process was told not to. The
  * messages nested in it do so too. Reducers then leave the array to NumPy. */
+#include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -355,6 +356,23 @@ int mp_message_has_room(size_t nbytes, size_t limit)
         return 0;
     current->carried += nbytes;
     return 1;
+}
+
+/* ---- errors ---- */
+
+PyObject *mp_raise_errno(PyObject *type, int number)
+{
+    const char *call = mpshm_failed_call(number);
+
+    errno = number;
+    if (*call == 0)
+        return PyErr_SetFromErrno(type);
+    PyObject *error = PyObject_CallFunction(
+        type, "iN", number, PyUnicode_FromFormat("%s (system call: %s)", strerror(number), call));
+    if (error != NULL)
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error); /* the subclass of the number */
+    Py_XDECREF(error);
+    return NULL;
 }
 
 /* ---- copied bytes ---- */

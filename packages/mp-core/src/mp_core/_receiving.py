@@ -17,7 +17,7 @@ import errno
 import os
 
 from mp_core import native, settings, standard_pools
-from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
+from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, failed_call, warn_user
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ _REASONS = {
     errno.ENOENT: "its memory is gone: its sender and the shared memory manager (shm-manager) were both killed before "
     "this process had attached that memory",
     **NO_MANAGER,
-    errno.EACCES: "this user may not open the files of its session; receive it as the user who sent it",
-    errno.EPERM: "the files of its session belong to another user; receive it as the user who sent it",
+    errno.EACCES: "the files of its session belong to another user; receive it as the user who sent it",
 }
 _PORTABLE = {
     errno.ESTALE: "its handle was used before, or its memory is gone because its sender revoked it",
@@ -74,16 +73,15 @@ def _reason(number: int, handle: bytes) -> str:
     if number == errno.EPROTO:
         found = native.refused_version() or "an older one"
         return f"its sender shares through version {found} of libshm; install the same mp-core for both"
-    return _REASONS.get(number, os.strerror(number))
+    return _REASONS.get(number) or failed_call(number)
 
 
 def _taken_by_value(nbytes: int, number: int) -> None:
     """Warn, once, that a private array could not be shared and was copied instead."""
-    why = OSError(number, os.strerror(number)).strerror
     warn_user(
         "received by value",
         f"an array of {nbytes} bytes (and maybe others) was received by value, because this process cannot use "
-        f"its memory: {_REASONS.get(number, why)}",
+        f"its memory: {_REASONS.get(number) or failed_call(number)}",
         SharedMemoryWarning,
     )
 
