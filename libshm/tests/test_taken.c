@@ -42,7 +42,7 @@ static void send_block(struct line *line)
     CHECK_EQ(mpshm_channel_send(line->writer, line->to, message, MESSAGE, FOREVER, &waiter), 0);
 }
 
-/* What a reader does: -errno, or 0 when it had the block. */
+/* Receive as a reader does: -errno, or 0 when it had the block. */
 static int receive_block(struct line *line, int64_t timeout)
 {
     uint64_t taken = 0;
@@ -71,7 +71,7 @@ static int slot_of(pid_t pid)
     return -1;
 }
 
-/* What the reader had done when it was killed. */
+/* The states of a reader that is killed. */
 enum { ENDED, LEFT, NOTED, RECEIVED, BETWEEN };
 
 static int killed_after(long steps, struct line *line, uint64_t leaked)

@@ -1,4 +1,4 @@
-"""What a killed reader has not read is freed by its writer, and what it has only taken by the reaper."""
+"""A writer frees what a killed reader has not read, and the reaper what the reader has only taken."""
 
 from __future__ import annotations
 
