@@ -55,9 +55,10 @@ static void test_numbers(void)
     for (uint64_t i = 0; i < 300; i++) {
         struct received received = {0};
         char *data = message(i, 2000);
-        mpshm_waiter to = {NULL, received_allocate, received_begin, received_end, NULL, &sent};
-        mpshm_waiter from = {&received, received_allocate, received_begin, received_end, NULL,
-                             &got};
+        mpshm_waiter to = {
+            NULL, received_allocate, received_begin, received_end, NULL, &sent, 0, NULL, NULL};
+        mpshm_waiter from = {
+            &received, received_allocate, received_begin, received_end, NULL, &got, 0, NULL, NULL};
         CHECK_EQ(mpshm_channel_send(line.writer, line.to, data, 2000, FOREVER, &to), 0);
         CHECK_EQ(mpshm_channel_receive(line.reader, line.from, FOREVER, &from), 1);
         CHECK_EQ(sent, got);
@@ -123,7 +124,7 @@ static void sender_waits(void *of)
 static void *send_behind_a_lock(void *of)
 {
     struct sender *sender = of;
-    mpshm_waiter waiter = {sender, NULL, sender_waits, received_end, NULL, NULL};
+    mpshm_waiter waiter = {sender, NULL, sender_waits, received_end, NULL, NULL, 0, NULL, NULL};
 
     sender->rc =
         mpshm_channel_send(sender->line->writer, sender->line->to, "late", 4, FOREVER, &waiter);
@@ -339,7 +340,8 @@ static int sender_ends_wait(void *self)
 static void *send_into_a_full_ring(void *of)
 {
     struct giving_up *sender = of;
-    mpshm_waiter waiter = {sender, NULL, sender_begins_wait, sender_ends_wait, NULL, NULL};
+    mpshm_waiter waiter = {sender, NULL, sender_begins_wait, sender_ends_wait, NULL, NULL, 0,
+                           NULL,   NULL};
     char *data = message(1, 50000);
 
     sender->rc =

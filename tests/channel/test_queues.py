@@ -6,6 +6,7 @@ import gc
 import multiprocessing
 import pickle
 import queue as standard
+import threading
 import time
 import weakref
 from typing import Any
@@ -287,3 +288,31 @@ def test_a_child_of_each_start_method_has_the_same_locks(channels: Any, kind: st
     process.join()
     closed(queue)
     closed(answer)
+
+
+@pytest.mark.parametrize("kind", ["Queue", "JoinableQueue"])
+def test_a_put_whose_thread_cannot_start_puts_nothing_and_leaves_the_queue_whole(
+    forking: Any, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    queue, big, put = getattr(forking, kind)(100), bytes(1 << 15), 0
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="can't start new thread"):
+        while True:
+            queue.put(big)
+            put += 1
+    for _ in range(200 - put):  # no place is taken by a message that was not put
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            queue.put(big, timeout=0)
+    for _ in range(put):
+        assert queue.get(timeout=10) == big
+        if kind == "JoinableQueue":
+            queue.task_done()
+    if kind == "JoinableQueue":
+        queue.join()
+    queue.put(1)
+    assert queue.get(timeout=10) == 1
+    queue.close()
+    queue.join_thread()

@@ -1,4 +1,4 @@
-"""A writer frees what a killed reader has not read, when it closes or finds the reader gone."""
+"""A writer frees what a killed reader has not read, and the reaper what the reader has only taken."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from multiprocessing import connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,22 @@ def wait_for_death(reader: Any, writer: Any, ready: Any) -> None:
     writer.close()
     ready.set()
     signal.pause()
+
+
+class Killer:
+    """Kills the process that unpickles it."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return die, ()
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def receive(queue: Any, times: int) -> None:
+    for _ in range(times):
+        queue.get()
 
 
 def killed_reader(ctx: Any, reader: Any, writer: Any) -> Any:
@@ -94,3 +111,41 @@ def test_a_writer_that_closes_frees_nothing_that_can_be_read(duplex: bool) -> No
     assert reader.recv().sum() == 7 * LARGE
     reader.close()
     assert in_flight() == before
+
+
+@pytest.mark.parametrize("kind", ["SimpleQueue", "Queue", "JoinableQueue"])
+@pytest.mark.parametrize("times", [1, 2], ids=["in its first message", "in a later one"])
+def test_a_reader_killed_between_the_ring_and_the_block_leaves_nothing(
+    ctx: Any, strategy: str, kind: str, times: int
+) -> None:
+    before, queue = in_flight(), getattr(ctx, kind)()
+    reader = ctx.Process(target=receive, args=(queue, times))
+    reader.start()
+    for _ in range(times - 1):
+        queue.put(np.ones(LARGE))
+    queue.put([Killer(), np.ones(LARGE), bytes(LARGE), "x" * LARGE])
+    reader.join()
+    assert reader.exitcode == -signal.SIGKILL
+    assert until(lambda: in_flight() == before)
+    queue.put(np.full(LARGE, 7))
+    assert queue.get().sum() == 7 * LARGE
+
+
+def test_a_pickle_in_a_message_can_be_unpickled_after_the_message(ctx: Any, strategy: str) -> None:
+    """Its handles are noted only until the message is received, and stay in flight."""
+    before, queue = in_flight(), ctx.SimpleQueue()
+    queue.put(Nested(np.full(LARGE, 7)))
+    inner = queue.get()
+    assert in_flight() - before == 8 * LARGE
+    assert ForkingPickler.loads(inner).sum() == 7 * LARGE
+    assert until(lambda: in_flight() == before)
+
+
+class Nested:
+    """Arrives as the pickle of its array."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return bytes, (bytes(ForkingPickler.dumps(self.array)),)

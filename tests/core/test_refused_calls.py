@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import signal
 from pathlib import Path
 
 import pytest
+from support.refused_calls import NUMBERS
 from support.scripts import run_script, succeeded
 
 TESTS = str(Path(__file__).parents[1])
@@ -136,3 +139,115 @@ def test_pools_and_jobs_end_where_signals_by_descriptor_are_refused(
             print([process.exitcode for process in job.processes])
     """
     assert run_refused(tmp_path, program, start_method, *calls) == "[-15, -15]\n"
+
+
+#: What a program does with the library, step by step. It prints a line for each: "same"; or whether the error came from
+#: a line of the standard library, whose traceback shows the call, then that line and the error.
+PROGRAM = """
+    import errno, sys, threading, traceback
+    from support.refused_calls import refuse
+    import numpy as np
+    import mp_all as mp
+    from mp_pool import Pool
+
+    def double(array):
+        return array * 2
+
+    def answer(tasks, results):
+        results.put(double(tasks.get()))
+
+    def lock(ctx):
+        with ctx.Lock():
+            pass
+
+    def shared(ctx):
+        assert mp.shared.ones(50_000).sum() == 50_000
+
+    def queue(ctx):
+        queue = ctx.Queue()
+        for array in (np.ones(100_000), b"x" * 100_000):
+            queue.put(array)
+            assert len(queue.get()) == len(array)
+        queue.close()
+        queue.join_thread()
+
+    def process(ctx):
+        tasks, results = ctx.SimpleQueue(), ctx.SimpleQueue()
+        process = ctx.Process(target=answer, args=(tasks, results))
+        process.start()
+        tasks.put(np.ones(100_000))
+        assert results.get().sum() == 200_000
+        process.join()
+
+    def pool(ctx):
+        with Pool(2, context=ctx) as pool:
+            assert [each.sum() for each in pool.map(double, [np.ones(20_000)] * 4)] == [40_000] * 4
+            pool.apply_async(threading.Event().wait)
+
+    def ranks(ctx):
+        assert mp.run(abs, nprocs=2, start_method=ctx.get_start_method()) == [0, 1]
+
+    def manager(ctx):
+        with ctx.Manager() as manager:
+            table = manager.dict()
+            table[1] = np.ones(10_000)
+            assert table[1].sum() == 10_000
+
+    if __name__ == "__main__":
+        method, call, number = sys.argv[1:]
+        refuse(call, error=getattr(errno, number))
+        ctx = mp.get_context(method)
+        steps = [lock, shared, queue, process, pool, ranks]
+        if call != "accept4":  # the standard library's process of a manager asks for ever, and its client waits
+            steps.append(manager)
+        for step in steps:
+            try:
+                step(ctx)
+            except BaseException as error:
+                traceback.print_exc()
+                last = traceback.extract_tb(error.__traceback__)[-1]
+                print("/mp_" not in last.filename, step.__name__, last.line, type(error).__name__, error, flush=True)
+            else:
+                print("same", flush=True)
+"""
+#: Without the others (read, mmap, close, futex, ...) no interpreter runs.
+CALLS = sorted(NUMBERS.get(platform.machine(), {}))
+ERRORS = ("EPERM", "ENOSYS", "EMFILE", "ENOMEM")
+#: What a text names in the place of the call: the manager lists the calls that it needs, a limit has its own text.
+INSTEAD = {
+    "EPERM": ("shm-manager the system calls",),
+    "ENOSYS": ("shm-manager the system calls",),
+    "EMFILE": ("shm-manager the system calls", "descriptor"),
+    "ENOMEM": ("shm-manager the system calls", "memory"),
+}
+#: What a call is named in the text or in the last line of code.
+NAMES = {"ioctl": "set_blocking", "pipe2": "os.pipe()", "pread64": "pread", "sendto": "send"}
+#: The process of `Manager()` is the standard library's, and ends without a word to its parent.
+IN_THE_MANAGER = ("getsockname", "setsockopt")
+
+
+def refusals() -> list[tuple[str, str, str]]:
+    """Return each call with each error and start method, or, for a short run, with one of each."""
+    if os.environ.get("MP_SOAK") == "1":
+        return [(call, error, method) for call in CALLS for error in ERRORS for method in ("fork", "spawn")]
+    return [(call, ERRORS[number % 4], ("fork", "spawn")[number // 4 % 2]) for number, call in enumerate(CALLS)]
+
+
+@pytest.mark.parametrize(("call", "error", "method"), refusals())
+def test_a_program_whose_system_refuses_a_call_gives_the_same_or_names_the_call(
+    tmp_path: Path, call: str, error: str, method: str
+) -> None:
+    # A folder of its own: where files cannot be removed or locked, the folder of the session stays.
+    done = run_script(tmp_path, PROGRAM, method, call, error, PYTHONPATH=TESTS, MPSHM_RUNTIME_DIR=str(tmp_path))
+    if done.stdout == "skip\n":
+        pytest.skip("no seccomp filters here")
+    said = [line for line in done.stdout.splitlines() if line != "same"]
+    unnamed = [
+        line
+        for line in said
+        if not line.startswith("True ")
+        and not any(each in line + done.stderr for each in (NAMES.get(call, call), *INSTEAD[error]))
+        and not (call in IN_THE_MANAGER and "manager" in line)
+    ]
+    assert not unnamed, "\n".join([*unnamed, done.stderr])
+    assert done.returncode == 0 and len(done.stdout.splitlines()) >= 6, done.stdout + done.stderr

@@ -23,7 +23,7 @@ from collections.abc import Callable, Container
 from types import CodeType, FrameType
 from typing import Any
 
-__all__ = ["SIGNAL", "Interrupted", "Place", "Points"]
+__all__ = ["SIGNAL", "Interrupted", "Place", "Points", "notes_ignored"]
 
 SIGNAL = signal.SIGUSR2
 #: File, function, and the position of the instruction in it.
@@ -42,6 +42,15 @@ class Interrupted(BaseException):
     """Raised by the handler, like `KeyboardInterrupt`."""
 
 
+def notes_ignored(notes: list[str]) -> Callable[[sys.UnraisableHookArgs], None]:
+    """Return a hook that notes the exceptions of destructors and callbacks. It is no part of the scene."""
+
+    def note(it: sys.UnraisableHookArgs) -> None:
+        notes.append(f"ignored: {type(it.exc_value).__name__}: {it.exc_value} in {it.object!r:.60}")
+
+    return note
+
+
 class _Trigger:
     """Its negation makes the signal pending. An operator, since the interpreter would look after a call."""
 
@@ -54,14 +63,21 @@ _trigger: Any = _Trigger()
 class Points:
     """
     Counts the points of a call in `run`; at those whose numbers are in *at*, calls *handle* with the place.
+
+    Before that it calls *tell*, since the program may hang afterwards.
     """
 
-    def __init__(self, at: Container[int] = (), handle: Callable[[Place], None] | None = None) -> None:
+    def __init__(
+        self,
+        at: Container[int] = (),
+        handle: Callable[[Place], None] | None = None,
+        tell: Callable[[Points], None] | None = None,
+    ) -> None:
         self.places: list[Place] = []
         self.handled: list[str] = []  # the frames in which the handler ran
-        self.frames: list[Place] = []  # of the last one
+        self.frames: list[Place] = []
         self.lines: list[tuple[str, int]] = []  # the innermost lines of each
-        self._at, self._handle = at, handle
+        self._at, self._handle, self._tell = at, handle, tell
         self._pending = False
         self._pid = os.getpid()
         self._code: dict[CodeType, bytes] = {}
@@ -113,7 +129,7 @@ class Points:
         if frame.f_code in (Points._trace.__code__, Points._begin.__code__):
             return  # the instruction has not looked: it is no point
         stack = []
-        self.frames, lines = [], []
+        lines = []
         at: FrameType | None = frame
         while at is not None and at.f_code is not Points.run.__code__:
             stack.append(f"{os.path.basename(at.f_code.co_filename)}:{at.f_lineno} {at.f_code.co_qualname}")
@@ -122,5 +138,9 @@ class Points:
             at = at.f_back
         self.lines += lines[:3]
         self.handled.append(" < ".join(stack[:6]))
+        if self._tell is not None:
+            sys.settrace(None)  # what it calls is no part of the scene
+            self._tell(self)
+            sys.settrace(self._begin)
         if self._handle is not None:
             self._handle(self.places[-1])

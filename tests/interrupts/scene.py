@@ -30,7 +30,7 @@ from typing import Any
 from support import leaks
 from support.waiting import until
 
-from .points import Interrupted, Place, Points
+from .points import Interrupted, Place, Points, notes_ignored
 
 __all__ = ["KINDS", "Interrupt", "Scene", "run_points"]
 
@@ -49,8 +49,8 @@ class TimeLimit(Exception):
 class Interrupt:
     """Given to a scene: calls a function with the interruption of this run; and the state in which its objects are."""
 
-    def __init__(self, at: int | None, kind: str) -> None:
-        self._at, self._kind = at, kind
+    def __init__(self, at: int | None, kind: str, tell: Callable[[Points], None]) -> None:
+        self._at, self._kind, self._tell = at, kind, tell
         self.points = Points()
         self.error: BaseException | None = None
         self.called = False
@@ -72,7 +72,7 @@ class Interrupt:
                 raise TimeLimit if self._kind == "times out" else Interrupted
 
         at = () if self._at is None else (self._at, self._at + 1) if self._kind == "raises twice" else (self._at,)
-        self.points = Points(at, handle)
+        self.points = Points(at, handle, self._tell)
         self.error = self.points.run(function)
         gc.enable()
 
@@ -94,17 +94,19 @@ class Scene:
         self.function, self.name = function, function.__name__
         self.first_use = first_use  # nothing of the library has been used before
 
-    def play(self, mp: Any, at: int | None, kind: str) -> dict[str, Any]:
-        """Run the scene in this process with an interruption at point *at*; return what was found."""
+    def play(self, mp: Any, at: int | None, kind: str, tell: Callable[[Points], None]) -> dict[str, Any]:
+        """
+        Run the scene in this process with an interruption at point *at*; return what was found.
+
+        Where the handler runs, *tell* is called.
+        """
         ours = mp.__name__ == "mp_all"
         ignored: list[str] = []
-        sys.unraisablehook = lambda it: ignored.append(
-            f"ignored: {type(it.exc_value).__name__}: {it.exc_value} in {it.object!r:.60}"
-        )
+        sys.unraisablehook = notes_ignored(ignored)
         threading.excepthook = lambda it: ignored.append(f"a thread ended by {it.exc_value!r}")
         before = _Left(ours, self.first_use)
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        interrupt = Interrupt(at, kind)
+        interrupt = Interrupt(at, kind, tell)
         problems: list[str] = []
         try:
             self.function(mp, interrupt)
@@ -123,14 +125,13 @@ class Scene:
             problems.append("the mask of signals has changed")
         problems += _locked(mp)
         problems += before.since()
-        return {
-            "at": at,
-            "places": points.places if at is None else points.places[at : at + 1],
-            "handled": points.handled,
-            "frames": points.frames,
-            "lines": points.lines,
-            "problems": problems,
-        }
+        places = points.places if at is None else points.places[at : at + 1]
+        return {"at": at, **where(points, places), "problems": problems}
+
+
+def where(points: Points, places: list[Place]) -> dict[str, Any]:
+    """Return where the handler has run so far."""
+    return {"places": places, "handled": points.handled, "frames": points.frames, "lines": points.lines}
 
 
 def _locked(mp: Any) -> list[str]:
@@ -230,7 +231,11 @@ def _in_child(scene: Scene, mp: Any, point: int | None, kind: str, limit: float)
         try:
             os.setsid()
             os.close(read)
-            result = scene.play(mp, point, kind)
+
+            def tell(points: Points) -> None:
+                os.write(write, (json.dumps(where(points, points.places[-1:])) + "\n").encode())
+
+            result = scene.play(mp, point, kind, tell)
             with open(write, "w", closefd=False) as file:
                 file.write(json.dumps(result) + "\n")
             util._exit_function()  # type: ignore[attr-defined]
@@ -258,11 +263,14 @@ def _in_child(scene: Scene, mp: Any, point: int | None, kind: str, limit: float)
             break
     os.close(read)
     lines = data.decode().splitlines()
-    result: dict[str, Any] = json.loads(lines[0]) if lines and lines[0].endswith("}") else {}
-    result = {"at": point, "places": [], "handled": [], "frames": [], "lines": [], "problems": [], **result}
-    if len(lines) < 2:
+    result: dict[str, Any] = {"at": point, "places": [], "handled": [], "frames": [], "lines": [], "problems": []}
+    for line in lines:
+        if line.endswith("}"):
+            result |= json.loads(line)
+    has_played = any(line.startswith('{"at"') for line in lines)
+    if not data.endswith(b"ended\n"):
         late = time.monotonic() > deadline
-        what = "the end of the process" if lines else "the scene"
+        what = "the end of the process" if has_played else "the scene"
         result["problems"].append(f"{what} {'hung' if late else 'failed'}")
         os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)

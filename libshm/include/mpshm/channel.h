@@ -10,6 +10,23 @@
  * of a message, a reader that is killed takes no more than one. */
 typedef struct mpshm_channel mpshm_channel;
 
+/* How a reader notes the blocks of a message before it takes the message from the ring, so that the
+ * reaper frees them if the reader is killed before it receives them. `prepare` returns 0 when notes
+ * can be made, -EAGAIN when that would wait and may not; `begin` notes what is in the bytes and
+ * returns the number of the notes, which count from `commit` on. */
+typedef struct {
+    int (*prepare)(int may_wait);
+    uint64_t (*begin)(const void *data, uint64_t nbytes);
+    void (*commit)(uint64_t number);
+} mpshm_taking;
+
+/* The notes of libshm, in this process's slot: for handles of its own session. */
+const mpshm_taking *mpshm_notes(void);
+
+/* Remove the notes with that number, which may be 0: the blocks are received, or the program keeps
+ * their handles. */
+void mpshm_taken_end(uint64_t number);
+
 /* The functions that a call needs of its binding. `allocate` returns memory for a message of that
  * size, or NULL to leave the message in the ring (-ENOMEM); it is called again if the message's
  * writer died. `begin_wait` and `end_wait` surround each wait, so that a binding can let other
@@ -17,7 +34,9 @@ typedef struct mpshm_channel mpshm_channel;
  * the place of end_wait, if it is not NULL, where a message has been taken and in a send that does
  * not wait: it runs no signal handlers of the program, whose exception would take the message with
  * it. `position`, if it is not NULL, gets the number of a message that was sent or received: both
- * sides get the same, and no other message of that ring has it. */
+ * sides get the same, and no other message of that ring has it. `carries` tells a send that there
+ * are handles in the message. With `taking`, which may be NULL, a reader notes those, and `taken`
+ * gets the number of the notes. */
 typedef struct {
     void *self;
     void *(*allocate)(void *self, uint64_t nbytes);
@@ -25,6 +44,9 @@ typedef struct {
     int (*end_wait)(void *self);
     int (*resume)(void *self);
     uint64_t *position;
+    int carries;
+    const mpshm_taking *taking;
+    uint64_t *taken;
 } mpshm_waiter;
 
 /* Make a channel: ends[0] writes and ends[1] reads, or both do both if `duplex`. The caller closes

@@ -29,6 +29,10 @@ int mpshm_attach_with(const unsigned char *id, const int fds[2]);
  * it is too old to say. Two versions do not share; this library's is mpshm_version(). */
 const char *mpshm_refused_version(void);
 
+/* After -`error` from any call: the system call of this thread that has failed with it, "" when it
+ * is not known, as where the manager has answered so. A static string. */
+const char *mpshm_failed_call(int error);
+
 /* Set the path of the shm-manager executable. Call it before any call that needs a manager. */
 int mpshm_set_manager(const char *path);
 

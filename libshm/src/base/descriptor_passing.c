@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "base/descriptor_passing.h"
+#include "base/failed_call.h"
 #include "platform/platform.h"
 
 /* The buffer has space for more than one descriptor, so that a peer that sends several is noticed.
@@ -32,7 +33,7 @@ long mpshm__send_message(int sock, const void *data, size_t len, int fd, int fla
         memcpy(CMSG_DATA(cmsg), &fd, sizeof(int));
     }
     long sent = mpshm__sendmsg(sock, &msg, flags);
-    return sent < 0 ? -errno : sent;
+    return sent < 0 ? mpshm__failed("sendmsg") : sent;
 }
 
 /* Returns the number of descriptors in the message. The first goes to `fd`, the others are closed.
@@ -71,7 +72,7 @@ long mpshm__receive_message(int sock, void *data, size_t len, int *fd, int flags
     int got = -1, count;
 
     if (n < 0)
-        return -errno;
+        return mpshm__failed("recvmsg");
     count = collect(&msg, &got);
     if (count > 1 || (msg.msg_flags & MSG_TRUNC))
         err = -EBADMSG;

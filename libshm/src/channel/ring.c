@@ -103,15 +103,15 @@ static void copy_out(const char *ring, uint64_t at, void *to, uint64_t nbytes)
     memcpy((char *)to + first, ring, nbytes - first);
 }
 
-uint64_t mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload, uint32_t nbytes)
+uint64_t mpshm__ring_write(struct mpshm__view *view, struct mpshm__record record,
+                           const void *payload)
 {
-    struct mpshm__record record = {.nbytes = nbytes, .kind = (uint32_t)kind};
     uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
 
     copy_in(view->data, tail, &record, sizeof(record));
-    if (nbytes > 0)
-        copy_in(view->data, tail + sizeof(record), payload, nbytes);
-    return tail + mpshm__record_size(nbytes);
+    if (record.nbytes > 0)
+        copy_in(view->data, tail + sizeof(record), payload, record.nbytes);
+    return tail + mpshm__record_size(record.nbytes);
 }
 
 void mpshm__ring_publish(struct mpshm__ring *ring, uint64_t end)

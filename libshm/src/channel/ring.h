@@ -12,12 +12,13 @@
  *            ----+---------------------------+-----------------------------------------
  *                ^ a reader moves it            ^ a writer moves it, after the whole record
  *
- *   record   | nbytes, 4 | kind, 4 | payload, padded to 8 |
+ *   record   | nbytes, 4 | kind, 2 | carries, 2 | payload, padded to 8 |
  *
  * head and tail count bytes since the ring was made and never wrap; the place is the count modulo
  * the size. A message of more than MPSHM__LARGE bytes is one FIRST record with its size, and MORE
  * records with its bytes, which pass through the ring one after the other. An ABORTED record ends a
- * message whose writer gave up or died.
+ * message whose writer gave up or died. `carries` is 1 if there are handles of blocks in the
+ * message: its reader notes them before it moves head (reference/taken.c).
  *
  * Note [A death at each step]
  *   A writer works under write_lock and a reader under read_lock. Both are robust mutexes: the
@@ -50,7 +51,8 @@ enum {
 enum { MPSHM__WHOLE = 1, MPSHM__FIRST, MPSHM__MORE, MPSHM__ABORTED };
 
 struct mpshm__record {
-    uint32_t nbytes, kind;
+    uint32_t nbytes;
+    uint16_t kind, carries;
 };
 
 struct mpshm__ring {
@@ -72,7 +74,7 @@ struct mpshm__ring {
 };
 
 /* The layout's number, and what else both processes must agree on. */
-#define MPSHM__CHANNEL_MAGIC (0x6d70636800000005u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
+#define MPSHM__CHANNEL_MAGIC (0x6d70636800000006u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
 
 struct mpshm__channel {
     uint64_t magic;
@@ -110,8 +112,8 @@ uint64_t mpshm__record_size(uint64_t nbytes);
 
 /* Under write_lock: write a record behind the last one, which no reader sees yet. The caller has
  * checked the room. Returns the count of bytes at its end. */
-uint64_t mpshm__ring_write(struct mpshm__view *view, int kind, const void *payload,
-                           uint32_t nbytes);
+uint64_t mpshm__ring_write(struct mpshm__view *view, struct mpshm__record record,
+                           const void *payload);
 /* Under write_lock: let readers see the records up to that count. */
 void mpshm__ring_publish(struct mpshm__ring *ring, uint64_t end);
 

@@ -27,7 +27,7 @@ void mpshm__abort_message(struct mpshm__view *view)
 {
     /* A repair that died has taken the place that is kept for an ABORTED record. */
     if (view->ring->large && mpshm__ring_room(view->ring) >= 0) {
-        uint64_t to = mpshm__ring_write(view, MPSHM__ABORTED, NULL, 0);
+        uint64_t to = mpshm__ring_write(view, (struct mpshm__record){.kind = MPSHM__ABORTED}, NULL);
         mpshm__wakeup_begin(view->ring, to);
         mpshm__ring_publish(view->ring, to);
     }

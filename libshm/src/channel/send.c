@@ -26,7 +26,7 @@ static int check_reader(mpshm_channel *end, int fd)
 }
 
 /* Under write_lock: append a record, with room for it; `position` is NULL or gets its end. */
-static int put(mpshm_channel *end, int fd, int kind, const void *payload, uint32_t nbytes,
+static int put(mpshm_channel *end, int fd, struct mpshm__record record, const void *payload,
                uint64_t *position)
 {
     uint32_t closes = atomic_load_explicit(&end->mapping->header->closes, memory_order_relaxed);
@@ -34,7 +34,7 @@ static int put(mpshm_channel *end, int fd, int kind, const void *payload, uint32
 
     if (rc < 0)
         return rc;
-    uint64_t to = mpshm__ring_write(&end->out, kind, payload, nbytes);
+    uint64_t to = mpshm__ring_write(&end->out, record, payload);
     rc = mpshm__wakeup_write(end, fd, to);
     if (rc == 0)
         mpshm__ring_publish(end->out.ring, to);
@@ -47,6 +47,7 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
                       uint64_t deadline, const mpshm_waiter *waiter)
 {
     int64_t need = (int64_t)mpshm__record_size(nbytes);
+    struct mpshm__record record = {(uint32_t)nbytes, MPSHM__WHOLE, waiter->carries != 0};
 
     for (;;) {
         int rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, deadline, waiter);
@@ -54,7 +55,7 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
             return rc;
         int has_room = mpshm__ring_has_room(&end->out, need);
         if (has_room)
-            rc = put(end, fd, MPSHM__WHOLE, data, (uint32_t)nbytes, waiter->position);
+            rc = put(end, fd, record, data, waiter->position);
         mpshm__channel_unlock(end, MPSHM__TO_WRITE);
         if (has_room)
             return rc;
@@ -67,6 +68,7 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
 static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nbytes,
                       const mpshm_waiter *waiter)
 {
+    struct mpshm__record record = {sizeof(nbytes), MPSHM__FIRST, waiter->carries != 0};
     uint64_t done = 0;
     int rc =
         mpshm__wait_for_room(end, fd, mpshm__record_size(sizeof(nbytes)), MPSHM__FOREVER, waiter);
@@ -74,13 +76,16 @@ static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nby
     if (rc < 0)
         return rc;
     end->out.ring->large = 1;
-    rc = put(end, fd, MPSHM__FIRST, &nbytes, sizeof(nbytes), waiter->position);
+    rc = put(end, fd, record, &nbytes, waiter->position);
     while (rc == 0 && done < nbytes) {
-        uint32_t part = nbytes - done < MPSHM__LARGE ? (uint32_t)(nbytes - done) : MPSHM__LARGE;
-        rc = mpshm__wait_for_room(end, fd, mpshm__record_size(part), MPSHM__FOREVER, waiter);
+        record = (struct mpshm__record){.nbytes = MPSHM__LARGE, .kind = MPSHM__MORE};
+        if (nbytes - done < MPSHM__LARGE)
+            record.nbytes = (uint32_t)(nbytes - done);
+        rc = mpshm__wait_for_room(end, fd, mpshm__record_size(record.nbytes), MPSHM__FOREVER,
+                                  waiter);
         if (rc == 0)
-            rc = put(end, fd, MPSHM__MORE, data + done, part, NULL);
-        done += part;
+            rc = put(end, fd, record, data + done, NULL);
+        done += record.nbytes;
     }
     if (rc == 0)
         end->out.ring->large = 0;

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/failed_call.h"
 #include "channel/channel.h"
 #include "platform/linux/futex.h"
 #include "platform/platform.h"
@@ -61,8 +62,9 @@ static int sleep_on(int fd, uint64_t deadline, const mpshm_waiter *waiter)
     rc = waiter->end_wait(waiter->self);
     if (rc < 0)
         return rc;
+    errno = err;
     if (n < 0)
-        return err == EINTR ? 1 : -err;
+        return err == EINTR ? 1 : mpshm__failed("ppoll");
     if (n == 0)
         return -EAGAIN;
     if (poll_for.revents & POLLNVAL)

@@ -65,6 +65,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/failed_call.h"
 #include "channel/channel.h"
 #include "platform/platform.h"
 
@@ -94,7 +95,7 @@ static int write_byte(mpshm_channel *end, int fd)
         rc = MPSHM__RETRY(write(fd, "", 1));
     if (rc == 1)
         return 0;
-    return errno == ECONNRESET ? -EPIPE : -errno;
+    return errno == ECONNRESET ? -EPIPE : mpshm__failed("send or write");
 }
 
 int mpshm__wakeup_write(mpshm_channel *end, int fd, uint64_t to)

@@ -31,7 +31,8 @@ enum {
     MPSHM__SEGMENTS = 8192, /* segments of a session at one time */
     MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
     MPSHM__SITES = 256, /* source lines that send, if senders give them */
-    MPSHM__LAYOUT = 4,  /* the version of both layouts */
+    MPSHM__TAKEN = 16,  /* messages that a process has taken and not received, if it notes them */
+    MPSHM__LAYOUT = 5,  /* the version of both layouts */
     MPSHM__INCARNATIONS = 1 << 21,
 };
 
@@ -96,6 +97,18 @@ struct mpshm__site {
     char text[MPSHM_SITE_SIZE];
 };
 
+/* The in-flight reference of a message that its reader has taken from a ring, and whose block it
+ * has not received yet: see reference/taken.c. */
+enum { MPSHM__TAKEN_FREE = 0, MPSHM__TAKEN_ABOUT = 1, MPSHM__TAKEN_BY_READER = 2 };
+
+struct mpshm__taken {
+    _Atomic uint64_t segment; /* first half of its nonce */
+    _Atomic uint32_t segment_index;
+    _Atomic uint32_t block;
+    _Atomic uint32_t message; /* generation << 8 | the bit of in_flight, or MPSHM__NO_BIT */
+    _Atomic uint32_t state;
+};
+
 /* "mpshmC", a zero and the version of the layout, read and written as one word. */
 #define MPSHM__MAGIC ((uint64_t)0x00436d6873706d | (uint64_t)MPSHM__LAYOUT << 56)
 
@@ -115,6 +128,7 @@ struct mpshm__control {
     struct mpshm__slot slots[MPSHM__SLOTS];
     struct mpshm__segment_entry segments[MPSHM__SEGMENTS];
     struct mpshm__site sites[MPSHM__SITES];
+    struct mpshm__taken taken[MPSHM__SLOTS][MPSHM__TAKEN];
 };
 
 /* The byte after those of the slots. The manager locks it, so that a session has only one. */

@@ -11,6 +11,7 @@
 
 #include "manager/manager.h"
 #include "reference/reference.h"
+#include "reference/taken.h"
 #include "segment/memory_object.h"
 #include "session/process_slot.h"
 
@@ -44,6 +45,7 @@ static void reap_locked(struct manager *m, int slot)
     uint64_t gone[MPSHM__HOLDER_WORDS] = {0};
 
     gone[slot / 64] = (uint64_t)1 << (slot % 64);
+    mpshm__taken_discard(&m->session, slot); /* first: the blocks are freed below */
     for (uint32_t i = 0; i < m->session.segment_top; i++) {
         struct mpshm__segment *segment = m->session.segments[i];
         if (segment == NULL)

@@ -29,12 +29,12 @@ static int hello(struct manager *m, int c, uint32_t slot)
         return -EBADMSG;
     if (slot >= MPSHM__SLOTS || atomic_load(&control->slots[slot].state) != MPSHM__SLOT_TAKEN ||
         !mpshm__reaper_is_alive(m, (int)slot))
-        return -EPERM;
+        return -EACCES;
     /* While another connection belongs to the slot, only its process may replace it. (In another
      * pid namespace the pids differ, so there the old connection must go first.) */
     if (mpshm__reaper_is_attached(m, (int)slot) &&
         atomic_load(&control->slots[slot].pid) != peer_pid(m->fds[c].fd))
-        return -EPERM;
+        return -EACCES;
     mpshm__reaper_unwatch(m, (int)slot);
     mpshm__reaper_detach(m, (int)slot);
     m->slot_of[c] = (int)slot;

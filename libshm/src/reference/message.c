@@ -9,6 +9,7 @@
 #include "reference/handle.h"
 #include "reference/message_timeout.h"
 #include "reference/message_origin.h"
+#include "reference/taken.h"
 #include "session/connection.h"
 #include "session/own_session.h"
 
@@ -69,19 +70,12 @@ int mpshm_handle_info(const unsigned char *bytes, size_t len, uint64_t *nbytes)
 
 /* ---- receive ---- */
 
-/* -ESTALE when the message was received before. */
-static int clear_in_flight(struct mpshm__block *block, uint32_t message)
+/* -ESTALE when the message was received before. Its receiver has noted it if it has taken it from a
+ * ring. */
+static int clear_received(struct mpshm__segment *segment, const struct mpshm__handle *handle)
 {
-    if (message < MPSHM__NO_BIT) {
-        uint64_t bit = (uint64_t)1 << message;
-        return atomic_fetch_and(&block->in_flight, ~bit) & bit ? 0 : -ESTALE;
-    }
-    uint32_t n = atomic_load(&block->in_flight_overflow);
-    do {
-        if (n == 0)
-            return -ESTALE;
-    } while (!atomic_compare_exchange_weak(&block->in_flight_overflow, &n, n - 1));
-    return 0;
+    mpshm__taken_forget(segment, handle);
+    return mpshm__clear_in_flight(&segment->blocks[handle->block], handle->message);
 }
 
 static int is_live(uint64_t state, uint32_t generation)
@@ -141,7 +135,7 @@ static int receive(const struct mpshm__handle *handle, int flags, mpshm_block *o
         atomic_load(&block->nbytes) != handle->nbytes)
         err = -ESTALE;
     else
-        err = clear_in_flight(block, handle->message);
+        err = clear_received(segment, handle);
     if (err == 0) {
         mpshm__block_fill(out, segment, handle->block);
         if (is_inside(segment, (uint64_t)((char *)out->data - segment->data), out->nbytes))
@@ -220,8 +214,8 @@ static int copy_out(const struct mpshm__handle *handle, void *data)
     if (err == 0 && data != NULL)
         memcpy(data, segment->data + at, handle->nbytes);
     if (err == 0)
-        err = clear_in_flight(block, handle->message);
-    clear_in_flight(block, MPSHM__NO_BIT); /* of retain_by_message */
+        err = clear_received(segment, handle);
+    mpshm__clear_in_flight(block, MPSHM__NO_BIT); /* of retain_by_message */
     mpshm__try_free(session->control, segment, handle->block);
     return err;
 }

@@ -99,6 +99,21 @@ void mpshm__free_expired(struct mpshm__control *control, struct mpshm__segment *
     }
 }
 
+/* -ESTALE when the message was received before. */
+int mpshm__clear_in_flight(struct mpshm__block *block, uint32_t message)
+{
+    if (message < MPSHM__NO_BIT) {
+        uint64_t bit = (uint64_t)1 << message;
+        return atomic_fetch_and(&block->in_flight, ~bit) & bit ? 0 : -ESTALE;
+    }
+    uint32_t n = atomic_load(&block->in_flight_overflow);
+    do {
+        if (n == 0)
+            return -ESTALE;
+    } while (!atomic_compare_exchange_weak(&block->in_flight_overflow, &n, n - 1));
+    return 0;
+}
+
 void mpshm__clear_dead_holders(struct mpshm__control *control, struct mpshm__segment *segment,
                                const uint64_t gone[MPSHM__HOLDER_WORDS])
 {

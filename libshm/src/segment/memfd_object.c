@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/failed_call.h"
 #include "platform/platform.h"
 #include "segment/memory_object.h"
 
@@ -15,16 +16,20 @@ enum { SEALS = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
 
 int mpshm__memfd_create(uint64_t size)
 {
-    int err;
+    int err = 0;
     /* Not executable. Some systems require the flag, and older kernels do not know it. */
     int fd = memfd_create("mpshm", MFD_CLOEXEC | MFD_ALLOW_SEALING | NOEXEC_SEAL);
 
     if (fd < 0 && errno == EINVAL)
         fd = memfd_create("mpshm", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (fd < 0) /* sandboxes without memfds fail with EPERM or ENOSYS */
-        return errno == EPERM || errno == ENOSYS || errno == EACCES ? -EOPNOTSUPP : -errno;
-    if (MPSHM__RETRY(ftruncate(fd, (off_t)size)) < 0 || fcntl(fd, F_ADD_SEALS, SEALS) < 0) {
-        err = -errno;
+        return errno == EPERM || errno == ENOSYS || errno == EACCES ? -EOPNOTSUPP
+                                                                    : mpshm__failed("memfd_create");
+    if (MPSHM__RETRY(ftruncate(fd, (off_t)size)) < 0)
+        err = mpshm__failed("ftruncate");
+    else if (fcntl(fd, F_ADD_SEALS, SEALS) < 0)
+        err = mpshm__failed("fcntl");
+    if (err < 0) {
         close(fd);
         return err;
     }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "base/descriptor.h"
+#include "base/failed_call.h"
 #include "platform/linux/memory_size.h"
 #include "platform/platform.h"
 #include "segment/memory_object.h"
@@ -39,7 +40,7 @@ int mpshm__object_open_name(const uint64_t nonce[2])
 
     name_of(nonce, name);
     int fd = (int)MPSHM__RETRY(shm_open(name, O_RDWR | O_CLOEXEC, 0));
-    return fd < 0 ? -errno : fd;
+    return fd < 0 ? mpshm__failed("open") : fd;
 }
 
 void mpshm__object_unlink(const uint64_t nonce[2])
@@ -73,13 +74,13 @@ int mpshm__object_from_owner(const struct mpshm__segment_entry *entry)
         return -ENOENT;
     snprintf(path, sizeof(path), "/proc/%d/fd/%d", pid, number);
     if (stat(path, &st) < 0)
-        return -errno;
+        return mpshm__failed("stat");
     if (!S_ISREG(st.st_mode))
         return -ENOENT;
     do
         fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
     while (fd < 0 && mpshm__fd_use_reserve(-errno));
-    return fd < 0 ? -errno : fd;
+    return fd < 0 ? mpshm__failed("open") : fd;
 }
 
 int mpshm__object_check(int strategy, int fd, uint32_t user)
@@ -87,7 +88,7 @@ int mpshm__object_check(int strategy, int fd, uint32_t user)
     struct stat st;
 
     if (fstat(fd, &st) < 0)
-        return -errno;
+        return mpshm__failed("fstat");
     if (!S_ISREG(st.st_mode))
         return -EBADMSG;
     if (strategy == MPSHM_FILE_DESCRIPTOR)

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "base/failed_call.h"
 #include "platform/platform.h"
 #include "segment/memory_object.h"
 
@@ -18,10 +19,10 @@ int mpshm__named_create(const char *name, uint64_t size)
         return errno == ENOENT || errno == ENOTDIR || errno == EACCES || errno == EROFS ||
                        errno == EPERM || errno == ENOSYS
                    ? -ENODEV
-                   : -errno;
+                   : mpshm__failed("open");
     /* The file is sparse. Memory is reserved before it is handed out: see allocator.c. */
     if (MPSHM__RETRY(ftruncate(fd, (off_t)size)) < 0) {
-        int err = -errno;
+        int err = mpshm__failed("ftruncate");
         shm_unlink(name);
         close(fd);
         return err;

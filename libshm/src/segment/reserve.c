@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 #include <sys/sysinfo.h>
 
+#include "base/failed_call.h"
 #include "platform/platform.h"
 #include "segment/memory_object.h"
 #include "segment/reserve.h"
@@ -72,7 +73,8 @@ int mpshm__reserve(int fd, uint64_t at, uint64_t size)
             if (at > start)
                 fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)start,
                           (off_t)(at - start));
-            return -err;
+            errno = err;
+            return mpshm__failed("fallocate");
         }
         at += len;
     }
@@ -96,5 +98,5 @@ int mpshm__segment_reserve(struct mpshm__segment *segment, uint64_t at, uint64_t
     if (madvise((char *)segment->header + first, mpshm__pages(at + size - first), POPULATE_WRITE) ==
         0)
         return 0;
-    return errno == EFAULT ? -ENOSPC : -errno;
+    return errno == EFAULT ? -ENOSPC : mpshm__failed("madvise");
 }

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/failed_call.h"
 #include "platform/platform.h"
 #include "segment/address_range.h"
 #include "segment/memory_object.h"
@@ -57,7 +58,7 @@ static int map(int fd, uint64_t size, struct mpshm__segment **out)
         return -ENOMEM;
     at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (at == MAP_FAILED) {
-        int err = -errno;
+        int err = mpshm__failed("mmap");
         free(segment);
         return err;
     }
@@ -251,7 +252,7 @@ int mpshm__segment_map(int fd, uint32_t index, const struct mpshm__segment_entry
     if (err < 0)
         return err;
     if (fstat(fd, &st) < 0)
-        return -errno;
+        return mpshm__failed("fstat");
     if (st.st_size < MPSHM__PAGE)
         return -EBADMSG;
     err = map(fd, (uint64_t)st.st_size, &segment);

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/failed_call.h"
 #include "segment/segment.h"
 #include "session/connection.h"
 #include "session/control_file.h"
@@ -299,7 +300,7 @@ int mpshm__manager_connect_child(struct mpshm__session *session, int slot)
         return err;
     }
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
-        return -errno;
+        return mpshm__failed("socketpair");
     err = mpshm__send_frame(sock, &frame, pair[0], 0);
     close(pair[0]);
     if (err == 0)

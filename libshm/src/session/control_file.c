@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/failed_call.h"
 #include "platform/linux/process.h"
 #include "platform/platform.h"
 #include "segment/memory_object.h"
@@ -42,7 +43,7 @@ static int lock_shared(int fd)
 
     while (flock(fd, LOCK_SH | LOCK_NB) < 0) {
         if (errno != EWOULDBLOCK && errno != EINTR)
-            return -errno;
+            return mpshm__failed("flock");
         if (mpshm__now_ns() > give_up)
             return -ETIMEDOUT;
         mpshm__sleep_ms(1);
@@ -61,7 +62,7 @@ int mpshm__control_hold(const unsigned char *id, int create)
     fd = (int)MPSHM__RETRY(
         open(path, O_RDWR | (create ? O_CREAT : 0) | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (fd < 0)
-        return -errno;
+        return mpshm__failed("open");
     err = lock_shared(fd);
     if (err == 0 && !still_there(fd, path))
         err = -ENOENT;
@@ -89,12 +90,12 @@ static int fill_up(int fd)
     struct stat st;
 
     if (fstat(fd, &st) < 0)
-        return -errno;
+        return mpshm__failed("fstat");
     /* Read the magic number first; the creator writes it last. Read only the header: the whole file
      * may not fit on a thread's stack. */
     if (pread(fd, &magic, sizeof(magic), offsetof(struct mpshm__control, magic)) < 0 ||
         pread(fd, version, sizeof(version) - 1, offsetof(struct mpshm__control, version)) < 0)
-        return -errno;
+        return mpshm__failed("pread");
     if (magic == 0 ? st.st_size > (off_t)sizeof(struct mpshm__control) : magic != MPSHM__MAGIC) {
         strcpy(others_version, magic == 0 ? "" : version);
         return -EPROTO;
@@ -124,10 +125,10 @@ int mpshm__control_enter(struct mpshm__session *session, int fd)
     if (err < 0)
         return err;
     if (fstat(fd, &st) < 0)
-        return -errno;
+        return mpshm__failed("fstat");
     at = mmap(NULL, sizeof(*at), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (at == MAP_FAILED)
-        return -errno;
+        return mpshm__failed("mmap");
     /* The file is small, but core dumps leave it out. */
     madvise(at, sizeof(*at), MADV_DONTDUMP);
     err = begin_control(at, session->id);
@@ -165,7 +166,7 @@ int mpshm__control_open_again(struct mpshm__session *session)
         mpshm__session_path(session->id, "control", path, sizeof(path));
         got = (int)MPSHM__RETRY(open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW));
         if (got < 0)
-            got = -errno;
+            got = mpshm__failed("open");
     }
     if (got >= 0 && !mpshm__fd_is(&session->control_fd, got)) {
         close(got);
@@ -191,7 +192,7 @@ int mpshm__session_remap(struct mpshm__session *session, int fd)
                     MAP_SHARED | MAP_FIXED, fd, 0);
 
     if (at == MAP_FAILED) /* the old mapping is still there */
-        return -errno;
+        return mpshm__failed("mmap");
     madvise(at, sizeof(*session->control), MADV_DONTDUMP);
     mpshm__fd_close(&session->control_fd);
     mpshm__fd_set(&session->control_fd, fd);
@@ -200,7 +201,7 @@ int mpshm__session_remap(struct mpshm__session *session, int fd)
 
 int mpshm__session_wait_empty(int control_fd)
 {
-    return MPSHM__RETRY(flock(control_fd, LOCK_EX)) < 0 ? -errno : 0;
+    return MPSHM__RETRY(flock(control_fd, LOCK_EX)) < 0 ? mpshm__failed("flock") : 0;
 }
 
 /* Remove the names of a session that no process is in. It has no manager that would do it. */

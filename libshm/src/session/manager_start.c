@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/failed_call.h"
 #include "platform/platform.h"
 #include "session/control_file.h"
 #include "session/manager_start.h"
@@ -56,7 +57,7 @@ static int socket_address(const unsigned char *id, struct sockaddr_un *address, 
     mpshm__session_path(id, "", path, sizeof(path));
     *folder = (int)MPSHM__RETRY(open(path, O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (*folder < 0)
-        return -errno;
+        return mpshm__failed("open");
     n = snprintf(address->sun_path, sizeof(address->sun_path), "/proc/self/fd/%d/socket", *folder);
     return n < (int)sizeof(address->sun_path) ? 0 : -ENAMETOOLONG;
 }
@@ -72,16 +73,17 @@ int mpshm__manager_try(const struct mpshm__session *session)
     do
         sock = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     while (sock < 0 && mpshm__fd_use_reserve(-errno));
-    if (sock < 0 ||
-        MPSHM__RETRY(connect(sock, (const struct sockaddr *)&address, sizeof(address))) < 0)
-        err = -errno;
+    if (sock < 0)
+        err = mpshm__failed("socket");
+    else if (MPSHM__RETRY(connect(sock, (const struct sockaddr *)&address, sizeof(address))) < 0)
+        err = mpshm__failed("connect");
     if (folder >= 0)
         close(folder);
     if (err == 0) {
         long peer = mpshm__peer_uid(sock);
         if (peer == (long)geteuid() || peer == (long)session->user)
             return sock;
-        err = peer < 0 ? -ENOPROTOOPT : -EPERM;
+        err = peer < 0 ? -ENOPROTOOPT : -EACCES;
     }
     if (sock >= 0)
         close(sock);
@@ -147,8 +149,10 @@ static int spawn_manager(int listener, int control, const char *folder)
         close(high);
     if (higher >= 0)
         close(higher);
-    if (err != 0)
-        return -err;
+    if (err != 0) {
+        errno = err;
+        return mpshm__failed(high < 0 ? "fcntl" : "posix_spawn (clone3, setsid, dup2, execve)");
+    }
     /* ECHILD when the program ignores SIGCHLD. The result is unknown then, and connect will
      * tell. */
     if (MPSHM__RETRY(waitpid(pid, &status, 0)) != pid || status == 0)
@@ -165,13 +169,16 @@ static int lock_start(const struct mpshm__session *session)
     mpshm__session_path(session->id, "start", path, sizeof(path));
     fd = (int)MPSHM__RETRY(open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
     if (fd < 0)
-        return -errno;
+        return mpshm__failed("open");
     for (uint64_t give_up = mpshm__now_ns() + MPSHM__ANSWER_WITHIN_S * 1000000000ull;;) {
         if (flock(fd, LOCK_EX | LOCK_NB) == 0)
             return fd;
-        if (errno != EWOULDBLOCK || mpshm__now_ns() > give_up) {
+        int err = errno != EWOULDBLOCK && errno != EINTR ? mpshm__failed("flock")
+                  : mpshm__now_ns() > give_up            ? -ETIMEDOUT /* its holder is stopped */
+                                                         : 0;
+        if (err < 0) {
             close(fd);
-            return -ETIMEDOUT; /* the process that holds it is stopped */
+            return err;
         }
         mpshm__sleep_ms(2);
     }
@@ -190,13 +197,14 @@ int mpshm__manager_listen(const unsigned char *id)
     /* The manager may replace its listener between poll and accept, which must not wait then. */
     listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     /* The folder has mode 0700, so the mode of the socket does not matter. */
-    if (listener < 0) {
-        err = -errno;
-    } else if (bind(listener, (const struct sockaddr *)&address, sizeof(address)) < 0 ||
-               listen(listener, BACKLOG) < 0) {
-        err = -errno;
+    if (listener < 0)
+        err = mpshm__failed("socket");
+    else if (bind(listener, (const struct sockaddr *)&address, sizeof(address)) < 0)
+        err = mpshm__failed("bind");
+    else if (listen(listener, BACKLOG) < 0)
+        err = mpshm__failed("listen");
+    if (err < 0 && listener >= 0)
         close(listener);
-    }
     if (folder >= 0)
         close(folder);
     return err < 0 ? err : listener;
@@ -241,7 +249,12 @@ static int start(struct mpshm__session *session)
         err = mpshm__manager_try(session); /* another process may have been faster */
         if (!nobody_listens(err))
             break;
-        if (control >= 0 && !mpshm__byte_is_locked(control, MPSHM__MANAGER_BYTE)) {
+        int locked = control >= 0 ? mpshm__byte_is_locked(control, MPSHM__MANAGER_BYTE) : 1;
+        if (locked < 0) {
+            err = locked;
+            break;
+        }
+        if (locked == 0) {
             err = start_manager(session, control);
             if (err == 0)
                 err = mpshm__manager_try(session);

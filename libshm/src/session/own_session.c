@@ -5,6 +5,7 @@
 #include <sys/random.h>
 #include <unistd.h>
 
+#include "base/failed_call.h"
 #include "base/process_lock.h"
 #include "platform/platform.h"
 #include "session/connection.h"
@@ -18,7 +19,7 @@ static int own_is_set;
 static int own_id_once(void)
 {
     if (!own_is_set && MPSHM__RETRY(getrandom(own_id, sizeof(own_id), 0)) != (long)sizeof(own_id))
-        return -EIO;
+        return mpshm__failed("getrandom");
     own_is_set = 1;
     return 0;
 }
@@ -26,6 +27,11 @@ static int own_id_once(void)
 int mpshm__is_own_session(const unsigned char *id)
 {
     return own_is_set && memcmp(own_id, id, MPSHM_ID_SIZE) == 0;
+}
+
+const unsigned char *mpshm__own_id(void)
+{
+    return own_id;
 }
 
 int mpshm_own_session(unsigned char *id)

@@ -6,10 +6,19 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/failed_call.h"
 #include "layout/segment_file.h"
 #include "platform/linux/process.h"
 #include "platform/platform.h"
 #include "session/process_slot.h"
+
+struct mpshm__own_taken mpshm__own_taken;
+
+void mpshm__taken_use(struct mpshm__taken *of_slot)
+{
+    atomic_store(&mpshm__own_taken.used, 0);
+    atomic_store(&mpshm__own_taken.of_slot, of_slot);
+}
 
 static struct flock byte_at(int at)
 {
@@ -24,7 +33,7 @@ int mpshm__lock_byte(int control_fd, int at)
         return 0;
     if (errno == EINVAL)
         return MPSHM__NO_LOCKS;
-    return errno == EACCES ? -EAGAIN : -errno;
+    return errno == EACCES ? -EAGAIN : mpshm__failed("fcntl");
 }
 
 void mpshm__unlock_byte(int control_fd, int at)
@@ -39,9 +48,9 @@ int mpshm__byte_is_locked(int control_fd, int at)
 {
     struct flock byte = byte_at(at);
 
-    /* When fcntl fails, assume a lock; without such locks (EINVAL), there is none. */
+    /* Without such locks (EINVAL), there is none. */
     if (MPSHM__RETRY(fcntl(control_fd, F_OFD_GETLK, &byte)) < 0)
-        return errno != EINVAL;
+        return errno == EINVAL ? 0 : mpshm__failed("fcntl");
     return byte.l_type != F_UNLCK;
 }
 
@@ -71,6 +80,8 @@ static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
         }
         atomic_store(&slot->by_pid, lock == MPSHM__NO_LOCKS);
         atomic_store(&slot->making[0], 0);
+        for (int k = 0; k < MPSHM__TAKEN; k++)
+            atomic_store(&control->taken[i][k].state, MPSHM__TAKEN_FREE);
         atomic_store(&slot->incarnation,
                      atomic_load(&slot->incarnation) % (MPSHM__INCARNATIONS - 1) + 1);
         mpshm__sign_slot(slot, getpid());

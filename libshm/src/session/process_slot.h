@@ -9,7 +9,7 @@
 enum { MPSHM__NO_LOCKS = 1 };
 int mpshm__lock_byte(int control_fd, int at);
 void mpshm__unlock_byte(int control_fd, int at);
-/* 1 when another description has the lock. */
+/* 1 when another description has the lock, -errno when the system does not tell: assume a lock. */
 int mpshm__byte_is_locked(int control_fd, int at);
 /* Take a free slot and lock its byte: its number, or -EUSERS. */
 int mpshm__take_slot(struct mpshm__control *control, int control_fd);
@@ -17,5 +17,16 @@ int mpshm__take_slot(struct mpshm__control *control, int control_fd);
 void mpshm__sign_slot(struct mpshm__slot *slot, int pid);
 /* 1 when the process of that slot lives. Only other processes may ask. */
 int mpshm__slot_lives(const struct mpshm__control *control, int control_fd, int slot);
+
+/* The notes of this process in its slot of the own session, and which of them are in use: see
+ * reference/taken.c. */
+struct mpshm__own_taken {
+    _Atomic(struct mpshm__taken *) of_slot; /* NULL: no slot */
+    _Atomic uint32_t used;                  /* a bit for each */
+    _Atomic uint64_t number[MPSHM__TAKEN];  /* of the message that each belongs to */
+};
+extern struct mpshm__own_taken mpshm__own_taken;
+/* From now on this process notes there, and has no note yet. */
+void mpshm__taken_use(struct mpshm__taken *of_slot);
 
 #endif

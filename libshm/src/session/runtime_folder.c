@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/failed_call.h"
 #include "mpshm.h"
 #include "session/runtime_folder.h"
 
@@ -42,11 +43,11 @@ static int private_dir(const char *path)
     struct stat st;
 
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
-        return -errno;
+        return mpshm__failed("mkdir");
     if (lstat(path, &st) < 0)
-        return -errno;
+        return mpshm__failed("lstat");
     if (!S_ISDIR(st.st_mode) || st.st_uid != geteuid() || (st.st_mode & 077) != 0)
-        return -EPERM;
+        return -EACCES;
     return 0;
 }
 

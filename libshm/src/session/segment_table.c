@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "base/failed_call.h"
 #include "base/process_lock.h"
 #include "segment/memory_object.h"
 #include "segment/segment.h"
@@ -113,7 +114,7 @@ int mpshm_block_open(const mpshm_block *block, uint64_t *offset)
     int fd =
         own >= 0 ? fcntl(own, F_DUPFD_CLOEXEC, 0) : descriptor_of(segment->session, segment->index);
     if (own >= 0 && fd < 0)
-        fd = -errno;
+        fd = mpshm__failed("fcntl");
     mpshm__unlock();
     *offset = (uint64_t)((char *)block->data - (char *)segment->header);
     return fd;

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/descriptor_passing.h"
+#include "base/failed_call.h"
 #include "session/wire.h"
 
 /* Wait until the socket is ready, at most until that time however many signals arrive. */
@@ -23,7 +24,7 @@ static int wait_for(int sock, short what, uint64_t until)
         if (n > 0)
             return 0;
         if (n < 0 && errno != EINTR)
-            return -errno;
+            return mpshm__failed("poll");
     }
 }
 

@@ -18,8 +18,7 @@ PyObject *mp_channel_fail(int rc)
     }
     if (rc == -ENOMEM)
         return PyErr_NoMemory();
-    errno = -rc;
-    return PyErr_SetFromErrno(PyExc_OSError);
+    return mp_raise_errno(PyExc_OSError, -rc);
 }
 
 PyObject *mp_channel_standard(PyObject *op, const char *name, PyObject *argument)
@@ -64,7 +63,7 @@ int mp_channel_is_late(void)
 
 /* ---- sending ---- */
 
-static int send_view(Channel *self, PyObject *data, int64_t timeout, PyObject *stop)
+static int send_view(Channel *self, PyObject *data, int carries, int64_t timeout, PyObject *stop)
 {
     struct call call = {.self = self, .stop = stop};
     Py_buffer view;
@@ -73,7 +72,7 @@ static int send_view(Channel *self, PyObject *data, int64_t timeout, PyObject *s
         return -ECANCELED;
     uint64_t began = mp_timeline_begin();
     int rc = mpshm_channel_send(self->end, self->fd, view.buf, (uint64_t)view.len, timeout,
-                                WAITER(&call));
+                                WAITER_WITH(&call, carries, NULL));
     if (began != 0)
         mp_timeline_message(began, MP_PUT, call.waited, mpshm_channel_ring_id(self->end, 1),
                             rc == 0 ? call.position : 0, (uint64_t)view.len);
@@ -83,13 +82,15 @@ static int send_view(Channel *self, PyObject *data, int64_t timeout, PyObject *s
 
 /* Send bytes or a Message, whose references are its receiver's as soon as it is in the ring. After
  * an error no process receives it: a message that was sent in part is marked as aborted. */
-static int send_data_unless(Channel *self, PyObject *data, int64_t timeout, PyObject *stop)
+static int send_data_unless(Channel *self, PyObject *data, PyObject *handles, int64_t timeout,
+                            PyObject *stop)
 {
     int rc = mp_channel_enter(self, self->writable, "read");
+    int carries = handles != NULL || mp_message_carries(data);
 
     if (rc != 0)
         return rc < 0 ? -EINVAL : MP_NO_RING;
-    rc = send_view(self, mp_message_data(data), timeout, stop);
+    rc = send_view(self, mp_message_data(data), carries, timeout, stop);
     if (rc == 0)
         mp_message_sent(data);
     else if (rc == -EPIPE || rc == -ECONNRESET)
@@ -98,9 +99,10 @@ static int send_data_unless(Channel *self, PyObject *data, int64_t timeout, PyOb
     return rc;
 }
 
-static int send_data(Channel *self, PyObject *data, int64_t timeout)
+/* `handles` are those of a message that is not in a Message, or NULL. */
+static int send_data(Channel *self, PyObject *data, PyObject *handles, int64_t timeout)
 {
-    return send_data_unless(self, data, timeout, NULL);
+    return send_data_unless(self, data, handles, timeout, NULL);
 }
 
 /* The same for a message that is not in a Message. */
@@ -118,7 +120,7 @@ static void discard_unsent(PyObject *handles, int rc)
 /* _send_bytes(data): send one message */
 PyObject *mp_channel_send_bytes(PyObject *op, PyObject *data)
 {
-    int rc = send_data((Channel *)op, data, -1);
+    int rc = send_data((Channel *)op, data, NULL, -1);
 
     if (rc == MP_NO_RING)
         return mp_channel_standard(op, "_send_bytes", data);
@@ -162,7 +164,7 @@ PyObject *mp_channel_offer_message(PyObject *op, PyObject *message)
         PyErr_SetString(PyExc_TypeError, "_offer_message takes a Message that is not sent yet");
         return NULL;
     }
-    return offered(Py_NewRef(message), send_data((Channel *)op, message, 0));
+    return offered(Py_NewRef(message), send_data((Channel *)op, message, NULL, 0));
 }
 
 /* Bytes and their handles, or a Message; NULL with an exception. */
@@ -191,7 +193,7 @@ PyObject *mp_channel_offer(PyObject *op, PyObject *object)
             Py_XDECREF(error);
         return message;
     }
-    int rc = send_data((Channel *)op, data, 0);
+    int rc = send_data((Channel *)op, data, handles, 0);
     if (rc != 0)
         return offered(as_message(data, handles), rc);
     Py_DECREF(data);
@@ -217,7 +219,7 @@ PyObject *mp_channel_send_unless(PyObject *op, PyObject *const *args, Py_ssize_t
     }
     if (PyList_Size(args[1]) > 0)
         Py_RETURN_FALSE;
-    int rc = send_data_unless((Channel *)op, args[0], -1, args[1]);
+    int rc = send_data_unless((Channel *)op, args[0], NULL, -1, args[1]);
     if (rc == -ECANCELED && !PyErr_Occurred())
         Py_RETURN_FALSE;
     if (rc == 0)
@@ -257,7 +259,7 @@ PyObject *mp_channel_send(PyObject *op, PyObject *object)
         data = mp_forking_pickle(object, self->shares == 0);
     if (data == NULL)
         return NULL;
-    int rc = send_data(self, data, -1);
+    int rc = send_data(self, data, handles, -1);
     discard_unsent(handles, rc);
     Py_DECREF(data);
     return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_None);
@@ -281,10 +283,12 @@ static int is_ordinary(PyObject *op)
  *   end_wait tells it so. */
 
 /* The next message as bytes; NULL with an exception, or without one when none came in time. With
- * `left`, it does not wait, and sets that for a message that is left to a caller that may wait. */
-static PyObject *receive_unless_large(Channel *self, int64_t timeout, int *left)
+ * `left`, it does not wait, and sets that for a message that is left to a caller that may wait.
+ * With `taken`, for a caller that unpickles it now: its handles are noted until taken_end(). */
+static PyObject *receive_unless_large(Channel *self, int64_t timeout, int *left, uint64_t *taken)
 {
     struct call call = {.self = self, .for_next = 1};
+    const mpshm_waiter *waiter = WAITER_WITH(&call, 0, taken == NULL ? NULL : mpshm_notes());
 
     int rc = mp_channel_enter(self, self->readable, "write");
     if (rc != 0)
@@ -296,9 +300,9 @@ static PyObject *receive_unless_large(Channel *self, int64_t timeout, int *left)
             call.bytes = mp_channel_kept(self);
             rc = call.bytes == NULL ? -ENOMEM : 1;
         } else if (left != NULL) {
-            rc = mpshm_channel_take(self->end, self->fd, WAITER(&call));
+            rc = mpshm_channel_take(self->end, self->fd, waiter);
         } else {
-            rc = mpshm_channel_receive(self->end, self->fd, timeout, WAITER(&call));
+            rc = mpshm_channel_receive(self->end, self->fd, timeout, waiter);
         }
     } while (rc == -ECANCELED && !PyErr_Occurred());
     if (began != 0)
@@ -310,6 +314,8 @@ static PyObject *receive_unless_large(Channel *self, int64_t timeout, int *left)
         *left = 1;
         return NULL;
     }
+    if (taken != NULL)
+        *taken = call.taken;
     if (rc == 1)
         return call.bytes;
     Py_XDECREF(call.bytes);
@@ -320,9 +326,21 @@ static PyObject *receive_unless_large(Channel *self, int64_t timeout, int *left)
     return NULL;
 }
 
-static PyObject *receive(Channel *self, int64_t timeout)
+static PyObject *receive(Channel *self, int64_t timeout, uint64_t *taken)
 {
-    return receive_unless_large(self, timeout, NULL);
+    return receive_unless_large(self, timeout, NULL, taken);
+}
+
+/* The object of a message, after `done`, if that is not NULL, was called; drops the bytes. */
+static PyObject *unpickled(PyObject *data, PyObject *done, uint64_t taken)
+{
+    PyObject *called = done == NULL ? NULL : PyObject_CallNoArgs(done);
+    PyObject *object = done != NULL && called == NULL ? NULL : mp_plain_loads(data);
+
+    mpshm_taken_end(taken);
+    Py_DECREF(data);
+    Py_XDECREF(called);
+    return object;
 }
 
 PyObject *mp_channel_recv(PyObject *op, PyObject *unused)
@@ -330,11 +348,10 @@ PyObject *mp_channel_recv(PyObject *op, PyObject *unused)
     (void)unused;
     if (is_ordinary(op))
         return mp_channel_standard(op, "recv", NULL);
-    PyObject *data = receive((Channel *)op, -1);
-    PyObject *object = data == NULL ? NULL : mp_plain_loads(data);
+    uint64_t taken = 0;
+    PyObject *data = receive((Channel *)op, -1, &taken);
 
-    Py_XDECREF(data);
-    return object;
+    return data == NULL ? NULL : unpickled(data, NULL, taken);
 }
 
 /* _recv_and(function, seconds or None, late): recv(), and call the function, which is one in C,
@@ -342,6 +359,7 @@ PyObject *mp_channel_recv(PyObject *op, PyObject *unused)
 PyObject *mp_channel_recv_and(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     int64_t timeout;
+    uint64_t taken = 0;
 
     if (nargs != 3) {
         PyErr_SetString(PyExc_TypeError, "_recv_and takes three arguments");
@@ -349,36 +367,27 @@ PyObject *mp_channel_recv_and(PyObject *op, PyObject *const *args, Py_ssize_t na
     }
     if (timeout_of(args[1], &timeout) < 0)
         return NULL;
-    PyObject *data = receive((Channel *)op, timeout);
+    PyObject *data = receive((Channel *)op, timeout, &taken);
     if (data == NULL)
         return PyErr_Occurred() ? NULL : Py_NewRef(args[2]);
-    PyObject *done = PyObject_CallNoArgs(args[0]);
-    PyObject *object = done == NULL ? NULL : mp_plain_loads(data);
-
-    Py_DECREF(data);
-    Py_XDECREF(done);
-    return object;
+    return unpickled(data, args[0], taken);
 }
 
 /* _take(function or None, late, large): as _recv_and without a wait; returns `large` when the next
  * message is left to _keep_next */
 PyObject *mp_channel_take(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
+    uint64_t taken = 0;
     int left = 0;
 
     if (nargs != 3) {
         PyErr_SetString(PyExc_TypeError, "_take takes three arguments");
         return NULL;
     }
-    PyObject *data = receive_unless_large((Channel *)op, 0, &left);
+    PyObject *data = receive_unless_large((Channel *)op, 0, &left, &taken);
     if (data == NULL)
         return PyErr_Occurred() ? NULL : Py_NewRef(args[left ? 2 : 1]);
-    PyObject *done = args[0] == Py_None ? Py_NewRef(Py_None) : PyObject_CallNoArgs(args[0]);
-    PyObject *object = done == NULL ? NULL : mp_plain_loads(data);
-
-    Py_DECREF(data);
-    Py_XDECREF(done);
-    return object;
+    return unpickled(data, args[0] == Py_None ? NULL : args[0], taken);
 }
 
 /* _keep_next(): if there is a message, take it, of whatever size, for the next receiver in this
@@ -390,7 +399,7 @@ PyObject *mp_channel_keep_next(PyObject *op, PyObject *unused)
 
     if (mp_channel_has_kept(self))
         Py_RETURN_NONE;
-    PyObject *list = PyList_New(0), *data = list == NULL ? NULL : receive(self, 0);
+    PyObject *list = PyList_New(0), *data = list == NULL ? NULL : receive(self, 0, NULL);
     if (data == NULL) {
         Py_XDECREF(list);
         return PyErr_Occurred() ? NULL : Py_NewRef(Py_None);
@@ -428,7 +437,7 @@ PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names)
         PyErr_SetString(PyExc_ValueError, "negative maxlength");
         return NULL;
     }
-    PyObject *data = receive(self, -1);
+    PyObject *data = receive(self, -1, NULL);
     if (data == NULL || PyBytes_Size(data) <= limit)
         return data;
     Py_DECREF(data);

@@ -32,6 +32,7 @@ struct call {
     int for_next;   /* the call gives up once a message is kept for it */
     int waited;
     uint64_t position; /* the number of the message, for the timeline */
+    uint64_t taken;    /* the number of its notes, for the reaper */
 };
 
 /* ---- channel_call.c ---- */
@@ -41,9 +42,11 @@ void *mp_channel_call_allocate(void *of, uint64_t nbytes);
 void mp_channel_call_begin_wait(void *of);
 int mp_channel_call_end_wait(void *of);
 int mp_channel_call_resume(void *of);
-#define WAITER(call)                                                                               \
+#define WAITER_WITH(call, carries, taking)                                                         \
     (&(mpshm_waiter){(call), mp_channel_call_allocate, mp_channel_call_begin_wait,                 \
-                     mp_channel_call_end_wait, mp_channel_call_resume, &(call)->position})
+                     mp_channel_call_end_wait, mp_channel_call_resume, &(call)->position,          \
+                     (carries), (taking), &(call)->taken})
+#define WAITER(call) WAITER_WITH(call, 0, NULL)
 
 /* Begin a call in this thread: 0; -1 with an exception if the connection is closed, or has not this
  * direction; MP_NO_RING, and no call is begun, if it is an ordinary connection. */

@@ -64,7 +64,8 @@ static int end_nothing(void *of)
 }
 
 #define AT_ONCE_WAITER(self, position)                                                             \
-    (&(mpshm_waiter){(self), allocate, begin_nothing, end_nothing, end_nothing, (position)})
+    (&(mpshm_waiter){(self), allocate, begin_nothing, end_nothing, end_nothing, (position), 0,     \
+                     NULL, NULL})
 
 struct wait {
     PyThreadState *state;
@@ -85,14 +86,14 @@ static int end_wait(void *of)
 
 /* The conditional expression makes another type than `struct wait *` an error. */
 #define WAITING_WAITER(of, position)                                                               \
-    (&(mpshm_waiter){1 ? (of) : (struct wait *)NULL, NULL, begin_wait, end_wait, NULL, (position)})
+    (&(mpshm_waiter){1 ? (of) : (struct wait *)NULL, NULL, begin_wait, end_wait, NULL, (position), \
+                     0, NULL, NULL})
 
 static PyObject *fail(int rc)
 {
     if (PyErr_Occurred())
         return NULL;
-    errno = -rc;
-    return PyErr_SetFromErrno(PyExc_OSError);
+    return mp_raise_errno(PyExc_OSError, -rc);
 }
 
 static int is_open(Line *self)
@@ -147,11 +148,7 @@ static PyObject *line_send(PyObject *op, PyObject *args)
 
     if (rc == 0)
         Py_RETURN_NONE;
-    if (!PyErr_Occurred()) {
-        errno = -rc;
-        PyErr_SetFromErrno(PyExc_BlockingIOError);
-    }
-    return NULL;
+    return PyErr_Occurred() ? NULL : mp_raise_errno(PyExc_BlockingIOError, -rc);
 }
 
 /* send_all(number, kind, data): wait for room, and send a message */

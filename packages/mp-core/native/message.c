@@ -19,6 +19,7 @@
  *
  * A message goes by value if its receiver cannot share memory or this process was told not to. Its
  * nested messages also go by value. Reducers then leave the array to NumPy. */
+#include <errno.h>
 #include <stdatomic.h>
 #include <string.h>
 #include <unistd.h>
@@ -205,6 +206,11 @@ PyObject *mp_message_data(PyObject *object)
     return mp_is_message(object) ? ((Message *)object)->data : object;
 }
 
+int mp_message_carries(PyObject *object)
+{
+    return mp_is_message(object) && ((Message *)object)->handles != NULL;
+}
+
 void mp_message_sent(PyObject *object)
 {
     if (mp_is_message(object))
@@ -380,6 +386,23 @@ int mp_message_has_room(size_t nbytes, size_t limit)
         return 0;
     current->carried += nbytes;
     return 1;
+}
+
+/* ---- errors ---- */
+
+PyObject *mp_raise_errno(PyObject *type, int number)
+{
+    const char *call = mpshm_failed_call(number);
+
+    errno = number;
+    if (*call == 0)
+        return PyErr_SetFromErrno(type);
+    PyObject *error = PyObject_CallFunction(
+        type, "iN", number, PyUnicode_FromFormat("%s (system call: %s)", strerror(number), call));
+    if (error != NULL)
+        PyErr_SetObject((PyObject *)Py_TYPE(error), error); /* the subclass of the number */
+    Py_XDECREF(error);
+    return NULL;
 }
 
 /* ---- copied bytes ---- */

@@ -46,6 +46,10 @@ PyObject *mp_pickled(int by_value, PyObject *function, PyObject *args);
 PyObject *mp_message_data(PyObject *object);
 /* Leave the references of a Message, if it is one, to its receiver. */
 void mp_message_sent(PyObject *object);
+/* Whether handles are in it. */
+int mp_message_carries(PyObject *object);
+/* Raise the error, an OSError, of that number, with the system call that failed. Returns NULL. */
+PyObject *mp_raise_errno(PyObject *type, int number);
 int mp_message_has_room(size_t nbytes, size_t limit);
 PyObject *mp_make_handle(const mpshm_block *block, int flags);
 /* The same, also in a message that goes by value. */

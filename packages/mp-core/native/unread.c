@@ -40,7 +40,8 @@ static int end_no_wait(void *of)
 }
 
 #define NO_WAITER(call)                                                                            \
-    (&(mpshm_waiter){(call), mp_channel_call_allocate, begin_no_wait, end_no_wait, NULL, NULL})
+    (&(mpshm_waiter){(call), mp_channel_call_allocate, begin_no_wait, end_no_wait, NULL, NULL, 0,  \
+                     NULL, NULL})
 
 /* Another descriptor of the same pipe; -1 without /proc or descriptors. */
 static int reopen(int fd, int mode)

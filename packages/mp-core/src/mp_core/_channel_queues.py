@@ -196,7 +196,12 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
                 if message is SENT or message.error is not None:
                     return message
             if self._thread is None:
-                self._start_thread()
+                try:
+                    self._start_thread()
+                except BaseException:  # the message is not put
+                    self._sem.release()
+                    self._uncount()
+                    raise
             self._buffer.append(message)
             self._notempty.notify()
         return message
@@ -206,6 +211,9 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
 
     def _count(self) -> None:
         """Count one more unfinished task, before a process can finish it."""
+
+    def _uncount(self) -> None:
+        """Take that back."""
 
     def _failed(self, error: Exception, obj: Any) -> None:
         if self._ignore_epipe and _is_refused(error):
@@ -237,8 +245,9 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
         self._thread = threading.Thread(target=feed.run, name="QueueFeederThread", daemon=True)
         try:
             self._thread.start()
-        except BaseException:  # no thread can be started; or a signal handler has raised, perhaps after the start
-            if not self._thread._started.wait(1):  # type: ignore[attr-defined]
+        except BaseException as error:  # no thread can be started; or a signal handler has raised, perhaps afterwards
+            cannot_start = isinstance(error, RuntimeError) and not is_of_handler(error)
+            if cannot_start or not self._thread._started.wait(1):  # type: ignore[attr-defined]
                 self._thread = None  # type: ignore[assignment]
                 raise
             self._finish_with_thread(feed)
@@ -368,6 +377,9 @@ class JoinableQueue(Queue, queues.JoinableQueue):  # type: ignore[type-arg]
 
     def _count(self) -> None:
         self._unfinished_tasks.release()
+
+    def _uncount(self) -> None:
+        self.task_done()
 
     def task_done(self) -> None:
         if not self._unfinished_tasks.acquire(False):

@@ -10,6 +10,7 @@ import threading
 import weakref
 
 from mp_core import forks
+from mp_core.weak_sets import members
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ _without_locks: weakref.WeakSet[LateLocks] = weakref.WeakSet()
 
 def make_all() -> None:
     """Make the locks that the child has to have in common with this process."""
-    for each in list(_without_locks):
+    for each in members(_without_locks):
         try:
             each._make_locks()
         except OSError:

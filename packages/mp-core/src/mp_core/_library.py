@@ -20,6 +20,7 @@ __all__ = [
     "compiled_version",
     "counters",
     "empty_cache",
+    "failed_call",
     "ffi",
     "get_thread_name",
     "lib",
@@ -55,6 +56,12 @@ def compiled_version() -> str:
 def refused_version() -> str:
     """Return the version of the library that made the files which this process refused last; empty if it is unknown."""
     text: str = ffi.string(lib.mpshm_refused_version()).decode()
+    return text
+
+
+def failed_call(number: int) -> str:
+    """Return the system call that failed last in this thread, with that errno; empty if it is unknown."""
+    text: str = ffi.string(lib.mpshm_failed_call(number)).decode()
     return text
 
 

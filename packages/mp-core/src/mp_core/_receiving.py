@@ -17,7 +17,7 @@ import errno
 import os
 
 from mp_core import native, settings, standard_pools
-from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
+from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, failed_call, warn_user
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -36,8 +36,7 @@ _REASONS = {
     errno.ENOENT: "its memory is gone: its sender and the shared memory manager (shm-manager) were both killed before "
     "this process had attached that memory",
     **NO_MANAGER,
-    errno.EACCES: "this user may not open the files of its session; receive it as the user who sent it",
-    errno.EPERM: "the files of its session belong to another user; receive it as the user who sent it",
+    errno.EACCES: "the files of its session belong to another user; receive it as the user who sent it",
 }
 _PORTABLE = {
     errno.ENOENT: "its memory is gone: its sender was killed or its processes have ended, or it has another /dev/shm; "
@@ -76,7 +75,7 @@ def _reason(number: int, handle: bytes) -> str:
 def _general(number: int) -> str:
     """Return the reason that an error number has for every message."""
     portable = "" if native.LIBSHM else _PORTABLE.get(number, "")
-    return portable or _REASONS.get(number, os.strerror(number))
+    return portable or _REASONS.get(number) or failed_call(number)
 
 
 def _taken_by_value(nbytes: int, number: int) -> None:

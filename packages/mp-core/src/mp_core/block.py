@@ -14,7 +14,7 @@ import os
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import _receiving, native, strategy
-from mp_core.errors import NO_MANAGER
+from mp_core.errors import NO_MANAGER, failed_call
 from mp_core.fan_out import declare_one_receiver
 from mp_core.native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 
@@ -189,9 +189,9 @@ _REASONS = {
     **NO_MANAGER,
     errno.ENOENT: "the runtime folder is missing; set MPSHM_RUNTIME_DIR to an existing folder",
     errno.ENOTDIR: "the path of the runtime folder is not a folder; set MPSHM_RUNTIME_DIR to one",
-    errno.EACCES: "its files cannot be written; set MPSHM_RUNTIME_DIR to a folder that this user can write to",
+    errno.EACCES: "its folder or its manager belongs to another user, or its files cannot be written; set "
+    "MPSHM_RUNTIME_DIR to a folder of your own",
     errno.EROFS: "its files cannot be written, the disk is read-only; set MPSHM_RUNTIME_DIR to another folder",
-    errno.EPERM: "its folder or its manager belongs to another user; set MPSHM_RUNTIME_DIR to another folder",
 }
 
 
@@ -207,7 +207,7 @@ def reason(number: int) -> str:
         return f"MPSHM_RUNTIME_DIR is {folder!r}, which is relative; give an absolute path, the same for all processes"
     if number == errno.EPROTO:
         return other_version()
-    return _REASONS.get(number, os.strerror(number))
+    return _REASONS.get(number) or failed_call(number)
 
 
 def other_version() -> str:

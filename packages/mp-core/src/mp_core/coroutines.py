@@ -43,6 +43,7 @@ from queue import Full
 from typing import Any, NoReturn
 
 from mp_core import by_value, forks, native
+from mp_core.weak_sets import members
 
 __all__ = ["join_process", "put", "receive", "refuse", "send", "wait_readable", "within"]
 
@@ -281,7 +282,7 @@ _readers: weakref.WeakSet[_Reader] = weakref.WeakSet()
 
 
 def _forget_all() -> None:
-    for reader in list(_readers):
+    for reader in members(_readers):
         reader.forget()
 
 

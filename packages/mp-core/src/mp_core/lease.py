@@ -26,6 +26,7 @@ from mp_core.block import Block, allocate
 from mp_core.fan_out import declare_one_receiver
 from mp_core.native import rebuild_block, reduce_block
 from mp_core.process_control import set_thread_name
+from mp_core.weak_sets import members
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -276,7 +277,7 @@ def _forget_in_child() -> None:
     """Reset a forked child: it owns none of its parent's leases, and has no watcher."""
     global _watcher
     _watcher = None
-    for lease in list(_all):
+    for lease in members(_all):
         lease._block = None  # or the child would have one more reference, even to leases sent later
     _all.clear()
     _sent.clear()

@@ -24,6 +24,7 @@ import weakref
 from collections.abc import Callable
 
 from mp_core.native import TryLock
+from mp_core.weak_sets import members
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Task
 
@@ -139,7 +140,7 @@ _exiting = False
 def _at_exit() -> None:
     global _exiting
     _exiting = True
-    running = [scheduler for scheduler in _running if scheduler.is_own()]
+    running = [scheduler for scheduler in members(_running) if scheduler.is_own()]
     # In an interactive session, an earlier Ctrl-C is no reason to drop tasks.
     if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
         for scheduler in running:

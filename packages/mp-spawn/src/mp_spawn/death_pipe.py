@@ -33,6 +33,8 @@ import signal
 import threading
 import weakref
 
+from mp_core.weak_sets import members
+
 __all__ = ["DeathPipe", "arm"]
 
 _open: weakref.WeakSet[DeathPipe] = weakref.WeakSet()
@@ -84,7 +86,7 @@ class DeathPipe:
 
 
 def _close_write_ends() -> None:
-    for pipe in _open:
+    for pipe in members(_open):
         pipe._close_write_end()
 
 

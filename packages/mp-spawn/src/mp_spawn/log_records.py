@@ -39,6 +39,8 @@ from multiprocessing import process, util
 from types import TracebackType
 from typing import Any, Self
 
+from mp_core.weak_sets import members
+
 __all__ = ["LoggingToParent", "logging_to_parent"]
 
 KEY = "mp_spawn.log_records"
@@ -250,7 +252,7 @@ def _peer(connection: socket.socket) -> int:
 def _after_fork() -> None:
     global _fork_lock
     _fork_lock = threading.RLock()
-    for receiver in list(_receivers):
+    for receiver in members(_receivers):
         receiver._close_descriptors()
     address = vars(process.current_process())["_config"].get(KEY)
     if address is not None:

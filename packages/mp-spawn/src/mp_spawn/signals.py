@@ -40,6 +40,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, Self
 
+from mp_core.weak_sets import members
+
 __all__ = ["ENDING", "FROM_OUTSIDE", "Deferral", "Ended", "Forwarding", "WakeUpPipe", "blocked", "group_was_sent"]
 
 # Without those that an instruction of the process itself raises, and the one for its children.
@@ -153,7 +155,7 @@ _entered: weakref.WeakSet[WakeUpPipe] = weakref.WeakSet()
 
 
 def _restore_handlers() -> None:
-    for pipe in list(_entered):
+    for pipe in members(_entered):
         pipe._leave()
 
 

@@ -125,6 +125,7 @@ __all__ = [
     "discard",
     "discard_unread",
     "empty_cache",
+    "failed_call",
     "find",
     "find_storage",
     "get_thread_name",
@@ -261,6 +262,11 @@ def strategy(code: int | None) -> int:
 def compiled_version() -> str:
     """Return the version of these packages."""
     return __version__
+
+
+def failed_call(number: int) -> str:
+    """Return "": it is unknown."""
+    return ""
 
 
 def refused_version() -> str:

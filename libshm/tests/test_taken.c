@@ -1,0 +1,211 @@
+/* A reader that is killed after each single instruction, from the ring to the block: the message is
+ * still there, or its memory is freed. */
+#define _GNU_SOURCE
+#include <sys/ptrace.h>
+#include <sys/user.h>
+#include <sys/wait.h>
+
+#include "channel.h"
+#include "channel/channel.h"
+#include "memory.h"
+#include "reference/taken.h"
+#include "session/session.h"
+
+enum { NBYTES = 70000, FOREVER = -1, SECOND = 1000000000, AT = 24, MESSAGE = 120 };
+
+static char arrived[MESSAGE];
+
+static void *static_allocate(void *self, uint64_t nbytes)
+{
+    (void)self;
+    CHECK_EQ(nbytes, MESSAGE);
+    return arrived;
+}
+
+static mpshm_stats stats(void)
+{
+    mpshm_stats s;
+
+    mpshm_get_stats(&s);
+    return s;
+}
+
+static void send_block(struct line *line)
+{
+    mpshm_block block = make_block(MPSHM_FILE_DESCRIPTOR, NBYTES);
+    unsigned char message[MESSAGE] = {0};
+    mpshm_waiter waiter = *WAITER(NULL);
+
+    CHECK_EQ(mpshm_block_send(&block, MPSHM_COPY, message + AT), 0);
+    mpshm_block_release(&block);
+    waiter.carries = 1;
+    CHECK_EQ(mpshm_channel_send(line->writer, line->to, message, MESSAGE, FOREVER, &waiter), 0);
+}
+
+/* Receive as a reader does: -errno, or 0 when it had the block. */
+static int receive_block(struct line *line, int64_t timeout)
+{
+    uint64_t taken = 0;
+    mpshm_waiter waiter = {NULL, static_allocate, received_begin, received_end, NULL, NULL,
+                           0,    mpshm_notes(),   &taken};
+    mpshm_block block;
+
+    int rc = mpshm_channel_receive(line->reader, line->from, timeout, &waiter);
+    if (rc != 1)
+        return rc;
+    rc = mpshm_block_receive((unsigned char *)arrived + AT, MPSHM_HANDLE_SIZE, 0, &block);
+    if (rc == 0)
+        mpshm_block_release(&block);
+    mpshm_taken_end(taken);
+    return rc;
+}
+
+static int slot_of(pid_t pid)
+{
+    struct mpshm__control *control = mpshm__sessions[0]->control;
+
+    for (int i = 0; i < MPSHM__SLOTS; i++)
+        if (atomic_load(&control->slots[i].state) == MPSHM__SLOT_TAKEN &&
+            atomic_load(&control->slots[i].pid) == pid)
+            return i;
+    return -1;
+}
+
+/* The states of a reader that is killed. */
+enum { ENDED, LEFT, NOTED, RECEIVED, BETWEEN };
+
+static int killed_after(long steps, struct line *line, uint64_t leaked)
+{
+    const struct mpshm__ring *ring = line->reader->in.ring;
+    int status, state = ENDED;
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        CHECK_EQ(mpshm_notes()->prepare(1), 0);
+        CHECK_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
+        raise(SIGSTOP);
+        CHECK_EQ(receive_block(line, FOREVER), 0);
+        _exit(0);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    int slot = slot_of(pid);
+    CHECK(slot >= 0);
+    const struct mpshm__taken *note = mpshm__sessions[0]->control->taken[slot];
+    for (long i = 0; i < steps; i++)
+        if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) < 0 || waitpid(pid, &status, 0) != pid ||
+            WIFEXITED(status)) {
+            CHECK_EQ(WEXITSTATUS(status), 0);
+            return ENDED;
+        }
+    if (atomic_load(&ring->head) != atomic_load(&ring->tail))
+        state = LEFT;
+    else if (atomic_load(&note->state) == MPSHM__TAKEN_BY_READER)
+        state = NOTED;
+    else
+        state = stats().in_flight_bytes == leaked ? RECEIVED : BETWEEN;
+    kill(pid, SIGKILL);
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    EVENTUALLY(atomic_load(&mpshm__sessions[0]->control->slots[slot].state) == MPSHM__SLOT_FREE);
+    return state;
+}
+
+static void a_killed_reader_leaves_the_message_or_frees_its_memory(void)
+{
+    const char *soak = getenv("MP_SOAK");
+    long stride = soak != NULL && strcmp(soak, "1") == 0 ? 5 : 37, counts[BETWEEN + 1] = {0};
+    uint64_t leaked = 0;
+    int state = LEFT;
+
+    for (long step = 0; state != ENDED; step += stride) {
+        struct line line = line_open(0);
+        send_block(&line);
+        state = killed_after(step, &line, leaked);
+        counts[state]++;
+        if (state == LEFT)
+            CHECK_EQ(receive_block(&line, SECOND), 0);
+        if (state == BETWEEN)
+            leaked += NBYTES;
+        CHECK_EQ(stats().in_flight_bytes, leaked);
+        /* The ring goes on. */
+        send_block(&line);
+        CHECK_EQ(receive_block(&line, SECOND), 0);
+        line_close(&line);
+    }
+    if (getenv("V"))
+        fprintf(stderr, "%ld left, %ld noted, %ld received, %ld between two stores\n", counts[LEFT],
+                counts[NOTED], counts[RECEIVED], counts[BETWEEN]);
+    CHECK(counts[LEFT] > 0 && counts[NOTED] > 0 && counts[RECEIVED] > 0);
+    /* Between two stores there are some instructions, and not a system call. */
+    CHECK(counts[BETWEEN] * stride <= 200);
+}
+
+static void handles_that_are_kept_for_later_stay_in_flight(void)
+{
+    struct line line = line_open(0);
+    uint64_t taken = 0;
+    mpshm_waiter waiter = {NULL, static_allocate, received_begin, received_end, NULL, NULL,
+                           0,    mpshm_notes(),   &taken};
+    uint64_t before = stats().in_flight_bytes;
+    int status, told[2];
+
+    CHECK_EQ(pipe(told), 0);
+    send_block(&line);
+    pid_t pid = fork();
+    if (pid == 0) {
+        CHECK_EQ(mpshm_channel_receive(line.reader, line.from, FOREVER, &waiter), 1);
+        CHECK(taken != 0);
+        mpshm_taken_end(taken);
+        int slot = slot_of(getpid());
+        CHECK_EQ(write(told[1], arrived + AT, MPSHM_HANDLE_SIZE), MPSHM_HANDLE_SIZE);
+        CHECK_EQ(write(told[1], &slot, sizeof(slot)), sizeof(slot));
+        raise(SIGKILL);
+    }
+    CHECK_EQ(waitpid(pid, &status, 0), pid);
+    unsigned char handle[MPSHM_HANDLE_SIZE];
+    mpshm_block block;
+    int slot;
+    CHECK_EQ(read(told[0], handle, sizeof(handle)), sizeof(handle));
+    CHECK_EQ(read(told[0], &slot, sizeof(slot)), sizeof(slot));
+    close(told[0]);
+    close(told[1]);
+    EVENTUALLY(atomic_load(&mpshm__sessions[0]->control->slots[slot].state) == MPSHM__SLOT_FREE);
+    CHECK_EQ(stats().in_flight_bytes, before + NBYTES);
+    CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &block), 0);
+    mpshm_block_release(&block);
+    CHECK_EQ(stats().in_flight_bytes, before);
+    line_close(&line);
+}
+
+static void each_note_is_used_again(void)
+{
+    struct line line = line_open(0);
+    uint64_t before = stats().in_flight_bytes;
+
+    for (int i = 0; i < 100; i++) {
+        send_block(&line);
+        CHECK_EQ(receive_block(&line, SECOND), 0);
+    }
+    CHECK_EQ(stats().in_flight_bytes, before);
+    int slot = mpshm__sessions[0]->slot;
+    for (int i = 0; i < MPSHM__TAKEN; i++)
+        CHECK_EQ(atomic_load(&mpshm__sessions[0]->control->taken[slot][i].state),
+                 MPSHM__TAKEN_FREE);
+    line_close(&line);
+}
+
+int main(void)
+{
+    set_up();
+    mpshm_block block = make_block(MPSHM_FILE_DESCRIPTOR, NBYTES);
+    mpshm_block_release(&block);
+    each_note_is_used_again();
+    handles_that_are_kept_for_later_stay_in_flight();
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+    SKIP("a sanitizer multiplies the instructions to step through");
+#endif
+    if (is_emulated())
+        SKIP("valgrind cannot be stepped");
+    signal(SIGPIPE, SIG_IGN);
+    a_killed_reader_leaves_the_message_or_frees_its_memory();
+    return 0;
+}
