@@ -145,6 +145,7 @@ def test_pools_and_jobs_end_where_signals_by_descriptor_are_refused(
 #: a line of the standard library, whose traceback shows the call, then that line and the error.
 PROGRAM = """
     import errno, sys, threading, traceback
+    from multiprocessing import connection
     from support.refused_calls import refuse
     import numpy as np
     import mp_all as mp
@@ -154,6 +155,7 @@ PROGRAM = """
         return array * 2
 
     def answer(tasks, results):
+        results.put("ready")
         results.put(double(tasks.get()))
 
     def lock(ctx):
@@ -175,6 +177,9 @@ PROGRAM = """
         tasks, results = ctx.SimpleQueue(), ctx.SimpleQueue()
         process = ctx.Process(target=answer, args=(tasks, results))
         process.start()
+        # A child that could not start says why itself, and reads no task.
+        assert results._reader in connection.wait([results._reader, process.sentinel], 30), process.exitcode
+        assert results.get() == "ready"
         tasks.put(np.ones(100_000))
         assert results.get().sum() == 200_000
         process.join()

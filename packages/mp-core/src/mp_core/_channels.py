@@ -111,7 +111,7 @@ def reduce_channel(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]
 def _rebuild(pipe: Any, memory: Any, side: int, readable: bool, writable: bool) -> Any:
     fds = pipe.detach(), memory.detach()
     for fd in fds:
-        os.set_inheritable(fd, False)
+        _child_descriptors.close_on_exec(fd)
     return _open(fds, side, readable, writable)
 
 

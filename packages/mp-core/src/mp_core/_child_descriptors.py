@@ -28,7 +28,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["attach", "closing", "for_child_of", "mark", "pass_on", "take_back", "taken", "too_many"]
+__all__ = ["attach", "close_on_exec", "closing", "for_child_of", "mark", "pass_on", "take_back", "taken", "too_many"]
 
 # SCM_MAX_FD of Linux, minus the four descriptors that the fork server itself sends.
 FORKSERVER_TAKES = 253 - 4
@@ -77,8 +77,18 @@ def attach(session: bytes, duplicates: Duplicates | None) -> None:
     fds = [-1 if duplicate is None else duplicate.detach() for duplicate in duplicates]
     for fd in fds:
         if fd >= 0:
-            os.set_inheritable(fd, False)
+            close_on_exec(fd)
     native.attach_with(session, fds)
+
+
+def close_on_exec(fd: int) -> None:
+    """Do not pass a descriptor on to programs; where ioctl is refused, which Python calls, by fcntl."""
+    try:
+        os.set_inheritable(fd, False)
+    except OSError:
+        import fcntl
+
+        fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
 
 
 def pass_on(popen: Any, fds: Sequence[int]) -> tuple[Any, int] | None:

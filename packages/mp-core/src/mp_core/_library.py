@@ -187,4 +187,4 @@ def get_thread_name() -> bytes:
 
 def set_parent_death_signal(number: int, parent: int) -> None:
     """Ask the kernel for a signal when the parent dies."""
-    check(lib.mpshm_set_pdeathsig(number, parent), "set_parent_death_signal")
+    check(lib.mpshm_set_pdeathsig(number, parent), "prctl(PR_SET_PDEATHSIG)")

@@ -15,7 +15,13 @@ if _typing.TYPE_CHECKING:
     from mp_spawn.engines.ray import Ray
 
 # The module of each name, imported at the first use: most programs stay on one machine.
-_MODULES = {"EngineContext": "driver", "EngineError": "protocol", "Local": "local", "Node": "protocol", "Ray": "ray"}
+_MODULES = {
+    "EngineContext": "engine_context",
+    "EngineError": "protocol",
+    "Local": "local",
+    "Node": "protocol",
+    "Ray": "ray",
+}
 
 __all__ = ["EngineContext", "EngineError", "Local", "Node", "Ray"]
 
