@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 import threading
+import time
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -129,9 +130,10 @@ def test_a_lack_of_descriptors_is_not_taken_for_a_system_without_pidfds(monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(os, "pidfd_open", exhausted)
         process_handle.has_pidfds()
-    child = mp.get_context("fork").Process(target=ranks.nothing, args=(0,))
+    child = mp.get_context("fork").Process(target=time.sleep, args=(60,))
     child.start()
     own = process_handle.PidFd.of(child)
     assert own.fd >= 0
     own.close()
+    child.kill()
     child.join(30)

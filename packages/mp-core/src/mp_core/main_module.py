@@ -121,6 +121,7 @@ def leave_out() -> None:
         return {key: value for key, value in data.items() if not key.startswith("init_main")}
 
     get_preparation_data._leaves_out = True  # type: ignore[attr-defined]
+    get_preparation_data.__wrapped__ = standard  # type: ignore[attr-defined]
     spawn.get_preparation_data = get_preparation_data
 
 
