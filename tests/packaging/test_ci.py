@@ -41,10 +41,10 @@ def jobs(workflow: dict) -> list[dict]:
 
 
 def test_the_default_sessions_are_all_jobs(jobs: list[dict]) -> None:
-    # `./do` uses the interpreter that runs it; the jobs use every interpreter.
+    # `./do` uses the interpreter that runs it, and runs the C library's tests at once; the jobs use every interpreter.
     default = {entry["session"] for entry in nox_lists("-l", "--json")}
     names = {entry["session"] for entry in jobs}
-    assert default - {name for name in default if name.startswith("tests-")} <= names
+    assert default - {name for name in default if name.startswith(("tests-", "libshm("))} <= names
     interpreters = {
         f"tests-3.{minor}({strategy})" for minor in (11, 12, 13, 14) for strategy in ("file_descriptor", "file_system")
     }
@@ -52,7 +52,7 @@ def test_the_default_sessions_are_all_jobs(jobs: list[dict]) -> None:
         "tests-without-libshm",
         "tests-without-channels",
     }
-    assert {"build", "lint", "libshm(asan)"} <= names
+    assert {"build", "lint", "libshm(plain)", "libshm(asan)", "libshm(tsan)"} <= names
     assert "libshm(valgrind)" not in names
 
 
