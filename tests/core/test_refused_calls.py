@@ -177,12 +177,17 @@ PROGRAM = """
         tasks, results = ctx.SimpleQueue(), ctx.SimpleQueue()
         process = ctx.Process(target=answer, args=(tasks, results))
         process.start()
-        # A child that could not start says why itself, and reads no task.
-        assert results._reader in connection.wait([results._reader, process.sentinel], 30), process.exitcode
-        assert results.get() == "ready"
-        tasks.put(np.ones(100_000))
-        assert results.get().sum() == 200_000
-        process.join()
+        try:
+            # A child that could not start says why itself, and reads no task.
+            assert results._reader in connection.wait([results._reader, process.sentinel], 30), process.exitcode
+            assert results.get() == "ready"
+            tasks.put(np.ones(100_000))
+            assert results.get().sum() == 200_000
+        except BaseException:
+            process.terminate()
+            raise
+        finally:
+            process.join()
 
     def pool(ctx):
         with Pool(2, context=ctx) as pool:

@@ -17,7 +17,8 @@ import errno
 import os
 
 from mp_core import native, settings, standard_pools
-from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, failed_call, warn_user
+from mp_core.errors import NO_MANAGER, ReceiveError, SharedMemoryWarning, warn_user
+from mp_core.failed_calls import failed_call
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

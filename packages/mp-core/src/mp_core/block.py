@@ -14,7 +14,8 @@ import os
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import _receiving, native, strategy
-from mp_core.errors import NO_MANAGER, failed_call
+from mp_core.errors import NO_MANAGER
+from mp_core.failed_calls import failed_call
 from mp_core.fan_out import declare_one_receiver
 from mp_core.native import Buffer, rebuild_block, rebuild_copy, reduce_block, reduce_copy
 

@@ -13,7 +13,6 @@ __all__ = [
     "ReceiveError",
     "RepeatedCopyWarning",
     "SharedMemoryWarning",
-    "failed_call",
     "user_stack_level",
     "warn_sent_by_value",
     "warn_user",
@@ -33,33 +32,6 @@ NO_MANAGER = {
     number.ENOLINK: "this process has closed its descriptors, the folder of its session is gone, and no manager makes "
     "it again, so nothing leads to the session any more; start the process again, or kill -CONT a stopped shm-manager",
 }
-
-
-def failed_call(error: int) -> str:
-    """
-    Return the text of an error that has no other, with the system call that failed if libshm has noted it.
-
-    Parameters
-    ----------
-    error : int
-        An errno.
-
-    Returns
-    -------
-    str
-        What failed, and what to do.
-
-    Examples
-    --------
-    >>> mp_core.errors.failed_call(2)
-    'No such file or directory'
-    """
-    from mp_core import native
-
-    text, call = os.strerror(error), native.failed_call(error)
-    if call and error in (number.EPERM, number.ENOSYS):
-        return f"the system refuses the call {call} ({text}); let the sandbox of this process allow it"
-    return f"the call {call} failed ({text})" if call else text
 
 
 class ReceiveError(RuntimeError):
