@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "base/clock.h"
+#include "base/failed_call.h"
 #include "channel/channel.h"
 
 enum { FEW = 32, FIRST_LOOK_NS = 1000000 };
@@ -62,7 +63,10 @@ static int sleep_on(struct pollfd *polled, int count, uint64_t ns, const mpshm_w
     int rc = ppoll(polled, (nfds_t)count, ns == UINT64_MAX ? NULL : &until, NULL);
     int err = errno, given_up = waiter->end_wait(waiter->self);
 
-    return given_up < 0 ? given_up : rc < 0 ? -err : rc;
+    if (given_up < 0 || rc >= 0)
+        return given_up < 0 ? given_up : rc;
+    errno = err; /* end_wait may have changed it */
+    return err == EINTR ? -EINTR : mpshm__failed("ppoll");
 }
 
 /* After a sleep: what is ready. */

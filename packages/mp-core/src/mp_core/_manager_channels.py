@@ -7,7 +7,9 @@ for a channel as well, which the server makes:
 
     proxy     (None, "accept_connection", (name,))  -->  sent as "accept_channel"
     server    ("#RETURN", form of the channel)      <--  with two descriptors; None: the socket stays in use
-    proxy     True, once it has opened the channel  -->  False: it has no descriptor left, the socket stays in use
+    proxy     True, once it has opened the channel  -->  False: it has none, the socket stays in use
+
+A byte carries the descriptors, and is sent and read even if they cannot be: the socket's messages follow it.
 
 From then on requests and results pass through the ring. The channel has a socket pair of its own, whose end each side
 sees when the other dies. Connections for one request (create, incref, decref) stay as they are, and so does each
@@ -23,6 +25,8 @@ and its pickle imports this module, so that a process with nothing else of ours 
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 from multiprocessing import connection, managers
@@ -91,9 +95,17 @@ def _client(address: Any, family: str | None = None, authkey: bytes | None = Non
 
 
 def _receive_channel(line: Any, side: int, readable: bool, writable: bool) -> Any:
-    with socket.fromfd(line.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as carrier:
-        _, fds, _, _ = socket.recv_fds(carrier, 1, 2, socket.MSG_CMSG_CLOEXEC)
-    return _channels._open(fds, side, readable, writable)
+    try:
+        with socket.fromfd(line.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as carrier:
+            _, fds, _, _ = socket.recv_fds(carrier, 1, 2, socket.MSG_CMSG_CLOEXEC)
+    except OSError:
+        os.read(line.fileno(), 1)  # otherwise the byte would be taken for a part of the next message
+        raise
+    if len(fds) == 2:
+        return _channels._open(fds, side, readable, writable)
+    for fd in fds:
+        os.close(fd)
+    raise OSError(errno.EMFILE, "the descriptors of a channel to a manager did not arrive")
 
 
 class _Server(_managers.Server):  # type: ignore[misc]
@@ -110,8 +122,11 @@ class _Server(_managers.Server):  # type: ignore[misc]
             with theirs:
                 fd, memory, *form = theirs._parts()
                 conn.send(("#RETURN", tuple(form)))
-                with socket.fromfd(conn.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as carrier:
-                    socket.send_fds(carrier, [b"\0"], [fd, memory])
+                try:
+                    with socket.fromfd(conn.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as carrier:
+                        socket.send_fds(carrier, [b"\0"], [fd, memory])
+                except OSError:
+                    os.write(conn.fileno(), b"\0")  # the proxy waits for the byte, and finds no descriptors
             opened = conn.recv()
             if opened:
                 ours._mp_shares = by_value.find_out(conn)
