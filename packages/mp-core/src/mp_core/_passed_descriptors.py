@@ -76,7 +76,8 @@ def take(duplicate: Any, number: int, count: int) -> list[int]:
 
 def _empty(fd: int, most: int) -> dict[int, list[int]]:
     arrived: dict[int, list[int]] = {}
-    with socket.socket(fileno=fd) as queue:
+    # With its kind, which Python would otherwise ask for by calls that a sandbox may refuse.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, fd) as queue:
         queue.setblocking(False)
         while True:
             try:

@@ -178,7 +178,7 @@ class _Zygote:
             )
         _, pid, error = STARTED.unpack(message)
         if error:
-            raise OSError(error, f"rank {rank} cannot be started: {os.strerror(error)}")
+            raise OSError(error, f"rank {rank} cannot be started by fork: {os.strerror(error)}")
         fds.frombytes(ancillary[0][2])
         return pid, PidFd(fds[0])
 

@@ -96,7 +96,8 @@ def main(file: IO[bytes]) -> None:
     may_fork = _has_one_thread()
     pid_of_zygote = os.getpid()
     status_of: dict[int, int] = {}
-    with socket.socket(fileno=zygote.socket) as launcher:
+    # With its kind, which Python would otherwise ask for by calls that a sandbox may refuse.
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, zygote.socket) as launcher:
         for process, spec in zip(zygote.processes, specs, strict=True):
             assert spec.status is not None
             try:
