@@ -284,8 +284,9 @@ def test_a_receiver_killed_before_it_reads_leaves_a_message_that_can_be_revoked(
     os.kill(pid, signal.SIGSTOP)
     until(lambda: stopped(pid))  # a thread that runs on the other core reads on until then
     mortal.begin(p.keep, "a", mp_cuda.from_host(b"unread"))
-    mortal.kill()
-    assert not mp_cuda.wait_released(0.1)
+    mortal.process.kill()
+    mortal.process.join(p.WAIT_S)
+    assert not mp_cuda.wait_released(0.1)  # closing the connection now would revoke it: no reader is left
     mp_cuda.ipc_collect(in_flight_older_than=0)
     assert mp_cuda.wait_released(p.WAIT_S)
 
