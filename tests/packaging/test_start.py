@@ -122,7 +122,7 @@ def test_a_child_that_sends_a_number_imports_no_numpy(tmp_path: Path, start_meth
 def test_a_spawned_worker_begins_its_first_task_with_these_modules_of_ours(tmp_path: Path) -> None:
     found = set(json.loads(succeeded(run_script(tmp_path, CHILD, "spawn", "pool", **UNSET))))
     core = "_block _child_descriptors _compiled _passed_descriptors children main_module native"
-    pool = "_function_cache _lines _memory wire worker_main"
+    pool = "_function_cache _lines _mappers _memory wire worker_main"
     assert ours(found) - AFTER["mp_all"] == {
         *(f"mp_core.{name}" for name in [*core.split(), "message_timeout", "strategy"]),
         *(f"mp_pool.{name}" for name in pool.split()),
@@ -150,6 +150,36 @@ def test_the_fork_server_has_numpy_and_libshm_if_its_parent_has(tmp_path: Path) 
             child.join()
     """
     assert succeeded(run_script(tmp_path, program)) == "True True True\n"
+
+
+def test_a_worker_of_the_fork_server_imports_nothing_before_its_first_chunk(tmp_path: Path) -> None:
+    program = """
+        import mp_all as mp
+
+        if __name__ == "__main__":
+            with mp.get_context("forkserver").Pool(1) as pool:
+                pool.map(abs, range(10), 5)
+    """
+    done = run_script(tmp_path, program, **UNSET, PYTHONPROFILEIMPORTTIME="1")
+    # A worker is the last to import anything; the server's own imports end with the modules that it preloads.
+    assert done.returncode == 0, done.stderr
+    last = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")][-1]
+    assert last == "mp_pool.worker_main"
+
+
+def test_a_spawned_worker_runs_chunks_without_the_standard_librarys_pool(tmp_path: Path) -> None:
+    program = """
+        import sys
+        import mp_all as mp
+
+        def has_standard_pool(_):
+            return "multiprocessing.pool" in sys.modules
+
+        if __name__ == "__main__":
+            with mp.get_context("spawn").Pool(1) as pool:
+                print(pool.map(has_standard_pool, range(4), 2), pool.starmap(divmod, [(7, 2)] * 4, 2))
+    """
+    assert succeeded(run_script(tmp_path, program, **UNSET)) == f"{[False] * 4} {[(3, 1)] * 4}\n"
 
 
 def test_the_list_that_a_program_asks_the_fork_server_to_preload_stays_as_it_is(tmp_path: Path) -> None:

@@ -356,3 +356,16 @@ def test_a_pool_for_which_neither_a_process_nor_a_thread_can_be_started_leaves_n
     with pytest.raises(BlockingIOError, match="no more processes"):
         mp.get_context("fork").Pool(1)
     assert leaks.descriptors() == before
+
+
+def test_the_end_of_an_idle_pool_is_waited_for_without_sleeps(
+    ctx: BaseContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    with ctx.Pool(2) as pool:
+        pool.apply(abs, (-1,))
+        sleep = time.sleep
+        monkeypatch.setattr("mp_pool.scheduler.time.sleep", lambda seconds: slept.append(seconds) or sleep(seconds))
+        pool.close()
+        pool.join()
+    assert slept == []

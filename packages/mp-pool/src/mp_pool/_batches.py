@@ -11,12 +11,11 @@ can be taken back from behind a long one.
 from __future__ import annotations
 
 import pickle
-from multiprocessing.pool import mapstar, starmapstar  # type: ignore[attr-defined]
 from types import ModuleType
 
 from mp_core.native import LONGEST, is_small
 from mp_pool.task import Task
-from mp_pool.wire import FUNCTIONS, is_plain
+from mp_pool.wire import FUNCTIONS, is_mapper, is_plain
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -60,4 +59,4 @@ def fits(task: Task, functions: dict[Any, bool]) -> bool:
 def _may_be_shared(function: Any) -> bool:
     if not isinstance(getattr(function, "__self__", None), ModuleType | None):
         return False  # a method of an object, which each task gets a copy of
-    return function is not mapstar and function is not starmapstar and is_plain(function)
+    return not is_mapper(function) and is_plain(function)

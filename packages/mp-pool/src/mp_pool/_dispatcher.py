@@ -325,6 +325,8 @@ class Dispatcher:
         """
         Return for how many seconds no worker needs a new task, if many small tasks are running; else 0.
         """
+        if not self.workers:
+            return 0.0
         least = NAPS[1]
         for worker in self.workers:
             if len(worker.tasks) < 16 or worker.pace is None:

@@ -59,7 +59,7 @@ class Workers:
         self._leaving: list[Worker] = []  # workers that take no more tasks, and have not ended yet
         self._failures = 0
         self._retry_at: float | None = None
-        self._oom_kills = oom_kills()
+        self._oom_kills = oom_kills(above=False)
         self._unexplained = 0  # kills for which no worker was found yet, counted at `_counted_at`
         self._counted_at = 0.0
         # The scheduler's thread waits for these rings and descriptors.
@@ -208,7 +208,7 @@ class Workers:
             return False
         # One look may find the kills of several workers, or of another process, which explains no later death.
         now = time.monotonic()
-        before, self._oom_kills = self._oom_kills, oom_kills()
+        before, self._oom_kills = self._oom_kills, oom_kills(above=False)
         kills = own_kills_between(before, self._oom_kills)
         if kills > 0 or now - self._counted_at > TOGETHER:
             self._unexplained, self._counted_at = kills, now

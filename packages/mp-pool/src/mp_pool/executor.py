@@ -14,12 +14,12 @@ from concurrent.futures._base import FINISHED, PENDING, RUNNING
 from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
-from multiprocessing.pool import starmapstar  # type: ignore[attr-defined]
 
 from mp_core.main_module import MissingGuardError
 from mp_pool._admission import Admission
 from mp_pool._environment import for_threads
 from mp_pool._feeder import batches
+from mp_pool._mappers import starmap_chunk
 from mp_pool._progress import progress as bar
 from mp_pool._shared_function import SharedFunction
 from mp_pool.pool import check_options
@@ -209,7 +209,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
                 if chunksize == 1:
                     submit(_Call(future, fn, item, None, retries, index, shared))
                 else:
-                    submit(_Call(future, starmapstar, ((fn, item),), None, retries, index * chunksize, shared))
+                    submit(_Call(future, starmap_chunk, ((fn, item),), None, retries, index * chunksize, shared))
                 return future
             return None
 
@@ -343,7 +343,7 @@ class _Call(Task):
         future: Any = self.future
         future.call = None
         self.sink = _NO_SINK
-        self.function, self.args, self.kwds, self.shared = starmapstar, (), None, None
+        self.function, self.args, self.kwds, self.shared = starmap_chunk, (), None, None
 
     def _set_alone(self, value: Any) -> bool:
         future: Any = self.future

@@ -7,10 +7,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from multiprocessing import get_context, util
 from multiprocessing.context import BaseContext
-from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar  # type: ignore[attr-defined]
+from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar, starmapstar  # type: ignore[attr-defined]
 
 from mp_pool._environment import for_threads
 from mp_pool._feeder import Feeder, batches
+from mp_pool._mappers import map_chunk, starmap_chunk
 from mp_pool._progress import progress as bar
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
 from mp_pool.scheduler import Scheduler
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 __all__ = ["Pool", "use_engines"]
+
+_MAPPERS = {mapstar: map_chunk, starmapstar: starmap_chunk}
 
 Callback = Callable[["Any"], object] | None
 
@@ -176,6 +179,7 @@ class Pool(multiprocessing.pool.Pool):
         if not length:
             return result
         single = result.single = chunksize == 1 and mapper is mapstar
+        mapper = _MAPPERS.get(mapper, mapper)
         retries = self._retries
         count = -(-length // chunksize)
         shared = self._scheduler.share(func) if count > 1 else None
@@ -249,7 +253,7 @@ class Pool(multiprocessing.pool.Pool):
         def make(index: int, item: Any) -> Task:
             if chunksize == 1:
                 return Task(result, index, func, (item,), None, index, retries, shared)
-            return Task(result, index, mapstar, ((func, item),), None, index * chunksize, retries, shared)
+            return Task(result, index, map_chunk, ((func, item),), None, index * chunksize, retries, shared)
 
         known = type(iterable) in (list, tuple, range)
         if type(iterable) is list:

@@ -12,6 +12,7 @@ from types import BuiltinFunctionType, FunctionType
 from mp_core.main_module import UNPICKLABLE, has_name
 from mp_core.native import is_of_atoms
 from mp_pool._function_cache import FunctionReference
+from mp_pool._mappers import map_chunk, starmap_chunk
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def is_mapper(function: Any) -> bool:
     """
     Tell whether *function* calls another for each item of a chunk; its one argument is (the other, the chunk).
     """
-    pool: Any = sys.modules.get("multiprocessing.pool")  # a worker need not have it
-    return pool is not None and (function is pool.mapstar or function is pool.starmapstar)
+    return function is map_chunk or function is starmap_chunk
 
 
 def name_of(function: Any, args: tuple[Any, ...]) -> str:

@@ -13,14 +13,13 @@ from multiprocessing.reduction import ForkingPickler
 from mp_core import children
 from mp_core.native import LONGEST, recorders, timeline_now
 from mp_pool import _function_cache, wire
+from mp_pool._lines import WorkerEnds
 from mp_pool._memory import private_bytes
 from mp_pool.wire import BATCH, END, FORGET, FUNCTION, MORE, PART, RICH
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, NoReturn
-
-    from mp_pool._lines import WorkerEnds
 
 __all__ = ["Settings", "work"]
 
