@@ -56,3 +56,11 @@ def test_the_group_of_a_container_is_found_at_its_mount_point(tmp_path: Path) ->
     line = (proc / "mountinfo").read_text().replace(" / ", " /docker/abc ")
     (proc / "mountinfo").write_text(line)
     assert list(oom_kills(str(proc)).values()) == [5]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_process_that_has_moved_to_another_group_is_counted_there(tmp_path: Path, version: int) -> None:
+    proc = fake(tmp_path, version, own=3, above=5)
+    assert list(oom_kills(proc, above=False).values()) == [3]
+    (Path(proc) / "cgroup").write_text("0::/\n" if version == 2 else "4:memory:/\n0::/\n")
+    assert list(oom_kills(proc, above=False).values()) == [5]

@@ -12,10 +12,13 @@ import os
 
 __all__ = ["oom_kills", "oom_kills_since", "own_kills_between"]
 
+# The counters of a process in these groups: to read all mounts takes longer than to start a thread.
+_known: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
 
-def oom_kills(proc: str = "/proc/self") -> dict[str, int]:
+
+def oom_kills(proc: str = "/proc/self", above: bool = True) -> dict[str, int]:
     """
-    Count the kills in this process's control group and in those above it, by the folder of each, the own one first.
+    Count the kills in this process's control group and in those *above* it, by the folder of each, the own one first.
 
     >>> all(isinstance(count, int) for count in oom_kills().values())
     True
@@ -26,7 +29,7 @@ def oom_kills(proc: str = "/proc/self") -> dict[str, int]:
             count = _field(os.path.join(mount + path, name), "oom_kill")
             if count is not None:
                 found[(mount + path).rstrip("/")] = count
-            if path in ("", "/"):
+            if path in ("", "/") or (found and not above):
                 break
             path = os.path.dirname(path)
     return found
@@ -65,11 +68,14 @@ def _groups(proc: str) -> list[tuple[str, str, str]]:
     """
     try:
         with open(f"{proc}/cgroup") as file:
-            paths = {fields[1]: fields[2] for line in file if len(fields := line.rstrip("\n").split(":", 2)) == 3}
+            groups = file.read()
+        if (proc, groups) in _known:
+            return _known[proc, groups]
         with open(f"{proc}/mountinfo") as file:
             mounts = [line.split() for line in file]
     except OSError:
         return []
+    paths = {fields[1]: fields[2] for line in groups.splitlines() if len(fields := line.split(":", 2)) == 3}
     found = []
     for fields in mounts:
         kind, options = fields[fields.index("-") + 1], fields[-1].split(",")
@@ -89,6 +95,8 @@ def _groups(proc: str) -> list[tuple[str, str, str]]:
         if not os.path.isdir(mount + path):
             path = "/"
         found.append((mount, path, name))
+    _known.clear()  # it has moved to another group
+    _known[proc, groups] = found
     return found
 
 
