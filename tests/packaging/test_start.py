@@ -37,7 +37,7 @@ SLOW = {
 OURS = ("mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch", "mp_all")
 CORE = {
     "mp_core",
-    *(f"mp_core.{name}" for name in ("_install", "_version", "lock_contexts", "machine", "reducers")),
+    *(f"mp_core.{name}" for name in ("_install", "_version", "lock_contexts", "machine", "reducers", "settings")),
 }
 CORE |= {"mp_core.imports", "mp_core.packages"}
 AFTER = {
@@ -45,8 +45,7 @@ AFTER = {
     "mp_spawn": {"mp_spawn"},
     "mp_pool": {"mp_pool"},
     "mp_cuda": CORE | {"mp_cuda"},
-    "mp_all": CORE
-    | {"mp_all", "mp_core.contexts", "mp_core.queue_functions", "mp_core.settings", "mp_pool", "mp_pool.contexts"},
+    "mp_all": CORE | {"mp_all", "mp_core.contexts", "mp_core.queue_functions", "mp_pool", "mp_pool.contexts"},
 }
 #: An environment in which no setting asks for an early import.
 UNSET = dict.fromkeys(("MP_CACHE_BYTES", "MP_MESSAGE_TIMEOUT", "MP_SHARE", "MP_SHARING_STRATEGY", "MP_STRICT_PUT"), "")

@@ -8,13 +8,13 @@
  *   processes that live, and not by those that have lived. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include "allocator/allocator.h"
 #include "allocator/grow.h"
 #include "allocator/size_class.h"
+#include "base/settings.h"
 #include "segment/memory_object.h"
 #include "session/connection.h"
 
@@ -31,8 +31,7 @@ int mpshm__usable_strategy(int strategy)
  * MPSHM_SEGMENT_BYTES. */
 uint64_t mpshm__next_segment_size(uint64_t total)
 {
-    const char *text = getenv("MPSHM_SEGMENT_BYTES");
-    uint64_t size = text ? strtoull(text, NULL, 10) : 0;
+    uint64_t size = mpshm__asked_segment_bytes();
     struct rlimit limit;
 
     if (size == 0)

@@ -30,9 +30,9 @@
  *   processes that talk would use it up, and then both would wait. There nothing spins. */
 #define _GNU_SOURCE
 #include <sched.h>
-#include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/settings.h"
 #include "base/spin.h"
 #include "platform/linux/cgroup.h"
 
@@ -79,10 +79,8 @@ static uint64_t ceiling_ns(void)
     int64_t ns = atomic_load_explicit(&known, memory_order_relaxed);
 
     if (ns < 0) {
-        const char *text = getenv("MP_SPIN_US");
-        char *rest;
-        long us = text != NULL && *text != 0 ? strtol(text, &rest, 10) : CEILING_US;
-        if (us < 0 || us > 1000000)
+        long us = mpshm__asked_spin_us();
+        if (us < 0)
             us = CEILING_US;
         if (us > 0 && mpshm__quota_is_below_two(""))
             us = 0;

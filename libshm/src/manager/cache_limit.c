@@ -27,6 +27,7 @@
 #include "allocator/cache.h"
 #include "allocator/purge.h"
 #include "base/clock.h"
+#include "base/settings.h"
 #include "manager/manager.h"
 #include "platform/linux/cgroup.h"
 #include "platform/linux/futex.h"
@@ -75,13 +76,11 @@ static void *wait_for_cached(void *arg)
 int mpshm__cache_limit_begin(struct manager *m)
 {
     struct mpshm__cache_limit *w = calloc(1, sizeof(*w));
-    const char *text = getenv("MP_CACHE_BYTES");
     pthread_t thread;
 
     if (w == NULL)
         return -ENOMEM;
-    /* A value that cannot be parsed is ignored; mp_core has told the user. */
-    w->asked = text != NULL && mpshm_parse_bytes(text, &w->wanted) == 0;
+    w->asked = mpshm__asked_cache_bytes(&w->wanted);
     w->control = m->session.control;
     w->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     m->cache = w;

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/failed_call.h"
+#include "base/settings.h"
 #include "platform/platform.h"
 #include "segment/address_range.h"
 #include "segment/memory_object.h"
@@ -90,8 +91,7 @@ static int set_pointers(struct mpshm__segment *segment)
     segment->local_refs = anonymous(segment->capacity * sizeof(uint32_t));
     if (segment->local_refs == NULL)
         return -ENOMEM;
-    const char *dump = getenv("MPSHM_DUMP");
-    segment->dump = dump != NULL && strcmp(dump, "1") == 0;
+    segment->dump = mpshm__dump_is_asked();
     mpshm__segment_dump(segment);
     return 0;
 }

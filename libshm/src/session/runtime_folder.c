@@ -11,20 +11,18 @@
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/failed_call.h"
+#include "base/settings.h"
 #include "mpshm.h"
 #include "session/runtime_folder.h"
 
 static void user_path(char *path, size_t size)
 {
-    const char *dir = getenv("MPSHM_RUNTIME_DIR");
-
-    snprintf(path, size, "%s/mpshm-%u", dir && dir[0] ? dir : "/tmp", (unsigned)geteuid());
+    snprintf(path, size, "%s/mpshm-%u", mpshm__runtime_root(), (unsigned)geteuid());
 }
 
 void mpshm__session_path(const unsigned char *id, const char *leaf, char *path, size_t size)

@@ -14,7 +14,6 @@ It adds `shared.zeros` and its siblings, `is_shared`, `share_memory`, sharing st
 # Private names have an underscore: all other names of this module are public.
 # ruff: noqa: E402
 import importlib as _importlib
-import os as _os
 import sys as _sys
 
 if _sys.argv[:1] == ["-m"]:  # perhaps `python -m mp_all program.py`, which starts Python again
@@ -126,11 +125,6 @@ def _let_pools_use_engines() -> None:
 
 def _install_all() -> None:
     """Install all packages. Each is imported when its subject is met, see Note [Packages and their subjects]."""
-    allocator = _os.environ.get("MP_SHARED_ALLOCATOR", "")
-    if allocator not in ("", "0", "1"):
-        raise ValueError(f"MP_SHARED_ALLOCATOR must be 1, or 0 or empty, not {allocator!r}")
-    if _os.environ.get("MP_INLINE_BYTES"):
-        _importlib.import_module("mp_reductions")  # a wrong value is an error at import
     _packages.watch("mp_reductions", "import numpy", "numpy.ndarray", "torch")
     if _machine.has_libshm():
         _lock_contexts.install()
@@ -140,7 +134,7 @@ def _install_all() -> None:
         _packages.watch("mp_cuda", "import cupy", "import numba.cuda", "import cuda.core")
         pool_contexts.install()
         _imports.when_imported("mp_pool.pool", _let_pools_use_engines)
-    if _os.environ.get("MP_TORCH", "0") not in ("", "0"):
+    if _settings.torch_is_installed():
         _importlib.import_module("mp_all._torch").torch_install()
 
 

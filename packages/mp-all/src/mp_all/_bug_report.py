@@ -13,7 +13,7 @@ import mp_all
 from mp_all import _sessions
 from mp_all._limits import limits, size
 from mp_all._stat import health
-from mp_core import machine
+from mp_core import machine, settings
 
 __all__ = ["main"]
 
@@ -56,10 +56,10 @@ def sharing() -> Iterator[tuple[str, str]]:
         yield "memory", f"portable sharing on {machine.name()}"
     yield "start method", f"{mp_all.get_start_method()} (of {', '.join(mp_all.get_all_start_methods())})"
     yield "inline up to", f"{size(mp_all.get_inline_limit())} ({because('MP_INLINE_BYTES')})"
-    shared = os.environ.get("MP_SHARED_ALLOCATOR") == "1"
+    shared = settings.shared_allocator()
     yield "NumPy allocates", f"in {'shared' if shared else 'private'} memory ({because('MP_SHARED_ALLOCATOR')})"
-    if os.environ.get("MP_CACHE_BYTES"):
-        yield "cached up to", f"{os.environ['MP_CACHE_BYTES']} (MP_CACHE_BYTES)"
+    if (cached := settings.cache_bytes()) is not None:
+        yield "cached up to", f"{size(cached)} (MP_CACHE_BYTES)"
     if mp_all.get_message_timeout() is not None:
         yield "messages expire", f"{mp_all.get_message_timeout():g} s after they are sent (MP_MESSAGE_TIMEOUT)"
     for strategy in sorted(mp_all.get_all_sharing_strategies()):
@@ -68,7 +68,7 @@ def sharing() -> Iterator[tuple[str, str]]:
 
 def because(variable: str) -> str:
     """Return the origin of a setting."""
-    return f"from {variable}" if os.environ.get(variable) else f"the default; {variable} is not set"
+    return f"from {variable}" if settings.is_set(variable) else f"the default; {variable} is not set"
 
 
 def tried(strategy: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mp_core.control_groups import OWN, ROOT, control_groups, read
-from mp_core.settings import runtime_folder
+from mp_core.settings import runtime_folder, runtime_root
 
 __all__ = ["cgroup_limits", "limits", "size"]
 
@@ -68,7 +68,7 @@ def limits() -> Iterator[tuple[str, str]]:
     yield "descriptors", f"{len(os.listdir('/proc/self/fd'))} open, limit {soft} (ulimit -n; can be raised to {hard})"
     yield "/dev/shm", f"{free_of(Path('/dev/shm'))} (limits file_system only)"
     folder = Path(runtime_folder())
-    moved = "MPSHM_RUNTIME_DIR" if os.environ.get("MPSHM_RUNTIME_DIR") else "the default; MPSHM_RUNTIME_DIR moves it"
+    moved = "MPSHM_RUNTIME_DIR" if runtime_root() else "the default; MPSHM_RUNTIME_DIR moves it"
     yield "runtime folder", f"{folder} ({moved}), {free_of(folder.parent)}"
     fields = dict(line.split(":", 1) for line in read(Path("/proc/meminfo")).splitlines() if ":" in line)
     free, all_of_it = (int(fields.get(name, "0 kB").split()[0]) * 1024 for name in ("MemAvailable", "MemTotal"))

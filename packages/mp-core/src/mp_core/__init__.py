@@ -20,10 +20,10 @@ keep working; each of its submodules can be imported under this name too (``mp_c
 # Private names have an underscore: all other names of this module are public.
 import importlib as _importlib
 import multiprocessing as _multiprocessing
-import os as _os
 from multiprocessing import *  # noqa: F403
 
 from mp_core import imports as _imports
+from mp_core import settings as _settings
 from mp_core._install import install as install
 from mp_core._version import __version__ as __version__
 
@@ -110,18 +110,18 @@ _OTHERS = {
 if not TYPE_CHECKING:
     __all__ = ["install", *_MODULES, *_multiprocessing.__all__]
 
-# Settings whose wrong value is an error at import, and the modules that read them. Few programs set one.
+# A wrong value is an error at import.
+_settings.check()
+# The modules of settings that take effect at import. Few programs set one.
 _SETTINGS = {
-    "MP_CACHE_BYTES": "settings",
     "MP_MESSAGE_TIMEOUT": "message_timeout",
     "MP_SHARE": "by_value",
     "MP_SHARING_STRATEGY": "strategy",
-    "MP_STRICT_PUT": "_channel_queues",
     "MP_TIMELINE": "timeline.from_environment",
     "MP_TIMELINE_RUN": "timeline.from_environment",
 }
 for _name, _module in _SETTINGS.items():
-    if _os.environ.get(_name):
+    if _settings.is_set(_name):
         _importlib.import_module(f"{__name__}.{_module}")
 
 from mp_core import lock_contexts, machine  # noqa: E402 (after the settings, which it reads)

@@ -37,7 +37,7 @@ from collections.abc import Callable, Coroutine
 from multiprocessing import queues, synchronize, util
 from queue import Empty, Full
 
-from mp_core import _channels, imports, native
+from mp_core import imports, native, settings
 from mp_core._late_locks import LateLocks
 from mp_core.handler_errors import is_of_handler
 from mp_core.native import recorders
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["JoinableQueue", "Queue", "SimpleQueue", "set_strict_put"]
 
-_strict = _channels.strict_put()
+_strict = settings.strict_put()
 _SENTINEL: Any = vars(queues)["_sentinel"]
 _Base: Any = queues.Queue
 _MOST: int = vars(synchronize)["SEM_VALUE_MAX"]

@@ -22,7 +22,6 @@ ones: their peer may be any program.
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -37,7 +36,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["ChannelConnection", "counts", "make_pair", "pipe", "reduce_channel", "strict_put"]
+__all__ = ["ChannelConnection", "counts", "make_pair", "pipe", "reduce_channel"]
 
 
 class ChannelConnection(native.Channel, Connection):  # type: ignore[misc]
@@ -60,14 +59,6 @@ class ChannelConnection(native.Channel, Connection):  # type: ignore[misc]
         buffer = io.BytesIO()
         buffer.write(self.recv_bytes(maxsize))
         return buffer
-
-
-def strict_put() -> bool:
-    """Return whether `MP_STRICT_PUT` asks `Queue.put` to raise the errors of pickling."""
-    text = os.environ.get("MP_STRICT_PUT", "")
-    if text not in ("", "0", "1"):
-        raise ValueError(f"MP_STRICT_PUT must be 1 to let put() raise the errors of pickling or 0, not {text!r}")
-    return text == "1"
 
 
 _refused = 0

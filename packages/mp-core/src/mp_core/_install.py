@@ -29,13 +29,12 @@ its first array. `tests/packaging/test_start.py` has the list of modules.
 
 from __future__ import annotations
 
-import os
 import sys
 from functools import partial
 from multiprocessing import context, process, reduction
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import imports, machine, packages, reducers
+from mp_core import imports, machine, packages, reducers, settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def install() -> None:
         from mp_core import _resource_tracker
 
         _resource_tracker.install()
-    if os.environ.get("MP_TRACE", "") == "1":
+    if settings.traces():
         from mp_core import _trace
 
         load_messages()

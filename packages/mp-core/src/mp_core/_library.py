@@ -24,7 +24,6 @@ __all__ = [
     "ffi",
     "get_thread_name",
     "lib",
-    "parse_bytes",
     "refused_version",
     "segments",
     "sessions_and_processes",
@@ -63,14 +62,6 @@ def failed_call(number: int) -> str:
     """Return the system call that failed last in this thread, with that errno; empty if it is unknown."""
     text: str = ffi.string(lib.mpshm_failed_call(number)).decode()
     return text
-
-
-def parse_bytes(text: str) -> int | None:
-    """Return the number of bytes that *text* means, None if it means none."""
-    nbytes = ffi.new("uint64_t *")
-    if lib.mpshm_parse_bytes(text.encode("utf-8", "surrogateescape"), nbytes) < 0:
-        return None
-    return int(nbytes[0])
 
 
 def address_of(memory: Any) -> int:

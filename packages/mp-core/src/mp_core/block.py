@@ -13,7 +13,7 @@ import operator
 import os
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _receiving, native, strategy
+from mp_core import _receiving, native, settings, strategy
 from mp_core.errors import NO_MANAGER
 from mp_core.failed_calls import failed_call
 from mp_core.fan_out import declare_one_receiver
@@ -203,7 +203,7 @@ def reason(number: int) -> str:
     >>> "ulimit -n" in reason(errno.EMFILE)
     True
     """
-    folder = os.environ.get("MPSHM_RUNTIME_DIR", "")
+    folder = settings.runtime_root()
     if number == errno.EINVAL and folder and not os.path.isabs(folder):
         return f"MPSHM_RUNTIME_DIR is {folder!r}, which is relative; give an absolute path, the same for all processes"
     if number == errno.EPROTO:

@@ -20,7 +20,7 @@ import os
 import socket
 from multiprocessing.connection import Connection
 
-from mp_core import native
+from mp_core import native, settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -156,12 +156,5 @@ def _descends(pid: int, ancestor: int) -> bool:
     return pid == ancestor
 
 
-def _initially() -> bool:
-    text = os.environ.get("MP_SHARE", "")
-    if text not in ("", "0", "1"):
-        raise ValueError(f"MP_SHARE must be 1 to share memory or 0 to send by value, not {text!r}")
-    return text != "0"
-
-
-if not _initially():  # a child may have taken over its parent's setting before this import
+if not settings.shares():  # a child may have taken over its parent's setting before this import
     native.share(False)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 
-from mp_core import native
+from mp_core import native, settings
 
 __all__ = ["get_message_timeout", "set_message_timeout"]
 
@@ -69,14 +68,5 @@ def get_message_timeout() -> float | None:
     return _seconds
 
 
-def _from_environment() -> None:
-    text = os.environ.get("MP_MESSAGE_TIMEOUT", "")
-    if not text:
-        return
-    try:
-        set_message_timeout(float(text))
-    except ValueError:
-        raise ValueError(f"MP_MESSAGE_TIMEOUT: {text!r} is not a number of seconds above 0") from None
-
-
-_from_environment()
+if settings.message_timeout() is not None:
+    set_message_timeout(settings.message_timeout())

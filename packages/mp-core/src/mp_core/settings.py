@@ -1,17 +1,57 @@
-"""Settings in the environment that the C library reads, and `MP_CHANNEL`; a wrong value is an error at import."""
+"""Settings in the environment: every variable that the Python code of these packages reads is read here.
+
+Those of a job's place (RANK, MASTER_ADDR, MP_SPAWN_KEY, ...) are no settings but messages of a launcher to its ranks,
+see `mp_spawn.engines.environment`. The file that starts with every Python reads MP_ALL itself, and libshm its own
+variables (`libshm/src/base/settings.c`). A wrong value is an error when the package is imported, or when what it sets
+is imported. `docs/reference/environment.rst` has a line for each variable.
+"""
 
 from __future__ import annotations
 
 import os
 
-from mp_core.machine import runtime_folder
+__all__ = [
+    "cache_bytes",
+    "channels_enabled",
+    "check",
+    "inline_bytes",
+    "is_set",
+    "message_timeout",
+    "parse_bytes",
+    "runtime_folder",
+    "runtime_root",
+    "shared_allocator",
+    "shares",
+    "sharing_strategy",
+    "strict_put",
+    "timeline",
+    "torch_is_installed",
+    "traces",
+    "without_libshm",
+]
 
-__all__ = ["channels_enabled", "check_settings", "parse_bytes", "runtime_folder"]
+
+def is_set(variable: str) -> bool:
+    """
+    Return whether *variable* is in the environment, with any text but the empty one.
+
+    >>> is_set("MP_NO_SUCH_SETTING")
+    False
+    """
+    return bool(os.environ.get(variable))
+
+
+def _switch(variable: str, wanted: str, default: bool = False) -> bool:
+    """Return a setting that is 1 or 0; *wanted* says what it means."""
+    text = os.environ.get(variable, "")
+    if text not in ("", "0", "1"):
+        raise ValueError(f"{variable} must be {wanted}, not {text!r}")
+    return default if text == "" else text == "1"
 
 
 def parse_bytes(text: str) -> int:
     """
-    Return the number of bytes that *text* means, as the C library reads it.
+    Return the number of bytes that *text* means; libshm reads it likewise.
 
     Parameters
     ----------
@@ -34,33 +74,137 @@ def parse_bytes(text: str) -> int:
     >>> parse_bytes("512 MiB"), parse_bytes("1.5k"), parse_bytes("100kB")
     (536870912, 1536, 100000)
     """
-    from mp_core import native
+    import re  # few programs set one
 
-    nbytes = native.parse_bytes(text)
-    if nbytes is None:
+    number = r"[ \t]*(?=\.?\d)(\d*)\.?(\d*)[ \t]*(?:([kmgtp])(i?b?)|b|bytes)?[ \t\n]*"
+    found = re.fullmatch(number, text, re.IGNORECASE | re.ASCII)
+    nbytes = 2**64
+    if found is not None:
+        whole, fraction, letter, rest = found.groups()
+        unit = 1
+        if letter:
+            unit = (1000 if rest.lower() == "b" else 1024) ** ("kmgtp".index(letter.lower()) + 1)
+        digits = f"{fraction:0<6}"[:6]
+        nbytes = int(whole or 0) * unit + unit * int(digits) // 10**6
+    if nbytes >= 2**64:
         raise ValueError(f"{text!r} is not a number of bytes; give a value like 1073741824, 512MiB or 2G")
     return nbytes
 
 
-def channels_enabled() -> bool:
-    """Return whether `MP_CHANNEL` asks for channels, as it does unless it is 0."""
-    text = os.environ.get("MP_CHANNEL", "")
-    if text not in ("", "0", "1"):
-        raise ValueError(f"MP_CHANNEL must be 1 for channels or 0 for ordinary pipes, not {text!r}")
-    return text != "0"
+# ---- what is shared, and how -----------------------------------------------------------------------------------------
 
 
-def check_settings() -> None:
-    """
-    Raise ValueError for an environment variable whose value the C library would ignore.
-    """
+def without_libshm() -> bool:
+    """Return whether ``MP_WITHOUT_LIBSHM=1`` asks for portable sharing where libshm runs."""
+    return _switch("MP_WITHOUT_LIBSHM", "1 for portable sharing, or 0")
+
+
+def shares() -> bool:
+    """Return whether messages carry shared memory, as they do unless ``MP_SHARE=0``."""
+    return _switch("MP_SHARE", "1 to share memory or 0 to send by value", default=True)
+
+
+def sharing_strategy() -> str:
+    """Return the text of `MP_SHARING_STRATEGY`, empty for the platform's default; `mp_core.strategy` checks it."""
+    return os.environ.get("MP_SHARING_STRATEGY", "")
+
+
+def cache_bytes() -> int | None:
+    """Return the limit of the cache in bytes from `MP_CACHE_BYTES`; None for the default."""
     text = os.environ.get("MP_CACHE_BYTES", "")
     if not text:
-        return
+        return None
     try:
-        parse_bytes(text)
+        return parse_bytes(text)
     except ValueError as error:
         raise ValueError(f"MP_CACHE_BYTES: {error}") from None
 
 
-check_settings()
+def inline_bytes() -> int | None:
+    """Return the bytes of private arrays that a message itself takes, from `MP_INLINE_BYTES`; None for the default."""
+    text = os.environ.get("MP_INLINE_BYTES", "")
+    if not text:
+        return None
+    try:
+        nbytes = int(text)
+    except ValueError:
+        nbytes = -1
+    if nbytes < 0:
+        raise ValueError(f"MP_INLINE_BYTES must be a number of bytes, 0 or more, not {text!r}")
+    return nbytes
+
+
+def shared_allocator() -> bool:
+    """Return whether ``MP_SHARED_ALLOCATOR=1`` has NumPy allocate in shared memory."""
+    return _switch("MP_SHARED_ALLOCATOR", "1, or 0 or empty")
+
+
+def runtime_root() -> str:
+    """Return the folder in `MPSHM_RUNTIME_DIR`, empty for the default, which is ``/tmp``."""
+    return os.environ.get("MPSHM_RUNTIME_DIR", "")
+
+
+def runtime_folder() -> str:
+    """Return the folder of this user's sockets, control files and locks, which is made when it is needed."""
+    return os.path.join(runtime_root() or "/tmp", f"mpshm-{os.geteuid()}")
+
+
+# ---- messages --------------------------------------------------------------------------------------------------------
+
+
+def channels_enabled() -> bool:
+    """Return whether messages of pipes and queues pass through a ring, as they do unless ``MP_CHANNEL=0``."""
+    return _switch("MP_CHANNEL", "1 for channels or 0 for ordinary pipes", default=True)
+
+
+def strict_put() -> bool:
+    """Return whether ``MP_STRICT_PUT=1`` has `Queue.put` raise the errors of pickling."""
+    return _switch("MP_STRICT_PUT", "1 to let put() raise the errors of pickling or 0")
+
+
+def message_timeout() -> float | None:
+    """Return after how many seconds messages expire, from `MP_MESSAGE_TIMEOUT`; None if they do not."""
+    text = os.environ.get("MP_MESSAGE_TIMEOUT", "")
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not seconds > 0:
+        raise ValueError(f"MP_MESSAGE_TIMEOUT: {text!r} is not a number of seconds above 0")
+    return seconds
+
+
+def traces() -> bool:
+    """Return whether ``MP_TRACE=1`` has each message note the line that sends it."""
+    return os.environ.get("MP_TRACE", "") == "1"
+
+
+def timeline() -> tuple[str, str]:
+    """Return where `MP_TIMELINE` wants a report, and the run of a parent (`MP_TIMELINE_RUN`); empty texts for none."""
+    return os.environ.get("MP_TIMELINE", ""), os.environ.get("MP_TIMELINE_RUN", "")
+
+
+# ---- what mp_all installs --------------------------------------------------------------------------------------------
+
+
+def torch_is_installed() -> bool:
+    """Return whether `MP_TORCH` asks for `torch_install`; any value but 0 does."""
+    return os.environ.get("MP_TORCH", "0") not in ("", "0")
+
+
+# ---- the check -------------------------------------------------------------------------------------------------------
+
+#: Variables for which this module knows whether a value is right; the others are checked by what they set.
+_CHECKED = (cache_bytes, channels_enabled, inline_bytes, message_timeout, shared_allocator, shares, strict_put)
+
+
+def check() -> None:
+    """
+    Raise `ValueError` for the first variable with a wrong value.
+
+    >>> check()
+    """
+    for setting in _CHECKED:
+        setting()

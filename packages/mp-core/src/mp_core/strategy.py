@@ -6,10 +6,9 @@ sets the current one, which the C library keeps.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
-from mp_core import native
+from mp_core import native, settings
 
 __all__ = [
     "CODES",
@@ -33,7 +32,7 @@ def _validated(name: str, source: str = "sharing strategy") -> str:
 
 
 # The C library keeps the current strategy.
-native.strategy(CODES[_validated(os.environ.get("MP_SHARING_STRATEGY") or _ALL[0], "value of MP_SHARING_STRATEGY,")])
+native.strategy(CODES[_validated(settings.sharing_strategy() or _ALL[0], "value of MP_SHARING_STRATEGY,")])
 
 
 def set_sharing_strategy(new_strategy: str) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import os
 from collections.abc import Callable
 from contextvars import ContextVar
 from types import TracebackType
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
+from mp_core import settings
 from mp_core.block import Block
 from mp_reductions import _functions
 
@@ -209,12 +209,5 @@ def block_of(owner: np.ndarray[Any, Any]) -> Block | None:
     return _functions.block_at(owner)
 
 
-def _from_environment() -> None:
-    wish = os.environ.get("MP_SHARED_ALLOCATOR", "")
-    if wish not in ("", "0", "1"):
-        raise ValueError(f"MP_SHARED_ALLOCATOR must be 1, or 0 or empty, not {wish!r}")
-    if wish == "1":
-        install_shared_allocator()
-
-
-_from_environment()
+if settings.shared_allocator():
+    install_shared_allocator()

@@ -18,13 +18,12 @@ With portable sharing a block costs more, so the limit is 160 KiB, and for each 
 from __future__ import annotations
 
 import operator
-import os
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from mp_core import native
+from mp_core import native, settings
 from mp_reductions import _functions
 from mp_reductions.layout import pack
 
@@ -35,16 +34,6 @@ DEFAULT_LIMIT = (4 if native.LIBSHM else 160) * 1024
 AS_NUMPY = 4
 
 
-def _initial() -> int:
-    text = os.environ.get("MP_INLINE_BYTES", "")
-    if not text:
-        return DEFAULT_LIMIT
-    try:
-        return _validated(int(text))
-    except ValueError:
-        raise ValueError(f"MP_INLINE_BYTES must be a number of bytes, 0 or more, not {text!r}") from None
-
-
 def _validated(nbytes: int) -> int:
     size = operator.index(nbytes)
     if size < 0:
@@ -52,7 +41,8 @@ def _validated(nbytes: int) -> int:
     return size
 
 
-_functions.set_inline_limit(_initial())
+_wanted = settings.inline_bytes()
+_functions.set_inline_limit(DEFAULT_LIMIT if _wanted is None else _wanted)
 
 
 def get_inline_limit() -> int:

@@ -12,6 +12,7 @@ from multiprocessing import util
 from types import TracebackType
 from typing import Any, cast
 
+from mp_core import settings
 from mp_spawn import death_pipe
 from mp_spawn.payload import InheritedFd
 from mp_spawn.pickling import dumps
@@ -47,7 +48,7 @@ def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None) -> No
         _redirect(spec.output)
     _buffer_whole_lines()
     os.environ.update(spec.env)
-    if "MP_TIMELINE_RUN" in os.environ:
+    if settings.is_set("MP_TIMELINE_RUN"):
         from mp_core.timeline import name_process
 
         name_process(f"rank {spec.rank}")

@@ -13,14 +13,15 @@ replaced by a test.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
+
+from mp_core import settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["functions", "has_libshm", "name", "python_version", "runtime_folder", "system"]
+__all__ = ["functions", "has_libshm", "name", "python_version", "system"]
 
 
 def system() -> str:
@@ -42,10 +43,7 @@ def has_libshm() -> bool:
     ValueError
         The variable has another value than 0 and 1.
     """
-    text = os.environ.get("MP_WITHOUT_LIBSHM", "")
-    if text not in ("", "0", "1"):
-        raise ValueError(f"MP_WITHOUT_LIBSHM must be 1 for portable sharing, or 0, not {text!r}")
-    return system() == "linux" and text != "1"
+    return not settings.without_libshm() and system() == "linux"
 
 
 def functions() -> Any:
@@ -58,8 +56,3 @@ def name() -> str:
     """Return the name of the platform for people."""
     known: str = functions().NAME
     return f"{known} with MP_WITHOUT_LIBSHM=1" if system() == "linux" else known
-
-
-def runtime_folder() -> str:
-    """Return the folder of this user's sockets, control files and locks, which is made when it is needed."""
-    return os.path.join(os.environ.get("MPSHM_RUNTIME_DIR") or "/tmp", f"mpshm-{os.geteuid()}")

@@ -21,7 +21,6 @@ from typing import Any
 
 from mp_core import machine
 from mp_core._version import __version__
-from mp_core.portable.byte_numbers import parse_bytes
 from mp_core.portable.large_pickles import LARGE, PickleReader, PickleWriter, copy_large
 from mp_core.portable.messages import (
     SENT,
@@ -147,7 +146,6 @@ __all__ = [
     "own_session",
     "pack_arrow",
     "pack_tensors",
-    "parse_bytes",
     "peer",
     "pickled",
     "pickled_by_value",

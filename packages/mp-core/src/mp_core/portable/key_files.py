@@ -17,7 +17,7 @@ import os
 import time
 from multiprocessing import process
 
-from mp_core import machine
+from mp_core import settings
 from mp_core.portable.segment import KEY_SIZE, attach, system
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -41,7 +41,7 @@ def _start() -> str:
 
 
 def _own_path() -> str:
-    return os.path.join(machine.runtime_folder(), f"{_start()}{os.getpid()}")
+    return os.path.join(settings.runtime_folder(), f"{_start()}{os.getpid()}")
 
 
 def note(key: bytes) -> bool:
@@ -99,7 +99,7 @@ def clean_up() -> None:
 
 
 def _of_the_dead() -> Iterator[tuple[str, bool]]:
-    folder, start = machine.runtime_folder(), _start()
+    folder, start = settings.runtime_folder(), _start()
     try:
         names = os.listdir(folder)
     except OSError:

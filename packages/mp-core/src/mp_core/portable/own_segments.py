@@ -14,9 +14,9 @@ import os
 import time
 from collections import deque
 
+from mp_core import settings
 from mp_core.portable import key_files
 from mp_core.portable import segment as segments
-from mp_core.portable.byte_numbers import parse_bytes
 from mp_core.portable.segment import KEPT, Segment
 
 __all__ = ["OwnSegments"]
@@ -49,7 +49,7 @@ class OwnSegments:
     """They need the lock of this process (`references.py`)."""
 
     def __init__(self) -> None:
-        limit = parse_bytes(os.environ.get("MP_CACHE_BYTES", ""))
+        limit = settings.cache_bytes()
         self.limit = DEFAULT_LIMIT if limit is None else limit
         self.kept_bytes = 0
         self._by_size: dict[int, deque[Segment]] = {}

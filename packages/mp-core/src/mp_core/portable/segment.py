@@ -36,7 +36,7 @@ import ctypes
 import os
 import sys
 
-from mp_core import machine
+from mp_core import machine, settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ __all__ = [
 
 #: The rules of this system.
 system = machine.functions()
-_locks = system.Locks(machine.runtime_folder, system.pid_namespace)
+_locks = system.Locks(settings.runtime_folder, system.pid_namespace)
 
 identity = _locks.identity
 #: Call a function that opens files, also where this process has no descriptor left.

@@ -9,10 +9,10 @@ __all__: list[str] = []
 
 
 def _begin() -> None:
-    from mp_core import machine
+    from mp_core import machine, settings
     from mp_core.timeline import recorder
 
-    run = os.environ.get(recorder.RUN)
+    path, run = settings.timeline()
     if run:
         if machine.has_libshm():
             recorder.join(run, _name())
@@ -20,7 +20,7 @@ def _begin() -> None:
     from mp_core.timeline.recording import timeline
 
     try:
-        timeline(os.environ["MP_TIMELINE"]).begin_until_exit()
+        timeline(path).begin_until_exit()
     except (OSError, ValueError) as error:
         raise ValueError(f"MP_TIMELINE: {error}") from None
 
