@@ -15,7 +15,7 @@ from types import ModuleType
 
 from mp_core.native import LONGEST, is_small
 from mp_pool.task import Task
-from mp_pool.wire import FUNCTIONS, is_mapper, is_plain
+from mp_pool.task_messages import FUNCTIONS, is_mapper, is_plain
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from mp_pool._batches import fits
 from mp_pool._shared_function import SharedFunction
 from mp_pool._worker import Worker
 from mp_pool.task import Outcome, Task, take_next
-from mp_pool.wire import drop
+from mp_pool.task_messages import drop
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md

@@ -8,7 +8,7 @@ from itertools import islice
 
 from mp_pool.scheduler import CLOSED, Scheduler
 from mp_pool.task import Task
-from mp_pool.wire import RICH
+from mp_pool.task_messages import RICH
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from mp_core.native import TryLock, discard, reference_of
 from mp_core.pickling import pickled_for_task
-from mp_pool import wire
+from mp_pool import task_messages
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def release(kind: int, data: Any, handles: Handles) -> None:
     finally:
         _lock.release()
     if not again:
-        wire.drop(kind, data)
+        task_messages.drop(kind, data)
         return
     for handle in handles:
         if handle not in again:

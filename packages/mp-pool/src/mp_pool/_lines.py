@@ -27,7 +27,7 @@ from multiprocessing import reduction
 
 from mp_core import children, native
 from mp_core.native import LONGEST
-from mp_pool.wire import BEGUN, HEADER
+from mp_pool.task_messages import BEGUN, HEADER
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:

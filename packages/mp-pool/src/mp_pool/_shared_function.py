@@ -36,7 +36,7 @@ from mp_core.fan_out import fan_out_mode, is_for_one_receiver
 from mp_core.handler_errors import is_of_handler
 from mp_core.native import pickled
 from mp_core.pickling import can_be_pickled
-from mp_pool import wire
+from mp_pool import task_messages
 from mp_pool._function_cache import Spans, own_object
 from mp_pool._in_flight import Handles, dump_tracked
 
@@ -76,7 +76,9 @@ class SharedFunction:
 
         Locks may go to a child that is being started: *starting* is its Popen object.
         """
-        kind = wire.FUNCTION | (wire.RICH if self._own or self._block is not None else wire.PLAIN)
+        kind = task_messages.FUNCTION | (
+            task_messages.RICH if self._own or self._block is not None else task_messages.PLAIN
+        )
         before = get_spawning_popen()
         if starting is not None:
             set_spawning_popen(starting)
@@ -90,7 +92,7 @@ def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFu
     """
     Pickle *function* for all workers; None if its tasks have to carry it. *forget* is called when no task has it.
     """
-    if wire.is_plain(function):
+    if task_messages.is_plain(function):
         return None  # its name is its pickle
     file, found = io.BytesIO(), _Found()
     try:

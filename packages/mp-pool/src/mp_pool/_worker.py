@@ -26,7 +26,7 @@ from collections.abc import Callable
 from contextlib import closing, nullcontext
 
 from mp_core.native import LONGEST, recorders
-from mp_pool import wire
+from mp_pool import task_messages
 from mp_pool._batches import packed
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool._environment import NameThatSets
@@ -34,7 +34,7 @@ from mp_pool._in_flight import Handles, forget, release
 from mp_pool._lines import PacketLine, WorkerEnds, make_line
 from mp_pool._stdin import left_alone
 from mp_pool.task import Task, name_of
-from mp_pool.wire import BATCH, END, FORGET, PART, Frame
+from mp_pool.task_messages import BATCH, END, FORGET, PART, Frame
 from mp_pool.worker_main import Settings, work
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -338,7 +338,7 @@ class Worker:
         """
         frames: list[Frame] = []
         while not frames and (messages := self.line.take_all()):
-            frames = wire.assembled(messages, self._parts)
+            frames = task_messages.assembled(messages, self._parts)
         return frames
 
     @property

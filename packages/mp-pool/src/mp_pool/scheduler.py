@@ -38,7 +38,7 @@ from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import MissingGuardError, check_guard
 from mp_core.native import TryLock, is_small, wait_any
-from mp_pool import wire
+from mp_pool import task_messages
 from mp_pool._descriptor import Descriptor
 from mp_pool._in_flight import is_interrupted
 from mp_pool._progress import Progress
@@ -233,7 +233,11 @@ class Scheduler(Workers):
 
     def _deliver_first(self, worker: Worker, task: Task) -> bool:
         message = worker.line.first()
-        if message is None or message[1] != wire.DONE | wire.PLAIN or worker.tasks.get(message[0]) is not task:
+        if (
+            message is None
+            or message[1] != task_messages.DONE | task_messages.PLAIN
+            or worker.tasks.get(message[0]) is not task
+        ):
             return False
         sink: Any = task.sink
         if not sink._set_alone(pickle.loads(message[2])):
@@ -370,10 +374,10 @@ class Scheduler(Workers):
                 read.append(self._packets[fd])
             else:
                 dead.append(self._deaths[fd])
-        answers = [(worker, wire.load(worker.read(), self._cause)) for worker in read]
+        answers = [(worker, task_messages.load(worker.read(), self._cause)) for worker in read]
         for worker in dead:
             while frames := worker.read():
-                answers.append((worker, wire.load(frames, self._cause)))
+                answers.append((worker, task_messages.load(frames, self._cause)))
         try:
             self._lock.wait()
             outcomes = self._take_in(answers, dead)
@@ -412,18 +416,18 @@ class Scheduler(Workers):
         for worker, loaded in answers:
             count = 0
             for number, kind, outcome in loaded:
-                if kind in (wire.DONE, wire.FAILED):
+                if kind in (task_messages.DONE, task_messages.FAILED):
                     task = worker.answered(number)
                     if task is not None:
                         outcomes.append((task, outcome))
                         count += 1
-                elif kind == wire.READY:
+                elif kind == task_messages.READY:
                     worker.ready = True
                     self._failures = 0
                     self.dispatcher.may_be_free(worker)
-                elif kind == wire.HAS_FUNCTION:
+                elif kind == task_messages.HAS_FUNCTION:
                     worker.has_function(number)
-                elif kind == wire.INIT_FAILED:
+                elif kind == task_messages.INIT_FAILED:
                     worker.failure = outcome[1]
             if worker.backlog:
                 worker.send_backlog()

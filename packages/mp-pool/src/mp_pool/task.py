@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from mp_pool import wire
+from mp_pool import task_messages
 from mp_pool._function_cache import FunctionReference
 from mp_pool._in_flight import Handles, dump_tracked, forget, release
 
@@ -105,19 +105,19 @@ class Task:
             args = self.args
             if self.shared is not None:
                 reference = FunctionReference(self.shared.number)
-                if wire.is_mapper(function):
+                if task_messages.is_mapper(function):
                     args = ((reference, args[0][1]),)
                 else:
                     function = reference
-            self.kind, self.payload = wire.PLAIN, wire.dump_plain(function, args, self.kwds)
+            self.kind, self.payload = task_messages.PLAIN, task_messages.dump_plain(function, args, self.kwds)
             if self.payload is None:
                 payload, self.handles = dump_tracked((function, args, self.kwds or None))
-                self.kind, self.payload = wire.RICH, payload
+                self.kind, self.payload = task_messages.RICH, payload
 
     @property
     def items(self) -> int:
         """The number of the user's items."""
-        return len(self.args[0][1]) if wire.is_mapper(self.function) else 1
+        return len(self.args[0][1]) if task_messages.is_mapper(self.function) else 1
 
     def has_answer(self) -> None:
         """
@@ -141,7 +141,7 @@ def name_of(task: Task) -> str:
     """
     Return the name of the user's function.
     """
-    return wire.name_of(task.function, task.args)
+    return task_messages.name_of(task.function, task.args)
 
 
 def take_next(queue: deque[Task | Iterator[Task]]) -> Task | None:

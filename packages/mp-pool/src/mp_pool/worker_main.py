@@ -12,10 +12,10 @@ from multiprocessing.reduction import ForkingPickler
 
 from mp_core import children
 from mp_core.native import LONGEST, recorders, timeline_now
-from mp_pool import _function_cache, wire
+from mp_pool import _function_cache, task_messages
 from mp_pool._lines import WorkerEnds
 from mp_pool._memory import private_bytes
-from mp_pool.wire import BATCH, END, FORGET, FUNCTION, MORE, PART, RICH
+from mp_pool.task_messages import BATCH, END, FORGET, FUNCTION, MORE, PART, RICH
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
     line = ends.open()
     try:
         if _initialize(settings, line):
-            line.send_all(0, wire.READY, b"")
+            line.send_all(0, task_messages.READY, b"")
             _loop(line, settings)
     except BrokenPipeError:
         util.debug("worker: the pool's process has ended")
@@ -104,7 +104,7 @@ def _initialize(settings: Settings, line: Any) -> bool:
             from concurrent.futures._base import LOGGER
 
             LOGGER.critical("Exception in initializer:", exc_info=True)
-        _send(line, 0, wire.INIT_FAILED, wire.dump_error(error))
+        _send(line, 0, task_messages.INIT_FAILED, task_messages.dump_error(error))
         return False
     return True
 
@@ -122,14 +122,14 @@ def _receive_function(line: Any) -> Callable[..., object]:
         _function_cache.forget(number)
 
 
-def _next(line: Any, parts: list[Any]) -> wire.Frame | None:
+def _next(line: Any, parts: list[Any]) -> task_messages.Frame | None:
     """
     Return the next whole message, None if it is not there yet; *parts* has the beginning of a long one.
     """
     while (message := line.take()) is not None:
         if message[1] != PART and not parts:
             return message  # type: ignore[no-any-return]
-        for frame in wire.assembled([message], parts):
+        for frame in task_messages.assembled([message], parts):
             return frame
         line.send_all(0, MORE, b"")
     return None
@@ -173,10 +173,10 @@ def _loop(line: Any, settings: Settings) -> None:
             function, args, kwds = loads(payload) if kind else loads_plain(payload)
             payload = None
             if began:
-                name = wire.name_of(function, args)
+                name = task_messages.name_of(function, args)
             value = function(*args, **kwds) if kwds else function(*args)
         except caught as error:
-            kind, data = wire.FAILED, wire.dump_error(error)
+            kind, data = task_messages.FAILED, task_messages.dump_error(error)
         else:
             kind, data = _dumped(value, settings)
         # These objects must not live until the next task comes.
@@ -211,9 +211,9 @@ def _has_to_end(settings: Settings, done: int) -> bool:
 def _dumped(value: Any, settings: Settings) -> tuple[int, Any]:
     caught = BaseException if settings.executor else Exception
     try:
-        return wire.dump_result(value)
+        return task_messages.dump_result(value)
     except caught as error:
-        return wire.FAILED, wire.dump_error(error if settings.executor else _unsent(error, value))
+        return task_messages.FAILED, task_messages.dump_error(error if settings.executor else _unsent(error, value))
 
 
 def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: int) -> tuple[int, bool]:
@@ -232,12 +232,14 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
         try:
             value = functions[index](*args)
         except caught as error:
-            kind, data = wire.FAILED, wire.dump_error(error)
+            kind, data = task_messages.FAILED, task_messages.dump_error(error)
         else:
             kind, data = _dumped(value, settings)
         value = None
         if began:
-            _record(began, wire.name_of(functions[index], args), number, len(payload) // len(calls), kind, data)
+            _record(
+                began, task_messages.name_of(functions[index], args), number, len(payload) // len(calls), kind, data
+            )
         _send(line, number, kind, data)
         del data
         count += 1
@@ -248,7 +250,7 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
 
 def _record(began: int, name: str, number: int, given: int, kind: int, data: Any) -> None:
     for recorder in recorders:
-        recorder.task(began, name, number, given, len(data), kind == wire.FAILED)
+        recorder.task(began, name, number, given, len(data), kind == task_messages.FAILED)
 
 
 def _loaded(data: bytes, caught: type[BaseException]) -> Callable[..., Any]:
@@ -273,7 +275,7 @@ def _keep(line: Any, number: int, kind: int, payload: Any) -> None:
     """
     if kind & ~RICH == FUNCTION:
         _function_cache.hold(number, payload)
-        line.send_all(number, wire.HAS_FUNCTION, b"")
+        line.send_all(number, task_messages.HAS_FUNCTION, b"")
     elif kind == FORGET:
         _function_cache.forget(number)
 

@@ -9,7 +9,7 @@ from typing import Any
 from mp_all._node_pool.buffers import LEAST
 from mp_all._node_pool.messages import Packed
 from mp_all._node_pool.worker import dump
-from mp_pool import wire
+from mp_pool import task_messages
 from mp_pool.task import Task, name_of
 from mp_spawn.engines.by_value import pack_by_value
 
@@ -28,7 +28,7 @@ def is_name(function: Any) -> bool:
     """
     Tell whether another process finds the function by its name in a module.
     """
-    return wire.is_plain(function)
+    return task_messages.is_plain(function)
 
 
 def pickled(task: Task, beside: bool) -> tuple[bytes, list[pickle.PickleBuffer]]:
@@ -39,12 +39,12 @@ def pickled(task: Task, beside: bool) -> tuple[bytes, list[pickle.PickleBuffer]]
     dumps = _beside if beside else _whole
     what = f"a task of {name_of(task)}"
     if task.shared is None:
-        if is_name(function) and not task.kwds and all(map(wire.is_plain, task.args)):
+        if is_name(function) and not task.kwds and all(map(task_messages.is_plain, task.args)):
             return pickle.dumps((function, task.args, None), 5), []
         return dumps((function, task.args, task.kwds), what)
-    if wire.is_mapper(function):
+    if task_messages.is_mapper(function):
         chunk = task.args[0][1]
-        if wire.is_plain(chunk):
+        if task_messages.is_plain(chunk):
             return pickle.dumps((function, (chunk,), None), 5), []
         return dumps((function, (chunk,), None), what)
     return dumps((None, task.args, task.kwds), what)

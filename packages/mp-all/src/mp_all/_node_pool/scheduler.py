@@ -24,7 +24,7 @@ from mp_all._node_pool.calls import SharedFunction, is_name, pickled
 from mp_all._node_pool.messages import Packed
 from mp_all._node_pool.node import LONG, Node
 from mp_all._node_pool.serve import serve
-from mp_pool import TaskTimeoutError, WorkerLostError, wire
+from mp_pool import TaskTimeoutError, WorkerLostError, task_messages
 from mp_pool.scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
 from mp_pool.task import Task, deliver, name_of, report, take_next
 from mp_pool.worker_main import Settings
@@ -320,7 +320,7 @@ class NodeScheduler:
                 self._queue.extendleft([node.tasks.pop(number) for number in numbers])
                 self._dispatch()
             case messages.Broken(error):
-                self.reason = self.reason or wire.load_error(error, RemoteTraceback)
+                self.reason = self.reason or task_messages.load_error(error, RemoteTraceback)
             case messages.Done(outcomes, seconds):
                 ended = []
                 for outcome in outcomes:
@@ -337,7 +337,7 @@ class NodeScheduler:
             if outcome.kind == "returned":
                 return True, pickle.loads(detail)
             if outcome.kind == "raised":
-                return False, wire.load_error(detail, RemoteTraceback)
+                return False, task_messages.load_error(detail, RemoteTraceback)
         except Exception as error:
             return False, error
         if outcome.kind == "timeout":

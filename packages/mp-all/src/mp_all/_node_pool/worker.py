@@ -10,7 +10,7 @@ from typing import Any
 from mp_all._node_pool.messages import Packed
 from mp_core import set_parent_death_signal
 from mp_core.native import pickled_by_value, recorders
-from mp_pool.wire import dump_error, is_plain, name_of
+from mp_pool.task_messages import dump_error, is_plain, name_of
 from mp_spawn.engines.by_value import dumps_by_value
 
 __all__ = ["Caller", "begin", "dump", "dump_error_by_value", "run"]
