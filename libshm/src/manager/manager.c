@@ -21,7 +21,7 @@
 #include "platform/platform.h"
 #include "segment/memory_object.h"
 #include "session/connection.h"
-#include "session/control_file.h"
+#include "session/control_lock.h"
 #include "session/runtime_folder.h"
 #include "session/process_slot.h"
 

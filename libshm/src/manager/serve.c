@@ -9,7 +9,7 @@
 #include "manager/manager.h"
 #include "platform/platform.h"
 #include "segment/segment.h"
-#include "session/control_file.h"
+#include "session/control_lock.h"
 
 static int peer_pid(int sock)
 {

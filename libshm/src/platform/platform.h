@@ -17,9 +17,6 @@
         mpshm__rc;                                                                                 \
     })
 
-/* Name the calling thread. `name` has at most 15 bytes. Returns 0 or -errno. */
-int mpshm__name_thread(const char *name);
-
 struct msghdr;
 
 /* sendmsg(2) and recvmsg(2) with more `flags`. They retry EINTR, raise no SIGPIPE and receive

@@ -9,7 +9,7 @@
 #include "base/failed_call.h"
 #include "segment/segment.h"
 #include "session/connection.h"
-#include "session/control_file.h"
+#include "session/control_lock.h"
 #include "session/manager_start.h"
 #include "session/process_slot.h"
 

@@ -46,7 +46,7 @@
 #include "base/process_lock.h"
 #include "segment/holder_bits.h"
 #include "session/connection.h"
-#include "session/control_file.h"
+#include "session/control_lock.h"
 #include "session/fork.h"
 #include "session/process_slot.h"
 

@@ -21,7 +21,7 @@
 #include "base/clock.h"
 #include "base/failed_call.h"
 #include "platform/platform.h"
-#include "session/control_file.h"
+#include "session/control_lock.h"
 #include "session/manager_start.h"
 #include "session/runtime_folder.h"
 #include "session/process_slot.h"

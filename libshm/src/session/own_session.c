@@ -9,7 +9,7 @@
 #include "base/process_lock.h"
 #include "platform/platform.h"
 #include "session/connection.h"
-#include "session/control_file.h"
+#include "session/control_lock.h"
 #include "session/fork.h"
 #include "session/own_session.h"
 

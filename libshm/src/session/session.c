@@ -11,7 +11,7 @@
 #include "platform/linux/process.h"
 #include "segment/segment.h"
 #include "session/connection.h"
-#include "session/control_file.h"
+#include "session/control_lock.h"
 #include "session/manager_start.h"
 #include "session/session.h"
 

@@ -2,7 +2,7 @@
 #include <unistd.h>
 
 #include "base/process_lock.h"
-#include "session/control_file.h"
+#include "session/control_lock.h"
 #include "session/process_slot.h"
 #include "sync/owner.h"
 

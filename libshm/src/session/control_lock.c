@@ -22,7 +22,7 @@
 #include "platform/platform.h"
 #include "segment/memory_object.h"
 #include "segment/reserve.h"
-#include "session/control_file.h"
+#include "session/control_lock.h"
 #include "session/runtime_folder.h"
 
 /* 1 when the open file is still the one at the path. Its manager may have removed it meanwhile. */

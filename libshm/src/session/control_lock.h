@@ -1,6 +1,6 @@
 /* The control file of a session as a process opens, locks and maps it. */
-#ifndef MPSHM_CONTROL_FILE_H
-#define MPSHM_CONTROL_FILE_H
+#ifndef MPSHM_SESSION_CONTROL_LOCK_H
+#define MPSHM_SESSION_CONTROL_LOCK_H
 
 #include "session/session.h"
 
