@@ -3,7 +3,7 @@
  *
  *   atoms (numbers, text, None, ...)               written here
  *   tuples, lists and dicts of them                written here, also if one occurs twice
- *   arrays, tensors, large bytes in these          written by their codecs
+ *   arrays and large bytes in these                written by their codecs
  *   more atoms, in tuples and lists                pickle.dumps, which needs no reducers
  *   all else                                       ForkingPickler
  *
@@ -19,7 +19,7 @@
  *   Otherwise one pass copies the bytes of the plan and lets the codecs write their objects in
  *   between.
  *
- *   The survey of a tensor may execute Python, and to copy an array may release the GIL, so another
+ *   The survey of an object may execute Python, and to copy an array may release the GIL, so another
  *   thread may change a list, dict or array meanwhile. The pass does not look at containers again.
  *   A codec looks at its object again, and leaves one that has changed to the pickler, as the survey
  *   does with a dict of another size. If a message is not written to its end, its handles are
