@@ -31,7 +31,8 @@ static int table_put_record(Table *self, enum place place, const PyArrayObject *
 {
     const npy_intp *dims = PyArray_DIMS((PyArrayObject *)a);
     int nd = PyArray_NDIM(a);
-    int same = nd == self->nd && memcmp(dims, self->dims, (size_t)nd * sizeof dims[0]) == 0;
+    int same =
+        nd == self->nd && (nd == 0 || memcmp(dims, self->dims, (size_t)nd * sizeof dims[0]) == 0);
     record r = {(unsigned char)place, (unsigned char)PyArray_DESCR(a)->type, (unsigned char)nd,
                 (unsigned char)same};
     unsigned char *at = more(self, sizeof(uint32_t) + sizeof(r) + (size_t)nd * sizeof(int64_t));
