@@ -150,20 +150,113 @@ def repeated() -> dict[str, Callable[[], Any]]:
         items.append(items)
         return items
 
-    return {f.__name__: f for f in (one_array, one_block, one_text, one_list, itself)}
+    def one_tuple_in_itself() -> Any:
+        items: list[Any] = []
+        items.append((items,))
+        return items[0]
+
+    return {f.__name__: f for f in (one_array, one_block, one_text, one_list, itself, one_tuple_in_itself)}
 
 
 @pytest.mark.parametrize("make", repeated().values(), ids=repeated())
-def test_an_object_that_occurs_twice_is_left_to_a_pickler(make: Callable[[], Any]) -> None:
+@pytest.mark.parametrize("loads", [native.plain_loads, F.loads], ids=["in C", "by the unpickler"])
+def test_an_object_that_occurs_twice_is_one_object_there(loads: Callable[[Any], Any], make: Callable[[], Any]) -> None:
     sent = make()
     data = native.plain_pickle(sent)
-    got = F.loads(F.dumps(sent) if data is None else data)
+    assert (data is None) == (make.__name__ in ("one_block", "one_tuple_in_itself"))  # the pickler has one Block for it
+    got = loads(F.dumps(sent) if data is None else data)
     if len(sent) == 1:
-        assert got[0] is got
+        assert (got[0][0] if isinstance(got, tuple) else got[0]) is got
     elif isinstance(sent[0], np.ndarray) and sent[0] is not sent[1]:
         assert got[0].base is got[1].base
     else:
         assert got[0] is got[1]
+
+
+def shapes(objects: list[Any]) -> list[Any]:
+    """Return what each object is: the position of its first occurrence if it is one that occurred before."""
+    first: dict[int, int] = {}
+    return [first.setdefault(id(thing), at) for at, thing in enumerate(objects)]
+
+
+def flat(thing: Any) -> list[Any]:
+    """Return the objects of a message whose identity the pickle keeps, without those within a repeated one."""
+    found: list[Any] = []
+    seen: set[int] = set()
+
+    def walk(each: Any) -> None:
+        if isinstance(each, list | tuple | dict | np.ndarray) or (isinstance(each, str | bytes) and len(each) > 64):
+            if each != () if isinstance(each, tuple) else True:
+                found.append(each)
+            if id(each) in seen:
+                return
+            seen.add(id(each))
+        if isinstance(each, dict):
+            for key, value in each.items():
+                walk(key)
+                walk(value)
+        elif isinstance(each, list | tuple):
+            for item in each:
+                walk(item)
+
+    walk(thing)
+    return found
+
+
+@given(st.data())
+def test_any_objects_may_occur_again(choose: st.DataObject) -> None:
+    pool: list[Any] = [np.arange(5), "t" * 70, b"b" * 70, [], {}, ("x",), np.ones(2), 1, "short"]
+    for _ in range(choose.draw(st.integers(0, 6))):
+        parts = [choose.draw(st.sampled_from(pool)) for _ in range(choose.draw(st.integers(0, 5)))]
+        kind = choose.draw(st.sampled_from([list, tuple, dict]))
+        pool.append(dict(enumerate(parts)) if kind is dict else kind(parts))
+    sent = [choose.draw(st.sampled_from(pool)) for _ in range(choose.draw(st.integers(0, 60)))]
+    data = native.plain_pickle(sent)
+    assume(data is not None)  # too deep
+    pickletools.dis(data, out=io.StringIO())
+    for got in native.plain_loads(data), F.loads(data):
+        assert described(got) == described(sent)
+        assert shapes(flat(got)) == shapes(flat(sent))
+
+
+@given(st.data())
+def test_damage_to_one_that_has_an_object_again_is_no_other_than_for_the_unpickler(choose: st.DataObject) -> None:
+    text, items, array = "t" * 70, [1, 2], np.arange(3)
+    sent = [text, items, (items, text), {text: array, 1: array}, array, [items]]
+    broken = damaged(written(sent), choose)
+
+    def compared(thing: Any) -> Any:
+        try:
+            return described(thing)
+        except RecursionError:  # a list that damage put into itself
+            return "endless"
+
+    assert outcome(native.plain_loads, broken, compared) == outcome(F.loads, broken, compared)
+
+
+@pytest.mark.parametrize("data", [b"\x80\x04h\x00.", b"\x80\x04\x94.", b"\x80\x04]\x94h\x01\x86.", b"\x80\x04](\x94e."])
+def test_a_wrong_number_of_an_object_is_refused_as_by_the_unpickler(data: bytes) -> None:
+    assert outcome(native.plain_loads, data, described) == outcome(F.loads, data, described)
+
+
+@pytest.mark.parametrize("loads", [native.plain_loads, F.loads], ids=["in C", "by the unpickler"])
+def test_a_message_may_have_many_objects(strategy: str, loads: Callable[[Any], Any]) -> None:
+    shared = [mp.shared.full(k + 1, k) for k in range(16)]
+    large = [np.full(1000, k) for k in range(300)]
+    sent = {"shared": shared, "large": large, "numbers": list(range(1000)), "again": shared[7]}
+    before = native.copied_bytes(0)
+    data = written(sent)
+    assert native.copied_bytes(0) - before == 300 * 8000
+    got = loads(data)
+    assert described(got["numbers"]) == described(sent["numbers"])
+    assert got["again"] is got["shared"][7]
+    for array, other in zip(shared + large, got["shared"] + got["large"], strict=True):
+        np.testing.assert_array_equal(array, other)
+        assert mp.is_shared(other)
+    shared[12][0] = -1
+    assert got["shared"][12][0] == -1
+    del got, array, other
+    assert {in_flight(array) for array in shared} == {0}
 
 
 @pytest.mark.parametrize(
@@ -177,10 +270,14 @@ def test_an_object_that_occurs_twice_is_left_to_a_pickler(make: Callable[[], Any
         ({1, 2}, np.ones(3)),
         [np.ones(3) for _ in range(17)],
     ],
-    ids=["many", "another type", "deep", "long", "a key that is no atom", "a set", "many arrays"],
+    ids=["many", "another type", "deep", "long", "a key that is no atom", "a set", "many small arrays"],
 )
 def test_others_take_the_pickler(sent: Any) -> None:
     assert native.plain_pickle(sent) is None
+
+
+def test_many_shared_arrays_are_left_to_the_table() -> None:
+    assert native.plain_pickle([mp.shared.ones(3) for _ in range(17)]) is None
 
 
 def test_nothing_is_copied_for_a_message_that_is_left_to_the_pickler() -> None:

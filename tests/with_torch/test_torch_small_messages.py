@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import pickletools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from support.scripts import run_script, succeeded
 
 import mp_all as mp
 from mp_core import native
+from mp_reductions._functions import swap_memory
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
 
@@ -72,7 +73,6 @@ def others() -> dict[str, Callable[[], Any]]:
         "quantized": lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
         "on no device": lambda: torch.ones(3, device="meta"),
         "a key": lambda: {torch.ones(3): 1},
-        "twice": lambda: (base, base),
         "two of one storage": lambda: (base, base.view(3, 4)),
     }
 
@@ -82,6 +82,16 @@ def others() -> dict[str, Callable[[], Any]]:
 def test_others_take_the_reducer(name: str) -> None:
     sent = others()[name]()
     assert native.plain_pickle(sent) is None
+    assert in_flight() == 0
+
+
+@READERS
+def test_a_tensor_that_occurs_twice_is_one_object_there(strategy: str, loads: Callable[[Any], Any]) -> None:
+    sent = torch.ones(3)
+    got = loads(native.plain_pickle([sent, {"again": sent}]))
+    assert got[0] is got[1]["again"]
+    assert got[0].data_ptr() == sent.data_ptr()
+    del got
     assert in_flight() == 0
 
 
@@ -155,6 +165,59 @@ def test_an_error_while_it_is_moved_is_raised_by_put(error: type) -> None:
         queue.get()
     queue.close()
     queue.join_thread()
+
+
+@pytest.fixture
+def while_it_is_moved() -> Iterator[Callable[[Callable[[], object]], None]]:
+    """Return a function that sets what is called while a message is written, between two of its objects."""
+
+    calls: list[Callable[[], object]] = []  # the process keeps the function that it is given
+    set_up(is_shared=lambda _: bool(calls[0]()))
+    yield calls.append
+    calls.clear()
+    set_up(is_shared=torch._C.StorageBase.is_shared)
+
+
+def test_a_list_that_changes_while_it_is_written_arrives_as_it_was(strategy: str, while_it_is_moved: Any) -> None:
+    sent = [torch.ones(3), mp.shared.full(4, 2.0), np.full(9000, 3.0), {"x": np.arange(5)}]
+    while_it_is_moved(lambda: (sent[3].clear(), sent.clear())[1])
+    got = native.plain_loads(native.plain_pickle(sent))
+    assert [got[0].tolist(), got[1].tolist(), got[2].sum(), got[3]["x"].tolist()] == [
+        [1.0] * 3,
+        [2.0] * 4,
+        27_000,
+        [0, 1, 2, 3, 4],
+    ]
+    assert sent == []
+    del got
+    assert in_flight() == 0
+
+
+@pytest.mark.parametrize("change", ["moved", "resized", "reshaped"])
+def test_an_array_that_changes_while_it_is_written_is_sent_whole(
+    strategy: str, while_it_is_moved: Any, change: str
+) -> None:
+    array, other = mp.shared.full(6, 2.0), np.full(6, 3.0)
+    private = np.full(600, 5.0)
+
+    def changes() -> None:
+        if change == "moved":
+            swap_memory(array, other)
+        elif change == "resized":
+            private.resize(3, refcheck=False)
+        else:
+            array.shape = (2, 3)
+
+    while_it_is_moved(changes)
+    data = native.plain_pickle([torch.ones(3), array, private])
+    if data is None:  # the pickler sends it as it is now
+        assert change == "moved"
+        data = ForkingPickler.dumps([array, private])
+    got = native.plain_loads(bytes(data))
+    np.testing.assert_array_equal(got[-2], array)
+    np.testing.assert_array_equal(got[-1], private)
+    del got
+    assert in_flight() == 0
 
 
 def test_a_process_that_installs_nothing_receives_it(tmp_path: Path) -> None:

@@ -440,7 +440,7 @@ PyObject *mp_py_pack_arrow(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "OL:pack_arrow", &capsule, &least) ||
         (stream = PyCapsule_GetPointer(capsule, ARROW_STREAM)) == NULL)
         return NULL;
-    mp_begin_writing(&p.layout, 0, NULL);
+    mp_begin_writing(&p.layout);
     int rc = stream->get_schema(stream, &schema);
     while (rc == 0 && (rc = stream->get_next(stream, &next)) == 0 && next.release != NULL) {
         if (count == room) {
@@ -465,6 +465,6 @@ PyObject *mp_py_pack_arrow(PyObject *module, PyObject *args)
         schema.release(&schema);
     PyMem_Free(chunks);
     PyMem_Free(p.pieces);
-    PyMem_Free(p.layout.more);
+    mp_end_writing(&p.layout);
     return packed;
 }

@@ -163,6 +163,15 @@ int mp_heap_block_at(const void *address, mpshm_block *block)
     return rc;
 }
 
+void mp_release_place(mp_place *place)
+{
+    if (place->keeper != NULL)
+        Py_DECREF(place->keeper);
+    else if (place->block.data != NULL)
+        mpshm_block_release(&place->block);
+    *place = (mp_place){.keeper = NULL};
+}
+
 /* ---- the type ---- */
 
 static void buffer_dealloc(PyObject *op)

@@ -108,13 +108,10 @@ static int send_data(Channel *self, PyObject *data, PyObject *handles, int64_t t
 /* The same for a message that is not in a Message. */
 static void discard_unsent(PyObject *handles, int rc)
 {
-    if (rc < 0) {
-        PyObject *type, *value, *traceback;
-        PyErr_Fetch(&type, &value, &traceback);
-        mp_discard_all(handles);
-        PyErr_Restore(type, value, traceback);
-    }
-    Py_XDECREF(handles);
+    if (rc < 0)
+        mp_drop_handles(handles);
+    else
+        Py_XDECREF(handles);
 }
 
 /* _send_bytes(data): send one message */
@@ -170,7 +167,7 @@ PyObject *mp_channel_offer_message(PyObject *op, PyObject *message)
 /* Bytes and their handles, or a Message; NULL with an exception. */
 static PyObject *pickled_for(Channel *self, PyObject *object, PyObject **handles)
 {
-    PyObject *data = mp_plain_pickle(object, self->shares != 0, handles);
+    PyObject *data = mp_encode(object, self->shares != 0, handles);
 
     return data == NULL && !PyErr_Occurred() ? mp_forking_pickle(object, self->shares == 0) : data;
 }
@@ -254,7 +251,7 @@ PyObject *mp_channel_send(PyObject *op, PyObject *object)
 
     if (self->fd < 0 || !self->writable || !mp_has_ring(self))
         return mp_channel_standard(op, "send", object);
-    data = mp_plain_pickle(object, self->shares == 1, &handles);
+    data = mp_encode(object, self->shares == 1, &handles);
     if (data == NULL && !PyErr_Occurred() && (self->shares >= 0 || find_out(op) == 0))
         data = mp_forking_pickle(object, self->shares == 0);
     if (data == NULL)
@@ -335,7 +332,7 @@ static PyObject *receive(Channel *self, int64_t timeout, uint64_t *taken)
 static PyObject *unpickled(PyObject *data, PyObject *done, uint64_t taken)
 {
     PyObject *called = done == NULL ? NULL : PyObject_CallNoArgs(done);
-    PyObject *object = done != NULL && called == NULL ? NULL : mp_plain_loads(data);
+    PyObject *object = done != NULL && called == NULL ? NULL : mp_decode(data);
 
     mpshm_taken_end(taken);
     Py_DECREF(data);
@@ -486,7 +483,7 @@ PyObject *mp_py_setup_channels(PyObject *module, PyObject *args)
     is_finalizing = Py_NewRef(finalizing);
     standard_type = Py_NewRef(standard);
     Py_XDECREF(before);
-    if (mp_setup_plain_pickle(dumps, number, pickler) < 0)
+    if (mp_setup_encode(dumps, number, pickler) < 0 || mp_setup_decode(pickler) < 0)
         return NULL;
     Py_RETURN_NONE;
 }

@@ -4,7 +4,7 @@
  *   receiver:  block --copy--> an object that owns its memory, as every bytes, bytearray and str
  * does
  *
- * In a small message (write_message.c) their pickle is a call:
+ * In a small message (encode.c) their pickle is a call:
  *
  *   mp_core._block, rebuild_bytes | rebuild_bytearray | rebuild_str, STACK_GLOBAL | handle | TUPLE1
  * | REDUCE
@@ -119,16 +119,20 @@ int mp_is_large(PyObject *object)
            (PyByteArray_CheckExact(object) && PyByteArray_Size(object) >= MP_LARGE);
 }
 
-int mp_large_fits(PyObject *object)
+static int survey_large(mp_entry *entry)
 {
     Py_ssize_t nbytes;
     int may_change;
 
-    return bytes_of(object, &nbytes, &may_change) != NULL;
+    if (bytes_of(entry->object, &nbytes, &may_change) == NULL)
+        return 0;
+    entry->nbytes = (size_t)nbytes;
+    return 1;
 }
 
-int mp_put_large(mp_writer *to, PyObject *object)
+static int write_large(const mp_entry *entry, mp_writer *to)
 {
+    PyObject *object = entry->object;
     Py_ssize_t nbytes;
     int may_change, rc;
     const char *data = bytes_of(object, &nbytes, &may_change);
@@ -148,6 +152,8 @@ int mp_put_large(mp_writer *to, PyObject *object)
     Py_DECREF(handle);
     return at == NULL ? -1 : 1;
 }
+
+const mp_codec mp_large_codec = {.survey = survey_large, .write = write_large};
 
 /* ---- receiving ---- */
 

@@ -53,7 +53,7 @@ PyObject *mp_message_leave(mp_message *message)
     return message->handles;
 }
 
-void mp_discard_all(PyObject *handles)
+static void discard_all(PyObject *handles)
 {
     for (Py_ssize_t i = 0; handles != NULL && i < PyList_Size(handles); i++) {
         unsigned char bytes[MPSHM_HANDLE_SIZE];
@@ -82,13 +82,12 @@ PyObject *mp_py_share(PyObject *module, PyObject *on)
     return PyBool_FromLong(before);
 }
 
-/* Discard the handles, which may be NULL, and keep the exception that is set. */
-static void undo(PyObject *handles)
+void mp_drop_handles(PyObject *handles)
 {
     PyObject *type, *value, *traceback;
 
     PyErr_Fetch(&type, &value, &traceback);
-    mp_discard_all(handles);
+    discard_all(handles);
     Py_XDECREF(handles);
     PyErr_Restore(type, value, traceback);
 }
@@ -134,7 +133,7 @@ PyObject *mp_py_in_message(PyObject *module, PyObject *args)
     PyObject *result = call_in(0, 0, function, rest, &handles);
     Py_DECREF(rest);
     if (result == NULL) {
-        undo(handles);
+        mp_drop_handles(handles);
     } else if (handles != NULL && current != NULL && current->adopts) {
         if (current->handles == NULL) {
             current->handles = handles;
@@ -165,7 +164,7 @@ PyObject *mp_py_sent(PyObject *module, PyObject *args)
     Py_DECREF(rest);
     if (result == NULL && (PyErr_ExceptionMatches(PyExc_BrokenPipeError) ||
                            PyErr_ExceptionMatches(PyExc_ConnectionResetError)))
-        undo(handles);
+        mp_drop_handles(handles);
     else
         Py_XDECREF(handles);
     return result;
@@ -186,7 +185,7 @@ PyObject *mp_message_new(PyObject *data, PyObject *handles)
     Message *self = (Message *)alloc((PyTypeObject *)message_type, 0);
 
     if (self == NULL) {
-        undo(handles);
+        mp_drop_handles(handles);
         Py_XDECREF(data);
         return NULL;
     }
@@ -234,7 +233,7 @@ PyObject *mp_pickled(int by_value, PyObject *function, PyObject *args)
 
     if (data != NULL)
         return mp_message_new(data, handles);
-    undo(handles);
+    mp_drop_handles(handles);
     return NULL;
 }
 
@@ -270,7 +269,7 @@ static void message_dealloc(PyObject *op)
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
 
     if (self->handles != NULL && self->pid == getpid())
-        undo(self->handles);
+        mp_drop_handles(self->handles);
     else
         Py_XDECREF(self->handles);
     Py_XDECREF(self->data);

@@ -16,12 +16,12 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core.native.c_api"
-enum { MP_CORE_API_VERSION = 6 };
+enum { MP_CORE_API_VERSION = 7 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
 
-/* The tables of objects that a message may have; see beside.c, Note [Objects beside a pickle]. */
+/* The tables of objects that a message may have; see tables.c, Note [Objects beside a pickle]. */
 enum { MP_TABLES = 2 };
 
 /* The base of mp_core.Block: one reference of this process to a block. */
@@ -31,17 +31,13 @@ typedef struct {
 
 /* ---- small messages, written and read without a pickler ---- */
 
-enum { MP_SEEN = 64, MP_FEW = 512 };
+enum { MP_FEW = 512 };
 
-/* A message that is being written. */
+/* The bytes of a pickle that is being written: see writer_room. */
 typedef struct {
     char *data; /* `few`, or `more` */
     size_t used, room;
     char *more;
-    int may_share;
-    int objects, registered, seen_count;
-    PyObject *handles, *forking_pickler;
-    const void *seen[MP_SEEN]; /* the objects and the blocks that it has */
     char few[MP_FEW];
 } mp_writer;
 
@@ -149,20 +145,54 @@ static inline const unsigned char *mp_take_handle(mp_reader *from)
     return mp_take_these(from, opcode, sizeof(opcode)) ? mp_take(from, MPSHM_HANDLE_SIZE) : NULL;
 }
 
-/* How the objects of one type are written. Their pickles all begin with the same bytes, of which
- * the first is SHORT_BINUNICODE. */
+/* ---- codecs: the types that other packages write and read in such messages ---- */
+
+/* Where the memory of an object is: in a block, or in private memory if its `data` is NULL. The
+ * place has a reference to the block, or to `keeper`, which has one. */
 typedef struct {
+    mpshm_block block;
+    PyObject *keeper;
+} mp_place;
+
+/* Small enough to be copied once more: a table puts private memory of up to that many bytes into a
+ * block with that of others. */
+enum { MP_SMALL = 4096 };
+
+typedef struct mp_codec mp_codec;
+
+/* An object that a codec writes, as the survey of its message has found it. */
+typedef struct {
+    PyObject *object; /* held until the message is written or dropped */
+    const mp_codec *codec;
+    size_t at; /* where its pickle belongs in that of the message */
+
+    /* Set by the codec. */
+    size_t nbytes;      /* that will be copied */
+    const void *memory; /* NULL, or memory of which no other object of the message may be made */
+    mp_place place;     /* given back when the message is written or dropped */
+} mp_entry;
+
+/* How the objects of one type are written and read.
+ *
+ *   survey    look at the object, and change nothing: of a message of which one object needs its
+ *             reducer, none is written
+ *   write     write the pickle of the object, which another thread may have changed meanwhile; it
+ *             has no memo, and a handle stands in one piece after SHORT_BINBYTES and its length
+ *   read      make the object
+ *
+ * survey and write return 1; 0 for an object that needs the reducer; or -1 with an exception. read
+ * returns NULL, and has taken nothing, if the next bytes are no pickle of such an object; after it
+ * has received a handle, only with an exception. All pickles of the type begin with `prefix`, of
+ * which the first byte is SHORT_BINUNICODE. */
+struct mp_codec {
     PyTypeObject *type;
     PyObject *reducer; /* for which it stands; kept for the process's lifetime */
     const char *prefix;
     size_t prefix_nbytes;
-    /* Both: 1, or 0 for one that needs the reducer, or -1 with an exception. A message of which one
-     * object does not fit is not written; so fits() must change nothing. */
-    int (*fits)(mp_writer *to, PyObject *object);
-    int (*write)(mp_writer *to, PyObject *object);
-    /* The object, or NULL, without an exception if there is none. */
+    int (*survey)(mp_entry *entry);
+    int (*write)(const mp_entry *entry, mp_writer *to);
     PyObject *(*read)(mp_reader *from);
-} mp_pickler;
+};
 
 /* ---- the table ---- */
 
@@ -221,17 +251,17 @@ typedef struct {
     /* Return the reduction of the object at position `at` of a table. */
     PyObject *(*beside)(int table, size_t at);
 
-    /* Let `of` write and read the objects of exactly its type in small messages, as long as its
+    /* Let a codec write and read the objects of exactly its type in small messages, as long as its
      * reducer is the one that ForkingPickler has for it. It is not asked to write into a message by
      * value. */
-    void (*set_pickler)(const mp_pickler *of);
+    void (*register_codec)(const mp_codec *codec);
 
     /* Return room for that many more bytes of the message, to be filled at once; NULL with an
      * exception without memory. */
     char *(*writer_room)(mp_writer *to, size_t nbytes);
 
-    /* Return 1 if the message has not yet this memory, and note it. */
-    int (*writer_is_first)(mp_writer *to, const void *memory);
+    /* Give a place back, and set it to private memory. */
+    void (*release_place)(mp_place *place);
 
     /* Make the pickle of a function. -1 with an exception. */
     int (*make_global)(mp_global *to, PyObject *function);

@@ -15,6 +15,7 @@ PyObject *mp_wrap(PyObject *type, mpshm_block *block);
 /* Allocate, and release the GIL if that takes time. 0 or -errno. */
 int mp_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *block);
 int mp_heap_block_at(const void *address, mpshm_block *block);
+void mp_release_place(mp_place *place);
 
 /* ---- message.c ---- */
 
@@ -29,7 +30,9 @@ typedef struct mp_message {
 /* Begin a message on the stack, and end it; returns its handles, or NULL. */
 void mp_message_enter(mp_message *message);
 PyObject *mp_message_leave(mp_message *message);
-void mp_discard_all(PyObject *handles);
+/* Discard the handles of a message that is not sent, and drop their list, which may be NULL. An
+ * exception that is set stays. */
+void mp_drop_handles(PyObject *handles);
 int mp_goes_by_value(void);
 /* Add the type Message to the module. */
 int mp_add_message_type(PyObject *module);
@@ -71,7 +74,7 @@ Py_ssize_t mp_size_of_copy(PyObject *handle, int rc);
 int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes);
 PyObject *mp_refuse(PyObject *handle, int rc);
 
-/* ---- beside.c ---- */
+/* ---- tables.c ---- */
 
 PyObject *mp_beside(int table, size_t at);
 
@@ -95,42 +98,80 @@ int mp_add_try_lock_type(PyObject *module);
 /* Return a new capsule around the table of mp_core.h. */
 PyObject *mp_api_capsule(void);
 
-/* ---- plain_pickle.c ---- */
+/* ---- writer.c ---- */
 
-int mp_setup_plain_pickle(PyObject *dumps, PyObject *protocol, PyObject *forking_pickler);
-/* Return the pickle of an object that needs no ForkingPickler, and a list of its handles or NULL;
- * otherwise NULL, perhaps with an exception. Without `may_share` it is one that multiprocessing
- * alone would make. */
-PyObject *mp_plain_pickle(PyObject *object, int may_share, PyObject **handles);
-/* Return the Message that ForkingPickler.dumps makes of an object. */
-PyObject *mp_forking_pickle(PyObject *object, int by_value);
-/* Return the object of a message, given as bytes. */
-PyObject *mp_plain_loads(PyObject *data);
+void mp_begin_writing(mp_writer *to);
+void mp_end_writing(mp_writer *to);
+/* Return memory for `nbytes` more; NULL with an exception. */
+char *mp_writer_room(mp_writer *to, size_t nbytes);
 
-/* ---- fits.c ---- */
+/* ---- plan.c ---- */
+
+/* An object of a message, which the plan holds, or the memory of one. */
+typedef struct {
+    const void *key;
+    uint32_t number; /* in the memo of the pickle */
+} mp_seen;
+
+enum { MP_FEW_ENTRIES = 16, MP_FEW_SEEN = 16 };
+
+typedef struct {
+    mp_writer bytes;
+    mp_entry *entries;
+    mp_seen *seen;
+    uint32_t *slots, mask; /* of a hash table of `seen`, NULL as long as there are few */
+    uint32_t entry_count, entry_room, seen_count, seen_room, numbers;
+    mp_entry few_entries[MP_FEW_ENTRIES];
+    mp_seen few_seen[MP_FEW_SEEN];
+} mp_plan;
+
+void mp_begin_plan(mp_plan *plan);
+/* Give back all that it holds. */
+void mp_end_plan(mp_plan *plan);
+/* Return a new entry, which belongs at the end of the plan's bytes; NULL with an exception. The
+ * plan has to hold the object already. */
+mp_entry *mp_plan_entry(mp_plan *plan, PyObject *object, const mp_codec *codec);
+/* Return 1 and hold an object that is new, 0 for one that was seen, -1 with an exception; `at` is
+ * its position. */
+int mp_plan_object(mp_plan *plan, PyObject *object, uint32_t *at);
+/* Return 1 for memory that is new, 0 for memory that was seen, -1 with an exception. */
+int mp_plan_memory(mp_plan *plan, const void *memory);
+/* Give the object at that position the next number in the memo. */
+void mp_plan_number(mp_plan *plan, uint32_t at);
+/* Return 1 if the object at that position has a number, otherwise 0. */
+int mp_plan_repeats(const mp_plan *plan, uint32_t at, uint32_t *number);
+
+/* ---- codecs.c ---- */
+
+void mp_register_codec(const mp_codec *codec);
+/* Return the codec for the type of the object, or NULL. */
+const mp_codec *mp_codec_of(PyObject *object);
+/* Return 1 if ForkingPickler has the reducer for which the codec stands, otherwise 0. */
+int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler);
+/* Read an object that a codec has written: NULL, perhaps with an exception, if there is none. */
+PyObject *mp_read_by_codec(mp_reader *from);
+int mp_make_global(mp_global *to, PyObject *function);
+
+/* ---- encode.c ---- */
 
 enum {
-    MP_DEPTH = 3,      /* of containers */
-    MP_OBJECTS = 64,   /* in a message */
     MP_LONGEST = 4096, /* text, in characters, or bytes */
     MP_LONGEST_UTF8 = 4 * MP_LONGEST,
 };
 
-/* Return 1 if the object can be written, 0 if not, -1 with an exception. */
-int mp_fits(mp_writer *to, PyObject *object);
-void mp_set_pickler(const mp_pickler *of);
-int mp_writer_is_first(mp_writer *to, const void *memory);
-/* The registered functions for the type of the object, or NULL. */
-const mp_pickler *mp_pickler_of(PyObject *object);
-/* Read an object of a registered type: NULL, perhaps with an exception, if there is none. */
-PyObject *mp_read_registered(mp_reader *from);
+int mp_setup_encode(PyObject *dumps, PyObject *protocol, PyObject *forking_pickler);
+/* Return the pickle of an object that needs no ForkingPickler, and a list of its handles or NULL;
+ * otherwise NULL, perhaps with an exception. Without `may_share` it is one that multiprocessing
+ * alone would make. */
+PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles);
+/* Return the Message that ForkingPickler.dumps makes of an object. */
+PyObject *mp_forking_pickle(PyObject *object, int by_value);
 
-/* ---- globals.c, writer.c ---- */
+/* ---- decode.c ---- */
 
-int mp_make_global(mp_global *to, PyObject *function);
-void mp_begin_writing(mp_writer *to, int may_share, PyObject *forking_pickler);
-/* Return memory for `nbytes` more; NULL with an exception. */
-char *mp_writer_room(mp_writer *to, size_t nbytes);
+int mp_setup_decode(PyObject *forking_pickler);
+/* Return the object of a message, given as bytes. */
+PyObject *mp_decode(PyObject *data);
 
 /* ---- large_bytes.c ---- */
 
@@ -144,10 +185,8 @@ enum { MP_LARGE = 1 << 16 };
 PyObject *mp_copy_large(const void *data, size_t nbytes, int may_change, int *rc);
 /* 1 for a large bytes, bytearray or str. */
 int mp_is_large(PyObject *object);
-/* The same, and 0 for a text that only a pickler can write. */
-int mp_large_fits(PyObject *object);
-/* 1 when written, 0 if it has to travel in the message, -1 with an exception. */
-int mp_put_large(mp_writer *to, PyObject *object);
+/* It writes them; it is not among the registered ones, which are found by the type alone. */
+extern const mp_codec mp_large_codec;
 /* Read one: NULL, perhaps with an exception, if there is none. */
 PyObject *mp_read_large(mp_reader *from);
 int mp_setup_large_bytes(PyObject *module);
@@ -157,13 +196,6 @@ int mp_setup_large_bytes(PyObject *module);
 /* Add the types PickleWriter and PickleReader to the module. */
 int mp_add_pickle_writer(PyObject *module);
 int mp_add_pickle_reader(PyObject *module);
-
-/* ---- write_message.c, read_message.c ---- */
-
-/* 1 when the message is written; 0 if it needs a pickler; -1 with an exception. */
-int mp_write_message(mp_writer *to, PyObject *object);
-/* Return the object, or NULL, without an exception for a message that needs an unpickler. */
-PyObject *mp_read_message(PyObject *data);
 
 /* ---- channel_type.c ---- */
 

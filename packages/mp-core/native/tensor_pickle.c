@@ -66,23 +66,24 @@ int mp_tensor_is_plain(PyObject *tensor, dl_shape *shape)
            is_whole(tensor, shape->nbytes);
 }
 
-static int tensor_fits(mp_writer *to, PyObject *tensor)
+static int survey_tensor(mp_entry *entry)
 {
     dl_shape shape;
-    int fit = mp_tensor_is_plain(tensor, &shape) && layout_of(&shape) <= LAYOUT &&
-              mp_writer_is_first(to, shape.data);
+    int fit = mp_tensor_is_plain(entry->object, &shape) && layout_of(&shape) <= LAYOUT;
 
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
         return -1; /* of a signal handler */
     PyErr_Clear(); /* the pickler says what is wrong with the tensor */
+    if (fit)
+        entry->memory = shape.data;
     return fit;
 }
 
-static int write_tensor(mp_writer *to, PyObject *tensor)
+static int write_tensor(const mp_entry *entry, mp_writer *to)
 {
     dl_shape shape;
     mpshm_block block;
-    int rc = mp_block_of_tensor(tensor, &shape, &block);
+    int rc = mp_block_of_tensor(entry->object, &shape, &block);
 
     if (rc != 1)
         return rc;
@@ -165,13 +166,13 @@ PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
     if (of.exchange == NULL || set_names() < 0 || mp_make_global(&of.rebuild, rebuild) < 0)
         return NULL;
     of.dtypes = Py_NewRef(dtypes);
-    mp_pickler pickler = {.type = (PyTypeObject *)Py_NewRef(type),
-                          .reducer = reducer,
-                          .prefix = of.rebuild.bytes,
-                          .prefix_nbytes = of.rebuild.module_nbytes,
-                          .fits = tensor_fits,
-                          .write = write_tensor,
-                          .read = read_tensor};
-    mp_set_pickler(&pickler);
+    mp_codec codec = {.type = (PyTypeObject *)Py_NewRef(type),
+                      .reducer = reducer,
+                      .prefix = of.rebuild.bytes,
+                      .prefix_nbytes = of.rebuild.module_nbytes,
+                      .survey = survey_tensor,
+                      .write = write_tensor,
+                      .read = read_tensor};
+    mp_register_codec(&codec);
     Py_RETURN_NONE;
 }

@@ -1,18 +1,19 @@
-/* The memory that the pickle of a small message is written into: some on the stack, then more. */
+/* The memory that a small pickle is written into: some on the stack, then more. */
 #include <string.h>
 
 #include "native.h"
 
-void mp_begin_writing(mp_writer *to, int may_share, PyObject *forking_pickler)
+void mp_begin_writing(mp_writer *to)
 {
     to->data = to->few;
     to->room = sizeof(to->few);
     to->more = NULL;
     to->used = 0;
-    to->objects = to->registered = to->seen_count = 0;
-    to->may_share = may_share;
-    to->handles = NULL;
-    to->forking_pickler = forking_pickler;
+}
+
+void mp_end_writing(mp_writer *to)
+{
+    PyMem_Free(to->more);
 }
 
 char *mp_writer_room(mp_writer *to, size_t nbytes)

@@ -127,27 +127,32 @@ static PyObject *reduce_slowly(PyObject *op)
     return PyObject_CallFunctionObjArgs(slow_path, op, NULL);
 }
 
-mp_place mp_place_of(PyObject *op, Py_ssize_t nbytes, mpshm_block *block)
+int mp_place_of(PyObject *op, Py_ssize_t nbytes, mp_place *place)
 {
     PyArrayObject *a = (PyArrayObject *)op, *owner = a;
     PyObject *base = PyArray_BASE(a);
 
+    *place = (mp_place){.keeper = NULL};
     if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type) {
-        *block = ((mp_buffer *)base)->block;
-        return block->data == PyArray_DATA(a) && block->nbytes == (uint64_t)nbytes ? MP_IN_BLOCK
-                                                                                   : MP_ELSEWHERE;
+        const mpshm_block *block = &((mp_buffer *)base)->block;
+        if (block->data != PyArray_DATA(a) || block->nbytes != (uint64_t)nbytes)
+            return 0;
+        *place = (mp_place){*block, Py_NewRef(base)};
+        return 1;
     }
     for (; base != NULL; base = PyArray_BASE(owner)) {
         if (Py_TYPE(base) != ndarray_type)
-            return MP_ELSEWHERE; /* memory of an unknown object */
+            return 0; /* memory of an unknown object */
         owner = (PyArrayObject *)base;
     }
-    if (mp_core.heap_block_at(PyArray_DATA(owner), block) < 0)
-        return MP_PRIVATE;
-    if (block->data == PyArray_DATA(a) && block->nbytes == (uint64_t)nbytes)
-        return MP_ON_HEAP;
-    mp_core.block_release(block);
-    return MP_ELSEWHERE;
+    if (mp_core.heap_block_at(PyArray_DATA(owner), &place->block) < 0) {
+        place->block.data = NULL;
+        return 1;
+    }
+    if (place->block.data == PyArray_DATA(a) && place->block.nbytes == (uint64_t)nbytes)
+        return 1;
+    mp_core.release_place(place);
+    return 0;
 }
 
 /* reduce_array(a) -> its reduction, by the slow path if the array cannot take the fast one */
@@ -156,29 +161,22 @@ PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
     PyArrayObject *a = (PyArrayObject *)op;
     Py_ssize_t nbytes = mp_fast_nbytes(op);
     PyObject *handle;
-    mpshm_block block;
+    mp_place place;
     (void)module;
 
-    if (nbytes < 0 || mp_core.goes_by_value())
+    if (nbytes < 0 || mp_core.goes_by_value() || !mp_place_of(op, nbytes, &place))
         return reduce_slowly(op);
-    switch (mp_place_of(op, nbytes, &block)) {
-    case MP_IN_BLOCK:
-        return reduced(from_block, Py_NewRef(PyArray_BASE(a)), a);
-    case MP_ON_HEAP:
-        handle = mp_core.make_handle(&block, 0);
-        mp_core.block_release(&block);
+    if (place.keeper != NULL)
+        return reduced(from_block, place.keeper, a);
+    if (place.block.data != NULL) {
+        handle = mp_core.make_handle(&place.block, 0);
+        mp_core.release_place(&place);
         return reduced(from_block, handle, a);
-    case MP_PRIVATE:
-        if (mp_core.message_has_room((size_t)nbytes, mp_inline_limit()))
-            return reduced(from_bytes, PyBytes_FromStringAndSize(PyArray_DATA(a), nbytes), a);
-        handle = mp_copy_to_block(op, (size_t)nbytes);
-        if (handle != NULL || PyErr_Occurred())
-            return reduced(from_block, handle, a);
-        break;
-    case MP_ELSEWHERE:
-        break;
     }
-    return reduce_slowly(op);
+    if (mp_core.message_has_room((size_t)nbytes, mp_inline_limit()))
+        return reduced(from_bytes, PyBytes_FromStringAndSize(PyArray_DATA(a), nbytes), a);
+    handle = mp_copy_to_block(op, (size_t)nbytes);
+    return handle != NULL || PyErr_Occurred() ? reduced(from_block, handle, a) : reduce_slowly(op);
 }
 
 /* ---- receiving ---- */

@@ -15,7 +15,7 @@ static int module_exec(PyObject *module)
 {
     if (PyArray_ImportNumPyAPI() < 0 || mp_load_core() < 0)
         return -1;
-    if (mp_init_fast_path(module) < 0 || mp_init_array_pickle(module) < 0)
+    if (mp_init_fast_path(module) < 0 || mp_init_array_codec(module) < 0)
         return -1;
     return mp_add_table_type(module);
 }
@@ -27,7 +27,7 @@ static PyObject *setup(PyObject *module, PyObject *args)
 
     if (reducer == NULL)
         return NULL;
-    mp_register_array_pickle(reducer);
+    mp_register_array_codec(reducer);
     Py_DECREF(reducer);
     return mp_setup_fast_path(args) < 0 ? NULL : Py_NewRef(Py_None);
 }

@@ -34,16 +34,11 @@ typedef struct {
 /* Return the number of bytes of the array, or -1 if it cannot take the fast path. */
 Py_ssize_t mp_fast_nbytes(PyObject *array);
 
-/* Where the bytes of an array are that can take the fast path. */
-typedef enum {
-    MP_PRIVATE,
-    MP_IN_BLOCK,  /* all of the block that is its base */
-    MP_ON_HEAP,   /* all of a block of the shared allocator */
-    MP_ELSEWHERE, /* for the slow path: a part of a block, or memory of an unknown object */
-} mp_place;
-
-/* Return the place; `block` is then the block, which has to be released if it is on the heap. */
-mp_place mp_place_of(PyObject *array, Py_ssize_t nbytes, mpshm_block *block);
+/* Find where the bytes of an array are that can take the fast path: 1 for a place that
+ * mp_core.release_place gives back, and for private memory; 0 for the slow path: a part of a block,
+ * or memory of an unknown object. The keeper of a place is the Block that is the base of the array.
+ */
+int mp_place_of(PyObject *array, Py_ssize_t nbytes, mp_place *place);
 
 /* Copy the array's bytes into a new block and return a handle of it. On failure returns NULL,
  * without an exception if the slow path may try. */
@@ -66,10 +61,10 @@ size_t mp_inline_limit(void);
 
 /* table.c: add the type Table to the module. -1 with an exception on failure. */
 int mp_add_table_type(PyObject *module);
-/* array_pickle.c: initialise it, given the module. -1 with an exception on failure. */
-int mp_init_array_pickle(PyObject *module);
+/* array_codec.c: initialise it, given the module. -1 with an exception on failure. */
+int mp_init_array_codec(PyObject *module);
 /* Let mp_core write arrays in small messages, as long as they have this reducer. */
-void mp_register_array_pickle(PyObject *reducer);
+void mp_register_array_codec(PyObject *reducer);
 
 /* fork_private.c: return 1 if a heap block contains pointers to Python objects, so that a forked
  * child needs a private copy of it. */

@@ -31,7 +31,8 @@ static int table_put_record(Table *self, enum place place, const PyArrayObject *
 {
     const npy_intp *dims = PyArray_DIMS((PyArrayObject *)a);
     int nd = PyArray_NDIM(a);
-    int same = nd == self->nd && memcmp(dims, self->dims, (size_t)nd * sizeof dims[0]) == 0;
+    int same =
+        nd == self->nd && (nd == 0 || memcmp(dims, self->dims, (size_t)nd * sizeof dims[0]) == 0);
     record r = {(unsigned char)place, (unsigned char)PyArray_DESCR(a)->type, (unsigned char)nd,
                 (unsigned char)same};
     unsigned char *at = more(self, sizeof(uint32_t) + sizeof(r) + (size_t)nd * sizeof(int64_t));
@@ -132,53 +133,29 @@ static int put_packed(Table *self, const PyArrayObject *a, size_t nbytes)
     return table_put_record(self, place, a) < 0 ? -1 : 1;
 }
 
-static enum memory memory_of(PyObject *op, Py_ssize_t nbytes)
+/* Find where the bytes of an array are that the table takes: 1, or 0. */
+static int place_of(PyObject *op, mp_place *place, Py_ssize_t *nbytes)
 {
-    PyArrayObject *owner = (PyArrayObject *)op;
-    PyObject *base = nbytes < 0 ? NULL : PyArray_BASE(owner);
-    mpshm_block block;
+    enum { OF_ARRAY_AND_PLACE = 2 };
 
-    if (nbytes < 0)
-        return NOT_FAST;
-    if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type) {
-        const mpshm_block *own = &((mp_buffer *)base)->block;
-        /* The message may have another reference to the Block, which pickle's memo finds. */
-        return Py_REFCNT(base) == 1 && own->data == PyArray_DATA(owner) &&
-                       own->nbytes == (uint64_t)nbytes
-                   ? OWN_BLOCK
-                   : NOT_FAST;
-    }
-    for (; base != NULL; base = PyArray_BASE(owner)) {
-        if (!PyArray_CheckExact(base))
-            return NOT_FAST; /* memory of an unknown object */
-        owner = (PyArrayObject *)base;
-    }
-    if (mp_core.heap_block_at(PyArray_DATA(owner), &block) < 0)
-        return PRIVATE;
-    int whole = block.data == PyArray_DATA((PyArrayObject *)op) && block.nbytes == (uint64_t)nbytes;
-    mp_core.block_release(&block);
-    return whole ? HEAP_BLOCK : NOT_FAST;
+    *nbytes = mp_fast_nbytes(op);
+    if (*nbytes < 0 || !mp_place_of(op, *nbytes, place))
+        return 0;
+    /* The message may have another reference to the Block, which pickle's memo finds. */
+    if (place->keeper == NULL || Py_REFCNT(place->keeper) == OF_ARRAY_AND_PLACE)
+        return 1;
+    mp_core.release_place(place);
+    return 0;
 }
 
-static int table_add(Table *self, PyObject *op, enum memory memory, Py_ssize_t nbytes)
+/* 1 when the array is in the table, 0 if it has to be pickled, -1 with an exception. */
+static int table_add(Table *self, PyObject *op, const mp_place *place, Py_ssize_t nbytes)
 {
     const PyArrayObject *a = (const PyArrayObject *)op;
-    mpshm_block block;
 
-    if (memory == OWN_BLOCK) {
-        const mpshm_block *own = &((mp_buffer *)PyArray_BASE((PyArrayObject *)a))->block;
-        return put_handle(self, IN_BLOCK, a, mp_core.make_handle(own, 0));
-    }
-    if (memory == HEAP_BLOCK) {
-        if (mp_core.heap_block_at(PyArray_DATA((PyArrayObject *)a), &block) < 0) {
-            PyErr_SetString(PyExc_RuntimeError, "an array was resized while it was sent");
-            return -1;
-        }
-        PyObject *handle = mp_core.make_handle(&block, 0);
-        mp_core.block_release(&block);
-        return put_handle(self, IN_BLOCK, a, handle);
-    }
-    if (nbytes > SMALL || (size_t)nbytes > mp_inline_limit())
+    if (place->block.data != NULL)
+        return put_handle(self, IN_BLOCK, a, mp_core.make_handle(&place->block, 0));
+    if (nbytes > MP_SMALL || (size_t)nbytes > mp_inline_limit())
         return 0;
     if (!mp_core.message_has_room((size_t)nbytes, mp_inline_limit()))
         return put_packed(self, a, (size_t)nbytes);
@@ -194,9 +171,13 @@ static PyObject *table_reduce(PyObject *op, PyObject *array)
         self->left++;
         return mp_py_reduce_array(NULL, array);
     }
-    Py_ssize_t nbytes = mp_fast_nbytes(array);
-    enum memory memory = memory_of(array, nbytes);
-    int added = memory == NOT_FAST ? 0 : table_add(self, array, memory, nbytes);
+    Py_ssize_t nbytes;
+    mp_place place;
+    int added = 0;
+    if (place_of(array, &place, &nbytes)) {
+        added = table_add(self, array, &place, nbytes);
+        mp_core.release_place(&place);
+    }
     if (added < 0)
         return NULL;
     return added ? mp_core.beside(self->number, self->count - 1) : mp_py_reduce_array(NULL, array);
@@ -276,25 +257,36 @@ static uint32_t first_position(positions *of, PyObject *object, uint32_t at)
     return at;
 }
 
-/* Check each array of the list and note its memory: the bytes for packs, or -1 if one has to be
+/* Check each array of the list and find its place: the bytes for packs, or -1 if one has to be
  * pickled. */
-static Py_ssize_t survey(PyObject *arrays, Py_ssize_t count, signed char *memory)
+static Py_ssize_t survey(PyObject *arrays, Py_ssize_t count, mp_place *places, positions *seen)
 {
-    Py_ssize_t sum = 0;
+    Py_ssize_t sum = 0, nbytes;
 
     for (Py_ssize_t i = 0; i < count; i++) {
         PyObject *array = PyTuple_GetItem(arrays, i);
-        Py_ssize_t nbytes = PyArray_CheckExact(array) ? mp_fast_nbytes(array) : -1;
-        memory[i] = (signed char)memory_of(array, nbytes);
-        if (memory[i] == NOT_FAST || (memory[i] == PRIVATE && nbytes > SMALL) ||
-            (memory[i] == PRIVATE && (size_t)nbytes > mp_inline_limit()))
+        if (first_position(seen, array, (uint32_t)i) != (uint32_t)i)
+            continue;
+        if (!PyArray_CheckExact(array) || !place_of(array, &places[i], &nbytes))
             return -1;
-        sum += memory[i] == PRIVATE ? nbytes : 0;
+        if (places[i].block.data != NULL)
+            continue;
+        if (nbytes > MP_SMALL || (size_t)nbytes > mp_inline_limit())
+            return -1;
+        sum += nbytes;
     }
     return sum;
 }
 
-static int add_all(Table *self, PyObject *arrays, Py_ssize_t count, const signed char *memory,
+/* Whether the array is still where the survey found it: another thread may have changed it. */
+static int is_there(PyObject *array, const mp_place *place, Py_ssize_t nbytes)
+{
+    return nbytes >= 0 && (place->block.data == NULL ||
+                           (place->block.nbytes == (uint64_t)nbytes &&
+                            place->block.data == PyArray_DATA((PyArrayObject *)array)));
+}
+
+static int add_all(Table *self, PyObject *arrays, Py_ssize_t count, const mp_place *places,
                    positions *seen)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -307,8 +299,9 @@ static int add_all(Table *self, PyObject *arrays, Py_ssize_t count, const signed
             continue;
         }
         Py_ssize_t nbytes = mp_fast_nbytes(array);
-        int added = nbytes < 0 ? 0 : table_add(self, array, (enum memory)memory[i], nbytes);
-        if (added == 0) /* by another thread */
+        int added =
+            is_there(array, &places[i], nbytes) ? table_add(self, array, &places[i], nbytes) : 0;
+        if (added == 0)
             PyErr_SetString(PyExc_RuntimeError, "an array was changed while it was sent");
         if (added <= 0)
             return -1;
@@ -330,23 +323,25 @@ static PyObject *take_list(PyObject *op, PyObject *list)
     while (size < 2 * count)
         size *= 2;
     PyObject *arrays = PyList_AsTuple(list);
-    signed char *memory = PyMem_Malloc((size_t)count);
+    mp_place *places = PyMem_Calloc((size_t)count, sizeof(*places));
     positions seen = {PyMem_Calloc((size_t)size, sizeof(PyObject *)),
                       PyMem_Malloc((size_t)size * sizeof(uint32_t)), (size_t)size - 1};
-    if (arrays != NULL && PyTuple_Size(arrays) == count && memory != NULL && seen.objects != NULL &&
+    if (arrays != NULL && PyTuple_Size(arrays) == count && places != NULL && seen.objects != NULL &&
         seen.positions != NULL) {
-        Py_ssize_t packed = survey(arrays, count, memory);
+        Py_ssize_t packed = survey(arrays, count, places, &seen);
         if (packed >= 0) {
             self->pack_nbytes = (size_t)(packed < LARGE_PACK ? packed : LARGE_PACK);
-            taken = add_all(self, arrays, count, memory, &seen);
+            taken = add_all(self, arrays, count, places, &seen);
         }
     } else if (!PyErr_Occurred()) {
         PyErr_NoMemory();
         taken = -1;
     }
+    for (Py_ssize_t i = 0; places != NULL && i < count; i++)
+        mp_core.release_place(&places[i]);
     PyMem_Free(seen.objects);
     PyMem_Free(seen.positions);
-    PyMem_Free(memory);
+    PyMem_Free(places);
     Py_XDECREF(arrays);
     return taken < 0 ? NULL : PyBool_FromLong(taken);
 }

@@ -31,7 +31,6 @@ typedef struct {
 
 enum {
     FEW = 16,       /* arrays that are left to pickle */
-    SMALL = 4096,   /* bytes of an array that may be copied once more */
     PACK = 1 << 18, /* bytes of a pack, unless it is known better */
 };
 
@@ -47,8 +46,5 @@ typedef struct {
     size_t packed;      /* bytes used in it */
     size_t pack_nbytes; /* the size of the next one */
 } Table;
-
-/* The memory of an array: an owner by whose block both sides share, or private bytes. */
-enum memory { NOT_FAST = -1, PRIVATE, OWN_BLOCK, HEAP_BLOCK };
 
 #endif

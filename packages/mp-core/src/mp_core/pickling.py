@@ -31,7 +31,7 @@ An `array.array` would put its bytes into a private copy first; `_reduce_array` 
 
 Note [Tables]
 -------------
-A package may keep many small objects of a class out of the pickle of a message, in a *table* (`native/beside.c`):
+A package may keep many small objects of a class out of the pickle of a message, in a *table* (`native/tables.c`):
 
     table = make(number)      for each message
     table.reduce(object)      the reducer of the class in the message's own pickler; a reducer that pickles something

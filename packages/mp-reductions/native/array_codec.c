@@ -1,4 +1,4 @@
-/* The pickle of an array in a small message, written and read without a pickler.
+/* The codec of arrays: how one is written into a small message and read, without a pickler.
  *
  *   module, rebuild_from_bytes, STACK_GLOBAL | bytes  | char | shape | TUPLE3 | REDUCE
  *   module, rebuild_from_block, STACK_GLOBAL | handle | char | shape | TUPLE3 | REDUCE
@@ -33,25 +33,15 @@ static Py_ssize_t writable_nbytes(PyObject *op)
     return PyArray_NDIM((PyArrayObject *)op) > NPY_MAXDIMS ? -1 : mp_fast_nbytes(op);
 }
 
-static int array_fits(mp_writer *to, PyObject *op)
+static int survey_array(mp_entry *entry)
 {
-    Py_ssize_t nbytes = writable_nbytes(op);
-    mpshm_block block;
+    Py_ssize_t nbytes = writable_nbytes(entry->object);
 
-    if (nbytes < 0)
+    if (nbytes < 0 || !mp_place_of(entry->object, nbytes, &entry->place))
         return 0;
-    switch (mp_place_of(op, nbytes, &block)) {
-    case MP_PRIVATE:
-        return 1;
-    case MP_IN_BLOCK:
-        return mp_core.writer_is_first(to, block.data);
-    case MP_ON_HEAP:
-        mp_core.block_release(&block);
-        return mp_core.writer_is_first(to, block.data);
-    case MP_ELSEWHERE:
-        break;
-    }
-    return 0;
+    entry->memory = entry->place.block.data;
+    entry->nbytes = entry->memory == NULL ? (size_t)nbytes : 0;
+    return 1;
 }
 
 /* Write what comes before the memory and after it; returns the place for the memory. */
@@ -96,35 +86,35 @@ static int write_handle(mp_writer *to, const PyArrayObject *a, PyObject *handle)
     return at != NULL ? 1 : PyErr_Occurred() ? -1 : 0;
 }
 
-static int write_array(mp_writer *to, PyObject *op)
+static int write_private(const PyArrayObject *a, size_t nbytes, mp_writer *to)
 {
-    const PyArrayObject *a = (const PyArrayObject *)op;
-    Py_ssize_t nbytes = writable_nbytes(op);
-    mpshm_block block;
-    PyObject *handle;
+    const void *data = PyArray_DATA((PyArrayObject *)a);
 
-    if (nbytes < 0) /* another thread has changed it meanwhile */
+    if (nbytes <= INT32_MAX && mp_core.message_has_room(nbytes, mp_inline_limit()))
+        return write_bytes(to, a, nbytes);
+    PyObject *handle = mp_copy_to_block((PyObject *)a, nbytes);
+    if (handle != NULL && (writable_nbytes((PyObject *)a) != (Py_ssize_t)nbytes ||
+                           PyArray_DATA((PyArrayObject *)a) != data)) { /* meanwhile */
+        Py_DECREF(handle);
         return 0;
-    switch (mp_place_of(op, nbytes, &block)) {
-    case MP_PRIVATE:
-        if (nbytes <= INT32_MAX && mp_core.message_has_room((size_t)nbytes, mp_inline_limit()))
-            return write_bytes(to, a, (size_t)nbytes);
-        handle = mp_copy_to_block(op, (size_t)nbytes);
-        if (handle != NULL && writable_nbytes(op) != nbytes) { /* meanwhile */
-            Py_DECREF(handle);
-            return 0;
-        }
-        return write_handle(to, a, handle);
-    case MP_IN_BLOCK:
-        return write_handle(to, a, mp_core.make_handle(&block, 0));
-    case MP_ON_HEAP:
-        handle = mp_core.make_handle(&block, 0);
-        mp_core.block_release(&block);
-        return write_handle(to, a, handle);
-    case MP_ELSEWHERE:
-        break;
     }
-    return 0;
+    return write_handle(to, a, handle);
+}
+
+static int write_array(const mp_entry *entry, mp_writer *to)
+{
+    const PyArrayObject *a = (const PyArrayObject *)entry->object;
+    const mpshm_block *block = &entry->place.block;
+    Py_ssize_t nbytes = writable_nbytes(entry->object);
+
+    /* Another thread may have changed it since the survey. */
+    if (nbytes < 0)
+        return 0;
+    if (block->data == NULL)
+        return write_private(a, (size_t)nbytes, to);
+    if (block->data != PyArray_DATA((PyArrayObject *)a) || block->nbytes != (uint64_t)nbytes)
+        return 0;
+    return write_handle(to, a, mp_core.make_handle(block, 0));
 }
 
 /* ---- reading ---- */
@@ -215,21 +205,21 @@ static int make_global(mp_global *to, PyObject *module, const char *name)
     return rc;
 }
 
-int mp_init_array_pickle(PyObject *module)
+int mp_init_array_codec(PyObject *module)
 {
     return make_global(&from_bytes, module, "rebuild_from_bytes") < 0
                ? -1
                : make_global(&from_block, module, "rebuild_from_block");
 }
 
-void mp_register_array_pickle(PyObject *reducer)
+void mp_register_array_codec(PyObject *reducer)
 {
-    mp_pickler pickler = {.type = &PyArray_Type,
-                          .reducer = reducer,
-                          .prefix = from_bytes.bytes,
-                          .prefix_nbytes = from_bytes.module_nbytes,
-                          .fits = array_fits,
-                          .write = write_array,
-                          .read = read_array};
-    mp_core.set_pickler(&pickler);
+    mp_codec codec = {.type = &PyArray_Type,
+                      .reducer = reducer,
+                      .prefix = from_bytes.bytes,
+                      .prefix_nbytes = from_bytes.module_nbytes,
+                      .survey = survey_array,
+                      .write = write_array,
+                      .read = read_array};
+    mp_core.register_codec(&codec);
 }

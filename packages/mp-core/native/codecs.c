@@ -1,0 +1,82 @@
+/* The codecs: who writes and reads the objects of a type without a pickler. */
+#include <string.h>
+
+#include "native.h"
+
+enum { TYPES = 4 };
+
+static mp_codec codecs[TYPES];
+static int count;
+
+void mp_register_codec(const mp_codec *codec)
+{
+    int i = 0;
+
+    while (i < count && codecs[i].type != codec->type)
+        i++;
+    if (i == TYPES)
+        return; /* the pickler goes on to write them */
+    Py_INCREF(codec->reducer);
+    codecs[i] = *codec;
+    if (i == count)
+        count++;
+}
+
+const mp_codec *mp_codec_of(PyObject *object)
+{
+    for (int i = 0; i < count; i++)
+        if (Py_TYPE(object) == codecs[i].type)
+            return &codecs[i];
+    return NULL;
+}
+
+int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler)
+{
+    static PyObject *name;
+
+    if (name == NULL && (name = PyUnicode_InternFromString("_extra_reducers")) == NULL)
+        return 0;
+    PyObject *table = PyObject_GetAttr(forking_pickler, name), *known = NULL;
+    if (table != NULL && PyDict_Check(table))
+        known = PyDict_GetItemWithError(table, (PyObject *)codec->type);
+    Py_XDECREF(table);
+    PyErr_Clear();
+    return known == codec->reducer;
+}
+
+PyObject *mp_read_by_codec(mp_reader *from)
+{
+    for (int i = 0; i < count; i++) {
+        const mp_codec *codec = &codecs[i];
+        if ((size_t)(from->end - from->at) > codec->prefix_nbytes &&
+            memcmp(from->at, codec->prefix, codec->prefix_nbytes) == 0) {
+            PyObject *object = codec->read(from);
+            if (object != NULL || PyErr_Occurred())
+                return object;
+        }
+    }
+    return NULL;
+}
+
+int mp_make_global(mp_global *to, PyObject *function)
+{
+    PyObject *module = PyObject_GetAttrString(function, "__module__");
+    PyObject *name = module ? PyObject_GetAttrString(function, "__qualname__") : NULL;
+    Py_ssize_t n = 0, m = 0;
+    const char *text = name ? PyUnicode_AsUTF8AndSize(module, &n) : NULL;
+    const char *word = text ? PyUnicode_AsUTF8AndSize(name, &m) : NULL;
+
+    if (word != NULL && (size_t)(n + m) + 5 <= sizeof(to->bytes)) {
+        char *at = mp_put_sized(to->bytes, '\x8c', text, (size_t)n);
+        to->module_nbytes = (size_t)(at - to->bytes);
+        at = mp_put_sized(at, '\x8c', word, (size_t)m);
+        *at++ = '\x93';
+        to->nbytes = (size_t)(at - to->bytes);
+    } else if (word != NULL) {
+        PyErr_Format(PyExc_ValueError, "the name of %R is longer than %zu bytes", function,
+                     sizeof(to->bytes) - 5);
+    }
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+    return PyErr_Occurred() ? -1 : 0;
+}

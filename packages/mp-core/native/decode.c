@@ -1,0 +1,318 @@
+/* Decode a message: the pickles that encode.c writes, without an unpickler.
+ *
+ * Every other pickle goes to Python's unpickler, even if it starts the same way. The unpickler also
+ * says what is wrong with a damaged message. But a handle can be received once: after the first, an
+ * error is final here, and the handles that were not received are discarded as by loads(). Only
+ * codecs put a handle after its function without a memo, so only damage leads there.
+ *
+ * A pickle is a program for a stack and a memo. */
+#include <string.h>
+
+#include "native.h"
+
+enum { PROTO = 2, DEEPEST = 8, FEW = 32 };
+
+static PyObject *forking_pickler, *loads_name;
+
+/* Objects in a row, each of which it holds. */
+typedef struct {
+    PyObject **items;
+    size_t count, room;
+    PyObject *few[FEW];
+} row;
+
+typedef struct {
+    row stack, memo;
+    int mark_count;
+    size_t marks[DEEPEST];
+} machine;
+
+static void begin_row(row *r)
+{
+    r->items = r->few;
+    r->count = 0;
+    r->room = FEW;
+}
+
+static void end_row(row *r)
+{
+    while (r->count > 0)
+        Py_DECREF(r->items[--r->count]);
+    if (r->items != r->few)
+        PyMem_Free(r->items);
+}
+
+static int more_room(row *r)
+{
+    PyObject **more = PyMem_Malloc(4 * r->room * sizeof(*more));
+
+    if (more == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(more, r->items, r->count * sizeof(*more));
+    if (r->items != r->few)
+        PyMem_Free(r->items);
+    r->items = more;
+    r->room *= 4;
+    return 0;
+}
+
+/* Take over the reference to the object, which may be NULL: 0 or -1. */
+static inline int append(row *r, PyObject *object)
+{
+    if (object == NULL)
+        return -1;
+    if (r->count == r->room && more_room(r) < 0) {
+        Py_DECREF(object);
+        return -1;
+    }
+    r->items[r->count++] = object;
+    return 0;
+}
+
+static PyObject *take_float(mp_reader *from)
+{
+    const unsigned char *at = mp_take(from, 8);
+    uint64_t bits = 0;
+    double value;
+
+    for (int i = 0; at != NULL && i < 8; i++)
+        bits = bits << 8 | at[i];
+    memcpy(&value, &bits, sizeof(value));
+    return at ? PyFloat_FromDouble(value) : NULL;
+}
+
+/* No longer ones are written here. */
+static PyObject *take_sized(mp_reader *from, int width, PyObject *(*make)(const char *, Py_ssize_t))
+{
+    const unsigned char *at = mp_take(from, (size_t)width);
+    uint64_t n = at ? mp_little_endian(at, width) : 0;
+
+    at = at == NULL || n > MP_LONGEST_UTF8 ? NULL : mp_take(from, n);
+    return at ? make((const char *)at, (Py_ssize_t)n) : NULL;
+}
+
+/* The object of an opcode that makes one; NULL, perhaps without an exception. */
+static PyObject *made(mp_reader *from, unsigned char opcode)
+{
+    switch (opcode) {
+    case 'G':
+        return take_float(from);
+    case 'N':
+        return Py_NewRef(Py_None);
+    case 0x88:
+        return Py_NewRef(Py_True);
+    case 0x89:
+        return Py_NewRef(Py_False);
+    case 0x8c:
+        return take_sized(from, 1, PyUnicode_FromStringAndSize);
+    case 'X':
+        return take_sized(from, 4, PyUnicode_FromStringAndSize);
+    case 'C':
+        return take_sized(from, 1, PyBytes_FromStringAndSize);
+    case 'B':
+        return take_sized(from, 4, PyBytes_FromStringAndSize);
+    case ')':
+        return PyTuple_New(0);
+    case ']':
+        return PyList_New(0);
+    case '}':
+        return PyDict_New();
+    default:
+        return NULL;
+    }
+}
+
+static int push_mark(machine *m)
+{
+    if (m->mark_count == DEEPEST)
+        return -1;
+    m->marks[m->mark_count++] = m->stack.count;
+    return 0;
+}
+
+/* No opcode reaches below it. */
+static size_t last_mark(const machine *m)
+{
+    return m->mark_count == 0 ? 0 : m->marks[m->mark_count - 1];
+}
+
+/* Replace the last `n` objects by a tuple of them. */
+static int close_tuple(machine *m, size_t n)
+{
+    row *stack = &m->stack;
+    PyObject *tuple = stack->count < last_mark(m) + n ? NULL : PyTuple_New((Py_ssize_t)n);
+
+    if (tuple == NULL)
+        return -1;
+    stack->count -= n;
+    for (size_t i = 0; i < n; i++)
+        PyTuple_SetItem(tuple, (Py_ssize_t)i, stack->items[stack->count + i]);
+    return append(stack, tuple);
+}
+
+static int close_marked_tuple(machine *m)
+{
+    if (m->mark_count == 0)
+        return -1;
+    size_t first = m->marks[--m->mark_count];
+    return close_tuple(m, m->stack.count - first);
+}
+
+/* Put the objects after the last mark into the list or dict before it. */
+static int close_container(machine *m, int is_dict)
+{
+    row *stack = &m->stack;
+    size_t first = m->mark_count == 0 ? 0 : m->marks[--m->mark_count], n = stack->count - first;
+    PyObject *into = first <= last_mark(m) ? NULL : stack->items[first - 1];
+    int rc = 0;
+
+    if (into == NULL ||
+        (is_dict ? !PyDict_CheckExact(into) || n % 2 != 0 : !PyList_CheckExact(into)))
+        return -1;
+    for (size_t i = first; rc == 0 && i < stack->count; i += is_dict ? 2 : 1)
+        rc = is_dict ? PyDict_SetItem(into, stack->items[i], stack->items[i + 1])
+                     : PyList_Append(into, stack->items[i]);
+    while (stack->count > first)
+        Py_DECREF(stack->items[--stack->count]);
+    return rc;
+}
+
+/* Give the last object the next number in the memo. */
+static int memoize(machine *m)
+{
+    const row *stack = &m->stack;
+
+    return stack->count == last_mark(m)
+               ? -1
+               : append(&m->memo, Py_NewRef(stack->items[stack->count - 1]));
+}
+
+static int push_memoized(machine *m, mp_reader *from, int width)
+{
+    const unsigned char *at = mp_take(from, (size_t)width);
+    uint64_t number = at ? mp_little_endian(at, width) : UINT64_MAX;
+
+    return append(&m->stack, number < m->memo.count ? Py_NewRef(m->memo.items[number]) : NULL);
+}
+
+/* A number, or the object of a codec, whose pickle begins like a text. */
+static PyObject *read_object(mp_reader *from)
+{
+    int64_t value;
+
+    if (*from->at != 0x8c)
+        return mp_take_number(from, &value) ? PyLong_FromLongLong(value) : NULL;
+    PyObject *object = mp_read_by_codec(from);
+    return object != NULL || PyErr_Occurred() ? object : mp_read_large(from);
+}
+
+static int step(machine *m, mp_reader *from)
+{
+    unsigned char opcode = *from->at;
+
+    switch (opcode) {
+    case 'K':
+    case 'M':
+    case 'J':
+    case 0x8a:
+    case 0x8c: {
+        PyObject *object = read_object(from);
+        if (object != NULL || PyErr_Occurred())
+            return append(&m->stack, object);
+        break;
+    }
+    default:
+        break;
+    }
+    from->at++;
+    switch (opcode) {
+    case '(':
+        return push_mark(m);
+    case 't':
+        return close_marked_tuple(m);
+    case 0x85:
+    case 0x86:
+    case 0x87:
+        return close_tuple(m, opcode - 0x84);
+    case 'e':
+    case 'u':
+        return close_container(m, opcode == 'u');
+    case 0x94:
+        return memoize(m);
+    case 'h':
+        return push_memoized(m, from, 1);
+    case 'j':
+        return push_memoized(m, from, 4);
+    default:
+        return append(&m->stack, made(from, opcode));
+    }
+}
+
+/* The object, or NULL, perhaps with an exception. */
+static PyObject *run(mp_reader *from)
+{
+    machine m;
+    int rc = 0;
+
+    begin_row(&m.stack);
+    begin_row(&m.memo);
+    m.mark_count = 0;
+    while (rc == 0 && from->at < from->end)
+        rc = step(&m, from);
+    PyObject *object =
+        rc == 0 && m.stack.count == 1 && m.mark_count == 0 ? Py_NewRef(m.stack.items[0]) : NULL;
+    end_row(&m.stack);
+    end_row(&m.memo);
+    return object;
+}
+
+static PyObject *read_message(PyObject *data)
+{
+    const char *bytes = PyBytes_AsString(data);
+    Py_ssize_t nbytes = PyBytes_Size(data);
+
+    if (nbytes < PROTO + 2 || memcmp(bytes, "\x80\x04", PROTO) != 0 || bytes[PROTO] == '\x95' ||
+        bytes[nbytes - 1] != '.')
+        return NULL; /* a pickler writes FRAME first */
+    mp_reader from = {.at = (const unsigned char *)bytes + PROTO,
+                      .end = (const unsigned char *)bytes + nbytes - 1};
+    mp_receiving_begin();
+    PyObject *object = run(&from);
+    if (object == NULL && !from.received) {
+        PyErr_Clear();
+    } else if (object == NULL) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_ValueError, "the message is damaged: it ends in its middle, or "
+                                              "has what no message of this kind has");
+        object = mp_receiving_failed(data);
+    }
+    mp_receiving_end();
+    return object;
+}
+
+PyObject *mp_decode(PyObject *data)
+{
+    if (PyBytes_CheckExact(data)) {
+        PyObject *object = read_message(data);
+        if (object != NULL || PyErr_Occurred())
+            return object;
+    }
+    /* Looked up in each call, since packages replace it. */
+    return PyObject_CallMethodObjArgs(forking_pickler, loads_name, data, NULL);
+}
+
+/* plain_loads(bytes) -> the object */
+PyObject *mp_py_plain_loads(PyObject *module, PyObject *data)
+{
+    (void)module;
+    return mp_decode(data);
+}
+
+int mp_setup_decode(PyObject *pickler)
+{
+    forking_pickler = Py_NewRef(pickler); /* once for the process, which keeps it */
+    loads_name = PyUnicode_InternFromString("loads");
+    return loads_name == NULL ? -1 : 0;
+}

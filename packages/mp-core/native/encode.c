@@ -1,0 +1,447 @@
+/* Encode a message without a pickler, which costs a few microseconds, and more than all else of a
+ * small message.
+ *
+ *   atoms (numbers, text, None, ...)               written here
+ *   tuples, lists and dicts of them                written here, also if one occurs twice
+ *   arrays and large bytes in these                written by their codecs
+ *   more atoms, in tuples and lists                pickle.dumps, which needs no reducers
+ *   all else                                       ForkingPickler
+ *
+ *   PROTO 4 | items, each before the opcode of its container | STOP
+ *
+ * Any unpickler reads the pickle. A program that registers a reducer of its own for a type gets its
+ * reducer.
+ *
+ * Note [A survey and a pass that writes]
+ *   To begin a message and give up would copy large arrays twice. So a survey walks over the object
+ *   first. It changes nothing: it writes atoms and opcodes into a plan (plan.c), and asks the codec
+ *   of each other object where its memory is. If an object needs a pickler, the plan is dropped.
+ *   Otherwise one pass copies the bytes of the plan and lets the codecs write their objects in
+ *   between.
+ *
+ *   The survey of an object may execute Python, and to copy an array may release the GIL, so another
+ *   thread may change a list, dict or array meanwhile. The pass does not look at containers again.
+ *   A codec looks at its object again, and leaves one that has changed to the pickler, as the survey
+ *   does with a dict of another size. If a message is not written to its end, its handles are
+ *   discarded.
+ *
+ *   A container, array, or text of more than 64 bytes gets a number in the pickle's memo, and is
+ *   written once. Two arrays over one block are left to a pickler: they have one Block when they
+ *   arrive. So is a tuple that contains itself.
+ *
+ *   From the 17th on, shared objects and small private ones are left to the tables (tables.c),
+ *   which describe them in fewer bytes, and put many small ones into one block. */
+#include <string.h>
+
+#include "native.h"
+
+enum {
+    DEPTH = 3,           /* of containers */
+    FEW_OBJECTS = 64,    /* with more, and no entries, a pickler is as fast */
+    FOR_EACH_ENTRY = 16, /* how many more objects a message may have for each entry */
+    UNTIL_TABLE = 16,    /* objects for the tables that are written here */
+    REPEATED = 64,       /* bytes of a text that is written as often as it occurs */
+};
+
+static PyObject *plain_dumps, *protocol, *forking_pickler, *dumps_name;
+static int shares_nothing; /* see only_atoms() */
+
+/* ---- the bytes ---- */
+
+static inline char *room_for(mp_writer *to, size_t nbytes)
+{
+    if (to->room - to->used < nbytes)
+        return mp_writer_room(to, nbytes);
+    to->used += nbytes;
+    return to->data + to->used - nbytes;
+}
+
+/* 1 when written, 0 for an object that needs a pickler, -1 with an exception; so are all below. */
+static inline int put(mp_writer *to, const void *bytes, size_t nbytes)
+{
+    char *at = room_for(to, nbytes);
+
+    if (at == NULL)
+        return -1;
+    memcpy(at, bytes, nbytes);
+    return 1;
+}
+
+static int put_opcode(mp_writer *to, char opcode)
+{
+    return put(to, &opcode, 1);
+}
+
+static int put_int(mp_writer *to, PyObject *object)
+{
+    int overflow;
+    long long value = PyLong_AsLongLongAndOverflow(object, &overflow);
+    char data[MP_NUMBER];
+
+    return overflow ? 0 : put(to, data, (size_t)(mp_put_number(data, value) - data));
+}
+
+/* BINFLOAT: eight bytes, the highest first. */
+static int put_float(mp_writer *to, PyObject *object)
+{
+    double value = PyFloat_AsDouble(object);
+    uint64_t bits;
+    char data[9] = "G";
+
+    memcpy(&bits, &value, sizeof(bits));
+    for (int i = 0; i < 8; i++)
+        data[1 + i] = (char)(bits >> 8 * (7 - i));
+    return put(to, data, sizeof(data));
+}
+
+/* The length in one byte after the first opcode, or in four after the second; and the bytes. */
+static int put_sized(mp_writer *to, const char opcodes[2], const char *data, Py_ssize_t nbytes)
+{
+    if (data == NULL || nbytes > MP_LONGEST_UTF8) {
+        PyErr_Clear(); /* half of a surrogate pair has no UTF-8: pickle has a way to write it */
+        return 0;
+    }
+    int width = nbytes > UINT8_MAX ? 4 : 1;
+    char *at = room_for(to, (size_t)(1 + width + nbytes));
+    if (at == NULL)
+        return -1;
+    *at++ = opcodes[width == 4];
+    at = mp_put_little_endian(at, (uint64_t)nbytes, width);
+    memcpy(at, data, (size_t)nbytes);
+    return 1;
+}
+
+static int put_atom(mp_writer *to, PyObject *object)
+{
+    if (PyLong_CheckExact(object))
+        return put_int(to, object);
+    if (PyFloat_CheckExact(object))
+        return put_float(to, object);
+    if (object == Py_None)
+        return put_opcode(to, 'N');
+    if (object == Py_True || object == Py_False)
+        return put_opcode(to, object == Py_True ? '\x88' : '\x89');
+    Py_ssize_t n = 0;
+    if (PyUnicode_CheckExact(object)) {
+        const char *text = PyUnicode_AsUTF8AndSize(object, &n);
+        return put_sized(to, "\x8cX", text, n);
+    }
+    if (PyBytes_CheckExact(object))
+        return put_sized(to, "CB", PyBytes_AsString(object), PyBytes_Size(object));
+    return 0;
+}
+
+/* ---- the survey ---- */
+
+typedef struct {
+    mp_plan plan;
+    int may_share;
+    uint32_t objects, for_tables;
+    const mp_codec *current; /* the last one of which the reducer is the one it stands for */
+} survey;
+
+static int look_at(survey *s, PyObject *object, int depth);
+
+/* MEMOIZE the object that was written last. */
+static int memoize(survey *s, uint32_t at)
+{
+    mp_plan_number(&s->plan, at);
+    return put_opcode(&s->plan.bytes, '\x94');
+}
+
+/* BINGET or LONG_BINGET of an object that was written before. */
+static int put_repeated(survey *s, uint32_t at)
+{
+    uint32_t number;
+
+    if (!mp_plan_repeats(&s->plan, at, &number))
+        return 0;
+    int width = number > UINT8_MAX ? 4 : 1;
+    char *to = room_for(&s->plan.bytes, 1 + (size_t)width);
+    if (to == NULL)
+        return -1;
+    *to++ = width == 4 ? 'j' : 'h';
+    mp_put_little_endian(to, number, width);
+    return 1;
+}
+
+/* The items of a tuple or list. */
+static int look_at_items(survey *s, PyObject *object, int is_tuple, int depth)
+{
+    for (Py_ssize_t i = 0; i < (is_tuple ? PyTuple_Size(object) : PyList_Size(object)); i++) {
+        PyObject *item =
+            Py_NewRef(is_tuple ? PyTuple_GetItem(object, i) : PyList_GetItem(object, i));
+        int rc = look_at(s, item, depth);
+        Py_DECREF(item);
+        if (rc != 1)
+            return rc;
+    }
+    return 1;
+}
+
+static int look_at_tuple(survey *s, PyObject *object, uint32_t at, int depth)
+{
+    static const char close[] = {')', '\x85', '\x86', '\x87'}; /* EMPTY_TUPLE, TUPLE1, ... */
+    mp_writer *to = &s->plan.bytes;
+    Py_ssize_t n = PyTuple_Size(object);
+    int rc = n > 3 ? put_opcode(to, '(') : 1;
+
+    if (rc == 1)
+        rc = look_at_items(s, object, 1, depth);
+    if (rc == 1)
+        rc = put_opcode(to, n > 3 ? 't' : close[n]);
+    return rc == 1 ? memoize(s, at) : rc;
+}
+
+/* EMPTY_LIST, MEMOIZE, MARK, items, APPENDS */
+static int look_at_list(survey *s, PyObject *object, uint32_t at, int depth)
+{
+    mp_plan_number(&s->plan, at);
+    int rc = put(&s->plan.bytes, "]\x94(", 3);
+
+    if (rc == 1)
+        rc = look_at_items(s, object, 0, depth);
+    return rc == 1 ? put_opcode(&s->plan.bytes, 'e') : rc;
+}
+
+/* EMPTY_DICT, MEMOIZE, MARK, keys and values, SETITEMS */
+static int look_at_dict(survey *s, PyObject *object, uint32_t at, int depth)
+{
+    Py_ssize_t size = PyDict_Size(object), position = 0;
+    PyObject *key, *value;
+
+    mp_plan_number(&s->plan, at);
+    int rc = put(&s->plan.bytes, "}\x94(", 3);
+    while (rc == 1 && PyDict_Next(object, &position, &key, &value)) {
+        Py_INCREF(value);
+        rc = mp_is_atom(key) && !mp_is_large(key) ? look_at(s, key, 0) : 0;
+        if (rc == 1)
+            rc = look_at(s, value, depth);
+        Py_DECREF(value);
+        if (rc == 1 && PyDict_Size(object) != size)
+            rc = 0;
+    }
+    return rc == 1 ? put_opcode(&s->plan.bytes, 'u') : rc;
+}
+
+/* Ask the codec, which writes the object later. */
+static int look_by_codec(survey *s, PyObject *object, const mp_codec *codec)
+{
+    mp_entry *entry = mp_plan_entry(&s->plan, object, codec);
+    int rc = entry != NULL ? codec->survey(entry) : -1;
+
+    if (rc == 1 && entry->memory != NULL)
+        rc = mp_plan_memory(&s->plan, entry->memory);
+    if (rc == 1 && entry->nbytes <= MP_SMALL && s->for_tables++ == UNTIL_TABLE)
+        rc = 0;
+    return rc;
+}
+
+/* The codec that writes the object, or NULL. */
+static const mp_codec *codec_of(survey *s, PyObject *object)
+{
+    if (mp_is_large(object))
+        return s->may_share ? &mp_large_codec : NULL;
+    const mp_codec *codec = mp_codec_of(object);
+    if (codec == NULL || !s->may_share)
+        return NULL;
+    if (codec != s->current && !mp_codec_is_current(codec, forking_pickler))
+        return NULL;
+    return s->current = codec;
+}
+
+static int look_at(survey *s, PyObject *object, int depth)
+{
+    if (s->objects++ >= FEW_OBJECTS + FOR_EACH_ENTRY * s->plan.entry_count)
+        return 0;
+    Py_ssize_t n = PyUnicode_CheckExact(object) ? PyUnicode_GetLength(object)
+                   : PyBytes_CheckExact(object) ? PyBytes_Size(object)
+                                                : 0;
+    if (n <= REPEATED && mp_is_atom(object))
+        return put_atom(&s->plan.bytes, object);
+    int is_tuple = PyTuple_CheckExact(object);
+    if (is_tuple && PyTuple_Size(object) == 0) /* one object, wherever it occurs */
+        return depth > 0 ? put_opcode(&s->plan.bytes, ')') : 0;
+    int is_container = is_tuple || PyList_CheckExact(object) || PyDict_CheckExact(object);
+    int is_text = n > 0 && n <= MP_LONGEST;
+    const mp_codec *codec = is_container || is_text ? NULL : codec_of(s, object);
+    if (is_container ? depth == 0 : !is_text && codec == NULL)
+        return 0;
+    uint32_t at;
+    int rc = mp_plan_object(&s->plan, object, &at);
+    if (rc != 1)
+        return rc == 0 ? put_repeated(s, at) : rc;
+    if (is_container)
+        return is_tuple                    ? look_at_tuple(s, object, at, depth - 1)
+               : PyDict_CheckExact(object) ? look_at_dict(s, object, at, depth - 1)
+                                           : look_at_list(s, object, at, depth - 1);
+    rc = is_text ? put_atom(&s->plan.bytes, object) : look_by_codec(s, object, codec);
+    return rc == 1 ? memoize(s, at) : rc;
+}
+
+/* ---- the pass that writes ---- */
+
+static PyObject *bytes_of(const mp_writer *from)
+{
+    return PyBytes_FromStringAndSize(from->data, (Py_ssize_t)from->used);
+}
+
+/* The bytes of the plan with the pickles of the entries. NULL, perhaps without an exception. */
+static PyObject *written(const mp_plan *plan)
+{
+    mp_writer to;
+    size_t from = 0;
+    int rc = 1;
+
+    if (plan->entry_count == 0)
+        return bytes_of(&plan->bytes);
+    mp_begin_writing(&to);
+    for (uint32_t i = 0; rc == 1 && i < plan->entry_count; i++) {
+        const mp_entry *entry = &plan->entries[i];
+        rc = put(&to, plan->bytes.data + from, entry->at - from);
+        from = entry->at;
+        if (rc == 1)
+            rc = entry->codec->write(entry, &to);
+    }
+    if (rc == 1)
+        rc = put(&to, plan->bytes.data + from, plan->bytes.used - from);
+    PyObject *data = rc == 1 ? bytes_of(&to) : NULL;
+    mp_end_writing(&to);
+    return data;
+}
+
+/* Write a message that is one object of a codec, as most are. Nothing comes after the object, so it
+ * is written behind the bytes of the plan. */
+static int put_alone(survey *s, PyObject *object, const mp_codec *codec)
+{
+    mp_entry *entry = mp_plan_entry(&s->plan, object, codec);
+    int rc = entry != NULL ? codec->survey(entry) : -1;
+
+    if (rc == 1)
+        rc = codec->write(entry, &s->plan.bytes);
+    return rc == 1 ? put_opcode(&s->plan.bytes, '.') : rc;
+}
+
+/* The same for an object that is no atom; `s` has the beginning of its pickle. */
+static PyObject *planned(survey *s, PyObject *object, PyObject **handles)
+{
+    mp_message message;
+    PyObject *data = NULL;
+
+    mp_message_enter(&message); /* what it says of sharing holds until the end */
+    s->may_share = s->may_share && !mp_goes_by_value();
+    s->objects = s->for_tables = 0;
+    s->current = NULL;
+    const mp_codec *codec = codec_of(s, object);
+    if (codec != NULL) {
+        if (put_alone(s, object, codec) == 1)
+            data = bytes_of(&s->plan.bytes);
+    } else if (look_at(s, object, DEPTH) == 1 && put_opcode(&s->plan.bytes, '.') == 1) {
+        data = written(&s->plan);
+    }
+    *handles = mp_message_leave(&message);
+    if (data == NULL) {
+        mp_drop_handles(*handles);
+        *handles = NULL;
+    }
+    return data;
+}
+
+/* Large bytes go through a block: ForkingPickler does that where this file does not. */
+static int is_light(PyObject *object)
+{
+    return mp_is_atom(object) && !mp_is_large(object);
+}
+
+PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles)
+{
+    enum { FEW = 16 };
+    survey s;
+
+    *handles = NULL;
+    s.may_share = may_share && !shares_nothing;
+    mp_begin_plan(&s.plan);
+    mp_writer *bytes = &s.plan.bytes;
+    int rc = put(bytes, "\x80\x04", 2);
+    if (rc == 1)
+        rc = put_atom(bytes, object);
+    PyObject *data = NULL;
+    if (rc == 0)
+        data = planned(&s, object, handles);
+    else if (rc == 1 && put_opcode(bytes, '.') == 1)
+        data = bytes_of(bytes);
+    mp_end_plan(&s.plan);
+    if (data != NULL || PyErr_Occurred() || plain_dumps == NULL ||
+        !mp_is_made_of(is_light, object, DEPTH, FEW))
+        return data;
+    return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
+}
+
+PyObject *mp_forking_pickle(PyObject *object, int by_value)
+{
+    /* Looked up in each call, since packages replace it. */
+    PyObject *dumps = PyObject_GetAttr(forking_pickler, dumps_name);
+    PyObject *args = dumps == NULL ? NULL : PyTuple_Pack(1, object);
+    PyObject *message = args == NULL ? NULL : mp_pickled(by_value, dumps, args);
+
+    Py_XDECREF(dumps);
+    Py_XDECREF(args);
+    return message;
+}
+
+/* ---- functions of the module ---- */
+
+static PyObject *encoded_or_none(PyObject *object, int may_share)
+{
+    PyObject *handles, *data = mp_encode(object, may_share, &handles);
+
+    Py_XDECREF(handles);
+    if (data == NULL && !PyErr_Occurred())
+        Py_RETURN_NONE;
+    return data;
+}
+
+/* plain_pickle(object) -> bytes, or None for an object whose pickle needs a ForkingPickler */
+PyObject *mp_py_plain_pickle(PyObject *module, PyObject *object)
+{
+    (void)module;
+    return encoded_or_none(object, 1);
+}
+
+/* plain_data(object) -> bytes, or None for an object that is not made of few atoms; the pickle has
+ * no handles */
+PyObject *mp_py_plain_data(PyObject *module, PyObject *object)
+{
+    (void)module;
+    return encoded_or_none(object, 0);
+}
+
+/* pickled_object(object) -> Message */
+PyObject *mp_py_pickled_object(PyObject *module, PyObject *object)
+{
+    (void)module;
+    PyObject *handles, *data = mp_encode(object, 1, &handles);
+
+    if (data != NULL)
+        return mp_message_new(data, handles);
+    return PyErr_Occurred() ? NULL : mp_forking_pickle(object, 0);
+}
+
+/* only_atoms(on): leave all messages that may have memory to ForkingPickler.dumps, which the
+ * program may have replaced to look at them */
+PyObject *mp_py_only_atoms(PyObject *module, PyObject *on)
+{
+    (void)module;
+    shares_nothing = on == Py_True;
+    Py_RETURN_NONE;
+}
+
+int mp_setup_encode(PyObject *dumps, PyObject *number, PyObject *pickler)
+{
+    /* Once for the process, which keeps them. */
+    plain_dumps = Py_NewRef(dumps);
+    protocol = Py_NewRef(number);
+    forking_pickler = Py_NewRef(pickler);
+    dumps_name = PyUnicode_InternFromString("dumps");
+    return dumps_name == NULL ? -1 : 0;
+}

@@ -1,0 +1,149 @@
+/* The plan of a message: what the survey has found, for the one pass that writes.
+ *
+ *   bytes      the pickle, as far as it is made of atoms and the opcodes of containers
+ *   entries    each object that a codec writes, with its place in memory and its position in `bytes`
+ *   seen       each object whose identity matters, with its number in the pickle's memo; and the
+ *              memory of the entries
+ *
+ * The plan holds every object in `seen`: another thread may drop one from its list, and an object
+ * that is made next may have its address. */
+#include <string.h>
+
+#include "native.h"
+
+enum { UNNUMBERED = UINT32_MAX, MEMORY = UINT32_MAX - 1 };
+
+void mp_begin_plan(mp_plan *plan)
+{
+    mp_begin_writing(&plan->bytes);
+    plan->entries = plan->few_entries;
+    plan->seen = plan->few_seen;
+    plan->entry_count = plan->seen_count = plan->numbers = 0;
+    plan->entry_room = MP_FEW_ENTRIES;
+    plan->seen_room = MP_FEW_SEEN;
+    plan->slots = NULL;
+}
+
+void mp_end_plan(mp_plan *plan)
+{
+    for (uint32_t i = 0; i < plan->entry_count; i++)
+        mp_release_place(&plan->entries[i].place);
+    for (uint32_t i = 0; i < plan->seen_count; i++)
+        if (plan->seen[i].number != MEMORY)
+            Py_DECREF((PyObject *)plan->seen[i].key);
+    if (plan->entries != plan->few_entries)
+        PyMem_Free(plan->entries);
+    if (plan->seen != plan->few_seen)
+        PyMem_Free(plan->seen);
+    PyMem_Free(plan->slots);
+    mp_end_writing(&plan->bytes);
+}
+
+/* ---- entries ---- */
+
+mp_entry *mp_plan_entry(mp_plan *plan, PyObject *object, const mp_codec *codec)
+{
+    if (plan->entry_count == plan->entry_room) {
+        uint32_t room = 4 * plan->entry_room;
+        mp_entry *more = PyMem_Malloc(room * sizeof(*more));
+        if (more == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        memcpy(more, plan->entries, plan->entry_count * sizeof(*more));
+        if (plan->entries != plan->few_entries)
+            PyMem_Free(plan->entries);
+        plan->entries = more;
+        plan->entry_room = room;
+    }
+    mp_entry *entry = &plan->entries[plan->entry_count++];
+    *entry = (mp_entry){.object = object, .codec = codec, .at = plan->bytes.used};
+    return entry;
+}
+
+/* ---- what was seen ---- */
+
+/* The slot of a key: it has the position of the key plus 1, or 0 for a key that was not seen. */
+static uint32_t *slot_of(const mp_plan *plan, const void *key)
+{
+    uint32_t at = (uint32_t)(((uintptr_t)key >> 4) * 0x9E3779B97F4A7C15u >> 32);
+
+    for (at &= plan->mask; plan->slots[at] != 0; at = (at + 1) & plan->mask)
+        if (plan->seen[plan->slots[at] - 1].key == key)
+            break;
+    return &plan->slots[at];
+}
+
+static int more_seen(mp_plan *plan)
+{
+    uint32_t room = 4 * plan->seen_room, slots = 2 * room;
+    mp_seen *seen = PyMem_Malloc(room * sizeof(*seen));
+    uint32_t *fresh = PyMem_Calloc(slots, sizeof(*fresh));
+
+    if (seen == NULL || fresh == NULL) {
+        PyMem_Free(seen);
+        PyMem_Free(fresh);
+        PyErr_NoMemory();
+        return -1;
+    }
+    memcpy(seen, plan->seen, plan->seen_count * sizeof(*seen));
+    if (plan->seen != plan->few_seen)
+        PyMem_Free(plan->seen);
+    PyMem_Free(plan->slots);
+    plan->seen = seen;
+    plan->seen_room = room;
+    plan->slots = fresh;
+    plan->mask = slots - 1;
+    for (uint32_t i = 0; i < plan->seen_count; i++)
+        *slot_of(plan, seen[i].key) = i + 1;
+    return 0;
+}
+
+/* 1 for a new key, 0 for one that was seen; -1 with an exception. */
+static int see(mp_plan *plan, const void *key, uint32_t number, uint32_t *at)
+{
+    uint32_t *slot = NULL, i = 0;
+
+    if (plan->seen_count == plan->seen_room && more_seen(plan) < 0)
+        return -1;
+    if (plan->slots == NULL) {
+        while (i < plan->seen_count && plan->seen[i].key != key)
+            i++;
+    } else {
+        slot = slot_of(plan, key);
+        i = *slot != 0 ? *slot - 1 : plan->seen_count;
+    }
+    *at = i;
+    if (i < plan->seen_count)
+        return 0;
+    if (slot != NULL)
+        *slot = i + 1;
+    plan->seen[plan->seen_count++] = (mp_seen){key, number};
+    return 1;
+}
+
+int mp_plan_object(mp_plan *plan, PyObject *object, uint32_t *at)
+{
+    int is_new = see(plan, object, UNNUMBERED, at);
+
+    if (is_new == 1)
+        Py_INCREF(object);
+    return is_new;
+}
+
+int mp_plan_memory(mp_plan *plan, const void *memory)
+{
+    uint32_t at;
+    return see(plan, memory, MEMORY, &at);
+}
+
+void mp_plan_number(mp_plan *plan, uint32_t at)
+{
+    plan->seen[at].number = plan->numbers++;
+}
+
+int mp_plan_repeats(const mp_plan *plan, uint32_t at, uint32_t *number)
+{
+    *number = plan->seen[at].number;
+    return *number < MEMORY;
+}
