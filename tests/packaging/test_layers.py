@@ -92,7 +92,10 @@ def functions(text: str) -> set[str]:
     return {*re.findall(function, text), *re.findall(variable, text)}
 
 
-@pytest.mark.parametrize("folder", ["libshm/src", "packages/mp-core/native", "packages/mp-reductions/native"])
+COMPILED = [f"packages/{package}/native" for package in ("mp-core", "mp-reductions", "mp-torch")]
+
+
+@pytest.mark.parametrize("folder", ["libshm/src", *COMPILED])
 def test_no_c_file_needs_another_one_that_needs_it(folder: str) -> None:
     texts = {}
     for path in sorted((ROOT / folder).rglob("*.c")):

@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "dlpack.h"
+#include "native.h"
 
 enum { HANDLE = 2 + MPSHM_HANDLE_SIZE, LAYOUT = 255, DL_COMPLEX = 5 };
 
@@ -70,7 +70,7 @@ static int tensor_fits(mp_writer *to, PyObject *tensor)
 {
     dl_shape shape;
     int fit = mp_tensor_is_plain(tensor, &shape) && layout_of(&shape) <= LAYOUT &&
-              mp_writer_is_first(to, shape.data);
+              mp_core.writer_is_first(to, shape.data);
 
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
         return -1; /* of a signal handler */
@@ -87,10 +87,11 @@ static int write_tensor(mp_writer *to, PyObject *tensor)
     if (rc != 1)
         return rc;
     size_t layout = layout_of(&shape);
-    char *at =
-        layout <= LAYOUT ? mp_writer_room(to, of.rebuild.nbytes + HANDLE + 2 + layout + 2) : NULL;
-    PyObject *handle = at != NULL ? mp_make_handle(&block, 0) : NULL;
-    mpshm_block_release(&block);
+    char *at = layout <= LAYOUT
+                   ? mp_core.writer_room(to, of.rebuild.nbytes + HANDLE + 2 + layout + 2)
+                   : NULL;
+    PyObject *handle = at != NULL ? mp_core.make_handle(&block, 0) : NULL;
+    mp_core.block_release(&block);
     if (handle == NULL)
         return PyErr_Occurred() ? -1 : 0;
     at = mp_put(at, of.rebuild.bytes, of.rebuild.nbytes);
@@ -162,7 +163,7 @@ PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
                           &dtypes, &rebuild))
         return NULL;
     of.exchange = mp_dl_exchange(capsule);
-    if (of.exchange == NULL || set_names() < 0 || mp_make_global(&of.rebuild, rebuild) < 0)
+    if (of.exchange == NULL || set_names() < 0 || mp_core.make_global(&of.rebuild, rebuild) < 0)
         return NULL;
     of.dtypes = Py_NewRef(dtypes);
     mp_pickler pickler = {.type = (PyTypeObject *)Py_NewRef(type),
@@ -172,6 +173,6 @@ PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
                           .fits = tensor_fits,
                           .write = write_tensor,
                           .read = read_tensor};
-    mp_set_pickler(&pickler);
+    mp_core.set_pickler(&pickler);
     Py_RETURN_NONE;
 }
