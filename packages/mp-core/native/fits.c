@@ -4,10 +4,10 @@
  * are two arrays over one block, which have one Block when they arrive. Numbers, and text of at
  * most 64 bytes, are written as often as they occur.
  *
- * More than 16 arrays or tensors are left to the tables of beside.c. Large bytes and texts are
- * written by large_bytes.c, in places where their pickle may be a call.
+ * More than 16 arrays are left to the tables of beside.c. Large bytes and texts are written by
+ * large_bytes.c, in places where their pickle may be a call.
  *
- * To look at a tensor may execute Python, so another thread may change a list or dict meanwhile. */
+ * To look at an object may execute Python, so another thread may change a list or dict meanwhile. */
 #include <string.h>
 
 #include "native.h"
