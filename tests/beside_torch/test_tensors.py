@@ -137,7 +137,7 @@ def test_tensors_without_plain_memory_are_left_to_torch(strategy: str) -> None:
     sparse = torch.eye(3).to_sparse()
     assert torch.equal(ForkingPickler.loads(ForkingPickler.dumps(sparse)).to_dense(), torch.eye(3))
     ours = torch.from_numpy(mp.shared.array(np.array([1 + 2j, 3 - 4j])))
-    for tensor, way in ((ours, b"mp_reductions"), (ours.conj(), b"torch.multiprocessing")):
+    for tensor, way in ((ours, b"mp_all"), (ours.conj(), b"torch.multiprocessing")):
         message = bytes(ForkingPickler.dumps(tensor))
         assert way in message
         ForkingPickler.loads(message)
@@ -151,7 +151,7 @@ def test_tensors_without_plain_memory_are_left_to_torch(strategy: str) -> None:
 def test_a_handle_that_reaches_beyond_its_block_is_an_error(
     offset: int, nbytes: int, start: int, shape: tuple, strides: tuple
 ) -> None:
-    from mp_reductions.tensors import rebuild_tensor
+    from mp_all._tensors import rebuild_tensor
 
     with pytest.raises((ValueError, RuntimeError)):
         rebuild_tensor(torch.Tensor, mp.Block(80), offset, nbytes, torch.float64, start, shape, strides, False)
@@ -179,6 +179,39 @@ IN_ANY_ORDER = """
 @pytest.mark.parametrize("first", ["import torch", ""], ids=["torch first", "torch later"])
 def test_torch_may_be_imported_before_or_after(tmp_path: Path, first: str) -> None:
     assert succeeded(run_script(tmp_path, IN_ANY_ORDER.format(first=first))) == "good\n"
+
+
+FIRST_IN_CHILD = """
+    import sys
+
+    def fill(connection):
+        assert "mp_all" not in sys.modules and "torch" not in sys.modules
+        import torch
+        tensor = torch.from_numpy(connection.recv())
+        tensor[0] = 5
+        connection.send((tensor, torch.multiprocessing.get_sharing_strategy()))
+        connection.recv()
+
+    if __name__ == "__main__":
+        import mp_all as mp
+        mp.set_sharing_strategy("file_system")
+        ours, theirs = mp.Pipe()
+        child = mp.get_context("spawn").Process(target=fill, args=(theirs,))
+        child.start()
+        array = mp.shared.zeros(3)
+        ours.send(array)
+        tensor, strategy = ours.recv()
+        tensor[1] = 6
+        print(array.tolist(), strategy, int(tensor.data_ptr() == array.ctypes.data))
+        ours.send(None)
+        child.join()
+"""
+
+
+@pytest.mark.parametrize("installed", ["", "1"], ids=["", "MP_TORCH"])
+def test_a_child_that_never_imports_mp_all_sends_them_as_well(tmp_path: Path, installed: str) -> None:
+    done = run_script(tmp_path, FIRST_IN_CHILD, MP_TORCH=installed)
+    assert succeeded(done) == "[5.0, 6.0, 0.0] file_system 1\n"
 
 
 def test_torchs_own_multiprocessing_shares_the_same_tensors(start_method: str, strategy: str) -> None:

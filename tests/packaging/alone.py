@@ -95,6 +95,7 @@ def expect(package: str) -> None:
     if package == "mp-torch":
         import mp_torch
 
+        assert importlib.import_module("mp_torch._native").find_storage
         try:
             mp_torch.install()
         except ImportError as error:

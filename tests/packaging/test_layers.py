@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tools.tracked import ROOT, tracked
+
 SRC = ROOT / "libshm" / "src"
 INCLUDE = ROOT / "libshm" / "include"
 
@@ -92,7 +93,27 @@ def functions(text: str) -> set[str]:
     return {*re.findall(function, text), *re.findall(variable, text)}
 
 
-@pytest.mark.parametrize("folder", ["libshm/src", "packages/mp-core/native", "packages/mp-reductions/native"])
+def test_mp_core_and_mp_reductions_do_not_name_torch() -> None:
+    sources = [
+        path
+        for package in ("mp-core", "mp-reductions")
+        for path in tracked([f"packages/{package}"])
+        if path.suffix in (".c", ".h", ".py", ".pyi", ".toml")
+    ]
+    assert len(sources) > 150  # otherwise they were not found
+    named = [
+        f"{path}:{number}: {line.strip()}"
+        for path in sources
+        for number, line in enumerate((ROOT / path).read_text().splitlines(), 1)
+        if re.search("torch|tensor", f"{path} {line}", re.IGNORECASE)
+    ]
+    assert not named, "only mp-torch and mp-all know torch:\n" + "\n".join(named)
+
+
+COMPILED = [f"packages/{package}/native" for package in ("mp-core", "mp-reductions", "mp-torch")]
+
+
+@pytest.mark.parametrize("folder", ["libshm/src", *COMPILED])
 def test_no_c_file_needs_another_one_that_needs_it(folder: str) -> None:
     texts = {}
     for path in sorted((ROOT / folder).rglob("*.c")):

@@ -26,7 +26,7 @@ COMMANDS = (
     "_timeline",
     "_top",
 )
-LIBRARIES = ("_dask", "_inputs", "_joblib_install", "_torch")
+LIBRARIES = ("_dask", "_inputs", "_joblib_install", "_tensors", "_torch")
 OWN = {Path(f"{name}.py") for name in ("__init__", "__main__", *COMMANDS, *LIBRARIES)}
 UNTYPED = {"spawn", "popen_fork", "popen_forkserver", "popen_spawn_posix", "popen_spawn_win32"}
 MODULES = sorted(

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+import mp_reductions._native
+import mp_torch._native
 from mp_core import _libshm
-from mp_reductions import _native
 from tools.distributions import COMPILED, check_native
 from tools.exports import exported, search_paths
 
@@ -27,13 +28,15 @@ needs_compiler = pytest.mark.skipif(shutil.which("cc") is None, reason="a C comp
 @needs_binutils
 def test_each_extension_exports_its_init_functions_and_nothing_else() -> None:
     assert exported(LIBRARY) == {"PyInit__libshm", "PyInit__block"}
-    assert exported(Path(_native.__file__)) == {"PyInit__native"}
+    for module in (mp_reductions._native, mp_torch._native):
+        assert exported(Path(module.__file__)) == {"PyInit__native"}
 
 
 @needs_binutils
-def test_mp_core_knows_nothing_of_numpy_and_mp_reductions_has_no_libshm_of_its_own() -> None:
+def test_mp_core_knows_nothing_of_numpy_and_the_others_have_no_libshm_of_their_own() -> None:
     assert b"numpy" not in LIBRARY.read_bytes().lower()
-    assert b"shm_open" not in Path(_native.__file__).read_bytes()
+    for module in (mp_reductions._native, mp_torch._native):
+        assert b"shm_open" not in Path(module.__file__).read_bytes()
 
 
 def test_libshm_is_inside_the_extension_and_no_library_of_its_own() -> None:
@@ -97,6 +100,7 @@ BUILDS = [name for name in ("hatchling", "cffi", "setuptools", "numpy") if impor
         ("mp-core", ["cc"], None, "make", "make"),
         ("mp-core", [], None, "make, a C compiler ('cc'; CC names another)", "make gcc libc6-dev"),
         ("mp-reductions", [], None, "a C compiler ('cc'; CC names another)", "gcc libc6-dev"),
+        ("mp-torch", [], None, "a C compiler ('cc'; CC names another)", "gcc libc6-dev"),
     ],
 )
 def test_a_build_without_tools_ends_in_one_message(

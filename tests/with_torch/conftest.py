@@ -59,13 +59,13 @@ def no_memory(monkeypatch: pytest.MonkeyPatch, strategy: str) -> Iterator[None]:
     """
     Let shared memory run out for tensors.
     """
-    from mp_torch import storage
+    from mp_torch import _functions, storage
 
     def none(*_: Any, **__: Any) -> Any:
         raise MemoryError("none left")
 
     monkeypatch.setattr(storage, "allocate", none)
-    monkeypatch.setattr(native, "move_storage", lambda _: -errno.ENOSPC)
+    monkeypatch.setattr(_functions, "move_storage", lambda _: -errno.ENOSPC)
     monkeypatch.setattr("mp_core.errors._told", set())
     number = native.strategy(None)
     monkeypatch.setitem(NAMES, 99, strategy)

@@ -21,7 +21,7 @@ from mp_reductions._functions import swap_memory
 
 torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torch")
 
-from mp_torch import storage  # noqa: E402
+from mp_torch import _functions, storage  # noqa: E402
 
 READERS = pytest.mark.parametrize("loads", [native.plain_loads, ForkingPickler.loads], ids=["in C", "unpickler"])
 
@@ -55,7 +55,7 @@ def test_another_process_shares_it(echo: Carrier) -> None:
 
 
 def set_up(is_shared: Any) -> None:
-    native.setup_storages(storage.EXCHANGE, torch.Tensor, torch.UntypedStorage, is_shared, storage._adopt)
+    _functions.setup_storages(storage.EXCHANGE, torch.Tensor, torch.UntypedStorage, is_shared, storage._adopt)
 
 
 def others() -> dict[str, Callable[[], Any]]:
@@ -239,3 +239,25 @@ def test_a_process_that_installs_nothing_receives_it(tmp_path: Path) -> None:
             process.join()
     """
     assert succeeded(run_script(tmp_path, script)).split("\n")[0] == "[0, 1, 2]"
+
+
+def test_another_version_of_mp_cores_table_is_refused(tmp_path: Path) -> None:
+    program = """
+        import ctypes
+        from mp_core import native
+
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+        real = pointer(native.c_api, b"mp_core.native.c_api")
+        other = (ctypes.c_int * 64)(ctypes.c_int.from_address(real).value + 1)
+        name = ctypes.create_string_buffer(b"mp_core.native.c_api")
+        make = ctypes.pythonapi.PyCapsule_New
+        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
+        native.c_api = make(ctypes.addressof(other), ctypes.addressof(name), None)
+        try:
+            import mp_torch._native
+        except ImportError as error:
+            print(error)
+    """
+    said = succeeded(run_script(tmp_path, program))
+    assert "two installations are mixed; reinstall mp-core and mp-torch" in said

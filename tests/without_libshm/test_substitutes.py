@@ -32,11 +32,14 @@ LOCKS = {"SemLock", "condition_notify", "create_sync", "setup_locks", "sync_hand
 def test_the_substitute_has_the_functions_of_libshm() -> None:
     from mp_core import _compiled, _library
     from mp_reductions import _native
+    from mp_torch import _native as mp_torch_native
+    from mp_torch import _uncompiled as mp_torch_uncompiled
 
     assert set(portable.__all__) == {*_compiled.__all__, *_library.__all__} - CFFI - LOCKS
     here = {name for name in vars(_native) if not name.startswith("_")}
     assert here - set(_uncompiled.__all__) == {"rebuild_from_block", "rebuild_table"}  # of its pickles
     assert set(_uncompiled.__all__) - here == {"reduce_small"}
+    assert set(mp_torch_uncompiled.__all__) == {name for name in vars(mp_torch_native) if not name.startswith("_")}
     assert portable.counters().keys() == _library.counters().keys()
     assert portable.library_name() == _compiled.library_name()
 
@@ -99,7 +102,7 @@ def test_both_read_any_number_of_bytes_alike(before: str, whole: int, part: str,
 
 @pytest.mark.skipif(importlib.util.find_spec("hatchling") is None, reason="needs hatchling, in the group build")
 @pytest.mark.parametrize("platform", ["linux", "macos"])
-@pytest.mark.parametrize("package", ["mp-core", "mp-reductions"])
+@pytest.mark.parametrize("package", ["mp-core", "mp-reductions", "mp-torch"])
 def test_a_wheel_without_the_compiled_is_built_without_a_compiler(package: str, platform: str, tmp_path: Path) -> None:
     environment = {**os.environ, "CC": "/no/such/compiler", "PATH": "/no/such/folder"}
     if platform == "linux":
@@ -125,7 +128,7 @@ def test_a_wheel_without_the_compiled_is_built_without_a_compiler(package: str, 
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
     assert not [name for name in names if name.endswith((".so", "shm-manager", ".c"))]
-    assert f"{package.replace('-', '_')}/_version.py" in names or "mp_reductions/_uncompiled.py" in names
+    assert f"{package.replace('-', '_')}/_version.py" in names or f"{package.replace('-', '_')}/_uncompiled.py" in names
 
 
 def sysconfigdata() -> str:

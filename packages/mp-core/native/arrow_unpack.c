@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "arrow.h"
-#include "dlpack.h"
+#include "native.h"
 
 typedef struct {
     atomic_int references;
@@ -302,7 +302,7 @@ static owner *own(PyObject *memory, const char *layout, Py_ssize_t layout_nbytes
     o->nbytes = bytes.len;
     o->memory = bytes.buf;
     if (!PyObject_TypeCheck(memory, (PyTypeObject *)mp_block_type) ||
-        mp_find_block(bytes.buf, &o->block) < 0) {
+        mp_block_find(bytes.buf, &o->block) < 0) {
         size_t room = ((size_t)bytes.len + ARROW_ALIGNMENT) & ~(size_t)(ARROW_ALIGNMENT - 1);
         o->block.segment = NULL;
         o->memory = o->copy = aligned_alloc(ARROW_ALIGNMENT, room);

@@ -119,6 +119,17 @@ PyObject *mp_py_reduce_copy(PyObject *module, PyObject *block)
     return reduce(module, block, MPSHM_COPY, &rebuild, "rebuild_copy");
 }
 
+int mp_block_find(const void *address, mpshm_block *block)
+{
+    int rc = mpshm_block_find(address, MPSHM_NOWAIT, block);
+
+    if (rc == -EAGAIN) {
+        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_find(address, 0, block);
+        Py_END_ALLOW_THREADS
+    }
+    return rc;
+}
+
 /* find(type, address) -> object of type, or -errno as an int */
 PyObject *mp_py_find(PyObject *module, PyObject *args)
 {
@@ -129,11 +140,7 @@ PyObject *mp_py_find(PyObject *module, PyObject *args)
 
     if (!PyArg_ParseTuple(args, "OK:find", &type, &address))
         return NULL;
-    int rc = mpshm_block_find((const void *)(uintptr_t)address, MPSHM_NOWAIT, &block);
-    if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_find((const void *)(uintptr_t)address, 0, &block);
-        Py_END_ALLOW_THREADS
-    }
+    int rc = mp_block_find((const void *)(uintptr_t)address, &block);
     return rc < 0 ? PyLong_FromLong(rc) : mp_wrap(type, &block);
 }
 

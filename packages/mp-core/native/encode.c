@@ -243,7 +243,7 @@ static const mp_codec *codec_of(survey *s, PyObject *object)
     if (mp_is_large(object))
         return s->may_share ? &mp_large_codec : NULL;
     const mp_codec *codec = mp_codec_of(object);
-    if (codec == NULL || !s->may_share)
+    if (codec == NULL || !s->may_share || forking_pickler == NULL)
         return NULL;
     if (codec != s->current && !mp_codec_is_current(codec, forking_pickler))
         return NULL;
@@ -379,6 +379,11 @@ PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles)
 
 PyObject *mp_forking_pickle(PyObject *object, int by_value)
 {
+    if (forking_pickler == NULL) {
+        PyErr_SetString(PyExc_RuntimeError,
+                        "messages are not set up: call mp_core.install() first");
+        return NULL;
+    }
     /* Looked up in each call, since packages replace it. */
     PyObject *dumps = PyObject_GetAttr(forking_pickler, dumps_name);
     PyObject *args = dumps == NULL ? NULL : PyTuple_Pack(1, object);

@@ -16,7 +16,7 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core.native.c_api"
-enum { MP_CORE_API_VERSION = 7 };
+enum { MP_CORE_API_VERSION = 8 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
@@ -211,6 +211,10 @@ typedef struct {
     int (*heap_resize)(void *address, uint64_t nbytes, uint64_t *before);
     void (*set_fork_private)(int (*decide)(const void *data, uint64_t nbytes));
 
+    /* Retain the block that contains `address`, of which this process has a reference already. 0, or
+     * -ENOENT. Releases the GIL if it has to wait. */
+    int (*block_find)(const void *address, mpshm_block *block);
+
     /* Retain the heap block that contains `address`. 0, or -ENOENT. Releases the GIL if it has to
      * wait. */
     int (*heap_block_at)(const void *address, mpshm_block *block);
@@ -232,6 +236,10 @@ typedef struct {
 
     /* Count bytes copied from private into shared memory; returns the sum for this process. */
     unsigned long long (*count_copied)(unsigned long long nbytes);
+
+    /* Receive the block of a handle, which the caller keeps: 0, or -errno. Then call refuse. Releases
+     * the GIL if it has to wait. */
+    int (*receive)(const char *handle, size_t nbytes, mpshm_block *block);
 
     /* Receive the block of a handle (bytes) as an mp_core.Block. NULL on failure: with an exception
      * set, or with -errno in `rc`. In the second case try read_copy, then call refuse. */

@@ -14,6 +14,7 @@ int mp_add_buffer_type(PyObject *module);
 PyObject *mp_wrap(PyObject *type, mpshm_block *block);
 /* Allocate, and release the GIL if that takes time. 0 or -errno. */
 int mp_allocate(int strategy, uint64_t nbytes, int flags, mpshm_block *block);
+int mp_block_find(const void *address, mpshm_block *block);
 int mp_heap_block_at(const void *address, mpshm_block *block);
 void mp_release_place(mp_place *place);
 
@@ -67,7 +68,6 @@ void mp_receiving_end(void);
 /* Called between them with an exception set: discard what was not received. Returns an object in
  * place of the message, or NULL with the exception to raise. */
 PyObject *mp_receiving_failed(PyObject *message);
-/* Receive the block of a handle of `nbytes` bytes, which the caller keeps. 0 or -errno. */
 int mp_receive(const char *handle, size_t nbytes, mpshm_block *block);
 PyObject *mp_receive_block(PyObject *handle, int *rc);
 Py_ssize_t mp_size_of_copy(PyObject *handle, int rc);
@@ -253,15 +253,6 @@ PyObject *mp_py_only_atoms(PyObject *, PyObject *);
 PyObject *mp_py_beside(PyObject *, PyObject *);
 PyObject *mp_py_load_beside(PyObject *, PyObject *);
 PyObject *mp_py_setup_beside(PyObject *, PyObject *);
-
-/* storages.c, tensor_pickle.c, tensors.c */
-PyObject *mp_py_setup_storages(PyObject *, PyObject *);
-PyObject *mp_py_move_storage(PyObject *, PyObject *);
-PyObject *mp_py_remember_storage(PyObject *, PyObject *);
-PyObject *mp_py_find_storage(PyObject *, PyObject *);
-PyObject *mp_py_setup_tensors(PyObject *, PyObject *);
-PyObject *mp_py_pack_tensors(PyObject *, PyObject *);
-PyObject *mp_py_receive_tensors(PyObject *, PyObject *);
 
 /* arrow_pack.c, arrow_unpack.c */
 PyObject *mp_py_pack_arrow(PyObject *, PyObject *);

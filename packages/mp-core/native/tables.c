@@ -5,7 +5,7 @@
  *   its memo. So from the 17th on a package puts the arrays of a message into a *table* of its own,
  *   and the pickle only has their numbers:
  *
- *     pickle of (load_beside, (stream, [table of arrays, table of tensors]))
+ *     pickle of (load_beside, (stream, [table of arrays, table of others]))
  *                                |
  *                                +-- ... beside(number) ... beside(number) ...
  *

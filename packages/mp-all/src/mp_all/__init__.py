@@ -125,7 +125,8 @@ def _let_pools_use_engines() -> None:
 
 def _install_all() -> None:
     """Install all packages. Each is imported when its subject is met, see Note [Packages and their subjects]."""
-    _packages.watch("mp_reductions", "import numpy", "numpy.ndarray", "torch")
+    _packages.watch("mp_reductions", "import numpy", "numpy.ndarray")
+    _packages.watch("mp_all._tensors", "torch")
     if _machine.has_libshm():
         _lock_contexts.install()
     if _is_linux:
@@ -134,7 +135,7 @@ def _install_all() -> None:
         _packages.watch("mp_cuda", "import cupy", "import numba.cuda", "import cuda.core")
         pool_contexts.install()
         _imports.when_imported("mp_pool.pool", _let_pools_use_engines)
-    if _settings.torch_is_installed():
+    if _settings.is_on("MP_TORCH"):
         _importlib.import_module("mp_all._torch").torch_install()
 
 

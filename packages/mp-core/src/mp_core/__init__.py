@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from mp_core.strategy import get_sharing_strategy as get_sharing_strategy
     from mp_core.strategy import set_sharing_strategy as set_sharing_strategy
 
-    # Users of torch know three functions by these names.
+    # The multiprocessing of another library has these three under these names.
     _set_thread_name = set_thread_name
     _get_thread_name = get_thread_name
     _prctl_pr_set_pdeathsig = set_parent_death_signal

@@ -48,7 +48,6 @@ __all__ = [
     "discard",
     "discard_unread",
     "find",
-    "find_storage",
     "handle_alive",
     "in_message",
     "is_of_atoms",
@@ -58,7 +57,6 @@ __all__ = [
     "loads",
     "make_channel",
     "make_line",
-    "move_storage",
     "only_atoms",
     "open_block",
     "open_channel",
@@ -66,7 +64,6 @@ __all__ = [
     "open_line",
     "own_session",
     "pack_arrow",
-    "pack_tensors",
     "peer",
     "pickled",
     "pickled_by_value",
@@ -76,13 +73,11 @@ __all__ = [
     "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
-    "receive_tensors",
     "recorders",
     "reduce_block",
     "reduce_copy",
     "reference_of",
     "register_at_fork",
-    "remember_storage",
     "sent",
     "session_of",
     "set_message_timeout",
@@ -91,8 +86,6 @@ __all__ = [
     "setup_channels",
     "setup_locks",
     "setup_receiving",
-    "setup_storages",
-    "setup_tensors",
     "share",
     "strategy",
     "sync_handle",
@@ -185,14 +178,7 @@ share: Any = _block.share
 beside: Any = _block.beside
 load_beside: Any = _block.load_beside
 setup_beside: Any = _block.setup_beside
-setup_storages: Any = _block.setup_storages
-move_storage: Any = _block.move_storage
-remember_storage: Any = _block.remember_storage
-find_storage: Any = _block.find_storage
 pack_arrow: Any = _block.pack_arrow
-pack_tensors: Any = _block.pack_tensors
-receive_tensors: Any = _block.receive_tensors
-setup_tensors: Any = _block.setup_tensors
 peer: Any = _block.peer
 register_at_fork: Any = _block.register_at_fork
 is_of_atoms: Any = _block.is_of_atoms

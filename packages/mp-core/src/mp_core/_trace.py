@@ -19,12 +19,13 @@ from multiprocessing.reduction import ForkingPickler
 from types import CodeType, FrameType
 from typing import Any
 
+from mp_core import packages
 from mp_core.native import LINE_SIZE, only_atoms, set_message_line
 
 __all__ = ["calling_line", "install"]
 
 # Frames of these packages send on behalf of a program.
-OURS = {"mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda", "mp_torch"}
+OURS = {"mp_all", "mp_core", "mp_reductions", "mp_spawn", "mp_pool", "mp_cuda"}
 LIBRARIES = OURS | {"multiprocessing", "concurrent", "pickle", "threading", "importlib"}
 MOST_WAITING = 10_000
 
@@ -135,7 +136,8 @@ def library_line() -> str:
 
 
 def _is_library(frame: FrameType) -> bool:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0] in LIBRARIES
+    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return package in LIBRARIES or package in packages.registered()
 
 
 def describe(frame: FrameType) -> str:

@@ -6,7 +6,7 @@ A package that sends objects of another library has *subjects*, and is imported 
 
     "import numpy"     a module: when it has been imported
     "numpy.ndarray"    a class: before the first object of it, or of a subclass, is pickled
-    "torch"            a package that registers classes with ForkingPickler: when it registers the first
+    "library"          a package that registers classes with ForkingPickler: when it registers the first
     none               at once
 
 mp-reductions comes with NumPy, and not with the first array: a process may have no descriptor left when it receives

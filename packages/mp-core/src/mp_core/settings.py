@@ -15,6 +15,7 @@ __all__ = [
     "channels_enabled",
     "check",
     "inline_bytes",
+    "is_on",
     "is_set",
     "message_timeout",
     "parse_bytes",
@@ -25,7 +26,6 @@ __all__ = [
     "sharing_strategy",
     "strict_put",
     "timeline",
-    "torch_is_installed",
     "traces",
     "without_libshm",
 ]
@@ -39,6 +39,16 @@ def is_set(variable: str) -> bool:
     False
     """
     return bool(os.environ.get(variable))
+
+
+def is_on(variable: str) -> bool:
+    """
+    Return whether *variable* is in the environment, with any text but the empty one and 0.
+
+    >>> is_on("MP_NO_SUCH_SETTING")
+    False
+    """
+    return os.environ.get(variable, "0") not in ("", "0")
 
 
 def _switch(variable: str, wanted: str, default: bool = False) -> bool:
@@ -184,14 +194,6 @@ def traces() -> bool:
 def timeline() -> tuple[str, str]:
     """Return where `MP_TIMELINE` wants a report, and the run of a parent (`MP_TIMELINE_RUN`); empty texts for none."""
     return os.environ.get("MP_TIMELINE", ""), os.environ.get("MP_TIMELINE_RUN", "")
-
-
-# ---- what mp_all installs --------------------------------------------------------------------------------------------
-
-
-def torch_is_installed() -> bool:
-    """Return whether `MP_TORCH` asks for `torch_install`; any value but 0 does."""
-    return os.environ.get("MP_TORCH", "0") not in ("", "0")
 
 
 # ---- the check -------------------------------------------------------------------------------------------------------

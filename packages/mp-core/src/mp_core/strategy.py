@@ -39,8 +39,8 @@ def set_sharing_strategy(new_strategy: str) -> None:
     """
     Set how shared memory is made from now on; memory that exists or is in flight keeps working.
 
-    Children started after this inherit it. ``MP_SHARING_STRATEGY`` in the environment sets the initial strategy. If
-    torch is imported, the call also sets torch's strategy.
+    Children started after this inherit it. ``MP_SHARING_STRATEGY`` in the environment sets the initial strategy. The
+    call also sets the strategy of a library that has the same two, see the page on strategies.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ from mp_core import fan_out, packages, pickling, reducers
 from mp_core.block import Block, Copied, allocate
 from mp_core.errors import warn_sent_by_value
 from mp_core.native import by_value, copied_bytes
-from mp_reductions import _functions, inline, repeated_copy, tensors
+from mp_reductions import _functions, inline, repeated_copy
 from mp_reductions.layout import pack
 from mp_reductions.mapped import is_mapped, reduce_mapped
 from mp_reductions.memmap import reduce_memmap
@@ -65,8 +65,7 @@ def init_reductions() -> None:
         pickling.use_table(np.ndarray, _functions.Table)
     else:
         pickling.use_alone(np.ndarray, _reduce_alone)
-    reducers.when_registered("torch", tensors.stand_before)
-    packages.register("mp_reductions", "import numpy", "numpy.ndarray", "torch")
+    packages.register("mp_reductions", "import numpy", "numpy.ndarray")
 
 
 def _reduce_alone(a: np.ndarray[Any, Any]) -> Any:

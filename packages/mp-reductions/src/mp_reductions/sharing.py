@@ -54,7 +54,7 @@ def find_block(a: np.ndarray[Any, Any]) -> Block | None:
 
 
 def _block_around(a: np.ndarray[Any, Any]) -> Block | None:
-    """Return the Block of an array whose base is a foreign object over a block, as of ``tensor.numpy()``."""
+    """Return the Block of an array whose base is a foreign object over a block, made by another library."""
     first, end = span(a)
     address = address_of(a) + first
     block = block_at(address) if end > first and not a.dtype.hasobject else None

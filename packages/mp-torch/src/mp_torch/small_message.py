@@ -1,4 +1,4 @@
-"""Tensors in small messages, which mp-core writes and reads in C (`native/tensor_pickle.c`).
+"""Tensors in small messages, which are written and read in C (`native/tensor_codec.c`).
 
 It is for tensors that are all of their storage, contiguous, and need no gradient; all others come to `tensor.py`.
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from mp_core.native import receive_tensors, setup_tensors
+from mp_torch._functions import receive_tensors, setup_tensors
 from mp_torch.storage import EXCHANGE
 from mp_torch.tensor import reduce_tensor
 
@@ -28,7 +28,7 @@ OPCODE = b"C8"
 
 
 def install() -> None:
-    """Let mp-core write and read tensors."""
+    """Let C write and read tensors."""
     setup_tensors(EXCHANGE, torch.Tensor, reduce_tensor, DTYPES, rebuild_one)
 
 

@@ -1,6 +1,6 @@
 """Storages of torch in blocks: moved there in place, recognised, and rebuilt over a block that was received.
 
-mp-core moves and finds them in C (`native/storages.c`, Notes [Moving a storage] and [One storage for one address]).
+They are moved and found in C (`native/storages.c`, Notes [Moving a storage] and [One storage for one address]).
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from typing import Any
 
 import torch
 
-from mp_core import native
 from mp_core.block import Block, allocate, block_at, failed
 from mp_core.errors import SharedMemoryWarning, warn_user
 from mp_core.native import by_value
+from mp_torch import _functions
 
 __all__ = [
     "EXCHANGE",
@@ -46,13 +46,13 @@ def can_move() -> bool:
 def storage_over(block: Block, offset: int, nbytes: int) -> Any:
     """Return the storage over these bytes of *block*; reaching beyond them is a `ValueError`."""
     address = block._address + offset
-    storage = native.find_storage(address, nbytes)
+    storage = _functions.find_storage(address, nbytes)
     if storage is not None:
         return storage
     if offset < 0 or nbytes <= 0 or offset + nbytes > block.nbytes:
         raise ValueError(f"the handle of a storage is damaged: {nbytes} bytes at {offset} of {block.nbytes}")
     storage = _frombuffer(block, dtype=_uint8, count=nbytes, offset=offset).untyped_storage()
-    native.remember_storage(storage, address)
+    _functions.remember_storage(storage, address)
     return storage
 
 
@@ -68,7 +68,7 @@ def place_of(storage: Any) -> Place | None:
     nbytes = storage.nbytes()
     block = block_at(storage.data_ptr())
     if block is None:
-        moved = native.move_storage(storage)
+        moved = _functions.move_storage(storage)
         if moved < 0:
             failed(-moved, nbytes)
         block = block_at(storage.data_ptr())
@@ -78,7 +78,7 @@ def place_of(storage: Any) -> Place | None:
     offset = address - block._address
     if offset + nbytes > block.nbytes:
         return None
-    native.remember_storage(storage, address)
+    _functions.remember_storage(storage, address)
     return block, offset, nbytes
 
 
@@ -185,4 +185,4 @@ def _adopt(tensor: Any, storage: Any) -> None:
 
 
 if can_move():  # here, because a process that has not called install() receives tensors, too
-    native.setup_storages(EXCHANGE, torch.Tensor, torch.UntypedStorage, torch.UntypedStorage.is_shared, _adopt)
+    _functions.setup_storages(EXCHANGE, torch.Tensor, torch.UntypedStorage, torch.UntypedStorage.is_shared, _adopt)

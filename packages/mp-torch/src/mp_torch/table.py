@@ -7,7 +7,7 @@ are contiguous, all of their storage, and need no gradient are described by layo
 
     rebuild_tensors(handles, layouts, [(position, another tensor)])
 
-They are collected while the message is pickled, and handled together at its end, in C (mp-core's native/tensors.c).
+They are collected while the message is pickled, and handled together at its end, in C (`native/tensors.c`).
 Those that do not fit are pickled as in tensor.py.
 
 Each storage still has a block of its own: one that is dropped gives its memory back, and no tensor keeps the memory of
@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 
-from mp_core.native import beside, pack_tensors, receive_tensors
+from mp_core.native import beside
 from mp_core.pickling import TABLES
+from mp_torch._functions import pack_tensors, receive_tensors
 from mp_torch.tensor import reduce_tensor
 
 __all__ = ["TensorTable", "rebuild_tensors"]

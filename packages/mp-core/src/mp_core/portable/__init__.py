@@ -42,15 +42,8 @@ from mp_core.portable.messages import (
 )
 from mp_core.portable.no_tables import (
     beside,
-    find_storage,
-    move_storage,
     pack_arrow,
-    pack_tensors,
-    receive_tensors,
-    remember_storage,
     setup_beside,
-    setup_storages,
-    setup_tensors,
     unpack_arrow,
 )
 from mp_core.portable.pipes import (
@@ -126,7 +119,6 @@ __all__ = [
     "empty_cache",
     "failed_call",
     "find",
-    "find_storage",
     "get_thread_name",
     "handle_alive",
     "in_message",
@@ -137,7 +129,6 @@ __all__ = [
     "loads",
     "make_channel",
     "make_line",
-    "move_storage",
     "only_atoms",
     "open_block",
     "open_channel",
@@ -145,7 +136,6 @@ __all__ = [
     "open_line",
     "own_session",
     "pack_arrow",
-    "pack_tensors",
     "peer",
     "pickled",
     "pickled_by_value",
@@ -155,14 +145,12 @@ __all__ = [
     "plain_pickle",
     "rebuild_block",
     "rebuild_copy",
-    "receive_tensors",
     "recorders",
     "reduce_block",
     "reduce_copy",
     "reference_of",
     "refused_version",
     "register_at_fork",
-    "remember_storage",
     "segments",
     "sent",
     "session_of",
@@ -175,8 +163,6 @@ __all__ = [
     "setup_beside",
     "setup_channels",
     "setup_receiving",
-    "setup_storages",
-    "setup_tensors",
     "share",
     "strategy",
     "timeline_close",
@@ -194,7 +180,7 @@ LIBSHM = False
 recorders: list[Any] = []
 #: No line is noted.
 LINE_SIZE = 124
-#: As torch has it on macOS and Windows.
+#: The one strategy of macOS and Windows.
 STRATEGIES: dict[str, int] = {"file_system": 1}
 #: There is no table of C functions.
 c_api = None

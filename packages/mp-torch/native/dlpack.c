@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "dlpack.h"
+#include "native.h"
 
 const dl_exchange *mp_dl_exchange(PyObject *capsule)
 {
@@ -65,7 +65,7 @@ static void release(dl_managed *managed)
 
     if (self->released != NULL)
         *self->released = 1;
-    mpshm_block_release(&self->block);
+    mp_core.block_release(&self->block);
     free(self);
 }
 
@@ -78,7 +78,7 @@ PyObject *mp_dl_tensor_over(const dl_exchange *exchange, mpshm_block *block, dl_
     void *tensor;
 
     if (self == NULL) {
-        mpshm_block_release(block);
+        mp_core.block_release(block);
         return PyErr_NoMemory();
     }
     self->block = *block;

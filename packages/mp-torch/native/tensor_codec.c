@@ -1,4 +1,4 @@
-/* The pickle of a tensor in a small message: contiguous, on the CPU, all of its storage, without a
+/* The codec of tensors: of those that are contiguous, on the CPU, all of their storage, without a
  * gradient.
  *
  *   module, rebuild_one, STACK_GLOBAL | handle | layout (dlpack.c) | TUPLE2 | REDUCE
@@ -8,7 +8,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "dlpack.h"
+#include "native.h"
 
 enum { HANDLE = 2 + MPSHM_HANDLE_SIZE, LAYOUT = 255, DL_COMPLEX = 5 };
 
@@ -88,10 +88,11 @@ static int write_tensor(const mp_entry *entry, mp_writer *to)
     if (rc != 1)
         return rc;
     size_t layout = layout_of(&shape);
-    char *at =
-        layout <= LAYOUT ? mp_writer_room(to, of.rebuild.nbytes + HANDLE + 2 + layout + 2) : NULL;
-    PyObject *handle = at != NULL ? mp_make_handle(&block, 0) : NULL;
-    mpshm_block_release(&block);
+    char *at = layout <= LAYOUT
+                   ? mp_core.writer_room(to, of.rebuild.nbytes + HANDLE + 2 + layout + 2)
+                   : NULL;
+    PyObject *handle = at != NULL ? mp_core.make_handle(&block, 0) : NULL;
+    mp_core.block_release(&block);
     if (handle == NULL)
         return PyErr_Occurred() ? -1 : 0;
     at = mp_put(at, of.rebuild.bytes, of.rebuild.nbytes);
@@ -163,7 +164,7 @@ PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
                           &dtypes, &rebuild))
         return NULL;
     of.exchange = mp_dl_exchange(capsule);
-    if (of.exchange == NULL || set_names() < 0 || mp_make_global(&of.rebuild, rebuild) < 0)
+    if (of.exchange == NULL || set_names() < 0 || mp_core.make_global(&of.rebuild, rebuild) < 0)
         return NULL;
     of.dtypes = Py_NewRef(dtypes);
     mp_codec codec = {.type = (PyTypeObject *)Py_NewRef(type),
@@ -173,6 +174,6 @@ PyObject *mp_py_setup_tensors(PyObject *self, PyObject *args)
                       .survey = survey_tensor,
                       .write = write_tensor,
                       .read = read_tensor};
-    mp_register_codec(&codec);
+    mp_core.register_codec(&codec);
     Py_RETURN_NONE;
 }

@@ -1,4 +1,4 @@
-/* Storages of another library in blocks: moved there in place, and found by their address.
+/* Storages of torch in blocks: moved there in place, and found by their address.
  *
  * Note [Moving a storage]
  *   torch's share_memory_ moves a storage in place, so that all tensors over it are shared
@@ -31,7 +31,7 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "dlpack.h"
+#include "native.h"
 
 static struct {
     const dl_exchange *exchange;
@@ -205,9 +205,23 @@ static int copy_and_exchange(PyObject *storage, const void *from, void *to, uint
     if (locked)
         pthread_mutex_unlock(&moving);
     if (done != NULL)
-        mp_count_copied(nbytes);
+        mp_core.count_copied(nbytes);
     Py_XDECREF(done);
     return PyErr_Occurred() ? -1 : 0;
+}
+
+/* Allocate a block, and release the GIL if that takes time. 0 or -errno. */
+static int allocate(uint64_t nbytes, mpshm_block *block)
+{
+    int strategy = *mp_core.strategy, rc = -EAGAIN;
+
+    if (nbytes < MP_RELEASE_GIL_BYTES)
+        rc = mp_core.block_allocate(strategy, nbytes, MPSHM_NOWAIT, block);
+    if (rc == -EAGAIN) {
+        Py_BEGIN_ALLOW_THREADS rc = mp_core.block_allocate(strategy, nbytes, 0, block);
+        Py_END_ALLOW_THREADS
+    }
+    return rc;
 }
 
 enum { THEIRS = 1 };
@@ -223,7 +237,7 @@ static int move(PyObject *storage, const void *from, int64_t nbytes)
     Py_XDECREF(answer);
     if (theirs != 0)
         return theirs < 0 ? -1 : THEIRS;
-    int rc = mp_allocate(mp_strategy, (uint64_t)nbytes, 0, &block);
+    int rc = allocate((uint64_t)nbytes, &block);
     if (rc < 0)
         return rc;
     void *to = block.data;
@@ -236,17 +250,6 @@ static int move(PyObject *storage, const void *from, int64_t nbytes)
     return rc;
 }
 
-int mp_find_block(const void *at, mpshm_block *block)
-{
-    int rc = mpshm_block_find(at, MPSHM_NOWAIT, block);
-
-    if (rc == -EAGAIN) {
-        Py_BEGIN_ALLOW_THREADS rc = mpshm_block_find(at, 0, block);
-        Py_END_ALLOW_THREADS
-    }
-    return rc;
-}
-
 /* Retain the block of which the tensor is all, and describe it: 1, or 0. `rc` is -ENOENT for one
  * in no block. */
 static int block_of(PyObject *tensor, dl_shape *shape, mpshm_block *block, int *rc)
@@ -255,11 +258,11 @@ static int block_of(PyObject *tensor, dl_shape *shape, mpshm_block *block, int *
 
     *rc = -EINVAL;
     if (of.exchange->from_object(tensor, &t) < 0 || mp_dl_shape_of(&t, shape) < 0 ||
-        (*rc = mp_find_block(shape->data, block)) < 0)
+        (*rc = mp_core.block_find(shape->data, block)) < 0)
         return 0;
     if (block->data == shape->data && (int64_t)block->nbytes == shape->nbytes)
         return 1;
-    mpshm_block_release(block);
+    mp_core.block_release(block);
     return 0;
 }
 
@@ -271,7 +274,7 @@ int mp_block_of_tensor(PyObject *tensor, dl_shape *shape, mpshm_block *block)
     if (!found && rc == -ENOENT && move(storage, shape->data, shape->nbytes) == 0)
         found = block_of(tensor, shape, block, &rc);
     if (found && remember(storage, block->data) < 0) {
-        mpshm_block_release(block);
+        mp_core.block_release(block);
         found = 0;
     }
     Py_XDECREF(storage);
@@ -302,10 +305,10 @@ PyObject *mp_tensor_arrived(const char *handle, dl_record record, const int64_t 
 
     if (!is_set_up())
         return NULL;
-    int rc = mp_receive(handle, MPSHM_HANDLE_SIZE, &block);
+    int rc = mp_core.receive(handle, MPSHM_HANDLE_SIZE, &block);
     if (rc < 0) {
         PyObject *bytes = PyBytes_FromStringAndSize(handle, MPSHM_HANDLE_SIZE);
-        PyObject *none = bytes ? mp_refuse(bytes, rc) : NULL;
+        PyObject *none = bytes ? mp_core.refuse(bytes, rc) : NULL;
         Py_XDECREF(bytes);
         return none;
     }

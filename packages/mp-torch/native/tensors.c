@@ -1,11 +1,11 @@
-/* The tensors of a table: handles and layout of many, and many from these (table.py of mp_torch).
+/* The tensors of a table: handles and layout of many, and many from these (table.py).
  *
  * Note [Handles of a table]
  *   A handle follows the opcode that pickle would write, so that a message that cannot be read has
- *   its blocks freed (receive.c). */
+ *   its blocks freed (mp-core's receive.c). */
 #include <string.h>
 
-#include "dlpack.h"
+#include "native.h"
 
 static const unsigned char opcode[2] = {'C', MPSHM_HANDLE_SIZE}; /* SHORT_BINBYTES, length */
 
@@ -61,7 +61,7 @@ static int describe(PyObject *tensor, mpshm_block *block, layout *to)
     }
     int rc = mp_block_of_tensor(tensor, &shape, block);
     if (rc == 1 && add_record(to, &shape) < 0) {
-        mpshm_block_release(block);
+        mp_core.block_release(block);
         rc = -1;
     }
     return rc;
@@ -74,7 +74,7 @@ static PyObject *handles_of(const mpshm_block *blocks, Py_ssize_t count)
     char *to = handles ? PyBytes_AsString(handles) : NULL;
 
     for (Py_ssize_t i = 0; handles != NULL && i < count; i++) {
-        PyObject *handle = mp_make_handle(&blocks[i], 0);
+        PyObject *handle = mp_core.make_handle(&blocks[i], 0);
         if (handle == NULL) {
             Py_CLEAR(handles); /* the failed message discards the others */
         } else {
@@ -114,7 +114,7 @@ PyObject *mp_py_pack_tensors(PyObject *module, PyObject *tensors)
         result = Py_BuildValue("(Oy#O)", handles, made.bytes ? (char *)made.bytes : "",
                                (Py_ssize_t)made.used, others);
     while (count > 0)
-        mpshm_block_release(&blocks[--count]);
+        mp_core.block_release(&blocks[--count]);
     PyMem_Free(blocks);
     PyMem_Free(made.bytes);
     Py_XDECREF(handles);

@@ -1,9 +1,9 @@
-"""torch tensors: torch sends them, except those over a Block, which are sent as that Block.
+"""torch's tensors over a Block, without mp-torch: they are sent as that Block, and torch sends all others.
 
-Nothing here imports torch. When torch registers its reducers (at its import, before or after ours), `stand_before` puts
-a reducer in front of torch's for `Tensor` and `Parameter`. A tensor on the CPU that lies in a Block, because it was
-made by ``torch.from_numpy(shared_array)`` or received as such, is sent as that Block: no copy, and the same memory on
-all sides. torch would first copy it into a file of its own. torch handles all other tensors, and raises its own errors.
+Nothing here imports torch. When torch registers its reducers (at its import, before or after ours), `_stand_before`
+puts a reducer in front of torch's for `Tensor` and `Parameter`. A tensor on the CPU that lies in a Block, because it
+was made by ``torch.from_numpy(shared_array)`` or received as such, is sent as that Block: no copy, and the same memory
+on all sides. torch would first copy it into a file of its own. torch handles all other tensors, and raises its errors.
 
 Both have one sharing strategy: setting ours sets torch's, once torch is imported.
 """
@@ -14,15 +14,20 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from mp_core import strategy
+from mp_core import packages, reducers, strategy
 from mp_core.block import Block, block_at
 from mp_core.native import by_value
-from mp_core.reducers import Reducer
 
-__all__ = ["rebuild_tensor", "stand_before"]
+__all__ = ["init_reductions", "rebuild_tensor"]
 
 
-def stand_before(kind: type, theirs: Reducer) -> Reducer:
+def init_reductions() -> None:
+    """Send tensors over a Block as that Block, in this process and in children started from now on."""
+    packages.register(__name__, "torch")
+    reducers.when_registered("torch", _stand_before)
+
+
+def _stand_before(kind: type, theirs: reducers.Reducer) -> reducers.Reducer:
     """Return the reducer for torch's class *kind*, for which torch has registered *theirs*."""
     strategy.followed_by(_set_torchs_strategy)
     if kind.__name__ not in ("Tensor", "Parameter") or getattr(theirs, "_stands_before", False):

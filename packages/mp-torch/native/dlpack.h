@@ -1,7 +1,7 @@
 /* The part of DLPack 1 that is used here. */
 #ifndef MP_DLPACK_H
 #define MP_DLPACK_H
-#include "native.h"
+#include "mp_core.h"
 
 typedef struct {
     uint32_t major, minor;
@@ -64,26 +64,5 @@ int mp_dl_shape_of(const dl_tensor *t, dl_shape *shape);
  * exception; a shape that has not the bytes of the block is a ValueError. */
 PyObject *mp_dl_tensor_over(const dl_exchange *exchange, mpshm_block *block, dl_record r,
                             const int64_t *dims);
-
-/* ---- storages.c ---- */
-
-/* The storage of a tensor, NULL with an exception. */
-PyObject *mp_storage_of(PyObject *tensor);
-/* 1 if the storage has that many bytes; 0, perhaps with an exception. */
-int mp_storage_has(PyObject *storage, int64_t nbytes);
-/* Retain the block that contains the address: 0 or -errno. */
-int mp_find_block(const void *address, mpshm_block *block);
-/* Retain the block that is all of the tensor's storage, which is moved there unless it is in one,
- * and describe the tensor. 1; 0 if it is not all of its storage or this cannot be moved; -1 with an
- * exception. */
-int mp_block_of_tensor(PyObject *tensor, dl_shape *shape, mpshm_block *block);
-/* Make the tensor of a handle that has arrived. NULL with an exception. */
-PyObject *mp_tensor_arrived(const char *handle, dl_record record, const int64_t *dims);
-
-/* ---- tensor_pickle.c ---- */
-
-/* 1 if DLPack knows all that there is to the tensor, and the tensor is all of its storage; 0,
- * perhaps with an exception. */
-int mp_tensor_is_plain(PyObject *tensor, dl_shape *shape);
 
 #endif

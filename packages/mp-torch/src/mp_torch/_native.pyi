@@ -1,0 +1,24 @@
+from collections.abc import Callable
+from typing import Any
+
+def setup_storages(
+    exchange: Any,
+    tensor_type: type,
+    storage_type: type,
+    is_shared: Callable[[Any], bool],
+    adopt: Callable[[Any, Any], None],
+    /,
+) -> None: ...
+def move_storage(storage: Any, /) -> int: ...
+def remember_storage(storage: Any, address: int, /) -> None: ...
+def find_storage(address: int, nbytes: int, /) -> Any: ...
+def setup_tensors(
+    exchange: Any,
+    tensor_type: type,
+    reducer: Callable[[Any], Any],
+    dtypes: frozenset[Any],
+    rebuild: Callable[[bytes, bytes], Any],
+    /,
+) -> None: ...
+def pack_tensors(tensors: list[Any], /) -> tuple[bytes, bytes, list[int]]: ...
+def receive_tensors(handles: bytes, layouts: bytes, /) -> list[Any]: ...
