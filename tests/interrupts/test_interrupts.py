@@ -64,3 +64,18 @@ def test_two_signals_in_the_start_of_a_worker_leave_no_worker_and_no_descriptor(
     bad = [each for each in found if each["problems"]]
     assert not bad, "\n".join(map(json.dumps, bad))
     assert any(len(each["handled"]) > 1 for each in found)
+
+
+#: Where resources change hands: a share of all points may leave them out.
+HANDED_ON = {"pool_made_used_and_ended": {"Pool.__init__", "_pool"}, "start_with_a_queue_by_spawn": {"closing"}}
+
+
+@pytest.mark.parametrize("scene", HANDED_ON)
+@pytest.mark.timeout(LIMIT + 60)
+def test_a_signal_where_resources_change_hands_leaves_nothing_behind(scene: str) -> None:
+    places = play(scene, "raises", "list")[0]["places"]
+    at = [number for number, (_, name, _) in enumerate(places) if name in HANDED_ON[scene]]
+    _, *found = play(scene, "raises", *map(str, at))
+    bad = [each for each in found if each["problems"]]
+    assert not bad, "\n".join(map(json.dumps, bad))
+    assert any(each["handled"] for each in found)

@@ -40,16 +40,20 @@ Mark = tuple["Any", int, "Any", "Any"]
 class _Start(threading.local):
     """The child that this thread is starting, and the descriptors opened for it."""
 
-    def __init__(self) -> None:
-        self.opened: list[int] = []
-
-    popen: Any = None
-    # True only inside `closing_start`, which closes them.
-    room = False
+    opened: list[int]
+    popen: Any
+    room: bool  # true only inside `closing`, which closes them
     # The descriptors of connections, and the child that they are for.
-    queue: _passed_descriptors.Queue | None = None
-    queue_of: Any = None
-    closes_queue = False
+    queue: _passed_descriptors.Queue | None
+    queue_of: Any
+    closes_queue: bool
+
+    def __init__(self) -> None:
+        self.begin(False)
+
+    def begin(self, closes: bool) -> None:
+        """Have no child and no descriptors, in one call of C: a signal handler finds all attributes."""
+        self.__dict__.update(opened=[], popen=None, room=closes, queue=None, queue_of=None, closes_queue=closes)
 
 
 _start = _Start()
@@ -166,9 +170,7 @@ def closing(start: Callable[[Any], Any], process: Any) -> Any:
     """Return *start(process)*, and close the descriptors of that child after its start, successful or not."""
     before = _start.__dict__.copy()  # pickling an argument may start a process of its own
     try:
-        _start.__dict__.clear()
-        _start.opened = []
-        _start.room = _start.closes_queue = True
+        _start.begin(True)
         # The process has it already if a signal handler raises below: it can be ended.
         process._popen = popen = start(process)
         process._sentinel = popen.sentinel
@@ -181,7 +183,6 @@ def closing(start: Callable[[Any], Any], process: Any) -> Any:
             _close_all()
             raise
         finally:
-            _start.__dict__.clear()
             _start.__dict__.update(before)
 
 

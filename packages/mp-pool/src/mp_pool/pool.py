@@ -82,6 +82,10 @@ class Pool(multiprocessing.pool.Pool):
     [1, 2, 3]
     """
 
+    # Read by __del__ of the standard class, also if a signal handler raises before __init__ begins.
+    _state = "INIT"
+    _change_notifier: Any = None
+
     def __init__(
         self,
         processes: int | None = None,
@@ -97,9 +101,6 @@ class Pool(multiprocessing.pool.Pool):
         progress: bool = False,
         engine: Any = None,
     ) -> None:
-        # Read by __del__ of the standard class.
-        self._state = "INIT"
-        self._change_notifier: Any = None
         if engine is not None:
             _check_engine(processes, context)
         if processes is None:
@@ -127,10 +128,14 @@ class Pool(multiprocessing.pool.Pool):
             make = _maker(type(self).Process, self._ctx)
             self._scheduler = Scheduler(make, processes, settings, timeout=timeout, progress=bar(progress))
         self._cache = self._scheduler.sinks
-        self._scheduler.start()
-        # Not the pool's own method, which would keep the pool alive.
-        self._terminate = util.Finalize(self, self._scheduler.terminate, exitpriority=15)
-        self._state = RUN
+        try:
+            self._scheduler.start()
+            # Not the pool's own method, which would keep the pool alive.
+            self._terminate = util.Finalize(self, self._scheduler.terminate, exitpriority=15)
+            self._state = RUN
+        except BaseException:  # of a signal handler, after the workers have started
+            self._scheduler.terminate()
+            raise
 
     @property
     def _pool(self) -> list[Any]:
