@@ -122,10 +122,13 @@ class Dispatcher:
         queue = self.queue
         if not queue or not self.free:
             return True
-        task, worker = queue[0], next((worker for worker in self.free if not worker.tasks), None)
+        task = queue[0]
         if not isinstance(task, Task) or task.worker is not None:
             return False
-        if worker is None:
+        for worker in self.free:
+            if not worker.tasks:
+                break
+        else:
             worker = next(iter(self.free))
             if self.timeout is not None or worker.pace is None or worker.pace < TINY:
                 return False

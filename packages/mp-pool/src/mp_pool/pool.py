@@ -157,7 +157,9 @@ class Pool(multiprocessing.pool.Pool):
         Call ``func(*args, **kwds)`` in a worker; the result has ``get``, ``wait``, ``ready`` and ``successful``.
         """
         self._check_running()  # type: ignore[attr-defined]
-        result = Applied(self, _guarded(callback), _guarded(error_callback))
+        if callback is not None or error_callback is not None:
+            callback, error_callback = _guarded(callback), _guarded(error_callback)
+        result = Applied(self, callback, error_callback)
         result.task = task = Task(result, 0, func, tuple(args), dict(kwds or {}), retries=self._retries)
         self._scheduler.submit(task)
         return result
