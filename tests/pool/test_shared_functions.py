@@ -146,7 +146,7 @@ def test_a_replaced_worker_gets_the_function_too(ctx: BaseContext, strategy: str
 
 def test_a_function_survives_random_kills_of_its_workers(ctx: BaseContext, start_method: str, strategy: str) -> None:
     """
-    A worker may die before, while and after it receives the function.
+    A worker may die before, while and after it receives the function; while none has done a task, all live.
 
     The array is private. A shared one may stay in flight until the session ends, if its worker dies between reading the
     function's packet and receiving the array (docs/pool.md).
@@ -160,10 +160,10 @@ def test_a_function_survives_random_kills_of_its_workers(ctx: BaseContext, start
         def kill() -> None:
             nonlocal killed
             while not over.wait(pause):
-                for worker in list(pool._scheduler.dispatcher.workers)[:1]:
-                    if worker.ready:
-                        worker.signal(signal.SIGKILL)
-                        killed += 1
+                workers = list(pool._scheduler.dispatcher.workers)
+                if workers and workers[0].ready and any(worker.pace is not None for worker in workers):
+                    workers[0].signal(signal.SIGKILL)
+                    killed += 1
 
         killer = threading.Thread(target=kill)
         killer.start()
