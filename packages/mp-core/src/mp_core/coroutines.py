@@ -360,8 +360,12 @@ class _Helper(_Line):
             with self.changed:
                 if not self.changed.wait_for(self.has_work, IDLE_S):
                     self.thread = None
+                    self.leave()
                     return
             self.work()
+
+    def leave(self) -> None:
+        """Do what the thread does last, with the condition."""
 
 
 # ---- sending ---------------------------------------------------------------------------------------------------------
@@ -470,11 +474,19 @@ class _Places(_Helper):
             with self.changed:
                 self.given += 1
             if not self.call(self.give):
+                with self.changed:
+                    self.given -= 1
                 self.semaphore.release()
                 self.waiting.clear()
         queue = self.queue()
         if queue is not None and queue._closed:
             self.call(self.fail, ValueError(f"Queue {queue!r} is closed"))
+
+    def leave(self) -> None:
+        """Give back the places that a loop was closed too early to see."""
+        while self.given and self.loop.is_closed():
+            self.given -= 1
+            self.semaphore.release()
 
     def give(self) -> None:
         """Give a place to the first one in line, or back if everyone has left."""
