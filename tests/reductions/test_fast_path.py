@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.arrays import differences
+from support.other_table import importing_with_another_table
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
@@ -58,24 +59,7 @@ def test_an_array_over_foreign_memory_is_copied(strategy: str) -> None:
 
 
 def test_another_version_of_mp_cores_table_is_refused(tmp_path: Path) -> None:
-    program = """
-        import ctypes
-        from mp_core import native
-
-        pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-        real = pointer(native.c_api, b"mp_core.native.c_api")
-        other = (ctypes.c_int * 64)(ctypes.c_int.from_address(real).value + 1)
-        name = ctypes.create_string_buffer(b"mp_core.native.c_api")
-        make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-        native.c_api = make(ctypes.addressof(other), ctypes.addressof(name), None)
-        try:
-            import mp_reductions
-        except ImportError as error:
-            print(error)
-    """
-    said = succeeded(run_script(tmp_path, program))
+    said = succeeded(run_script(tmp_path, importing_with_another_table("mp_reductions")))
     assert "two installations are mixed; reinstall mp-core and mp-reductions" in said
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from support import tasks
 from support.carriers import Carrier
+from support.other_table import importing_with_another_table
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
@@ -242,22 +243,5 @@ def test_a_process_that_installs_nothing_receives_it(tmp_path: Path) -> None:
 
 
 def test_another_version_of_mp_cores_table_is_refused(tmp_path: Path) -> None:
-    program = """
-        import ctypes
-        from mp_core import native
-
-        pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer.restype, pointer.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-        real = pointer(native.c_api, b"mp_core.native.c_api")
-        other = (ctypes.c_int * 64)(ctypes.c_int.from_address(real).value + 1)
-        name = ctypes.create_string_buffer(b"mp_core.native.c_api")
-        make = ctypes.pythonapi.PyCapsule_New
-        make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
-        native.c_api = make(ctypes.addressof(other), ctypes.addressof(name), None)
-        try:
-            import mp_torch._native
-        except ImportError as error:
-            print(error)
-    """
-    said = succeeded(run_script(tmp_path, program))
+    said = succeeded(run_script(tmp_path, importing_with_another_table("mp_torch._native")))
     assert "two installations are mixed; reinstall mp-core and mp-torch" in said

@@ -280,4 +280,23 @@ typedef struct {
     void (*copy_ends)(uint64_t began, uint64_t nbytes);
 } mp_core_api;
 
+/* Copy the table, for a module of a distribution: -1 with an exception if mp-core has another
+ * version of it. */
+static inline int mp_copy_table(mp_core_api *to, const char *module, const char *distribution)
+{
+    const mp_core_api *api = PyCapsule_Import(MP_CORE_API, 0);
+
+    if (api == NULL)
+        return -1;
+    if (api->version != MP_CORE_API_VERSION) {
+        PyErr_Format(PyExc_ImportError,
+                     "%s was compiled for version %d of mp_core's C functions and found "
+                     "version %d: two installations are mixed; reinstall mp-core and %s",
+                     module, (int)MP_CORE_API_VERSION, api->version, distribution);
+        return -1;
+    }
+    *to = *api;
+    return 0;
+}
+
 #endif

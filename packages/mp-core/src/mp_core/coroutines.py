@@ -475,8 +475,7 @@ class _Places(_Helper):
                 self.given += 1
             if not self.call(self.give):
                 with self.changed:
-                    self.given -= 1
-                self.semaphore.release()
+                    self.leave()
                 self.waiting.clear()
         queue = self.queue()
         if queue is not None and queue._closed:

@@ -1,7 +1,7 @@
 """What a worker calls for a chunk of items.
 
-The standard library's are in multiprocessing.pool, and a worker would import that module before its first chunk, which
-takes as long as to fork it three times.
+The standard library's are in multiprocessing.pool: a worker would import that module, and with it traceback, tokenize
+and a dozen more, before its first chunk.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from multiprocessing.reduction import ForkingPickler
 from mp_core import children
 from mp_core.native import LONGEST, recorders, timeline_now
 from mp_pool import _function_cache, task_messages
-from mp_pool._lines import WorkerEnds
+from mp_pool._lines import WorkerEnds  # each worker receives one: the fork server has the module by this import
 from mp_pool._memory import private_bytes
 from mp_pool.task_messages import BATCH, END, FORGET, FUNCTION, MORE, PART, RICH
 
