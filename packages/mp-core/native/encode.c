@@ -322,28 +322,49 @@ static int put_alone(survey *s, PyObject *object, const mp_codec *codec)
     return rc == 1 ? put_opcode(&s->plan.bytes, '.') : rc;
 }
 
-/* The same for an object that is no atom; `s` has the beginning of its pickle. */
-static PyObject *planned(survey *s, PyObject *object, PyObject **handles)
+/* The pickle of a message that is an atom, which needs no plan. */
+static PyObject *atom(PyObject *object)
+{
+    mp_writer to;
+    PyObject *data = NULL;
+
+    mp_begin_writing(&to);
+    int rc = put(&to, "\x80\x04", 2);
+    if (rc == 1)
+        rc = put_atom(&to, object);
+    if (rc == 1 && put_opcode(&to, '.') == 1)
+        data = bytes_of(&to);
+    mp_end_writing(&to);
+    return data;
+}
+
+/* The same for any other object that needs no ForkingPickler. */
+static PyObject *planned(PyObject *object, int may_share, PyObject **handles)
 {
     mp_message message;
+    survey s;
     PyObject *data = NULL;
 
     mp_message_enter(&message); /* what it says of sharing holds until the end */
-    s->may_share = s->may_share && !mp_goes_by_value();
-    s->objects = s->for_tables = 0;
-    s->current = NULL;
-    const mp_codec *codec = codec_of(s, object);
+    mp_begin_plan(&s.plan);
+    s.may_share = may_share && !mp_goes_by_value();
+    s.objects = s.for_tables = 0;
+    s.current = NULL;
+    mp_writer *bytes = &s.plan.bytes;
+    int rc = put(bytes, "\x80\x04", 2);
+    const mp_codec *codec = rc == 1 ? codec_of(&s, object) : NULL;
     if (codec != NULL) {
-        if (put_alone(s, object, codec) == 1)
-            data = bytes_of(&s->plan.bytes);
-    } else if (look_at(s, object, DEPTH) == 1 && put_opcode(&s->plan.bytes, '.') == 1) {
-        data = written(&s->plan);
+        if (put_alone(&s, object, codec) == 1)
+            data = bytes_of(bytes);
+    } else if (rc == 1 && look_at(&s, object, DEPTH) == 1 && put_opcode(bytes, '.') == 1) {
+        data = written(&s.plan);
     }
     *handles = mp_message_leave(&message);
     if (data == NULL) {
         mp_drop_handles(*handles);
         *handles = NULL;
     }
+    mp_end_plan(&s.plan);
     return data;
 }
 
@@ -356,21 +377,11 @@ static int is_light(PyObject *object)
 PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles)
 {
     enum { FEW = 16 };
-    survey s;
 
     *handles = NULL;
-    s.may_share = may_share && !shares_nothing;
-    mp_begin_plan(&s.plan);
-    mp_writer *bytes = &s.plan.bytes;
-    int rc = put(bytes, "\x80\x04", 2);
-    if (rc == 1)
-        rc = put_atom(bytes, object);
-    PyObject *data = NULL;
-    if (rc == 0)
-        data = planned(&s, object, handles);
-    else if (rc == 1 && put_opcode(bytes, '.') == 1)
-        data = bytes_of(bytes);
-    mp_end_plan(&s.plan);
+    PyObject *data = mp_is_atom(object) ? atom(object) : NULL;
+    if (data == NULL && !PyErr_Occurred())
+        data = planned(object, may_share && !shares_nothing, handles);
     if (data != NULL || PyErr_Occurred() || plain_dumps == NULL ||
         !mp_is_made_of(is_light, object, DEPTH, FEW))
         return data;
