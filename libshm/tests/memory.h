@@ -77,14 +77,15 @@ __attribute__((unused)) static int entries_in(const char *path, const char *pref
     return count;
 }
 
-/* The pid of the manager of this process's session, from /proc: its argument is the session's
- * folder. */
-__attribute__((unused)) static pid_t manager_pid(void)
+/* Count the managers of this process's session in /proc: their argument is the session's folder.
+ * `one` is the pid of one, or 0. */
+__attribute__((unused)) static int count_managers(pid_t *one)
 {
     DIR *dir = opendir("/proc");
     struct dirent *entry;
-    pid_t found = 0;
+    int count = 0;
 
+    *one = 0;
     while ((entry = readdir(dir)) != NULL) {
         char path[300], line[512] = "";
         pid_t pid = atoi(entry->d_name);
@@ -99,11 +100,23 @@ __attribute__((unused)) static pid_t manager_pid(void)
         for (size_t i = 0; i < n; i++)
             if (line[i] == 0)
                 line[i] = ' ';
-        if (strncmp(line, "shm-manager ", 12) == 0 && strstr(line, runtime_dir) != NULL)
-            found = pid;
+        if (strncmp(line, "shm-manager ", 12) == 0 && strstr(line, runtime_dir) != NULL) {
+            *one = pid;
+            count++;
+        }
     }
     closedir(dir);
-    return found;
+    return count;
+}
+
+/* The manager, or 0. The process that was started as one forks it and ends, at its own pace: until
+ * then there are two. */
+__attribute__((unused)) static pid_t manager_pid(void)
+{
+    pid_t one = 0;
+
+    EVENTUALLY(count_managers(&one) < 2);
+    return one;
 }
 
 __attribute__((unused)) static void put_all(int fd, const void *data, size_t n)
