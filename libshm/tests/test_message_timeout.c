@@ -163,11 +163,16 @@ static void a_killed_sender_changes_nothing(int strategy)
 static void the_manager_that_replaces_a_killed_one_goes_on(int strategy)
 {
     unsigned char handle[MPSHM_HANDLE_SIZE];
-
-    mpshm_set_message_timeout(HALF_A_SECOND);
-    send_and_drop(strategy, 0, handle);
+    mpshm_block block = make_block(strategy, NBYTES);
     pid_t manager = manager_pid();
+
     CHECK(manager > 0);
+    kill(
+        manager,
+        SIGSTOP); /* it must not free the message before it is killed, however slow this process is */
+    mpshm_set_message_timeout(HALF_A_SECOND);
+    CHECK_EQ(mpshm_block_send(&block, 0, handle), 0);
+    mpshm_block_release(&block);
     kill(manager, SIGKILL);
     wait_until_late(handle);
     CHECK_EQ(received(handle), -ETIME);
