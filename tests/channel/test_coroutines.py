@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pickle
 import random
 import signal
 import threading
@@ -25,6 +26,7 @@ from mp_core import coroutines
 fork = mp.get_context("fork")
 WITHIN = 60
 SMALL, LARGE = 10, 50_000  # numbers in a message: in one part, and in four
+ROOM = 256 << 10  # bytes of messages that a pipe takes at most
 Run = Callable[[Coroutine], Any]
 
 
@@ -264,21 +266,13 @@ def test_the_loop_goes_on_while_a_send_waits_in_a_full_pipe(run: Run, size: int)
     reader, writer = mp.Pipe(False)
 
     async def main() -> None:
-        sent = 0
-        while True:
-            sender = asyncio.create_task(writer.asend(message(sent, size)))
-            sent += 1
-            await asyncio.sleep(0)
-            if not sender.done():
-                await goes_on(10)
-            if not sender.done():
-                break
-        behind = [asyncio.create_task(writer.asend(message(sent + i, size))) for i in range(3)]
+        count = ROOM // len(pickle.dumps(message(0, size))) + 3
+        senders = [asyncio.create_task(writer.asend(message(number, size))) for number in range(count)]
         await goes_on()
-        assert not sender.done()
-        for number in range(sent + 3):
+        assert not senders[-1].done()
+        for number in range(count):
             assert await reader.arecv() == message(number, size)
-        await asyncio.gather(sender, *behind)
+        await asyncio.gather(*senders)
 
     run(main())
     reader.close()
