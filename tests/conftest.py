@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from multiprocessing import forkserver, util
@@ -14,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import given, settings, strategies
-from support import carriers, leaks
+from support import carriers, child_main, leaks
 
 import mp_all as mp
 
@@ -38,6 +39,9 @@ def pytest_configure(config: pytest.Config) -> None:
     for signum, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
         if signal.getsignal(signum) is signal.SIG_IGN:
             signal.signal(signum, handler)
+    # See Note [Children without pytest].
+    main = sys.modules["__main__"]
+    main.__spec__, main.__file__ = None, child_main.__file__
     if hasattr(config, "workerinput"):  # a process of xdist, which has the environment of the first one
         return
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # `tmp_path` outlives the run
