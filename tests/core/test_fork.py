@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -195,7 +196,7 @@ def test_a_program_that_is_started_between_leaves_no_name(tmp_path: Path, strate
 
 def test_a_fork_while_threads_allocate_never_locks_the_child(tmp_path: Path, strategy: str) -> None:
     program = """
-        import os, threading, warnings
+        import os, sys, threading, warnings
         import mp_all as mp
 
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -208,7 +209,7 @@ def test_a_fork_while_threads_allocate_never_locks_the_child(tmp_path: Path, str
         threads = [threading.Thread(target=allocate) for _ in range(3)]
         for thread in threads:
             thread.start()
-        for _ in range(50):
+        for _ in range(int(sys.argv[1])):
             if (pid := os.fork()) == 0:
                 mp.shared.zeros(5000)[0] = 1
                 os._exit(0)
@@ -218,4 +219,5 @@ def test_a_fork_while_threads_allocate_never_locks_the_child(tmp_path: Path, str
             thread.join()
         print("done")
     """
-    assert succeeded(run_script(tmp_path, program, MP_SHARING_STRATEGY=strategy)) == "done\n"
+    forks = "500" if os.environ.get("MP_SOAK") == "1" else "15"
+    assert succeeded(run_script(tmp_path, program, forks, MP_SHARING_STRATEGY=strategy)) == "done\n"

@@ -95,7 +95,7 @@ NEARLY_FULL = """
 
 @pytest.mark.timeout(900 if LONG else 180)
 def test_mappings_are_bounded_however_many_workers_have_lived(tmp_path: Path, strategy: str) -> None:
-    count = "20000" if LONG else "1000"
+    count = "20000" if LONG else "400"
     assert run(tmp_path, GENERATIONS, count, timeout=850 if LONG else 170, MP_SHARING_STRATEGY=strategy) == "bounded\n"
 
 

@@ -12,7 +12,7 @@ from scene import LONG, can_unshare, python, runtime_folder, with_dev_shm_of
 
 STORM = str(Path(__file__).with_name("storm.py"))
 CHURN = str(Path(__file__).with_name("churn.py"))
-SECONDS = 600 if LONG else 15
+SECONDS = 600 if LONG else 6
 FAULTS = 4000 if LONG else 60
 TIMEOUT = 3600 if LONG else 110
 

@@ -40,7 +40,7 @@ DYING_WORKER = """
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def needs_pictures() -> None:
     for module in "skimage", "tqdm":
         pytest.importorskip(module, reason=f"the tiles need {module}: pip install scikit-image tqdm")
@@ -67,17 +67,31 @@ def test_the_two_programs_differ_in_one_line() -> None:
     assert different == ["- import multiprocessing as mp", "+ import mp_all as mp"]
 
 
+def picture(module: str, start_method: str, mosaic: Path) -> str:
+    """Make the picture with *module*, save it, and return its checksum."""
+    program = str(TILES / f"with_{module}.py")
+    done = run_python(program, *SMALL, "--start", start_method, "--mosaic", str(mosaic))
+    return str(json.loads(succeeded(done))["sha256"])
+
+
+@pytest.fixture(scope="module")
+def plain_picture(tmp_path_factory: pytest.TempPathFactory, needs_pictures: None) -> str:
+    """Return the checksum of multiprocessing's picture, which is that of one process."""
+    folder = tmp_path_factory.mktemp("picture")
+    found = picture("multiprocessing", "fork", folder / "mosaic.npy")
+    assert succeeded(run_script(folder, WHOLE, str(folder / "mosaic.npy"), PYTHONPATH=str(TILES))) == "True\n"
+    return found
+
+
 def test_both_programs_make_the_same_picture_as_one_process(
-    tmp_path: Path, strategy: str, start_method: str, needs_pictures: None
+    tmp_path: Path,
+    strategy: str,
+    start_method: str,
+    plain_picture: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    results = []
-    for module in "multiprocessing", "mp_all":
-        mosaic = str(tmp_path / f"{module}.npy")
-        program = str(TILES / f"with_{module}.py")
-        done = run_python(program, *SMALL, "--start", start_method, "--mosaic", mosaic, MP_SHARING_STRATEGY=strategy)
-        results.append(json.loads(succeeded(done))["sha256"])
-        assert succeeded(run_script(tmp_path, WHOLE, mosaic, PYTHONPATH=str(TILES))) == "True\n"
-    assert results[0] == results[1]
+    monkeypatch.setenv("MP_SHARING_STRATEGY", strategy)
+    assert picture("mp_all", start_method, tmp_path / "mosaic.npy") == plain_picture
 
 
 def test_a_worker_that_dies_ends_the_run_and_is_named(tmp_path: Path, strategy: str, needs_pictures: None) -> None:

@@ -196,8 +196,9 @@ OF_MEMORY = """
 import os, resource, signal, sys
 import mp_all as mp
 
-def grow(megabytes):
-    held = [os.urandom(1 << 20) * 16 for _ in range(megabytes // 16)]
+def grow(megabytes, how):
+    # The limit of a group counts pages that were written, that of a process addresses.
+    held = [b"1" * (16 << 20) if how == "group" else bytes(16 << 20) for _ in range(megabytes // 16)]
     return len(held)
 
 def kill():
@@ -216,7 +217,7 @@ if __name__ == "__main__":
         pool = mp.ProcessPoolExecutor(2, ctx, *limit)
         submit = lambda function, *args: pool.submit(function, *args).result
     # One after the other: while the kernel takes a victim's memory back, it may kill another process of the group.
-    for task in [(grow, 160), (grow, 16000), (kill,), (grow, 16)]:
+    for task in [(grow, 160, how), (grow, 16000, how), (kill,), (grow, 16, how)]:
         try:
             print(submit(*task)())
         except mp.WorkerLostError as error:
