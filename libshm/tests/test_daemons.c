@@ -171,7 +171,7 @@ static void receive_as_a_new_process(int sock, int fail)
              (long)sizeof(handle));
     if (fail) /* another user, which may open none of our files */
         CHECK(setgid(65534) == 0 && setuid(65534) == 0);
-    CHECK_EQ(mpshm_attach_with(id, fds), 0);
+    CHECK_EQ(mpshm_attach_by_descriptors(id, fds), 0);
     CHECK_EQ(mpshm_block_receive(handle, sizeof(handle), 0, &got), 0);
     CHECK_EQ(((char *)got.data)[got.nbytes - 1], 9);
     mpshm_block_release(&got);
@@ -193,7 +193,7 @@ static void a_new_child_is_given_all_it_needs(int strategy, void (*disturb)(int)
     memset(a.data, 9, a.nbytes);
     CHECK_EQ(mpshm_block_send(&a, 0, handle), 0);
     disturb(how);
-    CHECK_EQ(mpshm_open_for_child(fds), 0);
+    CHECK_EQ(mpshm_open_descriptors_for_child(fds), 0);
     CHECK(fds[0] >= 0 && fds[1] >= 0);
     CHECK_EQ(mpshm_own_session(id), 0);
     CHECK_EQ(mpshm__send_message(s[0], id, sizeof(id), fds[0], 0), (long)sizeof(id));

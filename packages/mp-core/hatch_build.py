@@ -72,7 +72,7 @@ def compile_extension(libshm: Path, native: Path, build: Path) -> Path:
             "use the ordinary build of this Python, or set MP_WITHOUT_LIBSHM=1 to work without shared memory"
         )
     refuse_without_tools()
-    subprocess.run(["make", "-C", str(libshm), f"BUILD={build}"], check=True)
+    subprocess.run(["make", "-C", str(libshm), f"-j{os.cpu_count() or 1}", f"BUILD={build}"], check=True)
     ffi = cffi.FFI()
     ffi.cdef(interface(libshm / "include"))
     ffi.set_source(

@@ -23,8 +23,8 @@ BY_EXEC = pytest.mark.parametrize("start_method", ["spawn", "forkserver"])
 @pytest.fixture
 def descriptors(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     calls: list[tuple[int, int]] = []
-    original = native.open_for_child
-    monkeypatch.setattr(native, "open_for_child", lambda: calls.append(original()) or calls[-1])
+    original = native.open_descriptors_for_child
+    monkeypatch.setattr(native, "open_descriptors_for_child", lambda: calls.append(original()) or calls[-1])
     return calls
 
 
@@ -83,7 +83,7 @@ def test_they_are_closed_when_the_child_cannot_be_started(ctx: Any, strategy: st
 def test_a_child_without_descriptors_gets_the_id_alone(
     ctx: Any, strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "open_for_child", lambda: (-1, -1))
+    monkeypatch.setattr(native, "open_descriptors_for_child", lambda: (-1, -1))
     assert run(ctx, 2) == 1000
 
 

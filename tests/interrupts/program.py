@@ -28,7 +28,14 @@ OF_THE_LIBRARY = {"_acquireLock", "_releaseLock", "_ConnectionBase.close"}
 OF_THE_LIBRARY |= {"WeakValueDictionary.__init__.<locals>.remove", "WeakSet.__init__.<locals>._remove"}
 OF_THE_LIBRARY |= {"finalize.__call__"}
 #: A descriptor that one of these calls has just returned stays open, as in the standard library: it is only a number.
-RETURN_DESCRIPTORS = ("os.pipe()", "os.dup(", "os.pidfd_open(", "os.open(", "open_for_child(", "memfd_create(")
+RETURN_DESCRIPTORS = (
+    "os.pipe()",
+    "os.dup(",
+    "os.pidfd_open(",
+    "os.open(",
+    "open_descriptors_for_child(",
+    "memfd_create(",
+)
 
 #: In a share of the points, the most and the fewest of one scene.
 MOST, FEWEST = 6, 3

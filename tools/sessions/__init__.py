@@ -24,9 +24,14 @@ def wheelhouse(session: nox.Session) -> tuple[str, list[str]]:
     key = content.hexdigest()[:16]
     folder = ROOT / "build" / "wheelhouse" / key
     if not folder.exists():
-        made = Path(session.create_tmp()).resolve() / "wheelhouse"
-        shutil.rmtree(made, ignore_errors=True)
-        session.run("python", "-m", "pip", "wheel", "-q", "--no-cache-dir", "--no-deps", "-w", str(made), *WHEELS)
+        temporary = Path(session.create_tmp()).resolve()
+        made, builders = temporary / "wheelhouse", temporary / "builders"
+        for path in (made, builders):
+            shutil.rmtree(path, ignore_errors=True)
+        # What builds the wheels, once: pip would install it for each of the seven, as it does in the sessions `alone`.
+        session.run("python", "-m", "pip", "install", "-q", "--target", str(builders), *GROUPS["build"])
+        wheel = ("python", "-m", "pip", "wheel", "-q", "--no-cache-dir", "--no-deps", "--no-build-isolation")
+        session.run(*wheel, "-w", str(made), *WHEELS, env={"PYTHONPATH": str(builders)})
         shutil.rmtree(folder.parent, ignore_errors=True)
         folder.parent.mkdir(parents=True)
         made.rename(folder)

@@ -18,12 +18,12 @@ int mpshm_attach(void);
  * without a path, so that it succeeds after the folder was removed or the user has changed. fds[0]
  * is the control file, with an open file description of the child's own; fds[1] is a connection to
  * the manager. Each is -1 when it cannot be had. The caller closes both when the child has them. */
-int mpshm_open_for_child(int fds[2]);
+int mpshm_open_descriptors_for_child(int fds[2]);
 
 /* In that child, before any other call: attach session `id` with both descriptors, which are taken
  * over. -EBUSY when this process has another session already (both are also closed then).
  */
-int mpshm_attach_with(const unsigned char *id, const int fds[2]);
+int mpshm_attach_by_descriptors(const unsigned char *id, const int fds[2]);
 
 /* After -EPROTO from any call: the version of the library that created the session's files, "" when
  * it is too old to say. Two versions do not share; this library's is mpshm_version(). */

@@ -54,7 +54,7 @@ static void take_snapshots(struct mpshm__segment *segment)
 void mpshm__fork_private_before(void)
 {
     if (keeps_private != NULL)
-        mpshm__for_each_range(take_snapshots);
+        mpshm__for_each_registered_segment(take_snapshots);
 }
 
 /* The child's copy replaces the shared pages at the same address. The child keeps its reference

@@ -1,5 +1,5 @@
 /* The manager: it keeps descriptors and hands them out, notices deaths, and leaves with the last
- * process of the session.
+ * process of the session, or when only its own parent is left.
  *
  * Memory stays valid without it. All that it knows is in the control file or can be asked for
  * again, so it may be killed at any line: the next manager, which a client starts, reads the
@@ -115,13 +115,14 @@ static int poll_timeout(struct manager *m)
 {
     int wait = only_the_parent_is_left(m) ? LINGER_MS : TOUCH_MS;
 
-    if (m->watching || m->pause_admitting || m->refused || m->broken)
+    if (m->watching || m->pause_admitting || m->was_not_empty || m->broken)
         wait = TICK_MS;
     wait = sooner(wait, mpshm__messages_timeout(m));
     return sooner(wait, sooner(mpshm__orphans_timeout(m), mpshm__cache_limit_timeout(m)));
 }
 
-/* Loop until no process is in the session (0), or only the parent is left (1). */
+/* Loop until no process is in the session (0), only the parent is left (1), or a call fails
+ * (-errno). */
 static int loop(struct manager *m, struct waiter *w)
 {
     uint64_t touched = mpshm__now_ns(), one = 1;
@@ -160,9 +161,10 @@ static int loop(struct manager *m, struct waiter *w)
             touched = mpshm__now_ns();
             mpshm__folder_touch(m);
         }
-        if (m->refused) { /* at the next tick, because a missing lock must not keep the manager busy
-                           */
-            m->refused = 0;
+        if (m->was_not_empty) {
+            /* The thread waits for the lock again, a tick later: one that never blocks would keep
+             * this loop busy. */
+            m->was_not_empty = 0;
             if (write(w->go_fd, &one, sizeof(one)) < 0)
                 return -errno;
         }
@@ -172,7 +174,7 @@ static int loop(struct manager *m, struct waiter *w)
             if (m->top == FIRST && !mpshm__reaper_has_pending(m))
                 return 0; /* it has the exclusive lock, so no process can enter now */
             flock(w->control_fd, LOCK_UN);
-            m->refused = 1;
+            m->was_not_empty = 1;
         }
     }
 }

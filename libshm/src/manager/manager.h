@@ -37,7 +37,7 @@ struct manager {
     int spare;                  /* a descriptor for refusing clients when there is no other */
     int pause_admitting;        /* until the next tick */
     uint64_t only_parent_since; /* since when only the parent is left; 0: not so */
-    int refused; /* a process is in the session after all: wait again at the next tick */
+    int was_not_empty; /* a process is in the session after all: wait again at the next tick */
     /* ---- reclaim_segment.c ---- */
     uint64_t poll_at;                /* when to poll the orphans again */
     uint64_t since[MPSHM__SEGMENTS]; /* orphaned, or handed to an adopter; 0 for neither */

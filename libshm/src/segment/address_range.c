@@ -77,7 +77,7 @@ uint32_t mpshm__index_before(struct mpshm__segment *segment, uint64_t at)
     return low;
 }
 
-void mpshm__for_each_range(void (*act)(struct mpshm__segment *segment))
+void mpshm__for_each_registered_segment(void (*act)(struct mpshm__segment *segment))
 {
     for (uint32_t r = 0; r < atomic_load(&mpshm__range_count); r++) {
         struct mpshm__segment *segment = atomic_load(&mpshm__ranges[r].segment);

@@ -4,11 +4,12 @@
 
 #include "segment/mapped_segment.h"
 
-/* Both with the process lock held: begin and end to find the addresses of this segment. */
+/* With the process lock held: let mpshm__segment_at() find the addresses of this segment, or no
+ * longer. */
 int mpshm__range_register(struct mpshm__segment *segment);
 void mpshm__range_unregister(struct mpshm__segment *segment);
 /* Call `act` for each registered segment. With the process lock held. */
-void mpshm__for_each_range(void (*act)(struct mpshm__segment *segment));
+void mpshm__for_each_registered_segment(void (*act)(struct mpshm__segment *segment));
 /* Index + 1 of the last block that begins at or before offset `at`; 0 for none. */
 uint32_t mpshm__index_before(struct mpshm__segment *segment, uint64_t at);
 

@@ -66,7 +66,7 @@ int mpshm__own_session(struct mpshm__session **session)
     return err < 0 ? err : mpshm__session_attach(own_id, 1, session);
 }
 
-int mpshm_open_for_child(int fds[2])
+int mpshm_open_descriptors_for_child(int fds[2])
 {
     struct mpshm__session *session;
 
@@ -82,7 +82,7 @@ int mpshm_open_for_child(int fds[2])
     return fds[0] < 0 ? err : 0;
 }
 
-int mpshm_attach_with(const unsigned char *id, const int fds[2])
+int mpshm_attach_by_descriptors(const unsigned char *id, const int fds[2])
 {
     int err = mpshm_set_own_session(id);
 

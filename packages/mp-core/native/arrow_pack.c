@@ -50,7 +50,9 @@ typedef struct {
 
 enum { SHORT_TEXT = 12 }; /* it is in its view */
 
-/* The functions below return 1; 0 for a type that it does not know; -1 with an exception. */
+/* The functions put_...() and add_piece() return 1; 0 for a table that cannot be packed (a type
+ * that is unknown, too deep, an array unlike its schema), which is pickled as usual then; -1 with
+ * an exception. */
 
 static int put_number(packer *p, int64_t number)
 {
@@ -257,8 +259,8 @@ static int put_children(packer *p, const arrow_schema *s, const arrow_array *a, 
     return rc;
 }
 
-/* The part of an array after its offset, for elements [begin, begin + count), counted without it.
- */
+/* What follows the offset of an array in the layout, for elements [begin, begin + count). `begin`
+ * counts from the start of the buffers: the offset is in it. */
 static int put_elements(packer *p, const arrow_schema *s, const arrow_array *a, int64_t begin,
                         int64_t count, int depth)
 {
@@ -400,7 +402,7 @@ static PyObject *copied(const packer *p, int64_t least)
 
 /* ---- reading the stream ---- */
 
-static void refuse(arrow_stream *stream, int rc)
+static void raise_stream_error(arrow_stream *stream, int rc)
 {
     const char *why = stream->get_last_error(stream);
 
@@ -424,8 +426,8 @@ static PyObject *pack_chunks(packer *p, const arrow_schema *schema, const arrow_
                                           memory, (long long)p->nbytes);
 }
 
-/* pack_arrow(capsule, least) -> (layout, memory or -errno, bytes of the memory); None if it has a
- * type that is unknown here */
+/* pack_arrow(capsule, least) -> (layout, memory or -errno, bytes of the memory); None if the
+ * table cannot be packed */
 PyObject *mp_py_pack_arrow(PyObject *module, PyObject *args)
 {
     PyObject *capsule, *packed = NULL;
@@ -456,7 +458,7 @@ PyObject *mp_py_pack_arrow(PyObject *module, PyObject *args)
         chunks[count++] = next;
     }
     if (rc != 0)
-        refuse(stream, rc);
+        raise_stream_error(stream, rc);
     else if (!PyErr_Occurred())
         packed = pack_chunks(&p, &schema, chunks, count, least);
     for (int64_t i = 0; i < count; i++)

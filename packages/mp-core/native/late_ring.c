@@ -16,8 +16,8 @@
  * kernel that the other one is closed.
  *
  * - Threads. `lock` is held while a ring is made and while a pair is taken apart, so one is made,
- *   or none. It is taken with the GIL held, and nothing under it waits, runs Python or needs the
- *   GIL.
+ *   or none. It is taken with the GIL held, except by a fork in other C code; nothing under it
+ *   waits, runs Python or needs the GIL.
  * - Signal handlers of Python run between calls into C, so none sees half of this.
  * - A fork holds the lock from before its rings are made until it is done: no pair can come in
  *   between, of which each process would make a ring of its own. These are pthread_atfork handlers,
@@ -64,14 +64,15 @@ static void make_ring(struct late_pair *pair)
     dissolve(pair);
 }
 
-static void before_fork(void)
+/* Make the rings of all pairs; keep the lock until the fork is done, so that no pair is added. */
+static void make_all_rings_and_lock(void)
 {
     pthread_mutex_lock(&lock);
     while (pairs != NULL)
         make_ring(pairs);
 }
 
-static void after_fork(void)
+static void unlock(void)
 {
     pthread_mutex_unlock(&lock);
 }
@@ -81,7 +82,7 @@ int mp_late_pair(Channel *first, Channel *second, int duplex)
     static int armed;
     struct late_pair *pair = malloc(sizeof(*pair));
 
-    if (pair == NULL || (!armed && pthread_atfork(before_fork, after_fork, after_fork) != 0)) {
+    if (pair == NULL || (!armed && pthread_atfork(make_all_rings_and_lock, unlock, unlock) != 0)) {
         free(pair);
         return -1;
     }

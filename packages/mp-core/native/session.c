@@ -59,29 +59,31 @@ PyObject *mp_py_attach_to(PyObject *module, PyObject *session)
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
-/* attach_with(id, first, second): the same by two descriptors, which the library takes over */
-PyObject *mp_py_attach_with(PyObject *module, PyObject *args)
+/* attach_by_descriptors(id, control, manager): the same by the two descriptors of
+ * open_descriptors_for_child(), -1 where one is unavailable; the library takes them over */
+PyObject *mp_py_attach_by_descriptors(PyObject *module, PyObject *args)
 {
     PyObject *session;
     int fds[2];
 
     (void)module;
-    if (!PyArg_ParseTuple(args, "Oii:attach_with", &session, &fds[0], &fds[1]))
+    if (!PyArg_ParseTuple(args, "Oii:attach_by_descriptors", &session, &fds[0], &fds[1]))
         return NULL;
     const unsigned char *id = id_in(session);
     if (id == NULL)
         return NULL;
-    Py_BEGIN_ALLOW_THREADS mpshm_attach_with(id, fds);
+    Py_BEGIN_ALLOW_THREADS mpshm_attach_by_descriptors(id, fds);
     Py_END_ALLOW_THREADS Py_RETURN_NONE;
 }
 
-/* open_for_child() -> two descriptors for attach_with; -1 where one is unavailable */
-PyObject *mp_py_open_for_child(PyObject *module, PyObject *unused)
+/* open_descriptors_for_child() -> two descriptors for attach_by_descriptors(): the control file,
+ * and a connection to the manager; -1 where one is unavailable */
+PyObject *mp_py_open_descriptors_for_child(PyObject *module, PyObject *unused)
 {
     int fds[2] = {-1, -1};
 
     (void)module, (void)unused;
-    Py_BEGIN_ALLOW_THREADS mpshm_open_for_child(fds);
+    Py_BEGIN_ALLOW_THREADS mpshm_open_descriptors_for_child(fds);
     Py_END_ALLOW_THREADS return Py_BuildValue("ii", fds[0], fds[1]);
 }
 

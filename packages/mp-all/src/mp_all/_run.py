@@ -20,7 +20,9 @@ Run a program with mp_all in the place of multiprocessing, also in its child pro
 
 
 def main(arguments: list[str]) -> int:
-    """Run the command with *arguments*; the program replaces this process. The exit code is that of a refusal."""
+    """
+    Run the command with *arguments*: the program replaces this process. Return the exit code after --help or a refusal.
+    """
     program, report = arguments, None
     if program[:1] in (["--help"], ["-h"]):
         print(HELP)

@@ -65,7 +65,7 @@ def for_child_of(popen: Any) -> Duplicates | None:
         return None
     _close()
     _start.popen = popen
-    _start.opened = [*native.open_for_child()]
+    _start.opened = [*native.open_descriptors_for_child()]
     first, second = _start.opened
     if first < 0 and second < 0:
         return None
@@ -82,7 +82,7 @@ def attach(session: bytes, duplicates: Duplicates | None) -> None:
     for fd in fds:
         if fd >= 0:
             close_on_exec(fd)
-    native.attach_with(session, fds)
+    native.attach_by_descriptors(session, fds)
 
 
 def close_on_exec(fd: int) -> None:

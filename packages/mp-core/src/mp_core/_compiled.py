@@ -34,8 +34,8 @@ __all__ = [
     "SemLock",
     "TryLock",
     "allocate",
+    "attach_by_descriptors",
     "attach_to",
-    "attach_with",
     "beside",
     "by_value",
     "c_api",
@@ -60,7 +60,7 @@ __all__ = [
     "only_atoms",
     "open_block",
     "open_channel",
-    "open_for_child",
+    "open_descriptors_for_child",
     "open_line",
     "own_session",
     "pack_arrow",
@@ -210,7 +210,7 @@ sync_handle: Any = _block.sync_handle
 own_session: Any = _block.own_session
 unpack_arrow: Any = _block.unpack_arrow
 attach_to: Any = _block.attach_to
-open_for_child: Any = _block.open_for_child
+open_descriptors_for_child: Any = _block.open_descriptors_for_child
 set_message_timeout: Any = _block.set_message_timeout
 timeline_open: Any = _block.timeline_open
 timeline_close: Any = _block.timeline_close
@@ -220,9 +220,9 @@ timeline_write: Any = _block.timeline_write
 handle_alive: Any = _block.handle_alive
 
 
-def attach_with(session: bytes, fds: list[int]) -> None:
+def attach_by_descriptors(session: bytes, fds: list[int]) -> None:
     """Attach this child to its parent's session by descriptors, which the library takes over."""
-    _block.attach_with(session, *fds)
+    _block.attach_by_descriptors(session, *fds)
 
 
 def library_name() -> str:

@@ -37,7 +37,9 @@ __all__ = ["Admission"]
 
 class Admission:
     """
-    The way of tasks to *scheduler*. *broken* makes the exception of `submit` when the workers could not be started.
+    The way of the tasks of a `ProcessPoolExecutor` to *scheduler*.
+
+    *broken* makes the exception of `submit` when the workers could not be started.
     """
 
     def __init__(self, scheduler: Scheduler, broken: Callable[[BaseException], BaseException]) -> None:
@@ -94,8 +96,10 @@ class Admission:
 
     def close(self, drop: Callable[[], None] | None = None) -> bool:
         """
-        Accept no more tasks, call *drop*, and let the workers end when all tasks are done; return False where nothing
-        must wait for that: in a signal handler that has interrupted either method, and in a forked child.
+        Accept no more tasks, call *drop*, and let the workers end when all tasks are done: `shutdown` of an executor.
+
+        Return whether the caller may wait for the end: False in a signal handler that has interrupted `submit` or
+        `close`, and in a forked child.
         """
         if not self._scheduler.is_own():
             self.closed = True

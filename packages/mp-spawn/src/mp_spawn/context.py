@@ -253,8 +253,8 @@ class ProcessContext:
         """
         End the ranks: send those still running SIGTERM, and SIGKILL 5 seconds later.
 
-        Unlike `join`, it raises no exception for how they end. A second Ctrl-C while it waits kills them at once. It
-        may be called while another thread is in `join`.
+        Unlike `join`, it raises no exception for how they end. A Ctrl-C while it waits kills them at once. It may be
+        called while another thread is in `join`.
 
         Parameters
         ----------
@@ -268,18 +268,23 @@ class ProcessContext:
         >>> [process.is_alive() for process in context.processes]
         [False, False]
         """
+        deadline = time.monotonic() + grace_period
         if self._lock.acquire(timeout=grace_period):
             try:
-                self._end(grace_period)
+                self._end(max(0.0, deadline - time.monotonic()))
             finally:
                 self._lock.release()
             return
         # Another thread is in join(), and sees the ranks end.
-        for signum, seconds in ((signal.SIGTERM, TERM_TO_KILL), (signal.SIGKILL, KILL_TO_DEAD)):
-            self._signal(signum)
-            if self._lock.acquire(timeout=seconds):
-                self._lock.release()
-                return
+        try:
+            for signum, seconds in ((signal.SIGTERM, TERM_TO_KILL), (signal.SIGKILL, KILL_TO_DEAD)):
+                self._signal(signum)
+                if self._lock.acquire(timeout=seconds):
+                    self._lock.release()
+                    return
+        except BaseException:
+            self._signal(signal.SIGKILL)
+            raise
 
     def _forward(self, signum: int) -> None:
         """Send on to the ranks a signal that the command was sent."""

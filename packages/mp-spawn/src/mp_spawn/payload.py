@@ -121,7 +121,10 @@ class Payload(Protocol):
     forked: bool
 
     @property
-    def fds(self) -> list[InheritedFd]: ...
+    def fds(self) -> list[InheritedFd]:
+        """The descriptors that the rank inherits."""
+        ...
+
     def load(self) -> Call: ...
     def close(self) -> None: ...
 
@@ -136,7 +139,7 @@ class ForkedPayload:
 
     @property
     def fds(self) -> list[InheritedFd]:
-        """None."""
+        """An empty list: a fork has them already."""
         return []
 
     def load(self) -> Call:

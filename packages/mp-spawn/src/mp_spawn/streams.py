@@ -68,7 +68,7 @@ class Streams(NamedTuple):
     #: The ranks of a node whose output is shown; None for all.
     shown: frozenset[int] | None = None
 
-    def are_filed(self, local_rank: int, stream: str) -> bool:
+    def goes_to_file(self, local_rank: int, stream: str) -> bool:
         """Tell whether a stream goes to a file."""
         return self.redirects.has(local_rank, stream) or self.tee.has(local_rank, stream)
 

@@ -30,7 +30,7 @@ class Tee(Prefix):
         return InheritedFd(out), InheritedFd(err)
 
     def _end_for(self, rank: int, stream: str, restarts: int) -> int:
-        filed, shown = self._streams.are_filed(rank, stream), self._streams.are_shown(rank, stream)
+        filed, shown = self._streams.goes_to_file(rank, stream), self._streams.are_shown(rank, stream)
         if not shown and not filed:
             self._ends.append(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC))
             return self._ends[-1]
@@ -51,7 +51,7 @@ class Tee(Prefix):
 
     def add(self, rank: int, text: str) -> None:
         """Also append the launcher's text about a failure to the file."""
-        if self._streams.are_filed(rank, "stderr") and self._files is not None:
+        if self._streams.goes_to_file(rank, "stderr") and self._files is not None:
             self._files.add(rank, text)
 
     def finish(self) -> None:

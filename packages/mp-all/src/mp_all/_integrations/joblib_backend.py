@@ -4,7 +4,7 @@ Note [What is sent]
 -------------------
 joblib gives a backend batches of calls, which go to a worker by `sent.py`, as their results come back:
 
-    caller   Sent(batch)    large private arrays: inputs, see inputs.py; other arrays: as in any message
+    caller   Sent(batch)    large private arrays: inputs, see `_inputs.py`; other arrays: as in any message
     worker   _run(batch)     returns a Sent of the result, or of the exception with its traceback
 """
 
@@ -44,7 +44,7 @@ class _Failed:
 
 
 def _begin(threads: int) -> None:
-    """Prepare a worker: tasks may name this backend for calls of their own."""
+    """Prepare a worker: tasks may name this backend for calls of their own, and libraries use *threads* threads."""
     register(make_default=False)
     joblib_workers.limit_threads(threads)
 
@@ -142,7 +142,10 @@ class Backend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
         self.reset_batch_stats()
 
     def abort_everything(self, ensure_ready: bool = True) -> None:
-        """Cancel the tasks of this call; the workers are ended if no other call uses them."""
+        """
+        Cancel the tasks of this call; the workers are ended if no other call uses them. With *ensure_ready*, take
+        workers again.
+        """
         for future in list(self._futures):
             future.cancel()
         if self._workers is not None:

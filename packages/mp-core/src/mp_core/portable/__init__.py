@@ -103,8 +103,8 @@ __all__ = [
     "TryLock",
     "address_of",
     "allocate",
+    "attach_by_descriptors",
     "attach_to",
-    "attach_with",
     "beside",
     "by_value",
     "c_api",
@@ -132,7 +132,7 @@ __all__ = [
     "only_atoms",
     "open_block",
     "open_channel",
-    "open_for_child",
+    "open_descriptors_for_child",
     "open_line",
     "own_session",
     "pack_arrow",
@@ -306,11 +306,11 @@ def attach_to(session: bytes) -> None:
     """Do nothing: there is no session."""
 
 
-def attach_with(session: bytes, fds: list[int]) -> None:
+def attach_by_descriptors(session: bytes, fds: list[int]) -> None:
     """Do nothing: there is no session."""
 
 
-def open_for_child() -> tuple[int, int]:
+def open_descriptors_for_child() -> tuple[int, int]:
     """Return no descriptors."""
     return -1, -1
 

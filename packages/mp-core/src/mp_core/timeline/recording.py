@@ -9,7 +9,8 @@ Note [What can go wrong]
     this process is killed                           the folder of events stays, for `recover`
     this process forks, and the child leaves the block   nothing: the report is its parent's
     a child is killed, stopped, or still runs        its events so far are in the report
-    `begin` or `end` is interrupted by a signal      as an exception in the block: what was begun is ended
+    a signal interrupts the begin                    what was begun is ended
+    a signal interrupts the end                      the folder of events stays, for `recover`
 
 The folder is beside the report, and is named after it: `run.html.x7a0c2.events`.
 """
@@ -80,9 +81,9 @@ class timeline:
         self._pid = 0  # of the process that records
 
     def begin(self) -> None:
-        """Begin to record; leaving the block ends it."""
+        """Begin to record, if this process does not yet; leaving the block ends it."""
         if self._pid != os.getpid():
-            self._begin()
+            self._begin_run()
 
     def __enter__(self) -> timeline:
         self.begin()
@@ -95,10 +96,11 @@ class timeline:
 
     def begin_until_exit(self) -> None:
         """Begin now, and end with the process, after the children that it waits for."""
-        self._begin()
+        self._begin_run()
         recorder.end_with_process(self._end)
 
-    def _begin(self) -> None:
+    def _begin_run(self) -> None:
+        """Make the folder of events, record this process, and invite those that it starts: they join by `recorder`."""
         if native.recorders:
             raise RuntimeError(
                 f"a timeline is recorded already, in {native.recorders[0].folder}: end that one first, or leave this "

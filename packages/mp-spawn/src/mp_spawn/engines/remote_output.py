@@ -1,4 +1,4 @@
-"""The output of ranks of other machines, at the driver: written with `[node:rank]` in front, captured, or in files."""
+"""The output of ranks of other machines, at the driver: as it is, after `[node:rank]`, captured, or in files."""
 
 from __future__ import annotations
 
@@ -71,15 +71,15 @@ class _Selected(_Labelled):
         super().__init__(_labels(nodes))
         self._streams = streams
         self._local = {rank: rank - node.ranks.start for node in nodes for rank in node.ranks}
-        ends = [(rank, stream) for rank in self._local for stream in STREAMS if self._are_filed(rank, stream)]
+        ends = [(rank, stream) for rank in self._local for stream in STREAMS if self._goes_to_file(rank, stream)]
         self._folder = _Folder(streams.folder, ends) if ends else None
 
-    def _are_filed(self, rank: int, stream: str) -> bool:
-        return self._streams.are_filed(self._local[rank], stream)
+    def _goes_to_file(self, rank: int, stream: str) -> bool:
+        return self._streams.goes_to_file(self._local[rank], stream)
 
     def _take(self, rank: int, stream: str, data: bytes) -> None:
         try:
-            if self._folder is not None and self._are_filed(rank, stream):
+            if self._folder is not None and self._goes_to_file(rank, stream):
                 self._folder._take(rank, stream, data)
         finally:  # also with a full disk
             if self._streams.are_shown(self._local[rank], stream):
@@ -90,7 +90,7 @@ class _Selected(_Labelled):
             super()._closed(rank, stream)
 
     def add(self, rank: int, text: str) -> None:
-        if self._folder is not None and self._are_filed(rank, "stderr"):
+        if self._folder is not None and self._goes_to_file(rank, "stderr"):
             self._folder.add(rank, text)
 
 
