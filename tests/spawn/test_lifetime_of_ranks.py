@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import rank_functions as ranks
 from descendants import Watched, printed_pids, program
+from support.waiting import until
 
 import mp_all as mp
 from mp_spawn import ProcessContext, ProcessExitedException, context, death_pipe, start_processes
@@ -250,6 +251,40 @@ def test_terminate_works_while_another_thread_joins(start_method: str) -> None:
     thread.join(30)
     assert not thread.is_alive()
     assert str(caught[0]).endswith("terminated with signal SIGTERM")
+
+
+def test_a_signal_in_terminate_kills_the_ranks_while_another_thread_joins(start_method: str, pipe: Pipe) -> None:
+    job = started(ranks.ignore_sigterm, pipe[1], start_method=start_method)
+    for _ in range(2):
+        pipe[0].recv()
+
+    def wait() -> None:
+        with pytest.raises(ProcessExitedException):
+            job.join()
+
+    def is_joining() -> bool:
+        is_free = job._lock.acquire(blocking=False)
+        if is_free:
+            job._lock.release()
+        return not is_free
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    assert until(is_joining, 30)
+
+    def leave(signum: int, frame: object) -> None:
+        raise TimeoutError("a second Ctrl-C")
+
+    before = signal.signal(signal.SIGALRM, leave)
+    signal.setitimer(signal.ITIMER_REAL, 0.3)
+    try:
+        with pytest.raises(TimeoutError):
+            job.terminate()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    thread.join(30)
+    assert not thread.is_alive()
+    assert [process.exitcode for process in job.processes] == [-signal.SIGKILL] * 2
 
 
 def test_ranks_end_with_a_killed_zygote_and_that_is_a_failure(
