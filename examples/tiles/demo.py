@@ -35,7 +35,7 @@ class Measured(NamedTuple):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=HERE.parent / "output", help="folder for the pictures")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     add_options(parser)
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)

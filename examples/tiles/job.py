@@ -18,8 +18,8 @@ def add_options(options: argparse.ArgumentParser) -> None:
     """Add the options that a single run and the comparison have in common."""
     options.add_argument("--start", choices=["spawn", "forkserver", "fork"], default="spawn")
     options.add_argument("--workers", type=int, default=max(2, min(8, os.cpu_count() or 2)))
-    options.add_argument("--rows", type=int, default=10, help="of tiles")
-    options.add_argument("--columns", type=int, default=12, help="of tiles")
+    options.add_argument("--rows", type=int, default=8, help="of tiles")
+    options.add_argument("--columns", type=int, default=10, help="of tiles")
     options.add_argument("--size", type=int, default=512, help="pixels along one side of a tile")
 
 

@@ -41,7 +41,8 @@ def wheelhouse(session: nox.Session) -> tuple[str, list[str]]:
 def install_all(session: nox.Session, *groups: str) -> None:
     """Install the seven packages as a user would, from wheels, and the requirements of the groups."""
     if groups:
-        session.install(*(req for group in groups for req in GROUPS[group]))
+        # Python compiles the modules that a session imports; pip would compile all, and take as long as to load them.
+        session.install("--no-compile", *(req for group in groups for req in GROUPS[group]))
     key, wheels = wheelhouse(session)
     installed = Path(session.virtualenv.location, "mp-all-installed")
     if installed.exists() and installed.read_text() == key:
