@@ -27,6 +27,8 @@ OF_THE_LIBRARY = {"_acquireLock", "_releaseLock", "_ConnectionBase.close"}
 #: The callbacks of its weak references, whose exceptions the interpreter drops.
 OF_THE_LIBRARY |= {"WeakValueDictionary.__init__.<locals>.remove", "WeakSet.__init__.<locals>._remove"}
 OF_THE_LIBRARY |= {"finalize.__call__"}
+#: The finaliser of a process that multiprocessing started, which is such a callback: it closes the sentinel.
+OF_THE_LIBRARY |= {"close_fds"}
 #: A descriptor that one of these calls has just returned stays open, as in the standard library: it is only a number.
 RETURN_DESCRIPTORS = (
     "os.pipe()",

@@ -67,7 +67,11 @@ def test_two_signals_in_the_start_of_a_worker_leave_no_worker_and_no_descriptor(
 
 
 #: Where resources change hands: a share of all points may leave them out.
-HANDED_ON = {"pool_made_used_and_ended": {"Pool.__init__", "_pool"}, "start_with_a_queue_by_spawn": {"closing"}}
+HANDED_ON = {
+    "pool_made_used_and_ended": {"Pool.__init__", "_pool"},
+    "start_with_a_queue_by_spawn": {"closing"},
+    "run": {"_Zygote.rank_ended", "_Zygote._reap"},
+}
 
 
 @pytest.mark.parametrize("scene", HANDED_ON)

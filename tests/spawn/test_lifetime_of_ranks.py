@@ -300,6 +300,15 @@ def test_ranks_end_with_a_killed_zygote_and_that_is_a_failure(
         job.join(timeout=60)
 
 
+def test_the_zygote_is_reaped_although_a_handler_has_left_the_lock_of_subprocess_locked() -> None:
+    job = started(ranks.nothing, start_method="spawn")
+    zygote = job.processes[0]._popen._zygote
+    assert zygote._process._waitpid_lock.acquire(timeout=30)
+    assert job.join(timeout=60)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(zygote.pid, os.WNOHANG)
+
+
 def test_a_daemon_that_a_rank_leaves_behind_does_not_delay_join(
     start_method: str, watched: Callable[[list[int]], Watched]
 ) -> None:

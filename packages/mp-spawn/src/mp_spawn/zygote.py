@@ -25,11 +25,13 @@ interpreter reads as it starts.
 from __future__ import annotations
 
 import _socket
+import math
 import os
 import signal
 import socket
 import subprocess
 import threading
+import time
 from array import array
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -171,9 +173,10 @@ class _Zygote:
         fds = array("i")
         message, ancillary, _, _ = ours.recvmsg(STARTED.size, socket.CMSG_SPACE(fds.itemsize))
         if not message:
-            code = self._process.wait(TIME_TO_END)
+            code = self._reap(TIME_TO_END)
+            how = "has closed its socket" if code is None else f"ended with exit code {code}"
             raise RuntimeError(
-                f"the interpreter that starts the ranks ended with exit code {code} before it had started "
+                f"the interpreter that starts the ranks {how} before it had started "
                 f"rank {rank}; its output on stderr says why"
             )
         _, pid, error = STARTED.unpack(message)
@@ -188,15 +191,35 @@ class _Zygote:
             self._ended.add(pid)
             last = len(self._ended) == self._ranks
         if last:
-            try:
-                self._process.wait(TIME_TO_END)
-            except subprocess.TimeoutExpired:
-                pass  # a signal has stopped it; `subprocess` reaps it later
+            self._reap(TIME_TO_END)  # if a signal has stopped it, `subprocess` reaps it later
 
     def kill(self) -> None:
         """End the zygote, and with it every rank that it has started."""
-        self._process.kill()
-        self._process.wait()
+        if self._process.returncode is None:
+            os.kill(self.pid, signal.SIGKILL)
+            self._reap(math.inf)
+
+    def _reap(self, timeout: float) -> int | None:
+        """
+        Wait for the end of the zygote and return its exit code; None if it has not ended in time.
+
+        `subprocess` would take a lock, and keep it for ever if a signal handler raises just then.
+        """
+        process, deadline, delay = self._process, time.monotonic() + timeout, 0.0005
+        while process.returncode is None:
+            try:
+                pid, status = os.waitpid(process.pid, os.WNOHANG)
+            except ChildProcessError:
+                process.returncode = 0  # reaped, by a call that was interrupted: its exit code is unknown
+                break
+            if pid:
+                process.returncode = os.waitstatus_to_exitcode(status)
+            elif time.monotonic() >= deadline:
+                break
+            else:
+                time.sleep(delay)
+                delay = min(2 * delay, 0.05)
+        return process.returncode
 
 
 class _Spawning:
