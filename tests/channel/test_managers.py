@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import multiprocessing
 import os
@@ -136,8 +137,10 @@ def test_a_client_without_the_key_is_refused(manager: Any) -> None:
 def test_where_there_can_be_no_channel_the_socket_stays(
     forking: Any, monkeypatch: pytest.MonkeyPatch, side: str
 ) -> None:
-    def refuse(*_: Any) -> Any:
-        raise OSError(24, "no descriptor")
+    def refuse(kind: Any, fd: int, memory: int, *form: Any) -> int:
+        os.close(fd)
+        os.close(memory)
+        return -errno.EMFILE
 
     with monkeypatch.context() as patch:
         if side == "server":
@@ -145,7 +148,7 @@ def test_where_there_can_be_no_channel_the_socket_stays(
         manager = forking.Manager()
     with manager:
         if side == "client":
-            monkeypatch.setattr(_manager_channels._channels, "_open", lambda fds, *_: [*map(os.close, fds), refuse()])
+            monkeypatch.setattr(_manager_channels.native, "open_channel", refuse)
         mapping = manager.dict(a=1)
         mapping["b"] = 2
         assert mapping.copy() == {"a": 1, "b": 2}

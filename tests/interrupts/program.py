@@ -33,8 +33,7 @@ OF_THE_LIBRARY |= {"close_fds"}
 RETURN_DESCRIPTORS = (
     "os.pipe()",
     "os.dup(",
-    "nfd = dup(fd)",  # socket.fromfd
-    "recv_fds(",
+    ".recvmsg(",
     "os.pidfd_open(",
     "os.open(",
     "open_descriptors_for_child(",

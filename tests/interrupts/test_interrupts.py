@@ -71,6 +71,7 @@ HANDED_ON = {
     "pool_made_used_and_ended": {"Pool.__init__", "_pool"},
     "start_with_a_queue_by_spawn": {"closing"},
     "run": {"_Zygote.rank_ended", "_Zygote._reap"},
+    "manager": {"_receive_channel"},
 }
 
 

@@ -111,7 +111,11 @@ def _rebuild_passed(duplicate: Any, number: int, side: int, readable: bool, writ
 
 
 def _open(fds: Sequence[int], side: int, readable: bool, writable: bool) -> Any:
-    opened = native.open_channel(ChannelConnection, *fds, side, readable, writable)
+    return checked(native.open_channel(ChannelConnection, *fds, side, readable, writable))
+
+
+def checked(opened: Any) -> Any:
+    """Return what `open_channel` has returned, unless it is an error."""
     if isinstance(opened, int):
         native.check(opened, "the ring of a received connection")
     return opened

@@ -25,14 +25,16 @@ and its pickle imports this module, so that a process with nothing else of ours 
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 import socket
+import struct
 import threading
 from multiprocessing import connection, managers
 from multiprocessing.connection import Connection
 
-from mp_core import _channels, by_value
+from mp_core import _channels, by_value, native
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["SyncManager"]
 
 _managers: Any = managers
+_ROOM = socket.CMSG_SPACE(2 * struct.calcsize("i"))  # for two descriptors
 
 
 class _Serializer(str):
@@ -95,17 +98,32 @@ def _client(address: Any, family: str | None = None, authkey: bytes | None = Non
 
 
 def _receive_channel(line: Any, side: int, readable: bool, writable: bool) -> Any:
+    # The descriptors are closed if a signal handler raises before `open_channel`, which is C, has taken them.
+    received: list[Any] = []
     try:
-        with socket.fromfd(line.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as carrier:
-            _, fds, _, _ = socket.recv_fds(carrier, 1, 2, socket.MSG_CMSG_CLOEXEC)
-    except OSError:
-        os.read(line.fileno(), 1)  # otherwise the byte would be taken for a part of the next message
+        try:
+            carrier = _socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, os.dup(line.fileno()))
+            try:
+                received = carrier.recvmsg(1, _ROOM, socket.MSG_CMSG_CLOEXEC)[1]
+            finally:
+                carrier.close()
+        except OSError:
+            os.read(line.fileno(), 1)  # otherwise the byte would be taken for a part of the next message
+            raise
+        fds = _descriptors(received)
+        if len(fds) != 2:
+            raise OSError(errno.EMFILE, "the descriptors of a channel to a manager did not arrive")
+        received = []
+        opened = native.open_channel(_channels.ChannelConnection, *fds, side, readable, writable)
+    except BaseException:
+        for fd in _descriptors(received):
+            os.close(fd)
         raise
-    if len(fds) == 2:
-        return _channels._open(fds, side, readable, writable)
-    for fd in fds:
-        os.close(fd)
-    raise OSError(errno.EMFILE, "the descriptors of a channel to a manager did not arrive")
+    return _channels.checked(opened)
+
+
+def _descriptors(ancillary: list[Any]) -> list[int]:
+    return [fd for _, _, data in ancillary for fd in struct.unpack(f"{len(data) // 4}i", data)]
 
 
 class _Server(_managers.Server):  # type: ignore[misc]
