@@ -1,6 +1,7 @@
 /* Locks and semaphores among living processes: they exclude, and their waits end. */
 #define _GNU_SOURCE
 #include <pthread.h>
+#include <stdatomic.h>
 
 #include "sync.h"
 
@@ -132,6 +133,8 @@ static void a_signal_ends_a_wait(int strategy)
 {
     mpshm_block lock = make(strategy, MPSHM_LOCK, 0, 1);
     mpshm_block semaphore = make(strategy, MPSHM_SEMAPHORE, 0, 1);
+    mpshm_block ended = make_block(strategy, sizeof(int)); /* how many waits a signal has ended */
+    _Atomic int *count = ended.data;
     struct sigaction action = {.sa_handler = on_signal};
     pid_t pid;
 
@@ -142,18 +145,19 @@ static void a_signal_ends_a_wait(int strategy)
             _exit(1);
         if (mpshm_semaphore_acquire(&semaphore, 0, LONG) != -EINTR)
             _exit(2);
-        /* The holder releases it now, in spite of the signals. */
+        /* The holder releases it after some more, in spite of the signals. */
         int rc;
         while ((rc = mpshm_lock_acquire(&lock, 0, LONG)) == -EINTR)
-            ;
+            atomic_fetch_add(count, 1);
         _exit(rc);
     }
-    for (int i = 0; i < 20; i++) {
+    while (atomic_load(count) < 10) {
         usleep(10000);
-        kill(pid, SIGUSR1);
+        CHECK_EQ(kill(pid, SIGUSR1), 0);
     }
     CHECK_EQ(mpshm_lock_release(&lock), 0);
     CHECK_EQ(reap(pid), 0);
+    mpshm_block_release(&ended);
     mpshm_block_release(&lock);
     mpshm_block_release(&semaphore);
 }
