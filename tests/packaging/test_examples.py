@@ -67,19 +67,20 @@ def test_the_two_programs_differ_in_one_line() -> None:
     assert different == ["- import multiprocessing as mp", "+ import mp_all as mp"]
 
 
-def picture(module: str, start_method: str, mosaic: Path) -> str:
-    """Make the picture with *module*, save it, and return its checksum."""
+def picture(module: str, start_method: str, mosaic: Path) -> tuple[str, bytes]:
+    """Make the picture with *module*, save it as *mosaic*, and return its checksum and the file."""
     program = str(TILES / f"with_{module}.py")
     done = run_python(program, *SMALL, "--start", start_method, "--mosaic", str(mosaic))
-    return str(json.loads(succeeded(done))["sha256"])
+    return json.loads(succeeded(done))["sha256"], mosaic.read_bytes()
 
 
 @pytest.fixture(scope="module")
-def plain_picture(tmp_path_factory: pytest.TempPathFactory, needs_pictures: None) -> str:
-    """Return the checksum of multiprocessing's picture, which is that of one process."""
+def plain_picture(tmp_path_factory: pytest.TempPathFactory, needs_pictures: None) -> tuple[str, bytes]:
+    """Return multiprocessing's picture, which is that of one process."""
     folder = tmp_path_factory.mktemp("picture")
-    found = picture("multiprocessing", "fork", folder / "mosaic.npy")
-    assert succeeded(run_script(folder, WHOLE, str(folder / "mosaic.npy"), PYTHONPATH=str(TILES))) == "True\n"
+    mosaic = folder / "mosaic.npy"
+    found = picture("multiprocessing", "fork", mosaic)
+    assert succeeded(run_script(folder, WHOLE, str(mosaic), PYTHONPATH=str(TILES))) == "True\n"
     return found
 
 
@@ -87,7 +88,7 @@ def test_both_programs_make_the_same_picture_as_one_process(
     tmp_path: Path,
     strategy: str,
     start_method: str,
-    plain_picture: str,
+    plain_picture: tuple[str, bytes],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("MP_SHARING_STRATEGY", strategy)

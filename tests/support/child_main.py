@@ -3,7 +3,7 @@
 Note [Children without pytest]
 ------------------------------
 A child that is not forked imports the module of its target, and so of the test. What the module imports of pytest and
-Hypothesis would take three times as long there as all else, for decorators that no child needs:
+Hypothesis would take longer there than all else, for decorators that no child needs:
 
     spawn, or the fork server --> __mp_main__, this file --> the test's module --> the target
                                    `pytest`, `hypothesis`     @pytest.mark... does nothing
