@@ -60,8 +60,8 @@ void mpshm__reaper_watch(struct manager *m, int slot);
 void mpshm__reaper_unwatch(struct manager *m, int slot);
 int mpshm__reaper_has_pending(const struct manager *m);
 void mpshm__reaper_discover(struct manager *m);
+/* Clear the references of the dead among the watched. */
 void mpshm__reaper_poll(struct manager *m);
-void mpshm__reaper_reap(struct manager *m, int slot);
 /* After the former manager was killed: find all that the control file lists. */
 void mpshm__reaper_resume(struct manager *m);
 

@@ -40,40 +40,53 @@ void mpshm__reaper_detach(struct manager *m, int slot)
             m->slot_of[c] = -1;
 }
 
-static void reap_locked(struct manager *m, int slot)
+/* The processes of these slots are dead. */
+static void clear_references(struct manager *m, const int *dead, int count)
 {
+    struct mpshm__control *control = m->session.control;
     uint64_t gone[MPSHM__HOLDER_WORDS] = {0};
 
-    gone[slot / 64] = (uint64_t)1 << (slot % 64);
-    mpshm__taken_discard(&m->session, slot); /* first: the blocks are freed below */
+    for (int k = 0; k < count; k++) {
+        gone[dead[k] / 64] |= (uint64_t)1 << (dead[k] % 64);
+        mpshm__taken_discard(&m->session, dead[k]); /* first: the blocks are freed below */
+    }
     for (uint32_t i = 0; i < m->session.segment_top; i++) {
         struct mpshm__segment *segment = m->session.segments[i];
         if (segment == NULL)
             continue;
-        if (atomic_load(&m->session.control->segments[i].owner) == (uint32_t)slot)
+        uint32_t owner = atomic_load(&control->segments[i].owner);
+        if (owner < MPSHM__SLOTS && gone[owner / 64] >> (owner % 64) & 1)
             mpshm__orphan_begin(m, i);
-        mpshm__clear_dead_holders(m->session.control, segment, gone);
+        mpshm__clear_dead_holders(control, segment, gone);
     }
-    mpshm__object_unlink_unfinished(m->session.control, &m->session.control->slots[slot]);
-    atomic_store(&m->session.control->slots[slot].pid, 0);
-    atomic_store(&m->session.control->slots[slot].state, MPSHM__SLOT_FREE);
+    for (int k = 0; k < count; k++)
+        mpshm__object_unlink_unfinished(control, &control->slots[dead[k]]);
 }
 
-/* The process of `slot` is dead. The manager holds the lock itself while it clears the
- * references, so no process takes the slot before that is done. If the manager is killed
- * meanwhile, the slot is taken and not locked, and the next manager does it again. */
-void mpshm__reaper_reap(struct manager *m, int slot)
+/* Find the dead among the slots that are watched. A thousand may have died at once: all segments
+ * are read once for all of them. The manager holds the locks of their slots itself while it clears
+ * the references, so no process takes such a slot before that is done. If the manager is killed
+ * meanwhile, a slot is taken and not locked, and the next manager does it again. */
+void mpshm__reaper_poll(struct manager *m)
 {
-    int control = m->session.control_fd.number;
+    int control = m->session.control_fd.number, dead[MPSHM__SLOTS], count = 0;
 
-    mpshm__reaper_unwatch(m, slot);
-    if (mpshm__lock_byte(control, slot) < 0) { /* a living process has it after all */
-        mpshm__reaper_watch(m, slot);
+    for (int slot = 0; slot < MPSHM__SLOTS && m->watching > 0; slot++)
+        /* The lock is refused when a living process has it after all. */
+        if (m->watched[slot] && !mpshm__reaper_is_alive(m, slot) &&
+            mpshm__lock_byte(control, slot) >= 0) {
+            dead[count++] = slot;
+            mpshm__reaper_unwatch(m, slot);
+            mpshm__reaper_detach(m, slot);
+        }
+    if (count == 0)
         return;
+    clear_references(m, dead, count);
+    for (int k = 0; k < count; k++) {
+        atomic_store(&m->session.control->slots[dead[k]].pid, 0);
+        atomic_store(&m->session.control->slots[dead[k]].state, MPSHM__SLOT_FREE);
+        mpshm__unlock_byte(control, dead[k]);
     }
-    mpshm__reaper_detach(m, slot);
-    reap_locked(m, slot);
-    mpshm__unlock_byte(control, slot);
     mpshm__orphans_reclaim(m);
 }
 
@@ -83,20 +96,19 @@ int mpshm__reaper_is_alive(const struct manager *m, int slot)
     return mpshm__slot_lives(m->session.control, m->session.control_fd.number, slot);
 }
 
-/* Watch the slots that are taken and have no connection. */
+/* Watch the slots that are taken and have no connection. It runs at each hang-up, and a thousand
+ * processes may die at once: one pass over the connections, not one for each slot. */
 void mpshm__reaper_discover(struct manager *m)
 {
+    unsigned char attached[MPSHM__SLOTS] = {0};
+
+    for (int c = FIRST; c < m->top; c++)
+        if (m->slot_of[c] >= 0)
+            attached[m->slot_of[c]] = 1;
     for (int slot = 0; slot < MPSHM__SLOTS; slot++)
         if (atomic_load(&m->session.control->slots[slot].state) == MPSHM__SLOT_TAKEN &&
-            !mpshm__reaper_is_attached(m, slot))
+            !attached[slot])
             mpshm__reaper_watch(m, slot);
-}
-
-void mpshm__reaper_poll(struct manager *m)
-{
-    for (int slot = 0; slot < MPSHM__SLOTS && m->watching > 0; slot++)
-        if (m->watched[slot] && !mpshm__reaper_is_alive(m, slot))
-            mpshm__reaper_reap(m, slot);
 }
 
 int mpshm__reaper_has_pending(const struct manager *m)

@@ -181,12 +181,8 @@ void mpshm__client_disconnected(struct manager *m, int c)
     /* Its process may also have been killed between taking a slot and saying so, or its child
      * may have. */
     mpshm__reaper_discover(m);
-    if (slot < 0)
-        return;
-    if (mpshm__reaper_is_alive(m, slot))
+    if (slot >= 0)
         mpshm__reaper_watch(m, slot);
-    else
-        mpshm__reaper_reap(m, slot);
 }
 
 /* Answer -EMFILE, and not with silence, to a client for which there is no descriptor. */
