@@ -72,6 +72,17 @@ def test_the_log_names_a_lost_node_while_ranks_refuse_to_end(tmp_path: Path, cap
     assert until(lambda: all(map(ended, pids.values())), ALL_ENDED)
 
 
+def test_agents_are_reaped_although_a_handler_has_left_the_locks_of_subprocess_locked() -> None:
+    context: Any = mp.start_processes(divmod, (2,), nprocs=2, join=False, engine=engines.Local(nodes=2))
+    agents = list(context._agents.processes)
+    for agent in agents:
+        assert agent._waitpid_lock.acquire(timeout=30)
+    assert context.join(60)
+    for agent in agents:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(agent.pid, os.WNOHANG)
+
+
 @pytest.mark.parametrize("victim", ["agent", "driver"])
 def test_a_process_that_is_stopped_for_a_short_time_is_not_lost(tmp_path: Path, victim: str) -> None:
     folder = tmp_path / "pids"

@@ -70,7 +70,7 @@ def test_two_signals_in_the_start_of_a_worker_leave_no_worker_and_no_descriptor(
 HANDED_ON = {
     "pool_made_used_and_ended": {"Pool.__init__", "_pool"},
     "start_with_a_queue_by_spawn": {"closing"},
-    "run": {"_Zygote.rank_ended", "_Zygote._reap"},
+    "run": {"_Zygote.rank_ended", "reap"},
     "manager": {"_receive_channel"},
 }
 

@@ -25,9 +25,12 @@ import time
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["LockedPopen", "PidFd", "has_pidfds", "readable"]
+if TYPE_CHECKING:
+    import subprocess
+
+__all__ = ["LockedPopen", "PidFd", "has_pidfds", "readable", "reap"]
 
 POLL_EVERY_S = 0.02
 
@@ -73,6 +76,33 @@ def readable(fd: int, timeout: float | None) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+
+def reap(process: subprocess.Popen[bytes], timeout: float) -> int | None:
+    """
+    Wait up to *timeout* seconds for the end of a program and return its exit code; None if it has not ended in time.
+
+    `Popen.wait` takes a lock, and keeps it for ever if a signal handler raises just then.
+
+    >>> import subprocess
+    >>> reap(subprocess.Popen(["true"]), timeout=60)
+    0
+    """
+    deadline, delay = time.monotonic() + timeout, 0.0005
+    while process.returncode is None:
+        try:
+            pid, status = os.waitpid(process.pid, os.WNOHANG)
+        except ChildProcessError:
+            process.returncode = 0  # reaped, by a call that was interrupted: its exit code is unknown
+            break
+        if pid:
+            process.returncode = os.waitstatus_to_exitcode(status)
+        elif time.monotonic() >= deadline:
+            break
+        else:
+            time.sleep(delay)
+            delay = min(2 * delay, 0.05)
+    return process.returncode
 
 
 class PidFd:

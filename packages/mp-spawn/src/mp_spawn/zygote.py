@@ -31,7 +31,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from array import array
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -43,7 +42,7 @@ from mp_spawn.child import call
 from mp_spawn.job import Job, Started
 from mp_spawn.payload import InheritedFd, OwnedFd, memory_file, spawning
 from mp_spawn.pickling import dumps_plainly
-from mp_spawn.process_handle import PidFd, readable
+from mp_spawn.process_handle import PidFd, readable, reap
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.signals import blocked
 from mp_spawn.zygote_main import PROGRAM, STARTED, STATUS, RankProcess, ZygoteSpec
@@ -173,7 +172,7 @@ class _Zygote:
         fds = array("i")
         message, ancillary, _, _ = ours.recvmsg(STARTED.size, socket.CMSG_SPACE(fds.itemsize))
         if not message:
-            code = self._reap(TIME_TO_END)
+            code = reap(self._process, TIME_TO_END)
             how = "has closed its socket" if code is None else f"ended with exit code {code}"
             raise RuntimeError(
                 f"the interpreter that starts the ranks {how} before it had started "
@@ -191,35 +190,13 @@ class _Zygote:
             self._ended.add(pid)
             last = len(self._ended) == self._ranks
         if last:
-            self._reap(TIME_TO_END)  # if a signal has stopped it, `subprocess` reaps it later
+            reap(self._process, TIME_TO_END)  # if a signal has stopped it, `subprocess` reaps it later
 
     def kill(self) -> None:
         """End the zygote, and with it every rank that it has started."""
         if self._process.returncode is None:
             os.kill(self.pid, signal.SIGKILL)
-            self._reap(math.inf)
-
-    def _reap(self, timeout: float) -> int | None:
-        """
-        Wait for the end of the zygote and return its exit code; None if it has not ended in time.
-
-        `subprocess` would take a lock, and keep it for ever if a signal handler raises just then.
-        """
-        process, deadline, delay = self._process, time.monotonic() + timeout, 0.0005
-        while process.returncode is None:
-            try:
-                pid, status = os.waitpid(process.pid, os.WNOHANG)
-            except ChildProcessError:
-                process.returncode = 0  # reaped, by a call that was interrupted: its exit code is unknown
-                break
-            if pid:
-                process.returncode = os.waitstatus_to_exitcode(status)
-            elif time.monotonic() >= deadline:
-                break
-            else:
-                time.sleep(delay)
-                delay = min(2 * delay, 0.05)
-        return process.returncode
+            reap(self._process, math.inf)
 
 
 class _Spawning:

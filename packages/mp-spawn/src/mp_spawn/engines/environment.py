@@ -118,7 +118,7 @@ class _JobAgents(ConnectedAgents):
     def close(self, code: int) -> None:
         """Close the connections and reap the agent of this node."""
         super().close(code)
-        local.reap(self._processes)
+        local.end(self._processes)
 
 
 def join_job(place: JobPlace, ranks: int = 0) -> int:

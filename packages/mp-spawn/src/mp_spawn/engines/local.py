@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from mp_spawn.engines.connection import ConnectedAgents, serve
 from mp_spawn.engines.protocol import Agents, Node, spread
 from mp_spawn.engines.wire import Wire
 from mp_spawn.job import _at_least
+from mp_spawn.process_handle import reap
 
 __all__ = ["Local"]
 
@@ -60,7 +62,7 @@ class _LocalAgents(ConnectedAgents):
     def drop(self, node: int) -> None:
         """Kill the agent."""
         super().drop(node)
-        self._by_index[node].kill()
+        kill(self._by_index[node])
 
     def replace(self, node: int) -> None:
         """Start an agent with another name."""
@@ -73,7 +75,7 @@ class _LocalAgents(ConnectedAgents):
     def close(self, code: int) -> None:
         """Close the connections and reap the agents."""
         super().close(code)
-        reap(self.processes)
+        end(self.processes)
 
 
 def start_agents(nodes: list[Node]) -> Agents:
@@ -90,7 +92,7 @@ def start_agents(nodes: list[Node]) -> Agents:
     except BaseException:
         for wire in wires:
             wire.close()
-        reap(processes)
+        end(processes)
         raise
     return _LocalAgents(wires, nodes, processes)
 
@@ -110,15 +112,22 @@ def start_agent() -> tuple[Wire, subprocess.Popen[bytes]]:
     return Wire(ours), process
 
 
-def reap(processes: list[subprocess.Popen[bytes]]) -> None:
+def end(processes: list[subprocess.Popen[bytes]]) -> None:
     """
     Wait for the agents, and kill those that do not end.
     """
     for process in processes:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(TO_END)
-        process.kill()
-        process.wait()
+        if reap(process, TO_END) is None:
+            kill(process)
+            reap(process, math.inf)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """
+    Kill an agent that has not been reaped.
+    """
+    if process.returncode is None:
+        os.kill(process.pid, signal.SIGKILL)
 
 
 def main(fd: int) -> None:
