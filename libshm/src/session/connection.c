@@ -244,7 +244,8 @@ void mpshm__manager_replace(struct mpshm__session *session, int control_fd)
     if (session->slot < 0 || (sock >= 0 && !mpshm__has_hung_up(sock)))
         return;
     mpshm__disconnect(session);
-    /* A manager that hung up is ending, and loses its lock a moment after its connections. */
+    /* A manager that hung up is ending, and loses its lock a moment after its connections. On a
+     * loaded machine that takes longer: the next fork or the next question looks again. */
     for (int ms = 0; sock >= 0 && ms < 100 && control_fd >= 0 &&
                      mpshm__byte_is_locked(control_fd, MPSHM__MANAGER_BYTE);
          ms++)
