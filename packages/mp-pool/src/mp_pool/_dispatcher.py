@@ -327,12 +327,14 @@ class Dispatcher:
     def nap(self) -> float:
         """
         Return for how many seconds no worker needs a new task, if many small tasks are running; else 0.
+
+        The pace of a worker that had no other task left is that of this thread, which would sleep too long by it.
         """
         if not self.workers:
             return 0.0
         least = NAPS[1]
         for worker in self.workers:
-            if len(worker.tasks) < 16 or worker.pace is None:
+            if len(worker.tasks) < 16 or worker.pace is None or worker.ran_dry:
                 return 0.0
             least = min(least, worker.pace * len(worker.tasks) / 2)
         return least if least >= NAPS[0] else 0.0
@@ -345,6 +347,7 @@ class Dispatcher:
         worker.pace = pace if worker.pace is None else (3 * worker.pace + pace) / 4
         worker.since = now
         worker.recalled = False
+        worker.ran_dry = worker.has_begun_all()
         if self.timeout is not None or worker.pace > LONG_TASK / 2:
             worker.window = 1
         else:

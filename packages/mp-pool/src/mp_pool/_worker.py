@@ -64,6 +64,7 @@ class Worker:
         self.window = 4  # and the present one
         self.pace: float | None = None  # seconds per task, measured by the answers
         self.recalled = False  # tasks were taken back since the last answer
+        self.ran_dry = False  # it had begun all its tasks when it last answered
         self.left = settings.max_tasks
         self.since = time.monotonic()  # the latest start of the oldest task, as far as the parent can know
         self.killed_for: Task | None = None  # the task that took too long
@@ -276,6 +277,12 @@ class Worker:
                 self.process.kill()
         except OSError:
             pass  # it has ended
+
+    def has_begun_all(self) -> bool:
+        """
+        Tell whether the worker has no task left that it has not begun.
+        """
+        return bool(self.line.claimed >= self._sent)
 
     def take_back(self, count: int | None = None) -> list[Task]:
         """
