@@ -128,10 +128,11 @@ class Pool(multiprocessing.pool.Pool):
             make = _maker(type(self).Process, self._ctx)
             self._scheduler = Scheduler(make, processes, settings, timeout=timeout, progress=bar(progress))
         self._cache = self._scheduler.sinks
+        # Not the pool's own method, which would keep the pool alive. Before the start: a handler may raise below, and
+        # another one in `terminate`.
+        self._terminate = util.Finalize(self, self._scheduler.terminate, exitpriority=15)
         try:
             self._scheduler.start()
-            # Not the pool's own method, which would keep the pool alive.
-            self._terminate = util.Finalize(self, self._scheduler.terminate, exitpriority=15)
             self._state = RUN
         except BaseException:  # of a signal handler, after the workers have started
             self._scheduler.terminate()
