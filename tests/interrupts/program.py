@@ -29,6 +29,8 @@ OF_THE_LIBRARY |= {"WeakValueDictionary.__init__.<locals>.remove", "WeakSet.__in
 OF_THE_LIBRARY |= {"finalize.__call__"}
 #: The finaliser of a process that multiprocessing started, which is such a callback: it closes the sentinel.
 OF_THE_LIBRARY |= {"close_fds"}
+#: It is written in Python: a signal in it, the second one in `Future.result`, leaves the condition locked for ever.
+OF_THE_LIBRARY |= {"Condition.__exit__"}
 #: A descriptor that one of these calls has just returned stays open, as in the standard library: it is only a number.
 RETURN_DESCRIPTORS = (
     "os.pipe()",
