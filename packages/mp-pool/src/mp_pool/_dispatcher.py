@@ -104,7 +104,7 @@ class Dispatcher:
         Put *tasks*, which have been numbered, back into the queue, in the order in which they were first handed out.
         """
         for task in tasks:
-            task.worker = None
+            task.return_to_queue()
         front = {task.number: task for task in tasks}
         queue = self.queue
         while queue and isinstance(head := queue[0], Task) and head.number:
@@ -132,9 +132,9 @@ class Dispatcher:
             worker = next(iter(self.free))
             if self.timeout is not None or worker.pace is None or worker.pace < TINY:
                 return False
+        if not task.begin_at_once():
+            return False
         if task.number == 0:
-            if not task.begin_at_once():
-                return False
             self._numbers += 1
             task.number = self._numbers
         try:
@@ -252,10 +252,10 @@ class Dispatcher:
         while (task := take_next(self.queue)) is not None:
             if task.worker is not None:
                 continue
+            if not task.begin():
+                task.drop()
+                continue
             if task.number == 0:
-                if not task.begin():
-                    task.drop()
-                    continue
                 self._numbers += 1
                 task.number = self._numbers
             return task

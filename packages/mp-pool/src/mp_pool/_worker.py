@@ -278,6 +278,15 @@ class Worker:
         except OSError:
             pass  # it has ended
 
+    def has_begun(self, task: Task) -> bool:
+        """
+        Tell whether the worker has begun *task*, or has it no more. Any thread may ask.
+        """
+        for number, each in list(self.tasks.items()):
+            if each is task:
+                return bool(number < self.line.claimed)
+        return True
+
     def has_begun_all(self) -> bool:
         """
         Tell whether the worker has no task left that it has not begun.

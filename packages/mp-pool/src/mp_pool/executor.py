@@ -201,15 +201,18 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         items: Iterator[Any] = enumerate(zip(*iterables, strict=False))
         if chunksize > 1:
             items = enumerate(batches(zip(*iterables, strict=False), chunksize))
-        submit, retries, shared = self._submit, self._retries, self._scheduler.share(fn)
+        scheduler, submit, retries = self._scheduler, self._submit, self._retries
+        shared = scheduler.share(fn)
 
         def next_future() -> Future[Any] | None:
             for index, item in items:
-                future: Future[Any] = Future()
+                future = _Future(scheduler)
                 if chunksize == 1:
-                    submit(_Call(future, fn, item, None, retries, index, shared))
+                    call = _Call(future, fn, item, None, retries, index, shared)
                 else:
-                    submit(_Call(future, starmap_chunk, ((fn, item),), None, retries, index * chunksize, shared))
+                    call = _Call(future, starmap_chunk, ((fn, item),), None, retries, index * chunksize, shared)
+                future.call = call
+                submit(call)
                 return future
             return None
 
@@ -235,6 +238,10 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             self._scheduler.join()
 
     def _cancel(self) -> None:
+        self._scheduler.recall()
+        self._cancel_queued()
+
+    def _cancel_queued(self) -> None:
         for task in list(self._scheduler.dispatcher.queue):
             if isinstance(task, _Call):
                 task.future.cancel()
@@ -258,17 +265,21 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         End the workers by SIGTERM, cancel the tasks that have not begun, and shut down. Running tasks fail. It does not
         wait for that, as in the standard library; `shutdown` does.
         """
-        self._admission.kill(False, self._cancel)
+        self._admission.kill(False, self._cancel_queued)
 
     def kill_workers(self) -> None:
         """
         Do as `terminate_workers`, by SIGKILL.
         """
-        self._admission.kill(True, self._cancel)
+        self._admission.kill(True, self._cancel_queued)
 
 
 class _Future(Future["Any"]):
-    """A future whose result may be received by the thread that waits for it."""
+    """
+    A future whose result may be received by the thread that waits for it, and whose task may be taken back.
+
+    Its state is RUNNING while the task is at a worker, which may not have begun it: `running` asks the worker.
+    """
 
     def __init__(self, scheduler: Scheduler) -> None:
         super().__init__()
@@ -279,6 +290,16 @@ class _Future(Future["Any"]):
         call = self.call
         if call is not None and (timeout is None or timeout > 0):
             self._scheduler.receive(call)
+
+    def running(self) -> bool:
+        call = self.call
+        return super().running() and (call is None or self._scheduler.has_begun(call))
+
+    def cancel(self) -> bool:
+        call = self.call
+        if call is not None and super().running() and not self._scheduler.has_begun(call):
+            self._scheduler.recall()
+        return super().cancel()
 
     def result(self, timeout: float | None = None) -> Any:
         self._receive(timeout)
@@ -310,7 +331,16 @@ class _Call(Task):
     def begin(self) -> bool:
         """Return False if the future has been cancelled."""
         # It is running already if a signal handler raised after `begin_at_once`.
-        return self.future.running() or self.future.set_running_or_notify_cancel()
+        if self.future._state == RUNNING or self.future.set_running_or_notify_cancel():
+            return True
+        self._drop_references()
+        return False
+
+    def return_to_queue(self) -> None:
+        """Note that no worker has the task, so that it can be cancelled."""
+        super().return_to_queue()
+        if self.future._state == RUNNING:
+            self.future._state = PENDING  # another thread changes it only while a worker has the task
 
     def begin_at_once(self) -> bool:
         """Mark the future as running, unless it has been cancelled or another thread uses it."""

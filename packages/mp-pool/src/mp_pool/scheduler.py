@@ -30,6 +30,7 @@ import threading
 import time
 import weakref
 from _thread import allocate_lock, start_new_thread
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from multiprocessing import ProcessError
@@ -58,6 +59,7 @@ RUNNING, CLOSED, TERMINATED, ENDED = range(4)
 
 SHORT_CALL = 0.0005  # seconds: for the result of a longer one, a thread does not spin
 LOOK = 1.0  # milliseconds
+RECALLED = 1.0  # seconds: the scheduler's thread may be in a callback, which may wait for the thread that recalls
 
 TERMINATE_TEXT = "the pool was terminated before this task was done"
 
@@ -93,6 +95,7 @@ class Scheduler(Workers):
         self._function_numbers = itertools.count(1)
         self._lock: Any = TryLock()
         self._asleep = self._at_once = self._ended = False
+        self._recalls: deque[Any] = deque()  # locks of threads that wait until tasks have been taken back
         self._received = 0  # results that were received by threads that waited for them
         self._is_received = False  # a thread that waits receives the next result
         self._is_beside = False  # the scheduler's thread leaves the lines to it
@@ -253,6 +256,42 @@ class Scheduler(Workers):
         if seen or self._is_beside:
             self.wake()  # it cannot see, in its sleep, a message that was looked at and stays
 
+    def has_begun(self, task: Task) -> bool:
+        """Tell whether a worker has begun *task*."""
+        worker = task.worker
+        return worker is not None and worker.has_begun(task)
+
+    def recall(self) -> None:
+        """
+        Take the tasks that no worker has begun back into the queue, where they can be cancelled; wait a moment for it.
+        A thread that has the lock goes on at once.
+        """
+        if not self.is_own() or self.thread.ident is None or self._lock.is_mine() or is_interrupted():
+            return
+        done = allocate_lock()
+        done.acquire()
+        self._recalls.append(done)
+        if self.thread is threading.current_thread():  # in a callback
+            try:
+                self._lock.wait()
+                self._recall()
+                self._attention = True  # the next step hands out
+            finally:
+                self._lock.release()
+        elif not self._ended:
+            self.wake()
+            done.acquire(timeout=RECALLED)
+
+    def _recall(self) -> None:
+        if not self._recalls:
+            return
+        for worker in self.dispatcher.workers:
+            # The one task of a worker without a ring is not taken back. One with a ring gets no other until it answers.
+            if worker.tasks and worker.most > 1:
+                self.dispatcher.recall(worker)
+        while self._recalls:
+            self._recalls.popleft().release()
+
     def processes(self) -> list[Any]:
         """Return the processes of the workers."""
         return [worker.process for worker in list(self.dispatcher.workers)]
@@ -351,6 +390,8 @@ class Scheduler(Workers):
                 self._end()
         finally:
             self._ended = True
+            while self._recalls:
+                self._recalls.popleft().release()
             self._running.release()
 
     def _step(self) -> bool:
@@ -453,6 +494,7 @@ class Scheduler(Workers):
         if self._lazily:
             self.wanted = max(self.wanted, min(self.size, dispatcher.unfinished()))
         dispatcher.forget()
+        self._recall()
         dispatcher.dispatch()
         if self.state == CLOSED and not self.feeders and not dispatcher.unfinished() and not dispatcher.failed:
             for worker in dispatcher.workers:

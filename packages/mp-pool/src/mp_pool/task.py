@@ -83,7 +83,7 @@ class Task:
 
     def begin(self) -> bool:
         """
-        Prepare to send the task for the first time; return False if it was cancelled.
+        Prepare to send the task; return False if it was cancelled.
         """
         if self.feeder is not None:
             self.feeder.room.release(self.feeder.weight(self))
@@ -95,6 +95,12 @@ class Task:
         Do as `begin`, and leave no lock behind when a signal handler raises; return False if that is not possible now.
         """
         return self.feeder is None
+
+    def return_to_queue(self) -> None:
+        """
+        Note that no worker has the task any more; `begin` comes again.
+        """
+        self.worker = None
 
     def pickle(self) -> None:
         """
