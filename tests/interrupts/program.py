@@ -27,8 +27,8 @@ OF_THE_LIBRARY = {"_acquireLock", "_releaseLock", "_ConnectionBase.close"}
 #: The callbacks of its weak references, whose exceptions the interpreter drops.
 OF_THE_LIBRARY |= {"WeakValueDictionary.__init__.<locals>.remove", "WeakSet.__init__.<locals>._remove"}
 OF_THE_LIBRARY |= {"finalize.__call__"}
-#: The finaliser of a process that multiprocessing started, which is such a callback: it closes the sentinel.
-OF_THE_LIBRARY |= {"close_fds"}
+#: The finaliser of a process that multiprocessing started, and that of a proxy, which are such callbacks.
+OF_THE_LIBRARY |= {"close_fds", "BaseProxy._decref"}
 #: It is written in Python: a signal in it, the second one in `Future.result`, leaves the condition locked for ever.
 OF_THE_LIBRARY |= {"Condition.__exit__"}
 #: A descriptor that one of these calls has just returned stays open, as in the standard library: it is only a number.
