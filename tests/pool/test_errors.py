@@ -144,6 +144,23 @@ def test_an_exception_of_a_callback_is_printed_and_affects_no_result(ctx: BaseCo
     assert [hook.exc_type for hook in shown] == [ZeroDivisionError] * 2
 
 
+def leave(value: object) -> None:
+    raise SystemExit(4)
+
+
+def test_a_callback_that_exits_is_printed_and_ends_no_pool(ctx: BaseContext, capfd: pytest.CaptureFixture[str]) -> None:
+    with ctx.Pool(1) as pool:
+        assert pool.apply_async(tasks.square, (3,), callback=leave).get(tasks.PATIENCE) == 9
+        assert pool.map_async(tasks.square, [3, 4], callback=leave).get(tasks.PATIENCE) == [9, 16]
+        assert pool.apply(tasks.square, (4,)) == 16
+    with mp.ProcessPoolExecutor(1, ctx) as executor:
+        future = executor.submit(tasks.square, 3)
+        future.add_done_callback(leave)
+        assert future.result(tasks.PATIENCE) == 9
+        assert executor.submit(tasks.square, 4).result(tasks.PATIENCE) == 16
+    assert "SystemExit: 4" in capfd.readouterr().err
+
+
 def test_a_callback_may_use_the_pool(ctx: BaseContext) -> None:
     with ctx.Pool(1) as pool:
         second: list[Any] = []

@@ -9,6 +9,7 @@ from multiprocessing import get_context, util
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar, starmapstar  # type: ignore[attr-defined]
 
+from mp_core.handler_errors import is_of_handler
 from mp_pool._environment import for_threads
 from mp_pool._feeder import Feeder, batches
 from mp_pool._mappers import map_chunk, starmap_chunk
@@ -382,7 +383,9 @@ def _guarded(callback: Callback) -> Callback:
     def guarded(value: Any) -> None:
         try:
             callback(value)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and is_of_handler(error):
+                raise
             report(error)
 
     return guarded

@@ -6,6 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 
+from mp_core.handler_errors import is_of_handler
 from mp_pool import task_messages
 from mp_pool._function_cache import FunctionReference
 from mp_pool._in_flight import Handles, dump_tracked, forget, release
@@ -174,7 +175,9 @@ def deliver(task: Task, outcome: Outcome) -> None:
         task.sink._set(task.index, outcome)
     except KeyError:
         pass  # the result was dropped
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        if isinstance(error, SystemExit) and is_of_handler(error):
+            raise  # as a handler of SIGTERM may; the callback of an executor's future may raise one, too
         report(error)
 
 
@@ -201,6 +204,11 @@ def report(error: BaseException) -> None:
     """
     Print an exception of a callback, as `threading` prints that of a thread.
     """
+    if isinstance(error, SystemExit):  # which `threading` leaves out
+        import traceback
+
+        traceback.print_exception(error)
+        return
     threading.excepthook(
         threading.ExceptHookArgs((type(error), error, error.__traceback__, threading.current_thread()))
     )
