@@ -66,11 +66,19 @@ def test_two_signals_in_the_start_of_a_worker_leave_no_worker_and_no_descriptor(
     assert any(len(each["handled"]) > 1 for each in found)
 
 
+#: What a second signal must not keep from being undone.
+UNDONE_TWICE = {
+    "pool_made_used_and_ended": {"Pool.__init__", "Finalize.__init__"},
+    "manager": {"_receive_channel", "_descriptors"},
+}
+
+
+@pytest.mark.parametrize("scene", UNDONE_TWICE)
 @pytest.mark.timeout(LIMIT + 60)
-def test_two_signals_while_a_pool_is_made_leave_no_worker_and_no_descriptor() -> None:
-    places = play("pool_made_used_and_ended", "raises twice", "list")[0]["places"]
-    at = [number for number, (_, name, _) in enumerate(places) if name in {"Pool.__init__", "Finalize.__init__"}][-12:]
-    _, *found = play("pool_made_used_and_ended", "raises twice", *map(str, at))
+def test_two_signals_where_resources_change_hands_leave_nothing_behind(scene: str) -> None:
+    places = play(scene, "raises twice", "list")[0]["places"]
+    at = [number for number, (_, name, _) in enumerate(places) if name in UNDONE_TWICE[scene]][-12:]
+    _, *found = play(scene, "raises twice", *map(str, at))
     bad = [each for each in found if each["problems"]]
     assert not bad, "\n".join(map(json.dumps, bad))
     assert any(len(each["handled"]) > 1 for each in found)

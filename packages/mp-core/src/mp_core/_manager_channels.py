@@ -31,10 +31,12 @@ import os
 import socket
 import struct
 import threading
+from _thread import start_new_thread
 from multiprocessing import connection, managers
 from multiprocessing.connection import Connection
 
 from mp_core import _channels, by_value, native
+from mp_core.handler_errors import is_of_handler
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -116,10 +118,20 @@ def _receive_channel(line: Any, side: int, readable: bool, writable: bool) -> An
         received = []
         opened = native.open_channel(_channels.ChannelConnection, *fds, side, readable, writable)
     except BaseException:
-        for fd in _descriptors(received):
-            os.close(fd)
+        if received:
+            # In a thread, where no handler of a second signal interrupts it.
+            try:
+                start_new_thread(_close, (received,))
+            except RuntimeError as refusal:  # there can be no more threads
+                if not is_of_handler(refusal):
+                    _close(received)
         raise
     return _channels.checked(opened)
+
+
+def _close(received: list[Any]) -> None:
+    for fd in _descriptors(received):
+        os.close(fd)
 
 
 def _descriptors(ancillary: list[Any]) -> list[int]:
