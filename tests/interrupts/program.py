@@ -29,6 +29,8 @@ OF_THE_LIBRARY |= {"WeakValueDictionary.__init__.<locals>.remove", "WeakSet.__in
 OF_THE_LIBRARY |= {"finalize.__call__"}
 #: The finaliser of a process that multiprocessing started, and that of a proxy, which are such callbacks.
 OF_THE_LIBRARY |= {"close_fds", "BaseProxy._decref"}
+#: The end of a manager: an exception in it leaves the server's process to itself.
+OF_THE_LIBRARY |= {"BaseManager._finalize_manager"}
 #: It is written in Python: a signal in it, the second one in `Future.result`, leaves the condition locked for ever.
 OF_THE_LIBRARY |= {"Condition.__exit__"}
 #: A descriptor that one of these calls has just returned stays open, as in the standard library: it is only a number.
