@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import mmap
 import os
 import resource
 import signal
@@ -94,6 +95,22 @@ def square(number: int) -> int:
 
 def own_pid(*_: object) -> int:
     return os.getpid()
+
+
+counts: mmap.mmap
+
+
+def count_in(path: str) -> None:
+    """An initializer: `count` counts in that file, which has a byte for each task."""
+    global counts
+    with open(path, "r+b") as file:
+        counts = mmap.mmap(file.fileno(), 0)
+
+
+def count(number: int) -> int:
+    """Count a run of the task."""
+    counts[number] += 1
+    return number
 
 
 def end(how: str) -> None:

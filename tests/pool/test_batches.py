@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import pickle
 import random
 import signal
@@ -77,20 +76,6 @@ def test_only_the_task_of_a_batch_is_lost_that_its_worker_was_running(ctx: BaseC
         assert got == [n for n in range(COUNT) if n not in (77, 5077, 10_077)]
 
 
-counts: mmap.mmap
-
-
-def count_in(path: str) -> None:
-    global counts
-    with open(path, "r+b") as file:
-        counts = mmap.mmap(file.fileno(), 0)
-
-
-def count(number: int) -> int:
-    counts[number] += 1
-    return number
-
-
 @pytest.mark.parametrize("kind", tasks.KINDS)
 def test_no_task_of_a_batch_is_done_twice_or_lost_unnamed_when_workers_are_killed_at_random(
     kind: str, ctx: BaseContext, start_method: str, tmp_path: Path
@@ -102,7 +87,7 @@ def test_no_task_of_a_batch_is_done_twice_or_lost_unnamed_when_workers_are_kille
     chance = random.Random(seed)
     path = tmp_path / "counts"
     path.write_bytes(bytes(COUNT))
-    with tasks.either(kind, ctx, 2, initializer=count_in, initargs=(str(path),)) as pool:
+    with tasks.either(kind, ctx, 2, initializer=tasks.count_in, initargs=(str(path),)) as pool:
         over, killed = threading.Event(), []
 
         def kill() -> None:
@@ -116,7 +101,7 @@ def test_no_task_of_a_batch_is_done_twice_or_lost_unnamed_when_workers_are_kille
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            waits = [pool.submit(count, n) for n in range(COUNT)]
+            waits = [pool.submit(tasks.count, n) for n in range(COUNT)]
             answers = [tasks.outcome(wait) for wait in waits]
         finally:
             over.set()

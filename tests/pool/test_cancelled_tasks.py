@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 import random
 import signal
 import threading
@@ -91,20 +90,6 @@ def test_a_callback_may_cancel(executor: mp.ProcessPoolExecutor, tmp_path: Path)
     assert all(future.result(0) for future in futures[:-1])
 
 
-counts: mmap.mmap
-
-
-def count_in(path: str) -> None:
-    global counts
-    with open(path, "r+b") as file:
-        counts = mmap.mmap(file.fileno(), 0)
-
-
-def count(number: int) -> int:
-    counts[number] += 1
-    return number
-
-
 COUNT = 6000
 
 
@@ -118,7 +103,7 @@ def test_a_cancelled_task_never_runs_and_any_other_runs_once(ctx: BaseContext, t
     futures: list[Future[int]] = []
     killed: list[int] = []
     over = threading.Event()
-    with mp.ProcessPoolExecutor(2, ctx, count_in, (str(path),)) as executor:
+    with mp.ProcessPoolExecutor(2, ctx, tasks.count_in, (str(path),)) as executor:
         assert executor.submit(abs, -1).result(tasks.PATIENCE) == 1
 
         def cancel_some(*_: object) -> None:
@@ -141,7 +126,7 @@ def test_a_cancelled_task_never_runs_and_any_other_runs_once(ctx: BaseContext, t
                 signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
             thread.start()
             for number in range(COUNT):
-                futures.append(executor.submit(count, number))
+                futures.append(executor.submit(tasks.count, number))
             outcomes = [tasks.outcome(lambda future=future: future.result(tasks.PATIENCE)) for future in futures]
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
