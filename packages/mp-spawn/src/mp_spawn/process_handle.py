@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["LockedPopen", "PidFd", "has_pidfds", "readable", "reap"]
+__all__ = ["LockedPopen", "PidFd", "has_pidfds", "kill", "readable", "reap"]
 
 POLL_EVERY_S = 0.02
 
@@ -76,6 +76,20 @@ def readable(fd: int, timeout: float | None) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(None if timeout is None else timeout * 1000))
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """
+    Kill a program, unless it has been reaped; without the lock that `Popen.kill` takes, see `reap`.
+
+    >>> import subprocess
+    >>> sleeping = subprocess.Popen(["sleep", "60"])
+    >>> kill(sleeping)
+    >>> reap(sleeping, timeout=60)
+    -9
+    """
+    if process.returncode is None:
+        os.kill(process.pid, signal.SIGKILL)
 
 
 def reap(process: subprocess.Popen[bytes], timeout: float) -> int | None:

@@ -42,7 +42,7 @@ from mp_spawn.child import call
 from mp_spawn.job import Job, Started
 from mp_spawn.payload import InheritedFd, OwnedFd, memory_file, spawning
 from mp_spawn.pickling import dumps_plainly
-from mp_spawn.process_handle import PidFd, readable, reap
+from mp_spawn.process_handle import PidFd, kill, readable, reap
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.signals import blocked
 from mp_spawn.zygote_main import PROGRAM, STARTED, STATUS, RankProcess, ZygoteSpec
@@ -194,9 +194,8 @@ class _Zygote:
 
     def kill(self) -> None:
         """End the zygote, and with it every rank that it has started."""
-        if self._process.returncode is None:
-            os.kill(self.pid, signal.SIGKILL)
-            reap(self._process, math.inf)
+        kill(self._process)
+        reap(self._process, math.inf)
 
 
 class _Spawning:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from mp_spawn.engines.connection import ConnectedAgents, serve
 from mp_spawn.engines.protocol import Agents, Node, spread
 from mp_spawn.engines.wire import Wire
 from mp_spawn.job import _at_least
-from mp_spawn.process_handle import reap
+from mp_spawn.process_handle import kill, reap
 
 __all__ = ["Local"]
 
@@ -120,14 +119,6 @@ def end(processes: list[subprocess.Popen[bytes]]) -> None:
         if reap(process, TO_END) is None:
             kill(process)
             reap(process, math.inf)
-
-
-def kill(process: subprocess.Popen[bytes]) -> None:
-    """
-    Kill an agent that has not been reaped.
-    """
-    if process.returncode is None:
-        os.kill(process.pid, signal.SIGKILL)
 
 
 def main(fd: int) -> None:
