@@ -284,6 +284,14 @@ class Dispatcher:
         self.free.pop(worker, None)
         self._has_returned(worker, worker.take_back())
 
+    def recall_all(self) -> None:
+        """
+        Take back the tasks that no worker has begun. A worker that has others gets no more until it answers.
+        """
+        for worker in self.workers:
+            if worker.tasks and worker.most > 1:  # the one task of a worker without a ring stays there
+                self.recall(worker)
+
     def _has_returned(self, worker: Worker, back: list[Task]) -> None:
         self.requeue(back)
         if not worker.tasks:

@@ -155,9 +155,8 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         """
         Call ``fn(*args, **kwargs)`` in a worker, and return its future.
         """
-        future: _Future = _Future(self._scheduler)
-        future.call = call = _Call(future, fn, args, kwargs, self._retries)
-        self._submit(call)
+        future = _Future(self._scheduler)
+        self._submit(_Call(future, fn, args, kwargs, self._retries))
         return future
 
     def _submit(self, task: Task) -> None:
@@ -208,11 +207,9 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             for index, item in items:
                 future = _Future(scheduler)
                 if chunksize == 1:
-                    call = _Call(future, fn, item, None, retries, index, shared)
+                    submit(_Call(future, fn, item, None, retries, index, shared))
                 else:
-                    call = _Call(future, starmap_chunk, ((fn, item),), None, retries, index * chunksize, shared)
-                future.call = call
-                submit(call)
+                    submit(_Call(future, starmap_chunk, ((fn, item),), None, retries, index * chunksize, shared))
                 return future
             return None
 
@@ -317,7 +314,7 @@ class _Call(Task):
 
     def __init__(
         self,
-        future: Future[Any],
+        future: _Future,
         function: Callable[..., Any],
         args: tuple[Any, ...],
         kwds: dict[str, Any] | None,
@@ -327,6 +324,7 @@ class _Call(Task):
     ) -> None:
         super().__init__(self, 0, function, args, kwds, position, retries, shared)
         self.future = future
+        future.call = self
 
     def begin(self) -> bool:
         """Return False if the future has been cancelled."""

@@ -9,7 +9,6 @@ from multiprocessing import get_context, util
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar, starmapstar  # type: ignore[attr-defined]
 
-from mp_core.handler_errors import is_of_handler
 from mp_pool._environment import for_threads
 from mp_pool._feeder import Feeder, batches
 from mp_pool._mappers import map_chunk, starmap_chunk
@@ -384,8 +383,6 @@ def _guarded(callback: Callback) -> Callback:
         try:
             callback(value)
         except (Exception, SystemExit) as error:
-            if isinstance(error, SystemExit) and is_of_handler(error):
-                raise
             report(error)
 
     return guarded

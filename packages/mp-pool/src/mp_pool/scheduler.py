@@ -268,27 +268,22 @@ class Scheduler(Workers):
         """
         if not self.is_own() or self.thread.ident is None or self._lock.is_mine() or is_interrupted():
             return
-        done = allocate_lock()
-        done.acquire()
-        self._recalls.append(done)
         if self.thread is threading.current_thread():  # in a callback
             try:
                 self._lock.wait()
-                self._recall()
+                self.dispatcher.recall_all()
                 self._attention = True  # the next step hands out
             finally:
                 self._lock.release()
-        elif not self._ended:
+            return
+        done = allocate_lock()
+        done.acquire()
+        self._recalls.append(done)
+        if not self._ended:
             self.wake()
             done.acquire(timeout=RECALLED)
 
-    def _recall(self) -> None:
-        if not self._recalls:
-            return
-        for worker in self.dispatcher.workers:
-            # The one task of a worker without a ring is not taken back. One with a ring gets no other until it answers.
-            if worker.tasks and worker.most > 1:
-                self.dispatcher.recall(worker)
+    def _answer_recalls(self) -> None:
         while self._recalls:
             self._recalls.popleft().release()
 
@@ -390,8 +385,7 @@ class Scheduler(Workers):
                 self._end()
         finally:
             self._ended = True
-            while self._recalls:
-                self._recalls.popleft().release()
+            self._answer_recalls()
             self._running.release()
 
     def _step(self) -> bool:
@@ -494,7 +488,9 @@ class Scheduler(Workers):
         if self._lazily:
             self.wanted = max(self.wanted, min(self.size, dispatcher.unfinished()))
         dispatcher.forget()
-        self._recall()
+        if self._recalls:
+            dispatcher.recall_all()
+            self._answer_recalls()
         dispatcher.dispatch()
         if self.state == CLOSED and not self.feeders and not dispatcher.unfinished() and not dispatcher.failed:
             for worker in dispatcher.workers:

@@ -176,8 +176,6 @@ def deliver(task: Task, outcome: Outcome) -> None:
     except KeyError:
         pass  # the result was dropped
     except (Exception, SystemExit) as error:
-        if isinstance(error, SystemExit) and is_of_handler(error):
-            raise  # as a handler of SIGTERM may; the callback of an executor's future may raise one, too
         report(error)
 
 
@@ -202,9 +200,11 @@ def deliver_all(outcomes: list[tuple[Task, Outcome]]) -> None:
 
 def report(error: BaseException) -> None:
     """
-    Print an exception of a callback, as `threading` prints that of a thread.
+    Print an exception of a callback, as `threading` prints that of a thread; raise a `SystemExit` of a signal handler.
     """
     if isinstance(error, SystemExit):  # which `threading` leaves out
+        if is_of_handler(error):
+            raise error
         import traceback
 
         traceback.print_exception(error)
