@@ -162,3 +162,29 @@ def test_a_stop_signal_to_an_orphaned_group_leaves_no_rank_stopped(tmp_path: Pat
         job.process.send_signal(signal.SIGTERM)
         assert job.end() == (0, "")
         assert job.notes() == [["SIGCONT", "SIGTERM", "saved"]] * 2
+
+
+LATE = """
+    import os, signal
+    from mp_spawn.signals import Forwarding
+
+    with Forwarding() as signals:
+        sent = []
+        for times in 1, 2:
+            for signum in signal.SIGTSTP, signal.SIGCONT:  # nobody stops a session leader: SIGCONT is sent without one
+                os.kill(os.getpid(), signum)
+                signals.handle(lambda signum: sent.append(signal.Signals(signum).name))
+    print(*sent)
+"""
+
+
+def test_a_sigcont_that_another_thread_notes_late_is_forwarded_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(LATE)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=take_defaults,
+        timeout=60,
+    )
+    assert done.stdout.split() == ["SIGTSTP", "SIGCONT"] * 2

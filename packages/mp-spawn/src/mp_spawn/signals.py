@@ -166,7 +166,7 @@ def _do_nothing(signum: int, frame: FrameType | None) -> None: ...
 
 
 class _Repeats:
-    """Recognises the repetition of a signal that ends a process."""
+    """Recognises the repetition of a signal."""
 
     def __init__(self) -> None:
         self._last: dict[int, float] = {}
@@ -176,6 +176,10 @@ class _Repeats:
         now = time.monotonic()
         last, self._last[signum] = self._last.get(signum), now
         return last is not None and now - last < REPEAT
+
+    def forget(self, signum: int) -> None:
+        """Count the next one as the first."""
+        self._last.pop(signum, None)
 
 
 class Forwarding(WakeUpPipe):
@@ -192,10 +196,11 @@ class Forwarding(WakeUpPipe):
 
     def _handle(self, signum: int, forward: Callable[[int], None]) -> None:
         name = signal.Signals(signum).name
-        if name in ENDING and self._repeats.is_repeated(signum):
+        if name in (*ENDING, "SIGCONT") and self._repeats.is_repeated(signum):
             return
         forward(signum)
         if name == "SIGTSTP":
+            self._repeats.forget(signal.SIGCONT)
             self._stop(signum, forward)
 
     def _stop(self, signum: int, forward: Callable[[int], None]) -> None:
@@ -207,7 +212,8 @@ class Forwarding(WakeUpPipe):
         signal.pthread_kill(threading.get_ident(), signum)
         signal.signal(signum, _do_nothing)
         came = self.read()
-        # The kernel does not stop an orphaned process group, which no shell could continue.
+        # The kernel does not stop an orphaned process group, which no shell could continue. Another thread of this
+        # process may be about to write the SIGCONT of a shell into the pipe: it then counts as repeated.
         for other in came if signal.SIGCONT in came else [signal.SIGCONT, *came]:
             self._handle(other, forward)
 
