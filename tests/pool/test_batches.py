@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 import signal
@@ -76,7 +77,7 @@ def test_only_the_task_of_a_batch_is_lost_that_its_worker_was_running(ctx: BaseC
         assert got == [n for n in range(COUNT) if n not in (77, 5077, 10_077)]
 
 
-@pytest.mark.parametrize("kind", tasks.KINDS)
+@pytest.mark.parametrize("kind", [*tasks.KINDS, "imap"])
 def test_no_task_of_a_batch_is_done_twice_or_lost_unnamed_when_workers_are_killed_at_random(
     kind: str, ctx: BaseContext, start_method: str, tmp_path: Path
 ) -> None:
@@ -87,7 +88,8 @@ def test_no_task_of_a_batch_is_done_twice_or_lost_unnamed_when_workers_are_kille
     chance = random.Random(seed)
     path = tmp_path / "counts"
     path.write_bytes(bytes(COUNT))
-    with tasks.either(kind, ctx, 2, initializer=tasks.count_in, initargs=(str(path),)) as pool:
+    of = "pool" if kind == "imap" else kind
+    with tasks.either(of, ctx, 2, initializer=tasks.count_in, initargs=(str(path),)) as pool:
         over, killed = threading.Event(), []
 
         def kill() -> None:
@@ -101,7 +103,10 @@ def test_no_task_of_a_batch_is_done_twice_or_lost_unnamed_when_workers_are_kille
         killer = threading.Thread(target=kill)
         killer.start()
         try:
-            waits = [pool.submit(tasks.count, n) for n in range(COUNT)]
+            if kind == "imap":
+                waits = [pool.pool.imap(tasks.count, range(COUNT)).next] * COUNT
+            else:
+                waits = [pool.submit(tasks.count, n) for n in range(COUNT)]
             answers = [tasks.outcome(wait) for wait in waits]
         finally:
             over.set()
@@ -115,6 +120,42 @@ def test_no_task_of_a_batch_is_done_twice_or_lost_unnamed_when_workers_are_kille
         else:
             assert answer == n and data[n] == 1
     assert lost <= len(killed)
+
+
+def remember(folder: str) -> None:
+    global _folder
+    _folder = folder
+
+
+def end_at_first(number: int) -> int:
+    if number % 1000 == 77 and tasks.first_time(f"{_folder}/{number}"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number
+
+
+@pytest.mark.parametrize("method", ["map", "imap", "imap_unordered"])
+def test_tasks_of_a_map_that_are_repeated_come_each_at_its_place(method: str, ctx: BaseContext, tmp_path: Path) -> None:
+    with ctx.Pool(2, retries=1, initializer=remember, initargs=(str(tmp_path),)) as pool:
+        warm(pool)
+        results = list(getattr(pool, method)(end_at_first, range(5000), chunksize=1))
+        assert sorted(results) == list(range(5000))
+        assert results == sorted(results) or method == "imap_unordered"
+        assert len(list(tmp_path.iterdir())) == 5
+
+
+def the_same(thing: Any) -> Any:
+    return thing
+
+
+@pytest.mark.parametrize("first", [0, 700, 4999])
+def test_things_that_need_reducers_may_come_among_tiny_ones(first: int, ctx: BaseContext) -> None:
+    things: list[Any] = list(range(5000))
+    for at in range(first, 5000, 7):
+        things[at] = [bytearray(3), {at}, "long" * 100, (at, (None, ("x",))), [at]][at % 5]
+    with ctx.Pool(2) as pool:
+        warm(pool)
+        assert pool.map(the_same, things, chunksize=1) == things
+        assert list(pool.imap(the_same, tuple(things))) == things
 
 
 def sleep_on(number: int, which: int, seconds: float) -> float:

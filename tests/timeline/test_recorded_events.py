@@ -56,6 +56,25 @@ def test_each_task_of_a_pool_is_a_span_with_its_bytes_its_index_and_its_error(
     assert all(task["args"]["result_bytes"] > 1000 for task in tasks if not task["args"]["error"])
 
 
+SHORT_CALLS = """
+    import sys
+    import mp_all as mp
+
+    if __name__ == "__main__":
+        context = mp.get_context(sys.argv[1])
+        with mp.timeline("run.json"), mp.ProcessPoolExecutor(1, context) as executor:
+            assert [executor.submit(abs, -n).result() for n in range(200)] == [*range(200)]
+            assert [*executor.map(abs, range(100), chunksize=10)] == [*range(100)]
+"""
+
+
+def test_short_calls_whose_caller_receives_the_results_itself_are_spans_with_their_items(
+    tmp_path: Path, start_method: str
+) -> None:
+    tasks = spans(trace_of(tmp_path, SHORT_CALLS, start_method), "task")
+    assert sorted(task["args"]["items"] for task in tasks) == [1] * 200 + [10] * 10
+
+
 def test_a_killed_worker_leaves_its_events_and_the_task_in_which_it_died(tmp_path: Path, start_method: str) -> None:
     events = trace_of(tmp_path, POOL, start_method, "die")
     (killed,) = [task for task in spans(events, "task") if task["args"]["killed"]]

@@ -14,29 +14,35 @@ import pickle
 from types import ModuleType
 
 from mp_core.native import LONGEST, is_small
-from mp_pool.task import Task
+from mp_pool.task import Item, Task
 from mp_pool.task_messages import FUNCTIONS, is_mapper, is_plain
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
-__all__ = ["MOST", "fits", "packed"]
+__all__ = ["MOST", "fits", "function_fits", "packed"]
 
 MOST = 256  # tasks of a batch
 
 
-def packed(tasks: list[Task]) -> bytes | None:
+def packed(tasks: list[Task] | list[Item]) -> bytes | None:
     """
-    Return the message for *tasks*; None if it is too long, or a function cannot be pickled.
+    Return the message for *tasks*, or for items of one source; None if it is too long, or a function cannot be pickled.
+    `task_messages.unpacked` reads it.
 
     Each function has a pickle of its own in it: one that the worker does not find fails its own tasks only.
     """
     functions: dict[Any, int] = {}
-    calls = [(functions.setdefault(task.function, len(functions)), task.args) for task in tasks]
+    given: Any = tasks
+    if isinstance(given[0], Task):
+        indices = [functions.setdefault(task.function, len(functions)) for task in given]
+        arguments = [task.args for task in given]
+    else:
+        functions[given[0][3].function], indices = 0, None
+        arguments = [item[2] for item in given]
     try:
-        payload = pickle.dumps(([pickle.dumps(function, 5) for function in functions], calls), 5)
+        payload = pickle.dumps(([pickle.dumps(function, 5) for function in functions], indices, arguments), 5)
     except Exception:
         return None
     return payload if len(payload) <= LONGEST else None
@@ -47,13 +53,21 @@ def fits(task: Task, functions: dict[Any, bool]) -> bool:
     Tell whether *task* may be in a batch: what it is called with is small, is not changed by any task, and needs no
     reducers, so that one pickle for many is the same as a pickle for each. *functions* are those of the batch.
     """
-    function: Callable[..., Any] = task.function
-    if task.payload is not None or task.kwds or task.shared is not None or type(function) not in FUNCTIONS:
+    if task.payload is not None or task.kwds or task.shared is not None:
+        return False
+    return function_fits(task.function, functions) and is_small(task.args)
+
+
+def function_fits(function: Any, functions: dict[Any, bool]) -> bool:
+    """
+    Tell whether tasks with *function* may be in a batch, of which *functions* are.
+    """
+    if type(function) not in FUNCTIONS:
         return False
     known = functions.get(function)
     if known is None:
         known = functions[function] = _may_be_shared(function)
-    return known and is_small(task.args)
+    return known
 
 
 def _may_be_shared(function: Any) -> bool:

@@ -24,14 +24,14 @@ from __future__ import annotations
 import time
 from _thread import allocate_lock, start_new_thread
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 
 from mp_core.handler_errors import is_of_handler
 from mp_pool._batches import MOST as MOST_IN_BATCH
-from mp_pool._batches import fits
+from mp_pool._batches import fits, function_fits
 from mp_pool._shared_function import SharedFunction
 from mp_pool._worker import Worker
-from mp_pool.task import Outcome, Task, take_next
+from mp_pool.task import Delivery, Item, Task, TaskSource, as_task, delivery, take_next
 from mp_pool.task_messages import drop
 from mp_pool.worker_main import Settings
 
@@ -62,9 +62,9 @@ class Dispatcher:
         timeout: float | None,
     ) -> None:
         self.workers: list[Worker] = []
-        self.queue: deque[Task | Iterator[Task]] = deque()
+        self.queue: deque[Task | TaskSource] = deque()
         self.free: dict[Worker, None] = {}  # ready, with fewer tasks than their window
-        self.failed: list[tuple[Task, Outcome]] = []  # they never reached a worker
+        self.failed: list[Delivery] = []  # they never reached a worker
         self.news = False  # the scheduler's thread has something to look at
         self.changed = True  # it has other descriptors to look at
         self.timeout = timeout
@@ -99,10 +99,11 @@ class Dispatcher:
         """Return the number of tasks, counting an iterator as one."""
         return len(self.queue) + sum(len(worker.tasks) for worker in self.workers)
 
-    def requeue(self, tasks: list[Task]) -> None:
+    def requeue(self, given: Sequence[Task | Item]) -> None:
         """
-        Put *tasks*, which have been numbered, back into the queue, in the order in which they were first handed out.
+        Put tasks, which have been numbered, back into the queue, in the order in which they were first handed out.
         """
+        tasks = [as_task(each) for each in given]
         for task in tasks:
             task.return_to_queue()
         front = {task.number: task for task in tasks}
@@ -198,14 +199,7 @@ class Dispatcher:
             most = min(most, -(-len(self.queue) // len(self.workers)))
         if worker.left is not None:
             most = min(most, worker.left)
-        tasks: list[Task] = []
-        functions: dict[Any, bool] = {}
-        other = None
-        while len(tasks) < most and (task := self._next()) is not None:
-            if not fits(task, functions):
-                other = task
-                break
-            tasks.append(task)
+        tasks, other = self._next_tiny(most)
         sent: bool | None = None
         if len(tasks) >= FEW:
             sent = worker.send_batch(tasks)
@@ -215,13 +209,33 @@ class Dispatcher:
                 self.requeue(tasks if other is None else [*tasks, other])
         if sent is None:
             # One goes now; the others may be in a shorter batch later.
-            rest = tasks if other is None else [*tasks, other]
+            rest = [as_task(each) for each in (tasks if other is None else [*tasks, other])]
             for at, task in enumerate(rest):
                 if self._is_pickled(task):
                     self.requeue(rest[at + 1 :])
                     return self._send(worker, task)
             return False
         return self._has_been_given(worker, sent)
+
+    def _next_tiny(self, most: int) -> tuple[list[Task] | list[Item], Task | None]:
+        """
+        Return the next tasks that may be in one batch, *most* of them, and the one after them that may not.
+        """
+        functions: dict[Any, bool] = {}
+        source = self.queue[0] if self.queue else None
+        if (
+            isinstance(source, TaskSource)
+            and function_fits(source.function, functions)
+            and (items := source.take_items(most, self._numbers + 1))
+        ):
+            self._numbers += len(items)
+            return items, None
+        tasks: list[Task] = []
+        while len(tasks) < most and (after := self._next()) is not None:
+            if not fits(after, functions):
+                return tasks, after
+            tasks.append(after)
+        return tasks, None
 
     def _is_pickled(self, task: Task) -> bool:
         """
@@ -230,7 +244,7 @@ class Dispatcher:
         try:
             task.pickle()
         except Exception as error:
-            self.failed.append((task, (False, error)))
+            self.failed.append(delivery(task, (False, error)))
             self.news = True
             return False
         return True
@@ -292,7 +306,7 @@ class Dispatcher:
             if worker.tasks and worker.most > 1:  # the one task of a worker without a ring stays there
                 self.recall(worker)
 
-    def _has_returned(self, worker: Worker, back: list[Task]) -> None:
+    def _has_returned(self, worker: Worker, back: list[Task | Item]) -> None:
         self.requeue(back)
         if not worker.tasks:
             # It had begun none, so no answer comes.

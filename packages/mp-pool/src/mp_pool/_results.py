@@ -15,7 +15,7 @@ from multiprocessing.pool import (  # type: ignore[attr-defined]
     job_counter,
 )
 
-from mp_pool.task import Outcome, Task
+from mp_pool.task import Delivery, Outcome, Task
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -129,8 +129,8 @@ class Mapped(_Map):  # type: ignore[misc]
             obj = True, (obj[1],)
         super()._set(i, obj)
 
-    def _set_all(self, outcomes: list[tuple[int, Outcome]]) -> None:
-        for i, outcome in outcomes:
+    def _set_all(self, outcomes: list[Delivery]) -> None:
+        for _, i, outcome, _ in outcomes:
             if self.single and self._success and outcome[0] and self._number_left > 1:
                 self._value[i] = outcome[1]
                 self._number_left -= 1
@@ -173,19 +173,18 @@ class _Abortable:
         if not self._aborted:
             super()._set(i, obj)  # type: ignore[misc]
 
-    def _set_all(self, outcomes: list[tuple[int, Outcome]]) -> None:
+    def _set_all(self, outcomes: list[Delivery]) -> None:
         with self._cond:
             if self._aborted:
                 return
             before = self._index
-            for i, outcome in outcomes:
-                self._add(i, outcome)
+            self._add_all(outcomes)
             self._cond.notify(self._index - before)
             if self._index == self._length:
                 self._cache.pop(self._job, None)
                 self._pool = None
 
-    def _add(self, i: int, outcome: Outcome) -> None:
+    def _add_all(self, outcomes: list[Delivery]) -> None:
         raise NotImplementedError
 
     def _set_length(self, length: int) -> None:
@@ -208,20 +207,26 @@ class _Abortable:
 class Imapped(_Abortable, _IMap):  # type: ignore[misc]
     """The results of an `imap`."""
 
-    def _add(self, i: int, outcome: Outcome) -> None:
-        unsorted = self._unsorted
-        unsorted[i] = outcome
-        while self._index in unsorted:
-            self._items.append(unsorted.pop(self._index))
-            self._index += 1
+    def _add_all(self, outcomes: list[Delivery]) -> None:
+        items, unsorted, index = self._items, self._unsorted, self._index
+        for _, i, outcome, _ in outcomes:
+            if i == index:
+                items.append(outcome)
+                index += 1
+            else:
+                unsorted[i] = outcome
+        while index in unsorted:
+            items.append(unsorted.pop(index))
+            index += 1
+        self._index = index
 
 
 class ImappedUnordered(_Abortable, _IMapUnordered):  # type: ignore[misc]
     """The results of an `imap_unordered`."""
 
-    def _add(self, i: int, outcome: Outcome) -> None:
-        self._items.append(outcome)
-        self._index += 1
+    def _add_all(self, outcomes: list[Delivery]) -> None:
+        self._items.extend([outcome for _, _, outcome, _ in outcomes])
+        self._index += len(outcomes)
 
 
 class Chunks:

@@ -33,7 +33,7 @@ from mp_pool._environment import NameThatSets
 from mp_pool._in_flight import Handles, forget, release
 from mp_pool._lines import PacketLine, WorkerEnds, make_line
 from mp_pool._stdin import left_alone
-from mp_pool.task import Task, name_of
+from mp_pool.task import Delivery, Item, Outcome, Task, as_task, delivery, name_of
 from mp_pool.task_messages import BATCH, END, FORGET, PART, Frame
 from mp_pool.worker_main import Settings, work
 
@@ -52,7 +52,7 @@ class Worker:
     """One worker process. Not thread-safe: the caller holds the scheduler's lock, except in `read`."""
 
     def __init__(self, settings: Settings) -> None:
-        self.tasks: dict[int, Task] = {}  # sent and not answered, by their numbers, in this order
+        self.tasks: dict[int, Task | Item] = {}  # sent and not answered, by their numbers, in this order
         self._sent = 0  # the number of the next task
         self.backlog: deque[Frame] = deque()  # messages for which there was no room yet
         self._parts: list[bytes] = []  # of a result
@@ -190,7 +190,7 @@ class Worker:
             return False
         return True
 
-    def send_batch(self, tasks: list[Task]) -> bool | None:
+    def send_batch(self, tasks: list[Task] | list[Item]) -> bool | None:
         """
         Send *tasks* in one message; return False if there is no room for it now, None if it is too long.
         """
@@ -209,12 +209,14 @@ class Worker:
             return False
         return True
 
-    def _note(self, tasks: list[Task]) -> None:
+    def _note(self, tasks: list[Task] | list[Item]) -> None:
         if not self.tasks:
             self.since = time.monotonic()
+        self.tasks.update(enumerate(tasks, self._sent))
+        self._sent += len(tasks)
         for task in tasks:
-            self.tasks[self._sent] = task
-            self._sent += 1
+            if not isinstance(task, Task):
+                break  # none of the others is one
             task.worker = self
         if self.left is not None:
             self.left -= len(tasks)
@@ -293,7 +295,7 @@ class Worker:
         """
         return bool(self.line.claimed >= self._sent)
 
-    def take_back(self, count: int | None = None) -> list[Task]:
+    def take_back(self, count: int | None = None) -> list[Task | Item]:
         """
         Return the tasks that the worker has not begun, of those at most the oldest *count*.
         """
@@ -303,7 +305,7 @@ class Worker:
             self.left += len(back)
         return back
 
-    def take_all_back(self) -> list[Task]:
+    def take_all_back(self) -> list[Task | Item]:
         """
         Return every task that a worker, which takes no more, has not begun; those left in `tasks` it had begun.
         """
@@ -327,25 +329,31 @@ class Worker:
         _, _, handles = self._announced.pop(number, (0, b"", ()))
         forget(handles)
 
-    def answered(self, number: int) -> Task | None:
+    def answered(self, number: int, outcome: Outcome) -> Delivery | None:
         """
-        Remove and return the task of a result.
+        Remove the task of a result; return the outcome on its way, or None if there is no such task.
         """
         task = self.tasks.pop(number, None)
-        if task is not None:
+        if task is None:
+            return None
+        if recorders:
+            known = as_task(task)
+            for recorder in recorders:
+                recorder.answered(self.pid, number, known.position, known.items)
+        if isinstance(task, Task):
             task.payload = None
             if task.handles:
                 task.has_answer()
-            for recorder in recorders:
-                recorder.answered(self.pid, number, task.position, task.items)
-        return task
+            return delivery(task, outcome)
+        return task[0], task[1], outcome, 1
 
     def record_lost(self) -> None:
         """
         Record the tasks in which the worker has died, if a timeline is recorded.
         """
         for recorder in recorders:
-            for number, task in self.tasks.items():
+            for number, each in self.tasks.items():
+                task = as_task(each)
                 recorder.lost(self.pid, number, task.position, task.items, name_of(task), task.retries > 0)
 
     def read(self) -> list[Frame]:

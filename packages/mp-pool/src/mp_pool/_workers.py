@@ -17,7 +17,7 @@ from mp_pool._lines import PacketLine
 from mp_pool._shared_function import INITIALIZER, share
 from mp_pool._worker import Worker
 from mp_pool.errors import TaskTimeoutError, WorkerLostError
-from mp_pool.task import Outcome, Task, name_of
+from mp_pool.task import Delivery, as_task, delivery, name_of
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -138,7 +138,7 @@ class Workers:
                     if len(each.tasks) > 1:  # an idle one stays free
                         self.dispatcher.recall(each)
             if self._timeout is not None and now > worker.since + self._timeout and worker.killed_for is None:
-                worker.killed_for = next(iter(worker.tasks.values()))
+                worker.killed_for = as_task(next(iter(worker.tasks.values())))  # with a limit, no tasks are items
                 worker.signal(signal.SIGKILL)
 
     # Ends of workers.
@@ -158,7 +158,7 @@ class Workers:
             self._leaving.append(worker)
             self.wanted -= self._lazily
 
-    def _died(self, worker: Worker) -> list[tuple[Task, Outcome]]:
+    def _died(self, worker: Worker) -> list[Delivery]:
         """
         Take the tasks of a dead worker back, or fail those that it had begun.
         """
@@ -166,7 +166,7 @@ class Workers:
         exitcode = _exitcode(worker)
         # Counted for each death: a kill that ended an idle worker, or one over its time, explains no later death.
         out_of_memory = self._out_of_memory(exitcode)
-        outcomes: list[tuple[Task, Outcome]] = []
+        outcomes: list[Delivery] = []
         if worker in self._leaving:
             self._leaving.remove(worker)
             self.wanted += self._lazily and exitcode != 0  # it was killed
@@ -174,7 +174,8 @@ class Workers:
             self.dispatcher.take_from(worker)
             self.dispatcher.workers.remove(worker)
             worker.record_lost()
-            for task in reversed(worker.tasks.values()):
+            for each in reversed(worker.tasks.values()):
+                task = as_task(each)
                 task.drop()
                 if worker.killed_for is task:
                     seconds = self._timeout or 0.0
@@ -185,7 +186,7 @@ class Workers:
                     continue
                 else:
                     error = WorkerLostError(worker.pid, exitcode, name_of(task), task.position, out_of_memory)
-                outcomes.append((task, (False, error)))
+                outcomes.append(delivery(task, (False, error)))
             self._count_failure(worker, exitcode, out_of_memory)
             if self._lazily and exitcode == 0 and not worker.tasks:
                 self.wanted -= 1  # it was asked to end; another starts when there is work

@@ -209,7 +209,8 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
                 if chunksize == 1:
                     submit(_Call(future, fn, item, None, retries, index, shared))
                 else:
-                    submit(_Call(future, starmap_chunk, ((fn, item),), None, retries, index * chunksize, shared))
+                    args, position = ((fn, item),), index * chunksize
+                    submit(_Call(future, starmap_chunk, args, None, retries, position, shared, len(item)))
                 return future
             return None
 
@@ -321,8 +322,9 @@ class _Call(Task):
         retries: int,
         position: int = 0,
         shared: SharedFunction | None = None,
+        items: int = 1,
     ) -> None:
-        super().__init__(self, 0, function, args, kwds, position, retries, shared)
+        super().__init__(self, 0, function, args, kwds, position, retries, shared, items)
         self.future = future
         future.call = self
 

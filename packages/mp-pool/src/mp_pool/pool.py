@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing.pool
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import get_context, util
 from multiprocessing.context import BaseContext
 from multiprocessing.pool import CLOSE, RUN, TERMINATE, mapstar, starmapstar  # type: ignore[attr-defined]
@@ -15,7 +15,7 @@ from mp_pool._mappers import map_chunk, starmap_chunk
 from mp_pool._progress import progress as bar
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
 from mp_pool.scheduler import Scheduler
-from mp_pool.task import Task, report
+from mp_pool.task import Task, TaskSource, report
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -188,18 +188,13 @@ class Pool(multiprocessing.pool.Pool):
             return result
         single = result.single = chunksize == 1 and mapper is mapstar
         mapper = _MAPPERS.get(mapper, mapper)
-        retries = self._retries
         count = -(-length // chunksize)
         shared = self._scheduler.share(func) if count > 1 else None
 
-        def make(index: int, item: Any) -> Task:
-            if single:
-                return Task(result, index, func, (item,), None, index, retries, shared)
-            return Task(result, index, mapper, ((func, item),), None, index * chunksize, retries, shared)
-
         items = iterable if single else batches(iterable, chunksize)
+        source = TaskSource(result, func, None if single else mapper, chunksize, self._retries, shared)
         if type(iterable) in (list, tuple, range):
-            self._scheduler.submit(_tasks(make, items), length)
+            self._scheduler.submit(source.over(items), length)
             return result
 
         def ended(given: int, error: Exception | None) -> None:
@@ -207,7 +202,7 @@ class Pool(multiprocessing.pool.Pool):
                 problem = error or ValueError(f"the iterable has {length} items by its len(), and gave fewer")
                 result._set(index, (False, problem))
 
-        Feeder(self._scheduler, items, make, ended, count).start()
+        Feeder(self._scheduler, items, source.make, ended, count).start()
         return result
 
     def imap(  # type: ignore[override]
@@ -255,31 +250,27 @@ class Pool(multiprocessing.pool.Pool):
         except BaseException:
             del self._cache[result._job]
             raise
-        retries = self._retries
-        shared = self._scheduler.share(func)
-
-        def make(index: int, item: Any) -> Task:
-            if chunksize == 1:
-                return Task(result, index, func, (item,), None, index, retries, shared)
-            return Task(result, index, map_chunk, ((func, item),), None, index * chunksize, retries, shared)
-
         known = type(iterable) in (list, tuple, range)
         if type(iterable) is list:
             iterable = list(iterable)  # the caller may change it meanwhile
-        items: Iterable[Any] = iterable if chunksize == 1 else batches(iterable, chunksize)
-        source: Any = result
+        single = chunksize == 1
+        items: Iterable[Any] = iterable if single else batches(iterable, chunksize)
+        mapper = None if single else map_chunk
+        shared = self._scheduler.share(func)
+        source = TaskSource(result, func, mapper, chunksize, self._retries, shared)
+        results: Any = result
         if buffersize is not None:
             scheduler = self._scheduler
 
             def submit(index: int, item: Any) -> None:
                 if scheduler.state != 0:
                     raise ValueError("Pool not running")
-                scheduler.submit(make(index, item))
+                scheduler.submit(source.make(index, item))
 
-            source = Bounded(result, iter(items), submit, buffersize)
+            results = Bounded(result, iter(items), submit, buffersize)
         elif known:
             length = len(iterable)  # type: ignore[arg-type]
-            self._scheduler.submit(_tasks(make, items), length)
+            self._scheduler.submit(source.over(items), length)
             result._set_length(-(-length // chunksize))
         else:
 
@@ -289,8 +280,8 @@ class Pool(multiprocessing.pool.Pool):
                     given += 1
                 result._set_length(given)
 
-            Feeder(self._scheduler, items, make, ended).start()
-        return source if chunksize == 1 else Chunks(source)
+            Feeder(self._scheduler, items, source.make, ended).start()
+        return results if single else Chunks(results)
 
     def close(self) -> None:
         """
@@ -365,11 +356,6 @@ def _maker(process: Callable[..., Any], context: Any) -> Callable[..., Any]:
         return worker
 
     return make
-
-
-def _tasks(make: Callable[[int, Any], Task], items: Iterable[Any]) -> Iterator[Task]:
-    for index, item in enumerate(items):
-        yield make(index, item)
 
 
 def _guarded(callback: Callback) -> Callback:

@@ -31,7 +31,7 @@ import time
 import weakref
 from _thread import allocate_lock, start_new_thread
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
@@ -46,7 +46,7 @@ from mp_pool._progress import Progress
 from mp_pool._shared_function import SharedFunction, share
 from mp_pool._worker import Worker
 from mp_pool._workers import Workers, end_workers
-from mp_pool.task import Outcome, Task, deliver, deliver_all, report
+from mp_pool.task import Delivery, Task, TaskSource, deliver, deliver_all, report
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -57,6 +57,7 @@ __all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "Scheduler"]
 
 RUNNING, CLOSED, TERMINATED, ENDED = range(4)
 
+_OF_TASKS = frozenset({task_messages.DONE, task_messages.FAILED})
 SHORT_CALL = 0.0005  # seconds: for the result of a longer one, a thread does not spin
 LOOK = 1.0  # milliseconds
 RECALLED = 1.0  # seconds: the scheduler's thread may be in a callback, which may wait for the thread that recalls
@@ -153,15 +154,15 @@ class Scheduler(Workers):
             with suppress(Exception):
                 task.pickle()
 
-    def submit(self, work: Task | Iterator[Task], items: int = 0) -> None:
+    def submit(self, work: Task | TaskSource, items: int = 0) -> None:
         """
-        Queue a task, or an iterator of tasks that never blocks, of *items*; send as many tasks as the workers take.
+        Queue a task, or a source of tasks, of *items*; send as many tasks as the workers take.
         """
         self.check_own()
         self.enqueue(work, items)
         self.hand_out()
 
-    def enqueue(self, work: Task | Iterator[Task], items: int = 0) -> None:
+    def enqueue(self, work: Task | TaskSource, items: int = 0) -> None:
         """Do the first half of `submit`, in our own process; it cannot be lost to a `close` that comes after it."""
         if self._progress is not None:
             self._progress.expect(work.items if isinstance(work, Task) else items)
@@ -243,10 +244,11 @@ class Scheduler(Workers):
         ):
             return False
         sink: Any = task.sink
-        if not sink._set_alone(pickle.loads(message[2])):
+        value = pickle.loads(message[2])
+        if not sink._set_alone(value):
             return False
         self._received += 1
-        worker.answered(message[0])
+        worker.answered(message[0], (True, value))
         self.dispatcher.has_answered(worker, 1, time.monotonic())
         worker.line.skip(message[0])
         return True
@@ -421,7 +423,7 @@ class Scheduler(Workers):
             self._lock.release()
         del answers
         if self._progress is not None and outcomes:
-            self._progress.done(sum(task.items for task, _ in outcomes))
+            self._progress.done(sum(items for *_, items in outcomes))
         self._next = self._delay(), self.dispatcher.nap()
         # Last: a thread that waits for an outcome wakes, and gets the GIL at once, since this one goes to wait.
         deliver_all(outcomes)
@@ -441,7 +443,7 @@ class Scheduler(Workers):
                 break
         self._is_received = self._is_beside = False
 
-    def _take_in(self, answers: list[Any], dead: list[Worker]) -> list[tuple[Task, Outcome]]:
+    def _take_in(self, answers: list[Any], dead: list[Worker]) -> list[Delivery]:
         """
         Record results and deaths; return the outcomes to deliver.
         """
@@ -449,12 +451,12 @@ class Scheduler(Workers):
         outcomes, self.dispatcher.failed = self.dispatcher.failed, []
         now = time.monotonic()
         for worker, loaded in answers:
-            count = 0
+            count, answered = 0, worker.answered
             for number, kind, outcome in loaded:
-                if kind in (task_messages.DONE, task_messages.FAILED):
-                    task = worker.answered(number)
-                    if task is not None:
-                        outcomes.append((task, outcome))
+                if kind in _OF_TASKS:
+                    delivery = answered(number, outcome)
+                    if delivery is not None:
+                        outcomes.append(delivery)
                         count += 1
                 elif kind == task_messages.READY:
                     worker.ready = True
@@ -524,8 +526,7 @@ class Scheduler(Workers):
             self.state = ENDED
         finally:
             self._lock.release()
-        for task, outcome in outcomes:
-            deliver(task, outcome)
+        deliver_all(outcomes)
         self._abort()
         for feeder in list(self.feeders):
             feeder.stop()
@@ -545,7 +546,7 @@ class Scheduler(Workers):
                 break  # another thread has taken the last one
             if isinstance(item, Task):
                 item.drop()
-                deliver(item, (False, error))
+                deliver(item.sink, item.index, (False, error))
         for sink in list(self.sinks.values()):
             sink._abort(error)
 

@@ -1,12 +1,26 @@
-"""`Task`: a call for one worker, and the sink for its outcome."""
+"""`Task`: a call for one worker, and the sink for its outcome; `TaskSource` makes those of one `map` or `imap`.
+
+Note [Items]
+------------
+An object for each tiny task would cost more than all else that is done for it. So a source hands out its tiny tasks as
+items: tuples, which are made, counted, and looked up by functions in C. A task is made of an item when one is needed,
+because the item goes back to the queue or its worker has died:
+
+    source --> item --> batch --> worker --> outcome         (nearly always)
+                |         |
+                +----<----+--> as_task --> queue | WorkerLostError
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, count, groupby, islice, repeat
+from operator import itemgetter
 
 from mp_core.handler_errors import is_of_handler
+from mp_core.native import is_small
 from mp_pool import task_messages
 from mp_pool._function_cache import FunctionReference
 from mp_pool._in_flight import Handles, dump_tracked, forget, release
@@ -17,7 +31,20 @@ if TYPE_CHECKING:
 
     from mp_pool._shared_function import SharedFunction
 
-__all__ = ["Outcome", "Task", "deliver", "deliver_all", "name_of", "report", "take_next"]
+__all__ = [
+    "Delivery",
+    "Item",
+    "Outcome",
+    "Task",
+    "TaskSource",
+    "as_task",
+    "deliver",
+    "deliver_all",
+    "delivery",
+    "name_of",
+    "report",
+    "take_next",
+]
 
 #: (True, the result) or (False, the exception)
 Outcome = tuple[bool, "Any"]
@@ -39,6 +66,7 @@ class Task:
         "function",
         "handles",
         "index",
+        "items",
         "kind",
         "kwds",
         "number",
@@ -60,6 +88,7 @@ class Task:
         position: int | None = None,
         retries: int = 0,
         shared: SharedFunction | None = None,
+        items: int = 1,
     ) -> None:
         self.sink = sink
         self.index = index
@@ -71,6 +100,8 @@ class Task:
         self.retries = retries
         #: The function, if the workers get it apart from the task.
         self.shared = shared
+        #: The number of the user's items.
+        self.items = items
         self.number = 0
         self.kind = 0
         #: The worker that it was sent to, unless it has been taken back.
@@ -121,11 +152,6 @@ class Task:
                 payload, self.handles = dump_tracked((function, args, self.kwds or None))
                 self.kind, self.payload = task_messages.RICH, payload
 
-    @property
-    def items(self) -> int:
-        """The number of the user's items."""
-        return len(self.args[0][1]) if task_messages.is_mapper(self.function) else 1
-
     def has_answer(self) -> None:
         """
         Note that the worker has received the task, with its references.
@@ -144,6 +170,84 @@ class Task:
         self.handles = ()
 
 
+class TaskSource:
+    """
+    The tasks of one `map` or `imap`, one for each item: each is made when it is handed out.
+
+    *mapper* calls *function* for each item of a chunk, if the items are chunks of *chunksize*. With *shared*, the
+    workers get the function apart from the tasks.
+    """
+
+    def __init__(
+        self,
+        sink: Any,
+        function: Callable[..., Any],
+        mapper: Callable[..., Any] | None,
+        chunksize: int,
+        retries: int,
+        shared: SharedFunction | None,
+    ) -> None:
+        self._sink, self._retries, self._shared = sink, retries, shared
+        self._mapper, self._chunksize = mapper, chunksize
+        self._items: Iterator[Any] = iter(())
+        self._count = 0
+        self._has_items = mapper is None and shared is None
+        self.function = function
+
+    def over(self, items: Iterable[Any]) -> TaskSource:
+        """Take the items from *items*, which never block; return the source."""
+        self._items = iter(items)
+        return self
+
+    def make(self, index: int, item: Any) -> Task:
+        """Return the task for the item number *index*."""
+        if self._mapper is None:
+            return Task(self._sink, index, self.function, (item,), None, index, self._retries, self._shared)
+        args, position = ((self.function, item),), index * self._chunksize
+        return Task(self._sink, index, self._mapper, args, None, position, self._retries, self._shared, len(item))
+
+    def __iter__(self) -> TaskSource:
+        return self
+
+    def __next__(self) -> Task:
+        task = self.make(self._count, next(self._items))
+        self._count += 1
+        return task
+
+    def take_items(self, most: int, number: int) -> list[Item]:
+        """
+        Return the next tasks as items, at most so many, numbered from *number* on; none, now and later, if one of them
+        is not small.
+        """
+        if not self._has_items:
+            return []
+        things = list(islice(self._items, most))
+        if not all(map(is_small, things)):
+            self._has_items = False
+            self._items = chain(things, self._items)
+            return []
+        first, self._count = self._count, self._count + len(things)
+        return list(zip(repeat(self._sink), count(first), things, repeat(self), count(number)))
+
+
+#: An outcome on its way: the sink of its task, the index there, the outcome, the number of the user's items.
+Delivery = tuple["Sink", int, Outcome, int]
+#: A small task that is not made yet, see Note [Items]: its sink, its index, its argument, its source, its number.
+Item = tuple["Sink", int, "Any", TaskSource, int]
+
+
+def as_task(task: Task | Item) -> Task:
+    """
+    Return the task, made of an item if it is one.
+    """
+    if isinstance(task, Task):
+        return task
+    _, index, argument, source, number = task
+    made = source.make(index, argument)
+    made.number = number
+    return made
+
+
 def name_of(task: Task) -> str:
     """
     Return the name of the user's function.
@@ -151,9 +255,9 @@ def name_of(task: Task) -> str:
     return task_messages.name_of(task.function, task.args)
 
 
-def take_next(queue: deque[Task | Iterator[Task]]) -> Task | None:
+def take_next(queue: deque[Task | TaskSource]) -> Task | None:
     """
-    Remove the next task from *queue* and return it, or None. An iterator of tasks stays until it has no more.
+    Remove the next task from *queue* and return it, or None. A source of tasks stays until it has no more.
     """
     while queue:
         item = queue[0]
@@ -167,35 +271,35 @@ def take_next(queue: deque[Task | Iterator[Task]]) -> Task | None:
     return None
 
 
-def deliver(task: Task, outcome: Outcome) -> None:
+def delivery(task: Task, outcome: Outcome) -> Delivery:
     """
-    Hand the outcome of *task* to its sink; an exception of a callback affects no other task.
+    Return the *outcome* of *task* on its way.
+    """
+    return task.sink, task.index, outcome, task.items
+
+
+def deliver(sink: Sink, index: int, outcome: Outcome) -> None:
+    """
+    Hand the outcome of the task *index* to its sink; an exception of a callback affects no other task.
     """
     try:
-        task.sink._set(task.index, outcome)
+        sink._set(index, outcome)
     except KeyError:
         pass  # the result was dropped
     except (Exception, SystemExit) as error:
         report(error)
 
 
-def deliver_all(outcomes: list[tuple[Task, Outcome]]) -> None:
+def deliver_all(outcomes: list[Delivery]) -> None:
     """
     Hand each outcome to the sink of its task; those of one sink that follow each other, at once.
     """
-    at, count = 0, len(outcomes)
-    while at < count:
-        task, outcome = outcomes[at]
-        sink: Any = task.sink
-        after = at + 1
-        while after < count and outcomes[after][0].sink is sink:
-            after += 1
-        if after - at > 1 and hasattr(sink, "_set_all"):
-            sink._set_all([(task.index, outcome) for task, outcome in outcomes[at:after]])
+    for sink, of_sink in groupby(outcomes, itemgetter(0)):
+        if hasattr(sink, "_set_all"):
+            sink._set_all(list(of_sink))
         else:
-            for task, outcome in outcomes[at:after]:
-                deliver(task, outcome)
-        at = after
+            for _, index, outcome, _ in of_sink:
+                deliver(sink, index, outcome)
 
 
 def report(error: BaseException) -> None:

@@ -6,6 +6,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable
+from itertools import repeat
 from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 
@@ -47,6 +48,7 @@ __all__ = [
     "load",
     "load_error",
     "name_of",
+    "unpacked",
 ]
 
 #: The number of the task or function, and the kind of the message; before the data of a packet (`_lines.py`).
@@ -109,6 +111,16 @@ def dump_plain(function: Callable[..., Any], args: tuple[Any, ...], kwds: dict[s
         return pickle.dumps((function, args, None), _PROTOCOL)
     except UNPICKLABLE:
         return None  # its name is another function's
+
+
+def unpacked(payload: Any) -> tuple[list[bytes], list[tuple[int, tuple[Any, ...]]]]:
+    """
+    Return the contents of a batch: the functions' pickles, and the calls, each the index of a function and arguments.
+    """
+    functions, indices, arguments = pickle.loads(payload)
+    if indices is None:  # one function, with one argument for each call
+        return functions, list(zip(repeat(0), zip(arguments, strict=True), strict=False))
+    return functions, list(zip(indices, arguments, strict=True))
 
 
 def dump_result(value: Any) -> tuple[int, Any]:
@@ -216,14 +228,17 @@ def load(frames: list[Frame], cause: Callable[[str], BaseException]) -> list[Fra
     Unpickle the messages of a worker: each has its number, its kind, and the outcome of a task, None if it has none.
     """
     loaded: list[Frame] = []
+    loads = ForkingPickler.loads
+    outcome: tuple[bool, Any] | None
     for number, kind, data in frames:
         kind &= ~RICH
-        outcome: tuple[bool, Any] | None = None
         try:
             if kind == DONE:
-                outcome = True, ForkingPickler.loads(data)
+                outcome = True, loads(data)
             elif kind in (FAILED, INIT_FAILED):
                 outcome = False, load_error(data, cause)
+            else:
+                outcome = None
         except BaseException as error:
             outcome = False, error  # only this task fails
         loaded.append((number, kind, outcome))

@@ -222,7 +222,7 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
     ran, and whether the worker has to end.
     """
     caught = BaseException if settings.executor else Exception
-    pickles, calls = pickle.loads(payload)
+    pickles, calls = task_messages.unpacked(payload)
     functions = [_loaded(data, caught) for data in pickles]
     claim, count = line.claim, 0
     for number, (index, args) in enumerate(calls, first):

@@ -11,7 +11,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import ProcessError
 from multiprocessing.pool import MapResult, RemoteTraceback  # type: ignore[attr-defined]
@@ -26,7 +26,7 @@ from mp_all._node_pool.node import LONG, Node
 from mp_all._node_pool.serve import serve
 from mp_pool import TaskTimeoutError, WorkerLostError, task_messages
 from mp_pool.scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
-from mp_pool.task import Task, deliver, name_of, report, take_next
+from mp_pool.task import Task, TaskSource, deliver, name_of, report, take_next
 from mp_pool.worker_main import Settings
 from mp_spawn.engines.by_value import pack_by_value
 from mp_spawn.engines.node_service import Event, NodeService
@@ -52,7 +52,7 @@ class NodeScheduler:
         self._engine, self._size, self._settings, self._timeout = engine, size, settings, timeout
         self._progress = progress
         self._nodes: list[Node] = []
-        self._queue: deque[Task | Iterator[Task]] = deque()
+        self._queue: deque[Task | TaskSource] = deque()
         self._numbers = itertools.count(1)
         # Of functions and buffers.
         self._object_numbers = itertools.count(1)
@@ -94,9 +94,9 @@ class NodeScheduler:
         with suppress(Exception):
             task.payload, _ = pickled(task, False)
 
-    def submit(self, work: Task | Iterator[Task], items: int = 0) -> None:
+    def submit(self, work: Task | TaskSource, items: int = 0) -> None:
         """
-        Queue a task, or an iterator of tasks that never blocks, of *items*.
+        Queue a task, or a source of tasks, of *items*.
         """
         if self._pid != os.getpid():
             raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
@@ -274,7 +274,7 @@ class NodeScheduler:
         if outcomes and self._progress is not None:
             self._progress.done(sum(task.items for task, _ in outcomes))
         for task, outcome in outcomes:
-            deliver(task, outcome)
+            deliver(task.sink, task.index, outcome)
         del outcomes
         if self.reason is not None or (self.state == CLOSED and not self._told_to_end and not self._unfinished()):
             self._finish()
@@ -394,6 +394,6 @@ class NodeScheduler:
             except IndexError:
                 break  # another thread has taken the last one
             if isinstance(item, Task):
-                deliver(item, (False, error))
+                deliver(item.sink, item.index, (False, error))
         for sink in list(self.sinks.values()):
             sink._abort(error)
