@@ -171,7 +171,8 @@ LATE = """
     with Forwarding() as signals:
         sent = []
         for times in 1, 2:
-            for signum in signal.SIGTSTP, signal.SIGCONT:  # nobody stops a session leader: SIGCONT is sent without one
+            # A session leader is not stopped: the ranks are sent SIGCONT before it comes.
+            for signum in signal.SIGTSTP, signal.SIGCONT:
                 os.kill(os.getpid(), signum)
                 signals.handle(lambda signum: sent.append(signal.Signals(signum).name))
     print(*sent)

@@ -166,7 +166,7 @@ def _do_nothing(signum: int, frame: FrameType | None) -> None: ...
 
 
 class _Repeats:
-    """Recognises the repetition of a signal."""
+    """Recognises the repetition of a signal that ends a process."""
 
     def __init__(self) -> None:
         self._last: dict[int, float] = {}
@@ -177,10 +177,6 @@ class _Repeats:
         last, self._last[signum] = self._last.get(signum), now
         return last is not None and now - last < REPEAT
 
-    def forget(self, signum: int) -> None:
-        """Count the next one as the first."""
-        self._last.pop(signum, None)
-
 
 class Forwarding(WakeUpPipe):
     """While this is entered, signals wait in the pipe for `handle`, which sends them to the ranks."""
@@ -188,6 +184,8 @@ class Forwarding(WakeUpPipe):
     def __init__(self) -> None:
         super().__init__(FORWARDED)
         self._repeats = _Repeats()
+        # Until then, a SIGCONT is the one that the ranks have been sent already.
+        self._sent_until = 0.0
 
     def handle(self, forward: Callable[[int], None]) -> None:
         """Call *forward* for each signal that has come."""
@@ -196,11 +194,14 @@ class Forwarding(WakeUpPipe):
 
     def _handle(self, signum: int, forward: Callable[[int], None]) -> None:
         name = signal.Signals(signum).name
-        if name in (*ENDING, "SIGCONT") and self._repeats.is_repeated(signum):
+        if name in ENDING and self._repeats.is_repeated(signum):
             return
+        if name in ("SIGCONT", "SIGTSTP"):
+            sent_until, self._sent_until = self._sent_until, 0.0
+            if name == "SIGCONT" and time.monotonic() < sent_until:
+                return
         forward(signum)
         if name == "SIGTSTP":
-            self._repeats.forget(signal.SIGCONT)
             self._stop(signum, forward)
 
     def _stop(self, signum: int, forward: Callable[[int], None]) -> None:
@@ -212,9 +213,12 @@ class Forwarding(WakeUpPipe):
         signal.pthread_kill(threading.get_ident(), signum)
         signal.signal(signum, _do_nothing)
         came = self.read()
-        # The kernel does not stop an orphaned process group, which no shell could continue. Another thread of this
-        # process may be about to write the SIGCONT of a shell into the pipe: it then counts as repeated.
-        for other in came if signal.SIGCONT in came else [signal.SIGCONT, *came]:
+        if signal.SIGCONT not in came:
+            # The kernel does not stop an orphaned process group, which no shell could continue. Or another thread of
+            # this process, which was stopped as well, has got the SIGCONT, and is about to write it into the pipe.
+            forward(signal.SIGCONT)
+            self._sent_until = time.monotonic() + REPEAT
+        for other in came:
             self._handle(other, forward)
 
 
