@@ -124,8 +124,8 @@ enum { MPSHM_HAS_MESSAGE = 1, MPSHM_HUNG_UP = 2 };
 int mpshm_channel_wait_any(mpshm_awaited_channel *channels, int n, const int *fds, int m,
                            unsigned char *readable, int64_t timeout_ns, const mpshm_waiter *waiter);
 
-/* Look for a message as long as a wait would spin for one: 1 if there is one, 0, or what end_wait
- * returned. */
+/* Look for an answer, twice as long as a wait would spin for a message: 1 if it is there, 0, or what
+ * end_wait returned. */
 int mpshm_channel_spin(mpshm_channel *end, const mpshm_waiter *waiter);
 
 /* Messages that their sender may take back. It numbers them from 0 on, in the order in which it

@@ -100,8 +100,8 @@ static const _Atomic uint32_t *cpu_of_writers(const mpshm_awaited_channel *chann
     return &channels[0].end->in.ring->writer_cpu;
 }
 
-/* Look for a while: what end_wait returned. */
-static int spin(mpshm_awaited_channel *channels, int n, uint64_t deadline,
+/* Look for a while, that many times as long as a wait would: what end_wait returned. */
+static int spin(mpshm_awaited_channel *channels, int n, unsigned times, uint64_t deadline,
                 const mpshm_waiter *waiter)
 {
     struct mpshm__awaited awaited = {.has = any_has_record,
@@ -109,7 +109,7 @@ static int spin(mpshm_awaited_channel *channels, int n, uint64_t deadline,
                                      .value = (uint64_t)n,
                                      .cpu = cpu_of_writers(channels, n)};
     struct mpshm__spin *spin = &channels[0].end->for_record;
-    uint64_t most = mpshm__remaining(deadline, mpshm__spin_length(spin, &awaited));
+    uint64_t most = mpshm__remaining(deadline, times * mpshm__spin_length(spin, &awaited));
 
     if (most == 0)
         return 0;
@@ -121,7 +121,7 @@ static int spin(mpshm_awaited_channel *channels, int n, uint64_t deadline,
 static int wait_in(struct pollfd *polled, mpshm_awaited_channel *channels, int n, const int *fds,
                    int m, unsigned char *readable, uint64_t deadline, const mpshm_waiter *waiter)
 {
-    int rc = n > 0 ? spin(channels, n, deadline, waiter) : 0;
+    int rc = n > 0 ? spin(channels, n, 1, deadline, waiter) : 0;
 
     for (int i = 0; i < n; i++)
         polled[i] = (struct pollfd){.fd = channels[i].fd, .events = POLLIN | POLLRDHUP};
@@ -166,8 +166,9 @@ int mpshm_channel_wait_any(mpshm_awaited_channel *channels, int n, const int *fd
 
 int mpshm_channel_spin(mpshm_channel *end, const mpshm_waiter *waiter)
 {
+    enum { TIMES = 2 }; /* the answer of a process that has to be woken first comes in so long */
     mpshm_awaited_channel one = {.end = end};
-    int rc = any_has_record(&one, 1) ? 0 : spin(&one, 1, MPSHM__FOREVER, waiter);
+    int rc = any_has_record(&one, 1) ? 0 : spin(&one, 1, TIMES, MPSHM__FOREVER, waiter);
 
     return rc < 0 ? rc : any_has_record(&one, 1);
 }

@@ -263,7 +263,7 @@ static PyObject *line_wait(PyObject *op, PyObject *unused)
     return rc < 0 ? fail(rc) : PyBool_FromLong(one.ready == MPSHM_HAS_MESSAGE);
 }
 
-/* spin() -> whether there is a message; it waits for one as long as it would before a sleep */
+/* spin() -> whether there is a message; it waits for one twice as long as it would before a sleep */
 static PyObject *line_spin(PyObject *op, PyObject *unused)
 {
     Line *self = (Line *)op;

@@ -329,23 +329,28 @@ class Worker:
         _, _, handles = self._announced.pop(number, (0, b"", ()))
         forget(handles)
 
-    def answered(self, number: int, outcome: Outcome) -> Delivery | None:
+    def answered(self, results: list[tuple[int, Outcome]]) -> list[Delivery]:
         """
-        Remove the task of a result; return the outcome on its way, or None if there is no such task.
+        Remove the tasks of *results*, each behind its number; return the outcomes on their way.
         """
-        task = self.tasks.pop(number, None)
-        if task is None:
-            return None
+        tasks = self.tasks
         if recorders:
-            known = as_task(task)
-            for recorder in recorders:
-                recorder.answered(self.pid, number, known.position, known.items)
-        if isinstance(task, Task):
-            task.payload = None
-            if task.handles:
-                task.has_answer()
-            return delivery(task, outcome)
-        return task[0], task[1], outcome, 1
+            for number, _ in results:
+                if number in tasks:
+                    task = as_task(tasks[number])
+                    for recorder in recorders:
+                        recorder.answered(self.pid, number, task.position, task.items)
+        deliveries: list[Delivery] = []
+        for number, outcome in results:
+            sent = tasks.pop(number, None)
+            if isinstance(sent, Task):
+                sent.payload = None
+                if sent.handles:
+                    sent.has_answer()
+                deliveries.append(delivery(sent, outcome))
+            elif sent is not None:
+                deliveries.append((sent[0], sent[1], outcome, 1))
+        return deliveries
 
     def record_lost(self) -> None:
         """

@@ -57,7 +57,6 @@ __all__ = ["CLOSED", "ENDED", "RUNNING", "TERMINATED", "Scheduler"]
 
 RUNNING, CLOSED, TERMINATED, ENDED = range(4)
 
-_OF_TASKS = frozenset({task_messages.DONE, task_messages.FAILED})
 SHORT_CALL = 0.0005  # seconds: for the result of a longer one, a thread does not spin
 LOOK = 1.0  # milliseconds
 RECALLED = 1.0  # seconds: the scheduler's thread may be in a callback, which may wait for the thread that recalls
@@ -248,7 +247,7 @@ class Scheduler(Workers):
         if not sink._set_alone(value):
             return False
         self._received += 1
-        worker.answered(message[0], (True, value))
+        worker.answered([(message[0], (True, value))])
         self.dispatcher.has_answered(worker, 1, time.monotonic())
         worker.line.skip(message[0])
         return True
@@ -450,15 +449,11 @@ class Scheduler(Workers):
         self._attention = self.dispatcher.news = False
         outcomes, self.dispatcher.failed = self.dispatcher.failed, []
         now = time.monotonic()
-        for worker, loaded in answers:
-            count, answered = 0, worker.answered
-            for number, kind, outcome in loaded:
-                if kind in _OF_TASKS:
-                    delivery = answered(number, outcome)
-                    if delivery is not None:
-                        outcomes.append(delivery)
-                        count += 1
-                elif kind == task_messages.READY:
+        for worker, (results, others) in answers:
+            deliveries = worker.answered(results)
+            outcomes += deliveries
+            for number, kind, outcome in others:
+                if kind == task_messages.READY:
                     worker.ready = True
                     self._failures = 0
                     self.dispatcher.may_be_free(worker)
@@ -468,9 +463,9 @@ class Scheduler(Workers):
                     worker.failure = outcome[1]
             if worker.backlog:
                 worker.send_backlog()
-            if count:
-                self.dispatcher.has_answered(worker, count, now)
-            elif loaded:
+            if deliveries:
+                self.dispatcher.has_answered(worker, len(deliveries), now)
+            elif results or others:
                 self.dispatcher.may_be_free(worker)
         for worker, _ in answers:
             if worker.hung_up and worker not in dead:

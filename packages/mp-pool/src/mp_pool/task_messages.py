@@ -61,6 +61,7 @@ PLAIN, RICH = 0, 1
 DONE, FAILED, READY, INIT_FAILED, HAS_FUNCTION, MORE, BEGUN = 0, 2, 4, 6, 8, 10, 12
 TASK, BATCH, FUNCTION, FORGET, END = 0, 2, 4, 6, 8  # of the parent; likewise
 PART = 32
+_WITH_OUTCOME = frozenset({DONE, FAILED, INIT_FAILED})
 
 _PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
@@ -127,7 +128,7 @@ def dump_result(value: Any) -> tuple[int, Any]:
     """
     Pickle the result of a task.
     """
-    if is_plain(value):
+    if is_of_atoms(value) or is_plain(value):
         return PLAIN, pickle.dumps(value, _PROTOCOL)
     try:
         return RICH, ForkingPickler.dumps(value)
@@ -223,23 +224,27 @@ def assembled(messages: list[Frame], parts: list[bytes]) -> list[Frame]:
     return frames
 
 
-def load(frames: list[Frame], cause: Callable[[str], BaseException]) -> list[Frame]:
+def load(
+    frames: list[Frame], cause: Callable[[str], BaseException]
+) -> tuple[list[tuple[int, tuple[bool, Any]]], list[Frame]]:
     """
-    Unpickle the messages of a worker: each has its number, its kind, and the outcome of a task, None if it has none.
+    Unpickle the messages of a worker: return the outcomes of tasks, each behind its number, and the other messages.
     """
-    loaded: list[Frame] = []
+    outcomes: list[tuple[int, tuple[bool, Any]]] = []
+    others: list[Frame] = []
     loads = ForkingPickler.loads
-    outcome: tuple[bool, Any] | None
+    outcome: tuple[bool, Any]
     for number, kind, data in frames:
         kind &= ~RICH
+        if kind not in _WITH_OUTCOME:
+            others.append((number, kind, None))
+            continue
         try:
-            if kind == DONE:
-                outcome = True, loads(data)
-            elif kind in (FAILED, INIT_FAILED):
-                outcome = False, load_error(data, cause)
-            else:
-                outcome = None
+            outcome = (True, loads(data)) if kind == DONE else (False, load_error(data, cause))
         except BaseException as error:
             outcome = False, error  # only this task fails
-        loaded.append((number, kind, outcome))
-    return loaded
+        if kind == INIT_FAILED:
+            others.append((number, kind, outcome))
+        else:
+            outcomes.append((number, outcome))
+    return outcomes, others

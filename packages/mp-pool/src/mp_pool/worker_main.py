@@ -224,7 +224,7 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
     caught = BaseException if settings.executor else Exception
     pickles, calls = task_messages.unpacked(payload)
     functions = [_loaded(data, caught) for data in pickles]
-    claim, count = line.claim, 0
+    claim, send, count = line.claim, line.send_all, 0
     for number, (index, args) in enumerate(calls, first):
         if not claim(number):
             continue
@@ -240,7 +240,10 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
             _record(
                 began, task_messages.name_of(functions[index], args), number, len(payload) // len(calls), kind, data
             )
-        _send(line, number, kind, data)
+        if len(data) <= LONGEST:
+            send(number, kind, data)
+        else:
+            _send(line, number, kind, data)
         del data
         count += 1
         if settings.max_memory is not None and _has_to_end(settings, done + count):
