@@ -23,4 +23,5 @@ if [ ! -x .venv-nox/bin/nox ]; then
     "$python" -m venv .venv-nox || fail "$python has no venv (on Debian or Ubuntu: apt-get install python3-venv)"
     .venv-nox/bin/python -m pip install --quiet --disable-pip-version-check nox
 fi
+[ $# -gt 0 ] || exec .venv-nox/bin/python -m tools.all_parts
 exec .venv-nox/bin/nox "$@"

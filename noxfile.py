@@ -22,15 +22,15 @@ nox.needs_version = ">=2024.4.15"
 nox.options.reuse_existing_virtualenvs = True
 # A session whose interpreter is missing fails and names it.
 nox.options.error_on_missing_interpreters = True
-# "The tests" of the README: on the interpreter that runs nox, every strategy.
-nox.options.sessions = [
-    "lint",
-    "docs",
-    "libshm(every)",
-    f"tests-{HERE}(every)",
-    "alone(mp-spawn)",
-    "alone(mp-pool)",
-]
+# "The tests" of the README: on the interpreter that runs nox, every strategy. The tests of the C library wait more than
+# they compute, so `./do` runs the checks, each of which keeps one processor busy, beside them.
+PARTS = {
+    "library": ["libshm(every)"],
+    "checks": ["lint", "docs", "alone(mp-spawn)", "alone(mp-pool)"],
+    "suite": [f"tests-{HERE}(every)"],
+}
+part = os.environ.get("DO_PART")
+nox.options.sessions = PARTS[part] if part else [name for names in PARTS.values() for name in names]
 
 # tools/sessions/ has them by subject. nox lists them in this order.
 sys.path.insert(0, str(Path(__file__).parent))
