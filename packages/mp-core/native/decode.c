@@ -292,6 +292,18 @@ static PyObject *read_message(PyObject *data)
     return object;
 }
 
+/* A pool receives before a channel has been set up. */
+static int set_up(void)
+{
+    PyObject *module = PyImport_ImportModule("multiprocessing.reduction");
+    PyObject *pickler = module == NULL ? NULL : PyObject_GetAttrString(module, "ForkingPickler");
+    int rc = pickler == NULL ? -1 : mp_setup_decode(pickler);
+
+    Py_XDECREF(pickler);
+    Py_XDECREF(module);
+    return rc;
+}
+
 PyObject *mp_decode(PyObject *data)
 {
     if (PyBytes_CheckExact(data)) {
@@ -299,6 +311,8 @@ PyObject *mp_decode(PyObject *data)
         if (object != NULL || PyErr_Occurred())
             return object;
     }
+    if (forking_pickler == NULL && set_up() < 0)
+        return NULL;
     /* Looked up in each call, since packages replace it. */
     return PyObject_CallMethodObjArgs(forking_pickler, loads_name, data, NULL);
 }

@@ -11,7 +11,7 @@ from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 
 from mp_core.main_module import UNPICKLABLE, has_name
-from mp_core.native import is_of_atoms
+from mp_core.native import is_of_atoms, plain_data, plain_loads
 from mp_pool._function_cache import FunctionReference
 from mp_pool._mappers import map_chunk, starmap_chunk
 
@@ -61,7 +61,6 @@ PLAIN, RICH = 0, 1
 DONE, FAILED, READY, INIT_FAILED, HAS_FUNCTION, MORE, BEGUN = 0, 2, 4, 6, 8, 10, 12
 TASK, BATCH, FUNCTION, FORGET, END = 0, 2, 4, 6, 8  # of the parent; likewise
 PART = 32
-_WITH_OUTCOME = frozenset({DONE, FAILED, INIT_FAILED})
 
 _PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
 FUNCTIONS = frozenset({FunctionType, BuiltinFunctionType})
@@ -128,7 +127,10 @@ def dump_result(value: Any) -> tuple[int, Any]:
     """
     Pickle the result of a task.
     """
-    if is_of_atoms(value) or is_plain(value):
+    data = plain_data(value)
+    if data is not None:
+        return PLAIN, data
+    if is_plain(value):
         return PLAIN, pickle.dumps(value, _PROTOCOL)
     try:
         return RICH, ForkingPickler.dumps(value)
@@ -235,16 +237,20 @@ def load(
     loads = ForkingPickler.loads
     outcome: tuple[bool, Any]
     for number, kind, data in frames:
-        kind &= ~RICH
-        if kind not in _WITH_OUTCOME:
-            others.append((number, kind, None))
-            continue
         try:
-            outcome = (True, loads(data)) if kind == DONE else (False, load_error(data, cause))
+            if kind == DONE | PLAIN:
+                outcome = True, plain_loads(data)
+            elif kind & ~RICH == DONE:
+                outcome = True, loads(data)
+            elif kind & ~RICH in (FAILED, INIT_FAILED):
+                outcome = False, load_error(data, cause)
+            else:
+                others.append((number, kind & ~RICH, None))
+                continue
         except BaseException as error:
             outcome = False, error  # only this task fails
-        if kind == INIT_FAILED:
-            others.append((number, kind, outcome))
+        if kind & ~RICH == INIT_FAILED:
+            others.append((number, INIT_FAILED, outcome))
         else:
             outcomes.append((number, outcome))
     return outcomes, others
