@@ -53,9 +53,14 @@ def strange(number: int) -> Any:
 @pytest.mark.parametrize("kind", tasks.KINDS)
 def test_results_and_exceptions_of_a_batch_arrive_each_at_its_place(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx) as pool:
-        warm_up = [pool.submit(tasks.square, n) for n in range(5000)]
-        assert [wait() for wait in warm_up] == [n * n for n in range(5000)]
-        assert has_batches(pool.pool)
+        squares = [n * n for n in range(5000)]
+        assert until(
+            lambda: (
+                [wait() for wait in [pool.submit(tasks.square, n) for n in range(5000)]] == squares
+                and has_batches(pool.pool)
+            ),
+            tasks.PATIENCE,
+        )
         waits = [pool.submit(strange, n) for n in range(5000)]
         for n, wait in enumerate(waits):
             answer = tasks.outcome(wait)
