@@ -22,14 +22,14 @@ nox.needs_version = ">=2024.4.15"
 nox.options.reuse_existing_virtualenvs = True
 # A session whose interpreter is missing fails and names it.
 nox.options.error_on_missing_interpreters = True
-# "The tests" of the README: on the interpreter that runs nox, every strategy. The tests of the C library wait more than
-# they compute, so `./do` runs the checks, each of which keeps one processor busy, beside them.
+# "The tests" of the README: on the interpreter that runs nox, every strategy. `./do` runs the first two parts at once
+# (tools/all_parts.py).
 PARTS = {
     "library": ["libshm(every)"],
     "checks": ["lint", "docs", "alone(mp-spawn)", "alone(mp-pool)"],
     "suite": [f"tests-{HERE}(every)"],
 }
-part = os.environ.get("DO_PART")
+part = os.environ.pop("DO_PART", None)
 nox.options.sessions = PARTS[part] if part else [name for names in PARTS.values() for name in names]
 
 # tools/sessions/ has them by subject. nox lists them in this order.

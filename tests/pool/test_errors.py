@@ -12,6 +12,7 @@ import pool_tasks as tasks
 import pytest
 
 import mp_all as mp
+from mp_pool.task import Task, deliver_all
 
 both = pytest.mark.parametrize("kind", tasks.KINDS)
 
@@ -211,3 +212,27 @@ def test_an_error_names_the_users_function(ctx: BaseContext) -> None:
         with pytest.raises(mp.WorkerLostError) as lost:
             list(executor.map(tasks.end_on_seven, range(5, 10), chunksize=2))
         assert (lost.value.function, lost.value.index) == ("end_on_seven", 2)
+
+
+class Sink:
+    """Takes outcomes, and fails if *fails*."""
+
+    def __init__(self, fails: bool) -> None:
+        self.fails, self.came = fails, 0
+
+    def _set_all(self, deliveries: list[Any]) -> None:
+        if self.fails:
+            raise LookupError
+        self.came += len(deliveries)
+
+
+def test_a_sink_that_fails_affects_no_other() -> None:
+    shown: list[Any] = []
+    bad, good = Sink(True), Sink(False)
+    before, threading.excepthook = threading.excepthook, shown.append
+    try:
+        deliver_all([(sink, 0, (True, 1), Task(sink, 0, abs, (1,))) for sink in (good, bad, bad, good)])
+    finally:
+        threading.excepthook = before
+    assert good.came == 2
+    assert [report.exc_type for report in shown] == [LookupError]

@@ -78,6 +78,41 @@ def test_an_imap_that_is_ended_in_the_middle_leaves_nothing(ctx: BaseContext) ->
         assert next(results) == 0
 
 
+class Destroyed:
+    """Calls a function of its process when it is destroyed in the parent."""
+
+    def __init__(self, number: int, told: Any = None) -> None:
+        self.number, self._told = number, told
+
+    def __reduce__(self) -> Any:
+        return Destroyed, (self.number,)
+
+    def __del__(self) -> None:
+        if self._told is not None:
+            self._told(self.number)
+
+
+def number_of(thing: Destroyed) -> int:
+    return thing.number
+
+
+def test_the_destructor_of_an_argument_delays_no_result_and_no_other_task(ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        scheduler, with_lock, may_end = pool._scheduler, [], threading.Event()
+
+        def told(number: int) -> None:
+            if threading.current_thread() is scheduler.thread:
+                with_lock.append(scheduler._lock.is_mine())
+                may_end.wait(tasks.PATIENCE)
+
+        results = pool.imap(number_of, (Destroyed(number, told) for number in range(5)))
+        assert results.next(tasks.PATIENCE) == 0  # while a destructor waits
+        may_end.set()
+        assert list(results) == [1, 2, 3, 4]
+        assert pool.apply(number_of, (Destroyed(5),)) == 5
+        assert not any(with_lock)
+
+
 def test_an_abandoned_imap_delays_no_other_call(ctx: BaseContext) -> None:
     with ctx.Pool(2) as pool:
         results = pool.imap(functools.partial(plus, np.ones(100_000)), range(1000), buffersize=3)

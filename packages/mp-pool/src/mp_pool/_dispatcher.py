@@ -96,7 +96,7 @@ class Dispatcher:
         self.workers.append(worker)
 
     def unfinished(self) -> int:
-        """Return the number of tasks, counting an iterator as one."""
+        """Return the number of tasks, counting a source as one."""
         return len(self.queue) + sum(len(worker.tasks) for worker in self.workers)
 
     def requeue(self, given: Sequence[Task | Item]) -> None:
@@ -200,19 +200,20 @@ class Dispatcher:
         if worker.left is not None:
             most = min(most, worker.left)
         tasks, other = self._next_tiny(most)
+        given = tasks if other is None else [*tasks, other]
         sent: bool | None = None
         if len(tasks) >= FEW:
             sent = worker.send_batch(tasks)
             if sent and other is not None:
                 self.requeue([other])
             elif sent is False:
-                self.requeue(tasks if other is None else [*tasks, other])
+                self.requeue(given)
         if sent is None:
             # One goes now; the others may be in a shorter batch later.
-            rest = [as_task(each) for each in (tasks if other is None else [*tasks, other])]
-            for at, task in enumerate(rest):
+            for at, each in enumerate(given):
+                task = as_task(each)
                 if self._is_pickled(task):
-                    self.requeue(rest[at + 1 :])
+                    self.requeue(given[at + 1 :])
                     return self._send(worker, task)
             return False
         return self._has_been_given(worker, sent)

@@ -214,10 +214,9 @@ class Worker:
             self.since = time.monotonic()
         self.tasks.update(enumerate(tasks, self._sent))
         self._sent += len(tasks)
-        for task in tasks:
-            if not isinstance(task, Task):
-                break  # none of the others is one
-            task.worker = self
+        if isinstance(tasks[0], Task):  # then each is one
+            for task in tasks:
+                task.worker = self
         if self.left is not None:
             self.left -= len(tasks)
 
@@ -349,7 +348,7 @@ class Worker:
                     sent.has_answer()
                 deliveries.append(delivery(sent, outcome))
             elif sent is not None:
-                deliveries.append((sent[0], sent[1], outcome, 1))
+                deliveries.append((sent[0], sent[1], outcome, sent))
         return deliveries
 
     def record_lost(self) -> None:

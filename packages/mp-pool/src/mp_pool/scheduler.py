@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import pickle
 import threading
 import time
 import weakref
@@ -38,7 +37,7 @@ from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
 from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import MissingGuardError, check_guard
-from mp_core.native import TryLock, is_small, wait_any
+from mp_core.native import TryLock, is_small, plain_loads, wait_any
 from mp_pool import task_messages
 from mp_pool._descriptor import Descriptor
 from mp_pool._in_flight import is_interrupted
@@ -243,7 +242,7 @@ class Scheduler(Workers):
         ):
             return False
         sink: Any = task.sink
-        value = pickle.loads(message[2])
+        value = plain_loads(message[2])
         if not sink._set_alone(value):
             return False
         self._received += 1
@@ -422,7 +421,7 @@ class Scheduler(Workers):
             self._lock.release()
         del answers
         if self._progress is not None and outcomes:
-            self._progress.done(sum(items for *_, items in outcomes))
+            self._progress.done(sum(task.items if isinstance(task, Task) else 1 for *_, task in outcomes))
         self._next = self._delay(), self.dispatcher.nap()
         # Last: a thread that waits for an outcome wakes, and gets the GIL at once, since this one goes to wait.
         deliver_all(outcomes)
@@ -460,7 +459,7 @@ class Scheduler(Workers):
                 elif kind == task_messages.HAS_FUNCTION:
                     worker.has_function(number)
                 elif kind == task_messages.INIT_FAILED:
-                    worker.failure = outcome[1]
+                    worker.failure = outcome
             if worker.backlog:
                 worker.send_backlog()
             if deliveries:

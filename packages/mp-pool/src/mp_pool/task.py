@@ -172,10 +172,10 @@ class Task:
 
 class TaskSource:
     """
-    The tasks of one `map` or `imap`, one for each item: each is made when it is handed out.
+    The tasks of one `map` or `imap`, one for each argument: each is made when it is handed out.
 
-    *mapper* calls *function* for each item of a chunk, if the items are chunks of *chunksize*. With *shared*, the
-    workers get the function apart from the tasks.
+    *mapper* calls *function* for each part of an argument, if the arguments are chunks of *chunksize*. With *shared*,
+    the workers get the function apart from the tasks.
     """
 
     def __init__(
@@ -189,51 +189,49 @@ class TaskSource:
     ) -> None:
         self._sink, self._retries, self._shared = sink, retries, shared
         self._mapper, self._chunksize = mapper, chunksize
-        self._items: Iterator[Any] = iter(())
+        self._arguments: Iterator[Any] = iter(())
         self._count = 0
-        self._has_items = mapper is None and shared is None
+        self._all_small = mapper is None and shared is None
         self.function = function
 
-    def over(self, items: Iterable[Any]) -> TaskSource:
-        """Take the items from *items*, which never block; return the source."""
-        self._items = iter(items)
+    def over(self, arguments: Iterable[Any]) -> TaskSource:
+        """Make a task for each of *arguments*, which never block; return the source."""
+        self._arguments = iter(arguments)
         return self
 
-    def make(self, index: int, item: Any) -> Task:
-        """Return the task for the item number *index*."""
+    def make(self, index: int, argument: Any) -> Task:
+        """Return the task for the argument number *index*."""
         if self._mapper is None:
-            return Task(self._sink, index, self.function, (item,), None, index, self._retries, self._shared)
-        args, position = ((self.function, item),), index * self._chunksize
-        return Task(self._sink, index, self._mapper, args, None, position, self._retries, self._shared, len(item))
-
-    def __iter__(self) -> TaskSource:
-        return self
+            return Task(self._sink, index, self.function, (argument,), None, index, self._retries, self._shared)
+        args, position = ((self.function, argument),), index * self._chunksize
+        return Task(self._sink, index, self._mapper, args, None, position, self._retries, self._shared, len(argument))
 
     def __next__(self) -> Task:
-        task = self.make(self._count, next(self._items))
+        task = self.make(self._count, next(self._arguments))
         self._count += 1
         return task
 
     def take_items(self, most: int, number: int) -> list[Item]:
         """
-        Return the next tasks as items, at most so many, numbered from *number* on; none, now and later, if one of them
+        Return the next tasks as items, at most so many, numbered from *number* on; none, now and later, if an argument
         is not small.
         """
-        if not self._has_items:
+        if not self._all_small:
             return []
-        things = list(islice(self._items, most))
-        if not all(map(is_small, things)):
-            self._has_items = False
-            self._items = chain(things, self._items)
+        arguments = list(islice(self._arguments, most))
+        if not all(map(is_small, arguments)):
+            self._all_small = False
+            self._arguments = chain(arguments, self._arguments)
             return []
-        first, self._count = self._count, self._count + len(things)
-        return list(zip(repeat(self._sink), count(first), things, repeat(self), count(number)))
+        first, self._count = self._count, self._count + len(arguments)
+        return list(zip(repeat(self._sink), count(first), arguments, repeat(self), count(number)))
 
 
-#: An outcome on its way: the sink of its task, the index there, the outcome, the number of the user's items.
-Delivery = tuple["Sink", int, Outcome, int]
 #: A small task that is not made yet, see Note [Items]: its sink, its index, its argument, its source, its number.
 Item = tuple["Sink", int, "Any", TaskSource, int]
+#: An outcome on its way: the sink, the index there, the outcome, and the task, whose arguments must live until then: a
+#: destructor of theirs delays no other task.
+Delivery = tuple["Sink", int, Outcome, "Task | Item"]
 
 
 def as_task(task: Task | Item) -> Task:
@@ -275,7 +273,7 @@ def delivery(task: Task, outcome: Outcome) -> Delivery:
     """
     Return the *outcome* of *task* on its way.
     """
-    return task.sink, task.index, outcome, task.items
+    return task.sink, task.index, outcome, task
 
 
 def deliver(sink: Sink, index: int, outcome: Outcome) -> None:
@@ -292,11 +290,14 @@ def deliver(sink: Sink, index: int, outcome: Outcome) -> None:
 
 def deliver_all(outcomes: list[Delivery]) -> None:
     """
-    Hand each outcome to the sink of its task; those of one sink that follow each other, at once.
+    Hand each outcome to the sink of its task as `deliver` does; those of one sink that follow each other, at once.
     """
     for sink, of_sink in groupby(outcomes, itemgetter(0)):
         if hasattr(sink, "_set_all"):
-            sink._set_all(list(of_sink))
+            try:
+                sink._set_all(list(of_sink))
+            except (Exception, SystemExit) as error:
+                report(error)
         else:
             for _, index, outcome, _ in of_sink:
                 deliver(sink, index, outcome)

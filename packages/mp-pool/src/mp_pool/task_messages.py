@@ -235,22 +235,17 @@ def load(
     outcomes: list[tuple[int, tuple[bool, Any]]] = []
     others: list[Frame] = []
     loads = ForkingPickler.loads
-    outcome: tuple[bool, Any]
     for number, kind, data in frames:
         try:
             if kind == DONE | PLAIN:
-                outcome = True, plain_loads(data)
+                outcomes.append((number, (True, plain_loads(data))))
             elif kind & ~RICH == DONE:
-                outcome = True, loads(data)
-            elif kind & ~RICH in (FAILED, INIT_FAILED):
-                outcome = False, load_error(data, cause)
+                outcomes.append((number, (True, loads(data))))
+            elif kind & ~RICH == FAILED:
+                outcomes.append((number, (False, load_error(data, cause))))
             else:
-                others.append((number, kind & ~RICH, None))
-                continue
+                failed = kind & ~RICH == INIT_FAILED
+                others.append((number, kind & ~RICH, load_error(data, cause) if failed else None))
         except BaseException as error:
-            outcome = False, error  # only this task fails
-        if kind & ~RICH == INIT_FAILED:
-            others.append((number, INIT_FAILED, outcome))
-        else:
-            outcomes.append((number, outcome))
+            outcomes.append((number, (False, error)))  # only this task fails
     return outcomes, others
