@@ -57,7 +57,7 @@ HEADER = struct.Struct("<QQ")
 # Kinds of messages. PLAIN pickles were made without reducers, and hold no resource that has to be released.
 PLAIN, RICH = 0, 1
 # Of a worker; PLAIN or RICH is added. A message that is longer than a line takes comes as PARTs before its last part,
-# in both directions; a worker asks for MORE of them.
+# in both directions; a worker asks for MORE of them, or of tasks, when it has emptied the line without an answer.
 DONE, FAILED, READY, INIT_FAILED, HAS_FUNCTION, MORE, BEGUN = 0, 2, 4, 6, 8, 10, 12
 TASK, BATCH, FUNCTION, FORGET, END = 0, 2, 4, 6, 8  # of the parent; likewise
 PART = 32

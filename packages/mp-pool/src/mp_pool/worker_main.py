@@ -143,9 +143,15 @@ def _loop(line: Any, settings: Settings) -> None:
     payload: Any
     parts: list[Any] = []
     is_ready = False  # for anything that a task may need
+    has_dropped = False  # tasks that were taken back, since the last answer
     while True:
         frame = _next(line, parts)
         if frame is None:
+            if has_dropped:
+                # Their messages may have left no room for others, and there is no result to tell the pool of the end of
+                # that.
+                has_dropped = False
+                line.send_all(0, MORE, b"")
             if done and not is_ready:
                 is_ready = True
                 _get_ready()
@@ -156,6 +162,7 @@ def _loop(line: Any, settings: Settings) -> None:
         frame = None
         if kind == BATCH:
             count, ends = _run_batch(line, number, payload, settings, done)
+            has_dropped = count == 0
             done += count
             if ends or _has_to_end(settings, done):
                 return
@@ -165,7 +172,8 @@ def _loop(line: Any, settings: Settings) -> None:
         if kind > RICH:
             _keep(line, number, kind, payload)
             continue
-        if not line.claim(number):
+        has_dropped = not line.claim(number)
+        if has_dropped:
             continue  # the task was taken back, so its references are another's
         began, given, name = recorders and timeline_now(), len(payload), ""
         # The result is sent before the next task is claimed: at a death the parent knows which task was running.
