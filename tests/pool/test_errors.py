@@ -236,3 +236,29 @@ def test_a_sink_that_fails_affects_no_other() -> None:
         threading.excepthook = before
     assert good.came == 2
     assert [report.exc_type for report in shown] == [LookupError]
+
+
+def stop_at_two(number: int) -> int:
+    if number == 2:
+        raise StopIteration(number)
+    return number
+
+
+@pytest.mark.parametrize("kind", tasks.KINDS)
+def test_a_stop_iteration_of_a_task_in_a_chunk_leaves_out_no_result(kind: str, ctx: BaseContext) -> None:
+    with tasks.either(kind, ctx) as pool, pytest.raises(RuntimeError, match="StopIteration for item 2 of a chunk of 3"):
+        list(pool.pool.map(stop_at_two, range(6), chunksize=3))
+
+
+def fail_if_odd(number: int) -> int:
+    if number % 2:
+        raise ValueError(number)
+    return number
+
+
+@pytest.mark.parametrize("chunksize", [1, 7, None])
+def test_a_map_raises_the_exception_of_the_first_item_that_failed(chunksize: int | None, ctx: BaseContext) -> None:
+    with ctx.Pool(2) as pool:
+        for _ in range(20):
+            with pytest.raises(ValueError, match=r"^1$"):
+                pool.map(fail_if_odd, range(1000), chunksize=chunksize)

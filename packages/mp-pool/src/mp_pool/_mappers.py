@@ -10,19 +10,26 @@ import itertools
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Any
 
 __all__ = ["map_chunk", "starmap_chunk"]
 
 
-def map_chunk(chunk: tuple[Callable[..., Any], Iterable[Any]]) -> list[Any]:
+def map_chunk(chunk: tuple[Callable[..., Any], Sequence[Any]]) -> list[Any]:
     """Call the function of *chunk* with each of its items."""
     function, items = chunk
-    return list(map(function, items))
+    return _complete(list(map(function, items)), items)
 
 
-def starmap_chunk(chunk: tuple[Callable[..., Any], Iterable[Iterable[Any]]]) -> list[Any]:
+def starmap_chunk(chunk: tuple[Callable[..., Any], Sequence[Iterable[Any]]]) -> list[Any]:
     """Call the function of *chunk* with the arguments in each of its items."""
     function, items = chunk
-    return list(itertools.starmap(function, items))
+    return _complete(list(itertools.starmap(function, items)), items)
+
+
+def _complete(results: list[Any], items: Sequence[Any]) -> list[Any]:
+    """Return *results*, if there is one for each of *items*: a `StopIteration` of the function ends `map` silently."""
+    if len(results) < len(items):
+        raise RuntimeError(f"the function raised StopIteration for item {len(results)} of a chunk of {len(items)}")
+    return results

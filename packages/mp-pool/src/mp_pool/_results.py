@@ -117,15 +117,23 @@ class Applied(_Apply):  # type: ignore[misc]
 
 
 class Mapped(_Map):  # type: ignore[misc]
-    """The results of a `map`; with *single*, each task has one result instead of a list."""
+    """
+    The results of a `map`; with *single*, each task has one result instead of a list. Of several exceptions, it raises
+    that of the first item.
+    """
 
     single = False
+    _failed: int | None = None  # the index of the task whose exception it has
     _number_left: int
     _success: bool
     _value: Any
 
     def _set(self, i: int, obj: Outcome) -> None:
-        if self.single and obj[0]:
+        if not obj[0] and (self._failed is None or i < self._failed):
+            self._failed = i
+            if not self._success:
+                self._value = obj[1]
+        elif self.single and obj[0]:
             obj = True, (obj[1],)
         super()._set(i, obj)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing.pool
+import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
 from multiprocessing import get_context, util
@@ -73,7 +74,7 @@ class Pool(multiprocessing.pool.Pool):
     ValueError
         If a number is out of its range, or *context* is of another start method than spawn with *engine*.
     TypeError
-        If *initializer* cannot be called.
+        If *initializer* cannot be called, or *processes* is no integer.
 
     Examples
     --------
@@ -105,6 +106,7 @@ class Pool(multiprocessing.pool.Pool):
             _check_engine(processes, context)
         if processes is None:
             processes = getattr(os, "process_cpu_count", os.cpu_count)() or 1
+        processes = operator.index(processes)
         if processes < 1:
             raise ValueError(f"processes must be at least 1, not {processes}")
         if maxtasksperchild is not None and (not isinstance(maxtasksperchild, int) or maxtasksperchild <= 0):
