@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pool_tasks as tasks
 import pytest
+from support.processes import stopped
 from support.waiting import until
 
 import mp_all as mp
@@ -248,6 +249,7 @@ def test_a_worker_whose_line_was_full_of_tasks_that_were_taken_back_gets_others(
         (worker,) = dispatcher.workers
         os.kill(worker.pid, signal.SIGSTOP)
         try:
+            assert until(lambda: stopped(worker.pid), tasks.PATIENCE)
             waits = [pool.submit(tasks.length, b"x" * 3300) for _ in range(2000)]
             # It is recalled after a while, and finds no room for others.
             assert until(lambda: not worker.tasks and worker not in dispatcher.free, tasks.PATIENCE)

@@ -97,7 +97,7 @@ def number_of(thing: Destroyed) -> int:
 
 
 def test_the_destructor_of_an_argument_delays_no_result_and_no_other_task(ctx: BaseContext) -> None:
-    with ctx.Pool(2) as pool:
+    with ctx.Pool(1) as pool:
         scheduler, with_lock, may_end = pool._scheduler, [], threading.Event()
 
         def told(number: int) -> None:
@@ -105,9 +105,11 @@ def test_the_destructor_of_an_argument_delays_no_result_and_no_other_task(ctx: B
                 with_lock.append(scheduler._lock.is_mine())
                 may_end.wait(tasks.PATIENCE)
 
-        results = pool.imap(number_of, (Destroyed(number, told) for number in range(5)))
-        assert results.next(tasks.PATIENCE) == 0  # while a destructor waits
-        may_end.set()
+        try:
+            results = pool.imap(number_of, (Destroyed(number, told) for number in range(5)))
+            assert results.next(tasks.PATIENCE) == 0  # while its destructor waits
+        finally:
+            may_end.set()
         assert list(results) == [1, 2, 3, 4]
         assert pool.apply(number_of, (Destroyed(5),)) == 5
         assert not any(with_lock)
