@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any
@@ -58,6 +61,51 @@ def test_a_system_error_while_unpickling_does_not_end_the_pipe(kind: str, error:
     assert caught.value.errno == getattr(error, "errno", None)
     put("next")
     assert get() == "next"
+    close(things)
+
+
+class Held:
+    """Something that a caller has in a local variable."""
+
+
+def call_with_local(function: Callable[..., Any], *args: Any) -> weakref.ref[Held]:
+    """Have *function* raise; return what refers to a local variable of a caller of it."""
+
+    def caller(references: list[weakref.ref[Held]]) -> None:
+        held = Held()
+        references.append(weakref.ref(held))
+        function(*args)
+
+    references: list[weakref.ref[Held]] = []
+    with suppress(Exception):
+        caller(references)
+    return references[0]
+
+
+def fail(kind: type[Exception]) -> None:
+    raise kind(24, "no descriptor")
+
+
+class FailsWith:
+    """Its unpickling raises such an exception."""
+
+    def __init__(self, kind: type[Exception]) -> None:
+        self.kind = kind
+
+    def __reduce__(self) -> Any:
+        return fail, (self.kind,)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "simple queue", "queue"])
+@pytest.mark.parametrize("error", [OSError, EOFError, KeyError])
+def test_a_message_that_fails_keeps_no_frame_of_its_receiver(kind: str, error: type[Exception]) -> None:
+    put, get, things = channel(kind)
+    put(FailsWith(error))
+    gc.disable()
+    try:
+        assert call_with_local(get)() is None
+    finally:
+        gc.enable()
     close(things)
 
 

@@ -184,6 +184,8 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
             if _strict or is_of_handler(error):
                 raise
             self._on_queue_feeder_error(error, obj)
+        finally:
+            del error  # see Note [Exceptions in frames] in _receiving.py
 
     def _send_or_feed(self, message: Any) -> Any:
         """Send a message, or leave it to the thread; return it, with the error of the connection if there is one."""
@@ -223,6 +225,8 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
             raise error
         except Exception:  # which the standard method prints
             self._on_queue_feeder_error(error, obj)
+        finally:
+            del error  # see Note [Exceptions in frames] in _receiving.py
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         if self._closed:

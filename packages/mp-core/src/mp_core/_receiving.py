@@ -9,6 +9,12 @@ stay as they are: they come from reading, before unpickling begins.
 Pools need more, since they do not expect `get()` to fail at all; see `standard_pools.py`.
 
 The memory of such a message is freed: `native/receive.c`, Note [A receive that fails].
+
+Note [Exceptions in frames]
+---------------------------
+A function that raises an exception from a local variable makes a circle: exception, traceback, frame, exception. It
+would keep the frames of all callers, with their arrays and descriptors, until the garbage collector runs, which it
+does not in a program that makes few objects. So such a function deletes the variable on its way out.
 """
 
 from __future__ import annotations
@@ -103,7 +109,10 @@ def _failed(message: Any, error: BaseException) -> Any:
         return task
     if known is not error:
         del message  # the traceback would keep it, and the buffer under it could not be closed
-        raise known
+        try:
+            raise known
+        finally:
+            del known, error  # see Note [Exceptions in frames]
     return NotImplemented
 
 

@@ -188,7 +188,10 @@ class _Reader(_Line):
         """Take a message that is there; or return `_LATE`, and the caller has to wait in line."""
         if self.error is not None:
             error, self.error = self.error, None
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # see Note [Exceptions in frames] in _receiving.py
         found = connection._take(received, _LATE, _LARGE)
         if found is _LARGE:
             self.keep_next(connection)

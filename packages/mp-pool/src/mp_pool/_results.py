@@ -301,7 +301,10 @@ class Bounded:
             if self._refused is not None:
                 # The exception of the iterable comes after the results of all its items.
                 error, self._refused = self._refused, None
-                raise error from None
+                try:
+                    raise error from None
+                finally:
+                    del error  # the traceback has this frame, which would keep the frames of all callers
             raise
         except BaseException as error:
             if type(error) is not TimeoutError or error.__cause__ is not None:
