@@ -82,7 +82,10 @@ def _of_executor(outline: Any, error: Exception) -> Any:
 
 
 def _raise(error: Exception) -> NoReturn:
-    raise error
+    try:
+        raise error
+    finally:
+        del error  # see Note [Exceptions in frames] in _receiving.py
 
 
 class Blank:

@@ -332,17 +332,24 @@ def run(
     job = prepare(fn, args, nprocs, **options, wants_result=True)
     started, ended = ProcessContext._run(job, timeout, grace_period)
     if not ended:
-        slow = len(started.sentinels)
-        try:
-            stacks = stacks_of(started._ranks)
-        finally:
-            started.terminate()
-        error = TimeoutError(f"{slow} of {nprocs} ranks still ran after {timeout} s, and have been ended")
-        for rank, stack in stacks.items():
-            error.add_note(stack)
-            job.output.add(rank, f"too slow: {stack}\n")
-        raise error
+        # From a call: in a variable of this frame, which its traceback has, the exception would keep *args*.
+        raise _ended_late(started, job, f"{len(started.sentinels)} of {nprocs} ranks still ran after {timeout} s")
     return [_result(rank, blob) for rank, blob in enumerate(started._reports())]
+
+
+def _ended_late(started: ProcessContext, job: Job, reason: str) -> TimeoutError:
+    """
+    End the ranks that still run; return the exception, with their stacks.
+    """
+    try:
+        stacks = stacks_of(started._ranks)
+    finally:
+        started.terminate()
+    error = TimeoutError(f"{reason}, and have been ended")
+    for rank, stack in stacks.items():
+        error.add_note(stack)
+        job.output.add(rank, f"too slow: {stack}\n")
+    return error
 
 
 def _engines() -> Any:
