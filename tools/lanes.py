@@ -124,7 +124,8 @@ def _run(batch: Batch, prefix: list[str]) -> None:
     """Run the files in a process of pytest; note its exit code, its output, and the seconds of each file."""
     with tempfile.TemporaryDirectory(prefix="mp-lane-", ignore_cleanup_errors=True) as folder:
         report = Path(folder, "report.xml")
-        own = os.environ | batch.variables
+        # Side by side, pytest's own clean-ups of one folder of old runs would meet.
+        own = os.environ | {"PYTEST_DEBUG_TEMPROOT": folder} | batch.variables
         if prefix:
             own["MPSHM_RUNTIME_DIR"] = folder
         command = ["pytest", "-q", f"--junitxml={report}", *batch.options, *map(str, batch.files)]
