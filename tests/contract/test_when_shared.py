@@ -9,6 +9,7 @@ import weakref
 from array import array
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 from pickle import PickleBuffer
@@ -159,6 +160,15 @@ def jax_array() -> Any:
 def texts() -> Any:
     kind = getattr(np.dtypes, "StringDType", None)
     return np.array(["a text", None] * COUNT, dtype=object if kind is None else kind(na_object=None))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def manager_of_torch() -> None:
+    """torch starts a process for its own file_system strategy at its first use; the leak check is to know it."""
+    if find_spec("torch") is not None:
+        import torch
+
+        torch.ones(1).untyped_storage()._share_filename_cpu_()
 
 
 def tensor(array: np.ndarray) -> Any:

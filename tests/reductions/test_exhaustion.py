@@ -46,6 +46,19 @@ CACHED = """
     print(delivered())
     print(mp.Block(10_000).nbytes)
 """
+MANY = """
+    class Holder:
+        def __init__(self, thing):
+            self.thing = thing
+
+    sent = [np.full(128, k) for k in range(200)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        back = ForkingPickler.loads(ForkingPickler.dumps(sent))
+        held_back = ForkingPickler.loads(ForkingPickler.dumps(Holder(sent))).thing
+    assert [a[-1] for a in back] == [a[0] for a in held_back] == list(range(200))
+    print({w.category.__name__ for w in caught}, any(map(mp.is_shared, back)), any(map(mp.is_shared, held_back)))
+"""
 RECOVERED = """
     for fd in held:
         os.close(fd)
@@ -87,6 +100,12 @@ def test_a_process_that_cannot_start_to_share_delivers_and_says_why_it_cannot_al
     assert warned == "{'SharedMemoryWarning'}"
     assert "123456789" in first
     assert "123456789" in second
+
+
+@LIMITS
+def test_many_small_arrays_are_delivered_without_memory_for_their_pack(tmp_path: Path, limit: str) -> None:
+    done = run_script(tmp_path, PRELUDE + limit + MANY, MPSHM_RUNTIME_DIR=str(tmp_path))
+    assert succeeded(done).splitlines() == ["{'SharedMemoryWarning'} False False"]
 
 
 @LIMITS

@@ -212,7 +212,7 @@ def test_an_array_that_changes_while_it_is_written_is_sent_whole(
     while_it_is_moved(changes)
     data = native.plain_pickle([torch.ones(3), array, private])
     if data is None:  # the pickler sends it as it is now
-        assert change == "moved"
+        assert change in ("moved", "resized")
         data = ForkingPickler.dumps([array, private])
     got = native.plain_loads(bytes(data))
     np.testing.assert_array_equal(got[-2], array)

@@ -469,21 +469,17 @@ PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names)
     return rc < 0 ? mp_channel_fail(rc) : PyBool_FromLong(rc);
 }
 
-/* setup_channels(plain dumps, protocol, ForkingPickler, Connection, by_value.find_out,
- * sys.is_finalizing) */
+/* setup_channels(Connection, by_value.find_out, sys.is_finalizing) */
 PyObject *mp_py_setup_channels(PyObject *module, PyObject *args)
 {
-    PyObject *dumps, *number, *pickler, *standard, *finds, *finalizing, *before = standard_type;
+    PyObject *standard, *finds, *finalizing, *before = standard_type;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "OOOOOO:setup_channels", &dumps, &number, &pickler, &standard,
-                          &finds, &finalizing))
+    if (!PyArg_ParseTuple(args, "OOO:setup_channels", &standard, &finds, &finalizing))
         return NULL;
     finds_out = Py_NewRef(finds); /* once for the process */
     is_finalizing = Py_NewRef(finalizing);
     standard_type = Py_NewRef(standard);
     Py_XDECREF(before);
-    if (mp_setup_encode(dumps, number, pickler) < 0 || mp_setup_decode(pickler) < 0)
-        return NULL;
     Py_RETURN_NONE;
 }

@@ -44,6 +44,21 @@ int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler)
     return known == codec->reducer;
 }
 
+int mp_replace_reducers(PyObject *reducers, PyObject *function)
+{
+    int rc = 0;
+
+    for (int i = 0; rc == 0 && i < count; i++) {
+        PyObject *type = (PyObject *)codecs[i].type;
+        PyObject *known = PyDict_GetItemWithError(reducers, type);
+        if (known == codecs[i].reducer)
+            rc = PyDict_SetItem(reducers, type, function);
+        else if (known == NULL && PyErr_Occurred())
+            rc = -1;
+    }
+    return rc;
+}
+
 PyObject *mp_read_by_codec(mp_reader *from)
 {
     for (int i = 0; i < count; i++) {

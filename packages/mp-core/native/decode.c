@@ -12,7 +12,7 @@
 
 enum { PROTO = 2, DEEPEST = 8, FEW = 32 };
 
-static PyObject *forking_pickler, *loads_name;
+static PyObject *loads_name;
 
 /* Objects in a row, each of which it holds. */
 typedef struct {
@@ -197,6 +197,22 @@ static int push_memoized(machine *m, mp_reader *from, int width)
     return append(&m->stack, number < m->memo.count ? Py_NewRef(m->memo.items[number]) : NULL);
 }
 
+PyObject *mp_memo_add(mp_reader *from, PyObject *object)
+{
+    return append(from->memo, object) == 0 ? object : NULL;
+}
+
+PyObject *mp_memo_take(mp_reader *from)
+{
+    const row *memo = from->memo;
+    const unsigned char *opcode = mp_take(from, 1);
+    int width = opcode == NULL ? 0 : *opcode == 'h' ? 1 : *opcode == 'j' ? 4 : 0;
+    const unsigned char *at = width == 0 ? NULL : mp_take(from, (size_t)width);
+    uint64_t number = at ? mp_little_endian(at, width) : UINT64_MAX;
+
+    return number < memo->count ? memo->items[number] : NULL;
+}
+
 /* A number, or the object of a codec, whose pickle begins like a text. */
 static PyObject *read_object(mp_reader *from)
 {
@@ -259,6 +275,7 @@ static PyObject *run(mp_reader *from)
     begin_row(&m.stack);
     begin_row(&m.memo);
     m.mark_count = 0;
+    from->memo = &m.memo;
     while (rc == 0 && from->at < from->end)
         rc = step(&m, from);
     PyObject *object =
@@ -268,40 +285,71 @@ static PyObject *run(mp_reader *from)
     return object;
 }
 
-static PyObject *read_message(PyObject *data)
+/* The object of a pickle, or NULL: without an exception for one that an unpickler may try. */
+static PyObject *read_pickle(const unsigned char *bytes, Py_ssize_t nbytes)
 {
-    const char *bytes = PyBytes_AsString(data);
-    Py_ssize_t nbytes = PyBytes_Size(data);
-
-    if (nbytes < PROTO + 2 || memcmp(bytes, "\x80\x04", PROTO) != 0 || bytes[PROTO] == '\x95' ||
+    if (nbytes < PROTO + 2 || memcmp(bytes, "\x80\x04", PROTO) != 0 || bytes[PROTO] == 0x95 ||
         bytes[nbytes - 1] != '.')
         return NULL; /* a pickler writes FRAME first */
-    mp_reader from = {.at = (const unsigned char *)bytes + PROTO,
-                      .end = (const unsigned char *)bytes + nbytes - 1};
-    mp_receiving_begin();
+    mp_reader from = {.at = bytes + PROTO, .end = bytes + nbytes - 1};
     PyObject *object = run(&from);
-    if (object == NULL && !from.received) {
+    if (object == NULL && !from.received)
         PyErr_Clear();
-    } else if (object == NULL) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_ValueError, "the message is damaged: it ends in its middle, or "
-                                              "has what no message of this kind has");
-        object = mp_receiving_failed(data);
+    else if (object == NULL && !PyErr_Occurred())
+        PyErr_SetString(PyExc_ValueError, "the message is damaged: it ends in its middle, or "
+                                          "has what no message of this kind has");
+    return object;
+}
+
+PyObject *mp_decode_plain(PyObject *data)
+{
+    Py_buffer view;
+
+    if (PyBytes_CheckExact(data))
+        return read_pickle((const unsigned char *)PyBytes_AsString(data), PyBytes_Size(data));
+    if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
+        PyErr_Clear(); /* the unpickler says what is wrong */
+        return NULL;
     }
+    PyObject *object = read_pickle(view.buf, view.len);
+    PyBuffer_Release(&view);
+    return object;
+}
+
+static PyObject *read_message(PyObject *data)
+{
+    mp_receiving_begin();
+    PyObject *object = mp_decode_plain(data);
+    if (object == NULL && PyErr_Occurred())
+        object = mp_receiving_failed(data);
     mp_receiving_end();
     return object;
 }
 
-/* A pool receives before a channel has been set up. */
-static int set_up(void)
+PyObject *mp_standard_loads(void)
 {
-    PyObject *module = PyImport_ImportModule("multiprocessing.reduction");
-    PyObject *pickler = module == NULL ? NULL : PyObject_GetAttrString(module, "ForkingPickler");
-    int rc = pickler == NULL ? -1 : mp_setup_decode(pickler);
+    static PyObject *loads;
 
-    Py_XDECREF(pickler);
-    Py_XDECREF(module);
-    return rc;
+    if (loads == NULL) {
+        PyObject *module = PyImport_ImportModule("pickle");
+        loads = module ? PyObject_GetAttrString(module, "loads") : NULL;
+        Py_XDECREF(module);
+    }
+    return loads;
+}
+
+PyObject *mp_unpickle_part(PyObject *data)
+{
+    PyObject *loads = mp_standard_loads();
+
+    return loads ? PyObject_CallFunctionObjArgs(loads, data, NULL) : NULL;
+}
+
+PyObject *mp_decode_part(PyObject *data)
+{
+    PyObject *object = mp_decode_plain(data);
+
+    return object != NULL || PyErr_Occurred() ? object : mp_unpickle_part(data);
 }
 
 PyObject *mp_decode(PyObject *data)
@@ -311,10 +359,11 @@ PyObject *mp_decode(PyObject *data)
         if (object != NULL || PyErr_Occurred())
             return object;
     }
-    if (forking_pickler == NULL && set_up() < 0)
+    if (mp_set_up_pickling() < 0 ||
+        (loads_name == NULL && (loads_name = PyUnicode_InternFromString("loads")) == NULL))
         return NULL;
     /* Looked up in each call, since packages replace it. */
-    return PyObject_CallMethodObjArgs(forking_pickler, loads_name, data, NULL);
+    return PyObject_CallMethodObjArgs(mp_forking_pickler, loads_name, data, NULL);
 }
 
 /* plain_loads(bytes) -> the object */
@@ -322,11 +371,4 @@ PyObject *mp_py_plain_loads(PyObject *module, PyObject *data)
 {
     (void)module;
     return mp_decode(data);
-}
-
-int mp_setup_decode(PyObject *pickler)
-{
-    forking_pickler = Py_NewRef(pickler); /* once for the process, which keeps it */
-    loads_name = PyUnicode_InternFromString("loads");
-    return loads_name == NULL ? -1 : 0;
 }

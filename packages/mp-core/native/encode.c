@@ -29,8 +29,8 @@
  *   written once. Two arrays over one block are left to a pickler: they have one Block when they
  *   arrive. So is a tuple that contains itself.
  *
- *   From the 17th on, shared objects and small private ones are left to the tables (tables.c),
- *   which describe them in fewer bytes, and put many small ones into one block. */
+ *   Many small private objects go into packs (packs.c). A message that does need a pickler leaves
+ *   its objects of codecs to the same survey and pass from the 17th on (object_table.c). */
 #include <string.h>
 
 #include "native.h"
@@ -39,11 +39,12 @@ enum {
     DEPTH = 3,           /* of containers */
     FEW_OBJECTS = 64,    /* with more, and no entries, a pickler is as fast */
     FOR_EACH_ENTRY = 16, /* how many more objects a message may have for each entry */
-    UNTIL_TABLE = 16,    /* objects for the tables that are written here */
+    CROWD = 16,          /* with more objects of codecs, small ones may go into a pack */
     REPEATED = 64,       /* bytes of a text that is written as often as it occurs */
 };
 
-static PyObject *plain_dumps, *protocol, *forking_pickler, *dumps_name;
+PyObject *mp_forking_pickler;
+static PyObject *plain_dumps, *protocol, *dumps_name;
 static int shares_nothing; /* see only_atoms() */
 
 /* ---- the bytes ---- */
@@ -133,40 +134,28 @@ static int put_atom(mp_writer *to, PyObject *object)
 
 /* ---- the survey ---- */
 
-typedef struct {
-    mp_plan plan;
-    int may_share;
-    uint32_t objects, for_tables;
-    const mp_codec *current; /* the last one of which the reducer is the one it stands for */
-} survey;
-
-static int look_at(survey *s, PyObject *object, int depth);
+static int look_at(mp_survey *s, PyObject *object, int depth);
 
 /* MEMOIZE the object that was written last. */
-static int memoize(survey *s, uint32_t at)
+static int memoize(mp_survey *s, uint32_t at)
 {
     mp_plan_number(&s->plan, at);
     return put_opcode(&s->plan.bytes, '\x94');
 }
 
 /* BINGET or LONG_BINGET of an object that was written before. */
-static int put_repeated(survey *s, uint32_t at)
+static int put_repeated(mp_survey *s, uint32_t at)
 {
     uint32_t number;
 
     if (!mp_plan_repeats(&s->plan, at, &number))
         return 0;
-    int width = number > UINT8_MAX ? 4 : 1;
-    char *to = room_for(&s->plan.bytes, 1 + (size_t)width);
-    if (to == NULL)
-        return -1;
-    *to++ = width == 4 ? 'j' : 'h';
-    mp_put_little_endian(to, number, width);
-    return 1;
+    char data[MP_MEMO_GET];
+    return put(&s->plan.bytes, data, (size_t)(mp_put_memo_get(data, number) - data));
 }
 
 /* The items of a tuple or list. */
-static int look_at_items(survey *s, PyObject *object, int is_tuple, int depth)
+static int look_at_items(mp_survey *s, PyObject *object, int is_tuple, int depth)
 {
     for (Py_ssize_t i = 0; i < (is_tuple ? PyTuple_Size(object) : PyList_Size(object)); i++) {
         PyObject *item =
@@ -179,7 +168,7 @@ static int look_at_items(survey *s, PyObject *object, int is_tuple, int depth)
     return 1;
 }
 
-static int look_at_tuple(survey *s, PyObject *object, uint32_t at, int depth)
+static int look_at_tuple(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
     static const char close[] = {')', '\x85', '\x86', '\x87'}; /* EMPTY_TUPLE, TUPLE1, ... */
     mp_writer *to = &s->plan.bytes;
@@ -194,7 +183,7 @@ static int look_at_tuple(survey *s, PyObject *object, uint32_t at, int depth)
 }
 
 /* EMPTY_LIST, MEMOIZE, MARK, items, APPENDS */
-static int look_at_list(survey *s, PyObject *object, uint32_t at, int depth)
+static int look_at_list(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
     mp_plan_number(&s->plan, at);
     int rc = put(&s->plan.bytes, "]\x94(", 3);
@@ -205,7 +194,7 @@ static int look_at_list(survey *s, PyObject *object, uint32_t at, int depth)
 }
 
 /* EMPTY_DICT, MEMOIZE, MARK, keys and values, SETITEMS */
-static int look_at_dict(survey *s, PyObject *object, uint32_t at, int depth)
+static int look_at_dict(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
     Py_ssize_t size = PyDict_Size(object), position = 0;
     PyObject *key, *value;
@@ -225,32 +214,49 @@ static int look_at_dict(survey *s, PyObject *object, uint32_t at, int depth)
 }
 
 /* Ask the codec, which writes the object later. */
-static int look_by_codec(survey *s, PyObject *object, const mp_codec *codec)
+static int look_by_codec(mp_survey *s, PyObject *object, const mp_codec *codec)
 {
     mp_entry *entry = mp_plan_entry(&s->plan, object, codec);
-    int rc = entry != NULL ? codec->survey(entry) : -1;
 
+    if (entry == NULL)
+        return -1;
+    entry->may_pack = s->is_crowded || s->plan.entry_count > CROWD;
+    int rc = codec->survey(entry);
     if (rc == 1 && entry->memory != NULL)
         rc = mp_plan_memory(&s->plan, entry->memory);
-    if (rc == 1 && entry->nbytes <= MP_SMALL && s->for_tables++ == UNTIL_TABLE)
-        rc = 0;
+    if (rc == 1 && entry->in_pack)
+        rc = mp_plan_pack(&s->plan, entry);
     return rc;
 }
 
 /* The codec that writes the object, or NULL. */
-static const mp_codec *codec_of(survey *s, PyObject *object)
+static const mp_codec *codec_of(mp_survey *s, PyObject *object)
 {
     if (mp_is_large(object))
         return s->may_share ? &mp_large_codec : NULL;
     const mp_codec *codec = mp_codec_of(object);
-    if (codec == NULL || !s->may_share || forking_pickler == NULL)
+    if (codec == NULL || !s->may_share)
         return NULL;
-    if (codec != s->current && !mp_codec_is_current(codec, forking_pickler))
+    if (codec != s->current && !mp_codec_is_current(codec, mp_forking_pickler))
         return NULL;
     return s->current = codec;
 }
 
-static int look_at(survey *s, PyObject *object, int depth)
+static int look_at_container(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    int was_crowded = s->is_crowded, is_tuple = PyTuple_CheckExact(object);
+    int is_dict = !is_tuple && PyDict_CheckExact(object);
+
+    if (PyObject_Size(object) > CROWD)
+        s->is_crowded = 1;
+    int rc = is_tuple  ? look_at_tuple(s, object, at, depth)
+             : is_dict ? look_at_dict(s, object, at, depth)
+                       : look_at_list(s, object, at, depth);
+    s->is_crowded = was_crowded;
+    return rc;
+}
+
+static int look_at(mp_survey *s, PyObject *object, int depth)
 {
     if (s->objects++ >= FEW_OBJECTS + FOR_EACH_ENTRY * s->plan.entry_count)
         return 0;
@@ -272,11 +278,31 @@ static int look_at(survey *s, PyObject *object, int depth)
     if (rc != 1)
         return rc == 0 ? put_repeated(s, at) : rc;
     if (is_container)
-        return is_tuple                    ? look_at_tuple(s, object, at, depth - 1)
-               : PyDict_CheckExact(object) ? look_at_dict(s, object, at, depth - 1)
-                                           : look_at_list(s, object, at, depth - 1);
+        return look_at_container(s, object, at, depth - 1);
     rc = is_text ? put_atom(&s->plan.bytes, object) : look_by_codec(s, object, codec);
     return rc == 1 ? memoize(s, at) : rc;
+}
+
+void mp_begin_survey(mp_survey *s, int may_share)
+{
+    mp_begin_plan(&s->plan);
+    s->may_share = may_share;
+    s->is_crowded = 0;
+    s->objects = 0;
+    s->current = NULL;
+}
+
+int mp_survey_one(mp_survey *s, PyObject *object)
+{
+    const mp_codec *codec = codec_of(s, object);
+    uint32_t at, entries = s->plan.entry_count;
+    int rc = codec == NULL ? 0 : mp_plan_object(&s->plan, object, &at);
+
+    if (rc == 1)
+        rc = look_by_codec(s, object, codec);
+    if (rc != 1 && s->plan.entry_count > entries)
+        mp_plan_drop_entry(&s->plan);
+    return rc;
 }
 
 /* ---- the pass that writes ---- */
@@ -286,8 +312,7 @@ static PyObject *bytes_of(const mp_writer *from)
     return PyBytes_FromStringAndSize(from->data, (Py_ssize_t)from->used);
 }
 
-/* The bytes of the plan with the pickles of the entries. NULL, perhaps without an exception. */
-static PyObject *written(const mp_plan *plan)
+PyObject *mp_written(const mp_plan *plan)
 {
     mp_writer to;
     size_t from = 0;
@@ -312,7 +337,7 @@ static PyObject *written(const mp_plan *plan)
 
 /* Write a message that is one object of a codec, as most are. Nothing comes after the object, so it
  * is written behind the bytes of the plan. */
-static int put_alone(survey *s, PyObject *object, const mp_codec *codec)
+static int put_alone(mp_survey *s, PyObject *object, const mp_codec *codec)
 {
     mp_entry *entry = mp_plan_entry(&s->plan, object, codec);
     int rc = entry != NULL ? codec->survey(entry) : -1;
@@ -342,14 +367,11 @@ static PyObject *atom(PyObject *object)
 static PyObject *planned(PyObject *object, int may_share, PyObject **handles)
 {
     mp_message message;
-    survey s;
+    mp_survey s;
     PyObject *data = NULL;
 
     mp_message_enter(&message); /* what it says of sharing holds until the end */
-    mp_begin_plan(&s.plan);
-    s.may_share = may_share && !mp_goes_by_value();
-    s.objects = s.for_tables = 0;
-    s.current = NULL;
+    mp_begin_survey(&s, may_share && !mp_goes_by_value());
     mp_writer *bytes = &s.plan.bytes;
     int rc = put(bytes, "\x80\x04", 2);
     const mp_codec *codec = rc == 1 ? codec_of(&s, object) : NULL;
@@ -357,7 +379,7 @@ static PyObject *planned(PyObject *object, int may_share, PyObject **handles)
         if (put_alone(&s, object, codec) == 1)
             data = bytes_of(bytes);
     } else if (rc == 1 && look_at(&s, object, DEPTH) == 1 && put_opcode(bytes, '.') == 1) {
-        data = written(&s.plan);
+        data = mp_written(&s.plan);
     }
     *handles = mp_message_leave(&message);
     if (data == NULL) {
@@ -374,29 +396,52 @@ static int is_light(PyObject *object)
     return mp_is_atom(object) && !mp_is_large(object);
 }
 
+/* An attribute of a module, for the lifetime of the process; NULL with an exception. */
+static PyObject *take(const char *module_name, const char *name)
+{
+    PyObject *module = PyImport_ImportModule(module_name);
+    PyObject *taken = module ? PyObject_GetAttrString(module, name) : NULL;
+
+    Py_XDECREF(module);
+    return taken;
+}
+
+int mp_set_up_pickling(void)
+{
+    if (mp_forking_pickler != NULL)
+        return 0;
+    if (dumps_name == NULL)
+        dumps_name = PyUnicode_InternFromString("dumps");
+    if (plain_dumps == NULL)
+        plain_dumps = take("pickle", "dumps");
+    if (protocol == NULL)
+        protocol = take("pickle", "DEFAULT_PROTOCOL");
+    if (dumps_name == NULL || plain_dumps == NULL || protocol == NULL)
+        return -1;
+    mp_forking_pickler = take("multiprocessing.reduction", "ForkingPickler");
+    return mp_forking_pickler == NULL ? -1 : 0;
+}
+
 PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles)
 {
     enum { FEW = 16 };
 
     *handles = NULL;
+    if (mp_set_up_pickling() < 0)
+        return NULL;
     PyObject *data = mp_is_atom(object) ? atom(object) : NULL;
     if (data == NULL && !PyErr_Occurred())
         data = planned(object, may_share && !shares_nothing, handles);
-    if (data != NULL || PyErr_Occurred() || plain_dumps == NULL ||
-        !mp_is_made_of(is_light, object, DEPTH, FEW))
+    if (data != NULL || PyErr_Occurred() || !mp_is_made_of(is_light, object, DEPTH, FEW))
         return data;
     return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
 }
 
 PyObject *mp_forking_pickle(PyObject *object, int by_value)
 {
-    if (forking_pickler == NULL) {
-        PyErr_SetString(PyExc_RuntimeError,
-                        "messages are not set up: call mp_core.install() first");
-        return NULL;
-    }
     /* Looked up in each call, since packages replace it. */
-    PyObject *dumps = PyObject_GetAttr(forking_pickler, dumps_name);
+    PyObject *dumps =
+        mp_set_up_pickling() == 0 ? PyObject_GetAttr(mp_forking_pickler, dumps_name) : NULL;
     PyObject *args = dumps == NULL ? NULL : PyTuple_Pack(1, object);
     PyObject *message = args == NULL ? NULL : mp_pickled(by_value, dumps, args);
 
@@ -411,7 +456,7 @@ static PyObject *encoded_or_none(PyObject *object, int may_share)
 {
     PyObject *handles, *data = mp_encode(object, may_share, &handles);
 
-    Py_XDECREF(handles);
+    mp_message_adopt(handles, 0);
     if (data == NULL && !PyErr_Occurred())
         Py_RETURN_NONE;
     return data;
@@ -450,14 +495,4 @@ PyObject *mp_py_only_atoms(PyObject *module, PyObject *on)
     (void)module;
     shares_nothing = on == Py_True;
     Py_RETURN_NONE;
-}
-
-int mp_setup_encode(PyObject *dumps, PyObject *number, PyObject *pickler)
-{
-    /* Once for the process, which keeps them. */
-    plain_dumps = Py_NewRef(dumps);
-    protocol = Py_NewRef(number);
-    forking_pickler = Py_NewRef(pickler);
-    dumps_name = PyUnicode_InternFromString("dumps");
-    return dumps_name == NULL ? -1 : 0;
 }

@@ -92,6 +92,20 @@ void mp_drop_handles(PyObject *handles)
     PyErr_Restore(type, value, traceback);
 }
 
+void mp_message_adopt(PyObject *handles, int always)
+{
+    if (handles != NULL && current != NULL && (current->adopts || always)) {
+        if (current->handles == NULL) {
+            current->handles = handles;
+            return;
+        }
+        /* Without memory for it, these stay in flight. */
+        if (PyList_SetSlice(current->handles, PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, handles) < 0)
+            PyErr_Clear();
+    }
+    Py_XDECREF(handles);
+}
+
 /* Call the function, with a tuple of arguments, in a message; returns its result and the handles.
  */
 static PyObject *call_in(int adopts, int by_value, PyObject *function, PyObject *args,
@@ -132,20 +146,10 @@ PyObject *mp_py_in_message(PyObject *module, PyObject *args)
         return NULL;
     PyObject *result = call_in(0, 0, function, rest, &handles);
     Py_DECREF(rest);
-    if (result == NULL) {
+    if (result == NULL)
         mp_drop_handles(handles);
-    } else if (handles != NULL && current != NULL && current->adopts) {
-        if (current->handles == NULL) {
-            current->handles = handles;
-            return result;
-        }
-        /* Without memory for it, these stay in flight. */
-        if (PyList_SetSlice(current->handles, PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, handles) < 0)
-            PyErr_Clear();
-        Py_DECREF(handles);
-    } else {
-        Py_XDECREF(handles);
-    }
+    else
+        mp_message_adopt(handles, 0);
     return result;
 }
 

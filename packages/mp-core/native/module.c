@@ -6,8 +6,8 @@
 PyDoc_STRVAR(beside_doc, "beside(number, /)\n--\n\n"
                          "Return an object that the message carries beside its pickle.");
 PyDoc_STRVAR(load_beside_doc,
-             "load_beside(stream, tables, /)\n--\n\n"
-             "Unpickle *stream*, which refers to the objects in *tables* by number.");
+             "load_beside(stream, objects, /)\n--\n\n"
+             "Unpickle *stream*, which refers to *objects* by number: a list, or its pickle.");
 PyDoc_STRVAR(
     rebuild_block_doc,
     "rebuild_block(handle, /)\n--\n\n"
@@ -70,7 +70,6 @@ static PyMethodDef functions[] = {
     {"copied_bytes", mp_py_copied_bytes, METH_O, NULL},
     {"beside", mp_py_beside, METH_O, beside_doc},
     {"load_beside", mp_py_load_beside, METH_VARARGS, load_beside_doc},
-    {"setup_beside", mp_py_setup_beside, METH_VARARGS, NULL},
     {"pack_arrow", mp_py_pack_arrow, METH_VARARGS, NULL},
     {"unpack_arrow", mp_py_unpack_arrow, METH_VARARGS, NULL},
     {"setup_channels", mp_py_setup_channels, METH_VARARGS, NULL},
@@ -104,9 +103,9 @@ static PyMethodDef functions[] = {
 static int block_exec(PyObject *module)
 {
     static int (*const add[])(PyObject *) = {
-        mp_add_buffer_type,   mp_add_lock_type,     mp_add_line_type,
-        mp_add_pickle_writer, mp_add_pickle_reader, mp_setup_large_bytes,
-        mp_add_try_lock_type, mp_add_message_type,  mp_add_channel_type,
+        mp_add_buffer_type,   mp_add_lock_type,     mp_add_line_type,     mp_add_pickle_writer,
+        mp_add_pickle_reader, mp_setup_large_bytes, mp_add_try_lock_type, mp_add_message_type,
+        mp_add_channel_type,  mp_setup_packs,       mp_add_object_table,
     };
     PyObject *capsule = mp_api_capsule();
     int rc = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "c_api", capsule);

@@ -16,13 +16,10 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core.native.c_api"
-enum { MP_CORE_API_VERSION = 8 };
+enum { MP_CORE_API_VERSION = 9 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
-
-/* The tables of objects that a message may have; see tables.c, Note [Objects beside a pickle]. */
-enum { MP_TABLES = 2 };
 
 /* The base of mp_core.Block: one reference of this process to a block. */
 typedef struct {
@@ -45,6 +42,7 @@ typedef struct {
 typedef struct {
     const unsigned char *at, *end;
     int received; /* set it before a handle is received: no unpickler can try again */
+    void *memo;   /* of the pickle, see decode.c */
 } mp_reader;
 
 /* The pickle of a function by its module and name: two times SHORT_BINUNICODE, STACK_GLOBAL. */
@@ -88,6 +86,17 @@ static inline char *mp_put_number(char *at, int64_t value)
 
     *at++ = nbytes == 1 ? 'K' : nbytes == 2 ? 'M' : 'J';
     return mp_put_little_endian(at, (uint64_t)value, nbytes);
+}
+
+enum { MP_MEMO_GET = 5 }; /* the most bytes of one */
+
+/* BINGET or LONG_BINGET of an object by its number in the memo. */
+static inline char *mp_put_memo_get(char *at, uint32_t number)
+{
+    int width = number > UINT8_MAX ? 4 : 1;
+
+    *at++ = width == 4 ? 'j' : 'h';
+    return mp_put_little_endian(at, number, width);
 }
 
 /* The next bytes, which are then taken; or NULL. */
@@ -154,30 +163,46 @@ typedef struct {
     PyObject *keeper;
 } mp_place;
 
-/* Small enough to be copied once more: a table puts private memory of up to that many bytes into a
- * block with that of others. */
+/* Small enough to be copied once more: private memory of up to that many bytes may go into a pack.
+ */
 enum { MP_SMALL = 4096 };
 
 typedef struct mp_codec mp_codec;
+
+/* A block with the bytes of many small objects of a message, see packs.c. */
+typedef struct mp_pack {
+    struct mp_pack *before;
+    size_t nbytes;
+    uint32_t number; /* in the memo of the pickle */
+    mpshm_block block;
+} mp_pack;
 
 /* An object that a codec writes, as the survey of its message has found it. */
 typedef struct {
     PyObject *object; /* held until the message is written or dropped */
     const mp_codec *codec;
-    size_t at; /* where its pickle belongs in that of the message */
+    size_t at;    /* where its pickle belongs in that of the message */
+    int may_pack; /* there are many such objects */
 
     /* Set by the codec. */
     size_t nbytes;      /* that will be copied */
     const void *memory; /* NULL, or memory of which no other object of the message may be made */
     mp_place place;     /* given back when the message is written or dropped */
+    int in_message;     /* the message has room for its bytes, which were counted */
+    int in_pack;        /* its bytes go into a pack, see packs.c; only if `may_pack` */
+
+    /* Set after that, for one in a pack. */
+    mp_pack *pack;
+    size_t offset;
 } mp_entry;
 
 /* How the objects of one type are written and read.
  *
  *   survey    look at the object, and change nothing: of a message of which one object needs its
  *             reducer, none is written
- *   write     write the pickle of the object, which another thread may have changed meanwhile; it
- *             has no memo, and a handle stands in one piece after SHORT_BINBYTES and its length
+ *   write     write the pickle of the object, which another thread may have changed meanwhile; its
+ *             only memo is that of write_pack, and a handle stands in one piece after SHORT_BINBYTES
+ *             and its length
  *   read      make the object
  *
  * survey and write return 1; 0 for an object that needs the reducer; or -1 with an exception. read
@@ -256,9 +281,6 @@ typedef struct {
     /* Raise the error that says why the block cannot be received; returns NULL. */
     PyObject *(*refuse)(PyObject *handle, int rc);
 
-    /* Return the reduction of the object at position `at` of a table. */
-    PyObject *(*beside)(int table, size_t at);
-
     /* Let a codec write and read the objects of exactly its type in small messages, as long as its
      * reducer is the one that ForkingPickler has for it. It is not asked to write into a message by
      * value. */
@@ -267,6 +289,14 @@ typedef struct {
     /* Return room for that many more bytes of the message, to be filled at once; NULL with an
      * exception without memory. */
     char *(*writer_room)(mp_writer *to, size_t nbytes);
+
+    /* Allocate a pack, and write it as an argument of the function that makes the first object in
+     * it; for all others there is mp_put_memo_get. 1; 0 without memory; -1 with an exception. */
+    int (*write_pack)(mp_pack *pack, mp_writer *to);
+
+    /* Read a pack: its bytes, as long as the message is read. NULL, perhaps with an exception, if
+     * there is none. */
+    const char *(*read_pack)(mp_reader *from, uint64_t *nbytes);
 
     /* Give a place back, and set it to private memory. */
     void (*release_place)(mp_place *place);

@@ -34,6 +34,9 @@ PyObject *mp_message_leave(mp_message *message);
 /* Discard the handles of a message that is not sent, and drop their list, which may be NULL. An
  * exception that is set stays. */
 void mp_drop_handles(PyObject *handles);
+/* Give the handles of a message nested in this thread's, which ended well, to the latter if it
+ * adopts them, or `always`; otherwise leave them to the caller. Takes over the list, or NULL. */
+void mp_message_adopt(PyObject *handles, int always);
 int mp_goes_by_value(void);
 /* Add the type Message to the module. */
 int mp_add_message_type(PyObject *module);
@@ -74,9 +77,16 @@ Py_ssize_t mp_size_of_copy(PyObject *handle, int rc);
 int mp_read_copy(PyObject *handle, int rc, void *data, uint64_t nbytes);
 PyObject *mp_refuse(PyObject *handle, int rc);
 
-/* ---- tables.c ---- */
+/* ---- packs.c ---- */
 
-PyObject *mp_beside(int table, size_t at);
+int mp_setup_packs(PyObject *module);
+int mp_write_pack(mp_pack *pack, mp_writer *to);
+const char *mp_read_pack(mp_reader *from, uint64_t *nbytes);
+
+/* ---- object_table.c ---- */
+
+/* Add the type ObjectTable to the module. */
+int mp_add_object_table(PyObject *module);
 
 /* ---- lock_type.c ---- */
 
@@ -119,6 +129,7 @@ typedef struct {
     mp_writer bytes;
     mp_entry *entries;
     mp_seen *seen;
+    mp_pack *packs;        /* the last one */
     uint32_t *slots, mask; /* of a hash table of `seen`, NULL as long as there are few */
     uint32_t entry_count, entry_room, seen_count, seen_room, numbers;
     mp_entry few_entries[MP_FEW_ENTRIES];
@@ -131,6 +142,10 @@ void mp_end_plan(mp_plan *plan);
 /* Return a new entry, which belongs at the end of the plan's bytes; NULL with an exception. The
  * plan has to hold the object already. */
 mp_entry *mp_plan_entry(mp_plan *plan, PyObject *object, const mp_codec *codec);
+/* Take the last entry back. */
+void mp_plan_drop_entry(mp_plan *plan);
+/* Find room in a pack for the entry: 1, or -1 with an exception. */
+int mp_plan_pack(mp_plan *plan, mp_entry *entry);
 /* Return 1 and hold an object that is new, 0 for one that was seen, -1 with an exception; `at` is
  * its position. */
 int mp_plan_object(mp_plan *plan, PyObject *object, uint32_t *at);
@@ -148,6 +163,9 @@ void mp_register_codec(const mp_codec *codec);
 const mp_codec *mp_codec_of(PyObject *object);
 /* Return 1 if ForkingPickler has the reducer for which the codec stands, otherwise 0. */
 int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler);
+/* Let each codec's objects be reduced by another function in a table {type: reducer}, where its
+ * reducer is the one for which the codec stands. 0, or -1 with an exception. */
+int mp_replace_reducers(PyObject *reducers, PyObject *function);
 /* Read an object that a codec has written: NULL, perhaps with an exception, if there is none. */
 PyObject *mp_read_by_codec(mp_reader *from);
 int mp_make_global(mp_global *to, PyObject *function);
@@ -159,7 +177,26 @@ enum {
     MP_LONGEST_UTF8 = 4 * MP_LONGEST,
 };
 
-int mp_setup_encode(PyObject *dumps, PyObject *protocol, PyObject *forking_pickler);
+/* What is known of a message that is being surveyed. */
+typedef struct {
+    mp_plan plan;
+    int may_share;
+    int is_crowded; /* a container with many items: they may go into a pack */
+    uint32_t objects;
+    const mp_codec *current; /* the last one of which the reducer is the one it stands for */
+} mp_survey;
+
+void mp_begin_survey(mp_survey *s, int may_share);
+/* Look at an object that a codec is to write, and that occurs once: 1; 0 for one that needs its
+ * reducer; -1 with an exception. */
+int mp_survey_one(mp_survey *s, PyObject *object);
+/* Return the bytes of the plan with the pickles of the entries; NULL, perhaps without an
+ * exception. */
+PyObject *mp_written(const mp_plan *plan);
+
+extern PyObject
+    *mp_forking_pickler; /* after the first call of the next: 0, or -1 with an exception */
+int mp_set_up_pickling(void);
 /* Return the pickle of an object that needs no ForkingPickler, and a list of its handles or NULL;
  * otherwise NULL, perhaps with an exception. Without `may_share` it is one that multiprocessing
  * alone would make. */
@@ -169,9 +206,22 @@ PyObject *mp_forking_pickle(PyObject *object, int by_value);
 
 /* ---- decode.c ---- */
 
-int mp_setup_decode(PyObject *forking_pickler);
 /* Return the object of a message, given as bytes. */
 PyObject *mp_decode(PyObject *data);
+/* The same of a message that is being read, if encode.c has written it; otherwise NULL, and without
+ * an exception if an unpickler may try. */
+PyObject *mp_decode_plain(PyObject *data);
+/* Return the object of a pickle in a message that is being read: its failure is the message's. The
+ * second leaves it to an unpickler. */
+PyObject *mp_decode_part(PyObject *data);
+PyObject *mp_unpickle_part(PyObject *data);
+/* pickle.loads, borrowed; NULL with an exception. */
+PyObject *mp_standard_loads(void);
+/* Give the object, which may be NULL, the next number in the memo, which takes it over; returns it,
+ * borrowed. */
+PyObject *mp_memo_add(mp_reader *from, PyObject *object);
+/* Take a number of the memo: its object, borrowed, or NULL if there is none. */
+PyObject *mp_memo_take(mp_reader *from);
 
 /* ---- large_bytes.c ---- */
 
@@ -252,7 +302,6 @@ PyObject *mp_py_only_atoms(PyObject *, PyObject *);
 
 PyObject *mp_py_beside(PyObject *, PyObject *);
 PyObject *mp_py_load_beside(PyObject *, PyObject *);
-PyObject *mp_py_setup_beside(PyObject *, PyObject *);
 
 /* arrow_pack.c, arrow_unpack.c */
 PyObject *mp_py_pack_arrow(PyObject *, PyObject *);

@@ -4,9 +4,11 @@
  *   entries    each object that a codec writes, with its place in memory and its position in `bytes`
  *   seen       each object whose identity matters, with its number in the pickle's memo; and the
  *              memory of the entries
+ *   packs      the blocks for small private memory for which the message has no room (packs.c)
  *
  * The plan holds every object in `seen`: another thread may drop one from its list, and an object
- * that is made next may have its address. */
+ * that is made next may have its address.
+ */
 #include <string.h>
 
 #include "native.h"
@@ -22,10 +24,23 @@ void mp_begin_plan(mp_plan *plan)
     plan->entry_room = MP_FEW_ENTRIES;
     plan->seen_room = MP_FEW_SEEN;
     plan->slots = NULL;
+    plan->packs = NULL;
+}
+
+static void end_packs(mp_plan *plan)
+{
+    while (plan->packs != NULL) {
+        mp_pack *pack = plan->packs;
+        plan->packs = pack->before;
+        if (pack->block.data != NULL)
+            mpshm_block_release(&pack->block); /* its in-flight reference keeps it */
+        PyMem_Free(pack);
+    }
 }
 
 void mp_end_plan(mp_plan *plan)
 {
+    end_packs(plan);
     for (uint32_t i = 0; i < plan->entry_count; i++)
         mp_release_place(&plan->entries[i].place);
     for (uint32_t i = 0; i < plan->seen_count; i++)
@@ -59,6 +74,33 @@ mp_entry *mp_plan_entry(mp_plan *plan, PyObject *object, const mp_codec *codec)
     mp_entry *entry = &plan->entries[plan->entry_count++];
     *entry = (mp_entry){.object = object, .codec = codec, .at = plan->bytes.used};
     return entry;
+}
+
+void mp_plan_drop_entry(mp_plan *plan)
+{
+    mp_release_place(&plan->entries[--plan->entry_count].place);
+}
+
+/* ---- packs ---- */
+
+int mp_plan_pack(mp_plan *plan, mp_entry *entry)
+{
+    enum { LARGEST = 1 << 24 };
+    mp_pack *pack = plan->packs;
+
+    if (pack == NULL || pack->nbytes + entry->nbytes > LARGEST) {
+        pack = PyMem_Malloc(sizeof(*pack));
+        if (pack == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        *pack = (mp_pack){.before = plan->packs, .number = plan->numbers++};
+        plan->packs = pack;
+    }
+    entry->pack = pack;
+    entry->offset = pack->nbytes;
+    pack->nbytes += entry->nbytes;
+    return 1;
 }
 
 /* ---- what was seen ---- */

@@ -157,7 +157,9 @@ PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 
     mp_receiving_begin();
     if (nargs == 1 && names == NULL) {
-        object = PyObject_CallFunctionObjArgs(unpickle, args[0], NULL);
+        object = unpickle == mp_standard_loads() ? mp_decode_plain(args[0]) : NULL;
+        if (object == NULL && !PyErr_Occurred())
+            object = PyObject_CallFunctionObjArgs(unpickle, args[0], NULL);
     } else {
         PyObject *options = PyDict_New(), *positional = PyTuple_New(nargs);
         int ok = options != NULL && positional != NULL;

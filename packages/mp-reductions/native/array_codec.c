@@ -2,9 +2,10 @@
  *
  *   module, rebuild_from_bytes, STACK_GLOBAL | bytes  | char | shape | TUPLE3 | REDUCE
  *   module, rebuild_from_block, STACK_GLOBAL | handle | char | shape | TUPLE3 | REDUCE
+ *   module, rebuild_from_pack,  STACK_GLOBAL, MARK | pack | offset | char | shape | TUPLE | REDUCE
  *
- * It is the pickle that the fast path's reduction (fast_path.c) would give, without memo and frame.
- * mp_core asks for it first, for queues and pipes that skip the kernel's pipe. */
+ * The first two are the pickle that the fast path's reduction (fast_path.c) would give, without
+ * memo and frame; mp_core/native/packs.c has the pack. */
 #include <string.h>
 
 #include "native.h"
@@ -12,7 +13,7 @@
 enum { TAIL = 16 + MP_NUMBER * NPY_MAXDIMS, HANDLE = 2 + MPSHM_HANDLE_SIZE };
 
 static const unsigned char close_tuple[] = {')', 0x85, 0x86, 0x87}; /* EMPTY_TUPLE, TUPLE1, ... */
-static mp_global from_bytes, from_block;
+static mp_global from_bytes, from_block, from_pack;
 
 /* ---- writing ---- */
 
@@ -40,19 +41,32 @@ static int survey_array(mp_entry *entry)
     if (nbytes < 0 || !mp_place_of(entry->object, nbytes, &entry->place))
         return 0;
     entry->memory = entry->place.block.data;
-    entry->nbytes = entry->memory == NULL ? (size_t)nbytes : 0;
+    if (entry->memory == NULL) {
+        entry->nbytes = (size_t)nbytes;
+        entry->in_message =
+            nbytes <= INT32_MAX && mp_core.message_has_room(entry->nbytes, mp_inline_limit());
+        entry->in_pack = !entry->in_message && entry->may_pack && nbytes <= MP_SMALL &&
+                         entry->nbytes <= mp_inline_limit();
+    }
     return 1;
+}
+
+/* char, shape, and what ends the pickle */
+static size_t put_tail(char *tail, const PyArrayObject *a, const char ends[2])
+{
+    char name = PyArray_DESCR(a)->type;
+    char *end = mp_put_sized(tail, '\x8c', &name, 1);
+
+    end = put_shape(end, PyArray_DIMS((PyArrayObject *)a), PyArray_NDIM(a));
+    return (size_t)(mp_put(end, ends, 2) - tail);
 }
 
 /* Write what comes before the memory and after it; returns the place for the memory. */
 static char *write_around(mp_writer *to, const mp_global *rebuild, size_t nbytes,
                           const PyArrayObject *a)
 {
-    char tail[TAIL], name = PyArray_DESCR(a)->type;
-    char *end = mp_put_sized(tail, '\x8c', &name, 1);
-    end = put_shape(end, PyArray_DIMS((PyArrayObject *)a), PyArray_NDIM(a));
-    end = mp_put(end, "\x87R", 2);
-    size_t tail_nbytes = (size_t)(end - tail);
+    char tail[TAIL];
+    size_t tail_nbytes = put_tail(tail, a, "\x87R");
     char *at = mp_core.writer_room(to, rebuild->nbytes + nbytes + tail_nbytes);
 
     if (at == NULL)
@@ -86,12 +100,48 @@ static int write_handle(mp_writer *to, const PyArrayObject *a, PyObject *handle)
     return at != NULL ? 1 : PyErr_Occurred() ? -1 : 0;
 }
 
-static int write_private(const PyArrayObject *a, size_t nbytes, mp_writer *to)
+static int write_in_pack(const mp_entry *entry, mp_writer *to)
 {
-    const void *data = PyArray_DATA((PyArrayObject *)a);
+    const PyArrayObject *a = (const PyArrayObject *)entry->object;
+    mp_pack *pack = entry->pack;
+    char rest[MP_MEMO_GET + MP_NUMBER + TAIL], *end = rest;
+    char *at = mp_core.writer_room(to, from_pack.nbytes + 1);
 
-    if (nbytes <= INT32_MAX && mp_core.message_has_room(nbytes, mp_inline_limit()))
+    if (at == NULL)
+        return -1;
+    at = mp_put(at, from_pack.bytes, from_pack.nbytes);
+    *at = '('; /* MARK */
+    if (pack->block.data != NULL) {
+        end = mp_put_memo_get(end, pack->number);
+    } else {
+        int rc = mp_core.write_pack(pack, to);
+        if (rc != 1)
+            return rc;
+        if (writable_nbytes(entry->object) != (Py_ssize_t)entry->nbytes) /* meanwhile */
+            return 0;
+    }
+    memcpy((char *)pack->block.data + entry->offset, PyArray_DATA((PyArrayObject *)a),
+           entry->nbytes);
+    mp_core.count_copied(entry->nbytes);
+    end = mp_put_number(end, (int64_t)entry->offset);
+    size_t nbytes = (size_t)(end - rest) + put_tail(end, a, "tR");
+    at = mp_core.writer_room(to, nbytes);
+    if (at == NULL)
+        return -1;
+    mp_put(at, rest, nbytes);
+    return 1;
+}
+
+static int write_private(const mp_entry *entry, mp_writer *to)
+{
+    const PyArrayObject *a = (const PyArrayObject *)entry->object;
+    const void *data = PyArray_DATA((PyArrayObject *)a);
+    size_t nbytes = entry->nbytes;
+
+    if (entry->in_message)
         return write_bytes(to, a, nbytes);
+    if (entry->pack != NULL)
+        return write_in_pack(entry, to);
     PyObject *handle = mp_copy_to_block((PyObject *)a, nbytes);
     if (handle != NULL && (writable_nbytes((PyObject *)a) != (Py_ssize_t)nbytes ||
                            PyArray_DATA((PyArrayObject *)a) != data)) { /* meanwhile */
@@ -111,7 +161,7 @@ static int write_array(const mp_entry *entry, mp_writer *to)
     if (nbytes < 0)
         return 0;
     if (block->data == NULL)
-        return write_private(a, (size_t)nbytes, to);
+        return (size_t)nbytes == entry->nbytes ? write_private(entry, to) : 0;
     if (block->data != PyArray_DATA((PyArrayObject *)a) || block->nbytes != (uint64_t)nbytes)
         return 0;
     return write_handle(to, a, mp_core.make_handle(block, 0));
@@ -135,8 +185,8 @@ static int take_shape(mp_reader *from, int64_t *dims)
                                                                                             : -1;
 }
 
-/* char, shape, TUPLE3, REDUCE */
-static int take_layout(mp_reader *from, mp_layout *layout)
+/* char, shape, and what ends the pickle */
+static int take_layout(mp_reader *from, mp_layout *layout, const char ends[2])
 {
     const unsigned char *name = mp_take(from, 3);
     int64_t dims[NPY_MAXDIMS];
@@ -144,8 +194,7 @@ static int take_layout(mp_reader *from, mp_layout *layout)
     if (name == NULL || name[0] != 0x8c || name[1] != 1)
         return -1;
     int nd = take_shape(from, dims);
-    return nd < 0 || !mp_take_these(from, "\x87R", 2) ? -1
-                                                      : mp_layout_of(name[2], nd, dims, layout);
+    return nd < 0 || !mp_take_these(from, ends, 2) ? -1 : mp_layout_of(name[2], nd, dims, layout);
 }
 
 static PyObject *read_bytes(mp_reader *from)
@@ -155,13 +204,10 @@ static PyObject *read_bytes(mp_reader *from)
         head != NULL && *head == 'B' ? mp_take(from, mp_little_endian(head + 1, 4)) : NULL;
     mp_layout layout;
 
-    if (bytes == NULL || take_layout(from, &layout) < 0 ||
+    if (bytes == NULL || take_layout(from, &layout, "\x87R") < 0 ||
         (uint64_t)layout.nbytes != mp_little_endian(head + 1, 4))
         return NULL; /* the unpickler says what is wrong */
-    PyObject *a = mp_array_over(&layout, NULL);
-    if (a != NULL)
-        memcpy(PyArray_DATA((PyArrayObject *)a), bytes, (size_t)layout.nbytes);
-    return a;
+    return mp_array_of(&layout, bytes);
 }
 
 static PyObject *read_block(mp_reader *from)
@@ -169,7 +215,7 @@ static PyObject *read_block(mp_reader *from)
     const unsigned char *at = mp_take_handle(from);
     mp_layout layout;
 
-    if (at == NULL || take_layout(from, &layout) < 0)
+    if (at == NULL || take_layout(from, &layout, "\x87R") < 0)
         return NULL;
     PyObject *handle = PyBytes_FromStringAndSize((const char *)at, MPSHM_HANDLE_SIZE);
     if (handle == NULL)
@@ -178,6 +224,18 @@ static PyObject *read_block(mp_reader *from)
     PyObject *a = mp_receive_array(handle, &layout);
     Py_DECREF(handle);
     return a;
+}
+
+static PyObject *read_in_pack(mp_reader *from)
+{
+    uint64_t nbytes;
+    int64_t offset;
+    mp_layout layout;
+    const char *pack = mp_take_these(from, "(", 1) ? mp_core.read_pack(from, &nbytes) : NULL;
+
+    if (pack == NULL || !mp_take_number(from, &offset) || take_layout(from, &layout, "tR") < 0)
+        return NULL;
+    return mp_array_of_pack(&layout, pack, nbytes, (uint64_t)offset);
 }
 
 static PyObject *read_array(mp_reader *from)
@@ -189,6 +247,8 @@ static PyObject *read_array(mp_reader *from)
         a = read_bytes(from);
     else if (mp_take_these(from, from_block.bytes, from_block.nbytes))
         a = read_block(from);
+    else if (mp_take_these(from, from_pack.bytes, from_pack.nbytes))
+        a = read_in_pack(from);
     if (a == NULL)
         from->at = before;
     return a;
@@ -207,9 +267,10 @@ static int make_global(mp_global *to, PyObject *module, const char *name)
 
 int mp_init_array_codec(PyObject *module)
 {
-    return make_global(&from_bytes, module, "rebuild_from_bytes") < 0
+    return make_global(&from_bytes, module, "rebuild_from_bytes") < 0 ||
+                   make_global(&from_block, module, "rebuild_from_block") < 0
                ? -1
-               : make_global(&from_block, module, "rebuild_from_block");
+               : make_global(&from_pack, module, "rebuild_from_pack");
 }
 
 void mp_register_array_codec(PyObject *reducer)

@@ -225,10 +225,19 @@ PyObject *mp_array_over(const mp_layout *layout, void *data)
                                 layout->dims, NULL, data, data ? NPY_ARRAY_CARRAY : 0, NULL);
 }
 
+PyObject *mp_array_of(const mp_layout *layout, const void *bytes)
+{
+    PyObject *a = mp_array_over(layout, NULL);
+
+    if (a != NULL)
+        memcpy(PyArray_DATA((PyArrayObject *)a), bytes, (size_t)layout->nbytes);
+    return a;
+}
+
 /* rebuild_from_bytes(data, char, shape) */
 PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
 {
-    PyObject *name, *shape, *a;
+    PyObject *name, *shape;
     const char *data;
     Py_ssize_t len;
     mp_layout layout;
@@ -241,10 +250,42 @@ PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
         return PyErr_Format(PyExc_ValueError,
                             "the message of an array is damaged: it has %zd bytes and not %zd", len,
                             layout.nbytes);
-    a = mp_array_over(&layout, NULL);
-    if (a != NULL)
-        memcpy(PyArray_DATA((PyArrayObject *)a), data, (size_t)len);
-    return a;
+    return mp_array_of(&layout, data);
+}
+
+PyObject *mp_array_of_pack(const mp_layout *layout, const char *pack, uint64_t nbytes,
+                           uint64_t offset)
+{
+    if (offset > nbytes || (uint64_t)layout->nbytes > nbytes - offset)
+        return PyErr_Format(PyExc_ValueError,
+                            "the message of an array is damaged: %zd bytes at %llu of a pack of "
+                            "%llu",
+                            layout->nbytes, (unsigned long long)offset, (unsigned long long)nbytes);
+    mp_core.count_copied((unsigned long long)layout->nbytes);
+    return mp_array_of(layout, pack + offset);
+}
+
+/* rebuild_from_pack(block or bytearray, offset, char, shape) */
+PyObject *mp_py_rebuild_from_pack(PyObject *module, PyObject *args)
+{
+    PyObject *memory, *name, *shape;
+    unsigned long long offset;
+    mp_layout layout;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "OKOO:rebuild_from_pack", &memory, &offset, &name, &shape) ||
+        checked(name, shape, &layout) < 0)
+        return NULL;
+    if (PyByteArray_CheckExact(memory))
+        return mp_array_of_pack(&layout, PyByteArray_AsString(memory),
+                                (uint64_t)PyByteArray_Size(memory), offset);
+    const mpshm_block *block = PyObject_TypeCheck(memory, (PyTypeObject *)*mp_core.block_type)
+                                   ? &((mp_buffer *)memory)->block
+                                   : NULL;
+    if (block == NULL || block->data == NULL)
+        return PyErr_Format(PyExc_ValueError, "the message of an array is damaged: %R is no pack",
+                            memory);
+    return mp_array_of_pack(&layout, block->data, block->nbytes, offset);
 }
 
 /* The block of `handle` cannot be shared: take its bytes if they were copied for this receiver. */

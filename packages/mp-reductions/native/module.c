@@ -15,9 +15,7 @@ static int module_exec(PyObject *module)
 {
     if (PyArray_ImportNumPyAPI() < 0 || mp_load_core() < 0)
         return -1;
-    if (mp_init_fast_path(module) < 0 || mp_init_array_codec(module) < 0)
-        return -1;
-    return mp_add_table_type(module);
+    return mp_init_fast_path(module) < 0 ? -1 : mp_init_array_codec(module);
 }
 
 /* setup({char: dtype}, reduce_ndarray, on_large_copy, large_nbytes), once */
@@ -43,10 +41,11 @@ PyDoc_STRVAR(from_block_doc,
              "rebuild_from_block(memory, char, shape, /)\n--\n\n"
              "Make an array over a whole `Block`, or over the block of a handle (bytes). Raises "
              "`ValueError` if the shape needs more bytes than the block has.");
-PyDoc_STRVAR(rebuild_table_doc,
-             "rebuild_table(data, /)\n--\n\n"
-             "Make the list of the arrays in the bytes of a table. Raises `ValueError` if they are "
-             "damaged.");
+PyDoc_STRVAR(
+    from_pack_doc,
+    "rebuild_from_pack(pack, offset, char, shape, /)\n--\n\n"
+    "Make an array with private memory from its bytes in a pack: a `Block` or a bytearray. "
+    "Raises `ValueError` if the pack has fewer bytes.");
 PyDoc_STRVAR(get_handler_doc, "get_handler()\n--\n\n"
                               "Return NumPy's memory handler of this context, a capsule.");
 PyDoc_STRVAR(set_handler_doc,
@@ -74,8 +73,7 @@ static PyMethodDef functions[] = {
     {"reduce_array", mp_py_reduce_array, METH_O, reduce_array_doc},
     {"rebuild_from_bytes", mp_py_rebuild_from_bytes, METH_VARARGS, from_bytes_doc},
     {"rebuild_from_block", mp_py_rebuild_from_block, METH_VARARGS, from_block_doc},
-    {"rebuild_table", mp_py_rebuild_table, METH_O, rebuild_table_doc},
-    {"setup_table", mp_py_setup_table, METH_O, NULL},
+    {"rebuild_from_pack", mp_py_rebuild_from_pack, METH_VARARGS, from_pack_doc},
     {"get_handler", mp_py_get_handler, METH_NOARGS, get_handler_doc},
     {"set_handler", mp_py_set_handler, METH_O, set_handler_doc},
     {"shared_handler", mp_py_shared_handler, METH_NOARGS, shared_handler_doc},

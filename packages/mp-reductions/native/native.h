@@ -50,6 +50,13 @@ int mp_layout_of(unsigned char ch, int nd, const int64_t *dims, mp_layout *out);
 /* Make an array over `data`, or with private memory if that is NULL. */
 PyObject *mp_array_over(const mp_layout *layout, void *data);
 
+/* Make an array with private memory, a copy of the bytes. */
+PyObject *mp_array_of(const mp_layout *layout, const void *bytes);
+
+/* The same of bytes in a pack; `offset` may be damaged. NULL with an exception. */
+PyObject *mp_array_of_pack(const mp_layout *layout, const char *pack, uint64_t nbytes,
+                           uint64_t offset);
+
 /* Receive the block of a handle (bytes) and make an array over it, or over a private copy. */
 PyObject *mp_receive_array(PyObject *handle, const mp_layout *layout);
 
@@ -59,8 +66,6 @@ PyObject *mp_array_over_block(PyObject *memory, const mp_layout *layout);
 /* inline_limit.c: the bytes that a message may carry itself. */
 size_t mp_inline_limit(void);
 
-/* table.c: add the type Table to the module. -1 with an exception on failure. */
-int mp_add_table_type(PyObject *module);
 /* array_codec.c: initialise it, given the module. -1 with an exception on failure. */
 int mp_init_array_codec(PyObject *module);
 /* Let mp_core write arrays in small messages, as long as they have this reducer. */
@@ -81,10 +86,7 @@ PyObject *mp_py_has_room(PyObject *, PyObject *);
 PyObject *mp_py_reduce_array(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_bytes(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_block(PyObject *, PyObject *);
-
-/* read_table.c, table.c */
-PyObject *mp_py_rebuild_table(PyObject *, PyObject *);
-PyObject *mp_py_setup_table(PyObject *, PyObject *);
+PyObject *mp_py_rebuild_from_pack(PyObject *, PyObject *);
 
 /* allocator.c */
 PyObject *mp_py_get_handler(PyObject *, PyObject *);

@@ -23,11 +23,8 @@ PyDoc_STRVAR(find_doc, "find_storage(address, nbytes, /)\n--\n\n"
 PyDoc_STRVAR(setup_tensors_doc,
              "setup_tensors(exchange, tensor_type, reducer, dtypes, rebuild, /)\n--\n\n"
              "Write and read tensors in small messages, as long as they have this reducer.");
-PyDoc_STRVAR(pack_doc, "pack_tensors(tensors, /)\n--\n\n"
-                       "Move a list of tensors into blocks. Returns handles, layouts, and the "
-                       "positions of those that need their reducer.");
-PyDoc_STRVAR(receive_doc, "receive_tensors(handles, layouts, /)\n--\n\n"
-                          "Make the tensors of handles. Raises `ValueError` if a shape does not "
+PyDoc_STRVAR(receive_doc, "receive_tensor(handle, layout, /)\n--\n\n"
+                          "Make the tensor of a handle. Raises `ValueError` if the layout does not "
                           "have the bytes of its block.");
 
 static PyMethodDef functions[] = {
@@ -36,8 +33,7 @@ static PyMethodDef functions[] = {
     {"remember_storage", mp_py_remember_storage, METH_VARARGS, remember_doc},
     {"find_storage", mp_py_find_storage, METH_VARARGS, find_doc},
     {"setup_tensors", mp_py_setup_tensors, METH_VARARGS, setup_tensors_doc},
-    {"pack_tensors", mp_py_pack_tensors, METH_O, pack_doc},
-    {"receive_tensors", mp_py_receive_tensors, METH_VARARGS, receive_doc},
+    {"receive_tensor", mp_py_receive_tensor, METH_VARARGS, receive_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -20,12 +20,6 @@ int mp_block_of_tensor(PyObject *tensor, dl_shape *shape, mpshm_block *block);
 /* Make the tensor of a handle that has arrived. NULL with an exception. */
 PyObject *mp_tensor_arrived(const char *handle, dl_record record, const int64_t *dims);
 
-/* ---- tensor_codec.c ---- */
-
-/* 1 if DLPack knows all that there is to the tensor, and the tensor is all of its storage; 0,
- * perhaps with an exception. */
-int mp_tensor_is_plain(PyObject *tensor, dl_shape *shape);
-
 /* ---- functions of the module, each in the file named above it ---- */
 
 /* storages.c */
@@ -36,9 +30,6 @@ PyObject *mp_py_find_storage(PyObject *, PyObject *);
 
 /* tensor_codec.c */
 PyObject *mp_py_setup_tensors(PyObject *, PyObject *);
-
-/* tensors.c */
-PyObject *mp_py_pack_tensors(PyObject *, PyObject *);
-PyObject *mp_py_receive_tensors(PyObject *, PyObject *);
+PyObject *mp_py_receive_tensor(PyObject *, PyObject *);
 
 #endif

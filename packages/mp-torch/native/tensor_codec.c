@@ -55,7 +55,9 @@ static int is_whole(PyObject *tensor, int64_t nbytes)
     return whole;
 }
 
-int mp_tensor_is_plain(PyObject *tensor, dl_shape *shape)
+/* 1 if DLPack knows all that there is to the tensor, and the tensor is all of its storage; 0, perhaps
+ * with an exception. */
+static int is_plain(PyObject *tensor, dl_shape *shape)
 {
     dl_tensor t;
 
@@ -69,7 +71,7 @@ int mp_tensor_is_plain(PyObject *tensor, dl_shape *shape)
 static int survey_tensor(mp_entry *entry)
 {
     dl_shape shape;
-    int fit = mp_tensor_is_plain(entry->object, &shape) && layout_of(&shape) <= LAYOUT;
+    int fit = is_plain(entry->object, &shape) && layout_of(&shape) <= LAYOUT;
 
     if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
         return -1; /* of a signal handler */
@@ -140,6 +142,26 @@ static PyObject *read_tensor(mp_reader *from)
     *from = rest;
     from->received = 1;
     return mp_tensor_arrived((const char *)handle, record, dims);
+}
+
+/* receive_tensor(handle, layout), for an unpickler */
+PyObject *mp_py_receive_tensor(PyObject *self, PyObject *args)
+{
+    const char *handle, *layout;
+    Py_ssize_t length, nbytes;
+    int64_t dims[DL_DIMS];
+    dl_record record;
+    (void)self;
+
+    if (!PyArg_ParseTuple(args, "y#y#:receive_tensor", &handle, &length, &layout, &nbytes))
+        return NULL;
+    if (length != MPSHM_HANDLE_SIZE ||
+        read_layout((const unsigned char *)layout, (size_t)nbytes, &record, dims) < 0)
+        return PyErr_Format(PyExc_ValueError,
+                            "the message of a tensor is damaged: %zd bytes are no handle, or %zd "
+                            "no layout",
+                            length, nbytes);
+    return mp_tensor_arrived(handle, record, dims);
 }
 
 /* ---- registration ---- */

@@ -22,13 +22,11 @@ ones: their peer may be any program.
 from __future__ import annotations
 
 import io
-import pickle
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from multiprocessing import connection as _connection
 from multiprocessing import context
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import ForkingPickler
 
 from mp_core import _child_descriptors, _connections, by_value, imports, native
 
@@ -122,6 +120,4 @@ def checked(opened: Any) -> Any:
 
 
 _connections.add(ChannelConnection, reduce_channel)
-native.setup_channels(
-    pickle.dumps, pickle.DEFAULT_PROTOCOL, ForkingPickler, Connection, by_value.find_out, sys.is_finalizing
-)
+native.setup_channels(Connection, by_value.find_out, sys.is_finalizing)

@@ -29,6 +29,7 @@ __all__ = [
     "Buffer",
     "Channel",
     "Line",
+    "ObjectTable",
     "PickleReader",
     "PickleWriter",
     "SemLock",
@@ -82,7 +83,6 @@ __all__ = [
     "session_of",
     "set_message_timeout",
     "setup",
-    "setup_beside",
     "setup_channels",
     "setup_locks",
     "setup_receiving",
@@ -177,7 +177,7 @@ by_value: Any = _block.by_value
 share: Any = _block.share
 beside: Any = _block.beside
 load_beside: Any = _block.load_beside
-setup_beside: Any = _block.setup_beside
+ObjectTable: Any = _block.ObjectTable
 pack_arrow: Any = _block.pack_arrow
 peer: Any = _block.peer
 register_at_fork: Any = _block.register_at_fork

@@ -29,15 +29,13 @@ Note [Large bytes]
 
 An `array.array` would put its bytes into a private copy first; `_reduce_array` saves that copy on both sides.
 
-Note [Tables]
--------------
-A package may keep many small objects of a class out of the pickle of a message, in a *table* (`native/tables.c`):
+Note [Many objects]
+-------------------
+Of a message that needs a pickler, arrays and other objects of codecs leave it from the 17th on, and travel beside it
+(`native/object_table.c`, Note [Objects beside a pickle]). The table of objects replaces the reducers in the message's
+own pickler; a reducer that pickles something with another pickler meanwhile has the usual ones:
 
-    table = make(number)      for each message
-    table.reduce(object)      the reducer of the class in the message's own pickler; a reducer that pickles something
-                              with another pickler meanwhile has the usual one
-    table.take_list(list)     True if the message is a list of such objects only, and the table has them all
-    table.count               0: the message needs no table
+    pickle of (load_beside, (bytes of the pickle, pickle of the list of the objects))
 """
 
 from __future__ import annotations
@@ -52,15 +50,7 @@ from multiprocessing.reduction import ForkingPickler
 from mp_core import _child_descriptors, _large_bytes, _receiving, imports, native
 from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import UNPICKLABLE, main_can_be_imported
-from mp_core.native import (
-    beside,
-    by_value,
-    in_message,
-    load_beside,
-    pickled,
-    plain_data,
-    setup_beside,
-)
+from mp_core.native import ObjectTable, by_value, in_message, load_beside, pickled, plain_pickle
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -77,7 +67,6 @@ __all__ = [
     "pickled_for_task",
     "set_up",
     "use_alone",
-    "use_table",
 ]
 
 
@@ -104,8 +93,8 @@ def set_up(dumps: Callable[..., Any], loads: Callable[..., Any]) -> None:
 def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> Any:
     """`ForkingPickler.dumps`: pickle a message, and discard its in-flight references if that fails."""
     if protocol is None and cls is ForkingPickler:
-        # Numbers and texts need no ForkingPickler, which takes several microseconds to make.
-        data = plain_data(obj)
+        # Most messages need no ForkingPickler, which takes several microseconds to make.
+        data = plain_pickle(obj)
         if data is None:
             data = _dumps_alone(obj)
         if data is not None:
@@ -198,13 +187,7 @@ def _dump(cls: Any, obj: Any) -> memoryview:
 
     file = io.BytesIO()
     pickler = cls(_large_bytes.writer(file, places), PROTOCOL, True, stays)
-    tables = [make(number) for number, make in enumerate(_tables.values())]
-    if type(obj) is list and len(obj) > MANY:
-        for table in tables:
-            if table.take_list(obj):
-                return _wrapped(cls, load_beside, None, [table])
-    for kind, table in zip(_tables, tables, strict=True):
-        _set_reducer(pickler.dispatch_table, kind, table.reduce)
+    table = ObjectTable(pickler.dispatch_table)
     _large_bytes.use_arrays(pickler.dispatch_table)
     pickler.dump(obj)
     if places and not taken:
@@ -214,22 +197,13 @@ def _dump(cls: Any, obj: Any) -> memoryview:
         file = io.BytesIO(_wrapped(cls, load_divided, file.getvalue(), places, taken))
     elif taken:
         file = io.BytesIO(_wrapped(cls, load_with, file.getvalue(), taken))
-    if any(table.count for table in tables):
-        return _wrapped(cls, load_beside, file.getvalue(), [table if table.count else None for table in tables])
+    objects = table.written()
+    if objects is not None:
+        return _wrapped(cls, load_beside, file.getvalue(), objects)
     return file.getbuffer()
 
 
-_set_reducer = dict.__setitem__  # the pickler's table is a dict that watches insertions
-_tables: dict[type, Callable[[int], Any]] = {}
 _alone: dict[type, Callable[[Any], Any]] = {}
-MANY = 16
-
-
-def use_table(kind: type, make: Callable[[int], Any]) -> None:
-    """Keep many objects of *kind* in one message out of its pickle, in the table that *make* returns."""
-    if kind not in _tables and len(_tables) == TABLES:
-        raise ValueError(f"a message has {TABLES} tables at most")
-    _tables[kind] = make
 
 
 def use_alone(kind: type, reduce: Callable[[Any], tuple[Any, ...] | None]) -> None:
@@ -239,11 +213,6 @@ def use_alone(kind: type, reduce: Callable[[Any], tuple[Any, ...] | None]) -> No
     The call has no objects that need one, and none of the main module.
     """
     _alone[kind] = reduce
-
-
-#: As MP_TABLES in mp_core.h.
-TABLES = 2
-setup_beside(pickle.loads, beside)
 
 
 def _wrapped(cls: Any, function: Callable[..., Any], *parts: Any) -> memoryview:

@@ -136,7 +136,7 @@ class Outline(pickle.Unpickler):
         if (module, name) == ("mp_core.pickling", "load_divided"):
             return lambda stream, pieces, places: Outline(io.BytesIO(outline(stream, pieces))).load()
         if (module, name) == ("mp_core._block", "load_beside"):
-            return lambda data, tables: Blank() if data is None else Outline(io.BytesIO(data)).load()
+            return lambda data, objects: Outline(io.BytesIO(data)).load()
         return Blank
 
     def persistent_load(self, name: Any) -> Blank:

@@ -83,12 +83,10 @@ class _Duplicate(DupFd):
             close()
 
 
-def _release_beside(data: Any, tables: list[Any]) -> None:
-    for table in tables:
-        if table is not None:
-            _Attempt(load_beside)(None, [table])
-    if data is not None:
-        release(data)
+def _release_beside(data: bytes, objects: Any) -> None:
+    if isinstance(objects, bytes):
+        release(objects)
+    release(data)
 
 
 def _release_divided(stream: bytes, pieces: list[tuple[int, int, bytes]], places: Any) -> None:

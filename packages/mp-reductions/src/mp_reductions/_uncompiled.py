@@ -17,7 +17,6 @@ import numpy as np
 from mp_core.native import by_value
 
 __all__ = [
-    "Table",
     "block_at",
     "get_handler",
     "get_inline_limit",
@@ -29,13 +28,9 @@ __all__ = [
     "set_handler",
     "set_inline_limit",
     "setup",
-    "setup_table",
     "shared_handler",
     "swap_memory",
 ]
-
-#: No message has a table of arrays.
-Table = None
 
 _dtypes: dict[str, Any] = {}
 _reduce: Callable[[Any], Any]
@@ -46,10 +41,6 @@ def setup(dtypes: Any, reduce_ndarray: Callable[[Any], Any], on_large_copy: Any,
     """Set the dtypes that are one object with a character of its own, and the function that reduces other arrays."""
     global _dtypes, _reduce
     _dtypes, _reduce = dtypes, reduce_ndarray
-
-
-def setup_table(on_exhaustion: Any) -> None:
-    """Do nothing: no message has a table of arrays."""
 
 
 def reduce_small(a: Any) -> tuple[Any, ...] | None:

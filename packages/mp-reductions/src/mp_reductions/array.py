@@ -21,13 +21,12 @@ completely, so C code reduces it by the same rules (`native/fast_path.c`), and a
 cheap. A dtype that only equals one of them (it may have metadata, which NumPy's == ignores) does not take the fast
 path. All other arrays, and all errors, come to `reduce_ndarray` here.
 
-From the 17th such array of a message on, arrays of up to 4 KiB and arrays that are a whole block go into a table beside
-the pickle (`native/table.c`). The small ones are packed, and private again when they arrive.
+Among many such arrays of a message, private ones of up to 4 KiB for which it has no room share a block, the pack, and
+are private again when they arrive (`mp_core/native/packs.c`, Note [Packs]).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -37,7 +36,7 @@ import numpy as np
 from mp_core import fan_out, packages, pickling, reducers
 from mp_core.block import Block, Copied, allocate
 from mp_core.errors import warn_sent_by_value
-from mp_core.native import by_value, copied_bytes
+from mp_core.native import LIBSHM, by_value, copied_bytes
 from mp_reductions import _functions, inline, repeated_copy
 from mp_reductions.layout import pack
 from mp_reductions.mapped import is_mapped, reduce_mapped
@@ -61,9 +60,7 @@ def init_reductions() -> None:
     ForkingPickler.register(np.ndarray, _functions.reduce_array)
     ForkingPickler.register(np.memmap, reduce_memmap)
     reducers.of_subclasses(np.ndarray, choose_reducer)
-    if _functions.Table is not None:
-        pickling.use_table(np.ndarray, _functions.Table)
-    else:
+    if not LIBSHM:
         pickling.use_alone(np.ndarray, _reduce_alone)
     packages.register("mp_reductions", "import numpy", "numpy.ndarray")
 
@@ -164,9 +161,6 @@ _BUILT_IN: dict[str, np.dtype[Any]] = {
 }
 
 _functions.setup(_BUILT_IN, reduce_ndarray, repeated_copy.notice, repeated_copy.LARGE)
-_functions.setup_table(
-    lambda nbytes, number: warn_sent_by_value("an array", nbytes, OSError(number, os.strerror(number)))
-)
 
 
 # ---- one pickle for several receivers --------------------------------------------------------------------------------

@@ -19,7 +19,6 @@ _REBUILD = {
     "rebuild_one": "small_message",
     "rebuild_storage": "storage",
     "rebuild_tensor": "tensor",
-    "rebuild_tensors": "table",
     "rebuild_whole": "tensor",
 }
 

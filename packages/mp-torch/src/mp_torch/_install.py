@@ -20,7 +20,7 @@ import importlib.util
 import sys
 from typing import Any
 
-from mp_core import packages, pickling, reducers, strategy
+from mp_core import packages, reducers, strategy
 
 __all__ = ["init_reductions", "install"]
 
@@ -79,15 +79,14 @@ def _reducer_for(kind: type, theirs: reducers.Reducer) -> reducers.Reducer:
     name = OURS.get(f"{kind.__module__}.{kind.__name__}")
     if name is None:
         return theirs
-    from mp_torch import data_loader, small_message, storage, table, tensor
+    from mp_torch import data_loader, small_message, storage, tensor
 
     if not storage.can_move():
         return theirs
     storage.install()
     _follow_strategy()
     if kind.__name__ == "Tensor":
-        small_message.install()  # sets up the C code, which the table needs
-        pickling.use_table(kind, table.TensorTable)
+        small_message.install()
         data_loader.install()
     ours: reducers.Reducer = getattr(storage if name == "reduce_storage" else tensor, name)
     return ours

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import errno
-from typing import Any
+from typing import Any, NoReturn
 
 from mp_core.errors import ReceiveError
 
 __all__ = [
     "find_storage",
     "move_storage",
-    "pack_tensors",
-    "receive_tensors",
+    "receive_tensor",
     "remember_storage",
     "setup_storages",
     "setup_tensors",
@@ -39,13 +38,6 @@ def setup_tensors(*settings: Any) -> None:
     """Do nothing: pickle writes each tensor."""
 
 
-def pack_tensors(tensors: list[Any]) -> tuple[bytes, bytes, list[int]]:
-    """Return the positions of all: pickle writes each tensor."""
-    return b"", b"", list(range(len(tensors)))
-
-
-def receive_tensors(handles: bytes, layouts: bytes) -> list[Any]:
-    """Return no tensors; handles are of a process that has libshm, and raise a `ReceiveError`."""
-    if handles:
-        raise ReceiveError("the tensors of this message are in shared memory, which this process does not have")
-    return []
+def receive_tensor(handle: bytes, layout: bytes) -> NoReturn:
+    """Raise a `ReceiveError`: the message is of a process that has libshm."""
+    raise ReceiveError("the tensor of this message is in shared memory, which this process does not have")

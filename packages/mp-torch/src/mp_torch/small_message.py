@@ -1,6 +1,7 @@
-"""Tensors in small messages, which are written and read in C (`native/tensor_codec.c`).
+"""Most tensors, which are written and read in C (`native/tensor_codec.c`).
 
-It is for tensors that are all of their storage, contiguous, and need no gradient; all others come to `tensor.py`.
+It is for tensors that are all of their storage, contiguous, and need no gradient; all others come to `tensor.py`. Each
+storage has a block of its own: one that is dropped gives its memory back, and no tensor keeps the memory of others.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Any
 
 import torch
 
-from mp_torch._functions import receive_tensors, setup_tensors
+from mp_torch._functions import receive_tensor, setup_tensors
 from mp_torch.storage import EXCHANGE
 from mp_torch.tensor import reduce_tensor
 
@@ -23,8 +24,6 @@ DTYPES = frozenset(
         *("float16", "bfloat16", "float32", "float64", "complex64", "complex128"),
     )
 )
-#: Of a handle in a pickle: SHORT_BINBYTES, 56.
-OPCODE = b"C8"
 
 
 def install() -> None:
@@ -38,8 +37,7 @@ def rebuild_one(handle: bytes, layout: bytes) -> Any:
 
     C does the same where `install` was called.
     """
-    (tensor,) = receive_tensors(OPCODE + handle, layout)
-    return tensor
+    return receive_tensor(handle, layout)
 
 
 rebuild_one.__module__ = "mp_torch"

@@ -41,9 +41,9 @@ from mp_core.portable.messages import (
     share,
 )
 from mp_core.portable.no_tables import (
+    ObjectTable,
     beside,
     pack_arrow,
-    setup_beside,
     unpack_arrow,
 )
 from mp_core.portable.pipes import (
@@ -98,6 +98,7 @@ __all__ = [
     "Buffer",
     "Channel",
     "Line",
+    "ObjectTable",
     "PickleReader",
     "PickleWriter",
     "TryLock",
@@ -160,7 +161,6 @@ __all__ = [
     "set_parent_death_signal",
     "set_thread_name",
     "setup",
-    "setup_beside",
     "setup_channels",
     "setup_receiving",
     "share",

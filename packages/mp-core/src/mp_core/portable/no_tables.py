@@ -1,26 +1,31 @@
-"""The substitutes, without libshm, for the functions that handle many objects of a message at once."""
+"""The substitutes, without libshm, for what handles many objects of a message at once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 from mp_core.errors import ReceiveError
 
 __all__ = [
+    "ObjectTable",
     "beside",
     "pack_arrow",
-    "setup_beside",
     "unpack_arrow",
 ]
 
 
-def setup_beside(loads: Callable[..., Any], function: Any) -> None:
-    """Do nothing: no message has tables here."""
+class ObjectTable:
+    """A table that no object goes into: all are left to pickle."""
+
+    def __init__(self, reducers: dict[type, Any]) -> None:
+        pass
+
+    def written(self) -> None:
+        """Return None: there are no objects."""
 
 
 def beside(number: int) -> NoReturn:
-    """Raise a ValueError: no message has tables here."""
+    """Raise a ValueError: no message has objects beside its pickle here."""
     raise ValueError(f"the message is damaged: it has no object number {number}")
 
 

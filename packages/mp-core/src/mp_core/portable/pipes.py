@@ -93,16 +93,10 @@ def _has_atoms(items: dict[Any, Any]) -> bool:
     return all(type(key) in _ATOMS and type(value) in _ATOMS for key, value in items.items())
 
 
-def plain_pickle(obj: object) -> None:
-    """Return None: the standard pickler pickles all objects."""
+def plain_pickle(obj: Any) -> bytes | None:
+    """Return the same: the standard pickler pickles all objects with memory."""
+    return plain_data(obj)
 
 
-def setup_channels(
-    dumps: Callable[..., Any],
-    protocol: int,
-    pickler: type,
-    connection: type,
-    find_out: Callable[..., Any],
-    is_finalizing: Callable[[], bool],
-) -> None:
+def setup_channels(connection: type, find_out: Callable[..., Any], is_finalizing: Callable[[], bool]) -> None:
     """Do nothing."""

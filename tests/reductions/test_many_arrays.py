@@ -1,4 +1,4 @@
-"""Many small arrays in one message travel in a table beside the pickle, and arrive as they would without one."""
+"""Many small arrays in one message share a block or travel beside its pickle, and arrive as they would alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import copyreg
 import errno
 import io
 import pickle
-import struct
 import threading
 import warnings
 from multiprocessing.reduction import ForkingPickler
@@ -31,10 +30,18 @@ def there_and_back(thing: Any) -> Any:
     return ForkingPickler.loads(ForkingPickler.dumps(thing))
 
 
-def has_table(thing: Any) -> bool:
+def is_in(name: bytes, thing: Any) -> bool:
+    """Return whether the message of *thing* calls that function."""
     message = bytes(ForkingPickler.dumps(thing))
     ForkingPickler.loads(message)
-    return b"load_beside" in message
+    return name in message
+
+
+class Holder:
+    """What has to be pickled by a pickler."""
+
+    def __init__(self, thing: Any) -> None:
+        self.thing = thing
 
 
 def private(count: int = MANY, nbytes: int = 1024) -> list[Any]:
@@ -65,14 +72,15 @@ def make(description: tuple[Any, ...], number: int) -> Any:
 
 
 @settings(max_examples=60)
-@given(st.lists(arrays, min_size=20, max_size=60), st.booleans(), st.data())
+@given(st.lists(arrays, min_size=20, max_size=60), st.booleans(), st.booleans(), st.data())
 def test_any_mixture_of_arrays_arrives_equal_and_the_same_object_once(
-    descriptions: list[Any], nested: bool, data: st.DataObject
+    descriptions: list[Any], nested: bool, pickled: bool, data: st.DataObject
 ) -> None:
     made = [make(description, k) for k, description in enumerate(descriptions)]
     again = data.draw(st.lists(st.integers(0, len(made) - 1), max_size=5))
     sent = made + [made[k] for k in again]
-    result = there_and_back({"a": [sent, 1], "b": (sent[0],)} if nested else sent)
+    whole: Any = {"a": [sent, 1], "b": (sent[0],)} if nested else sent
+    result = there_and_back(Holder(whole)).thing if pickled else there_and_back(whole)
     if nested:
         assert result["b"][0] is result["a"][0][0]
         result = result["a"][0]
@@ -88,18 +96,21 @@ def test_any_mixture_of_arrays_arrives_equal_and_the_same_object_once(
         assert result[len(made) + k] is result[position]
 
 
-def test_an_empty_table_is_an_empty_list() -> None:
-    assert _functions.rebuild_table(_functions.Table(0).__reduce__()[1][0]) == []
-
-
 @pytest.mark.parametrize("count", [MANY, 1500])
-def test_a_list_of_many_small_arrays_and_a_list_in_a_tuple_have_a_table(echo: Carrier, count: int) -> None:
+def test_many_small_arrays_share_a_pack_with_and_without_a_pickler(echo: Carrier, count: int) -> None:
     sent = private(count)
-    assert has_table(sent) and has_table((1, sent)) and not has_table(sent[:10])
-    for thing in (sent, (1, sent)):
+    for thing in (sent, (1, sent), Holder(sent), Holder([{"a": a} for a in sent])):
+        assert is_in(b"rebuild_from_pack", thing)
+        assert is_in(b"load_beside", thing) is isinstance(thing, Holder)
         result = echo.call(tasks.echo, thing)
+        result = result.thing if isinstance(result, Holder) else result
         result = result[1] if type(result) is tuple else result
-        assert [a.tolist() for a in result] == [a.tolist() for a in sent]
+        assert [(a["a"] if isinstance(a, dict) else a).tolist() for a in result] == [a.tolist() for a in sent]
+    assert not is_in(b"rebuild_from_pack", sent[:10]) and not is_in(b"load_beside", Holder(sent[:10]))
+
+
+def test_few_arrays_beyond_the_room_of_a_message_arrive_shared() -> None:
+    assert [mp.is_shared(a) for a in there_and_back(private(6, 4000))] == [False, *[True] * 5]
 
 
 def test_small_arrays_beyond_the_room_of_a_message_arrive_private_and_writable() -> None:
@@ -111,12 +122,11 @@ def test_small_arrays_beyond_the_room_of_a_message_arrive_private_and_writable()
     assert in_flight() == 0
 
 
-def test_shared_arrays_in_a_table_stay_shared(echo: Carrier) -> None:
+def test_many_shared_arrays_stay_shared(echo: Carrier) -> None:
     sent = [mp.shared.full(8, k, float) for k in range(MANY)]
-    assert has_table(sent)
-    for thing in (sent, [sent, "b"]):
+    for thing in (sent, [sent, "b"], Holder(sent)):
         result = echo.call(tasks.echo, thing)
-        result = result if thing is sent else result[0]
+        result = result.thing if isinstance(thing, Holder) else result if thing is sent else result[0]
         result[3][0] = 99
         assert sent[3][0] == 99 and all(mp.is_shared(a) for a in result)
         sent[3][0] = 3
@@ -165,20 +175,20 @@ class Nested:
         return ForkingPickler.loads, (self.message,)
 
 
-def test_a_message_in_a_message_has_a_table_of_its_own() -> None:
-    inner = bytes(ForkingPickler.dumps((0, private(MANY))))
+def test_a_message_in_a_message_has_objects_of_its_own() -> None:
+    inner = bytes(ForkingPickler.dumps(Holder((0, private(MANY)))))
     result = there_and_back([*private(30), Nested(inner), *private(MANY)])
-    assert [a[0] for a in result[30][1]] == list(range(MANY))
+    assert [a[0] for a in result[30].thing[1]] == list(range(MANY))
     assert [a[0] for a in result[31:]] == list(range(MANY))
 
 
-def test_each_thread_reads_its_own_tables() -> None:
+def test_each_thread_reads_its_own_objects() -> None:
     wrong: list[int] = []
 
     def run(number: int) -> None:
         sent = (number, [np.full(100, number * 1000 + k) for k in range(60)])
         for _ in range(30):
-            result = there_and_back(sent)
+            result = there_and_back(Holder(sent)).thing
             if [int(a[-1]) for a in result[1]] != [number * 1000 + k for k in range(60)]:
                 wrong.append(number)
 
@@ -214,57 +224,69 @@ def test_a_message_that_fails_on_either_side_keeps_no_memory(kind: str) -> None:
     with pytest.raises(ValueError, match="not here"):
         ForkingPickler.loads(message)
     assert in_flight() == 0
+    native.discard_unread(ForkingPickler.dumps(sent))
+    native.discard_unread(ForkingPickler.dumps(Holder(sent)))
+    assert in_flight() == 0
 
 
-def test_a_damaged_table_is_an_error_and_its_blocks_are_freed() -> None:
+@pytest.mark.parametrize("wrap", [lambda sent: sent, Holder])
+def test_a_damaged_message_of_many_arrays_is_an_error_and_its_blocks_are_freed(wrap: Any) -> None:
     shared = [mp.shared.ones(100) for _ in range(MANY)]
-    sent = [*shared[:20], *private(200), *shared[20:]]
-    _, (data,) = _table_of(sent).__reduce__()
-    for cut in (0, 3, 4, 50, len(data) - 1):
-        with pytest.raises(ValueError, match="damaged"):
-            _functions.rebuild_table(data[:cut])
-    for change in (b"\xff\xff\xff\xff" + data[4:], data[:4] + b"\x09" + data[5:], data[:5] + b"\x01" + data[6:]):
-        with pytest.raises(ValueError, match="damaged"):
-            _functions.rebuild_table(change)
-    with pytest.raises(mp.ReceiveError):
-        _functions.rebuild_table(data)  # its first blocks were received above
-    native.discard(data[-56:])  # the one that was not
-    message = bytes(ForkingPickler.dumps(sent))
-    at = message.index(struct.pack("<I", len(sent)))
-    with pytest.raises(ValueError, match="damaged"):
-        ForkingPickler.loads(message[:at] + struct.pack("<I", len(sent) + 1) + message[at + 4 :])
+    for share in (0.2, 0.5, 0.8, 0.99):
+        message = bytes(ForkingPickler.dumps(wrap([*shared, *private(200)])))
+        at = int(len(message) * share)
+        with pytest.raises((mp.ReceiveError, ValueError, EOFError, pickle.UnpicklingError)):
+            ForkingPickler.loads(message[:at])
+        native.discard_unread(message[at - 60 :])  # as much as was cut off
+        assert in_flight() == 0
+
+
+def test_what_names_no_object_or_no_bytes_of_a_pack_is_an_error() -> None:
     for number in (0, 10**6):
         with pytest.raises(ValueError, match=f"no object number {number}"):
             native.beside(number)
+    stream = pickle.dumps(Holder(1))
+    for objects in (b"", b"\x80\x04]\x94(K", pickle.dumps((1, 2)), (1, 2), None):
+        with pytest.raises((ValueError, EOFError, pickle.UnpicklingError)):
+            native.load_beside(stream, objects)
+    pack = bytearray(100)
+    assert _functions.rebuild_from_pack(pack, 84, "d", (2,)).tolist() == [0, 0]
+    for memory, offset, shape in ((pack, 85, (2,)), (pack, 2**64 - 8, (2,)), (pack, 0, (-1,)), (b"", 0, (0,))):
+        with pytest.raises((ValueError, OverflowError), match="damaged"):
+            _functions.rebuild_from_pack(memory, offset, "d", shape)  # type: ignore[arg-type]
 
 
-def _table_of(sent: list[Any]) -> Any:
-    table: Any = _functions.Table(0)
-    assert table.take_list(sent)
-    return table
+def test_an_array_that_another_thread_changes_while_it_is_sent_arrives_as_one_of_the_two() -> None:
+    sent = private(MANY)
 
+    class Changes:
+        def __reduce__(self) -> Any:
+            for a in sent:
+                a.resize((3,), refcheck=False)
+            return int, (1,)
 
-@given(st.binary(max_size=200))
-def test_random_bytes_are_no_table(data: bytes) -> None:
-    try:
-        assert isinstance(_functions.rebuild_table(data), list)
-    except (ValueError, mp.ReceiveError):
-        pass
+    # The table has surveyed the arrays when the last object changes them.
+    result = there_and_back([*sent, Changes()])
+    assert {a.shape for a in result[16:MANY]} == {(3,)} and result[MANY] == 1
+    assert [a[0] for a in result[:MANY]] == list(range(MANY))
+    assert in_flight() == 0
 
 
 def test_a_receiver_that_cannot_share_copies_the_bytes_of_a_pack() -> None:
-    message = ForkingPickler.dumps(private(200))
-    refuse_blocks(errno.EMFILE)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # told once in a process
-            result = ForkingPickler.loads(message)
-    finally:
-        refuse_blocks(0)
-    assert [a[-1] for a in result] == list(range(200))
+    for wrap in (lambda sent: sent, Holder):
+        message = ForkingPickler.dumps(wrap(private(200)))
+        refuse_blocks(errno.EMFILE)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # told once in a process
+                result = ForkingPickler.loads(message)
+        finally:
+            refuse_blocks(0)
+        result = result.thing if wrap is Holder else result
+        assert [a[-1] for a in result] == list(range(200))
 
 
-def test_a_limit_of_zero_and_messages_by_value_have_no_table() -> None:
+def test_a_limit_of_zero_and_messages_by_value_have_no_pack() -> None:
     before = mp.get_inline_limit()
     mp.set_inline_limit(0)
     try:
@@ -273,7 +295,7 @@ def test_a_limit_of_zero_and_messages_by_value_have_no_table() -> None:
         mp.set_inline_limit(before)
     mp.set_sharing(False)
     try:
-        assert not has_table(private())
+        assert not is_in(b"rebuild_from_pack", private()) and not is_in(b"load_beside", Holder(private()))
     finally:
         mp.set_sharing(True)
     assert copyreg.dispatch_table.get(np.ndarray) is None

@@ -1,4 +1,4 @@
-"""Many tensors in one message travel in a table beside the pickle, with the same semantics."""
+"""Many tensors in one message are written in C, or travel beside its pickle, with the same semantics."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_many_tensors_are_shared_afterwards(echo: Carrier) -> None:
         tensors = [torch.full((3, 4), float(k)) for k in range(MANY)]
         views = [tensor[1] for tensor in tensors]
         message = bytes(ForkingPickler.dumps(wrap(tensors)))
-        assert b"rebuild_tensors" in message
+        assert b"rebuild_one" in message
         ForkingPickler.loads(message)
         before = mp.memory_stats()["copied_bytes"]
         echo.call(add_one_to_all, wrap(tensors))
@@ -95,30 +95,23 @@ def test_a_message_that_cannot_be_read_keeps_no_memory() -> None:
     assert in_flight() == 0
 
 
-def test_a_damaged_table_is_an_error() -> None:
-    from mp_torch.table import TensorTable, rebuild_tensors
+def test_a_damaged_tensor_is_an_error_and_receives_nothing() -> None:
+    from mp_torch import rebuild_one
 
     before = mp.memory_stats()["live_bytes"]
-
-    def table() -> Any:
-        made = TensorTable(1)
-        assert made.take_list([torch.ones(10) for _ in range(MANY)])
-        return made.__reduce__()[1]
-
-    handles, layout, others = table()
-    assert others == []
+    message = bytes(ForkingPickler.dumps([torch.ones(10), torch.ones(10)]))
+    at = [k + 2 for k in range(len(message)) if message[k : k + 2] == b"C8"]
+    handles = [message[k : k + 56] for k in at]
+    layout = message[at[0] + 58 : at[0] + 58 + message[at[0] + 57]]
+    for some, shape in ((handles[0][:-1], layout), (handles[0], layout[:-1]), (b"", b""), (handles[0], b"")):
+        with pytest.raises(ValueError, match="no layout"):
+            rebuild_one(some, shape)
     with pytest.raises(ValueError, match="does not have the 40 bytes"):
-        rebuild_tensors(handles[:58], layout[:4] + (11).to_bytes(8, sys.byteorder), [])
-    with pytest.raises(mp.ReceiveError):
-        rebuild_tensors(handles, layout, [])  # its first block was received above
-    for some, shapes in ((handles[:-1], layout), (handles[58:], layout), (handles, layout[:-1]), (b"x" * 58, layout)):
-        with pytest.raises(ValueError, match="do not fit"):
-            rebuild_tensors(some, shapes, [])  # and nothing is received
+        rebuild_one(handles[0], layout[:4] + (11).to_bytes(8, sys.byteorder))
     with pytest.raises(RuntimeError, match="code 99"):
-        rebuild_tensors(handles[58:116], b"\x63" + layout[1:12], [])
-    rest = rebuild_tensors(handles[116:], layout[:-8], [])
-    assert len(rest) == MANY - 2
-    del rest
+        rebuild_one(handles[1], b"\x63" + layout[1:])
+    with pytest.raises(mp.ReceiveError):
+        rebuild_one(handles[0], layout)  # it was received above
     assert mp.memory_stats()["live_bytes"] == before
 
 
@@ -139,7 +132,7 @@ def test_each_dtype_arrives_as_itself() -> None:
         assert after.untyped_storage()._cdata == before.untyped_storage()._cdata
 
 
-def test_memory_that_two_storages_share_and_views_need_no_table() -> None:
+def test_memory_that_two_storages_share_and_views_arrive() -> None:
     memory = bytearray(8)
     tensors = [torch.frombuffer(memory, dtype=torch.uint8) for _ in range(2 * MANY)]
     tensors += [torch.zeros(4)[k:] for k in range(MANY)]
@@ -151,7 +144,7 @@ def test_memory_that_two_storages_share_and_views_need_no_table() -> None:
 
 
 @pytest.mark.usefixtures("no_memory")
-def test_tensors_of_a_table_travel_by_value_when_no_memory_is_left() -> None:
+def test_many_tensors_travel_by_value_when_no_memory_is_left() -> None:
     tensors = [torch.full((3,), float(k)) for k in range(MANY)]
     with pytest.warns(mp.SharedMemoryWarning, match="shared memory ran out"):
         result = there_and_back({"a": tensors})["a"]

@@ -1,0 +1,234 @@
+/* Many objects of one message that pickle does not write one by one.
+ *
+ * Note [Objects beside a pickle]
+ *   A message that needs a pickler may have a thousand small arrays, which cost pickle a thousand
+ *   times a reduction, a tuple, and three entries in its memo. So from the 17th on the objects of
+ *   codecs go into a *table*, and the pickle has their numbers:
+ *
+ *     pickle of (load_beside, (stream, pickle of a list))
+ *                                |
+ *                                +-- ... beside(number) ... beside(number) ...
+ *
+ *   The list is surveyed as the pickler meets its objects, and written at the end, as any list is
+ *   (encode.c). If one of them has changed meanwhile, or there is no memory, their reducers pickle
+ *   all. The list is read before the stream, so beside() only looks an object up. An object occurs
+ *   in it once, since the pickler's memo finds the second occurrence.
+ *
+ *   The stream belongs to its message: only the pickler of the message writes numbers, and not a
+ *   pickler that a reducer makes meanwhile (pickling.py). Reading nests, and each thread has its
+ *   own objects. */
+#include "native.h"
+
+static _Thread_local PyObject *current; /* the list of the stream that is being read */
+
+enum {
+    KEPT = 1 << 13,
+    FEW = 16, /* objects that are left to pickle */
+};
+static PyObject *arguments[KEPT]; /* (number,), which are the same in each message */
+static PyObject *beside;
+
+/* ---- writing ---- */
+
+typedef struct {
+    PyObject_HEAD mp_survey survey;
+    unsigned left; /* objects left to pickle so far */
+} ObjectTable;
+
+/* The reduction of the object of that number. */
+static PyObject *numbered(size_t number)
+{
+    PyObject *args = number < KEPT ? arguments[number] : NULL;
+
+    if (args == NULL) {
+        args = Py_BuildValue("(n)", (Py_ssize_t)number);
+        if (args != NULL && number < KEPT)
+            arguments[number] = Py_NewRef(args);
+    } else {
+        Py_INCREF(args);
+    }
+    PyObject *reduction = args ? PyTuple_Pack(2, beside, args) : NULL;
+    Py_XDECREF(args);
+    return reduction;
+}
+
+/* The message may have another reference to what keeps the memory, which pickle's memo finds. */
+static int is_kept_elsewhere(const mp_entry *entry)
+{
+    enum { OF_OBJECT_AND_PLACE = 2 };
+
+    return entry->place.keeper != NULL && Py_REFCNT(entry->place.keeper) != OF_OBJECT_AND_PLACE;
+}
+
+/* 1 for an object that is in the table now. */
+static int take(ObjectTable *self, PyObject *object)
+{
+    mp_plan *plan = &self->survey.plan;
+
+    if (self->left < FEW) {
+        self->left++;
+        return 0;
+    }
+    int rc = mp_survey_one(&self->survey, object);
+    if (rc == 1 && is_kept_elsewhere(&plan->entries[plan->entry_count - 1])) {
+        mp_plan_drop_entry(plan);
+        rc = 0;
+    }
+    return rc;
+}
+
+/* reduce(object) -> its reduction: its number in the table, or as without a table */
+static PyObject *reduce(PyObject *op, PyObject *object)
+{
+    const mp_codec *codec = mp_codec_of(object);
+    ObjectTable *self = (ObjectTable *)op;
+
+    if (codec == NULL)
+        return PyErr_Format(PyExc_TypeError, "%R has no codec", Py_TYPE(object));
+    int rc = take(self, object);
+    if (rc < 0)
+        return NULL;
+    return rc == 1 ? numbered(self->survey.plan.entry_count - 1)
+                   : PyObject_CallFunctionObjArgs(codec->reducer, object, NULL);
+}
+
+static PyObject *list_of_all(const mp_plan *plan)
+{
+    PyObject *list = PyList_New(plan->entry_count);
+
+    for (uint32_t i = 0; list != NULL && i < plan->entry_count; i++)
+        PyList_SetItem(list, i, Py_NewRef(plan->entries[i].object));
+    return list;
+}
+
+/* written() -> the pickle of the list of the objects; the list if they need their reducers; None
+ * without objects */
+static PyObject *written(PyObject *op, PyObject *unused)
+{
+    mp_plan *plan = &((ObjectTable *)op)->survey.plan;
+    mp_message message;
+    (void)unused;
+
+    if (plan->entry_count == 0)
+        Py_RETURN_NONE;
+    char *end = mp_writer_room(&plan->bytes, 2);
+    if (end == NULL)
+        return NULL;
+    memcpy(end, "e.", 2);
+    mp_message_enter(&message);
+    PyObject *data = mp_written(plan), *handles = mp_message_leave(&message);
+    if (data != NULL) {
+        mp_message_adopt(handles, 1);
+        return data;
+    }
+    mp_drop_handles(handles);
+    return PyErr_Occurred() ? NULL : list_of_all(plan);
+}
+
+/* ObjectTable(reducers of the message's pickler): replaces those of codecs */
+static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *names)
+{
+    PyObject *reducers;
+    (void)names;
+
+    if (!PyArg_ParseTuple(args, "O!:ObjectTable", &PyDict_Type, &reducers) ||
+        mp_set_up_pickling() < 0)
+        return NULL;
+    allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    ObjectTable *self = (ObjectTable *)alloc(type, 0);
+    if (self == NULL)
+        return NULL;
+    mp_begin_survey(&self->survey, 1);
+    self->survey.is_crowded = 1;
+    self->survey.plan.numbers = 1; /* the list */
+    PyObject *method = PyObject_GetAttrString((PyObject *)self, "reduce");
+    char *head = method ? mp_writer_room(&self->survey.plan.bytes, 5) : NULL;
+    if (head != NULL)
+        memcpy(head, "\x80\x04]\x94(", 5);
+    if (head == NULL || mp_replace_reducers(reducers, method) < 0)
+        Py_CLEAR(self);
+    Py_XDECREF(method);
+    return (PyObject *)self;
+}
+
+static void table_dealloc(PyObject *op)
+{
+    PyTypeObject *type = Py_TYPE(op);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+
+    mp_end_plan(&((ObjectTable *)op)->survey.plan);
+    release(op);
+    Py_DECREF(type);
+}
+
+/* ---- reading ---- */
+
+/* beside(number) -> the object */
+PyObject *mp_py_beside(PyObject *module, PyObject *number)
+{
+    size_t n = PyLong_AsSize_t(number);
+    (void)module;
+
+    if (n == (size_t)-1 && PyErr_Occurred())
+        return NULL;
+    if (current != NULL && n < (size_t)PyList_Size(current))
+        return Py_NewRef(PyList_GetItem(current, (Py_ssize_t)n));
+    return PyErr_Format(PyExc_ValueError, "the message is damaged: it has no object number %zu", n);
+}
+
+/* load_beside(stream, list or its pickle) -> the object of the stream */
+PyObject *mp_py_load_beside(PyObject *module, PyObject *args)
+{
+    PyObject *stream, *objects;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "SO:load_beside", &stream, &objects))
+        return NULL;
+    objects = PyBytes_CheckExact(objects) ? mp_decode_part(objects) : Py_NewRef(objects);
+    if (objects != NULL && !PyList_CheckExact(objects)) {
+        PyErr_Format(PyExc_ValueError, "the message is damaged: its objects are a %R, not a list",
+                     Py_TYPE(objects));
+        Py_CLEAR(objects);
+    }
+    if (objects == NULL)
+        return NULL;
+    PyObject *before = current;
+    current = objects;
+    PyObject *object = mp_unpickle_part(stream);
+    current = before;
+    Py_DECREF(objects);
+    return object;
+}
+
+/* ---- the type ---- */
+
+static PyMethodDef methods[] = {
+    {"reduce", reduce, METH_O, "Reduce an object of the message."},
+    {"written", written, METH_NOARGS, "Return the objects: a pickle, a list or None."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_doc, "ObjectTable(reducers, /)\n--\n\nThe objects of a message beside its pickle."},
+    {Py_tp_new, table_new},
+    {Py_tp_dealloc, table_dealloc},
+    {Py_tp_methods, methods},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "mp_core._block.ObjectTable",
+    .basicsize = sizeof(ObjectTable),
+    .flags = Py_TPFLAGS_DEFAULT,
+    .slots = slots,
+};
+
+int mp_add_object_table(PyObject *module)
+{
+    PyObject *type = PyType_FromModuleAndSpec(module, &spec, NULL);
+    int rc = type == NULL ? -1 : PyModule_AddObjectRef(module, "ObjectTable", type);
+
+    Py_XDECREF(type);
+    beside = PyObject_GetAttrString(module, "beside");
+    return beside == NULL ? -1 : rc;
+}
