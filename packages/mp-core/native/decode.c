@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "native.h"
+#include "timeline.h"
 
 enum { PROTO = 2, DEEPEST = 8, FEW = 32 };
 
@@ -301,7 +302,8 @@ static PyObject *read_pickle(const unsigned char *bytes, Py_ssize_t nbytes)
     return object;
 }
 
-PyObject *mp_decode_plain(PyObject *data)
+/* The same, of any bytes. */
+static PyObject *read_plain(PyObject *data)
 {
     Py_buffer view;
 
@@ -319,14 +321,15 @@ PyObject *mp_decode_plain(PyObject *data)
 static PyObject *read_message(PyObject *data)
 {
     mp_receiving_begin();
-    PyObject *object = mp_decode_plain(data);
+    PyObject *object = read_plain(data);
     if (object == NULL && PyErr_Occurred())
         object = mp_receiving_failed(data);
     mp_receiving_end();
     return object;
 }
 
-PyObject *mp_standard_loads(void)
+/* pickle.loads, borrowed; NULL with an exception. */
+static PyObject *standard_loads(void)
 {
     static PyObject *loads;
 
@@ -340,14 +343,14 @@ PyObject *mp_standard_loads(void)
 
 PyObject *mp_unpickle_part(PyObject *data)
 {
-    PyObject *loads = mp_standard_loads();
+    PyObject *loads = standard_loads();
 
     return loads ? PyObject_CallFunctionObjArgs(loads, data, NULL) : NULL;
 }
 
 PyObject *mp_decode_part(PyObject *data)
 {
-    PyObject *object = mp_decode_plain(data);
+    PyObject *object = read_plain(data);
 
     return object != NULL || PyErr_Occurred() ? object : mp_unpickle_part(data);
 }
@@ -371,4 +374,35 @@ PyObject *mp_py_plain_loads(PyObject *module, PyObject *data)
 {
     (void)module;
     return mp_decode(data);
+}
+
+/* loads(data, /, **options): replaces pickle.loads in ForkingPickler */
+PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
+{
+    PyObject *object = NULL;
+    uint64_t began = mp_timeline_begin();
+    (void)module;
+
+    mp_receiving_begin();
+    if (nargs == 1 && names == NULL) {
+        object = mp_unpickle == standard_loads() ? read_plain(args[0]) : NULL;
+        if (object == NULL && !PyErr_Occurred())
+            object = PyObject_CallFunctionObjArgs(mp_unpickle, args[0], NULL);
+    } else {
+        PyObject *options = PyDict_New(), *positional = PyTuple_New(nargs);
+        int ok = options != NULL && positional != NULL;
+        for (Py_ssize_t i = 0; ok && i < nargs; i++)
+            ok = PyTuple_SetItem(positional, i, Py_NewRef(args[i])) == 0;
+        for (Py_ssize_t i = 0; ok && names != NULL && i < PyTuple_Size(names); i++)
+            ok = PyDict_SetItem(options, PyTuple_GetItem(names, i), args[nargs + i]) == 0;
+        if (ok)
+            object = PyObject_Call(mp_unpickle, positional, options);
+        Py_XDECREF(options);
+        Py_XDECREF(positional);
+    }
+    if (object == NULL && nargs > 0)
+        object = mp_receiving_failed(args[0]);
+    mp_receiving_end();
+    mp_timeline_span(began, MP_LEAST_NS, MP_PICKLE, 0, 0, 0);
+    return object;
 }

@@ -65,6 +65,7 @@ unsigned long long mp_count_copied(unsigned long long nbytes);
 
 /* ---- receive.c ---- */
 
+extern PyObject *mp_unpickle; /* pickle.loads, or what a program has replaced it by */
 /* A thread unpickles a message between these two. */
 void mp_receiving_begin(void);
 void mp_receiving_end(void);
@@ -208,15 +209,10 @@ PyObject *mp_forking_pickle(PyObject *object, int by_value);
 
 /* Return the object of a message, given as bytes. */
 PyObject *mp_decode(PyObject *data);
-/* The same of a message that is being read, if encode.c has written it; otherwise NULL, and without
- * an exception if an unpickler may try. */
-PyObject *mp_decode_plain(PyObject *data);
 /* Return the object of a pickle in a message that is being read: its failure is the message's. The
  * second leaves it to an unpickler. */
 PyObject *mp_decode_part(PyObject *data);
 PyObject *mp_unpickle_part(PyObject *data);
-/* pickle.loads, borrowed; NULL with an exception. */
-PyObject *mp_standard_loads(void);
 /* Give the object, which may be NULL, the next number in the memo, which takes it over; returns it,
  * borrowed. */
 PyObject *mp_memo_add(mp_reader *from, PyObject *object);

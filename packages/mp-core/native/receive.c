@@ -18,7 +18,7 @@
 #include "native.h"
 #include "timeline.h"
 
-static PyObject *unpickle; /* pickle.loads, or its replacement */
+PyObject *mp_unpickle; /* pickle.loads, or its replacement */
 static PyObject *on_refusal, *on_private, *on_failure;
 
 /* ---- the handles that this thread has received while it unpickles ---- */
@@ -148,37 +148,6 @@ PyObject *mp_receiving_failed(PyObject *message)
     return instead;
 }
 
-/* loads(data, /, **options): replaces pickle.loads in ForkingPickler */
-PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs, PyObject *names)
-{
-    PyObject *object = NULL;
-    uint64_t began = mp_timeline_begin();
-    (void)module;
-
-    mp_receiving_begin();
-    if (nargs == 1 && names == NULL) {
-        object = unpickle == mp_standard_loads() ? mp_decode_plain(args[0]) : NULL;
-        if (object == NULL && !PyErr_Occurred())
-            object = PyObject_CallFunctionObjArgs(unpickle, args[0], NULL);
-    } else {
-        PyObject *options = PyDict_New(), *positional = PyTuple_New(nargs);
-        int ok = options != NULL && positional != NULL;
-        for (Py_ssize_t i = 0; ok && i < nargs; i++)
-            ok = PyTuple_SetItem(positional, i, Py_NewRef(args[i])) == 0;
-        for (Py_ssize_t i = 0; ok && names != NULL && i < PyTuple_Size(names); i++)
-            ok = PyDict_SetItem(options, PyTuple_GetItem(names, i), args[nargs + i]) == 0;
-        if (ok)
-            object = PyObject_Call(unpickle, positional, options);
-        Py_XDECREF(options);
-        Py_XDECREF(positional);
-    }
-    if (object == NULL && nargs > 0)
-        object = mp_receiving_failed(args[0]);
-    mp_receiving_end();
-    mp_timeline_span(began, MP_LEAST_NS, MP_PICKLE, 0, 0, 0);
-    return object;
-}
-
 /* setup_receiving(unpickle, on_refusal, on_private, on_failure): set the function that unpickles
  * messages, and the functions called with (errno, handle) to raise an error, with (number of bytes,
  * errno) after bytes were taken by value, and with (message, error) after unpickling failed. None
@@ -186,7 +155,7 @@ PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 PyObject *mp_py_setup_receiving(PyObject *module, PyObject *args)
 {
     PyObject *given[4];
-    PyObject **kept[4] = {&unpickle, &on_refusal, &on_private, &on_failure};
+    PyObject **kept[4] = {&mp_unpickle, &on_refusal, &on_private, &on_failure};
     (void)module;
 
     if (!PyArg_ParseTuple(args, "OOOO:setup_receiving", &given[0], &given[1], &given[2], &given[3]))
