@@ -47,7 +47,7 @@ import threading
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 
-from mp_core import _child_descriptors, _large_bytes, _receiving, imports, native
+from mp_core import _child_descriptors, _large_bytes, _receiving, imports, native, reducers
 from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import UNPICKLABLE, main_can_be_imported
 from mp_core.native import ObjectTable, by_value, in_message, load_beside, pickled, plain_pickle
@@ -186,7 +186,7 @@ def _dump(cls: Any, obj: Any) -> memoryview:
         return place is None
 
     file = io.BytesIO()
-    pickler = cls(_large_bytes.writer(file, places), PROTOCOL, True, stays)
+    pickler = reducers.new_pickler(cls, _large_bytes.writer(file, places), PROTOCOL, stays)
     table = ObjectTable(pickler.dispatch_table)
     _large_bytes.use_arrays(pickler.dispatch_table)
     pickler.dump(obj)

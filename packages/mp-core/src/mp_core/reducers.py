@@ -8,23 +8,26 @@ Python looks a reducer up by the exact class. Three cases need more than that:
 - a class that this process may never send: `when_needed` calls a function, which registers a reducer, before the first
   object of the class is pickled. The class need not exist yet.
 
-So a subclass of dict that handles *misses* and *insertions* replaces the table. A hit costs the same as before. Each
-pickler has a table of its own: a copy of copyreg's, updated with the registered reducers.
+So a subclass of dict that handles *misses* and *insertions* replaces the table. A hit costs the same as before. A class
+that has no reducer is looked for in vain in each message; these are remembered. Each pickler has a table of its own: a
+copy of copyreg's, updated with the registered reducers.
 """
 
 from __future__ import annotations
 
 import copyreg
+import pickle
 from _thread import get_ident
 from collections import ChainMap
 from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
+from weakref import ref
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Reducer", "install", "of_subclasses", "offer", "when_needed", "when_registered"]
+__all__ = ["Reducer", "install", "new_pickler", "of_subclasses", "offer", "when_needed", "when_registered"]
 
 Reducer = Callable[["Any"], "Any"]
 
@@ -35,22 +38,29 @@ _awaited: dict[str, list[Callable[[], object]]] = {}
 # The names of those classes, without their modules.
 _names: set[str] = set()
 _under_way: set[tuple[str, int]] = set()
+# Classes of which no base is awaited or has an offer, by id: until one of these tables has another entry.
+_without: dict[int, ref[type]] = {}
 
 
 class _Table(dict[type, "Reducer"]):
     def __missing__(self, kind: type) -> Reducer:
+        known = _without.get(id(kind))
+        table = install()
+        if known is not None and known() is kind and kind not in table:
+            raise KeyError(kind)
         if _awaited:
             _meet(kind)
-        table = install()
         if table is not self and kind in table:  # registered since this table was copied for one pickler
             super().__setitem__(kind, table[kind])
         if kind in self:
             return self[kind]
-        for base, choose in _bases.items():
-            if base in kind.__mro__:
-                reducer = choose(kind)
-                if reducer is not None:
-                    return reducer
+        chooses = [choose for base, choose in _bases.items() if base in kind.__mro__]
+        for choose in chooses:
+            reducer = choose(kind)
+            if reducer is not None:
+                return reducer
+        if not chooses:
+            _without[id(kind)] = ref(kind, lambda _, key=id(kind): _without.pop(key, None))  # type: ignore[misc]
         raise KeyError(kind)
 
     def get(self, kind: type, default: Any = None) -> Any:
@@ -84,6 +94,32 @@ def install() -> _Table:
     return table
 
 
+_seen: tuple[dict[type, Any], dict[type, Any]] = {}, {}
+_merged = _Table()
+
+
+def new_pickler(cls: Any, file: Any, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> Any:
+    """
+    Return a pickler of *cls*, a `ForkingPickler` with its ``__init__``, which takes twice the time.
+
+    Its table of reducers is its own, as theirs are. The table that all are copied from is made again when a reducer has
+    been registered, with `ForkingPickler` or copyreg.
+    """
+    global _seen, _merged
+    extra, standard = cls._extra_reducers, copyreg.dispatch_table
+    if type(cls._copyreg_dispatch_table) is not _Copyreg:
+        return cls(file, protocol, True, buffer_callback)
+    if _seen[0] != extra or _seen[1] != standard:
+        seen = dict(extra), dict(standard)
+        merged = _Table(standard)
+        merged.update(extra)
+        _merged, _seen = merged, seen
+    pickler = cls.__new__(cls)
+    pickle.Pickler.__init__(pickler, file, protocol, True, buffer_callback)
+    pickler.dispatch_table = _Table(_merged)
+    return pickler
+
+
 def offer(kind: type, reducer: Reducer) -> None:
     """Register *reducer* for objects of exactly the class *kind*, unless the program has registered one."""
     table = install()
@@ -95,6 +131,7 @@ def of_subclasses(base: type, choose: Callable[[type], Reducer | None]) -> None:
     """Ask *choose* for the reducer of each subclass of *base* that has none; None leaves the class to pickle."""
     install()
     _bases[base] = choose
+    _without.clear()
 
 
 def when_needed(subject: str, call: Callable[[], object]) -> None:
@@ -110,6 +147,7 @@ def when_needed(subject: str, call: Callable[[], object]) -> None:
         return
     _names.add(subject.rpartition(".")[2])
     _awaited.setdefault(subject, []).append(call)
+    _without.clear()
 
 
 def _meet(kind: type) -> None:
