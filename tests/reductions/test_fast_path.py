@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support import tasks
 from support.arrays import differences
+from support.carriers import Carrier
 from support.other_table import importing_with_another_table
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
+from mp_core import native
 from mp_reductions import _native
 from mp_reductions.array import reduce_ndarray
 
@@ -48,6 +51,47 @@ def test_both_paths_give_the_same_array(strategy: str, name: str) -> None:
             for rest in state:
                 got.__setstate__(rest)
             assert differences(a, got, mp.is_shared(got)) == []
+
+
+NAMED = ["M8[ns]", "m8[25us]", "M8", "U5", "S3", "V7", ">f8", ">i2", ">U2", ">M8[D]", "?", "f2", "F"]
+
+
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize("count", [3, 5000])
+def test_a_dtype_with_a_name_needs_no_pickler(echo: Carrier, name: str, count: int) -> None:
+    bits = np.arange(count * np.dtype(name).itemsize, dtype="u1") % 100
+    for a in (bits.view(name), mp.share_memory(bits.view(name))):
+        a = a.copy() if a.base is bits else a
+        data = native.plain_pickle([a, 1])
+        assert data is not None
+        for got in (native.plain_loads(data)[0], echo.call(tasks.echo, a)):
+            assert (got.dtype, got.dtype.str, got.tobytes()) == (a.dtype, a.dtype.str, a.tobytes())
+            assert differences(a, got, mp.is_shared(got)) == []
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [
+        np.dtype("f8", metadata={"unit": "m"}),
+        np.dtype("M8[ns]", metadata={"unit": "m"}),
+        np.dtype([("a", "i4")]),
+        np.dtype("O"),
+    ],
+    ids=str,
+)
+def test_a_dtype_that_its_name_does_not_describe_arrives_whole(dtype: Any) -> None:
+    a = np.zeros(1, dtype)
+    got = ForkingPickler.loads(ForkingPickler.dumps([a]))[0]
+    assert (got.dtype, got.shape, got.dtype.metadata) == (a.dtype, a.shape, a.dtype.metadata)
+    assert native.plain_pickle(a) is None
+
+
+def test_more_dtypes_than_there_is_room_for_and_new_objects_of_one_dtype_arrive() -> None:
+    arrays = [np.full(2, "x" * k, f"U{k}") for k in range(1, 600)]
+    arrays += [np.full(2, k, np.dtype(f"m8[{1 + k % 3}us]")) for k in range(600)]
+    for _ in range(2):
+        for a, got in zip(arrays, ForkingPickler.loads(ForkingPickler.dumps(arrays)), strict=True):
+            assert got.dtype == a.dtype and got.tobytes() == a.tobytes()
 
 
 def test_an_array_over_foreign_memory_is_copied(strategy: str) -> None:
@@ -97,6 +141,10 @@ def test_memory_is_exchanged_between_arrays_of_one_shape_only() -> None:
         ((b"", "O", (0,)), "no dtype is called 'O'"),
         ((b"", "\u20ac", (0,)), "no dtype is called"),
         ((b"", "dd", (0,)), "no dtype is called"),
+        ((b"", "i4,f8", (0,)), "no dtype is called"),
+        ((b"", "O8", (0,)), "no dtype is called"),
+        ((b"", "float64", (0,)), "no dtype is called"),
+        ((b"", "<U" + "1" * 30, (0,)), "no dtype is called"),
         ((b"", b"d", (0,)), "no dtype is called"),
         ((b"", "d", (-1, 0)), "its shape is"),
         ((b"", "d", (1 << 40, 1 << 40)), "its shape is"),

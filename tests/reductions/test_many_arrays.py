@@ -200,6 +200,25 @@ def test_each_thread_reads_its_own_objects() -> None:
     assert not wrong
 
 
+class Packed:
+    """Pickle an array to bytes by a message of its own."""
+
+    def __init__(self, a: Any) -> None:
+        self.a = a
+
+    def __reduce__(self) -> Any:
+        return ForkingPickler.loads, (bytes(ForkingPickler.dumps(self.a)),)
+
+
+def test_a_message_that_fails_discards_those_in_it() -> None:
+    a = mp.shared.ones(1000)
+    assert there_and_back([Packed(a), 1])[0][0] == 1
+    for sent in (a, [a, {1}], np.ones(9000)):
+        with pytest.raises(ValueError, match="not me"):
+            ForkingPickler.dumps([Packed(sent), Refuses()])
+    assert in_flight() == 0
+
+
 class Refuses:
     def __reduce__(self) -> Any:
         raise ValueError("not me")
@@ -246,7 +265,7 @@ def test_what_names_no_object_or_no_bytes_of_a_pack_is_an_error() -> None:
         with pytest.raises(ValueError, match=f"no object number {number}"):
             native.beside(number)
     stream = pickle.dumps(Holder(1))
-    for objects in (b"", b"\x80\x04]\x94(K", pickle.dumps((1, 2)), (1, 2), None):
+    for objects in (b"", b"\x80\x04]\x94(K", pickle.dumps((1, 2)), [1, 2], None):
         with pytest.raises((ValueError, EOFError, pickle.UnpicklingError)):
             native.load_beside(stream, objects)
     pack = bytearray(100)
@@ -256,19 +275,22 @@ def test_what_names_no_object_or_no_bytes_of_a_pack_is_an_error() -> None:
             _functions.rebuild_from_pack(memory, offset, "d", shape)  # type: ignore[arg-type]
 
 
-def test_an_array_that_another_thread_changes_while_it_is_sent_arrives_as_one_of_the_two() -> None:
-    sent = private(MANY)
+class Chunk:
+    """Fill the buffer that all chunks use when it is pickled, as an object that reads a file does."""
 
-    class Changes:
-        def __reduce__(self) -> Any:
-            for a in sent:
-                a.resize((3,), refcheck=False)
-            return int, (1,)
+    def __init__(self, buffer: Any, number: int) -> None:
+        self.buffer, self.number = buffer, number
 
-    # The table has surveyed the arrays when the last object changes them.
-    result = there_and_back([*sent, Changes()])
-    assert {a.shape for a in result[16:MANY]} == {(3,)} and result[MANY] == 1
-    assert [a[0] for a in result[:MANY]] == list(range(MANY))
+    def __reduce__(self) -> Any:
+        self.buffer[:] = self.number
+        return list, ([self.buffer[:]],)
+
+
+@pytest.mark.parametrize("nbytes", [1024, 1 << 17])
+def test_an_array_is_copied_when_the_pickler_meets_it(nbytes: int) -> None:
+    buffer = np.zeros(nbytes // 8)
+    result = there_and_back([Chunk(buffer, k) for k in range(MANY)])
+    assert [chunk[0][-1] for chunk in result] == list(range(MANY))
     assert in_flight() == 0
 
 

@@ -277,10 +277,10 @@ static PyObject *run(mp_reader *from)
     begin_row(&m.memo);
     m.mark_count = 0;
     from->memo = &m.memo;
-    while (rc == 0 && from->at < from->end)
+    while (rc == 0 && from->at < from->end && *from->at != '.')
         rc = step(&m, from);
-    PyObject *object =
-        rc == 0 && m.stack.count == 1 && m.mark_count == 0 ? Py_NewRef(m.stack.items[0]) : NULL;
+    int complete = rc == 0 && from->at < from->end && m.stack.count == 1 && m.mark_count == 0;
+    PyObject *object = complete ? Py_NewRef(m.stack.items[0]) : NULL;
     end_row(&m.stack);
     end_row(&m.memo);
     return object;
@@ -289,10 +289,9 @@ static PyObject *run(mp_reader *from)
 /* The object of a pickle, or NULL: without an exception for one that an unpickler may try. */
 static PyObject *read_pickle(const unsigned char *bytes, Py_ssize_t nbytes)
 {
-    if (nbytes < PROTO + 2 || memcmp(bytes, "\x80\x04", PROTO) != 0 || bytes[PROTO] == 0x95 ||
-        bytes[nbytes - 1] != '.')
+    if (nbytes < PROTO + 2 || memcmp(bytes, "\x80\x04", PROTO) != 0 || bytes[PROTO] == 0x95)
         return NULL; /* a pickler writes FRAME first */
-    mp_reader from = {.at = bytes + PROTO, .end = bytes + nbytes - 1};
+    mp_reader from = {.at = bytes + PROTO, .end = bytes + nbytes};
     PyObject *object = run(&from);
     if (object == NULL && !from.received)
         PyErr_Clear();

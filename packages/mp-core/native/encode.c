@@ -225,7 +225,7 @@ static int look_by_codec(mp_survey *s, PyObject *object, const mp_codec *codec)
     if (rc == 1 && entry->memory != NULL)
         rc = mp_plan_memory(&s->plan, entry->memory);
     if (rc == 1 && entry->in_pack)
-        rc = mp_plan_pack(&s->plan, entry);
+        rc = mp_plan_pack(&s->plan, entry, s->pack_room);
     return rc;
 }
 
@@ -288,21 +288,9 @@ void mp_begin_survey(mp_survey *s, int may_share)
     mp_begin_plan(&s->plan);
     s->may_share = may_share;
     s->is_crowded = 0;
+    s->pack_room = 0;
     s->objects = 0;
     s->current = NULL;
-}
-
-int mp_survey_one(mp_survey *s, PyObject *object)
-{
-    const mp_codec *codec = codec_of(s, object);
-    uint32_t at, entries = s->plan.entry_count;
-    int rc = codec == NULL ? 0 : mp_plan_object(&s->plan, object, &at);
-
-    if (rc == 1)
-        rc = look_by_codec(s, object, codec);
-    if (rc != 1 && s->plan.entry_count > entries)
-        mp_plan_drop_entry(&s->plan);
-    return rc;
 }
 
 /* ---- the pass that writes ---- */
@@ -312,7 +300,8 @@ static PyObject *bytes_of(const mp_writer *from)
     return PyBytes_FromStringAndSize(from->data, (Py_ssize_t)from->used);
 }
 
-PyObject *mp_written(const mp_plan *plan)
+/* The bytes of the plan with the pickles of the entries. NULL, perhaps without an exception. */
+static PyObject *written(const mp_plan *plan)
 {
     mp_writer to;
     size_t from = 0;
@@ -347,6 +336,42 @@ static int put_alone(mp_survey *s, PyObject *object, const mp_codec *codec)
     return rc == 1 ? put_opcode(&s->plan.bytes, '.') : rc;
 }
 
+/* The message may have another reference to what keeps the memory, which pickle's memo finds. */
+static int is_kept_elsewhere(const mp_entry *entry)
+{
+    enum { OF_OBJECT_AND_PLACE = 2 };
+
+    return entry->place.keeper != NULL && Py_REFCNT(entry->place.keeper) != OF_OBJECT_AND_PLACE;
+}
+
+int mp_write_one(mp_survey *s, PyObject *object)
+{
+    mp_plan *plan = &s->plan;
+    mp_pack *pack = plan->packs;
+    size_t used = plan->bytes.used, packed = pack != NULL ? pack->nbytes : 0;
+    uint32_t entries = plan->entry_count;
+    Py_ssize_t handles = mp_message_handles();
+    const mp_codec *codec = codec_of(s, object);
+
+    if (codec == NULL)
+        return 0;
+    int rc = look_by_codec(s, object, codec);
+    const mp_entry *entry = &plan->entries[plan->entry_count - 1];
+    if (rc == 1)
+        rc = is_kept_elsewhere(entry) ? 0 : codec->write(entry, &plan->bytes);
+    if (plan->entry_count > entries)
+        mp_plan_drop_entry(plan);
+    if (rc == 1)
+        return 1;
+    plan->bytes.used = used;
+    if (plan->packs != pack)
+        mp_plan_drop_pack(plan);
+    else if (pack != NULL)
+        pack->nbytes = packed;
+    mp_message_take_back(handles);
+    return rc;
+}
+
 /* The pickle of a message that is an atom, which needs no plan. */
 static PyObject *atom(PyObject *object)
 {
@@ -379,7 +404,7 @@ static PyObject *planned(PyObject *object, int may_share, PyObject **handles)
         if (put_alone(&s, object, codec) == 1)
             data = bytes_of(bytes);
     } else if (rc == 1 && look_at(&s, object, DEPTH) == 1 && put_opcode(bytes, '.') == 1) {
-        data = mp_written(&s.plan);
+        data = written(&s.plan);
     }
     *handles = mp_message_leave(&message);
     if (data == NULL) {
@@ -456,7 +481,7 @@ static PyObject *encoded_or_none(PyObject *object, int may_share)
 {
     PyObject *handles, *data = mp_encode(object, may_share, &handles);
 
-    mp_message_adopt(handles, 0);
+    mp_message_adopt(handles);
     if (data == NULL && !PyErr_Occurred())
         Py_RETURN_NONE;
     return data;

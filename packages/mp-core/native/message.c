@@ -35,16 +35,15 @@ int mp_goes_by_value(void)
     return current != NULL ? current->by_value : sharing_is_off;
 }
 
-static void enter(mp_message *message, int adopts, int by_value)
+static void enter(mp_message *message, int by_value)
 {
-    *message = (mp_message){
-        .outer = current, .adopts = adopts, .by_value = by_value || mp_goes_by_value()};
+    *message = (mp_message){.outer = current, .by_value = by_value || mp_goes_by_value()};
     current = message;
 }
 
 void mp_message_enter(mp_message *message)
 {
-    enter(message, 0, 0);
+    enter(message, 0);
 }
 
 PyObject *mp_message_leave(mp_message *message)
@@ -92,9 +91,30 @@ void mp_drop_handles(PyObject *handles)
     PyErr_Restore(type, value, traceback);
 }
 
-void mp_message_adopt(PyObject *handles, int always)
+Py_ssize_t mp_message_handles(void)
 {
-    if (handles != NULL && current != NULL && (current->adopts || always)) {
+    return current == NULL || current->handles == NULL ? 0 : PyList_Size(current->handles);
+}
+
+void mp_message_take_back(Py_ssize_t handles)
+{
+    PyObject *type, *value, *traceback;
+
+    if (mp_message_handles() <= handles)
+        return;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyObject *rest = PyList_GetSlice(current->handles, handles, PY_SSIZE_T_MAX);
+    if (rest == NULL || PyList_SetSlice(current->handles, handles, PY_SSIZE_T_MAX, NULL) < 0) {
+        PyErr_Clear(); /* without memory for it, these stay in flight */
+        Py_CLEAR(rest);
+    }
+    mp_drop_handles(rest);
+    PyErr_Restore(type, value, traceback);
+}
+
+void mp_message_adopt(PyObject *handles)
+{
+    if (handles != NULL && current != NULL) {
         if (current->handles == NULL) {
             current->handles = handles;
             return;
@@ -108,13 +128,12 @@ void mp_message_adopt(PyObject *handles, int always)
 
 /* Call the function, with a tuple of arguments, in a message; returns its result and the handles.
  */
-static PyObject *call_in(int adopts, int by_value, PyObject *function, PyObject *args,
-                         PyObject **handles)
+static PyObject *call_in(int by_value, PyObject *function, PyObject *args, PyObject **handles)
 {
     mp_message message;
     uint64_t began = current == NULL ? mp_timeline_begin() : 0;
 
-    enter(&message, adopts, by_value);
+    enter(&message, by_value);
     PyObject *result = PyObject_Call(function, args, NULL);
     *handles = mp_message_leave(&message);
     mp_timeline_span(began, MP_LEAST_NS, MP_PICKLE, MP_INTO, 0, 0);
@@ -144,12 +163,12 @@ PyObject *mp_py_in_message(PyObject *module, PyObject *args)
 
     if (split(args, 0, &function, &rest) < 0)
         return NULL;
-    PyObject *result = call_in(0, 0, function, rest, &handles);
+    PyObject *result = call_in(0, function, rest, &handles);
     Py_DECREF(rest);
     if (result == NULL)
         mp_drop_handles(handles);
     else
-        mp_message_adopt(handles, 0);
+        mp_message_adopt(handles);
     return result;
 }
 
@@ -164,7 +183,7 @@ PyObject *mp_py_sent(PyObject *module, PyObject *args)
     if (split(args, 1, &function, &rest) < 0)
         return NULL;
     int by_value = PyTuple_GetItem(args, 0) == Py_True;
-    PyObject *result = call_in(1, by_value, function, rest, &handles);
+    PyObject *result = call_in(by_value, function, rest, &handles);
     Py_DECREF(rest);
     if (result == NULL && (PyErr_ExceptionMatches(PyExc_BrokenPipeError) ||
                            PyErr_ExceptionMatches(PyExc_ConnectionResetError)))
@@ -233,7 +252,7 @@ PyObject *mp_sent_message(void)
 
 PyObject *mp_pickled(int by_value, PyObject *function, PyObject *args)
 {
-    PyObject *handles, *data = call_in(1, by_value, function, args, &handles);
+    PyObject *handles, *data = call_in(by_value, function, args, &handles);
 
     if (data != NULL)
         return mp_message_new(data, handles);

@@ -5,9 +5,10 @@
 
 PyDoc_STRVAR(beside_doc, "beside(number, /)\n--\n\n"
                          "Return an object that the message carries beside its pickle.");
-PyDoc_STRVAR(load_beside_doc,
-             "load_beside(stream, objects, /)\n--\n\n"
-             "Unpickle *stream*, which refers to *objects* by number: a list, or its pickle.");
+PyDoc_STRVAR(
+    load_beside_doc,
+    "load_beside(stream, objects, /)\n--\n\n"
+    "Unpickle *stream*, which refers by number to those of a list, whose pickle is *objects*.");
 PyDoc_STRVAR(
     rebuild_block_doc,
     "rebuild_block(handle, /)\n--\n\n"

@@ -173,6 +173,7 @@ typedef struct mp_codec mp_codec;
 typedef struct mp_pack {
     struct mp_pack *before;
     size_t nbytes;
+    size_t room;     /* that it has from the start, or 0 */
     uint32_t number; /* in the memo of the pickle */
     mpshm_block block;
 } mp_pack;

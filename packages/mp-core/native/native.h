@@ -24,7 +24,6 @@ typedef struct mp_message {
     struct mp_message *outer;
     PyObject *handles; /* a list, or NULL before the first */
     size_t carried;
-    int adopts; /* the handles of messages nested in it that ended well */
     int by_value;
 } mp_message;
 
@@ -34,9 +33,12 @@ PyObject *mp_message_leave(mp_message *message);
 /* Discard the handles of a message that is not sent, and drop their list, which may be NULL. An
  * exception that is set stays. */
 void mp_drop_handles(PyObject *handles);
-/* Give the handles of a message nested in this thread's, which ended well, to the latter if it
- * adopts them, or `always`; otherwise leave them to the caller. Takes over the list, or NULL. */
-void mp_message_adopt(PyObject *handles, int always);
+/* Give the handles of a message nested in this thread's, which ended well, to the latter; without
+ * one leave them to the caller. Takes over the list, or NULL. */
+void mp_message_adopt(PyObject *handles);
+/* The number of handles of this thread's message; and discard those that came after so many. */
+Py_ssize_t mp_message_handles(void);
+void mp_message_take_back(Py_ssize_t handles);
 int mp_goes_by_value(void);
 /* Add the type Message to the module. */
 int mp_add_message_type(PyObject *module);
@@ -145,8 +147,11 @@ void mp_end_plan(mp_plan *plan);
 mp_entry *mp_plan_entry(mp_plan *plan, PyObject *object, const mp_codec *codec);
 /* Take the last entry back. */
 void mp_plan_drop_entry(mp_plan *plan);
-/* Find room in a pack for the entry: 1, or -1 with an exception. */
-int mp_plan_pack(mp_plan *plan, mp_entry *entry);
+/* Find room in a pack for the entry: 1, or -1 with an exception. A pack has `room` bytes, or with 0
+ * as many as are found before it is written. */
+int mp_plan_pack(mp_plan *plan, mp_entry *entry, size_t room);
+/* Take the last pack back, with its number. */
+void mp_plan_drop_pack(mp_plan *plan);
 /* Return 1 and hold an object that is new, 0 for one that was seen, -1 with an exception; `at` is
  * its position. */
 int mp_plan_object(mp_plan *plan, PyObject *object, uint32_t *at);
@@ -182,18 +187,16 @@ enum {
 typedef struct {
     mp_plan plan;
     int may_share;
-    int is_crowded; /* a container with many items: they may go into a pack */
+    int is_crowded;   /* a container with many items: they may go into a pack */
+    size_t pack_room; /* of each pack, or 0 */
     uint32_t objects;
     const mp_codec *current; /* the last one of which the reducer is the one it stands for */
 } mp_survey;
 
 void mp_begin_survey(mp_survey *s, int may_share);
-/* Look at an object that a codec is to write, and that occurs once: 1; 0 for one that needs its
- * reducer; -1 with an exception. */
-int mp_survey_one(mp_survey *s, PyObject *object);
-/* Return the bytes of the plan with the pickles of the entries; NULL, perhaps without an
- * exception. */
-PyObject *mp_written(const mp_plan *plan);
+/* Survey one more object, which occurs once, and write it at once, at the end of the plan's bytes:
+ * 1; 0 for one that needs its reducer, and nothing has changed; -1 with an exception. */
+int mp_write_one(mp_survey *s, PyObject *object);
 
 extern PyObject
     *mp_forking_pickler; /* after the first call of the next: 0, or -1 with an exception */

@@ -9,10 +9,10 @@
  *                                |
  *                                +-- ... beside(number) ... beside(number) ...
  *
- *   The list is surveyed as the pickler meets its objects, and written at the end, as any list is
- *   (encode.c). If one of them has changed meanwhile, or there is no memory, their reducers pickle
- *   all. The list is read before the stream, so beside() only looks an object up. An object occurs
- *   in it once, since the pickler's memo finds the second occurrence.
+ *   An object is surveyed and written as any other (encode.c), when the pickler meets it: what runs
+ *   after that may change it. One that its codec does not take goes to its reducer. The list is read
+ *   before the stream, so beside() only looks an object up. An object occurs in it once, since the
+ *   pickler's memo finds the second occurrence.
  *
  *   The stream belongs to its message: only the pickler of the message writes numbers, and not a
  *   pickler that a reducer makes meanwhile (pickling.py). Reading nests, and each thread has its
@@ -23,7 +23,8 @@ static _Thread_local PyObject *current; /* the list of the stream that is being 
 
 enum {
     KEPT = 1 << 13,
-    FEW = 16, /* objects that are left to pickle */
+    FEW = 16,       /* objects that are left to pickle */
+    PACK = 1 << 18, /* bytes */
 };
 static PyObject *arguments[KEPT]; /* (number,), which are the same in each message */
 static PyObject *beside;
@@ -33,6 +34,7 @@ static PyObject *beside;
 typedef struct {
     PyObject_HEAD mp_survey survey;
     unsigned left; /* objects left to pickle so far */
+    size_t count;  /* in the list */
 } ObjectTable;
 
 /* The reduction of the object of that number. */
@@ -52,32 +54,20 @@ static PyObject *numbered(size_t number)
     return reduction;
 }
 
-/* The message may have another reference to what keeps the memory, which pickle's memo finds. */
-static int is_kept_elsewhere(const mp_entry *entry)
-{
-    enum { OF_OBJECT_AND_PLACE = 2 };
-
-    return entry->place.keeper != NULL && Py_REFCNT(entry->place.keeper) != OF_OBJECT_AND_PLACE;
-}
-
-/* 1 for an object that is in the table now. */
+/* 1 for an object that is in the list now; 0, and nothing has changed; -1 with an exception. */
 static int take(ObjectTable *self, PyObject *object)
 {
-    mp_plan *plan = &self->survey.plan;
-
     if (self->left < FEW) {
         self->left++;
         return 0;
     }
-    int rc = mp_survey_one(&self->survey, object);
-    if (rc == 1 && is_kept_elsewhere(&plan->entries[plan->entry_count - 1])) {
-        mp_plan_drop_entry(plan);
-        rc = 0;
-    }
+    int rc = mp_write_one(&self->survey, object);
+    if (rc == 1)
+        self->count++;
     return rc;
 }
 
-/* reduce(object) -> its reduction: its number in the table, or as without a table */
+/* reduce(object) -> its reduction: its number in the list, or as without a table */
 static PyObject *reduce(PyObject *op, PyObject *object)
 {
     const mp_codec *codec = mp_codec_of(object);
@@ -88,41 +78,24 @@ static PyObject *reduce(PyObject *op, PyObject *object)
     int rc = take(self, object);
     if (rc < 0)
         return NULL;
-    return rc == 1 ? numbered(self->survey.plan.entry_count - 1)
+    return rc == 1 ? numbered(self->count - 1)
                    : PyObject_CallFunctionObjArgs(codec->reducer, object, NULL);
 }
 
-static PyObject *list_of_all(const mp_plan *plan)
-{
-    PyObject *list = PyList_New(plan->entry_count);
-
-    for (uint32_t i = 0; list != NULL && i < plan->entry_count; i++)
-        PyList_SetItem(list, i, Py_NewRef(plan->entries[i].object));
-    return list;
-}
-
-/* written() -> the pickle of the list of the objects; the list if they need their reducers; None
- * without objects */
+/* written() -> the pickle of the list of the objects; None without objects */
 static PyObject *written(PyObject *op, PyObject *unused)
 {
-    mp_plan *plan = &((ObjectTable *)op)->survey.plan;
-    mp_message message;
+    ObjectTable *self = (ObjectTable *)op;
+    mp_writer *bytes = &self->survey.plan.bytes;
     (void)unused;
 
-    if (plan->entry_count == 0)
+    if (self->count == 0)
         Py_RETURN_NONE;
-    char *end = mp_writer_room(&plan->bytes, 2);
+    char *end = mp_writer_room(bytes, 2);
     if (end == NULL)
         return NULL;
     memcpy(end, "e.", 2);
-    mp_message_enter(&message);
-    PyObject *data = mp_written(plan), *handles = mp_message_leave(&message);
-    if (data != NULL) {
-        mp_message_adopt(handles, 1);
-        return data;
-    }
-    mp_drop_handles(handles);
-    return PyErr_Occurred() ? NULL : list_of_all(plan);
+    return PyBytes_FromStringAndSize(bytes->data, (Py_ssize_t)bytes->used);
 }
 
 /* ObjectTable(reducers of the message's pickler): replaces those of codecs */
@@ -140,6 +113,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *names)
         return NULL;
     mp_begin_survey(&self->survey, 1);
     self->survey.is_crowded = 1;
+    self->survey.pack_room = PACK;
     self->survey.plan.numbers = 1; /* the list */
     PyObject *method = PyObject_GetAttrString((PyObject *)self, "reduce");
     char *head = method ? mp_writer_room(&self->survey.plan.bytes, 5) : NULL;
@@ -176,7 +150,7 @@ PyObject *mp_py_beside(PyObject *module, PyObject *number)
     return PyErr_Format(PyExc_ValueError, "the message is damaged: it has no object number %zu", n);
 }
 
-/* load_beside(stream, list or its pickle) -> the object of the stream */
+/* load_beside(stream, pickle of a list) -> the object of the stream */
 PyObject *mp_py_load_beside(PyObject *module, PyObject *args)
 {
     PyObject *stream, *objects;
@@ -184,7 +158,11 @@ PyObject *mp_py_load_beside(PyObject *module, PyObject *args)
 
     if (!PyArg_ParseTuple(args, "SO:load_beside", &stream, &objects))
         return NULL;
-    objects = PyBytes_CheckExact(objects) ? mp_decode_part(objects) : Py_NewRef(objects);
+    if (!PyBytes_CheckExact(objects))
+        return PyErr_Format(PyExc_ValueError,
+                            "the message is damaged: its objects are a %R, not bytes",
+                            Py_TYPE(objects));
+    objects = mp_decode_part(objects);
     if (objects != NULL && !PyList_CheckExact(objects)) {
         PyErr_Format(PyExc_ValueError, "the message is damaged: its objects are a %R, not a list",
                      Py_TYPE(objects));
@@ -204,7 +182,7 @@ PyObject *mp_py_load_beside(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"reduce", reduce, METH_O, "Reduce an object of the message."},
-    {"written", written, METH_NOARGS, "Return the objects: a pickle, a list or None."},
+    {"written", written, METH_NOARGS, "Return the pickle of the list, or None."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -2,7 +2,8 @@
  *
  * Note [Packs]
  *   A block for each of a thousand small arrays would cost more than their bytes. So they share a
- *   block, the *pack*, whose size the survey has added up. In the pickle it is an object with a
+ *   block, the *pack*, whose size the survey has added up; for the objects beside a pickle it has a
+ *   fixed size, since they are written as they come. In the pickle it is an object with a
  *   number in the memo, and each array has a position in it:
  *
  *     from_pack ( rebuild_copy handle TUPLE1 REDUCE MEMOIZE   0  char shape TUPLE REDUCE
@@ -30,7 +31,7 @@ int mp_write_pack(mp_pack *pack, mp_writer *to)
     enum { HANDLE = 2 + MPSHM_HANDLE_SIZE };
     mpshm_block block;
 
-    if (mp_allocate(mp_strategy, pack->nbytes, 0, &block) < 0)
+    if (mp_allocate(mp_strategy, pack->room != 0 ? pack->room : pack->nbytes, 0, &block) < 0)
         return 0;
     PyObject *handle = mp_make_handle(&block, MPSHM_COPY);
     char *at = handle ? mp_writer_room(to, rebuilds_pack.nbytes + HANDLE + 3) : NULL;

@@ -27,20 +27,10 @@ void mp_begin_plan(mp_plan *plan)
     plan->packs = NULL;
 }
 
-static void end_packs(mp_plan *plan)
-{
-    while (plan->packs != NULL) {
-        mp_pack *pack = plan->packs;
-        plan->packs = pack->before;
-        if (pack->block.data != NULL)
-            mpshm_block_release(&pack->block); /* its in-flight reference keeps it */
-        PyMem_Free(pack);
-    }
-}
-
 void mp_end_plan(mp_plan *plan)
 {
-    end_packs(plan);
+    while (plan->packs != NULL)
+        mp_plan_drop_pack(plan);
     for (uint32_t i = 0; i < plan->entry_count; i++)
         mp_release_place(&plan->entries[i].place);
     for (uint32_t i = 0; i < plan->seen_count; i++)
@@ -83,24 +73,36 @@ void mp_plan_drop_entry(mp_plan *plan)
 
 /* ---- packs ---- */
 
-int mp_plan_pack(mp_plan *plan, mp_entry *entry)
+int mp_plan_pack(mp_plan *plan, mp_entry *entry, size_t room)
 {
     enum { LARGEST = 1 << 24 };
+    size_t most = room != 0 ? room : LARGEST;
     mp_pack *pack = plan->packs;
 
-    if (pack == NULL || pack->nbytes + entry->nbytes > LARGEST) {
+    if (pack == NULL || pack->nbytes + entry->nbytes > most) {
         pack = PyMem_Malloc(sizeof(*pack));
         if (pack == NULL) {
             PyErr_NoMemory();
             return -1;
         }
-        *pack = (mp_pack){.before = plan->packs, .number = plan->numbers++};
+        *pack = (mp_pack){.before = plan->packs, .number = plan->numbers++, .room = room};
         plan->packs = pack;
     }
     entry->pack = pack;
     entry->offset = pack->nbytes;
     pack->nbytes += entry->nbytes;
     return 1;
+}
+
+void mp_plan_drop_pack(mp_plan *plan)
+{
+    mp_pack *pack = plan->packs;
+
+    plan->packs = pack->before;
+    plan->numbers--;
+    if (pack->block.data != NULL)
+        mpshm_block_release(&pack->block); /* its in-flight reference keeps it */
+    PyMem_Free(pack);
 }
 
 /* ---- what was seen ---- */

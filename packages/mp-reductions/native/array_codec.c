@@ -1,8 +1,8 @@
 /* The codec of arrays: how one is written into a small message and read, without a pickler.
  *
- *   module, rebuild_from_bytes, STACK_GLOBAL | bytes  | char | shape | TUPLE3 | REDUCE
- *   module, rebuild_from_block, STACK_GLOBAL | handle | char | shape | TUPLE3 | REDUCE
- *   module, rebuild_from_pack,  STACK_GLOBAL, MARK | pack | offset | char | shape | TUPLE | REDUCE
+ *   module, rebuild_from_bytes, STACK_GLOBAL | bytes  | name | shape | TUPLE3 | REDUCE
+ *   module, rebuild_from_block, STACK_GLOBAL | handle | name | shape | TUPLE3 | REDUCE
+ *   module, rebuild_from_pack,  STACK_GLOBAL, MARK | pack | offset | name | shape | TUPLE | REDUCE
  *
  * The first two are the pickle that the fast path's reduction (fast_path.c) would give, without
  * memo and frame; mp_core/native/packs.c has the pack. */
@@ -10,7 +10,7 @@
 
 #include "native.h"
 
-enum { TAIL = 16 + MP_NUMBER * NPY_MAXDIMS, HANDLE = 2 + MPSHM_HANDLE_SIZE };
+enum { TAIL = 16 + MP_DTYPE_NAME + MP_NUMBER * NPY_MAXDIMS, HANDLE = 2 + MPSHM_HANDLE_SIZE };
 
 static const unsigned char close_tuple[] = {')', 0x85, 0x86, 0x87}; /* EMPTY_TUPLE, TUPLE1, ... */
 static mp_global from_bytes, from_block, from_pack;
@@ -27,18 +27,24 @@ static char *put_shape(char *at, const npy_intp *dims, int nd)
     return at;
 }
 
-/* The number of its bytes, or -1 for an array that needs the reducer. */
-static Py_ssize_t writable_nbytes(PyObject *op)
+/* The number of its bytes, and its dtype; or -1, perhaps with an exception, for an array that needs
+ * the reducer. */
+static Py_ssize_t writable_nbytes(PyObject *op, const mp_dtype **dtype)
 {
+    Py_ssize_t nbytes = mp_fast_nbytes(op, dtype);
+
     /* NumPy 2 has more dimensions than its headers for 1.25 say. */
-    return PyArray_NDIM((PyArrayObject *)op) > NPY_MAXDIMS ? -1 : mp_fast_nbytes(op);
+    return PyArray_NDIM((PyArrayObject *)op) > NPY_MAXDIMS ? -1 : nbytes;
 }
 
 static int survey_array(mp_entry *entry)
 {
-    Py_ssize_t nbytes = writable_nbytes(entry->object);
+    const mp_dtype *dtype;
+    Py_ssize_t nbytes = writable_nbytes(entry->object, &dtype);
 
-    if (nbytes < 0 || !mp_place_of(entry->object, nbytes, &entry->place))
+    if (nbytes < 0)
+        return PyErr_Occurred() ? -1 : 0;
+    if (!mp_place_of(entry->object, nbytes, &entry->place))
         return 0;
     entry->memory = entry->place.block.data;
     if (entry->memory == NULL) {
@@ -51,19 +57,23 @@ static int survey_array(mp_entry *entry)
     return 1;
 }
 
-/* char, shape, and what ends the pickle */
-static size_t put_tail(char *tail, const PyArrayObject *a, const char ends[2])
-{
-    char name = PyArray_DESCR(a)->type;
-    char *end = mp_put_sized(tail, '\x8c', &name, 1);
+/* An array that is written, and its dtype. */
+typedef struct {
+    const PyArrayObject *array;
+    const mp_dtype *dtype;
+} source;
 
-    end = put_shape(end, PyArray_DIMS((PyArrayObject *)a), PyArray_NDIM(a));
+/* name, shape, and what ends the pickle */
+static size_t put_tail(char *tail, source a, const char ends[2])
+{
+    char *end = mp_put_sized(tail, '\x8c', a.dtype->text, a.dtype->length);
+
+    end = put_shape(end, PyArray_DIMS((PyArrayObject *)a.array), PyArray_NDIM(a.array));
     return (size_t)(mp_put(end, ends, 2) - tail);
 }
 
 /* Write what comes before the memory and after it; returns the place for the memory. */
-static char *write_around(mp_writer *to, const mp_global *rebuild, size_t nbytes,
-                          const PyArrayObject *a)
+static char *write_around(mp_writer *to, const mp_global *rebuild, size_t nbytes, source a)
 {
     char tail[TAIL];
     size_t tail_nbytes = put_tail(tail, a, "\x87R");
@@ -77,7 +87,7 @@ static char *write_around(mp_writer *to, const mp_global *rebuild, size_t nbytes
 }
 
 /* BINBYTES, the length, the bytes. */
-static int write_bytes(mp_writer *to, const PyArrayObject *a, size_t nbytes)
+static int write_bytes(mp_writer *to, source a, size_t nbytes)
 {
     char *at = write_around(to, &from_bytes, 5 + nbytes, a);
 
@@ -85,12 +95,12 @@ static int write_bytes(mp_writer *to, const PyArrayObject *a, size_t nbytes)
         return -1;
     *at++ = 'B';
     at = mp_put_little_endian(at, nbytes, 4);
-    memcpy(at, PyArray_DATA((PyArrayObject *)a), nbytes);
+    memcpy(at, PyArray_DATA((PyArrayObject *)a.array), nbytes);
     return 1;
 }
 
 /* Takes over the reference to the handle, which may be NULL. */
-static int write_handle(mp_writer *to, const PyArrayObject *a, PyObject *handle)
+static int write_handle(mp_writer *to, source a, PyObject *handle)
 {
     char *at = handle != NULL ? write_around(to, &from_block, HANDLE, a) : NULL;
 
@@ -100,9 +110,16 @@ static int write_handle(mp_writer *to, const PyArrayObject *a, PyObject *handle)
     return at != NULL ? 1 : PyErr_Occurred() ? -1 : 0;
 }
 
-static int write_in_pack(const mp_entry *entry, mp_writer *to)
+/* 1 if the array is as the survey found it: another thread may have changed it. */
+static int is_unchanged(const mp_entry *entry, source a)
 {
-    const PyArrayObject *a = (const PyArrayObject *)entry->object;
+    const mp_dtype *dtype;
+
+    return writable_nbytes(entry->object, &dtype) == (Py_ssize_t)entry->nbytes && dtype == a.dtype;
+}
+
+static int write_in_pack(const mp_entry *entry, source a, mp_writer *to)
+{
     mp_pack *pack = entry->pack;
     char rest[MP_MEMO_GET + MP_NUMBER + TAIL], *end = rest;
     char *at = mp_core.writer_room(to, from_pack.nbytes + 1);
@@ -117,10 +134,10 @@ static int write_in_pack(const mp_entry *entry, mp_writer *to)
         int rc = mp_core.write_pack(pack, to);
         if (rc != 1)
             return rc;
-        if (writable_nbytes(entry->object) != (Py_ssize_t)entry->nbytes) /* meanwhile */
-            return 0;
+        if (!is_unchanged(entry, a))
+            return PyErr_Occurred() ? -1 : 0;
     }
-    memcpy((char *)pack->block.data + entry->offset, PyArray_DATA((PyArrayObject *)a),
+    memcpy((char *)pack->block.data + entry->offset, PyArray_DATA((PyArrayObject *)a.array),
            entry->nbytes);
     mp_core.count_copied(entry->nbytes);
     end = mp_put_number(end, (int64_t)entry->offset);
@@ -132,37 +149,36 @@ static int write_in_pack(const mp_entry *entry, mp_writer *to)
     return 1;
 }
 
-static int write_private(const mp_entry *entry, mp_writer *to)
+static int write_private(const mp_entry *entry, source a, mp_writer *to)
 {
-    const PyArrayObject *a = (const PyArrayObject *)entry->object;
-    const void *data = PyArray_DATA((PyArrayObject *)a);
+    const void *data = PyArray_DATA((PyArrayObject *)a.array);
     size_t nbytes = entry->nbytes;
 
     if (entry->in_message)
         return write_bytes(to, a, nbytes);
     if (entry->pack != NULL)
-        return write_in_pack(entry, to);
-    PyObject *handle = mp_copy_to_block((PyObject *)a, nbytes);
-    if (handle != NULL && (writable_nbytes((PyObject *)a) != (Py_ssize_t)nbytes ||
-                           PyArray_DATA((PyArrayObject *)a) != data)) { /* meanwhile */
+        return write_in_pack(entry, a, to);
+    PyObject *handle = mp_copy_to_block(entry->object, nbytes);
+    if (handle != NULL &&
+        (!is_unchanged(entry, a) || PyArray_DATA((PyArrayObject *)a.array) != data)) {
         Py_DECREF(handle);
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     }
     return write_handle(to, a, handle);
 }
 
 static int write_array(const mp_entry *entry, mp_writer *to)
 {
-    const PyArrayObject *a = (const PyArrayObject *)entry->object;
+    source a = {.array = (const PyArrayObject *)entry->object};
     const mpshm_block *block = &entry->place.block;
-    Py_ssize_t nbytes = writable_nbytes(entry->object);
+    Py_ssize_t nbytes = writable_nbytes(entry->object, &a.dtype);
 
     /* Another thread may have changed it since the survey. */
     if (nbytes < 0)
-        return 0;
+        return PyErr_Occurred() ? -1 : 0;
     if (block->data == NULL)
-        return (size_t)nbytes == entry->nbytes ? write_private(entry, to) : 0;
-    if (block->data != PyArray_DATA((PyArrayObject *)a) || block->nbytes != (uint64_t)nbytes)
+        return (size_t)nbytes == entry->nbytes ? write_private(entry, a, to) : 0;
+    if (block->data != PyArray_DATA((PyArrayObject *)a.array) || block->nbytes != (uint64_t)nbytes)
         return 0;
     return write_handle(to, a, mp_core.make_handle(block, 0));
 }
@@ -185,16 +201,17 @@ static int take_shape(mp_reader *from, int64_t *dims)
                                                                                             : -1;
 }
 
-/* char, shape, and what ends the pickle */
+/* name, shape, and what ends the pickle */
 static int take_layout(mp_reader *from, mp_layout *layout, const char ends[2])
 {
-    const unsigned char *name = mp_take(from, 3);
+    const unsigned char *head = mp_take(from, 2);
+    const unsigned char *name = head != NULL && head[0] == 0x8c ? mp_take(from, head[1]) : NULL;
     int64_t dims[NPY_MAXDIMS];
+    int nd = name != NULL ? take_shape(from, dims) : -1;
 
-    if (name == NULL || name[0] != 0x8c || name[1] != 1)
+    if (nd < 0 || !mp_take_these(from, ends, 2))
         return -1;
-    int nd = take_shape(from, dims);
-    return nd < 0 || !mp_take_these(from, ends, 2) ? -1 : mp_layout_of(name[2], nd, dims, layout);
+    return mp_layout_of(mp_dtype_named((const char *)name, head[1]), nd, dims, layout);
 }
 
 static PyObject *read_bytes(mp_reader *from)

@@ -1,19 +1,11 @@
-/* The fast path: pickle and unpickle contiguous arrays of built-in dtypes.
+/* The fast path: pickle and unpickle contiguous arrays of dtypes that have a name (dtypes.c).
  *
- * Nearly every array that is sent can take it: exactly an ndarray, C-contiguous, aligned, writable,
- * with a dtype that is a single object per process and has a character of its own ('d', 'i', '?').
- * That character and the shape describe such an array completely. All other arrays take the slow
- * path, in Python (array.py). */
+ * Nearly every array that is sent can take it: exactly an ndarray, C-contiguous, aligned, writable.
+ * The name and the shape describe such an array completely. All other arrays take the slow path, in
+ * Python (array.py). */
 #include <string.h>
 
 #include "native.h"
-
-enum { CHARS = 128 };
-
-static struct {
-    PyObject *dtype, *name;
-    size_t itemsize;
-} known[CHARS]; /* by the character of the dtype */
 
 static PyTypeObject *ndarray_type;
 static PyObject *slow_path;               /* array.reduce_ndarray */
@@ -23,20 +15,23 @@ static PyObject *from_bytes, *from_block; /* the module's rebuild functions */
 
 /* ---- arrays ---- */
 
-Py_ssize_t mp_fast_nbytes(PyObject *op)
+Py_ssize_t mp_fast_nbytes(PyObject *op, const mp_dtype **dtype)
 {
+    enum {
+        NEEDED = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | NPY_ARRAY_WRITEABLE,
+        NOT = NPY_ARRAY_WRITEBACKIFCOPY,
+    };
     const PyArrayObject *a = (const PyArrayObject *)op;
 
-    if (Py_TYPE(op) != ndarray_type ||
-        (PyArray_FLAGS(a) & (NPY_ARRAY_CARRAY | NPY_ARRAY_WRITEBACKIFCOPY)) != NPY_ARRAY_CARRAY)
+    if (Py_TYPE(op) != ndarray_type || (PyArray_FLAGS(a) & (NEEDED | NOT)) != NEEDED)
         return -1;
-    const PyArray_Descr *descr = PyArray_DESCR(a);
-    unsigned char c = (unsigned char)descr->type;
-    if (c >= CHARS || known[c].dtype != (const PyObject *)descr)
+    const mp_dtype *known = mp_dtype_of(a); /* may change the array */
+    if (known == NULL || (PyArray_FLAGS(a) & (NEEDED | NOT)) != NEEDED)
         return -1;
-    size_t nbytes = known[c].itemsize;
+    size_t nbytes = known->itemsize;
     for (int i = 0; i < PyArray_NDIM(a); i++)
         nbytes *= (size_t)PyArray_DIM(a, i);
+    *dtype = known;
     return (Py_ssize_t)nbytes;
 }
 
@@ -70,13 +65,13 @@ static PyObject *shape_of(const PyArrayObject *a)
     return shape;
 }
 
-/* Return (rebuild, (memory, char, shape)). Takes over the reference to `memory`, which may be NULL
+/* Return (rebuild, (memory, name, shape)). Takes over the reference to `memory`, which may be NULL
  * with an exception set. */
-static PyObject *reduced(PyObject *rebuild, PyObject *memory, const PyArrayObject *a)
+static PyObject *reduced(PyObject *rebuild, PyObject *memory, const PyArrayObject *a,
+                         const mp_dtype *dtype)
 {
     PyObject *shape = memory ? shape_of(a) : NULL;
-    PyObject *name = known[(unsigned char)PyArray_DESCR(a)->type].name;
-    PyObject *args = shape ? PyTuple_Pack(3, memory, name, shape) : NULL;
+    PyObject *args = shape ? PyTuple_Pack(3, memory, dtype->name, shape) : NULL;
     PyObject *pickle = args ? PyTuple_Pack(2, rebuild, args) : NULL;
 
     Py_XDECREF(args);
@@ -159,24 +154,28 @@ int mp_place_of(PyObject *op, Py_ssize_t nbytes, mp_place *place)
 PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
 {
     PyArrayObject *a = (PyArrayObject *)op;
-    Py_ssize_t nbytes = mp_fast_nbytes(op);
+    const mp_dtype *dtype;
+    Py_ssize_t nbytes = mp_fast_nbytes(op, &dtype);
     PyObject *handle;
     mp_place place;
     (void)module;
 
+    if (nbytes < 0 && PyErr_Occurred())
+        return NULL;
     if (nbytes < 0 || mp_core.goes_by_value() || !mp_place_of(op, nbytes, &place))
         return reduce_slowly(op);
     if (place.keeper != NULL)
-        return reduced(from_block, place.keeper, a);
+        return reduced(from_block, place.keeper, a, dtype);
     if (place.block.data != NULL) {
         handle = mp_core.make_handle(&place.block, 0);
         mp_core.release_place(&place);
-        return reduced(from_block, handle, a);
+        return reduced(from_block, handle, a, dtype);
     }
     if (mp_core.message_has_room((size_t)nbytes, mp_inline_limit()))
-        return reduced(from_bytes, PyBytes_FromStringAndSize(PyArray_DATA(a), nbytes), a);
+        return reduced(from_bytes, PyBytes_FromStringAndSize(PyArray_DATA(a), nbytes), a, dtype);
     handle = mp_copy_to_block(op, (size_t)nbytes);
-    return handle != NULL || PyErr_Occurred() ? reduced(from_block, handle, a) : reduce_slowly(op);
+    return handle != NULL || PyErr_Occurred() ? reduced(from_block, handle, a, dtype)
+                                              : reduce_slowly(op);
 }
 
 /* ---- receiving ---- */
@@ -186,13 +185,17 @@ static PyObject *damaged(const char *why)
     return PyErr_Format(PyExc_ValueError, "the message of an array is damaged: %s", why);
 }
 
-/* Check a dtype's character and a shape. -1 with an exception if they describe no array. */
+/* Check a dtype's name and a shape. -1 with an exception if they describe no array. */
 static int checked(PyObject *name, PyObject *shape, mp_layout *out)
 {
-    Py_UCS4 ch = PyUnicode_Check(name) && PyUnicode_GetLength(name) == 1
-                     ? PyUnicode_ReadChar(name, 0)
-                     : CHARS;
-    if (ch >= CHARS || known[ch].dtype == NULL) {
+    Py_ssize_t length;
+    const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, &length) : NULL;
+    const mp_dtype *dtype = text ? mp_dtype_named(text, (size_t)length) : NULL;
+
+    if (dtype == NULL) {
+        if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
+            return -1; /* of a signal handler */
+        PyErr_Clear();
         PyErr_Format(PyExc_ValueError, "the message of an array is damaged: no dtype is called %R",
                      name);
         return -1;
@@ -203,8 +206,8 @@ static int checked(PyObject *name, PyObject *shape, mp_layout *out)
                      shape);
         return -1;
     }
-    out->dtype = known[ch].dtype;
-    out->nbytes = (Py_ssize_t)known[ch].itemsize;
+    out->dtype = dtype;
+    out->nbytes = (Py_ssize_t)dtype->itemsize;
     out->nd = (int)nd;
     for (Py_ssize_t i = 0; i < nd; i++) {
         Py_ssize_t n = PyLong_AsSsize_t(PyTuple_GetItem(shape, i));
@@ -221,8 +224,9 @@ static int checked(PyObject *name, PyObject *shape, mp_layout *out)
 
 PyObject *mp_array_over(const mp_layout *layout, void *data)
 {
-    return PyArray_NewFromDescr(ndarray_type, (PyArray_Descr *)Py_NewRef(layout->dtype), layout->nd,
-                                layout->dims, NULL, data, data ? NPY_ARRAY_CARRAY : 0, NULL);
+    return PyArray_NewFromDescr(ndarray_type, (PyArray_Descr *)Py_NewRef(layout->dtype->descr),
+                                layout->nd, layout->dims, NULL, data, data ? NPY_ARRAY_CARRAY : 0,
+                                NULL);
 }
 
 PyObject *mp_array_of(const mp_layout *layout, const void *bytes)
@@ -234,7 +238,7 @@ PyObject *mp_array_of(const mp_layout *layout, const void *bytes)
     return a;
 }
 
-/* rebuild_from_bytes(data, char, shape) */
+/* rebuild_from_bytes(data, name, shape) */
 PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
 {
     PyObject *name, *shape;
@@ -265,7 +269,7 @@ PyObject *mp_array_of_pack(const mp_layout *layout, const char *pack, uint64_t n
     return mp_array_of(layout, pack + offset);
 }
 
-/* rebuild_from_pack(block or bytearray, offset, char, shape) */
+/* rebuild_from_pack(block or bytearray, offset, name, shape) */
 PyObject *mp_py_rebuild_from_pack(PyObject *module, PyObject *args)
 {
     PyObject *memory, *name, *shape;
@@ -334,7 +338,7 @@ PyObject *mp_receive_array(PyObject *handle, const mp_layout *layout)
     return rc < 0 ? receive_by_value(handle, rc, layout) : NULL;
 }
 
-/* rebuild_from_block(handle or block, char, shape) */
+/* rebuild_from_block(handle or block, name, shape) */
 PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
 {
     PyObject *memory, *name, *shape;
@@ -353,12 +357,12 @@ PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
                         memory);
 }
 
-int mp_layout_of(unsigned char ch, int nd, const int64_t *dims, mp_layout *out)
+int mp_layout_of(const mp_dtype *dtype, int nd, const int64_t *dims, mp_layout *out)
 {
-    if (ch >= CHARS || known[ch].dtype == NULL || nd > NPY_MAXDIMS)
+    if (dtype == NULL || nd > NPY_MAXDIMS)
         return -1;
-    out->dtype = known[ch].dtype;
-    out->nbytes = (Py_ssize_t)known[ch].itemsize;
+    out->dtype = dtype;
+    out->nbytes = (Py_ssize_t)dtype->itemsize;
     out->nd = nd;
     for (int i = 0; i < nd; i++) {
         if (dims[i] < 0 || __builtin_mul_overflow(out->nbytes, dims[i], &out->nbytes))
@@ -380,24 +384,14 @@ int mp_init_fast_path(PyObject *module)
 
 int mp_setup_fast_path(PyObject *args)
 {
-    PyObject *dtypes, *slow, *notice, *name, *dtype;
-    Py_ssize_t at = 0, large;
+    PyObject *dtypes, *names, *reads, *slow, *notice;
+    Py_ssize_t large;
 
-    if (!PyArg_ParseTuple(args, "O!OOn:setup", &PyDict_Type, &dtypes, &slow, &notice, &large))
+    if (!PyArg_ParseTuple(args, "O!OOOOn:setup", &PyDict_Type, &dtypes, &names, &reads, &slow,
+                          &notice, &large))
         return -1;
     slow_path = Py_NewRef(slow);
     on_large_copy = Py_NewRef(notice);
     large_nbytes = (size_t)large;
-    while (PyDict_Next(dtypes, &at, &name, &dtype)) {
-        Py_UCS4 c = PyUnicode_ReadChar(name, 0);
-        if (c >= CHARS || !PyArray_DescrCheck(dtype)) {
-            PyErr_Format(PyExc_ValueError, "%R: %R is no dtype of one ASCII character", name,
-                         dtype);
-            return -1;
-        }
-        known[c].name = Py_NewRef(name);
-        known[c].dtype = Py_NewRef(dtype);
-        known[c].itemsize = (size_t)PyDataType_ELSIZE((PyArray_Descr *)dtype);
-    }
-    return 0;
+    return mp_setup_dtypes(dtypes, names, reads);
 }

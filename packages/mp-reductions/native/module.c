@@ -18,7 +18,7 @@ static int module_exec(PyObject *module)
     return mp_init_fast_path(module) < 0 ? -1 : mp_init_array_codec(module);
 }
 
-/* setup({char: dtype}, reduce_ndarray, on_large_copy, large_nbytes), once */
+/* setup({char: dtype}, name_of, from_name, reduce_ndarray, on_large_copy, large_nbytes), once */
 static PyObject *setup(PyObject *module, PyObject *args)
 {
     PyObject *reducer = PyObject_GetAttrString(module, "reduce_array");
@@ -34,16 +34,16 @@ PyDoc_STRVAR(reduce_array_doc,
              "reduce_array(a, /)\n--\n\n"
              "Reduce an array to a pickle by the fast path, or call `array.reduce_ndarray`.");
 PyDoc_STRVAR(from_bytes_doc,
-             "rebuild_from_bytes(data, char, shape, /)\n--\n\n"
+             "rebuild_from_bytes(data, name, shape, /)\n--\n\n"
              "Make an array with private memory from its bytes. Raises `ValueError` if the "
              "arguments do not fit together.");
 PyDoc_STRVAR(from_block_doc,
-             "rebuild_from_block(memory, char, shape, /)\n--\n\n"
+             "rebuild_from_block(memory, name, shape, /)\n--\n\n"
              "Make an array over a whole `Block`, or over the block of a handle (bytes). Raises "
              "`ValueError` if the shape needs more bytes than the block has.");
 PyDoc_STRVAR(
     from_pack_doc,
-    "rebuild_from_pack(pack, offset, char, shape, /)\n--\n\n"
+    "rebuild_from_pack(pack, offset, name, shape, /)\n--\n\n"
     "Make an array with private memory from its bytes in a pack: a `Block` or a bytearray. "
     "Raises `ValueError` if the pack has fewer bytes.");
 PyDoc_STRVAR(get_handler_doc, "get_handler()\n--\n\n"

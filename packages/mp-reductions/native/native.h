@@ -15,24 +15,66 @@
 extern mp_core_api mp_core;
 int mp_load_core(void);
 
+/* ---- dtypes.c ---- */
+
+enum { MP_DTYPE_NAME = 24 }; /* the most bytes of a name */
+
+/* A dtype and its name in messages, for the process's lifetime. */
+typedef struct {
+    PyObject *descr, *name;
+    const char *text; /* of the name */
+    size_t length, itemsize;
+} mp_dtype;
+
+enum { MP_DTYPE_CHARS = 128 };
+extern mp_dtype mp_dtype_of_char[MP_DTYPE_CHARS];
+const mp_dtype *mp_other_dtype(const PyArrayObject *a);
+const mp_dtype *mp_dtype_of_text(const char *text, size_t length);
+
+/* Return the dtype of an array, NULL for one without a name, perhaps with an exception. Calls Python
+ * code for a dtype that it sees for the first time. */
+static inline const mp_dtype *mp_dtype_of(const PyArrayObject *a)
+{
+    const PyArray_Descr *descr = PyArray_DESCR((PyArrayObject *)a);
+    unsigned char c = (unsigned char)descr->type;
+
+    if (c < MP_DTYPE_CHARS && mp_dtype_of_char[c].descr == (const PyObject *)descr)
+        return &mp_dtype_of_char[c];
+    return mp_other_dtype(a);
+}
+
+/* Return the dtype of a name; NULL, perhaps with an exception, if no dtype has it. */
+static inline const mp_dtype *mp_dtype_named(const char *text, size_t length)
+{
+    unsigned char c = length == 1 ? (unsigned char)*text : MP_DTYPE_CHARS;
+
+    if (length != 1)
+        return mp_dtype_of_text(text, length);
+    return c < MP_DTYPE_CHARS && mp_dtype_of_char[c].descr != NULL ? &mp_dtype_of_char[c] : NULL;
+}
+
+/* Set {character: dtype}, name_of and from_name of array.py. -1 with an exception. */
+int mp_setup_dtypes(PyObject *dtypes, PyObject *names, PyObject *reads);
+
 /* ---- fast_path.c ---- */
 
 /* Initialise it, given the module. -1 with an exception on failure. */
 int mp_init_fast_path(PyObject *module);
-/* The same with ({char: dtype}, reduce_ndarray, on_large_copy, large_nbytes), which are kept for
- * the process's lifetime. */
+/* The same with ({char: dtype}, name_of, from_name, reduce_ndarray, on_large_copy, large_nbytes),
+ * which are kept for the process's lifetime. */
 int mp_setup_fast_path(PyObject *args);
 
 /* The array that a message describes. */
 typedef struct {
-    PyObject *dtype;
+    const mp_dtype *dtype;
     Py_ssize_t nbytes;
     int nd;
     npy_intp dims[NPY_MAXDIMS];
 } mp_layout;
 
-/* Return the number of bytes of the array, or -1 if it cannot take the fast path. */
-Py_ssize_t mp_fast_nbytes(PyObject *array);
+/* Return the number of bytes of the array, and its dtype; or -1, perhaps with an exception, if it
+ * cannot take the fast path. */
+Py_ssize_t mp_fast_nbytes(PyObject *array, const mp_dtype **dtype);
 
 /* Find where the bytes of an array are that can take the fast path: 1 for a place that
  * mp_core.release_place gives back, and for private memory; 0 for the slow path: a part of a block,
@@ -44,8 +86,8 @@ int mp_place_of(PyObject *array, Py_ssize_t nbytes, mp_place *place);
  * without an exception if the slow path may try. */
 PyObject *mp_copy_to_block(PyObject *array, size_t nbytes);
 
-/* Fill in the layout of a dtype's character and a shape. -1 if they describe no array. */
-int mp_layout_of(unsigned char ch, int nd, const int64_t *dims, mp_layout *out);
+/* Fill in the layout of a dtype, which may be NULL, and a shape. -1 if they describe no array. */
+int mp_layout_of(const mp_dtype *dtype, int nd, const int64_t *dims, mp_layout *out);
 
 /* Make an array over `data`, or with private memory if that is NULL. */
 PyObject *mp_array_over(const mp_layout *layout, void *data);

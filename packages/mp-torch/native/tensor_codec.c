@@ -68,14 +68,26 @@ static int is_plain(PyObject *tensor, dl_shape *shape)
            is_whole(tensor, shape->nbytes);
 }
 
+/* Clear what torch raises for a tensor that it cannot describe, about which the pickler says what is
+ * wrong: 0; or -1 with any other exception, as of a signal handler. */
+static int without_error(void)
+{
+    PyObject *const theirs[] = {PyExc_RuntimeError, PyExc_TypeError, PyExc_ValueError,
+                                PyExc_AttributeError, PyExc_BufferError};
+
+    for (size_t i = 0; PyErr_Occurred() && i < sizeof(theirs) / sizeof(theirs[0]); i++)
+        if (PyErr_ExceptionMatches(theirs[i]))
+            PyErr_Clear();
+    return PyErr_Occurred() ? -1 : 0;
+}
+
 static int survey_tensor(mp_entry *entry)
 {
     dl_shape shape;
     int fit = is_plain(entry->object, &shape) && layout_of(&shape) <= LAYOUT;
 
-    if (PyErr_Occurred() && !PyErr_ExceptionMatches(PyExc_Exception))
-        return -1; /* of a signal handler */
-    PyErr_Clear(); /* the pickler says what is wrong with the tensor */
+    if (without_error() < 0)
+        return -1;
     if (fit)
         entry->memory = shape.data;
     return fit;

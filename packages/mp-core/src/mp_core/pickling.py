@@ -187,8 +187,10 @@ def _dump(cls: Any, obj: Any) -> memoryview:
 
     file = io.BytesIO()
     pickler = reducers.new_pickler(cls, _large_bytes.writer(file, places), PROTOCOL, stays)
-    table = ObjectTable(pickler.dispatch_table)
-    _large_bytes.use_arrays(pickler.dispatch_table)
+    table = None
+    if isinstance(pickler.dispatch_table, dict):  # it may be a program's own
+        table = ObjectTable(pickler.dispatch_table)
+        _large_bytes.use_arrays(pickler.dispatch_table)
     pickler.dump(obj)
     if places and not taken:
         # Nothing in it has a reducer of ForkingPickler, which takes several microseconds to make.
@@ -197,7 +199,7 @@ def _dump(cls: Any, obj: Any) -> memoryview:
         file = io.BytesIO(_wrapped(cls, load_divided, file.getvalue(), places, taken))
     elif taken:
         file = io.BytesIO(_wrapped(cls, load_with, file.getvalue(), taken))
-    objects = table.written()
+    objects = None if table is None else table.written()
     if objects is not None:
         return _wrapped(cls, load_beside, file.getvalue(), objects)
     return file.getbuffer()

@@ -60,7 +60,7 @@ class _Table(dict[type, "Reducer"]):
             if reducer is not None:
                 return reducer
         if not chooses:
-            _without[id(kind)] = ref(kind, lambda _, key=id(kind): _without.pop(key, None))  # type: ignore[misc]
+            _remember(kind, id(kind))
         raise KeyError(kind)
 
     def get(self, kind: type, default: Any = None) -> Any:
@@ -75,6 +75,10 @@ class _Table(dict[type, "Reducer"]):
         for watch in _watchers.get(package, ()):
             reducer = watch(kind, reducer)
         super().__setitem__(kind, reducer)
+
+
+def _remember(kind: type, key: int) -> None:
+    _without[key] = ref(kind, lambda _: _without.pop(key, None))
 
 
 class _Copyreg(ChainMap[type, "Any"]):
@@ -94,29 +98,40 @@ def install() -> _Table:
     return table
 
 
-_seen: tuple[dict[type, Any], dict[type, Any]] = {}, {}
-_merged = _Table()
+# The reducers of `ForkingPickler` and of copyreg when the table was made that picklers copy, and the table.
+_merged: tuple[dict[type, Any], dict[type, Any], _Table] = {}, {}, _Table()
+# Whether its ``__init__`` is the standard library's: a program may have replaced it before.
+_init = ForkingPickler.__init__
+_is_standard = _init.__module__ == "multiprocessing.reduction"
 
 
 def new_pickler(cls: Any, file: Any, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> Any:
     """
-    Return a pickler of *cls*, a `ForkingPickler` with its ``__init__``, which takes twice the time.
+    Return ``cls(file, protocol, True, buffer_callback)``, a `ForkingPickler`, in half the time.
 
     Its table of reducers is its own, as theirs are. The table that all are copied from is made again when a reducer has
     been registered, with `ForkingPickler` or copyreg.
     """
-    global _seen, _merged
-    extra, standard = cls._extra_reducers, copyreg.dispatch_table
-    if type(cls._copyreg_dispatch_table) is not _Copyreg:
+    global _merged
+    table = install()
+    if not (
+        _is_standard
+        and cls.__init__ is _init
+        and cls.__new__ is pickle.Pickler.__new__
+        and cls._extra_reducers is table
+        and type(cls._copyreg_dispatch_table) is _Copyreg
+    ):
         return cls(file, protocol, True, buffer_callback)
-    if _seen[0] != extra or _seen[1] != standard:
-        seen = dict(extra), dict(standard)
-        merged = _Table(standard)
-        merged.update(extra)
-        _merged, _seen = merged, seen
+    standard = copyreg.dispatch_table
+    extra_seen, standard_seen, merged = _merged
+    if extra_seen != table or standard_seen != standard:
+        extra_seen, standard_seen = dict(table), dict(standard)
+        merged = _Table(standard_seen)
+        merged.update(extra_seen)
+        _merged = extra_seen, standard_seen, merged
     pickler = cls.__new__(cls)
     pickle.Pickler.__init__(pickler, file, protocol, True, buffer_callback)
-    pickler.dispatch_table = _Table(_merged)
+    pickler.dispatch_table = _Table(merged)
     return pickler
 
 

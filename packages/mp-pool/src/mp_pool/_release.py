@@ -83,9 +83,8 @@ class _Duplicate(DupFd):
             close()
 
 
-def _release_beside(data: bytes, objects: Any) -> None:
-    if isinstance(objects, bytes):
-        release(objects)
+def _release_beside(data: bytes, objects: bytes) -> None:
+    release(objects)
     release(data)
 
 

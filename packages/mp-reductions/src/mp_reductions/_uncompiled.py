@@ -37,7 +37,14 @@ _reduce: Callable[[Any], Any]
 _inline_limit = 0
 
 
-def setup(dtypes: Any, reduce_ndarray: Callable[[Any], Any], on_large_copy: Any, large_nbytes: int) -> None:
+def setup(
+    dtypes: Any,
+    name_of: Any,
+    from_name: Any,
+    reduce_ndarray: Callable[[Any], Any],
+    on_large_copy: Any,
+    large_nbytes: int,
+) -> None:
     """Set the dtypes that are one object with a character of its own, and the function that reduces other arrays."""
     global _dtypes, _reduce
     _dtypes, _reduce = dtypes, reduce_ndarray

@@ -15,11 +15,10 @@ message, and both views have one Block when they arrive.
 
 Note [The fast path]
 --------------------
-Nearly every array that is sent is C-contiguous, aligned, writable and of one of the dtypes that are a single object
-per process, with a character of its own ('d', 'i', '?'). That character and the shape describe such an array
-completely, so C code reduces it by the same rules (`native/fast_path.c`), and a message with a thousand small arrays is
-cheap. A dtype that only equals one of them (it may have metadata, which NumPy's == ignores) does not take the fast
-path. All other arrays, and all errors, come to `reduce_ndarray` here.
+Nearly every array that is sent is C-contiguous, aligned, writable and of a dtype that a short name describes
+(`native/dtypes.c`): 'd', 'i', '?', '<M8[ns]', '<U10', '>f8'. The name and the shape describe such an array completely,
+so C code reduces it by the same rules (`native/fast_path.c`), and a message with a thousand small arrays is cheap. All
+other arrays, and all errors, come to `reduce_ndarray` here.
 
 Among many such arrays of a message, private ones of up to 4 KiB for which it has no room share a block, the pack, and
 are private again when they arrive (`mp_core/native/packs.c`, Note [Packs]).
@@ -160,7 +159,20 @@ _BUILT_IN: dict[str, np.dtype[Any]] = {
     if not np.dtype(char).hasobject and np.dtype(char).itemsize and np.dtype(char) is np.dtype(char)
 }
 
-_functions.setup(_BUILT_IN, reduce_ndarray, repeated_copy.notice, repeated_copy.LARGE)
+
+def _name_of(dtype: np.dtype[Any]) -> str | None:
+    """Return a text that describes *dtype* completely; None for structures, objects, and dtypes with metadata."""
+    if dtype.names is not None or dtype.subdtype is not None or dtype.metadata or dtype.hasobject or not dtype.itemsize:
+        return None
+    name = dtype.str
+    try:
+        made = np.dtype(name)
+    except (TypeError, ValueError):  # of a dtype that another library has made
+        return None
+    return name if made == dtype and type(made) is type(dtype) and made.str == name else None
+
+
+_functions.setup(_BUILT_IN, _name_of, np.dtype, reduce_ndarray, repeated_copy.notice, repeated_copy.LARGE)
 
 
 # ---- one pickle for several receivers --------------------------------------------------------------------------------

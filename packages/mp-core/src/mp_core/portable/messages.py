@@ -281,6 +281,6 @@ def discard_unread(data: Any) -> None:
         at = content.find(_OPCODE, at + 1)
 
 
-def load_beside(stream: Any, objects: Any) -> NoReturn:
+def load_beside(stream: bytes, objects: bytes) -> NoReturn:
     """Raise a `ReceiveError`, since the message is of a process that has libshm."""
     raise refuse(errno.ENOSYS, b"")

@@ -1,0 +1,126 @@
+/* The dtypes of the fast path, and their names in messages.
+ *
+ * Nearly every array has a dtype that is a single object per process, with a character of its own
+ * ('d', 'i', '?'). Of the others those are here that their `str` describes completely: dates and
+ * durations with a unit, texts and bytes of a length, numbers of the other byte order. NumPy makes a
+ * new object for each of these, so they are looked up by their address first. A dtype that only
+ * equals one of them has no name: it may have metadata, which NumPy's == ignores. */
+#include <string.h>
+
+#include "native.h"
+
+enum {
+    NAMES = 256,  /* in a process; arrays of further dtypes take the slow path */
+    OBJECTS = 16, /* that are known by their address */
+};
+
+mp_dtype mp_dtype_of_char[MP_DTYPE_CHARS];
+static mp_dtype of_name[NAMES];
+static int name_count;
+
+static struct {
+    PyObject *descr;       /* held: so no other has its address */
+    const mp_dtype *dtype; /* NULL for one without a name */
+} seen[OBJECTS];
+
+static PyObject *name_of, *from_name; /* functions of array.py */
+
+/* Make an entry of a name: 0, or -1. */
+static int fill(mp_dtype *dtype, PyObject *descr, PyObject *name)
+{
+    Py_ssize_t length;
+    const char *text = PyUnicode_AsUTF8AndSize(name, &length);
+
+    if (text == NULL || length > MP_DTYPE_NAME)
+        return -1;
+    *dtype = (mp_dtype){.descr = Py_NewRef(descr),
+                        .name = Py_NewRef(name),
+                        .text = text,
+                        .length = (size_t)length,
+                        .itemsize = (size_t)PyDataType_ELSIZE((PyArray_Descr *)descr)};
+    return 0;
+}
+
+static const mp_dtype *known_by(const char *text, size_t length)
+{
+    for (int i = 0; i < name_count; i++)
+        if (of_name[i].length == length && memcmp(of_name[i].text, text, length) == 0)
+            return &of_name[i];
+    return NULL;
+}
+
+/* The entry of a dtype that has none yet; NULL, perhaps with an exception. */
+static const mp_dtype *enter(PyObject *descr)
+{
+    PyObject *name = PyObject_CallFunctionObjArgs(name_of, descr, NULL);
+    Py_ssize_t length = 0;
+    const char *text =
+        name != NULL && name != Py_None ? PyUnicode_AsUTF8AndSize(name, &length) : NULL;
+    const mp_dtype *dtype = text ? known_by(text, (size_t)length) : NULL;
+
+    if (text != NULL && dtype == NULL && name_count < NAMES &&
+        fill(&of_name[name_count], descr, name) == 0)
+        dtype = &of_name[name_count++];
+    Py_XDECREF(name);
+    return dtype;
+}
+
+static const mp_dtype *other_dtype(PyObject *descr)
+{
+    size_t at = ((uintptr_t)descr >> 4) * 0x9E3779B97F4A7C15u >> 60;
+
+    if (seen[at].descr == descr)
+        return seen[at].dtype;
+    const mp_dtype *dtype = enter(descr);
+    if (PyErr_Occurred())
+        return NULL;
+    PyObject *before = seen[at].descr;
+    seen[at].descr = Py_NewRef(descr);
+    seen[at].dtype = dtype;
+    Py_XDECREF(before);
+    return dtype;
+}
+
+const mp_dtype *mp_other_dtype(const PyArrayObject *a)
+{
+    PyArray_Descr *descr = PyArray_DESCR((PyArrayObject *)a);
+
+    if (PyDataType_FLAGCHK(descr, NPY_ITEM_HASOBJECT))
+        return NULL;
+    const mp_dtype *dtype = other_dtype((PyObject *)descr);
+    /* A name is found out by Python code, which may have changed the array. */
+    return dtype != NULL && PyArray_DESCR((PyArrayObject *)a) == descr ? dtype : NULL;
+}
+
+const mp_dtype *mp_dtype_of_text(const char *text, size_t length)
+{
+    const mp_dtype *dtype = length <= MP_DTYPE_NAME ? known_by(text, length) : NULL;
+
+    if (dtype != NULL || length > MP_DTYPE_NAME)
+        return dtype;
+    PyObject *descr = PyObject_CallFunction(from_name, "s#", text, (Py_ssize_t)length);
+    dtype = descr != NULL && PyArray_DescrCheck(descr) ? enter(descr) : NULL;
+    Py_XDECREF(descr);
+    if (dtype != NULL && (dtype->length != length || memcmp(dtype->text, text, length) != 0))
+        dtype = NULL;
+    return dtype;
+}
+
+int mp_setup_dtypes(PyObject *dtypes, PyObject *names, PyObject *reads)
+{
+    PyObject *name, *dtype;
+    Py_ssize_t at = 0;
+
+    name_of = Py_NewRef(names); /* once for the process, which keeps them */
+    from_name = Py_NewRef(reads);
+    while (PyDict_Next(dtypes, &at, &name, &dtype)) {
+        Py_UCS4 c = PyUnicode_ReadChar(name, 0);
+        if (c >= MP_DTYPE_CHARS || !PyArray_DescrCheck(dtype) ||
+            fill(&mp_dtype_of_char[c], dtype, name) < 0) {
+            PyErr_Format(PyExc_ValueError, "%R: %R is no dtype of one ASCII character", name,
+                         dtype);
+            return -1;
+        }
+    }
+    return 0;
+}
