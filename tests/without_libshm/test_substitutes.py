@@ -37,7 +37,11 @@ def test_the_substitute_has_the_functions_of_libshm() -> None:
 
     assert set(portable.__all__) == {*_compiled.__all__, *_library.__all__} - CFFI - LOCKS
     here = {name for name in vars(_native) if not name.startswith("_")}
-    assert here - set(_uncompiled.__all__) == {"rebuild_from_block", "rebuild_from_pack"}  # of its pickles
+    assert here - set(_uncompiled.__all__) == {
+        "rebuild_from_block",
+        "rebuild_from_pack",
+        "rebuild_view",
+    }  # of its pickles
     assert set(_uncompiled.__all__) - here == {"reduce_small"}
     assert set(mp_torch_uncompiled.__all__) == {name for name in vars(mp_torch_native) if not name.startswith("_")}
     assert portable.counters().keys() == _library.counters().keys()

@@ -221,8 +221,11 @@ static int look_by_codec(mp_survey *s, PyObject *object, const mp_codec *codec)
     if (entry == NULL)
         return -1;
     entry->may_pack = s->is_crowded || s->plan.entry_count > CROWD;
+    entry->may_view = s->may_view;
     int rc = codec->survey(entry);
-    if (rc == 1 && entry->memory != NULL)
+    if (rc == 1 && entry->is_view)
+        rc = mp_plan_block(&s->plan, entry);
+    else if (rc == 1 && entry->memory != NULL)
         rc = mp_plan_memory(&s->plan, entry->memory);
     if (rc == 1 && entry->in_pack)
         rc = mp_plan_pack(&s->plan, entry, s->pack_room);
@@ -287,6 +290,7 @@ void mp_begin_survey(mp_survey *s, int may_share)
 {
     mp_begin_plan(&s->plan);
     s->may_share = may_share;
+    s->may_view = 1;
     s->is_crowded = 0;
     s->pack_room = 0;
     s->objects = 0;
@@ -329,8 +333,13 @@ static PyObject *written(const mp_plan *plan)
 static int put_alone(mp_survey *s, PyObject *object, const mp_codec *codec)
 {
     mp_entry *entry = mp_plan_entry(&s->plan, object, codec);
-    int rc = entry != NULL ? codec->survey(entry) : -1;
 
+    if (entry == NULL)
+        return -1;
+    entry->may_view = 1;
+    int rc = codec->survey(entry);
+    if (rc == 1 && entry->is_view)
+        rc = mp_plan_block(&s->plan, entry);
     if (rc == 1)
         rc = codec->write(entry, &s->plan.bytes);
     return rc == 1 ? put_opcode(&s->plan.bytes, '.') : rc;

@@ -184,6 +184,7 @@ typedef struct {
     const mp_codec *codec;
     size_t at;    /* where its pickle belongs in that of the message */
     int may_pack; /* there are many such objects */
+    int may_view;
 
     /* Set by the codec. */
     size_t nbytes;      /* that will be copied */
@@ -192,9 +193,13 @@ typedef struct {
     int in_message;     /* the message has room for its bytes, which were counted */
     int in_pack;        /* its bytes go into a pack, see packs.c; only if `may_pack` */
 
-    /* Set after that, for one in a pack. */
+    int is_view; /* it is a part of the block at its place, which several may have */
+
+    /* Set after that: for one in a pack, and for a view. */
     mp_pack *pack;
     size_t offset;
+    uint32_t block_number; /* in the memo of the pickle */
+    int is_first;          /* of the block */
 } mp_entry;
 
 /* How the objects of one type are written and read.
@@ -298,6 +303,11 @@ typedef struct {
     /* Read a pack: its bytes, as long as the message is read. NULL, perhaps with an exception, if
      * there is none. */
     const char *(*read_pack)(mp_reader *from, uint64_t *nbytes);
+
+    /* The same for the block of a view, with a handle in flight: write_block for the first view of
+     * it, and read_block for all, which returns an mp_core.Block, borrowed. */
+    int (*write_block)(const mp_entry *entry, mp_writer *to);
+    PyObject *(*read_block)(mp_reader *from);
 
     /* Give a place back, and set it to private memory. */
     void (*release_place)(mp_place *place);

@@ -85,6 +85,8 @@ PyObject *mp_refuse(PyObject *handle, int rc);
 int mp_setup_packs(PyObject *module);
 int mp_write_pack(mp_pack *pack, mp_writer *to);
 const char *mp_read_pack(mp_reader *from, uint64_t *nbytes);
+int mp_write_block(const mp_entry *entry, mp_writer *to);
+PyObject *mp_read_block(mp_reader *from);
 
 /* ---- object_table.c ---- */
 
@@ -150,6 +152,9 @@ void mp_plan_drop_entry(mp_plan *plan);
 /* Find room in a pack for the entry: 1, or -1 with an exception. A pack has `room` bytes, or with 0
  * as many as are found before it is written. */
 int mp_plan_pack(mp_plan *plan, mp_entry *entry, size_t room);
+/* Give the block of a view its number: 1; 0 if the block is in the message as another object; -1
+ * with an exception. */
+int mp_plan_block(mp_plan *plan, mp_entry *entry);
 /* Take the last pack back, with its number. */
 void mp_plan_drop_pack(mp_plan *plan);
 /* Return 1 and hold an object that is new, 0 for one that was seen, -1 with an exception; `at` is
@@ -187,6 +192,7 @@ enum {
 typedef struct {
     mp_plan plan;
     int may_share;
+    int may_view;
     int is_crowded;   /* a container with many items: they may go into a pack */
     size_t pack_room; /* of each pack, or 0 */
     uint32_t objects;

@@ -113,6 +113,7 @@ static PyObject *table_new(PyTypeObject *type, PyObject *args, PyObject *names)
         return NULL;
     mp_begin_survey(&self->survey, 1);
     self->survey.is_crowded = 1;
+    self->survey.may_view = 0; /* their Block may be elsewhere in the message */
     self->survey.pack_room = PACK;
     self->survey.plan.numbers = 1; /* the list */
     PyObject *method = PyObject_GetAttrString((PyObject *)self, "reduce");

@@ -15,6 +15,17 @@
 
 enum { UNNUMBERED = UINT32_MAX, MEMORY = UINT32_MAX - 1 };
 
+/* The key of a block that has a number; an object has an even address. */
+static const void *block_key(const mpshm_block *block)
+{
+    return (const char *)block->data + 1;
+}
+
+static int is_block(const void *key)
+{
+    return ((uintptr_t)key & 1) != 0;
+}
+
 void mp_begin_plan(mp_plan *plan)
 {
     mp_begin_writing(&plan->bytes);
@@ -34,7 +45,7 @@ void mp_end_plan(mp_plan *plan)
     for (uint32_t i = 0; i < plan->entry_count; i++)
         mp_release_place(&plan->entries[i].place);
     for (uint32_t i = 0; i < plan->seen_count; i++)
-        if (plan->seen[i].number != MEMORY)
+        if (plan->seen[i].number != MEMORY && !is_block(plan->seen[i].key))
             Py_DECREF((PyObject *)plan->seen[i].key);
     if (plan->entries != plan->few_entries)
         PyMem_Free(plan->entries);
@@ -179,6 +190,21 @@ int mp_plan_memory(mp_plan *plan, const void *memory)
 {
     uint32_t at;
     return see(plan, memory, MEMORY, &at);
+}
+
+int mp_plan_block(mp_plan *plan, mp_entry *entry)
+{
+    const mpshm_block *block = &entry->place.block;
+    uint32_t at;
+    int rc = see(plan, block_key(block), plan->numbers, &at);
+
+    if (rc == 1) {
+        entry->is_first = 1;
+        entry->block_number = plan->numbers++;
+        return mp_plan_memory(plan, block->data);
+    }
+    entry->block_number = plan->seen[at].number;
+    return rc == 0 ? 1 : -1;
 }
 
 void mp_plan_number(mp_plan *plan, uint32_t at)

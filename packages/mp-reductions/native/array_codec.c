@@ -3,9 +3,11 @@
  *   module, rebuild_from_bytes, STACK_GLOBAL | bytes  | name | shape | TUPLE3 | REDUCE
  *   module, rebuild_from_block, STACK_GLOBAL | handle | name | shape | TUPLE3 | REDUCE
  *   module, rebuild_from_pack,  STACK_GLOBAL, MARK | pack | offset | name | shape | TUPLE | REDUCE
+ *   module, rebuild_view,       STACK_GLOBAL, MARK | block | name | shape | offset | strides |
+ *                                                    NEWTRUE or NEWFALSE | TUPLE | REDUCE
  *
  * The first two are the pickle that the fast path's reduction (fast_path.c) would give, without
- * memo and frame; mp_core/native/packs.c has the pack. */
+ * memo and frame; mp_core/native/packs.c has the pack and the block. */
 #include <string.h>
 
 #include "native.h"
@@ -13,7 +15,7 @@
 enum { TAIL = 16 + MP_DTYPE_NAME + MP_NUMBER * NPY_MAXDIMS, HANDLE = 2 + MPSHM_HANDLE_SIZE };
 
 static const unsigned char close_tuple[] = {')', 0x85, 0x86, 0x87}; /* EMPTY_TUPLE, TUPLE1, ... */
-static mp_global from_bytes, from_block, from_pack;
+static mp_global from_bytes, from_block, from_pack, view;
 
 /* ---- writing ---- */
 
@@ -37,15 +39,26 @@ static Py_ssize_t writable_nbytes(PyObject *op, const mp_dtype **dtype)
     return PyArray_NDIM((PyArrayObject *)op) > NPY_MAXDIMS ? -1 : nbytes;
 }
 
+/* Whether it is a part of a block. */
+static int survey_view(mp_entry *entry)
+{
+    const mp_dtype *dtype;
+
+    if (!entry->may_view)
+        return 0;
+    entry->is_view = 1;
+    return mp_view_of(entry->object, &dtype, &entry->place);
+}
+
 static int survey_array(mp_entry *entry)
 {
     const mp_dtype *dtype;
     Py_ssize_t nbytes = writable_nbytes(entry->object, &dtype);
 
-    if (nbytes < 0)
-        return PyErr_Occurred() ? -1 : 0;
-    if (!mp_place_of(entry->object, nbytes, &entry->place))
-        return 0;
+    if (nbytes < 0 && PyErr_Occurred())
+        return -1;
+    if (nbytes < 0 || !mp_place_of(entry->object, nbytes, &entry->place))
+        return survey_view(entry);
     entry->memory = entry->place.block.data;
     if (entry->memory == NULL) {
         entry->nbytes = (size_t)nbytes;
@@ -167,8 +180,46 @@ static int write_private(const mp_entry *entry, source a, mp_writer *to)
     return write_handle(to, a, handle);
 }
 
+static int write_view(const mp_entry *entry, mp_writer *to)
+{
+    enum { FIXED = MP_DTYPE_NAME + MP_NUMBER + MP_MEMO_GET + 16 };
+    char rest[FIXED + 2 * MP_NUMBER * NPY_MAXDIMS], *end = rest;
+    PyArrayObject *a = (PyArrayObject *)entry->object;
+    const mp_dtype *dtype;
+    mp_place place;
+    int rc = mp_view_of(entry->object, &dtype, &place);
+    int is_same = rc == 1 && place.block.data == entry->place.block.data;
+
+    mp_core.release_place(&place);
+    if (!is_same) /* another thread has changed it since the survey */
+        return rc < 0 ? -1 : 0;
+    int64_t offset = (char *)PyArray_DATA(a) - (char *)entry->place.block.data;
+    int nd = PyArray_NDIM(a), writeable = (PyArray_FLAGS(a) & NPY_ARRAY_WRITEABLE) != 0;
+    char *at = mp_core.writer_room(to, view.nbytes + 1);
+    if (at == NULL)
+        return -1;
+    at = mp_put(at, view.bytes, view.nbytes);
+    *at = '('; /* MARK */
+    if (!entry->is_first)
+        end = mp_put_memo_get(end, entry->block_number);
+    else if (mp_core.write_block(entry, to) < 0)
+        return -1;
+    end = mp_put_sized(end, '\x8c', dtype->text, dtype->length);
+    end = put_shape(end, PyArray_DIMS(a), nd);
+    end = mp_put_number(end, offset);
+    end = put_shape(end, PyArray_STRIDES(a), nd);
+    end = mp_put(end, writeable ? "\x88tR" : "\x89tR", 3);
+    at = mp_core.writer_room(to, (size_t)(end - rest));
+    if (at == NULL)
+        return -1;
+    mp_put(at, rest, (size_t)(end - rest));
+    return 1;
+}
+
 static int write_array(const mp_entry *entry, mp_writer *to)
 {
+    if (entry->is_view)
+        return write_view(entry, to);
     source a = {.array = (const PyArrayObject *)entry->object};
     const mpshm_block *block = &entry->place.block;
     Py_ssize_t nbytes = writable_nbytes(entry->object, &a.dtype);
@@ -255,6 +306,27 @@ static PyObject *read_in_pack(mp_reader *from)
     return mp_array_of_pack(&layout, pack, nbytes, (uint64_t)offset);
 }
 
+static PyObject *read_view(mp_reader *from)
+{
+    PyObject *block = mp_take_these(from, "(", 1) ? mp_core.read_block(from) : NULL;
+    const unsigned char *head = block != NULL ? mp_take(from, 2) : NULL;
+    const unsigned char *name = head != NULL && head[0] == 0x8c ? mp_take(from, head[1]) : NULL;
+    int64_t dims[NPY_MAXDIMS], steps[NPY_MAXDIMS], offset;
+    int nd = name != NULL ? take_shape(from, dims) : -1;
+    mp_layout layout;
+
+    if (nd < 0 || !mp_take_number(from, &offset) || take_shape(from, steps) != nd)
+        return NULL;
+    const unsigned char *last = mp_take(from, 3);
+    if (last == NULL || (last[0] != 0x88 && last[0] != 0x89) || memcmp(last + 1, "tR", 2) != 0 ||
+        mp_layout_of(mp_dtype_named((const char *)name, head[1]), nd, dims, &layout) < 0)
+        return NULL;
+    npy_intp strides[NPY_MAXDIMS];
+    for (int i = 0; i < nd; i++)
+        strides[i] = (npy_intp)steps[i];
+    return mp_array_over_part(block, &layout, offset, strides, last[0] == 0x88);
+}
+
 static PyObject *read_array(mp_reader *from)
 {
     const unsigned char *before = from->at;
@@ -266,6 +338,8 @@ static PyObject *read_array(mp_reader *from)
         a = read_block(from);
     else if (mp_take_these(from, from_pack.bytes, from_pack.nbytes))
         a = read_in_pack(from);
+    else if (mp_take_these(from, view.bytes, view.nbytes))
+        a = read_view(from);
     if (a == NULL)
         from->at = before;
     return a;
@@ -285,7 +359,8 @@ static int make_global(mp_global *to, PyObject *module, const char *name)
 int mp_init_array_codec(PyObject *module)
 {
     return make_global(&from_bytes, module, "rebuild_from_bytes") < 0 ||
-                   make_global(&from_block, module, "rebuild_from_block") < 0
+                   make_global(&from_block, module, "rebuild_from_block") < 0 ||
+                   make_global(&view, module, "rebuild_view") < 0
                ? -1
                : make_global(&from_pack, module, "rebuild_from_pack");
 }

@@ -46,6 +46,9 @@ PyDoc_STRVAR(
     "rebuild_from_pack(pack, offset, name, shape, /)\n--\n\n"
     "Make an array with private memory from its bytes in a pack: a `Block` or a bytearray. "
     "Raises `ValueError` if the pack has fewer bytes.");
+PyDoc_STRVAR(view_doc,
+             "rebuild_view(block, name, shape, offset, strides, writeable, /)\n--\n\n"
+             "Make an array over a part of a `Block`. Raises `ValueError` if it leads out of it.");
 PyDoc_STRVAR(get_handler_doc, "get_handler()\n--\n\n"
                               "Return NumPy's memory handler of this context, a capsule.");
 PyDoc_STRVAR(set_handler_doc,
@@ -74,6 +77,7 @@ static PyMethodDef functions[] = {
     {"rebuild_from_bytes", mp_py_rebuild_from_bytes, METH_VARARGS, from_bytes_doc},
     {"rebuild_from_block", mp_py_rebuild_from_block, METH_VARARGS, from_block_doc},
     {"rebuild_from_pack", mp_py_rebuild_from_pack, METH_VARARGS, from_pack_doc},
+    {"rebuild_view", mp_py_rebuild_view, METH_VARARGS, view_doc},
     {"get_handler", mp_py_get_handler, METH_NOARGS, get_handler_doc},
     {"set_handler", mp_py_set_handler, METH_O, set_handler_doc},
     {"shared_handler", mp_py_shared_handler, METH_NOARGS, shared_handler_doc},

@@ -82,6 +82,14 @@ Py_ssize_t mp_fast_nbytes(PyObject *array, const mp_dtype **dtype);
  */
 int mp_place_of(PyObject *array, Py_ssize_t nbytes, mp_place *place);
 
+/* Find the block of which the array is a part, in whatever layout: 1; 0 for the slow path; -1 with an
+ * exception. */
+int mp_view_of(PyObject *array, const mp_dtype **dtype, mp_place *place);
+
+/* Make an array over a part of a Block. NULL with an exception if it leads out of the block. */
+PyObject *mp_array_over_part(PyObject *memory, const mp_layout *layout, int64_t offset,
+                             const npy_intp *strides, int writeable);
+
 /* Copy the array's bytes into a new block and return a handle of it. On failure returns NULL,
  * without an exception if the slow path may try. */
 PyObject *mp_copy_to_block(PyObject *array, size_t nbytes);
@@ -129,6 +137,7 @@ PyObject *mp_py_reduce_array(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_bytes(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_block(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_pack(PyObject *, PyObject *);
+PyObject *mp_py_rebuild_view(PyObject *, PyObject *);
 
 /* allocator.c */
 PyObject *mp_py_get_handler(PyObject *, PyObject *);

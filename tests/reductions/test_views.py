@@ -1,0 +1,152 @@
+"""Views of shared arrays travel without a pickler, in whatever layout, and those of one base share it on arrival."""
+
+from __future__ import annotations
+
+import pickle
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import basic_indices
+from support import tasks
+from support.arrays import differences
+from support.carriers import Carrier
+
+import mp_all as mp
+from mp_core import native
+from mp_reductions import _functions
+
+SHAPE = (4, 5, 1000)  # large enough for the shared allocator
+
+
+def of_block() -> Any:
+    a = mp.shared.zeros(SHAPE, "i4")
+    a[...] = np.arange(a.size).reshape(SHAPE)
+    return a
+
+
+def of_allocator() -> Any:
+    with mp.shared_allocator():
+        a = np.zeros(SHAPE, "i4")
+    a[...] = np.arange(a.size).reshape(SHAPE)
+    return a
+
+
+BASES = {"a Block": of_block, "the shared allocator": of_allocator}
+
+
+def in_flight() -> int:
+    return mp.memory_stats()["in_flight_bytes"]
+
+
+@pytest.mark.parametrize("base", BASES)
+@given(st.data())
+def test_any_view_arrives_as_it_left_by_c_and_by_pickle(base: str, data: st.DataObject) -> None:
+    a = BASES[base]()
+    view = a[data.draw(basic_indices(SHAPE, allow_ellipsis=True))]
+    if not isinstance(view, np.ndarray):
+        return
+    if data.draw(st.booleans()):
+        view = view.T
+    if data.draw(st.booleans()):
+        view = np.broadcast_to(view, (2, *view.shape))
+    view.flags.writeable = data.draw(st.booleans()) and view.flags.writeable
+    for loads in (native.plain_loads, pickle.loads):
+        message = native.plain_pickle([view])
+        if view.size and mp.is_shared(view):
+            assert message is not None
+        if message is None:
+            message = bytes(ForkingPickler.dumps([view]))
+        (got,) = loads(message)
+        assert differences(view, got, mp.is_shared(view)) == []
+    del got
+    assert in_flight() == 0
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_views_of_one_base_have_one_block_and_its_memory(echo: Carrier, base: str) -> None:
+    a = BASES[base]()
+    sent = (a[0], [a[1, ::2], {"x": a[:, :, 1]}], np.ones(3), a[2:], 5)
+    here = native.plain_loads(native.plain_pickle(sent))  # it needs no pickler
+    assert here[0].base is here[1][0].base is here[1][1]["x"].base is here[3].base
+    for _ in range(3):
+        got = echo.call(tasks.echo, sent)
+        first, (second, others), private, last, five = got
+        assert five == 5 and private.tolist() == [1, 1, 1]
+        first[0, 0] += 100
+        assert a[0, 0, 0] == first[0, 0]
+        for got_view, view in ((first, a[0]), (second, a[1, ::2]), (others["x"], a[:, :, 1]), (last, a[2:])):
+            assert np.array_equal(got_view, view)
+    del got, first, second, others, last, here
+    assert in_flight() == 0
+
+
+def test_the_whole_and_a_part_in_one_message_share_the_memory(echo: Carrier) -> None:
+    a = of_block()
+    for sent in ((a, a[1]), (a[1], a), [a[0], a, a[0]]):
+        got = echo.call(tasks.echo, sent)
+        got[0][...] = 7
+        assert all((np.asarray(each) == 7).any() for each in got) and (a == 7).any()
+        a[...] = 0
+
+
+def test_many_views_and_views_beside_a_pickle_arrive() -> None:
+    a = mp.shared.zeros((500, 8))
+    a[...] = np.arange(500)[:, None]
+    for sent in ([a[k] for k in range(500)], {k: a[k : k + 1] for k in range(500)}, [*a[:50], {1, 2}]):
+        message = ForkingPickler.dumps(sent)
+        got = ForkingPickler.loads(message)
+        rows = list(got.values()) if isinstance(got, dict) else [each for each in got if not isinstance(each, set)]
+        assert [int(row.flat[0]) for row in rows] == list(range(len(rows)))
+        assert all(mp.is_shared(row) for row in rows)
+    del got, rows
+    assert in_flight() == 0
+
+
+def test_a_read_only_view_stays_read_only_and_shared(echo: Carrier) -> None:
+    a = of_block()
+    view = a[1]
+    view.flags.writeable = False
+    got = echo.call(tasks.echo, view)
+    assert not got.flags.writeable and mp.is_shared(got)
+    a[1] = 9
+    assert (got == 9).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "offset", "strides"),
+    [
+        ((5,), 0, (8,)),
+        ((4,), 8, (8,)),
+        ((4,), -8, (8,)),
+        ((2,), 0, (-8,)),
+        ((2,), 16, (1 << 62,)),
+        ((1 << 62,), 0, (0,)),
+        ((2, 2), 8, (8,)),
+        ((1,), 1 << 62, (8,)),
+        ((3,), 0, (-(2**63),)),
+    ],
+)
+def test_a_view_that_leads_out_of_its_block_is_an_error(shape: Any, offset: int, strides: Any) -> None:
+    block = mp.Block(32)
+    assert _functions.rebuild_view(block, "d", (4,), 0, (8,), True).tolist() == [0, 0, 0, 0]
+    with pytest.raises(ValueError, match="damaged"):
+        _functions.rebuild_view(block, "d", shape, offset, strides, True)
+    for other in (b"", bytearray(32), None):
+        with pytest.raises(ValueError, match="damaged"):
+            _functions.rebuild_view(other, "d", (4,), 0, (8,), True)  # type: ignore[arg-type]
+
+
+def test_a_message_of_views_that_fails_keeps_no_memory() -> None:
+    a = of_block()
+    message = native.plain_pickle([a[1], a[2]])
+    native.discard_unread(message)
+    assert in_flight() == 0
+    for cut in range(len(message) - 40, len(message) - 1, 7):
+        whole = native.plain_pickle([a[1], a[2]])
+        with pytest.raises((ValueError, mp.ReceiveError, EOFError, pickle.UnpicklingError)):
+            ForkingPickler.loads(whole[:cut])
+        assert in_flight() == 0
