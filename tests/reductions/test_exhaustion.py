@@ -56,7 +56,8 @@ MANY = """
         warnings.simplefilter("always")
         back = ForkingPickler.loads(ForkingPickler.dumps(sent))
         held_back = ForkingPickler.loads(ForkingPickler.dumps(Holder(sent))).thing
-    assert [a[-1] for a in back] == [a[0] for a in held_back] == list(range(200))
+        larger = ForkingPickler.loads(ForkingPickler.dumps([np.full(5000, k) for k in range(200)]))
+    assert [a[-1] for a in back] == [a[0] for a in held_back] == [a[-1] for a in larger] == list(range(200))
     print({w.category.__name__ for w in caught}, any(map(mp.is_shared, back)), any(map(mp.is_shared, held_back)))
 """
 RECOVERED = """

@@ -94,6 +94,14 @@ def test_more_dtypes_than_there_is_room_for_and_new_objects_of_one_dtype_arrive(
             assert got.dtype == a.dtype and got.tobytes() == a.tobytes()
 
 
+def test_a_receiver_knows_any_number_of_dtypes_that_it_has_not_sent() -> None:
+    for k in range(1000, 1600):
+        for kind in "US":
+            dtype = np.dtype(f"{kind}{k}")
+            got = _native.rebuild_from_bytes(bytes(dtype.itemsize), dtype.str, (1,))
+            assert (got.dtype, got.tolist()) == (dtype, np.zeros(1, dtype).tolist())
+
+
 def test_an_array_over_foreign_memory_is_copied(strategy: str) -> None:
     owner = bytearray(b"abcd" * 50_000)
     a = np.frombuffer(owner, "u1")

@@ -395,11 +395,23 @@ PyObject *mp_make_tracked_handle(const mpshm_block *block, int flags)
     return handle;
 }
 
+/* message_exhausted(): let all that follows in the message that this thread is pickling travel in it:
+ * there is no more memory for blocks, and to try for each array would take longer than to send it */
+PyObject *mp_py_message_exhausted(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    if (current != NULL)
+        current->is_exhausted = 1;
+    Py_RETURN_NONE;
+}
+
 int mp_message_has_room(size_t nbytes, size_t limit)
 {
     /* An array no larger than a few handles gains nothing from a block. */
     enum { ALWAYS = 256 };
 
+    if (current != NULL && current->is_exhausted)
+        return 1;
     if (nbytes > limit)
         return 0;
     if (current == NULL || nbytes <= ALWAYS)

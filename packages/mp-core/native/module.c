@@ -68,8 +68,10 @@ static PyMethodDef functions[] = {
     {"sent", mp_py_sent, METH_VARARGS, NULL},
     {"by_value", mp_py_by_value, METH_NOARGS, NULL},
     {"share", mp_py_share, METH_O, NULL},
+    {"message_exhausted", mp_py_message_exhausted, METH_NOARGS, NULL},
     {"copied_bytes", mp_py_copied_bytes, METH_O, NULL},
     {"beside", mp_py_beside, METH_O, beside_doc},
+    {"setup_reducer_table", mp_py_setup_reducer_table, METH_VARARGS, NULL},
     {"load_beside", mp_py_load_beside, METH_VARARGS, load_beside_doc},
     {"pack_arrow", mp_py_pack_arrow, METH_VARARGS, NULL},
     {"unpack_arrow", mp_py_unpack_arrow, METH_VARARGS, NULL},
@@ -106,7 +108,7 @@ static int block_exec(PyObject *module)
     static int (*const add[])(PyObject *) = {
         mp_add_buffer_type,   mp_add_lock_type,     mp_add_line_type,     mp_add_pickle_writer,
         mp_add_pickle_reader, mp_setup_large_bytes, mp_add_try_lock_type, mp_add_message_type,
-        mp_add_channel_type,  mp_setup_packs,       mp_add_object_table,
+        mp_add_channel_type,  mp_setup_packs,       mp_add_object_table,  mp_add_reducer_table,
     };
     PyObject *capsule = mp_api_capsule();
     int rc = capsule == NULL ? -1 : PyModule_AddObjectRef(module, "c_api", capsule);

@@ -25,6 +25,7 @@ typedef struct mp_message {
     PyObject *handles; /* a list, or NULL before the first */
     size_t carried;
     int by_value;
+    int is_exhausted;
 } mp_message;
 
 /* Begin a message on the stack, and end it; returns its handles, or NULL. */
@@ -92,6 +93,11 @@ PyObject *mp_read_block(mp_reader *from);
 
 /* Add the type ObjectTable to the module. */
 int mp_add_object_table(PyObject *module);
+
+/* ---- reducer_table.c ---- */
+
+/* Add the type ReducerTable to the module. */
+int mp_add_reducer_table(PyObject *module);
 
 /* ---- lock_type.c ---- */
 
@@ -294,6 +300,7 @@ PyObject *mp_py_pickled_object(PyObject *, PyObject *);
 PyObject *mp_py_by_value(PyObject *, PyObject *);
 PyObject *mp_py_share(PyObject *, PyObject *);
 PyObject *mp_py_copied_bytes(PyObject *, PyObject *);
+PyObject *mp_py_message_exhausted(PyObject *, PyObject *);
 
 PyObject *mp_py_setup_channels(PyObject *, PyObject *);
 PyObject *mp_py_make_channel(PyObject *, PyObject *);
@@ -307,6 +314,7 @@ PyObject *mp_py_only_atoms(PyObject *, PyObject *);
 
 PyObject *mp_py_beside(PyObject *, PyObject *);
 PyObject *mp_py_load_beside(PyObject *, PyObject *);
+PyObject *mp_py_setup_reducer_table(PyObject *, PyObject *);
 
 /* arrow_pack.c, arrow_unpack.c */
 PyObject *mp_py_pack_arrow(PyObject *, PyObject *);

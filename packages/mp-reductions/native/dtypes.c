@@ -10,13 +10,14 @@
 #include "native.h"
 
 enum {
-    NAMES = 256,  /* in a process; arrays of further dtypes take the slow path */
     OBJECTS = 16, /* that are known by their address */
+    RECENT = 8,   /* names that are found without a dict */
 };
 
 mp_dtype mp_dtype_of_char[MP_DTYPE_CHARS];
-static mp_dtype of_name[NAMES];
-static int name_count;
+static PyObject *of_name; /* {name: the address of its entry} */
+static const mp_dtype *recent[RECENT];
+static unsigned recent_at;
 
 static struct {
     PyObject *descr;       /* held: so no other has its address */
@@ -41,12 +42,39 @@ static int fill(mp_dtype *dtype, PyObject *descr, PyObject *name)
     return 0;
 }
 
+/* The entry of a name; NULL, perhaps with an exception. */
 static const mp_dtype *known_by(const char *text, size_t length)
 {
-    for (int i = 0; i < name_count; i++)
-        if (of_name[i].length == length && memcmp(of_name[i].text, text, length) == 0)
-            return &of_name[i];
-    return NULL;
+    for (int i = 0; i < RECENT && recent[i] != NULL; i++)
+        if (recent[i]->length == length && memcmp(recent[i]->text, text, length) == 0)
+            return recent[i];
+    PyObject *name = PyUnicode_DecodeUTF8(text, (Py_ssize_t)length, NULL);
+    PyObject *address = name ? PyDict_GetItemWithError(of_name, name) : NULL;
+    const mp_dtype *dtype = address ? PyLong_AsVoidPtr(address) : NULL;
+
+    Py_XDECREF(name);
+    if (dtype != NULL)
+        recent[recent_at++ % RECENT] = dtype;
+    return dtype;
+}
+
+/* Make the entry of a name, for the process's lifetime. */
+static const mp_dtype *remember(PyObject *descr, PyObject *name)
+{
+    mp_dtype *dtype = PyMem_Calloc(1, sizeof(*dtype));
+    PyObject *address = dtype ? PyLong_FromVoidPtr(dtype) : PyErr_NoMemory();
+
+    if (address != NULL && fill(dtype, descr, name) == 0 &&
+        PyDict_SetItem(of_name, dtype->name, address) == 0) {
+        recent[recent_at++ % RECENT] = dtype;
+    } else if (dtype != NULL) {
+        Py_XDECREF(dtype->descr);
+        Py_XDECREF(dtype->name);
+        PyMem_Free(dtype);
+        dtype = NULL;
+    }
+    Py_XDECREF(address);
+    return dtype;
 }
 
 /* The entry of a dtype that has none yet; NULL, perhaps with an exception. */
@@ -58,9 +86,8 @@ static const mp_dtype *enter(PyObject *descr)
         name != NULL && name != Py_None ? PyUnicode_AsUTF8AndSize(name, &length) : NULL;
     const mp_dtype *dtype = text ? known_by(text, (size_t)length) : NULL;
 
-    if (text != NULL && dtype == NULL && name_count < NAMES &&
-        fill(&of_name[name_count], descr, name) == 0)
-        dtype = &of_name[name_count++];
+    if (text != NULL && dtype == NULL && !PyErr_Occurred())
+        dtype = remember(descr, name);
     Py_XDECREF(name);
     return dtype;
 }
@@ -96,7 +123,7 @@ const mp_dtype *mp_dtype_of_text(const char *text, size_t length)
 {
     const mp_dtype *dtype = length <= MP_DTYPE_NAME ? known_by(text, length) : NULL;
 
-    if (dtype != NULL || length > MP_DTYPE_NAME)
+    if (dtype != NULL || length > MP_DTYPE_NAME || PyErr_Occurred())
         return dtype;
     PyObject *descr = PyObject_CallFunction(from_name, "s#", text, (Py_ssize_t)length);
     dtype = descr != NULL && PyArray_DescrCheck(descr) ? enter(descr) : NULL;
@@ -113,6 +140,9 @@ int mp_setup_dtypes(PyObject *dtypes, PyObject *names, PyObject *reads)
 
     name_of = Py_NewRef(names); /* once for the process, which keeps them */
     from_name = Py_NewRef(reads);
+    of_name = PyDict_New();
+    if (of_name == NULL)
+        return -1;
     while (PyDict_Next(dtypes, &at, &name, &dtype)) {
         Py_UCS4 c = PyUnicode_ReadChar(name, 0);
         if (c >= MP_DTYPE_CHARS || !PyArray_DescrCheck(dtype) ||

@@ -32,6 +32,7 @@ __all__ = [
     "ObjectTable",
     "PickleReader",
     "PickleWriter",
+    "ReducerTable",
     "SemLock",
     "TryLock",
     "allocate",
@@ -58,6 +59,7 @@ __all__ = [
     "loads",
     "make_channel",
     "make_line",
+    "message_exhausted",
     "only_atoms",
     "open_block",
     "open_channel",
@@ -86,6 +88,7 @@ __all__ = [
     "setup_channels",
     "setup_locks",
     "setup_receiving",
+    "setup_reducer_table",
     "share",
     "strategy",
     "sync_handle",
@@ -178,6 +181,9 @@ share: Any = _block.share
 beside: Any = _block.beside
 load_beside: Any = _block.load_beside
 ObjectTable: Any = _block.ObjectTable
+ReducerTable: Any = _block.ReducerTable
+setup_reducer_table: Any = _block.setup_reducer_table
+message_exhausted: Any = _block.message_exhausted
 pack_arrow: Any = _block.pack_arrow
 peer: Any = _block.peer
 register_at_fork: Any = _block.register_at_fork

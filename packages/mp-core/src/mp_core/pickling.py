@@ -50,7 +50,7 @@ from multiprocessing.reduction import ForkingPickler
 from mp_core import _child_descriptors, _large_bytes, _receiving, imports, native, reducers
 from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import UNPICKLABLE, main_can_be_imported
-from mp_core.native import ObjectTable, by_value, in_message, load_beside, pickled, plain_pickle
+from mp_core.native import ObjectTable, ReducerTable, by_value, in_message, load_beside, pickled, plain_pickle
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -105,9 +105,14 @@ def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> A
 
 
 def _pickle(cls: Any, obj: Any, protocol: int | None = None) -> Any:
-    if protocol is None and not by_value() and cls.__init__ is ForkingPickler.__init__:
+    if protocol is None and not by_value() and cls.__init__ is ForkingPickler.__init__ and _is_self_contained(cls):
         return _dump(cls, obj)
     return _dumps(cls, obj, protocol)
+
+
+def _is_self_contained(cls: Any) -> bool:
+    """Return whether any unpickler reads what picklers of *cls* write, also one for a part of the message."""
+    return getattr(cls, "persistent_id", None) is getattr(pickle.Pickler, "persistent_id", None)
 
 
 def _dumps_of_main(obj: Any) -> Any:
@@ -186,7 +191,7 @@ def _dump(cls: Any, obj: Any) -> memoryview:
         return place is None
 
     file = io.BytesIO()
-    pickler = reducers.new_pickler(cls, _large_bytes.writer(file, places), PROTOCOL, stays)
+    pickler = reducers.new_pickler(cls, _large_bytes.writer(file, places), PROTOCOL, stays, ReducerTable)
     table = None
     if isinstance(pickler.dispatch_table, dict):  # it may be a program's own
         table = ObjectTable(pickler.dispatch_table)
@@ -205,6 +210,7 @@ def _dump(cls: Any, obj: Any) -> memoryview:
     return file.getbuffer()
 
 
+native.setup_reducer_table(reducers.without, reducers.find)
 _alone: dict[type, Callable[[Any], Any]] = {}
 
 

@@ -27,7 +27,17 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["Reducer", "install", "new_pickler", "of_subclasses", "offer", "when_needed", "when_registered"]
+__all__ = [
+    "Reducer",
+    "find",
+    "install",
+    "new_pickler",
+    "of_subclasses",
+    "offer",
+    "when_needed",
+    "when_registered",
+    "without",
+]
 
 Reducer = Callable[["Any"], "Any"]
 
@@ -38,30 +48,13 @@ _awaited: dict[str, list[Callable[[], object]]] = {}
 # The names of those classes, without their modules.
 _names: set[str] = set()
 _under_way: set[tuple[str, int]] = set()
-# Classes of which no base is awaited or has an offer, by id: until one of these tables has another entry.
-_without: dict[int, ref[type]] = {}
+#: Classes of which no base is awaited or has an offer, by id: until one of these tables has another entry.
+without: dict[int, ref[type]] = {}
 
 
 class _Table(dict[type, "Reducer"]):
     def __missing__(self, kind: type) -> Reducer:
-        known = _without.get(id(kind))
-        table = install()
-        if known is not None and known() is kind and kind not in table:
-            raise KeyError(kind)
-        if _awaited:
-            _meet(kind)
-        if table is not self and kind in table:  # registered since this table was copied for one pickler
-            super().__setitem__(kind, table[kind])
-        if kind in self:
-            return self[kind]
-        chooses = [choose for base, choose in _bases.items() if base in kind.__mro__]
-        for choose in chooses:
-            reducer = choose(kind)
-            if reducer is not None:
-                return reducer
-        if not chooses:
-            _remember(kind, id(kind))
-        raise KeyError(kind)
+        return find(self, kind)
 
     def get(self, kind: type, default: Any = None) -> Any:
         if _awaited and kind not in self:
@@ -69,6 +62,7 @@ class _Table(dict[type, "Reducer"]):
         return super().get(kind, default)
 
     def __setitem__(self, kind: type, reducer: Reducer) -> None:
+        without.pop(id(kind), None)
         package = kind.__module__.partition(".")[0]
         if _awaited:
             _call_for(package)
@@ -77,8 +71,30 @@ class _Table(dict[type, "Reducer"]):
         super().__setitem__(kind, reducer)
 
 
+def find(table: dict[type, Reducer], kind: type) -> Reducer:
+    """Return the reducer for a class that is not in *table*; raise a `KeyError` if it has none."""
+    registered = install()
+    known = without.get(id(kind))
+    if known is not None and known() is kind and kind not in registered:
+        raise KeyError(kind)
+    if _awaited:
+        _meet(kind)
+    if table is not registered and kind in registered:  # since this table was copied for one pickler
+        dict.__setitem__(table, kind, registered[kind])
+    if kind in table:
+        return table[kind]
+    chooses = [choose for base, choose in _bases.items() if base in kind.__mro__]
+    for choose in chooses:
+        reducer = choose(kind)
+        if reducer is not None:
+            return reducer
+    if not chooses:
+        _remember(kind, id(kind))
+    raise KeyError(kind)
+
+
 def _remember(kind: type, key: int) -> None:
-    _without[key] = ref(kind, lambda _: _without.pop(key, None))
+    without[key] = ref(kind, lambda _: without.pop(key, None))
 
 
 class _Copyreg(ChainMap[type, "Any"]):
@@ -105,12 +121,18 @@ _init = ForkingPickler.__init__
 _is_standard = _init.__module__ == "multiprocessing.reduction"
 
 
-def new_pickler(cls: Any, file: Any, protocol: int, buffer_callback: Callable[[pickle.PickleBuffer], Any]) -> Any:
+def new_pickler(
+    cls: Any,
+    file: Any,
+    protocol: int,
+    buffer_callback: Callable[[pickle.PickleBuffer], Any],
+    make_table: Callable[[dict[type, Any]], dict[type, Any]],
+) -> Any:
     """
     Return ``cls(file, protocol, True, buffer_callback)``, a `ForkingPickler`, in half the time.
 
-    Its table of reducers is its own, as theirs are. The table that all are copied from is made again when a reducer has
-    been registered, with `ForkingPickler` or copyreg.
+    Its table of reducers, by *make_table*, is its own, as theirs are. The table that all are copied from is made again
+    when a reducer has been registered, with `ForkingPickler` or copyreg.
     """
     global _merged
     table = install()
@@ -131,7 +153,7 @@ def new_pickler(cls: Any, file: Any, protocol: int, buffer_callback: Callable[[p
         _merged = extra_seen, standard_seen, merged
     pickler = cls.__new__(cls)
     pickle.Pickler.__init__(pickler, file, protocol, True, buffer_callback)
-    pickler.dispatch_table = _Table(merged)
+    pickler.dispatch_table = make_table(merged)
     return pickler
 
 
@@ -146,7 +168,7 @@ def of_subclasses(base: type, choose: Callable[[type], Reducer | None]) -> None:
     """Ask *choose* for the reducer of each subclass of *base* that has none; None leaves the class to pickle."""
     install()
     _bases[base] = choose
-    _without.clear()
+    without.clear()
 
 
 def when_needed(subject: str, call: Callable[[], object]) -> None:
@@ -162,7 +184,7 @@ def when_needed(subject: str, call: Callable[[], object]) -> None:
         return
     _names.add(subject.rpartition(".")[2])
     _awaited.setdefault(subject, []).append(call)
-    _without.clear()
+    without.clear()
 
 
 def _meet(kind: type) -> None:

@@ -35,7 +35,7 @@ import numpy as np
 from mp_core import fan_out, packages, pickling, reducers
 from mp_core.block import Block, Copied, allocate
 from mp_core.errors import warn_sent_by_value
-from mp_core.native import LIBSHM, by_value, copied_bytes
+from mp_core.native import LIBSHM, by_value, copied_bytes, message_exhausted
 from mp_reductions import _functions, inline, repeated_copy
 from mp_reductions.layout import pack
 from mp_reductions.mapped import is_mapped, reduce_mapped
@@ -99,6 +99,7 @@ def _reduce_by_copy(a: np.ndarray[Any, Any]) -> Any:
     except (MemoryError, OSError) as error:
         # Deliver it all the same: a slow message is better than a lost one.
         warn_sent_by_value("an array", a.nbytes, error)
+        message_exhausted()
         return inline.reduce_inline(a)
     _frombuffer(block, np.uint8)[:] = packed.data
     copied_bytes(packed.data.nbytes)

@@ -42,8 +42,11 @@ from mp_core.portable.messages import (
 )
 from mp_core.portable.no_tables import (
     ObjectTable,
+    ReducerTable,
     beside,
+    message_exhausted,
     pack_arrow,
+    setup_reducer_table,
     unpack_arrow,
 )
 from mp_core.portable.pipes import (
@@ -101,6 +104,7 @@ __all__ = [
     "ObjectTable",
     "PickleReader",
     "PickleWriter",
+    "ReducerTable",
     "TryLock",
     "address_of",
     "allocate",
@@ -130,6 +134,7 @@ __all__ = [
     "loads",
     "make_channel",
     "make_line",
+    "message_exhausted",
     "only_atoms",
     "open_block",
     "open_channel",
@@ -163,6 +168,7 @@ __all__ = [
     "setup",
     "setup_channels",
     "setup_receiving",
+    "setup_reducer_table",
     "share",
     "strategy",
     "timeline_close",

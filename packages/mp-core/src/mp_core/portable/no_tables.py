@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from mp_core.errors import ReceiveError
 
 __all__ = [
     "ObjectTable",
+    "ReducerTable",
     "beside",
+    "message_exhausted",
     "pack_arrow",
+    "setup_reducer_table",
     "unpack_arrow",
 ]
 
@@ -22,6 +26,26 @@ class ObjectTable:
 
     def written(self) -> None:
         """Return None: there are no objects."""
+
+
+_missing: Callable[[Any, type], Any]
+
+
+class ReducerTable(dict[type, Any]):
+    """A table {class: reducer} that finds reducers for further classes."""
+
+    def __missing__(self, kind: type) -> Any:
+        return _missing(self, kind)
+
+
+def setup_reducer_table(without: dict[int, Any], missing: Callable[[Any, type], Any]) -> None:
+    """Set the function that finds them."""
+    global _missing
+    _missing = missing
+
+
+def message_exhausted() -> None:
+    """Do nothing: each array is tried."""
 
 
 def beside(number: int) -> NoReturn:
