@@ -221,7 +221,7 @@ static int look_by_codec(mp_survey *s, PyObject *object, const mp_codec *codec)
     if (entry == NULL)
         return -1;
     entry->may_pack = s->is_crowded || s->plan.entry_count > CROWD;
-    entry->may_view = s->may_view;
+    entry->may_view = s->may_view != 0;
     int rc = codec->survey(entry);
     if (rc == 1 && entry->is_view)
         rc = mp_plan_block(&s->plan, entry);

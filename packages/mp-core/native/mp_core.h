@@ -182,24 +182,23 @@ typedef struct mp_pack {
 typedef struct {
     PyObject *object; /* held until the message is written or dropped */
     const mp_codec *codec;
-    size_t at;    /* where its pickle belongs in that of the message */
-    int may_pack; /* there are many such objects */
-    int may_view;
+    size_t at; /* where its pickle belongs in that of the message */
 
     /* Set by the codec. */
     size_t nbytes;      /* that will be copied */
     const void *memory; /* NULL, or memory of which no other object of the message may be made */
     mp_place place;     /* given back when the message is written or dropped */
-    int in_message;     /* the message has room for its bytes, which were counted */
-    int in_pack;        /* its bytes go into a pack, see packs.c; only if `may_pack` */
 
-    int is_view; /* it is a part of the block at its place, which several may have */
+    mp_pack *pack;   /* for an object in a pack */
+    uint32_t offset; /* in the pack */
+    uint32_t number; /* of a view's block, in the memo of the pickle */
 
-    /* Set after that: for one in a pack, and for a view. */
-    mp_pack *pack;
-    size_t offset;
-    uint32_t block_number; /* in the memo of the pickle */
-    int is_first;          /* of the block */
+    /* For the codec: there are many such objects; the message may have views. */
+    unsigned may_pack : 1, may_view : 1;
+    /* Set by the codec: the message has room for its bytes, which were counted; they go into a pack,
+     * see packs.c; it is a part of the block at its place, which several may have. */
+    unsigned in_message : 1, in_pack : 1, is_view : 1;
+    unsigned is_first : 1; /* of the block */
 } mp_entry;
 
 /* How the objects of one type are written and read.

@@ -100,7 +100,7 @@ int mp_plan_pack(mp_plan *plan, mp_entry *entry, size_t room)
         plan->packs = pack;
     }
     entry->pack = pack;
-    entry->offset = pack->nbytes;
+    entry->offset = (uint32_t)pack->nbytes;
     pack->nbytes += entry->nbytes;
     return 1;
 }
@@ -200,10 +200,10 @@ int mp_plan_block(mp_plan *plan, mp_entry *entry)
 
     if (rc == 1) {
         entry->is_first = 1;
-        entry->block_number = plan->numbers++;
+        entry->number = plan->numbers++;
         return mp_plan_memory(plan, block->data);
     }
-    entry->block_number = plan->seen[at].number;
+    entry->number = plan->seen[at].number;
     return rc == 0 ? 1 : -1;
 }
 

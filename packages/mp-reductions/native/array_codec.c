@@ -201,7 +201,7 @@ static int write_view(const mp_entry *entry, mp_writer *to)
     at = mp_put(at, view.bytes, view.nbytes);
     *at = '('; /* MARK */
     if (!entry->is_first)
-        end = mp_put_memo_get(end, entry->block_number);
+        end = mp_put_memo_get(end, entry->number);
     else if (mp_core.write_block(entry, to) < 0)
         return -1;
     end = mp_put_sized(end, '\x8c', dtype->text, dtype->length);
