@@ -18,6 +18,7 @@ from support.carriers import Carrier
 import mp_all as mp
 from mp_core import native
 from mp_reductions import _functions
+from mp_reductions.inline import rebuild_inline, reduce_inline
 
 SHAPE = (4, 5, 1000)  # large enough for the shared allocator
 
@@ -64,6 +65,62 @@ def test_any_view_arrives_as_it_left_by_c_and_by_pickle(base: str, data: st.Data
         assert differences(view, got, mp.is_shared(view)) == []
     del got
     assert in_flight() == 0
+
+
+@given(st.data())
+def test_a_small_private_array_of_any_layout_travels_as_the_path_in_python_sends_it(data: st.DataObject) -> None:
+    shape = data.draw(st.lists(st.integers(1, 4), max_size=4).map(tuple))
+    numbers = np.arange(np.prod(shape, dtype=int))
+    private = numbers.astype(data.draw(st.sampled_from(["i2", "f8", ">i4", "U3", "S5"])))
+    view = private.reshape(shape, order=data.draw(st.sampled_from("CF")))
+    view = view[data.draw(basic_indices(shape, allow_ellipsis=True))]
+    if not isinstance(view, np.ndarray) or not view.size:
+        return
+    view = view.transpose(data.draw(st.permutations(range(view.ndim))))
+    if data.draw(st.booleans()):
+        view = np.broadcast_to(view, (3, *view.shape))
+    if data.draw(st.booleans()):
+        view.flags.writeable = False
+    _, args = reduce_inline(view)
+    expected = rebuild_inline(*args)
+    message = native.plain_pickle([view, 1])
+    for loads in (native.plain_loads, pickle.loads):
+        got = loads(message)[0]
+        assert (got.dtype, got.shape, got.tobytes()) == (view.dtype, view.shape, view.tobytes())
+        if not _native_is_whole(view):
+            assert (got.strides, str(got.flags)) == (expected.strides, str(expected.flags))
+        assert not np.shares_memory(got, view)
+
+
+def _native_is_whole(a: Any) -> bool:
+    return a.flags.c_contiguous and a.flags.writeable
+
+
+def test_an_array_with_gaps_sends_none_of_the_bytes_in_them() -> None:
+    secret = np.frombuffer(bytearray(b"a secret" * 16), "u1").copy()
+    for view in (secret[::8], secret[::-8], secret.reshape(8, 16)[:, 3], secret.reshape(4, 4, 8)[::2, :, 1]):
+        message = native.plain_pickle(view)
+        assert b"secret" not in message
+        assert native.plain_loads(message).tolist() == view.tolist()
+
+
+def test_small_views_beside_a_pickle_are_copied_when_the_pickler_meets_them() -> None:
+    buffer = np.zeros((4, 6))
+    made = []
+
+    class Chunk:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __reduce__(self) -> Any:
+            buffer[:] = self.number
+            made.append(buffer.T[1:3])
+            return list, ([made[-1]],)
+
+    got = ForkingPickler.loads(ForkingPickler.dumps([Chunk(k) for k in range(40)]))
+    assert [each[0][0, 0] for each in got] == list(range(40))
+    got[20][0][...] = 5
+    assert got[21][0][0, 0] == 21
 
 
 @pytest.mark.parametrize("base", BASES)
@@ -135,6 +192,8 @@ def test_a_view_that_leads_out_of_its_block_is_an_error(shape: Any, offset: int,
     assert _functions.rebuild_view(block, "d", (4,), 0, (8,), True).tolist() == [0, 0, 0, 0]
     with pytest.raises(ValueError, match="damaged"):
         _functions.rebuild_view(block, "d", shape, offset, strides, True)
+    with pytest.raises(ValueError, match="damaged"):
+        _functions.rebuild_strided(bytes(32), "d", shape, offset, strides, True)
     for other in (b"", bytearray(32), None):
         with pytest.raises(ValueError, match="damaged"):
             _functions.rebuild_view(other, "d", (4,), 0, (8,), True)  # type: ignore[arg-type]

@@ -198,7 +198,8 @@ typedef struct {
     /* Set by the codec: the message has room for its bytes, which were counted; they go into a pack,
      * see packs.c; it is a part of the block at its place, which several may have. */
     unsigned in_message : 1, in_pack : 1, is_view : 1;
-    unsigned is_first : 1; /* of the block */
+    unsigned is_strided : 1; /* for the codec itself */
+    unsigned is_first : 1;   /* of the block */
 } mp_entry;
 
 /* How the objects of one type are written and read.

@@ -5,6 +5,7 @@
  *   module, rebuild_from_pack,  STACK_GLOBAL, MARK | pack | offset | name | shape | TUPLE | REDUCE
  *   module, rebuild_view,       STACK_GLOBAL, MARK | block | name | shape | offset | strides |
  *                                                    NEWTRUE or NEWFALSE | TUPLE | REDUCE
+ *   module, rebuild_strided,    STACK_GLOBAL, MARK | bytes | name | ...
  *
  * The first two are the pickle that the fast path's reduction (fast_path.c) would give, without
  * memo and frame; mp_core/native/packs.c has the pack and the block. */
@@ -15,7 +16,7 @@
 enum { TAIL = 16 + MP_DTYPE_NAME + MP_NUMBER * NPY_MAXDIMS, HANDLE = 2 + MPSHM_HANDLE_SIZE };
 
 static const unsigned char close_tuple[] = {')', 0x85, 0x86, 0x87}; /* EMPTY_TUPLE, TUPLE1, ... */
-static mp_global from_bytes, from_block, from_pack, view;
+static mp_global from_bytes, from_block, from_pack, view, strided;
 
 /* ---- writing ---- */
 
@@ -39,15 +40,24 @@ static Py_ssize_t writable_nbytes(PyObject *op, const mp_dtype **dtype)
     return PyArray_NDIM((PyArrayObject *)op) > NPY_MAXDIMS ? -1 : nbytes;
 }
 
-/* Whether it is a part of a block. */
+/* Whether it is a part of a block, or small and private. */
 static int survey_view(mp_entry *entry)
 {
     const mp_dtype *dtype;
+    mp_own_bytes own;
+    int rc = mp_view_of(entry->object, &dtype, &entry->place);
 
-    if (!entry->may_view)
+    if (rc != 1)
+        return rc;
+    entry->is_view = entry->place.block.data != NULL;
+    if (entry->is_view)
+        return entry->may_view;
+    if (!mp_own_bytes_of((PyArrayObject *)entry->object, dtype, &own) || own.nbytes > MP_SMALL ||
+        !mp_core.message_has_room(own.nbytes, mp_inline_limit()))
         return 0;
-    entry->is_view = 1;
-    return mp_view_of(entry->object, &dtype, &entry->place);
+    entry->nbytes = own.nbytes;
+    entry->in_message = entry->is_strided = 1;
+    return 1;
 }
 
 static int survey_array(mp_entry *entry)
@@ -180,22 +190,27 @@ static int write_private(const mp_entry *entry, source a, mp_writer *to)
     return write_handle(to, a, handle);
 }
 
-static int write_view(const mp_entry *entry, mp_writer *to)
-{
-    enum { FIXED = MP_DTYPE_NAME + MP_NUMBER + MP_MEMO_GET + 16 };
-    char rest[FIXED + 2 * MP_NUMBER * NPY_MAXDIMS], *end = rest;
-    PyArrayObject *a = (PyArrayObject *)entry->object;
-    const mp_dtype *dtype;
-    mp_place place;
-    int rc = mp_view_of(entry->object, &dtype, &place);
-    int is_same = rc == 1 && place.block.data == entry->place.block.data;
+enum { VIEW_TAIL = MP_DTYPE_NAME + MP_NUMBER + 2 * MP_NUMBER * NPY_MAXDIMS + 16 };
 
-    mp_core.release_place(&place);
-    if (!is_same) /* another thread has changed it since the survey */
-        return rc < 0 ? -1 : 0;
-    int64_t offset = (char *)PyArray_DATA(a) - (char *)entry->place.block.data;
-    int nd = PyArray_NDIM(a), writeable = (PyArray_FLAGS(a) & NPY_ARRAY_WRITEABLE) != 0;
+/* name, shape, offset, strides, whether it is writeable, TUPLE, REDUCE */
+static size_t put_view_tail(char *tail, source a, int64_t offset, const npy_intp *strides)
+{
+    int nd = PyArray_NDIM(a.array), writeable = (PyArray_FLAGS(a.array) & NPY_ARRAY_WRITEABLE) != 0;
+    char *end = mp_put_sized(tail, '\x8c', a.dtype->text, a.dtype->length);
+
+    end = put_shape(end, PyArray_DIMS((PyArrayObject *)a.array), nd);
+    end = mp_put_number(end, offset);
+    end = put_shape(end, strides, nd);
+    return (size_t)(mp_put(end, writeable ? "\x88tR" : "\x89tR", 3) - tail);
+}
+
+static int write_view(const mp_entry *entry, source a, mp_writer *to)
+{
+    char rest[MP_MEMO_GET + VIEW_TAIL], *end = rest;
+    int64_t offset =
+        (char *)PyArray_DATA((PyArrayObject *)a.array) - (char *)entry->place.block.data;
     char *at = mp_core.writer_room(to, view.nbytes + 1);
+
     if (at == NULL)
         return -1;
     at = mp_put(at, view.bytes, view.nbytes);
@@ -204,11 +219,7 @@ static int write_view(const mp_entry *entry, mp_writer *to)
         end = mp_put_memo_get(end, entry->number);
     else if (mp_core.write_block(entry, to) < 0)
         return -1;
-    end = mp_put_sized(end, '\x8c', dtype->text, dtype->length);
-    end = put_shape(end, PyArray_DIMS(a), nd);
-    end = mp_put_number(end, offset);
-    end = put_shape(end, PyArray_STRIDES(a), nd);
-    end = mp_put(end, writeable ? "\x88tR" : "\x89tR", 3);
+    end += put_view_tail(end, a, offset, PyArray_STRIDES((PyArrayObject *)a.array));
     at = mp_core.writer_room(to, (size_t)(end - rest));
     if (at == NULL)
         return -1;
@@ -216,10 +227,42 @@ static int write_view(const mp_entry *entry, mp_writer *to)
     return 1;
 }
 
+static int write_strided(const mp_entry *entry, source a, mp_writer *to)
+{
+    mp_own_bytes own;
+    char tail[VIEW_TAIL];
+
+    if (!mp_own_bytes_of((PyArrayObject *)a.array, a.dtype, &own) || own.nbytes != entry->nbytes)
+        return 0;
+    size_t tail_nbytes = put_view_tail(tail, a, own.offset, own.strides);
+    char *at = mp_core.writer_room(to, strided.nbytes + 6 + own.nbytes + tail_nbytes);
+    if (at == NULL)
+        return -1;
+    at = mp_put(at, strided.bytes, strided.nbytes);
+    at = mp_put(at, "(B", 2); /* MARK, BINBYTES */
+    at = mp_put_little_endian(at, own.nbytes, 4);
+    mp_copy_own_bytes(a.array, &own, a.dtype->itemsize, at);
+    mp_put(at + own.nbytes, tail, tail_nbytes);
+    return 1;
+}
+
+static int write_any_layout(const mp_entry *entry, mp_writer *to)
+{
+    source a = {.array = (const PyArrayObject *)entry->object};
+    mp_place place;
+    int rc = mp_view_of(entry->object, &a.dtype, &place);
+    int is_same = rc == 1 && place.block.data == entry->place.block.data;
+
+    mp_core.release_place(&place);
+    if (!is_same) /* another thread has changed it since the survey */
+        return rc < 0 ? -1 : 0;
+    return entry->is_view ? write_view(entry, a, to) : write_strided(entry, a, to);
+}
+
 static int write_array(const mp_entry *entry, mp_writer *to)
 {
-    if (entry->is_view)
-        return write_view(entry, to);
+    if (entry->is_view || entry->is_strided)
+        return write_any_layout(entry, to);
     source a = {.array = (const PyArrayObject *)entry->object};
     const mpshm_block *block = &entry->place.block;
     Py_ssize_t nbytes = writable_nbytes(entry->object, &a.dtype);
@@ -306,25 +349,54 @@ static PyObject *read_in_pack(mp_reader *from)
     return mp_array_of_pack(&layout, pack, nbytes, (uint64_t)offset);
 }
 
+typedef struct {
+    mp_layout layout;
+    npy_intp strides[NPY_MAXDIMS];
+    int64_t offset;
+    int writeable;
+} view_tail;
+
+/* Read what put_view_tail() writes: 0, or -1. */
+static int take_view_tail(mp_reader *from, view_tail *tail)
+{
+    const unsigned char *head = mp_take(from, 2);
+    const unsigned char *name = head != NULL && head[0] == 0x8c ? mp_take(from, head[1]) : NULL;
+    int64_t dims[NPY_MAXDIMS], steps[NPY_MAXDIMS];
+    int nd = name != NULL ? take_shape(from, dims) : -1;
+
+    if (nd < 0 || !mp_take_number(from, &tail->offset) || take_shape(from, steps) != nd)
+        return -1;
+    const unsigned char *last = mp_take(from, 3);
+    if (last == NULL || (last[0] != 0x88 && last[0] != 0x89) || memcmp(last + 1, "tR", 2) != 0)
+        return -1;
+    tail->writeable = last[0] == 0x88;
+    for (int i = 0; i < nd; i++)
+        tail->strides[i] = (npy_intp)steps[i];
+    return mp_layout_of(mp_dtype_named((const char *)name, head[1]), nd, dims, &tail->layout);
+}
+
 static PyObject *read_view(mp_reader *from)
 {
     PyObject *block = mp_take_these(from, "(", 1) ? mp_core.read_block(from) : NULL;
-    const unsigned char *head = block != NULL ? mp_take(from, 2) : NULL;
-    const unsigned char *name = head != NULL && head[0] == 0x8c ? mp_take(from, head[1]) : NULL;
-    int64_t dims[NPY_MAXDIMS], steps[NPY_MAXDIMS], offset;
-    int nd = name != NULL ? take_shape(from, dims) : -1;
-    mp_layout layout;
+    view_tail tail;
 
-    if (nd < 0 || !mp_take_number(from, &offset) || take_shape(from, steps) != nd)
+    if (block == NULL || take_view_tail(from, &tail) < 0)
         return NULL;
-    const unsigned char *last = mp_take(from, 3);
-    if (last == NULL || (last[0] != 0x88 && last[0] != 0x89) || memcmp(last + 1, "tR", 2) != 0 ||
-        mp_layout_of(mp_dtype_named((const char *)name, head[1]), nd, dims, &layout) < 0)
+    return mp_array_over_part(block, &tail.layout, tail.offset, tail.strides, tail.writeable);
+}
+
+static PyObject *read_strided(mp_reader *from)
+{
+    const unsigned char *head = mp_take(from, 6);
+    size_t nbytes = head != NULL ? mp_little_endian(head + 2, 4) : 0;
+    const unsigned char *bytes =
+        head != NULL && memcmp(head, "(B", 2) == 0 ? mp_take(from, nbytes) : NULL;
+    view_tail tail;
+
+    if (bytes == NULL || take_view_tail(from, &tail) < 0)
         return NULL;
-    npy_intp strides[NPY_MAXDIMS];
-    for (int i = 0; i < nd; i++)
-        strides[i] = (npy_intp)steps[i];
-    return mp_array_over_part(block, &layout, offset, strides, last[0] == 0x88);
+    return mp_array_of_own_bytes((const char *)bytes, nbytes, &tail.layout, tail.offset,
+                                 tail.strides, tail.writeable);
 }
 
 static PyObject *read_array(mp_reader *from)
@@ -340,6 +412,8 @@ static PyObject *read_array(mp_reader *from)
         a = read_in_pack(from);
     else if (mp_take_these(from, view.bytes, view.nbytes))
         a = read_view(from);
+    else if (mp_take_these(from, strided.bytes, strided.nbytes))
+        a = read_strided(from);
     if (a == NULL)
         from->at = before;
     return a;
@@ -360,7 +434,8 @@ int mp_init_array_codec(PyObject *module)
 {
     return make_global(&from_bytes, module, "rebuild_from_bytes") < 0 ||
                    make_global(&from_block, module, "rebuild_from_block") < 0 ||
-                   make_global(&view, module, "rebuild_view") < 0
+                   make_global(&view, module, "rebuild_view") < 0 ||
+                   make_global(&strided, module, "rebuild_strided") < 0
                ? -1
                : make_global(&from_pack, module, "rebuild_from_pack");
 }

@@ -150,62 +150,6 @@ int mp_place_of(PyObject *op, Py_ssize_t nbytes, mp_place *place)
     return 0;
 }
 
-/* The bytes that an array of this layout reaches, relative to its first element: 0, or -1. */
-static int span_of(const npy_intp *dims, const npy_intp *strides, int nd, int64_t itemsize,
-                   int64_t *first, int64_t *end)
-{
-    *first = 0;
-    *end = itemsize;
-    for (int i = 0; i < nd; i++) {
-        int64_t reach;
-        if (dims[i] <= 0 ||
-            __builtin_mul_overflow((int64_t)dims[i] - 1, (int64_t)strides[i], &reach))
-            return -1;
-        int64_t *side = reach < 0 ? first : end;
-        if (__builtin_add_overflow(*side, reach, side))
-            return -1;
-    }
-    return 0;
-}
-
-static int is_inside(const mpshm_block *block, int64_t offset, const npy_intp *dims,
-                     const npy_intp *strides, int nd, int64_t itemsize)
-{
-    int64_t first, end;
-
-    return block->data != NULL && span_of(dims, strides, nd, itemsize, &first, &end) == 0 &&
-           !__builtin_add_overflow(first, offset, &first) &&
-           !__builtin_add_overflow(end, offset, &end) && first >= 0 &&
-           (uint64_t)end <= block->nbytes;
-}
-
-int mp_view_of(PyObject *op, const mp_dtype **dtype, mp_place *place)
-{
-    PyArrayObject *a = (PyArrayObject *)op, *owner = a;
-
-    *place = (mp_place){.keeper = NULL};
-    if (Py_TYPE(op) != ndarray_type || PyArray_NDIM(a) > NPY_MAXDIMS)
-        return 0;
-    *dtype = mp_dtype_of(a);
-    if (*dtype == NULL)
-        return PyErr_Occurred() ? -1 : 0;
-    if ((PyArray_FLAGS(a) & NPY_ARRAY_WRITEBACKIFCOPY) != 0)
-        return 0;
-    PyObject *base = PyArray_BASE(a);
-    for (; base != NULL && Py_TYPE(base) == ndarray_type; base = PyArray_BASE(owner))
-        owner = (PyArrayObject *)base;
-    if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type)
-        *place = (mp_place){((mp_buffer *)base)->block, Py_NewRef(base)};
-    else if (base != NULL || mp_core.heap_block_at(PyArray_DATA(owner), &place->block) < 0)
-        return 0;
-    const char *data = PyArray_DATA(a);
-    if (is_inside(&place->block, data - (const char *)place->block.data, PyArray_DIMS(a),
-                  PyArray_STRIDES(a), PyArray_NDIM(a), (int64_t)(*dtype)->itemsize))
-        return 1;
-    mp_core.release_place(place);
-    return 0;
-}
-
 /* reduce_array(a) -> its reduction, by the slow path if the array cannot take the fast one */
 PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
 {
@@ -241,8 +185,7 @@ static PyObject *damaged(const char *why)
     return PyErr_Format(PyExc_ValueError, "the message of an array is damaged: %s", why);
 }
 
-/* Check a dtype's name and a shape. -1 with an exception if they describe no array. */
-static int checked(PyObject *name, PyObject *shape, mp_layout *out)
+int mp_check_layout(PyObject *name, PyObject *shape, mp_layout *out)
 {
     Py_ssize_t length;
     const char *text = PyUnicode_Check(name) ? PyUnicode_AsUTF8AndSize(name, &length) : NULL;
@@ -304,7 +247,7 @@ PyObject *mp_py_rebuild_from_bytes(PyObject *module, PyObject *args)
     (void)module;
 
     if (!PyArg_ParseTuple(args, "y#OO:rebuild_from_bytes", &data, &len, &name, &shape) ||
-        checked(name, shape, &layout) < 0)
+        mp_check_layout(name, shape, &layout) < 0)
         return NULL;
     if (layout.nbytes != len)
         return PyErr_Format(PyExc_ValueError,
@@ -334,7 +277,7 @@ PyObject *mp_py_rebuild_from_pack(PyObject *module, PyObject *args)
     (void)module;
 
     if (!PyArg_ParseTuple(args, "OKOO:rebuild_from_pack", &memory, &offset, &name, &shape) ||
-        checked(name, shape, &layout) < 0)
+        mp_check_layout(name, shape, &layout) < 0)
         return NULL;
     if (PyByteArray_CheckExact(memory))
         return mp_array_of_pack(&layout, PyByteArray_AsString(memory),
@@ -402,7 +345,7 @@ PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
     (void)module;
 
     if (!PyArg_UnpackTuple(args, "rebuild_from_block", 3, 3, &memory, &name, &shape) ||
-        checked(name, shape, &layout) < 0)
+        mp_check_layout(name, shape, &layout) < 0)
         return NULL;
     if (PyBytes_Check(memory))
         return mp_receive_array(memory, &layout);
@@ -411,54 +354,6 @@ PyObject *mp_py_rebuild_from_block(PyObject *module, PyObject *args)
     return PyErr_Format(PyExc_ValueError,
                         "the message of an array is damaged: it lies in %R, which is no block",
                         memory);
-}
-
-PyObject *mp_array_over_part(PyObject *memory, const mp_layout *layout, int64_t offset,
-                             const npy_intp *strides, int writeable)
-{
-    const mpshm_block *block = &((mp_buffer *)memory)->block;
-
-    if (!is_inside(block, offset, layout->dims, strides, layout->nd,
-                   (int64_t)layout->dtype->itemsize))
-        return PyErr_Format(
-            PyExc_ValueError,
-            "the message of an array is damaged: its shape and strides at %lld lead "
-            "out of a block of %llu bytes",
-            (long long)offset, (unsigned long long)block->nbytes);
-    PyObject *a = PyArray_NewFromDescr(
-        ndarray_type, (PyArray_Descr *)Py_NewRef(layout->dtype->descr), layout->nd, layout->dims,
-        strides, (char *)block->data + offset, writeable ? NPY_ARRAY_WRITEABLE : 0, NULL);
-    if (a != NULL && PyArray_SetBaseObject((PyArrayObject *)a, Py_NewRef(memory)) < 0)
-        Py_CLEAR(a);
-    return a;
-}
-
-/* rebuild_view(block, name, shape, offset, strides, writeable) */
-PyObject *mp_py_rebuild_view(PyObject *module, PyObject *args)
-{
-    PyObject *memory, *name, *shape, *steps;
-    long long offset;
-    int writeable;
-    npy_intp strides[NPY_MAXDIMS];
-    mp_layout layout;
-    (void)module;
-
-    if (!PyArg_ParseTuple(args, "OOOLO!p:rebuild_view", &memory, &name, &shape, &offset,
-                          &PyTuple_Type, &steps, &writeable) ||
-        checked(name, shape, &layout) < 0)
-        return NULL;
-    if (!PyObject_TypeCheck(memory, (PyTypeObject *)*mp_core.block_type) ||
-        PyTuple_Size(steps) != layout.nd)
-        return PyErr_Format(
-            PyExc_ValueError,
-            "the message of an array is damaged: it lies in %R, with the strides %R", memory,
-            steps);
-    for (int i = 0; i < layout.nd; i++) {
-        strides[i] = PyLong_AsSsize_t(PyTuple_GetItem(steps, i));
-        if (strides[i] == -1 && PyErr_Occurred())
-            return NULL;
-    }
-    return mp_array_over_part(memory, &layout, offset, strides, writeable);
 }
 
 int mp_layout_of(const mp_dtype *dtype, int nd, const int64_t *dims, mp_layout *out)

@@ -49,6 +49,10 @@ PyDoc_STRVAR(
 PyDoc_STRVAR(view_doc,
              "rebuild_view(block, name, shape, offset, strides, writeable, /)\n--\n\n"
              "Make an array over a part of a `Block`. Raises `ValueError` if it leads out of it.");
+PyDoc_STRVAR(
+    strided_doc,
+    "rebuild_strided(data, name, shape, offset, strides, writeable, /)\n--\n\n"
+    "Make an array with a copy of its bytes. Raises `ValueError` if it leads out of them.");
 PyDoc_STRVAR(get_handler_doc, "get_handler()\n--\n\n"
                               "Return NumPy's memory handler of this context, a capsule.");
 PyDoc_STRVAR(set_handler_doc,
@@ -78,6 +82,7 @@ static PyMethodDef functions[] = {
     {"rebuild_from_block", mp_py_rebuild_from_block, METH_VARARGS, from_block_doc},
     {"rebuild_from_pack", mp_py_rebuild_from_pack, METH_VARARGS, from_pack_doc},
     {"rebuild_view", mp_py_rebuild_view, METH_VARARGS, view_doc},
+    {"rebuild_strided", mp_py_rebuild_strided, METH_VARARGS, strided_doc},
     {"get_handler", mp_py_get_handler, METH_NOARGS, get_handler_doc},
     {"set_handler", mp_py_set_handler, METH_O, set_handler_doc},
     {"shared_handler", mp_py_shared_handler, METH_NOARGS, shared_handler_doc},

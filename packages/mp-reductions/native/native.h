@@ -82,14 +82,6 @@ Py_ssize_t mp_fast_nbytes(PyObject *array, const mp_dtype **dtype);
  */
 int mp_place_of(PyObject *array, Py_ssize_t nbytes, mp_place *place);
 
-/* Find the block of which the array is a part, in whatever layout: 1; 0 for the slow path; -1 with an
- * exception. */
-int mp_view_of(PyObject *array, const mp_dtype **dtype, mp_place *place);
-
-/* Make an array over a part of a Block. NULL with an exception if it leads out of the block. */
-PyObject *mp_array_over_part(PyObject *memory, const mp_layout *layout, int64_t offset,
-                             const npy_intp *strides, int writeable);
-
 /* Copy the array's bytes into a new block and return a handle of it. On failure returns NULL,
  * without an exception if the slow path may try. */
 PyObject *mp_copy_to_block(PyObject *array, size_t nbytes);
@@ -112,6 +104,35 @@ PyObject *mp_receive_array(PyObject *handle, const mp_layout *layout);
 
 /* Make an array over the whole of a Block; takes over the reference to `memory`. */
 PyObject *mp_array_over_block(PyObject *memory, const mp_layout *layout);
+
+/* Check a dtype's name and a shape. -1 with an exception if they describe no array. */
+int mp_check_layout(PyObject *name, PyObject *shape, mp_layout *out);
+
+/* ---- views.c ---- */
+
+/* Find where an array of whatever layout is: 1 for a part of a block, and for private memory; 0 for
+ * the slow path; -1 with an exception. */
+int mp_view_of(PyObject *array, const mp_dtype **dtype, mp_place *place);
+
+/* Make an array over a part of a Block. NULL with an exception if it leads out of the block. */
+PyObject *mp_array_over_part(PyObject *memory, const mp_layout *layout, int64_t offset,
+                             const npy_intp *strides, int writeable);
+
+/* The bytes of a private array without those in its gaps, and the layout of the array in them. */
+typedef struct {
+    const char *from; /* the first of them, in the array's memory */
+    size_t nbytes;
+    int64_t offset; /* of the first element */
+    npy_intp strides[NPY_MAXDIMS];
+    int has_gaps, count, axes[NPY_MAXDIMS]; /* of an array with gaps: the axes to walk */
+} mp_own_bytes;
+
+/* 1, or 0 for an array without elements. */
+int mp_own_bytes_of(PyArrayObject *a, const mp_dtype *dtype, mp_own_bytes *own);
+void mp_copy_own_bytes(const PyArrayObject *a, const mp_own_bytes *own, size_t itemsize, char *to);
+/* Make a private array of a copy. NULL with an exception if it leads out of the bytes. */
+PyObject *mp_array_of_own_bytes(const char *bytes, size_t nbytes, const mp_layout *layout,
+                                int64_t offset, const npy_intp *strides, int writeable);
 
 /* inline_limit.c: the bytes that a message may carry itself. */
 size_t mp_inline_limit(void);
@@ -137,7 +158,10 @@ PyObject *mp_py_reduce_array(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_bytes(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_block(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_from_pack(PyObject *, PyObject *);
+
+/* views.c */
 PyObject *mp_py_rebuild_view(PyObject *, PyObject *);
+PyObject *mp_py_rebuild_strided(PyObject *, PyObject *);
 
 /* allocator.c */
 PyObject *mp_py_get_handler(PyObject *, PyObject *);

@@ -1,0 +1,256 @@
+/* Views: arrays of any layout, over a part of a block or with their own bytes in the message.
+ *
+ * Note [An array's own bytes]
+ *   A private array that is small travels in the message. If the memory that it reaches has no
+ *   gaps, it is sent as it is, with the same strides: every order, reversed axes, repeated elements.
+ *   Otherwise the elements are gathered in the order of their addresses. That keeps the order of the
+ *   axes in memory, the direction of each, and axes of stride 0 (layout.py does the same). */
+#include <string.h>
+
+#include "native.h"
+
+/* The bytes that an array of this layout reaches, relative to its first element: 0, or -1. */
+static int span_of(const npy_intp *dims, const npy_intp *strides, int nd, int64_t itemsize,
+                   int64_t *first, int64_t *end)
+{
+    *first = 0;
+    *end = itemsize;
+    for (int i = 0; i < nd; i++) {
+        int64_t reach;
+        if (dims[i] <= 0 ||
+            __builtin_mul_overflow((int64_t)dims[i] - 1, (int64_t)strides[i], &reach))
+            return -1;
+        int64_t *side = reach < 0 ? first : end;
+        if (__builtin_add_overflow(*side, reach, side))
+            return -1;
+    }
+    return 0;
+}
+
+static int is_inside(const mpshm_block *block, int64_t offset, const npy_intp *dims,
+                     const npy_intp *strides, int nd, int64_t itemsize)
+{
+    int64_t first, end;
+
+    return block->data != NULL && span_of(dims, strides, nd, itemsize, &first, &end) == 0 &&
+           !__builtin_add_overflow(first, offset, &first) &&
+           !__builtin_add_overflow(end, offset, &end) && first >= 0 &&
+           (uint64_t)end <= block->nbytes;
+}
+
+int mp_view_of(PyObject *op, const mp_dtype **dtype, mp_place *place)
+{
+    PyArrayObject *a = (PyArrayObject *)op, *owner = a;
+
+    *place = (mp_place){.keeper = NULL};
+    if (Py_TYPE(op) != &PyArray_Type || PyArray_NDIM(a) > NPY_MAXDIMS)
+        return 0;
+    *dtype = mp_dtype_of(a);
+    if (*dtype == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    if ((PyArray_FLAGS(a) & NPY_ARRAY_WRITEBACKIFCOPY) != 0)
+        return 0;
+    PyObject *base = PyArray_BASE(a);
+    for (; base != NULL && Py_TYPE(base) == &PyArray_Type; base = PyArray_BASE(owner))
+        owner = (PyArrayObject *)base;
+    if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type)
+        *place = (mp_place){((mp_buffer *)base)->block, Py_NewRef(base)};
+    else if (base != NULL)
+        return 0;
+    else if (mp_core.heap_block_at(PyArray_DATA(owner), &place->block) < 0) {
+        place->block.data = NULL;
+        return 1;
+    }
+    const char *data = PyArray_DATA(a);
+    if (is_inside(&place->block, data - (const char *)place->block.data, PyArray_DIMS(a),
+                  PyArray_STRIDES(a), PyArray_NDIM(a), (int64_t)(*dtype)->itemsize))
+        return 1;
+    mp_core.release_place(place);
+    return 0;
+}
+
+/* ---- an array's own bytes ---- */
+
+/* The axes of the array that have a stride, the one with the longest first. */
+static int axes_by_stride(const npy_intp *strides, int nd, int *axes)
+{
+    int count = 0;
+
+    for (int i = 0; i < nd; i++) {
+        int at = count;
+        if (strides[i] == 0)
+            continue;
+        for (; at > 0 && Py_ABS(strides[axes[at - 1]]) < Py_ABS(strides[i]); at--)
+            axes[at] = axes[at - 1];
+        axes[at] = i;
+        count++;
+    }
+    return count;
+}
+
+int mp_own_bytes_of(PyArrayObject *a, const mp_dtype *dtype, mp_own_bytes *own)
+{
+    const npy_intp *dims = PyArray_DIMS(a), *strides = PyArray_STRIDES(a);
+    int nd = PyArray_NDIM(a);
+    int64_t first, end, elements = 1, nbytes;
+
+    if (span_of(dims, strides, nd, (int64_t)dtype->itemsize, &first, &end) < 0)
+        return 0;
+    own->from = (const char *)PyArray_DATA(a) + first;
+    for (int i = 0; i < nd; i++)
+        if (__builtin_mul_overflow(elements, (int64_t)dims[i], &elements))
+            return 0;
+    own->has_gaps = !__builtin_mul_overflow(elements, (int64_t)dtype->itemsize, &nbytes) &&
+                    end - first > nbytes;
+    if (!own->has_gaps) {
+        own->offset = -first;
+        own->nbytes = (size_t)(end - first);
+        memcpy(own->strides, strides, (size_t)nd * sizeof(strides[0]));
+        return 1;
+    }
+    own->count = axes_by_stride(strides, nd, own->axes);
+    own->nbytes = dtype->itemsize;
+    own->offset = 0;
+    memset(own->strides, 0, (size_t)nd * sizeof(strides[0]));
+    for (int k = own->count - 1; k >= 0; k--) {
+        int i = own->axes[k];
+        int is_reversed = strides[i] < 0;
+        own->strides[i] = is_reversed ? -(npy_intp)own->nbytes : (npy_intp)own->nbytes;
+        if (is_reversed)
+            own->offset += (int64_t)own->nbytes * (dims[i] - 1);
+        own->nbytes *= (size_t)dims[i];
+    }
+    return 1;
+}
+
+static char *gather(const PyArrayObject *a, const mp_own_bytes *own, size_t itemsize, int k,
+                    const char *from, char *to)
+{
+    if (k == own->count) {
+        memcpy(to, from, itemsize);
+        return to + itemsize;
+    }
+    npy_intp step = Py_ABS(PyArray_STRIDES((PyArrayObject *)a)[own->axes[k]]);
+    for (npy_intp i = 0; i < PyArray_DIM(a, own->axes[k]); i++)
+        to = gather(a, own, itemsize, k + 1, from + i * step, to);
+    return to;
+}
+
+void mp_copy_own_bytes(const PyArrayObject *a, const mp_own_bytes *own, size_t itemsize, char *to)
+{
+    if (own->has_gaps)
+        gather(a, own, itemsize, 0, own->from, to);
+    else
+        memcpy(to, own->from, own->nbytes);
+}
+
+/* ---- receiving ---- */
+
+static PyObject *array_at(PyObject *keeper, char *data, const mp_layout *layout,
+                          const npy_intp *strides, int writeable)
+{
+    PyObject *a = PyArray_NewFromDescr(
+        &PyArray_Type, (PyArray_Descr *)Py_NewRef(layout->dtype->descr), layout->nd, layout->dims,
+        strides, data, writeable ? NPY_ARRAY_WRITEABLE : 0, NULL);
+
+    if (a != NULL && PyArray_SetBaseObject((PyArrayObject *)a, Py_NewRef(keeper)) < 0)
+        Py_CLEAR(a);
+    return a;
+}
+
+/* The error of an array that leads out of its memory. */
+static PyObject *leads_out(int64_t offset, uint64_t nbytes)
+{
+    return PyErr_Format(PyExc_ValueError,
+                        "the message of an array is damaged: its shape and strides at %lld lead "
+                        "out of %llu bytes",
+                        (long long)offset, (unsigned long long)nbytes);
+}
+
+PyObject *mp_array_over_part(PyObject *memory, const mp_layout *layout, int64_t offset,
+                             const npy_intp *strides, int writeable)
+{
+    const mpshm_block *block = &((mp_buffer *)memory)->block;
+
+    if (!is_inside(block, offset, layout->dims, strides, layout->nd,
+                   (int64_t)layout->dtype->itemsize))
+        return leads_out(offset, block->nbytes);
+    return array_at(memory, (char *)block->data + offset, layout, strides, writeable);
+}
+
+PyObject *mp_array_of_own_bytes(const char *bytes, size_t nbytes, const mp_layout *layout,
+                                int64_t offset, const npy_intp *strides, int writeable)
+{
+    mpshm_block memory = {.data = (void *)bytes, .nbytes = nbytes};
+
+    if (!is_inside(&memory, offset, layout->dims, strides, layout->nd,
+                   (int64_t)layout->dtype->itemsize))
+        return leads_out(offset, nbytes);
+    PyObject *copy = PyByteArray_FromStringAndSize(bytes, (Py_ssize_t)nbytes);
+    PyObject *a =
+        copy ? array_at(copy, PyByteArray_AsString(copy) + offset, layout, strides, writeable)
+             : NULL;
+    Py_XDECREF(copy);
+    return a;
+}
+
+/* (memory, name, shape, offset, strides, writeable) */
+typedef struct {
+    PyObject *memory;
+    mp_layout layout;
+    npy_intp strides[NPY_MAXDIMS];
+    long long offset;
+    int writeable;
+} arguments;
+
+static int parse(PyObject *args, arguments *to)
+{
+    PyObject *name, *shape, *steps;
+
+    if (!PyArg_ParseTuple(args, "OOOLO!p", &to->memory, &name, &shape, &to->offset, &PyTuple_Type,
+                          &steps, &to->writeable) ||
+        mp_check_layout(name, shape, &to->layout) < 0)
+        return -1;
+    if (PyTuple_Size(steps) != to->layout.nd) {
+        PyErr_Format(PyExc_ValueError,
+                     "the message of an array is damaged: its strides are %R in %d dimensions",
+                     steps, to->layout.nd);
+        return -1;
+    }
+    for (int i = 0; i < to->layout.nd; i++) {
+        to->strides[i] = PyLong_AsSsize_t(PyTuple_GetItem(steps, i));
+        if (to->strides[i] == -1 && PyErr_Occurred())
+            return -1;
+    }
+    return 0;
+}
+
+/* rebuild_view(block, name, shape, offset, strides, writeable) */
+PyObject *mp_py_rebuild_view(PyObject *module, PyObject *args)
+{
+    arguments given;
+    (void)module;
+
+    if (parse(args, &given) < 0)
+        return NULL;
+    if (!PyObject_TypeCheck(given.memory, (PyTypeObject *)*mp_core.block_type))
+        return PyErr_Format(PyExc_ValueError,
+                            "the message of an array is damaged: it lies in %R, which is no block",
+                            given.memory);
+    return mp_array_over_part(given.memory, &given.layout, given.offset, given.strides,
+                              given.writeable);
+}
+
+/* rebuild_strided(bytes, name, shape, offset, strides, writeable) */
+PyObject *mp_py_rebuild_strided(PyObject *module, PyObject *args)
+{
+    arguments given;
+    char *bytes;
+    Py_ssize_t nbytes;
+    (void)module;
+
+    if (parse(args, &given) < 0 || PyBytes_AsStringAndSize(given.memory, &bytes, &nbytes) < 0)
+        return NULL;
+    return mp_array_of_own_bytes(bytes, (size_t)nbytes, &given.layout, given.offset, given.strides,
+                                 given.writeable);
+}
