@@ -18,8 +18,8 @@ Note [The fast path]
 Nearly every array that is sent is C-contiguous, aligned, writable and of a dtype that a short name describes
 (`native/dtypes.c`): 'd', 'i', '?', '<M8[ns]', '<U10', '>f8'. The name and the shape describe such an array completely,
 so C code reduces it by the same rules (`native/fast_path.c`), and a message with a thousand small arrays is cheap.
-Where no pickler is needed, C code also writes parts of blocks and small private arrays in any layout (`native/views.c`).
-All other arrays, and all errors, come to `reduce_ndarray` here.
+Where no pickler is needed, C code also writes parts of blocks, and small private arrays in any layout
+(`native/views.c`). All other arrays, and all errors, come to `reduce_ndarray` here.
 
 Among many such arrays of a message, private ones of up to 4 KiB for which it has no room share a block, the pack, and
 are private again when they arrive (`mp_core/native/packs.c`, Note [Packs]).
