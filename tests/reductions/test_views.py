@@ -163,6 +163,18 @@ def test_many_views_and_views_beside_a_pickle_arrive() -> None:
     assert in_flight() == 0
 
 
+def test_a_field_beside_python_objects_is_a_copy() -> None:
+    with mp.shared_allocator():
+        a = np.zeros(5000, [("i", "i8"), ("o", "O")])
+    a["i"] = 7
+    for sent in (a["i"], [a["i"], 1], a["i"][:3], [a["i"], {1}]):
+        got = ForkingPickler.loads(ForkingPickler.dumps(sent))
+        got = got[0] if isinstance(got, list) else got
+        got[...] = 5
+        assert (a["i"] == 7).all()
+    assert in_flight() == 0
+
+
 def test_a_read_only_view_stays_read_only_and_shared(echo: Carrier) -> None:
     a = of_block()
     view = a[1]

@@ -26,7 +26,7 @@ static PyObject *subscript(PyObject *self, PyObject *kind)
         return Py_NewRef(reducer);
     if (PyErr_Occurred())
         return NULL;
-    if (is_without(kind)) {
+    if (missing == NULL || is_without(kind)) {
         PyErr_SetObject(PyExc_KeyError, kind);
         return NULL;
     }

@@ -209,17 +209,18 @@ static int write_view(const mp_entry *entry, source a, mp_writer *to)
     char rest[MP_MEMO_GET + VIEW_TAIL], *end = rest;
     int64_t offset =
         (char *)PyArray_DATA((PyArrayObject *)a.array) - (char *)entry->place.block.data;
-    char *at = mp_core.writer_room(to, view.nbytes + 1);
 
+    if (!entry->is_first)
+        end = mp_put_memo_get(end, entry->number);
+    /* All is read before write_block(), in which Python code may run. */
+    end += put_view_tail(end, a, offset, PyArray_STRIDES((PyArrayObject *)a.array));
+    char *at = mp_core.writer_room(to, view.nbytes + 1);
     if (at == NULL)
         return -1;
     at = mp_put(at, view.bytes, view.nbytes);
     *at = '('; /* MARK */
-    if (!entry->is_first)
-        end = mp_put_memo_get(end, entry->number);
-    else if (mp_core.write_block(entry, to) < 0)
+    if (entry->is_first && mp_core.write_block(entry, to) < 0)
         return -1;
-    end += put_view_tail(end, a, offset, PyArray_STRIDES((PyArrayObject *)a.array));
     at = mp_core.writer_room(to, (size_t)(end - rest));
     if (at == NULL)
         return -1;

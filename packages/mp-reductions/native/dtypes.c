@@ -12,6 +12,7 @@
 enum {
     OBJECTS = 16, /* that are known by their address */
     RECENT = 8,   /* names that are found without a dict */
+    MOST = 4096,  /* names that this process gives; arrays of further dtypes take the slow path */
 };
 
 mp_dtype mp_dtype_of_char[MP_DTYPE_CHARS];
@@ -77,16 +78,23 @@ static const mp_dtype *remember(PyObject *descr, PyObject *name)
     return dtype;
 }
 
-/* The entry of a dtype that has none yet; NULL, perhaps with an exception. */
-static const mp_dtype *enter(PyObject *descr)
+/* The entry of a dtype that has none yet; NULL, perhaps with an exception, or for one that does not
+ * have the `expected` name, if that is not NULL. */
+static const mp_dtype *enter(PyObject *descr, const char *expected, size_t expected_length)
 {
     PyObject *name = PyObject_CallFunctionObjArgs(name_of, descr, NULL);
     Py_ssize_t length = 0;
     const char *text =
         name != NULL && name != Py_None ? PyUnicode_AsUTF8AndSize(name, &length) : NULL;
-    const mp_dtype *dtype = text ? known_by(text, (size_t)length) : NULL;
+    const mp_dtype *dtype = NULL;
+    int is_expected =
+        text != NULL && (expected == NULL ? PyDict_Size(of_name) < MOST
+                                          : (size_t)length == expected_length &&
+                                                memcmp(text, expected, expected_length) == 0);
 
-    if (text != NULL && dtype == NULL && !PyErr_Occurred())
+    if (text != NULL)
+        dtype = known_by(text, (size_t)length);
+    if (is_expected && dtype == NULL && !PyErr_Occurred())
         dtype = remember(descr, name);
     Py_XDECREF(name);
     return dtype;
@@ -98,7 +106,7 @@ static const mp_dtype *other_dtype(PyObject *descr)
 
     if (seen[at].descr == descr)
         return seen[at].dtype;
-    const mp_dtype *dtype = enter(descr);
+    const mp_dtype *dtype = enter(descr, NULL, 0);
     if (PyErr_Occurred())
         return NULL;
     PyObject *before = seen[at].descr;
@@ -126,7 +134,7 @@ const mp_dtype *mp_dtype_of_text(const char *text, size_t length)
     if (dtype != NULL || length > MP_DTYPE_NAME || PyErr_Occurred())
         return dtype;
     PyObject *descr = PyObject_CallFunction(from_name, "s#", text, (Py_ssize_t)length);
-    dtype = descr != NULL && PyArray_DescrCheck(descr) ? enter(descr) : NULL;
+    dtype = descr != NULL && PyArray_DescrCheck(descr) ? enter(descr, text, length) : NULL;
     Py_XDECREF(descr);
     if (dtype != NULL && (dtype->length != length || memcmp(dtype->text, text, length) != 0))
         dtype = NULL;

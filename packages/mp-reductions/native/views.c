@@ -43,20 +43,20 @@ int mp_view_of(PyObject *op, const mp_dtype **dtype, mp_place *place)
     PyArrayObject *a = (PyArrayObject *)op, *owner = a;
 
     *place = (mp_place){.keeper = NULL};
-    if (Py_TYPE(op) != &PyArray_Type || PyArray_NDIM(a) > NPY_MAXDIMS)
+    if (Py_TYPE(op) != &PyArray_Type)
         return 0;
-    *dtype = mp_dtype_of(a);
+    *dtype = mp_dtype_of(a); /* may change the array */
     if (*dtype == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    if ((PyArray_FLAGS(a) & NPY_ARRAY_WRITEBACKIFCOPY) != 0)
+    if ((PyArray_FLAGS(a) & NPY_ARRAY_WRITEBACKIFCOPY) != 0 || PyArray_NDIM(a) > NPY_MAXDIMS)
         return 0;
     PyObject *base = PyArray_BASE(a);
     for (; base != NULL && Py_TYPE(base) == &PyArray_Type; base = PyArray_BASE(owner))
         owner = (PyArrayObject *)base;
     if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type)
         *place = (mp_place){((mp_buffer *)base)->block, Py_NewRef(base)};
-    else if (base != NULL)
-        return 0;
+    else if (base != NULL || PyDataType_FLAGCHK(PyArray_DESCR(owner), NPY_ITEM_HASOBJECT))
+        return 0; /* a block of pointers to Python objects is not shared, nor a field of it */
     else if (mp_core.heap_block_at(PyArray_DATA(owner), &place->block) < 0) {
         place->block.data = NULL;
         return 1;

@@ -62,13 +62,13 @@ class _Table(dict[type, "Reducer"]):
         return super().get(kind, default)
 
     def __setitem__(self, kind: type, reducer: Reducer) -> None:
-        without.pop(id(kind), None)
         package = kind.__module__.partition(".")[0]
         if _awaited:
             _call_for(package)
         for watch in _watchers.get(package, ()):
             reducer = watch(kind, reducer)
         super().__setitem__(kind, reducer)
+        without.pop(id(kind), None)
 
 
 def find(table: dict[type, Reducer], kind: type) -> Reducer:

@@ -100,7 +100,8 @@ def _reduce_by_copy(a: np.ndarray[Any, Any]) -> Any:
     except (MemoryError, OSError) as error:
         # Deliver it all the same: a slow message is better than a lost one.
         warn_sent_by_value("an array", a.nbytes, error)
-        message_exhausted()
+        if packed.data.nbytes <= SMALL:
+            message_exhausted()
         return inline.reduce_inline(a)
     _frombuffer(block, np.uint8)[:] = packed.data
     copied_bytes(packed.data.nbytes)
@@ -122,6 +123,9 @@ def _reduced(
         a.flags.writeable,
     )
 
+
+#: Without memory for so few bytes, the message has none for its other arrays either.
+SMALL = 1 << 20
 
 # NumPy takes any object with the buffer protocol; its type hints list a few.
 _ndarray: Any = np.ndarray
