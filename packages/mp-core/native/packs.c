@@ -61,11 +61,14 @@ int mp_write_pack(mp_pack *pack, mp_writer *to)
     if (mp_allocate(mp_strategy, pack->room != 0 ? pack->room : pack->nbytes, 0, &block) < 0)
         return 0;
     int rc = put_call(to, &rebuilds_pack, mp_make_handle(&block, MPSHM_COPY));
-    if (rc == 1)
-        pack->block = block;
-    else
+    if (rc < 0) {
         mpshm_block_release(&block);
-    return rc;
+        return rc;
+    }
+    pack->block = block;
+    if (pack->room == 0)
+        mp_count_copied(pack->nbytes);
+    return 1;
 }
 
 int mp_write_block(const mp_entry *entry, mp_writer *to)

@@ -141,35 +141,42 @@ static int is_unchanged(const mp_entry *entry, source a)
     return writable_nbytes(entry->object, &dtype) == (Py_ssize_t)entry->nbytes && dtype == a.dtype;
 }
 
-static int write_in_pack(const mp_entry *entry, source a, mp_writer *to)
+static int put_all(mp_writer *to, const char *bytes, const char *end)
 {
-    mp_pack *pack = entry->pack;
-    char rest[MP_MEMO_GET + MP_NUMBER + TAIL], *end = rest;
-    char *at = mp_core.writer_room(to, from_pack.nbytes + 1);
+    char *at = mp_core.writer_room(to, (size_t)(end - bytes));
 
     if (at == NULL)
         return -1;
-    at = mp_put(at, from_pack.bytes, from_pack.nbytes);
-    *at = '('; /* MARK */
+    mp_put(at, bytes, (size_t)(end - bytes));
+    return 1;
+}
+
+static int write_in_pack(const mp_entry *entry, source a, mp_writer *to)
+{
+    mp_pack *pack = entry->pack;
+    char all[sizeof(from_pack.bytes) + 1 + MP_MEMO_GET + MP_NUMBER + TAIL];
+    char *end = mp_put(all, from_pack.bytes, from_pack.nbytes);
+
+    *end++ = '('; /* MARK */
     if (pack->block.data != NULL) {
         end = mp_put_memo_get(end, pack->number);
     } else {
-        int rc = mp_core.write_pack(pack, to);
+        int rc = put_all(to, all, end);
+        if (rc == 1)
+            rc = mp_core.write_pack(pack, to);
         if (rc != 1)
             return rc;
         if (!is_unchanged(entry, a))
             return PyErr_Occurred() ? -1 : 0;
+        end = all;
     }
     memcpy((char *)pack->block.data + entry->offset, PyArray_DATA((PyArrayObject *)a.array),
            entry->nbytes);
-    mp_core.count_copied(entry->nbytes);
+    if (pack->room != 0)
+        mp_core.count_copied(entry->nbytes); /* otherwise the pack was counted */
     end = mp_put_number(end, (int64_t)entry->offset);
-    size_t nbytes = (size_t)(end - rest) + put_tail(end, a, "tR");
-    at = mp_core.writer_room(to, nbytes);
-    if (at == NULL)
-        return -1;
-    mp_put(at, rest, nbytes);
-    return 1;
+    end += put_tail(end, a, "tR");
+    return put_all(to, all, end);
 }
 
 static int write_private(const mp_entry *entry, source a, mp_writer *to)
@@ -206,26 +213,20 @@ static size_t put_view_tail(char *tail, source a, int64_t offset, const npy_intp
 
 static int write_view(const mp_entry *entry, source a, mp_writer *to)
 {
+    char head[sizeof(view.bytes) + 1], *head_end = mp_put(head, view.bytes, view.nbytes);
     char rest[MP_MEMO_GET + VIEW_TAIL], *end = rest;
     int64_t offset =
         (char *)PyArray_DATA((PyArrayObject *)a.array) - (char *)entry->place.block.data;
 
+    *head_end++ = '('; /* MARK */
     if (!entry->is_first)
         end = mp_put_memo_get(end, entry->number);
     /* All is read before write_block(), in which Python code may run. */
     end += put_view_tail(end, a, offset, PyArray_STRIDES((PyArrayObject *)a.array));
-    char *at = mp_core.writer_room(to, view.nbytes + 1);
-    if (at == NULL)
-        return -1;
-    at = mp_put(at, view.bytes, view.nbytes);
-    *at = '('; /* MARK */
-    if (entry->is_first && mp_core.write_block(entry, to) < 0)
-        return -1;
-    at = mp_core.writer_room(to, (size_t)(end - rest));
-    if (at == NULL)
-        return -1;
-    mp_put(at, rest, (size_t)(end - rest));
-    return 1;
+    int rc = put_all(to, head, head_end);
+    if (rc == 1 && entry->is_first)
+        rc = mp_core.write_block(entry, to);
+    return rc == 1 ? put_all(to, rest, end) : rc;
 }
 
 static int write_strided(const mp_entry *entry, source a, mp_writer *to)
