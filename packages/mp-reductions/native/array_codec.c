@@ -401,24 +401,32 @@ static PyObject *read_strided(mp_reader *from)
                                  tail.strides, tail.writeable);
 }
 
+static const struct {
+    const mp_global *rebuild;
+    PyObject *(*read)(mp_reader *from);
+} kinds[] = {{&from_bytes, read_bytes},
+             {&from_block, read_block},
+             {&from_pack, read_in_pack},
+             {&view, read_view},
+             {&strided, read_strided}};
+
 static PyObject *read_array(mp_reader *from)
 {
     const unsigned char *before = from->at;
-    PyObject *a = NULL;
+    size_t left = (size_t)(from->end - before), at = from_bytes.module_nbytes + 1;
 
-    if (mp_take_these(from, from_bytes.bytes, from_bytes.nbytes))
-        a = read_bytes(from);
-    else if (mp_take_these(from, from_block.bytes, from_block.nbytes))
-        a = read_block(from);
-    else if (mp_take_these(from, from_pack.bytes, from_pack.nbytes))
-        a = read_in_pack(from);
-    else if (mp_take_these(from, view.bytes, view.nbytes))
-        a = read_view(from);
-    else if (mp_take_these(from, strided.bytes, strided.nbytes))
-        a = read_strided(from);
-    if (a == NULL)
-        from->at = before;
-    return a;
+    /* The length of the function's name, at `at`, tells most of them apart. */
+    for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++) {
+        const mp_global *rebuild = kinds[i].rebuild;
+        if (left <= at || before[at] != (unsigned char)rebuild->bytes[at] ||
+            !mp_take_these(from, rebuild->bytes, rebuild->nbytes))
+            continue;
+        PyObject *a = kinds[i].read(from);
+        if (a == NULL)
+            from->at = before;
+        return a;
+    }
+    return NULL;
 }
 
 /* ---- registration ---- */
