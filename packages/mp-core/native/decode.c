@@ -13,8 +13,6 @@
 
 enum { PROTO = 2, DEEPEST = 8, FEW = 32 };
 
-static PyObject *loads_name;
-
 /* Objects in a row, each of which it holds. */
 typedef struct {
     PyObject **items;
@@ -190,14 +188,6 @@ static int memoize(machine *m)
                : append(&m->memo, Py_NewRef(stack->items[stack->count - 1]));
 }
 
-static int push_memoized(machine *m, mp_reader *from, int width)
-{
-    const unsigned char *at = mp_take(from, (size_t)width);
-    uint64_t number = at ? mp_little_endian(at, width) : UINT64_MAX;
-
-    return append(&m->stack, number < m->memo.count ? Py_NewRef(m->memo.items[number]) : NULL);
-}
-
 PyObject *mp_memo_add(mp_reader *from, PyObject *object)
 {
     return append(from->memo, object) == 0 ? object : NULL;
@@ -230,6 +220,9 @@ static int step(machine *m, mp_reader *from)
     unsigned char opcode = *from->at;
 
     switch (opcode) {
+    case 'h':
+    case 'j':
+        return append(&m->stack, Py_XNewRef(mp_memo_take(from)));
     case 'K':
     case 'M':
     case 'J':
@@ -258,10 +251,6 @@ static int step(machine *m, mp_reader *from)
         return close_container(m, opcode == 'u');
     case 0x94:
         return memoize(m);
-    case 'h':
-        return push_memoized(m, from, 1);
-    case 'j':
-        return push_memoized(m, from, 4);
     default:
         return append(&m->stack, made(from, opcode));
     }
@@ -327,24 +316,10 @@ static PyObject *read_message(PyObject *data)
     return object;
 }
 
-/* pickle.loads, borrowed; NULL with an exception. */
-static PyObject *standard_loads(void)
-{
-    static PyObject *loads;
-
-    if (loads == NULL) {
-        PyObject *module = PyImport_ImportModule("pickle");
-        loads = module ? PyObject_GetAttrString(module, "loads") : NULL;
-        Py_XDECREF(module);
-    }
-    return loads;
-}
-
 PyObject *mp_unpickle_part(PyObject *data)
 {
-    PyObject *loads = standard_loads();
-
-    return loads ? PyObject_CallFunctionObjArgs(loads, data, NULL) : NULL;
+    return mp_set_up_pickling() == 0 ? PyObject_CallFunctionObjArgs(mp_plain_loads, data, NULL)
+                                     : NULL;
 }
 
 PyObject *mp_decode_part(PyObject *data)
@@ -361,11 +336,10 @@ PyObject *mp_decode(PyObject *data)
         if (object != NULL || PyErr_Occurred())
             return object;
     }
-    if (mp_set_up_pickling() < 0 ||
-        (loads_name == NULL && (loads_name = PyUnicode_InternFromString("loads")) == NULL))
+    if (mp_set_up_pickling() < 0)
         return NULL;
     /* Looked up in each call, since packages replace it. */
-    return PyObject_CallMethodObjArgs(mp_forking_pickler, loads_name, data, NULL);
+    return PyObject_CallMethodObjArgs(mp_forking_pickler, mp_loads_name, data, NULL);
 }
 
 /* plain_loads(bytes) -> the object */
@@ -384,7 +358,8 @@ PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
 
     mp_receiving_begin();
     if (nargs == 1 && names == NULL) {
-        object = mp_unpickle == standard_loads() ? read_plain(args[0]) : NULL;
+        int is_standard = mp_set_up_pickling() == 0 && mp_unpickle == mp_plain_loads;
+        object = is_standard ? read_plain(args[0]) : NULL;
         if (object == NULL && !PyErr_Occurred())
             object = PyObject_CallFunctionObjArgs(mp_unpickle, args[0], NULL);
     } else {

@@ -43,7 +43,7 @@ enum {
     REPEATED = 64,       /* bytes of a text that is written as often as it occurs */
 };
 
-PyObject *mp_forking_pickler;
+PyObject *mp_forking_pickler, *mp_plain_loads, *mp_loads_name;
 static PyObject *plain_dumps, *protocol, *dumps_name;
 static int shares_nothing; /* see only_atoms() */
 
@@ -332,16 +332,10 @@ static PyObject *written(const mp_plan *plan)
  * is written behind the bytes of the plan. */
 static int put_alone(mp_survey *s, PyObject *object, const mp_codec *codec)
 {
-    mp_entry *entry = mp_plan_entry(&s->plan, object, codec);
+    int rc = look_by_codec(s, object, codec);
 
-    if (entry == NULL)
-        return -1;
-    entry->may_view = 1;
-    int rc = codec->survey(entry);
-    if (rc == 1 && entry->is_view)
-        rc = mp_plan_block(&s->plan, entry);
     if (rc == 1)
-        rc = codec->write(entry, &s->plan.bytes);
+        rc = codec->write(&s->plan.entries[0], &s->plan.bytes);
     return rc == 1 ? put_opcode(&s->plan.bytes, '.') : rc;
 }
 
@@ -446,11 +440,16 @@ int mp_set_up_pickling(void)
         return 0;
     if (dumps_name == NULL)
         dumps_name = PyUnicode_InternFromString("dumps");
+    if (mp_loads_name == NULL)
+        mp_loads_name = PyUnicode_InternFromString("loads");
     if (plain_dumps == NULL)
         plain_dumps = take("pickle", "dumps");
+    if (mp_plain_loads == NULL)
+        mp_plain_loads = take("pickle", "loads");
     if (protocol == NULL)
         protocol = take("pickle", "DEFAULT_PROTOCOL");
-    if (dumps_name == NULL || plain_dumps == NULL || protocol == NULL)
+    if (dumps_name == NULL || mp_loads_name == NULL || plain_dumps == NULL ||
+        mp_plain_loads == NULL || protocol == NULL)
         return -1;
     mp_forking_pickler = take("multiprocessing.reduction", "ForkingPickler");
     return mp_forking_pickler == NULL ? -1 : 0;

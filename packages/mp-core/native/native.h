@@ -210,8 +210,9 @@ void mp_begin_survey(mp_survey *s, int may_share);
  * 1; 0 for one that needs its reducer, and nothing has changed; -1 with an exception. */
 int mp_write_one(mp_survey *s, PyObject *object);
 
-extern PyObject
-    *mp_forking_pickler; /* after the first call of the next: 0, or -1 with an exception */
+/* ForkingPickler, pickle.loads and the text "loads", after the first call of the next, which returns 0,
+ * or -1 with an exception. */
+extern PyObject *mp_forking_pickler, *mp_plain_loads, *mp_loads_name;
 int mp_set_up_pickling(void);
 /* Return the pickle of an object that needs no ForkingPickler, and a list of its handles or NULL;
  * otherwise NULL, perhaps with an exception. Without `may_share` it is one that multiprocessing

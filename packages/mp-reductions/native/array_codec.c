@@ -86,13 +86,17 @@ typedef struct {
     const mp_dtype *dtype;
 } source;
 
+/* name, shape */
+static char *put_layout(char *at, source a)
+{
+    at = mp_put_sized(at, '\x8c', a.dtype->text, a.dtype->length);
+    return put_shape(at, PyArray_DIMS((PyArrayObject *)a.array), PyArray_NDIM(a.array));
+}
+
 /* name, shape, and what ends the pickle */
 static size_t put_tail(char *tail, source a, const char ends[2])
 {
-    char *end = mp_put_sized(tail, '\x8c', a.dtype->text, a.dtype->length);
-
-    end = put_shape(end, PyArray_DIMS((PyArrayObject *)a.array), PyArray_NDIM(a.array));
-    return (size_t)(mp_put(end, ends, 2) - tail);
+    return (size_t)(mp_put(put_layout(tail, a), ends, 2) - tail);
 }
 
 /* Write what comes before the memory and after it; returns the place for the memory. */
@@ -202,12 +206,10 @@ enum { VIEW_TAIL = MP_DTYPE_NAME + MP_NUMBER + 2 * MP_NUMBER * NPY_MAXDIMS + 16 
 /* name, shape, offset, strides, whether it is writeable, TUPLE, REDUCE */
 static size_t put_view_tail(char *tail, source a, int64_t offset, const npy_intp *strides)
 {
-    int nd = PyArray_NDIM(a.array), writeable = (PyArray_FLAGS(a.array) & NPY_ARRAY_WRITEABLE) != 0;
-    char *end = mp_put_sized(tail, '\x8c', a.dtype->text, a.dtype->length);
+    int writeable = (PyArray_FLAGS(a.array) & NPY_ARRAY_WRITEABLE) != 0;
+    char *end = mp_put_number(put_layout(tail, a), offset);
 
-    end = put_shape(end, PyArray_DIMS((PyArrayObject *)a.array), nd);
-    end = mp_put_number(end, offset);
-    end = put_shape(end, strides, nd);
+    end = put_shape(end, strides, PyArray_NDIM(a.array));
     return (size_t)(mp_put(end, writeable ? "\x88tR" : "\x89tR", 3) - tail);
 }
 
@@ -297,17 +299,22 @@ static int take_shape(mp_reader *from, int64_t *dims)
                                                                                             : -1;
 }
 
-/* name, shape, and what ends the pickle */
-static int take_layout(mp_reader *from, mp_layout *layout, const char ends[2])
+/* name, shape */
+static int take_layout(mp_reader *from, mp_layout *layout)
 {
     const unsigned char *head = mp_take(from, 2);
     const unsigned char *name = head != NULL && head[0] == 0x8c ? mp_take(from, head[1]) : NULL;
     int64_t dims[NPY_MAXDIMS];
     int nd = name != NULL ? take_shape(from, dims) : -1;
 
-    if (nd < 0 || !mp_take_these(from, ends, 2))
-        return -1;
-    return mp_layout_of(mp_dtype_named((const char *)name, head[1]), nd, dims, layout);
+    return nd < 0 ? -1
+                  : mp_layout_of(mp_dtype_named((const char *)name, head[1]), nd, dims, layout);
+}
+
+/* name, shape, and what ends the pickle */
+static int take_tail(mp_reader *from, mp_layout *layout, const char ends[2])
+{
+    return take_layout(from, layout) < 0 || !mp_take_these(from, ends, 2) ? -1 : 0;
 }
 
 static PyObject *read_bytes(mp_reader *from)
@@ -317,7 +324,7 @@ static PyObject *read_bytes(mp_reader *from)
         head != NULL && *head == 'B' ? mp_take(from, mp_little_endian(head + 1, 4)) : NULL;
     mp_layout layout;
 
-    if (bytes == NULL || take_layout(from, &layout, "\x87R") < 0 ||
+    if (bytes == NULL || take_tail(from, &layout, "\x87R") < 0 ||
         (uint64_t)layout.nbytes != mp_little_endian(head + 1, 4))
         return NULL; /* the unpickler says what is wrong */
     return mp_array_of(&layout, bytes);
@@ -328,7 +335,7 @@ static PyObject *read_block(mp_reader *from)
     const unsigned char *at = mp_take_handle(from);
     mp_layout layout;
 
-    if (at == NULL || take_layout(from, &layout, "\x87R") < 0)
+    if (at == NULL || take_tail(from, &layout, "\x87R") < 0)
         return NULL;
     PyObject *handle = PyBytes_FromStringAndSize((const char *)at, MPSHM_HANDLE_SIZE);
     if (handle == NULL)
@@ -346,7 +353,7 @@ static PyObject *read_in_pack(mp_reader *from)
     mp_layout layout;
     const char *pack = mp_take_these(from, "(", 1) ? mp_core.read_pack(from, &nbytes) : NULL;
 
-    if (pack == NULL || !mp_take_number(from, &offset) || take_layout(from, &layout, "tR") < 0)
+    if (pack == NULL || !mp_take_number(from, &offset) || take_tail(from, &layout, "tR") < 0)
         return NULL;
     return mp_array_of_pack(&layout, pack, nbytes, (uint64_t)offset);
 }
@@ -361,20 +368,18 @@ typedef struct {
 /* Read what put_view_tail() writes: 0, or -1. */
 static int take_view_tail(mp_reader *from, view_tail *tail)
 {
-    const unsigned char *head = mp_take(from, 2);
-    const unsigned char *name = head != NULL && head[0] == 0x8c ? mp_take(from, head[1]) : NULL;
-    int64_t dims[NPY_MAXDIMS], steps[NPY_MAXDIMS];
-    int nd = name != NULL ? take_shape(from, dims) : -1;
+    int64_t steps[NPY_MAXDIMS];
 
-    if (nd < 0 || !mp_take_number(from, &tail->offset) || take_shape(from, steps) != nd)
+    if (take_layout(from, &tail->layout) < 0 || !mp_take_number(from, &tail->offset) ||
+        take_shape(from, steps) != tail->layout.nd)
         return -1;
     const unsigned char *last = mp_take(from, 3);
     if (last == NULL || (last[0] != 0x88 && last[0] != 0x89) || memcmp(last + 1, "tR", 2) != 0)
         return -1;
     tail->writeable = last[0] == 0x88;
-    for (int i = 0; i < nd; i++)
+    for (int i = 0; i < tail->layout.nd; i++)
         tail->strides[i] = (npy_intp)steps[i];
-    return mp_layout_of(mp_dtype_named((const char *)name, head[1]), nd, dims, &tail->layout);
+    return 0;
 }
 
 static PyObject *read_view(mp_reader *from)

@@ -78,8 +78,8 @@ static const mp_dtype *remember(PyObject *descr, PyObject *name)
     return dtype;
 }
 
-/* The entry of a dtype that has none yet; NULL, perhaps with an exception, or for one that does not
- * have the `expected` name, if that is not NULL. */
+/* The entry of a dtype, made if it has none yet; NULL, perhaps with an exception, for one without a
+ * name, or with another than the `expected` one, if that is not NULL. */
 static const mp_dtype *enter(PyObject *descr, const char *expected, size_t expected_length)
 {
     PyObject *name = PyObject_CallFunctionObjArgs(name_of, descr, NULL);
@@ -87,15 +87,13 @@ static const mp_dtype *enter(PyObject *descr, const char *expected, size_t expec
     const char *text =
         name != NULL && name != Py_None ? PyUnicode_AsUTF8AndSize(name, &length) : NULL;
     const mp_dtype *dtype = NULL;
-    int is_expected =
-        text != NULL && (expected == NULL ? PyDict_Size(of_name) < MOST
-                                          : (size_t)length == expected_length &&
-                                                memcmp(text, expected, expected_length) == 0);
 
-    if (text != NULL)
+    if (text != NULL && (expected == NULL || ((size_t)length == expected_length &&
+                                              memcmp(text, expected, expected_length) == 0))) {
         dtype = known_by(text, (size_t)length);
-    if (is_expected && dtype == NULL && !PyErr_Occurred())
-        dtype = remember(descr, name);
+        if (dtype == NULL && !PyErr_Occurred() && (expected != NULL || PyDict_Size(of_name) < MOST))
+            dtype = remember(descr, name);
+    }
     Py_XDECREF(name);
     return dtype;
 }
@@ -136,8 +134,6 @@ const mp_dtype *mp_dtype_of_text(const char *text, size_t length)
     PyObject *descr = PyObject_CallFunction(from_name, "s#", text, (Py_ssize_t)length);
     dtype = descr != NULL && PyArray_DescrCheck(descr) ? enter(descr, text, length) : NULL;
     Py_XDECREF(descr);
-    if (dtype != NULL && (dtype->length != length || memcmp(dtype->text, text, length) != 0))
-        dtype = NULL;
     return dtype;
 }
 

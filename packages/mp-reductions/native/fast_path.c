@@ -122,29 +122,38 @@ static PyObject *reduce_slowly(PyObject *op)
     return PyObject_CallFunctionObjArgs(slow_path, op, NULL);
 }
 
-int mp_place_of(PyObject *op, Py_ssize_t nbytes, mp_place *place)
+int mp_memory_of(PyArrayObject *a, mp_place *place)
 {
-    PyArrayObject *a = (PyArrayObject *)op, *owner = a;
+    PyArrayObject *owner = a;
     PyObject *base = PyArray_BASE(a);
 
     *place = (mp_place){.keeper = NULL};
+    for (; base != NULL && Py_TYPE(base) == ndarray_type; base = PyArray_BASE(owner))
+        owner = (PyArrayObject *)base;
     if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type) {
-        const mpshm_block *block = &((mp_buffer *)base)->block;
-        if (block->data != PyArray_DATA(a) || block->nbytes != (uint64_t)nbytes)
-            return 0;
-        *place = (mp_place){*block, Py_NewRef(base)};
+        *place = (mp_place){((mp_buffer *)base)->block, Py_NewRef(base)};
         return 1;
     }
-    for (; base != NULL; base = PyArray_BASE(owner)) {
-        if (Py_TYPE(base) != ndarray_type)
-            return 0; /* memory of an unknown object */
-        owner = (PyArrayObject *)base;
-    }
+    if (base != NULL)
+        return 0;
     if (mp_core.heap_block_at(PyArray_DATA(owner), &place->block) < 0) {
         place->block.data = NULL;
         return 1;
     }
-    if (place->block.data == PyArray_DATA(a) && place->block.nbytes == (uint64_t)nbytes)
+    if (!PyDataType_FLAGCHK(PyArray_DESCR(owner), NPY_ITEM_HASOBJECT))
+        return 1;
+    mp_core.release_place(place); /* of pointers to Python objects: it is not shared, nor a field */
+    return 0;
+}
+
+int mp_place_of(PyObject *op, Py_ssize_t nbytes, mp_place *place)
+{
+    PyArrayObject *a = (PyArrayObject *)op;
+
+    if (!mp_memory_of(a, place))
+        return 0;
+    if (place->block.data == NULL ||
+        (place->block.data == PyArray_DATA(a) && place->block.nbytes == (uint64_t)nbytes))
         return 1;
     mp_core.release_place(place);
     return 0;

@@ -76,6 +76,10 @@ typedef struct {
  * cannot take the fast path. */
 Py_ssize_t mp_fast_nbytes(PyObject *array, const mp_dtype **dtype);
 
+/* Find the memory of an array: 1 for the block that it is in, and for private memory; 0 for memory of
+ * an unknown object, and for a block of Python objects. */
+int mp_memory_of(PyArrayObject *array, mp_place *place);
+
 /* Find where the bytes of an array are that can take the fast path: 1 for a place that
  * mp_core.release_place gives back, and for private memory; 0 for the slow path: a part of a block,
  * or memory of an unknown object. The keeper of a place is the Block that is the base of the array.

@@ -40,7 +40,7 @@ static int is_inside(const mpshm_block *block, int64_t offset, const npy_intp *d
 
 int mp_view_of(PyObject *op, const mp_dtype **dtype, mp_place *place)
 {
-    PyArrayObject *a = (PyArrayObject *)op, *owner = a;
+    PyArrayObject *a = (PyArrayObject *)op;
 
     *place = (mp_place){.keeper = NULL};
     if (Py_TYPE(op) != &PyArray_Type)
@@ -48,21 +48,12 @@ int mp_view_of(PyObject *op, const mp_dtype **dtype, mp_place *place)
     *dtype = mp_dtype_of(a); /* may change the array */
     if (*dtype == NULL)
         return PyErr_Occurred() ? -1 : 0;
-    if ((PyArray_FLAGS(a) & NPY_ARRAY_WRITEBACKIFCOPY) != 0 || PyArray_NDIM(a) > NPY_MAXDIMS)
+    if ((PyArray_FLAGS(a) & NPY_ARRAY_WRITEBACKIFCOPY) != 0 || PyArray_NDIM(a) > NPY_MAXDIMS ||
+        !mp_memory_of(a, place))
         return 0;
-    PyObject *base = PyArray_BASE(a);
-    for (; base != NULL && Py_TYPE(base) == &PyArray_Type; base = PyArray_BASE(owner))
-        owner = (PyArrayObject *)base;
-    if (base != NULL && (PyObject *)Py_TYPE(base) == *mp_core.block_type)
-        *place = (mp_place){((mp_buffer *)base)->block, Py_NewRef(base)};
-    else if (base != NULL || PyDataType_FLAGCHK(PyArray_DESCR(owner), NPY_ITEM_HASOBJECT))
-        return 0; /* a block of pointers to Python objects is not shared, nor a field of it */
-    else if (mp_core.heap_block_at(PyArray_DATA(owner), &place->block) < 0) {
-        place->block.data = NULL;
-        return 1;
-    }
     const char *data = PyArray_DATA(a);
-    if (is_inside(&place->block, data - (const char *)place->block.data, PyArray_DIMS(a),
+    if (place->block.data == NULL ||
+        is_inside(&place->block, data - (const char *)place->block.data, PyArray_DIMS(a),
                   PyArray_STRIDES(a), PyArray_NDIM(a), (int64_t)(*dtype)->itemsize))
         return 1;
     mp_core.release_place(place);
