@@ -20,18 +20,15 @@ from mp_spawn.output import Captured
 from mp_spawn.process_handle import PidFd
 from mp_spawn.rank import Events, Rank, all_ended
 from mp_spawn.report_pipe import Kind
-from mp_spawn.signals import ENDING, Deferral, Ended, Forwarding, group_was_sent
+from mp_spawn.signals import ENDING, INTERRUPTED, TERM_TO_KILL, Deferral, Ended, Forwarding, group_was_sent
 
 __all__ = ["ProcessContext"]
 
 # All times are in seconds. From the first failure to SIGTERM for the others, by default: long enough to see which
 # other ranks fail at the same time.
 GRACE = 0.1
-# From SIGTERM to SIGKILL, and from SIGKILL until the launcher stops waiting for the kernel to end the process.
-TERM_TO_KILL = 5.0
+# From SIGKILL until the launcher stops waiting for the kernel to end the process.
 KILL_TO_DEAD = 5.0
-# From a Ctrl-C, which the terminal also sends to the ranks, to SIGTERM.
-INTERRUPTED = 1.0
 # From a signal that ends the ranks, which may have handlers for it, to SIGTERM.
 AFTER_A_SIGNAL = 30.0
 # From a signal to this process to the same signal to its group, if there is one.
@@ -192,8 +189,9 @@ class ProcessContext:
             self = cls._of(job)
             try:
                 return self, self._join_deferred(signals, timeout, grace_period)
-            except BaseException:  # also of a handler that limits the time: nobody else has the ranks
-                self.terminate()
+            except BaseException as error:  # also of a handler that limits the time: nobody else has the ranks
+                # A Ctrl-C may come just before `_join_deferred` handles it.
+                self.terminate(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 0.0)
                 raise
 
     def _join_deferred(self, signals: Deferral, timeout: float | None, grace_period: float | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
@@ -12,7 +13,7 @@ from typing import Any
 
 from mp_spawn.child import set_up_and_call
 from mp_spawn.job import Job, Started
-from mp_spawn.process_handle import LockedPopen, PidFd, has_pidfds, readable
+from mp_spawn.process_handle import LockedPopen, PidFd, has_pidfds, let_end, readable
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.signals import FROM_OUTSIDE, blocked
 
@@ -51,11 +52,8 @@ class ContextLauncher:
                 # Under the other methods it can take seconds until the rank unblocks signals.
                 with blocked(FROM_OUTSIDE if self.start_method == "fork" else {signal.SIGINT}) as mask:
                     started.append(self._start(job, spec._replace(mask=mask), specs, own_fds))
-        except BaseException:
-            for process, pidfd in started:
-                pidfd.send(signal.SIGKILL)
-                process.join()
-                pidfd.close()
+        except BaseException as error:
+            _end(started, error)
             raise
         return started
 
@@ -105,6 +103,24 @@ class ContextLauncher:
         # Kept as long as the process object, even if the context is dropped: the rank ends with the pipe.
         process.death_pipe = job.death_pipe
         return process, pidfd
+
+
+def _end(started: list[Started], error: BaseException) -> None:
+    """End the ranks that were started before *error* stopped the start of the others."""
+
+    def have_ended(timeout: float) -> bool:
+        deadline = time.monotonic() + timeout
+        for process, _ in started:
+            process.join(max(0.0, deadline - time.monotonic()))
+        return all(process.exitcode is not None for process, _ in started)
+
+    try:
+        let_end([pidfd for _, pidfd in started], have_ended, error)
+    finally:
+        for process, pidfd in started:
+            pidfd.send(signal.SIGKILL)
+            process.join()
+            pidfd.close()
 
 
 # The fork server of CPython 3.14 imports the main module before it serves, and ends if that raises; 3.15 goes on. A

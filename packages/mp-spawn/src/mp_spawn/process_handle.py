@@ -22,15 +22,18 @@ import select
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterable
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 
+from mp_spawn.signals import INTERRUPTED, TERM_TO_KILL
+
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["LockedPopen", "PidFd", "has_pidfds", "kill", "readable", "reap"]
+__all__ = ["LockedPopen", "PidFd", "has_pidfds", "kill", "let_end", "readable", "reap"]
 
 POLL_EVERY_S = 0.02
 
@@ -186,6 +189,19 @@ class PidFd:
     def __del__(self) -> None:
         if self._fd >= 0:
             self.close()
+
+
+def let_end(processes: Iterable[PidFd], have_ended: Callable[[float], bool], error: BaseException) -> None:
+    """
+    Let ranks that run already end by themselves, if a Ctrl-C stops the start of others; the caller kills those left.
+
+    They are treated as by an interrupted `ProcessContext.join`. *have_ended* waits so many seconds, and tells whether
+    all have ended. At any other *error*, nobody wants the ranks that were started before.
+    """
+    if isinstance(error, KeyboardInterrupt) and not have_ended(INTERRUPTED):
+        for pidfd in processes:
+            pidfd.send(signal.SIGTERM)
+        have_ended(TERM_TO_KILL)
 
 
 class _Pid(PidFd):

@@ -42,7 +42,18 @@ from typing import Any, Self
 
 from mp_core.weak_sets import members
 
-__all__ = ["ENDING", "FROM_OUTSIDE", "Deferral", "Ended", "Forwarding", "WakeUpPipe", "blocked", "group_was_sent"]
+__all__ = [
+    "ENDING",
+    "FROM_OUTSIDE",
+    "INTERRUPTED",
+    "TERM_TO_KILL",
+    "Deferral",
+    "Ended",
+    "Forwarding",
+    "WakeUpPipe",
+    "blocked",
+    "group_was_sent",
+]
 
 # Without those that an instruction of the process itself raises, and the one for its children.
 _OWN = ("SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS", "SIGCHLD", "SIGKILL", "SIGSTOP")
@@ -52,6 +63,9 @@ FORWARDED = (*ENDING, "SIGUSR1", "SIGUSR2", "SIGCONT", "SIGTSTP")
 # `timeout` signals its child and then its group, and so does a closing terminal: a second ending signal within so many
 # seconds counts as the same one.
 REPEAT = 0.5
+# Seconds from a Ctrl-C, which the terminal also sends to the ranks, to SIGTERM, and from SIGTERM to SIGKILL.
+INTERRUPTED = 1.0
+TERM_TO_KILL = 5.0
 
 
 @contextlib.contextmanager

@@ -42,7 +42,7 @@ from mp_spawn.child import call
 from mp_spawn.job import Job, Started
 from mp_spawn.payload import InheritedFd, OwnedFd, memory_file, spawning
 from mp_spawn.pickling import dumps_plainly
-from mp_spawn.process_handle import PidFd, kill, readable, reap
+from mp_spawn.process_handle import PidFd, kill, let_end, readable, reap
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.signals import blocked
 from mp_spawn.zygote_main import PROGRAM, STARTED, STATUS, RankProcess, ZygoteSpec
@@ -84,12 +84,13 @@ class ZygoteLauncher:
                 process, ranks = _execute(job, with_status, preparation, tracker, theirs.fileno(), mask)
                 zygote = _Zygote(process, len(ranks))
                 self.witness = zygote.pid
-                on_failure.callback(zygote.kill)
+                on_failure.push(zygote.end)
             theirs.close()
             for rank in ranks:
                 readable(ours.fileno(), None)
                 with blocked():
                     pid, pidfd = zygote.receive_rank(ours, rank.spec.rank)
+                    zygote.started.append(pidfd)
                     rank.popen = _Popen(pid, pidfd, unowned.pop(0).give_up(), zygote)
                 rank.death_pipe = job.death_pipe
             on_failure.pop_all()
@@ -159,6 +160,8 @@ class _Zygote:
     def __init__(self, process: subprocess.Popen[bytes], ranks: int) -> None:
         self._process = process
         self._ranks = ranks
+        #: The ranks whose start it has reported.
+        self.started: list[PidFd] = []
         self._ended: set[int] = set()  # their pids
         # Any thread may be the one that sees a rank end.
         self._lock = threading.Lock()
@@ -192,10 +195,15 @@ class _Zygote:
         if last:
             reap(self._process, TIME_TO_END)  # if a signal has stopped it, `subprocess` reaps it later
 
-    def kill(self) -> None:
-        """End the zygote, and with it every rank that it has started."""
-        kill(self._process)
-        reap(self._process, math.inf)
+    def end(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """End the zygote, and with it every rank that it has started, after *error* has stopped the start."""
+        try:
+            if error is not None:
+                # It ends when it has reaped its last rank.
+                let_end(self.started, lambda timeout: reap(self._process, timeout) is not None, error)
+        finally:
+            kill(self._process)
+            reap(self._process, math.inf)
 
 
 class _Spawning:

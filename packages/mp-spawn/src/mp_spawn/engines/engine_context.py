@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from mp_spawn.context import AFTER_A_SIGNAL, GRACE, INTERRUPTED, KILL_TO_DEAD, TERM_TO_KILL, ProcessContext
+from mp_spawn.context import AFTER_A_SIGNAL, GRACE, KILL_TO_DEAD, ProcessContext
 from mp_spawn.engines import protocol
 from mp_spawn.engines.node_state import TO_GREET, NodeState
 from mp_spawn.engines.plan import Plan
@@ -20,7 +20,7 @@ from mp_spawn.engines.remote_output import Writer, sink_for
 from mp_spawn.errors import Failure, ProcessException, exception_of
 from mp_spawn.output import Captured
 from mp_spawn.rank import _unpickled
-from mp_spawn.signals import ENDING
+from mp_spawn.signals import ENDING, INTERRUPTED, TERM_TO_KILL
 
 __all__ = ["EngineContext"]
 

@@ -1,0 +1,66 @@
+"""A Ctrl-C while ranks are started: those that run already handle it, as they do while the launcher waits for them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from jobs import NOTING, Job, take_defaults
+
+# The terminal's Ctrl-C comes when rank 0 runs, before rank 1 is known to.
+MAIN = """
+    import multiprocessing
+    import mp_spawn
+    from mp_spawn import zygote
+
+    def press(log):
+        while not (os.path.exists(log) and "0 ready" in open(log).read()):
+            time.sleep(0.01)
+        os.killpg(0, signal.SIGINT)
+
+    if __name__ == "__main__":
+        log, method = sys.argv[1:]
+        of_method = multiprocessing.get_context(method)
+        times = []
+
+        class Context(type(of_method)):
+            def Process(self, *args, name, **kwargs):
+                if name == "rank 1":
+                    press(log)
+                return of_method.Process(*args, name=name, **kwargs)
+
+        def readable(fd, timeout, readable=zygote.readable):
+            times.append(fd)
+            if len(times) == 2:
+                press(log)
+            return readable(fd, timeout)
+
+        if method == "spawn":
+            zygote.readable = readable
+            context = None
+        else:
+            context = Context()
+        mp_spawn.start_processes(work, (log, 0.3), 2, start_method=method, context=context)
+"""
+
+
+def test_ranks_that_run_handle_a_ctrl_c_that_stops_the_start_of_others(tmp_path: Path, start_method: str) -> None:
+    path = tmp_path / "starting.py"
+    path.write_text(textwrap.dedent(NOTING).partition("if __name__")[0] + textwrap.dedent(MAIN))
+    log = tmp_path / "log"
+    process = subprocess.Popen(
+        [sys.executable, str(path), str(log), start_method],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=take_defaults,
+    )
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGINT, err
+    first, second = Job(process, log, 0).notes()
+    assert first == ["SIGINT", "saved"], err
+    # Started before the key, after it or not at all; a SIGTERM may come before it has its handler.
+    assert second in ([], ["SIGINT", "saved"], ["SIGTERM", "saved"]), err
