@@ -30,18 +30,23 @@ const mp_codec *mp_codec_of(PyObject *object)
     return NULL;
 }
 
-int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler)
+PyObject *mp_reducer_of(PyTypeObject *type, PyObject *forking_pickler)
 {
     static PyObject *name;
 
     if (name == NULL && (name = PyUnicode_InternFromString("_extra_reducers")) == NULL)
-        return 0;
+        return NULL;
     PyObject *table = PyObject_GetAttr(forking_pickler, name), *known = NULL;
     if (table != NULL && PyDict_Check(table))
-        known = PyDict_GetItemWithError(table, (PyObject *)codec->type);
+        known = PyDict_GetItemWithError(table, (PyObject *)type);
     Py_XDECREF(table);
     PyErr_Clear();
-    return known == codec->reducer;
+    return known;
+}
+
+int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler)
+{
+    return mp_reducer_of(codec->type, forking_pickler) == codec->reducer;
 }
 
 int mp_replace_reducers(PyObject *reducers, PyObject *function)

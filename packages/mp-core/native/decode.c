@@ -2,8 +2,8 @@
  *
  * Every other pickle goes to Python's unpickler, even if it starts the same way. The unpickler also
  * says what is wrong with a damaged message. But a handle can be received once: after the first, an
- * error is final here, and the handles that were not received are discarded as by loads(). Only
- * codecs put a handle after its function without a memo, so only damage leads there.
+ * error is final here, and the handles that were not received are discarded as by loads(): damage, or
+ * a function that this process cannot import.
  *
  * A pickle is a program for a stack and a memo. */
 #include <string.h>
@@ -178,6 +178,18 @@ static int close_container(machine *m, int is_dict)
     return rc;
 }
 
+/* Replace a module's name and a name in it by what they lead to. */
+static int find_name(row *stack, size_t last_mark)
+{
+    if (stack->count < last_mark + 2)
+        return -1;
+    PyObject *name = stack->items[--stack->count], *module = stack->items[--stack->count];
+    PyObject *found = mp_find_name(module, name);
+    Py_DECREF(module);
+    Py_DECREF(name);
+    return append(stack, found);
+}
+
 /* Give the last object the next number in the memo. */
 static int memoize(machine *m)
 {
@@ -249,6 +261,8 @@ static int step(machine *m, mp_reader *from)
     case 'e':
     case 'u':
         return close_container(m, opcode == 'u');
+    case 0x93:
+        return find_name(&m->stack, last_mark(m));
     case 0x94:
         return memoize(m);
     default:

@@ -2,6 +2,7 @@
  * small message.
  *
  *   atoms (numbers, text, None, ...)               written here
+ *   functions                                      their names are written by names.c
  *   tuples, lists and dicts of them                written here, also if one occurs twice
  *   arrays and large bytes in these                written by their codecs
  *   more atoms, in tuples and lists                pickle.dumps, which needs no reducers
@@ -43,8 +44,6 @@ enum {
     REPEATED = 64,       /* bytes of a text that is written as often as it occurs */
 };
 
-PyObject *mp_forking_pickler, *mp_plain_loads, *mp_loads_name;
-static PyObject *plain_dumps, *protocol, *dumps_name;
 static int shares_nothing; /* see only_atoms() */
 
 /* ---- the bytes ---- */
@@ -274,7 +273,8 @@ static int look_at(mp_survey *s, PyObject *object, int depth)
     int is_container = is_tuple || PyList_CheckExact(object) || PyDict_CheckExact(object);
     int is_text = n > 0 && n <= MP_LONGEST;
     const mp_codec *codec = is_container || is_text ? NULL : codec_of(s, object);
-    if (is_container ? depth == 0 : !is_text && codec == NULL)
+    int is_function = codec == NULL && !shares_nothing && mp_is_function(object);
+    if (is_container ? depth == 0 : !is_text && !is_function && codec == NULL)
         return 0;
     uint32_t at;
     int rc = mp_plan_object(&s->plan, object, &at);
@@ -282,7 +282,9 @@ static int look_at(mp_survey *s, PyObject *object, int depth)
         return rc == 0 ? put_repeated(s, at) : rc;
     if (is_container)
         return look_at_container(s, object, at, depth - 1);
-    rc = is_text ? put_atom(&s->plan.bytes, object) : look_by_codec(s, object, codec);
+    rc = is_text       ? put_atom(&s->plan.bytes, object)
+         : is_function ? mp_put_function(&s->plan.bytes, object)
+                       : look_by_codec(s, object, codec);
     return rc == 1 ? memoize(s, at) : rc;
 }
 
@@ -424,37 +426,6 @@ static int is_light(PyObject *object)
     return mp_is_atom(object) && !mp_is_large(object);
 }
 
-/* An attribute of a module, for the lifetime of the process; NULL with an exception. */
-static PyObject *take(const char *module_name, const char *name)
-{
-    PyObject *module = PyImport_ImportModule(module_name);
-    PyObject *taken = module ? PyObject_GetAttrString(module, name) : NULL;
-
-    Py_XDECREF(module);
-    return taken;
-}
-
-int mp_set_up_pickling(void)
-{
-    if (mp_forking_pickler != NULL)
-        return 0;
-    if (dumps_name == NULL)
-        dumps_name = PyUnicode_InternFromString("dumps");
-    if (mp_loads_name == NULL)
-        mp_loads_name = PyUnicode_InternFromString("loads");
-    if (plain_dumps == NULL)
-        plain_dumps = take("pickle", "dumps");
-    if (mp_plain_loads == NULL)
-        mp_plain_loads = take("pickle", "loads");
-    if (protocol == NULL)
-        protocol = take("pickle", "DEFAULT_PROTOCOL");
-    if (dumps_name == NULL || mp_loads_name == NULL || plain_dumps == NULL ||
-        mp_plain_loads == NULL || protocol == NULL)
-        return -1;
-    mp_forking_pickler = take("multiprocessing.reduction", "ForkingPickler");
-    return mp_forking_pickler == NULL ? -1 : 0;
-}
-
 PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles)
 {
     enum { FEW = 16 };
@@ -467,14 +438,14 @@ PyObject *mp_encode(PyObject *object, int may_share, PyObject **handles)
         data = planned(object, may_share && !shares_nothing, handles);
     if (data != NULL || PyErr_Occurred() || !mp_is_made_of(is_light, object, DEPTH, FEW))
         return data;
-    return PyObject_CallFunctionObjArgs(plain_dumps, object, protocol, NULL);
+    return PyObject_CallFunctionObjArgs(mp_plain_dumps, object, mp_protocol, NULL);
 }
 
 PyObject *mp_forking_pickle(PyObject *object, int by_value)
 {
     /* Looked up in each call, since packages replace it. */
     PyObject *dumps =
-        mp_set_up_pickling() == 0 ? PyObject_GetAttr(mp_forking_pickler, dumps_name) : NULL;
+        mp_set_up_pickling() == 0 ? PyObject_GetAttr(mp_forking_pickler, mp_dumps_name) : NULL;
     PyObject *args = dumps == NULL ? NULL : PyTuple_Pack(1, object);
     PyObject *message = args == NULL ? NULL : mp_pickled(by_value, dumps, args);
 

@@ -178,6 +178,8 @@ int mp_plan_repeats(const mp_plan *plan, uint32_t at, uint32_t *number);
 void mp_register_codec(const mp_codec *codec);
 /* Return the codec for the type of the object, or NULL. */
 const mp_codec *mp_codec_of(PyObject *object);
+/* Return the reducer that ForkingPickler has for the type, borrowed, or NULL. */
+PyObject *mp_reducer_of(PyTypeObject *type, PyObject *forking_pickler);
 /* Return 1 if ForkingPickler has the reducer for which the codec stands, otherwise 0. */
 int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler);
 /* Let each codec's objects be reduced by another function in a table {type: reducer}, where its
@@ -186,6 +188,25 @@ int mp_replace_reducers(PyObject *reducers, PyObject *function);
 /* Read an object that a codec has written: NULL, perhaps with an exception, if there is none. */
 PyObject *mp_read_by_codec(mp_reader *from);
 int mp_make_global(mp_global *to, PyObject *function);
+
+/* ---- pickling.c ---- */
+
+/* Return an attribute of a module, for the lifetime of the process; NULL with an exception. */
+PyObject *mp_imported(const char *module_name, const char *name);
+/* ForkingPickler, pickle.dumps, pickle.loads and the protocol; and the names of the functions of the
+ * first. There after a call of the last, which returns 0, or -1 with an exception. */
+extern PyObject *mp_forking_pickler, *mp_plain_dumps, *mp_plain_loads, *mp_protocol, *mp_dumps_name,
+    *mp_loads_name;
+int mp_set_up_pickling(void);
+
+/* ---- names.c ---- */
+
+int mp_setup_names(PyObject *module);
+int mp_is_function(PyObject *object);
+/* Write it: 1; 0 for a function that needs a pickler; -1 with an exception. */
+int mp_put_function(mp_writer *to, PyObject *function);
+/* Import the module and return what the name leads to; NULL, perhaps without an exception. */
+PyObject *mp_find_name(PyObject *module, PyObject *name);
 
 /* ---- encode.c ---- */
 
@@ -210,10 +231,6 @@ void mp_begin_survey(mp_survey *s, int may_share);
  * 1; 0 for one that needs its reducer, and nothing has changed; -1 with an exception. */
 int mp_write_one(mp_survey *s, PyObject *object);
 
-/* ForkingPickler, pickle.loads and the text "loads", after the first call of the next, which returns 0,
- * or -1 with an exception. */
-extern PyObject *mp_forking_pickler, *mp_plain_loads, *mp_loads_name;
-int mp_set_up_pickling(void);
 /* Return the pickle of an object that needs no ForkingPickler, and a list of its handles or NULL;
  * otherwise NULL, perhaps with an exception. Without `may_share` it is one that multiprocessing
  * alone would make. */

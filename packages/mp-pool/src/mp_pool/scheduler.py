@@ -166,12 +166,6 @@ class Scheduler(Workers):
             self._progress.expect(work.items if isinstance(work, Task) else items)
         self.dispatcher.queue.append(work)
 
-    def hand_out(self) -> None:
-        """Do the second half of `submit`."""
-        self.attend()
-        if self.state == ENDED:
-            self._abort()  # the thread has ended
-
     def share(self, function: Callable[..., Any]) -> SharedFunction | None:
         """
         Return *function* for tasks that all call it, so that each worker gets it once; None if they have to carry it.
@@ -184,8 +178,11 @@ class Scheduler(Workers):
         self.dispatcher.forgotten.append(number)
         self.wake()
 
-    def attend(self) -> None:
-        """Send tasks, in the main thread one, if the lock is free; have the scheduler's thread do the rest."""
+    def hand_out(self) -> None:
+        """
+        Do the second half of `submit`: send tasks, in the main thread one, if the lock is free. The scheduler's thread
+        does the rest.
+        """
         done = False
         try:
             if self._lock.acquire() and self.state <= CLOSED:
@@ -200,6 +197,8 @@ class Scheduler(Workers):
             finally:
                 if not done or self.dispatcher.news or self.state != RUNNING:
                     self.wake()
+        if self.state == ENDED:
+            self._abort()  # the thread has ended
 
     def receive(self, task: Task) -> None:
         """
@@ -227,11 +226,12 @@ class Scheduler(Workers):
             return False
         if dispatcher.queue or dispatcher.timeout is not None or self._progress is not None or self.state != RUNNING:
             return False
-        return (
-            self.is_own()
-            and len(worker.tasks) == 1
-            and not any(each.tasks for each in dispatcher.workers if each is not worker)
-        )
+        if len(worker.tasks) != 1 or not self.is_own():
+            return False
+        busy = 0
+        for each in dispatcher.workers:
+            busy += bool(each.tasks)
+        return busy == 1
 
     def _deliver_first(self, worker: Worker, task: Task) -> bool:
         message = worker.line.first()
@@ -297,7 +297,7 @@ class Scheduler(Workers):
 
     def check_own(self) -> None:
         """Raise `ValueError` in a forked child."""
-        if not self.is_own():
+        if self._pid != os.getpid():
             raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ from itertools import chain, count, groupby, islice, repeat
 from operator import itemgetter
 
 from mp_core.handler_errors import is_of_handler
-from mp_core.native import is_small
+from mp_core.native import is_small, plain_data
 from mp_pool import task_messages
 from mp_pool._function_cache import FunctionReference
 from mp_pool._in_flight import Handles, dump_tracked, forget, release
@@ -147,9 +147,12 @@ class Task:
                     args = ((reference, args[0][1]),)
                 else:
                     function = reference
-            self.kind, self.payload = task_messages.PLAIN, task_messages.dump_plain(function, args, self.kwds)
+            call = function, args, self.kwds or None
+            self.kind, self.payload = task_messages.PLAIN, plain_data(call)
             if self.payload is None:
-                payload, self.handles = dump_tracked((function, args, self.kwds or None))
+                self.payload = task_messages.dump_plain(*call)
+            if self.payload is None:
+                payload, self.handles = dump_tracked(call)
                 self.kind, self.payload = task_messages.RICH, payload
 
     def has_answer(self) -> None:

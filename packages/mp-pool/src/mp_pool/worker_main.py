@@ -11,7 +11,7 @@ from multiprocessing import util
 from multiprocessing.reduction import ForkingPickler
 
 from mp_core import children
-from mp_core.native import LONGEST, recorders, timeline_now
+from mp_core.native import LONGEST, plain_loads, recorders, timeline_now
 from mp_pool import _function_cache, task_messages
 from mp_pool._lines import WorkerEnds  # each worker receives one: the fork server has the module by this import
 from mp_pool._memory import private_bytes
@@ -138,7 +138,7 @@ def _next(line: Any, parts: list[Any]) -> task_messages.Frame | None:
 def _loop(line: Any, settings: Settings) -> None:
     done = 0
     caught = BaseException if settings.executor else Exception
-    loads, loads_plain = ForkingPickler.loads, pickle.loads
+    loads, loads_plain = ForkingPickler.loads, plain_loads
     value: Any
     payload: Any
     parts: list[Any] = []

@@ -1,0 +1,225 @@
+/* Functions, which travel by their names: written as every pickler does, found as every unpickler
+ * does.
+ *
+ * A function is left to a pickler, which says what is wrong or has another way, if
+ *
+ *   its name leads to something else            a lambda, a local function, one that was replaced
+ *   the receiver may not have it                it is of a main module that cannot be imported
+ *   the program has a reducer for functions     in ForkingPickler */
+#include <string.h>
+
+#include "native.h"
+
+static PyObject *function_type, *module_name, *qualified_name, *main_name, *code_name, *file_name,
+    *override_name, *dict_name, *can_be_imported;
+
+static int intern(PyObject **name, const char *text)
+{
+    if (*name == NULL)
+        *name = PyUnicode_InternFromString(text);
+    return *name == NULL ? -1 : 0;
+}
+
+int mp_setup_names(PyObject *module)
+{
+    (void)module;
+    if (intern(&module_name, "__module__") < 0 || intern(&qualified_name, "__qualname__") < 0 ||
+        intern(&main_name, "__main__") < 0 || intern(&code_name, "__code__") < 0 ||
+        intern(&file_name, "co_filename") < 0 || intern(&override_name, "reducer_override") < 0 ||
+        intern(&dict_name, "__dict__") < 0)
+        return -1;
+    if (function_type == NULL)
+        function_type = mp_imported("types", "FunctionType");
+    return function_type == NULL ? -1 : 0;
+}
+
+int mp_is_function(PyObject *object)
+{
+    return (PyObject *)Py_TYPE(object) == function_type || PyCFunction_CheckExact(object);
+}
+
+/* ---- writing ---- */
+
+/* An attribute that is a text, or NULL: without an exception if there is no such. */
+static PyObject *text_of(PyObject *object, PyObject *name)
+{
+    PyObject *found = PyObject_GetAttr(object, name);
+
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    if (found != NULL && !PyUnicode_CheckExact(found))
+        Py_CLEAR(found);
+    return found;
+}
+
+/* What the name leads to; NULL without an exception if it leads nowhere. */
+static PyObject *found_in(PyObject *from, PyObject *name, int has_dot)
+{
+    if (!has_dot) {
+        PyObject *found = PyObject_GetAttr(from, name);
+        if (found == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+            PyErr_Clear();
+        return found;
+    }
+    PyObject *dot = PyUnicode_FromString("."), *parts = dot ? PyUnicode_Split(name, dot, -1) : NULL;
+    PyObject *found = parts ? Py_NewRef(from) : NULL;
+    for (Py_ssize_t i = 0; found != NULL && i < PyList_Size(parts); i++) {
+        PyObject *next = found_in(found, PyList_GetItem(parts, i), 0);
+        Py_DECREF(found);
+        found = next;
+    }
+    Py_XDECREF(parts);
+    Py_XDECREF(dot);
+    return found;
+}
+
+/* The main module's dict that was looked at last, and what in it says whether it can be imported. */
+static PyObject *main_file, *main_spec;
+static const void *main_dict;
+
+/* 1 if main_module.py says so. It is asked again when the main module has another file. */
+static int main_can_be_imported(void)
+{
+    PyObject *modules = PyImport_GetModuleDict();
+    PyObject *main = modules ? PyDict_GetItemWithError(modules, main_name) : NULL;
+    PyObject *names = main != NULL && PyModule_Check(main) ? PyModule_GetDict(main) : NULL;
+    PyObject *file = names ? PyDict_GetItemString(names, "__file__") : NULL;
+    PyObject *spec = names ? PyDict_GetItemString(names, "__spec__") : NULL;
+
+    if (file == NULL || PySys_GetObject("ps1") != NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    if (names == main_dict && file == main_file && spec == main_spec)
+        return 1;
+    if (can_be_imported == NULL)
+        can_be_imported = mp_imported("mp_core.main_module", "main_can_be_imported");
+    Py_INCREF(file);
+    Py_XINCREF(spec);
+    PyObject *answer = can_be_imported ? PyObject_CallNoArgs(can_be_imported) : NULL;
+    int can = answer == NULL ? -1 : answer == Py_True;
+    Py_XDECREF(answer);
+    if (can == 1) {
+        PyObject *old_file = main_file, *old_spec = main_spec;
+        main_file = file;
+        main_spec = spec;
+        main_dict = names;
+        file = old_file;
+        spec = old_spec;
+    }
+    Py_XDECREF(file);
+    Py_XDECREF(spec);
+    return can;
+}
+
+/* 1 for a function whose text is in a file, and not in a debugger's line or an exec(). */
+static int is_of_a_file(PyObject *function)
+{
+    PyObject *code = (PyObject *)Py_TYPE(function) == function_type
+                         ? PyObject_GetAttr(function, code_name)
+                         : NULL;
+    PyObject *file = code ? PyObject_GetAttr(code, file_name) : NULL;
+    int is = file != NULL && PyUnicode_CheckExact(file) && PyUnicode_GetLength(file) > 0 &&
+             PyUnicode_ReadChar(file, 0) != '<';
+
+    Py_XDECREF(code);
+    Py_XDECREF(file);
+    return PyErr_Occurred() ? -1 : is;
+}
+
+/* 1 if a program has its own way for functions. */
+static int has_reducer(PyObject *function)
+{
+    PyObject *attributes = PyObject_GetAttr(mp_forking_pickler, dict_name);
+    int has = attributes ? PySequence_Contains(attributes, override_name) : -1;
+
+    Py_XDECREF(attributes);
+    return has != 0 ? has : mp_reducer_of(Py_TYPE(function), mp_forking_pickler) != NULL;
+}
+
+/* 1 if the function can be found by that name, here and by the receiver. */
+static int leads_to(PyObject *function, PyObject *module, PyObject *name)
+{
+    int is_main = module == main_name || PyUnicode_Compare(module, main_name) == 0;
+    int rc = is_main ? main_can_be_imported() : 1;
+
+    if (rc == 1 && is_main)
+        rc = is_of_a_file(function);
+    PyObject *modules = rc == 1 ? PyImport_GetModuleDict() : NULL;
+    PyObject *from = modules ? PyDict_GetItemWithError(modules, module) : NULL;
+    if (from == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    Py_ssize_t end = PyUnicode_GetLength(name);
+    Py_INCREF(from);
+    PyObject *found = found_in(from, name, PyUnicode_FindChar(name, '.', 0, end, 1) >= 0);
+    Py_DECREF(from);
+    Py_XDECREF(found);
+    return found == function ? 1 : PyErr_Occurred() ? -1 : 0;
+}
+
+static int put_names(mp_writer *to, PyObject *module, PyObject *name)
+{
+    Py_ssize_t n, m;
+    const char *text = PyUnicode_AsUTF8AndSize(module, &n);
+    const char *word = text ? PyUnicode_AsUTF8AndSize(name, &m) : NULL;
+
+    if (word == NULL || n > UINT8_MAX || m > UINT8_MAX) {
+        PyErr_Clear(); /* half of a surrogate pair has no UTF-8 */
+        return 0;
+    }
+    char *at = mp_writer_room(to, (size_t)(n + m) + 5);
+    if (at == NULL)
+        return -1;
+    at = mp_put_sized(at, '\x8c', text, (size_t)n);
+    at = mp_put_sized(at, '\x8c', word, (size_t)m);
+    *at = '\x93'; /* STACK_GLOBAL */
+    return 1;
+}
+
+int mp_put_function(mp_writer *to, PyObject *function)
+{
+    int has = has_reducer(function);
+    PyObject *module = has == 0 ? text_of(function, module_name) : NULL;
+    PyObject *name = module ? text_of(function, qualified_name) : NULL;
+    int rc = 0;
+
+    if (name != NULL && PyUnicode_FindChar(name, '<', 0, PyUnicode_GetLength(name), 1) == -1)
+        rc = leads_to(function, module, name);
+    if (rc == 1)
+        rc = put_names(to, module, name);
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+    return PyErr_Occurred() ? -1 : rc;
+}
+
+/* ---- reading ---- */
+
+/* The module, which another thread may be importing; a new reference. */
+static PyObject *imported(PyObject *name)
+{
+    PyObject *modules = PyImport_GetModuleDict(), *found;
+
+    if (PyUnicode_Compare(name, main_name) != 0) { /* that one is always there */
+        PyObject *first = PyImport_ImportModuleLevelObject(name, NULL, NULL, NULL, 0);
+        if (first == NULL)
+            return NULL;
+        Py_DECREF(first); /* the package that it is in */
+    }
+    found = PyDict_GetItemWithError(modules, name);
+    if (found == NULL && !PyErr_Occurred())
+        PyErr_SetObject(PyExc_KeyError, name);
+    return Py_XNewRef(found);
+}
+
+PyObject *mp_find_name(PyObject *module, PyObject *name)
+{
+    if (!PyUnicode_CheckExact(module) || !PyUnicode_CheckExact(name))
+        return NULL;
+    PyObject *from = imported(module);
+    if (from == NULL)
+        return NULL;
+    int has_dot = PyUnicode_FindChar(name, '.', 0, PyUnicode_GetLength(name), 1) >= 0;
+    PyObject *found = found_in(from, name, has_dot);
+    if (found == NULL && !PyErr_Occurred())
+        PyErr_Format(PyExc_AttributeError, "module %R has no attribute %R", module, name);
+    Py_DECREF(from);
+    return found;
+}

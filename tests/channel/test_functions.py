@@ -1,0 +1,206 @@
+"""Functions in messages: written and found by their names without a pickler, as every pickler and unpickler does."""
+
+from __future__ import annotations
+
+import gc
+import io
+import json
+import math
+import os.path
+import pickle
+import pickletools
+import subprocess
+import sys
+import textwrap
+import types
+from collections.abc import Callable, Iterator
+from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
+from typing import Any
+
+import channel_tasks as tasks
+import numpy as np
+import pytest
+
+from mp_core import native
+
+
+class Holder:
+    """Has a function under a name with a dot."""
+
+    @staticmethod
+    def static() -> None: ...
+
+    def method(self) -> None: ...
+
+    @classmethod
+    def of_class(cls) -> None: ...
+
+
+def given_up() -> None: ...
+
+
+GIVEN_UP = given_up
+
+
+def given_up() -> None: ...  # type: ignore[no-redef]
+
+
+FUNCTIONS = [tasks.echo, Holder.static, Holder.method, os.path.join, json.dumps, math.sin, abs, pickle.dumps]
+# Each with what pickle writes for it, or raises.
+OTHERS = [lambda: 0, GIVEN_UP, Holder.of_class, Holder().method, [].append, "".join, dict.fromkeys, Holder, int]
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__qualname__)
+def test_a_function_with_a_name_needs_no_pickler(function: Callable[..., Any]) -> None:
+    for message in (function, (function, (1, 2), {"key": function}), [function] * 3):
+        data = native.plain_data(message)
+        assert data is not None
+        pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
+        for loads in pickle.loads, native.plain_loads:
+            assert loads(data) == message
+
+
+@pytest.mark.parametrize("function", OTHERS, ids=lambda each: each.__qualname__)
+def test_another_one_is_left_to_the_pickler(function: Callable[..., Any]) -> None:
+    assert native.plain_data(function) is None
+    try:
+        expected = pickle.loads(pickle.dumps(function))
+    except (pickle.PicklingError, AttributeError) as error:
+        with pytest.raises(type(error)):
+            ForkingPickler.dumps(function)
+    else:
+        got = ForkingPickler.loads(ForkingPickler.dumps(function))
+        assert type(got) is type(expected)
+
+
+@pytest.mark.parametrize("kind", ["Queue", "SimpleQueue"])
+def test_functions_and_arrays_arrive_in_one_message(channels: Any, kind: str) -> None:
+    requests, answers = getattr(channels, kind)(), getattr(channels, kind)()
+    process = channels.Process(target=tasks.echo_queue, args=(requests, answers))
+    process.start()
+    for message in (abs, [tasks.echo, np.arange(5), tasks.echo, np.ones(100_000)]):
+        requests.put(message)
+        got = answers.get()
+        if callable(message):
+            assert got is message
+            continue
+        assert got[0] is got[2] is tasks.echo
+        for i in 1, 3:
+            np.testing.assert_array_equal(got[i], message[i])
+        del got
+    requests.put(None)
+    process.join()
+    assert process.exitcode == 0
+    for queue in requests, answers:
+        queue.close()
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """
+    A package with a module with a function, imported here.
+    """
+    (tmp_path / "a_package").mkdir()
+    (tmp_path / "a_package" / "__init__.py").write_text("")
+    (tmp_path / "a_package" / "a_module.py").write_text("def function(): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    import a_package.a_module  # type: ignore[import-not-found]
+
+    yield a_package.a_module
+    for name in "a_package", "a_package.a_module":
+        sys.modules.pop(name, None)
+
+
+def test_a_module_is_imported_where_it_is_missing(module: types.ModuleType) -> None:
+    data = native.plain_pickle([np.ones(100_000), module.function])
+    for name in "a_package", "a_package.a_module":
+        del sys.modules[name]
+    array, function = native.plain_loads(data)
+    assert function is not module.function
+    assert function is sys.modules["a_package.a_module"].function
+    assert array.sum() == 100_000
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_function_that_is_not_there_is_an_error_and_frees_the_arrays(module: types.ModuleType, at: int) -> None:
+    message: list[Any] = [np.ones(100_000), np.ones(100_000)]
+    message.insert(at, module.function)
+    data = native.plain_pickle(message)
+    del module.function
+    with pytest.raises(AttributeError, match="function"):
+        native.plain_loads(data)
+    gc.collect()  # and the leak check finds no block
+
+
+def test_a_module_that_cannot_be_imported_is_an_error(
+    module: types.ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = native.plain_pickle([np.ones(100_000), module.function])
+    for name in "a_package", "a_package.a_module":
+        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+    with pytest.raises(ModuleNotFoundError, match="a_package"):
+        native.plain_loads(data)
+
+
+def test_an_error_of_a_modules_own_lookup_is_raised(module: types.ModuleType) -> None:
+    def lookup(name: str) -> Any:
+        raise ZeroDivisionError(name)
+
+    function = module.function
+    del module.function
+    module.__getattr__ = lookup  # type: ignore[method-assign]
+    with pytest.raises(ZeroDivisionError):
+        native.plain_data(function)
+
+
+def _reduced(function: Callable[..., Any]) -> Any:
+    return int, ("7",)
+
+
+@pytest.mark.parametrize("where", ["table", "override"])
+def test_a_reducer_of_the_program_gets_functions(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    if where == "table":
+        reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
+        monkeypatch.setitem(reducers, types.BuiltinFunctionType, _reduced)
+        message: Any = abs
+    else:
+        monkeypatch.setattr(
+            ForkingPickler,
+            "reducer_override",
+            lambda self, thing: _reduced(thing) if thing is tasks.echo else NotImplemented,
+            raising=False,
+        )
+        message = tasks.echo
+    assert native.plain_data(message) is None
+    assert ForkingPickler.loads(ForkingPickler.dumps(message)) == 7
+
+
+@pytest.mark.parametrize(
+    ("how", "text", "is_named"),
+    [
+        ("file", "", True),
+        ("-c", "", False),  # no other process can import this main module
+        ("file", "import sys; sys.ps1 = '>>> '", False),  # a prompt
+        ("file", "exec('def function(): pass')", False),  # a debugger's line
+        ("file", "__file__ = 'gone.py'", False),
+    ],
+)
+def test_a_function_of_the_main_module_has_a_name_if_it_can_be_imported(
+    tmp_path: Path, how: str, text: str, is_named: bool
+) -> None:
+    program = textwrap.dedent(
+        f"""
+        from mp_core import native
+        def function(): pass
+        before = native.plain_data(function)
+        {text}
+        print(before is not None, native.plain_data(function) is not None)
+        """
+    )
+    path = tmp_path / "program.py"
+    path.write_text(program)
+    done = subprocess.run(
+        [sys.executable, *([path] if how == "file" else ["-c", program])], capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == [str(how == "file"), str(is_named)], done.stderr
