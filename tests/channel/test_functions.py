@@ -1,8 +1,10 @@
-"""Functions in messages: written and found by their names without a pickler, as every pickler and unpickler does."""
+"""Functions and classes in messages: written and found by their names, as every pickler and unpickler does."""
 
 from __future__ import annotations
 
+import copyreg
 import gc
+import importlib
 import io
 import json
 import math
@@ -22,6 +24,7 @@ import channel_tasks as tasks
 import numpy as np
 import pytest
 
+import mp_all as mp
 from mp_core import native
 
 
@@ -46,13 +49,13 @@ GIVEN_UP = given_up
 def given_up() -> None: ...  # type: ignore[no-redef]
 
 
-FUNCTIONS = [tasks.echo, Holder.static, Holder.method, os.path.join, json.dumps, math.sin, abs, pickle.dumps]
+NAMED = [tasks.echo, Holder.static, Holder.method, os.path.join, json.dumps, math.sin, abs, pickle.dumps, Holder, int]
 # Each with what pickle writes for it, or raises.
-OTHERS = [lambda: 0, GIVEN_UP, Holder.of_class, Holder().method, [].append, "".join, dict.fromkeys, Holder, int]
+OTHERS = [lambda: 0, GIVEN_UP, Holder.of_class, Holder().method, [].append, "".join, dict.fromkeys, type(None)]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda each: each.__qualname__)
-def test_a_function_with_a_name_needs_no_pickler(function: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("function", NAMED, ids=lambda each: each.__qualname__)
+def test_what_has_a_name_needs_no_pickler(function: Callable[..., Any]) -> None:
     for message in (function, (function, (1, 2), {"key": function}), [function] * 3):
         data = native.plain_data(message)
         assert data is not None
@@ -116,7 +119,7 @@ def test_a_module_is_imported_where_it_is_missing(module: types.ModuleType) -> N
     data = native.plain_pickle([np.ones(100_000), module.function])
     for name in "a_package", "a_package.a_module":
         del sys.modules[name]
-    array, function = native.plain_loads(data)
+    array, function = native.loads(data)
     assert function is not module.function
     assert function is sys.modules["a_package.a_module"].function
     assert array.sum() == 100_000
@@ -129,7 +132,7 @@ def test_a_function_that_is_not_there_is_an_error_and_frees_the_arrays(module: t
     data = native.plain_pickle(message)
     del module.function
     with pytest.raises(AttributeError, match="function"):
-        native.plain_loads(data)
+        native.loads(data)
     gc.collect()  # and the leak check finds no block
 
 
@@ -140,7 +143,7 @@ def test_a_module_that_cannot_be_imported_is_an_error(
     for name in "a_package", "a_package.a_module":
         monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
     with pytest.raises(ModuleNotFoundError, match="a_package"):
-        native.plain_loads(data)
+        native.loads(data)
 
 
 def test_an_error_of_a_modules_own_lookup_is_raised(module: types.ModuleType) -> None:
@@ -158,22 +161,120 @@ def _reduced(function: Callable[..., Any]) -> Any:
     return int, ("7",)
 
 
-@pytest.mark.parametrize("where", ["table", "override"])
-def test_a_reducer_of_the_program_gets_functions(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
-    if where == "table":
-        reducers = ForkingPickler._extra_reducers  # type: ignore[attr-defined]
-        monkeypatch.setitem(reducers, types.BuiltinFunctionType, _reduced)
-        message: Any = abs
-    else:
-        monkeypatch.setattr(
-            ForkingPickler,
-            "reducer_override",
-            lambda self, thing: _reduced(thing) if thing is tasks.echo else NotImplemented,
-            raising=False,
-        )
-        message = tasks.echo
-    assert native.plain_data(message) is None
-    assert ForkingPickler.loads(ForkingPickler.dumps(message)) == 7
+def _override(pickler: Any, thing: Any) -> Any:
+    return _reduced(thing) if callable(thing) and thing is not int else NotImplemented
+
+
+def _with_reducer(pickler: Any, *args: Any) -> None:
+    _INIT(pickler, *args)
+    pickler.dispatch_table[types.BuiltinFunctionType] = _reduced
+
+
+_INIT: Any = ForkingPickler.__init__
+# Each way in which a program sees the functions of its messages.
+OWN_WAYS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "reducer": lambda patch: patch.setitem(
+        ForkingPickler._extra_reducers,  # type: ignore[attr-defined]
+        types.BuiltinFunctionType,
+        _reduced,
+    ),
+    "copyreg": lambda patch: patch.setitem(copyreg.dispatch_table, types.BuiltinFunctionType, _reduced),
+    "reducer_override": lambda patch: patch.setattr(ForkingPickler, "reducer_override", _override, raising=False),
+    "__init__": lambda patch: patch.setattr(ForkingPickler, "__init__", _with_reducer),
+}
+
+
+@pytest.mark.parametrize("how", OWN_WAYS)
+def test_a_way_of_the_programs_own_gets_functions(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    OWN_WAYS[how](monkeypatch)
+    assert native.plain_data([abs]) is None
+    assert ForkingPickler.loads(ForkingPickler.dumps([abs])) == [7]
+
+
+def test_a_replaced_dumps_gets_functions(monkeypatch: pytest.MonkeyPatch, ends: Any) -> None:
+    standard = ForkingPickler.dumps
+    monkeypatch.setattr(ForkingPickler, "dumps", lambda obj, protocol=None: standard(("seen", obj), protocol))
+    reader, writer = ends
+    writer.send([abs])
+    assert reader.recv() == ("seen", [abs])
+
+
+class Nothing(pickle.Unpickler):
+    """Finds no function and no class."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"forbidden: {module}.{name}")
+
+
+@pytest.mark.parametrize("message", [[os.system], Holder(), np.float64(1)], ids=["function", "object", "scalar"])
+def test_a_replaced_loads_finds_the_functions(monkeypatch: pytest.MonkeyPatch, ends: Any, message: Any) -> None:
+    ForkingPickler.dumps(message)
+    reader, writer = ends
+    monkeypatch.setattr(ForkingPickler, "loads", lambda data: Nothing(io.BytesIO(data)).load())
+    writer.send(message)
+    with pytest.raises(pickle.UnpicklingError, match="forbidden"):
+        reader.recv()
+
+
+def test_a_replaced_loads_is_not_passed_by_behind_an_array(monkeypatch: pytest.MonkeyPatch, ends: Any) -> None:
+    reader, writer = ends
+    monkeypatch.setattr(ForkingPickler, "loads", lambda data: Nothing(io.BytesIO(data)).load())
+    writer.send([np.ones(100_000), os.system])
+    with pytest.raises((ValueError, mp.ReceiveError)):
+        reader.recv()
+
+
+RAISING = """
+    import os
+    with open({path!r}, "a") as file:
+        file.write("x")
+    {statement}
+    def function(): pass
+"""
+
+
+@pytest.mark.parametrize(
+    ("statement", "error"),
+    [
+        ("raise ZeroDivisionError", ZeroDivisionError),
+        ("raise KeyboardInterrupt", KeyboardInterrupt),
+        ("raise SystemExit(3)", SystemExit),
+    ],
+)
+def test_an_error_of_an_import_ends_the_receiving_and_comes_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, error: type[BaseException]
+) -> None:
+    marks = tmp_path / "marks"
+    text = textwrap.dedent(RAISING)
+    path = tmp_path / "a_raising_module.py"
+    path.write_text(text.format(path=str(marks), statement="pass"))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    import a_raising_module  # type: ignore[import-not-found]
+
+    data = native.plain_data([a_raising_module.function])
+    del sys.modules["a_raising_module"]
+    marks.unlink()
+    path.write_text(text.format(path=str(marks), statement=statement))
+    importlib.invalidate_caches()
+    with pytest.raises(error):
+        native.loads(data)
+    assert marks.read_text() == "x"
+
+
+def test_an_audit_hook_hears_of_each_function() -> None:
+    program = """
+        import sys
+        from mp_core import native
+        heard = []
+        sys.addaudithook(lambda event, args: event == "pickle.find_class" and heard.append(args))
+        native.plain_loads(native.plain_data([abs]))
+        print(heard)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == "[('builtins', 'abs')]"
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_dtype_with_a_name_needs_no_pickler(echo: Carrier, name: str, count: i
         a = a.copy() if a.base is bits else a
         data = native.plain_pickle([a, 1])
         assert data is not None
-        for got in (native.plain_loads(data)[0], echo.call(tasks.echo, a)):
+        for got in (native.loads(data)[0], echo.call(tasks.echo, a)):
             assert (got.dtype, got.dtype.str, got.tobytes()) == (a.dtype, a.dtype.str, a.tobytes())
             assert differences(a, got, mp.is_shared(got)) == []
 

@@ -38,10 +38,13 @@ def is_in(name: bytes, thing: Any) -> bool:
 
 
 class Holder:
-    """What has to be pickled by a pickler."""
+    """What has to be pickled by a pickler, as it chooses its state."""
 
     def __init__(self, thing: Any) -> None:
         self.thing = thing
+
+    def __getstate__(self) -> Any:
+        return self.__dict__
 
 
 def private(count: int = MANY, nbytes: int = 1024) -> list[Any]:

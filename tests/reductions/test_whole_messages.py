@@ -14,6 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as of_numpy
 from support.damage import damaged, outcome
+from support.readers import by_unpickler, in_c
 
 import mp_all as mp
 from mp_core import native
@@ -28,7 +29,7 @@ SHAPES = of_numpy.array_shapes(min_dims=0, max_dims=6, min_side=0, max_side=5)
 def test_it_arrives_as_it_left(dtype: str, shape: tuple[int, ...], chance: Any) -> None:
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     sent = np.frombuffer(chance.randbytes(size), dtype).reshape(shape).copy()
-    for loads in F.loads, native.plain_loads:
+    for loads in by_unpickler, in_c:
         data = native.plain_pickle(sent)  # for one receiver each: a larger array is in a block
         assert data is not None
         pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
@@ -41,9 +42,9 @@ def test_it_arrives_as_it_left(dtype: str, shape: tuple[int, ...], chance: Any) 
 @pytest.mark.parametrize("n", [255, 256, 4095])
 def test_every_width_of_a_number_of_its_shape_arrives(n: int) -> None:
     for shape in ((n,), (1, n), (n, 1, 1, 1)):
-        assert native.plain_loads(native.plain_pickle(np.ones(shape, "b"))).shape == shape
+        assert native.loads(native.plain_pickle(np.ones(shape, "b"))).shape == shape
     for n in (100_000, 2**31 - 1, 2**31, 2**40):
-        assert native.plain_loads(native.plain_pickle(np.ones((0, n)))).shape == (0, n)
+        assert native.loads(native.plain_pickle(np.ones((0, n)))).shape == (0, n)
 
 
 @given(DTYPES, SHAPES, st.data())
@@ -55,7 +56,7 @@ def test_a_damaged_one_is_no_other_array_than_for_the_unpickler(
         native.discard_unread(whole)
         assume(False)
     data = damaged(whole, choose)
-    assert outcome(native.plain_loads, data, described) == outcome(F.loads, data, described)
+    assert outcome(in_c, data, described) == outcome(by_unpickler, data, described)
 
 
 def described(got: Any) -> Any:
@@ -114,7 +115,7 @@ def test_the_inline_limit_is_kept() -> None:
         for size, place in (12, b"rebuild_from_bytes"), (40, b"rebuild_from_block"):
             data = native.plain_pickle(np.ones(size))
             assert place in data
-            assert native.plain_loads(data).size == size
+            assert native.loads(data).size == size
     finally:
         mp.set_inline_limit(before)
 

@@ -14,6 +14,7 @@ import pytest
 from support import tasks
 from support.carriers import Carrier
 from support.other_table import importing_with_another_table
+from support.readers import by_unpickler, in_c
 from support.scripts import run_script, succeeded
 
 import mp_all as mp
@@ -24,7 +25,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed: nox -s torc
 
 from mp_torch import _functions, storage  # noqa: E402
 
-READERS = pytest.mark.parametrize("loads", [native.plain_loads, ForkingPickler.loads], ids=["in C", "unpickler"])
+READERS = pytest.mark.parametrize("loads", [in_c, by_unpickler], ids=["in C", "by the unpickler"])
 
 
 def in_flight() -> int:
@@ -100,7 +101,7 @@ def test_an_array_and_a_tensor_over_it_take_the_reducers() -> None:
     array = mp.shared.zeros(5)
     assert native.plain_pickle((array, torch.from_numpy(array))) is None
     data = native.plain_pickle([torch.from_numpy(array), np.ones(3)])
-    got = native.plain_loads(data)[0]
+    got = native.loads(data)[0]
     got[2] = 4
     assert array[2] == 4
 
@@ -182,7 +183,7 @@ def while_it_is_moved() -> Iterator[Callable[[Callable[[], object]], None]]:
 def test_a_list_that_changes_while_it_is_written_arrives_as_it_was(strategy: str, while_it_is_moved: Any) -> None:
     sent = [torch.ones(3), mp.shared.full(4, 2.0), np.full(9000, 3.0), {"x": np.arange(5)}]
     while_it_is_moved(lambda: (sent[3].clear(), sent.clear())[1])
-    got = native.plain_loads(native.plain_pickle(sent))
+    got = native.loads(native.plain_pickle(sent))
     assert [got[0].tolist(), got[1].tolist(), got[2].sum(), got[3]["x"].tolist()] == [
         [1.0] * 3,
         [2.0] * 4,
@@ -214,7 +215,7 @@ def test_an_array_that_changes_while_it_is_written_is_sent_whole(
     if data is None:  # the pickler sends it as it is now
         assert change in ("moved", "resized")
         data = ForkingPickler.dumps([array, private])
-    got = native.plain_loads(bytes(data))
+    got = native.loads(bytes(data))
     np.testing.assert_array_equal(got[-2], array)
     np.testing.assert_array_equal(got[-1], private)
     del got

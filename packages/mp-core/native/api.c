@@ -30,6 +30,7 @@ static const mp_core_api api = {
     .read_copy = mp_read_copy,
     .refuse = mp_refuse,
     .register_codec = mp_register_codec,
+    .register_constructor = mp_register_constructor,
     .writer_room = mp_writer_room,
     .write_pack = mp_write_pack,
     .read_pack = mp_read_pack,

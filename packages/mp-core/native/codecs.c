@@ -3,10 +3,16 @@
 
 #include "native.h"
 
-enum { TYPES = 4 };
+enum { TYPES = 4, CONSTRUCTORS = 16 };
 
 static mp_codec codecs[TYPES];
 static int count;
+
+static struct {
+    PyTypeObject *type;
+    PyObject *(*atom_of)(PyObject *);
+} constructors[CONSTRUCTORS];
+static int constructor_count;
 
 void mp_register_codec(const mp_codec *codec)
 {
@@ -30,6 +36,28 @@ const mp_codec *mp_codec_of(PyObject *object)
     return NULL;
 }
 
+void mp_register_constructor(PyTypeObject *type, PyObject *(*atom_of)(PyObject *object))
+{
+    int i = 0;
+
+    while (i < constructor_count && constructors[i].type != type)
+        i++;
+    if (i == CONSTRUCTORS)
+        return; /* the pickler goes on to write them */
+    constructors[i].type = type;
+    constructors[i].atom_of = atom_of;
+    if (i == constructor_count)
+        constructor_count++;
+}
+
+PyObject *(*mp_constructor_of(PyObject *object))(PyObject *)
+{
+    for (int i = 0; i < constructor_count; i++)
+        if (Py_TYPE(object) == constructors[i].type)
+            return constructors[i].atom_of;
+    return NULL;
+}
+
 PyObject *mp_reducer_of(PyTypeObject *type, PyObject *forking_pickler)
 {
     static PyObject *name;
@@ -42,6 +70,17 @@ PyObject *mp_reducer_of(PyTypeObject *type, PyObject *forking_pickler)
     Py_XDECREF(table);
     PyErr_Clear();
     return known;
+}
+
+int mp_has_reducer(PyTypeObject *type)
+{
+    static PyObject *standard;
+
+    if (mp_reducer_of(type, mp_forking_pickler) != NULL)
+        return 1;
+    if (standard == NULL && (standard = mp_imported("copyreg", "dispatch_table")) == NULL)
+        return -1;
+    return PyDict_Contains(standard, (PyObject *)type);
 }
 
 int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler)

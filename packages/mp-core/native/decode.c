@@ -22,7 +22,8 @@ typedef struct {
 
 typedef struct {
     row stack, memo;
-    int mark_count;
+    int mark_count, may_find;
+    PyTypeObject *usual; /* see mp_set_state */
     size_t marks[DEEPEST];
 } machine;
 
@@ -178,16 +179,49 @@ static int close_container(machine *m, int is_dict)
     return rc;
 }
 
-/* Replace a module's name and a name in it by what they lead to. */
-static int find_name(row *stack, size_t last_mark)
+/* Whether names may be found here: a program may have an unpickler that finds only some of them. */
+static int may_find(machine *m)
 {
-    if (stack->count < last_mark + 2)
+    if (!m->may_find)
+        m->may_find = mp_unpickler_is_standard() == 1;
+    return m->may_find;
+}
+
+/* Replace the last two objects by what `make` makes of them. If it raises, Python code may have run
+ * that must not run again. */
+static int make_of_two(machine *m, mp_reader *from, PyObject *(*make)(PyObject *, PyObject *))
+{
+    row *stack = &m->stack;
+
+    if (stack->count < last_mark(m) + 2)
         return -1;
-    PyObject *name = stack->items[--stack->count], *module = stack->items[--stack->count];
-    PyObject *found = mp_find_name(module, name);
-    Py_DECREF(module);
-    Py_DECREF(name);
-    return append(stack, found);
+    PyObject *second = stack->items[--stack->count], *first = stack->items[--stack->count];
+    PyObject *made = make(first, second);
+    Py_DECREF(first);
+    Py_DECREF(second);
+    if (made == NULL && PyErr_Occurred())
+        from->received = 1;
+    return append(stack, made);
+}
+
+static PyObject *called(PyObject *function, PyObject *args)
+{
+    return PyTuple_CheckExact(args) ? PyObject_CallObject(function, args) : NULL;
+}
+
+/* Give the object before it the state that is the last object. */
+static int build(machine *m, mp_reader *from)
+{
+    row *stack = &m->stack;
+
+    if (stack->count < last_mark(m) + 2)
+        return -1;
+    PyObject *state = stack->items[--stack->count];
+    int rc = mp_set_state(stack->items[stack->count - 1], state, &m->usual);
+    Py_DECREF(state);
+    if (rc < 0)
+        from->received = 1;
+    return rc == 1 ? 0 : -1;
 }
 
 /* Give the last object the next number in the memo. */
@@ -262,7 +296,13 @@ static int step(machine *m, mp_reader *from)
     case 'u':
         return close_container(m, opcode == 'u');
     case 0x93:
-        return find_name(&m->stack, last_mark(m));
+        return may_find(m) ? make_of_two(m, from, mp_find_name) : -1;
+    case 0x81:
+        return make_of_two(m, from, mp_new_object);
+    case 'b':
+        return build(m, from);
+    case 'R':
+        return make_of_two(m, from, called);
     case 0x94:
         return memoize(m);
     default:
@@ -278,7 +318,8 @@ static PyObject *run(mp_reader *from)
 
     begin_row(&m.stack);
     begin_row(&m.memo);
-    m.mark_count = 0;
+    m.mark_count = m.may_find = 0;
+    m.usual = NULL;
     from->memo = &m.memo;
     while (rc == 0 && from->at < from->end && *from->at != '.')
         rc = step(&m, from);
@@ -356,11 +397,11 @@ PyObject *mp_decode(PyObject *data)
     return PyObject_CallMethodObjArgs(mp_forking_pickler, mp_loads_name, data, NULL);
 }
 
-/* plain_loads(bytes) -> the object */
+/* plain_loads(bytes) -> the object of a pickle that has no handles */
 PyObject *mp_py_plain_loads(PyObject *module, PyObject *data)
 {
     (void)module;
-    return mp_decode(data);
+    return mp_decode_part(data);
 }
 
 /* loads(data, /, **options): replaces pickle.loads in ForkingPickler */

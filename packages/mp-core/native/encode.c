@@ -2,7 +2,9 @@
  * small message.
  *
  *   atoms (numbers, text, None, ...)               written here
- *   functions                                      their names are written by names.c
+ *   functions, classes                             their names are written by names.c
+ *   plain objects                                  class and __dict__, see objects.c
+ *   objects that a number or text makes            a call of their class, as of NumPy's scalars
  *   tuples, lists and dicts of them                written here, also if one occurs twice
  *   arrays and large bytes in these                written by their codecs
  *   more atoms, in tuples and lists                pickle.dumps, which needs no reducers
@@ -37,11 +39,12 @@
 #include "native.h"
 
 enum {
-    DEPTH = 3,           /* of containers */
+    DEPTH = 6,           /* of containers and plain objects */
     FEW_OBJECTS = 64,    /* with more, and no entries, a pickler is as fast */
     FOR_EACH_ENTRY = 16, /* how many more objects a message may have for each entry */
     CROWD = 16,          /* with more objects of codecs, small ones may go into a pack */
     REPEATED = 64,       /* bytes of a text that is written as often as it occurs */
+    UNKNOWN = -1,
 };
 
 static int shares_nothing; /* see only_atoms() */
@@ -192,6 +195,23 @@ static int look_at_list(mp_survey *s, PyObject *object, uint32_t at, int depth)
     return rc == 1 ? put_opcode(&s->plan.bytes, 'e') : rc;
 }
 
+/* The names of attributes are the same in each plain object of a class. */
+static int look_at_key(mp_survey *s, PyObject *key)
+{
+    uint32_t at;
+
+    if (!mp_is_atom(key) || mp_is_large(key))
+        return 0;
+    if (s->plain == NULL || !PyUnicode_CheckExact(key))
+        return look_at(s, key, 0);
+    int rc = mp_plan_object(&s->plan, key, &at);
+    if (rc == 1)
+        rc = put_atom(&s->plan.bytes, key);
+    else if (rc == 0)
+        return put_repeated(s, at);
+    return rc == 1 ? memoize(s, at) : rc;
+}
+
 /* EMPTY_DICT, MEMOIZE, MARK, keys and values, SETITEMS */
 static int look_at_dict(mp_survey *s, PyObject *object, uint32_t at, int depth)
 {
@@ -202,7 +222,7 @@ static int look_at_dict(mp_survey *s, PyObject *object, uint32_t at, int depth)
     int rc = put(&s->plan.bytes, "}\x94(", 3);
     while (rc == 1 && PyDict_Next(object, &position, &key, &value)) {
         Py_INCREF(value);
-        rc = mp_is_atom(key) && !mp_is_large(key) ? look_at(s, key, 0) : 0;
+        rc = look_at_key(s, key);
         if (rc == 1)
             rc = look_at(s, value, depth);
         Py_DECREF(value);
@@ -258,9 +278,84 @@ static int look_at_container(mp_survey *s, PyObject *object, uint32_t at, int de
     return rc;
 }
 
+/* Whether names may be written: a program may have changed ForkingPickler to see all objects. */
+static int may_name(mp_survey *s)
+{
+    if (s->is_standard == UNKNOWN)
+        s->is_standard = shares_nothing ? 0 : mp_pickler_is_standard();
+    return s->is_standard == 1;
+}
+
+/* A function or class; it is in the plan as the object at that position. */
+static int look_at_name(mp_survey *s, PyObject *object, uint32_t at)
+{
+    int rc = mp_put_name(&s->plan.bytes, object);
+    return rc == 1 ? memoize(s, at) : rc;
+}
+
+static int look_at_class_of(mp_survey *s, PyObject *object)
+{
+    uint32_t at;
+    PyObject *kind = (PyObject *)Py_TYPE(object);
+    int rc = mp_plan_object(&s->plan, kind, &at);
+
+    return rc == 1 ? look_at_name(s, kind, at) : rc == 0 ? put_repeated(s, at) : rc;
+}
+
+/* class, atom, TUPLE1, REDUCE */
+static int look_at_call(mp_survey *s, PyObject *object, PyObject *(*atom_of)(PyObject *),
+                        uint32_t at)
+{
+    int rc = mp_reducer_of(Py_TYPE(object), mp_forking_pickler) == NULL;
+    PyObject *atom = rc == 1 ? atom_of(object) : NULL;
+
+    if (atom == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    rc = mp_is_atom(atom) && !mp_is_large(atom) ? look_at_class_of(s, object) : 0;
+    if (rc == 1)
+        rc = put_atom(&s->plan.bytes, atom);
+    Py_DECREF(atom);
+    if (rc == 1)
+        rc = put(&s->plan.bytes, "\x85R", 2);
+    return rc == 1 ? memoize(s, at) : rc;
+}
+
+/* class, EMPTY_TUPLE, NEWOBJ, MEMOIZE, dict, BUILD */
+static int look_at_plain(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    int rc = depth == 0 ? 0 : Py_TYPE(object) == s->plain ? 1 : mp_is_plain(object);
+    PyObject *state = rc == 1 ? mp_state_of(object) : NULL;
+
+    if (state == NULL)
+        return PyErr_Occurred() ? -1 : 0;
+    s->plain = Py_TYPE(object);
+    s->free_objects += FOR_EACH_ENTRY + 2 * (uint32_t)PyDict_Size(state);
+    rc = look_at_class_of(s, object);
+    if (rc == 1)
+        rc = put(&s->plan.bytes, ")\x81", 2);
+    if (rc == 1)
+        rc = memoize(s, at);
+    if (rc == 1 && PyDict_Size(state) > 0) {
+        rc = look_at(s, state, depth);
+        if (rc == 1)
+            rc = put_opcode(&s->plan.bytes, 'b');
+    }
+    Py_DECREF(state);
+    return rc;
+}
+
+/* An object that is no container, text, or object of a codec. */
+static int look_at_other(mp_survey *s, PyObject *object, uint32_t at, int depth)
+{
+    if (mp_has_name(object))
+        return look_at_name(s, object, at);
+    PyObject *(*atom_of)(PyObject *) = mp_constructor_of(object);
+    return atom_of ? look_at_call(s, object, atom_of, at) : look_at_plain(s, object, at, depth);
+}
+
 static int look_at(mp_survey *s, PyObject *object, int depth)
 {
-    if (s->objects++ >= FEW_OBJECTS + FOR_EACH_ENTRY * s->plan.entry_count)
+    if (s->objects++ >= FEW_OBJECTS + FOR_EACH_ENTRY * s->plan.entry_count + s->free_objects)
         return 0;
     Py_ssize_t n = PyUnicode_CheckExact(object) ? PyUnicode_GetLength(object)
                    : PyBytes_CheckExact(object) ? PyBytes_Size(object)
@@ -273,18 +368,20 @@ static int look_at(mp_survey *s, PyObject *object, int depth)
     int is_container = is_tuple || PyList_CheckExact(object) || PyDict_CheckExact(object);
     int is_text = n > 0 && n <= MP_LONGEST;
     const mp_codec *codec = is_container || is_text ? NULL : codec_of(s, object);
-    int is_function = codec == NULL && !shares_nothing && mp_is_function(object);
-    if (is_container ? depth == 0 : !is_text && !is_function && codec == NULL)
+    int is_other = !is_container && !is_text && codec == NULL;
+    if (is_container && depth == 0)
         return 0;
+    if (is_other && !may_name(s))
+        return PyErr_Occurred() ? -1 : 0;
     uint32_t at;
     int rc = mp_plan_object(&s->plan, object, &at);
     if (rc != 1)
         return rc == 0 ? put_repeated(s, at) : rc;
     if (is_container)
         return look_at_container(s, object, at, depth - 1);
-    rc = is_text       ? put_atom(&s->plan.bytes, object)
-         : is_function ? mp_put_function(&s->plan.bytes, object)
-                       : look_by_codec(s, object, codec);
+    if (is_other)
+        return look_at_other(s, object, at, depth);
+    rc = is_text ? put_atom(&s->plan.bytes, object) : look_by_codec(s, object, codec);
     return rc == 1 ? memoize(s, at) : rc;
 }
 
@@ -297,6 +394,9 @@ void mp_begin_survey(mp_survey *s, int may_share)
     s->pack_room = 0;
     s->objects = 0;
     s->current = NULL;
+    s->plain = NULL;
+    s->is_standard = UNKNOWN;
+    s->free_objects = 0;
 }
 
 /* ---- the pass that writes ---- */

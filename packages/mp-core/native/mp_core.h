@@ -16,7 +16,7 @@
 #include "mpshm.h"
 
 #define MP_CORE_API "mp_core.native.c_api"
-enum { MP_CORE_API_VERSION = 10 };
+enum { MP_CORE_API_VERSION = 11 };
 
 /* From this size on, libshm may have to reserve or touch many pages: release the GIL meanwhile. */
 enum { MP_RELEASE_GIL_BYTES = 1 << 20 };
@@ -41,8 +41,9 @@ typedef struct {
 /* The unread rest of a message, without its STOP. */
 typedef struct {
     const unsigned char *at, *end;
-    int received; /* set it before a handle is received: no unpickler can try again */
-    void *memo;   /* of the pickle, see decode.c */
+    int received; /* set it before a handle is received, and with an exception of Python code that ran:
+                   * no unpickler can try again */
+    void *memo; /* of the pickle, see decode.c */
 } mp_reader;
 
 /* The pickle of a function by its module and name: two times SHORT_BINUNICODE, STACK_GLOBAL. */
@@ -291,6 +292,11 @@ typedef struct {
      * reducer is the one that ForkingPickler has for it. It is not asked to write into a message by
      * value. */
     void (*register_codec)(const mp_codec *codec);
+
+    /* Let the objects of exactly that type be written as a call of it with one number, truth value or
+     * text, which `atom_of` returns: a new reference, or NULL, without an exception for an object that
+     * needs a pickler. */
+    void (*register_constructor)(PyTypeObject *type, PyObject *(*atom_of)(PyObject *object));
 
     /* Return room for that many more bytes of the message, to be filled at once; NULL with an
      * exception without memory. */

@@ -1,17 +1,21 @@
-/* Functions, which travel by their names: written as every pickler does, found as every unpickler
- * does.
+/* Functions and classes, which travel by their names: written as every pickler does, found as every
+ * unpickler does.
  *
- * A function is left to a pickler, which says what is wrong or has another way, if
+ * One is left to a pickler, which says what is wrong or has another way, if
  *
- *   its name leads to something else            a lambda, a local function, one that was replaced
- *   the receiver may not have it                it is of a main module that cannot be imported
- *   the program has a reducer for functions     in ForkingPickler */
+ *   its name leads to something else        a lambda, a local class, one that was replaced
+ *   the receiver may not have it            it is of a main module that cannot be imported
+ *   the program has a way of its own        a reducer for functions, a ForkingPickler that it changed */
 #include <string.h>
 
 #include "native.h"
 
 static PyObject *function_type, *module_name, *qualified_name, *main_name, *code_name, *file_name,
-    *override_name, *dict_name, *can_be_imported;
+    *override_name, *dict_name, *persistent_name, *audit_event, *audit, *can_be_imported;
+
+/* The attributes of ForkingPickler that were known when they were looked at last. */
+enum { INIT, DUMPS, LOADS, ATTRIBUTES };
+static PyObject *attribute_names[ATTRIBUTES], *attributes[ATTRIBUTES];
 
 static int intern(PyObject **name, const char *text)
 {
@@ -26,16 +30,26 @@ int mp_setup_names(PyObject *module)
     if (intern(&module_name, "__module__") < 0 || intern(&qualified_name, "__qualname__") < 0 ||
         intern(&main_name, "__main__") < 0 || intern(&code_name, "__code__") < 0 ||
         intern(&file_name, "co_filename") < 0 || intern(&override_name, "reducer_override") < 0 ||
-        intern(&dict_name, "__dict__") < 0)
+        intern(&dict_name, "__dict__") < 0 || intern(&persistent_name, "persistent_id") < 0 ||
+        intern(&audit_event, "pickle.find_class") < 0)
+        return -1;
+    if (intern(&attribute_names[INIT], "__init__") < 0 ||
+        intern(&attribute_names[DUMPS], "dumps") < 0 ||
+        intern(&attribute_names[LOADS], "loads") < 0)
         return -1;
     if (function_type == NULL)
         function_type = mp_imported("types", "FunctionType");
     return function_type == NULL ? -1 : 0;
 }
 
-int mp_is_function(PyObject *object)
+static int is_function(PyObject *object)
 {
     return (PyObject *)Py_TYPE(object) == function_type || PyCFunction_CheckExact(object);
+}
+
+int mp_has_name(PyObject *object)
+{
+    return Py_TYPE(object) == &PyType_Type || is_function(object);
 }
 
 /* ---- writing ---- */
@@ -125,24 +139,82 @@ static int is_of_a_file(PyObject *function)
     return PyErr_Occurred() ? -1 : is;
 }
 
-/* 1 if a program has its own way for functions. */
-static int has_reducer(PyObject *function)
+/* 1 for an attribute of ForkingPickler that is multiprocessing's, pickle's or ours. */
+static int is_known(PyObject *attribute)
 {
-    PyObject *attributes = PyObject_GetAttr(mp_forking_pickler, dict_name);
-    int has = attributes ? PySequence_Contains(attributes, override_name) : -1;
+    static const char *const modules[] = {"multiprocessing.reduction", "_pickle",
+                                          "mp_core._install", "mp_core.pickling", "mp_core._block"};
+    PyObject *module = text_of(attribute, module_name);
+    int is = 0;
 
-    Py_XDECREF(attributes);
-    return has != 0 ? has : mp_reducer_of(Py_TYPE(function), mp_forking_pickler) != NULL;
+    for (size_t i = 0; module != NULL && !is && i < sizeof(modules) / sizeof(modules[0]); i++)
+        is = PyUnicode_CompareWithASCIIString(module, modules[i]) == 0;
+    Py_XDECREF(module);
+    return PyErr_Occurred() ? -1 : is;
 }
 
-/* 1 if the function can be found by that name, here and by the receiver. */
-static int leads_to(PyObject *function, PyObject *module, PyObject *name)
+static int has_standard(PyObject *of_class, int which)
+{
+    PyObject *found = PyObject_GetItem(of_class, attribute_names[which]);
+
+    if (found == NULL && PyErr_ExceptionMatches(PyExc_KeyError))
+        PyErr_Clear();
+    int is = found == NULL ? 0 : found == attributes[which] ? 1 : is_known(found);
+    if (is == 1 && found != attributes[which]) {
+        PyObject *old = attributes[which];
+        attributes[which] = Py_NewRef(found);
+        Py_XDECREF(old);
+    }
+    Py_XDECREF(found);
+    return is;
+}
+
+/* A ForkingPickler has one base, a Pickler, unless the program has put another class in its place. */
+static int has_one_base(void)
+{
+    static int answer = -1;
+
+    if (answer < 0) {
+        PyObject *mro = PyObject_GetAttrString(mp_forking_pickler, "__mro__");
+        answer = mro == NULL ? -1 : PyTuple_Size(mro) == 3;
+        Py_XDECREF(mro);
+    }
+    return answer;
+}
+
+int mp_pickler_is_standard(void)
+{
+    PyObject *of_class = PyObject_GetAttr(mp_forking_pickler, dict_name);
+    int has = of_class ? PySequence_Contains(of_class, override_name) : -1;
+
+    if (has == 0)
+        has = PySequence_Contains(of_class, persistent_name);
+    int is = has != 0 ? (has < 0 ? -1 : 0) : has_one_base();
+    for (int i = INIT; is == 1 && i <= DUMPS; i++)
+        is = has_standard(of_class, i);
+    Py_XDECREF(of_class);
+    return is;
+}
+
+int mp_unpickler_is_standard(void)
+{
+    if (mp_set_up_pickling() < 0)
+        return -1;
+    PyObject *of_class = PyObject_GetAttr(mp_forking_pickler, dict_name);
+    int is_replaced = mp_unpickle != NULL && mp_unpickle != mp_plain_loads; /* before ours */
+    int is = of_class == NULL ? -1 : is_replaced ? 0 : has_standard(of_class, LOADS);
+    Py_XDECREF(of_class);
+    return is;
+}
+
+/* 1 if it can be found by that name, here and by the receiver. */
+static int leads_to(PyObject *thing, PyObject *module, PyObject *name)
 {
     int is_main = module == main_name || PyUnicode_Compare(module, main_name) == 0;
     int rc = is_main ? main_can_be_imported() : 1;
 
-    if (rc == 1 && is_main)
-        rc = is_of_a_file(function);
+    if (rc == 1 && is_main && is_function(thing))
+        rc = is_of_a_file(thing);
     PyObject *modules = rc == 1 ? PyImport_GetModuleDict() : NULL;
     PyObject *from = modules ? PyDict_GetItemWithError(modules, module) : NULL;
     if (from == NULL)
@@ -152,7 +224,7 @@ static int leads_to(PyObject *function, PyObject *module, PyObject *name)
     PyObject *found = found_in(from, name, PyUnicode_FindChar(name, '.', 0, end, 1) >= 0);
     Py_DECREF(from);
     Py_XDECREF(found);
-    return found == function ? 1 : PyErr_Occurred() ? -1 : 0;
+    return found == thing ? 1 : PyErr_Occurred() ? -1 : 0;
 }
 
 static int put_names(mp_writer *to, PyObject *module, PyObject *name)
@@ -174,15 +246,15 @@ static int put_names(mp_writer *to, PyObject *module, PyObject *name)
     return 1;
 }
 
-int mp_put_function(mp_writer *to, PyObject *function)
+int mp_put_name(mp_writer *to, PyObject *thing)
 {
-    int has = has_reducer(function);
-    PyObject *module = has == 0 ? text_of(function, module_name) : NULL;
-    PyObject *name = module ? text_of(function, qualified_name) : NULL;
+    int has = mp_has_reducer(Py_TYPE(thing));
+    PyObject *module = has == 0 ? text_of(thing, module_name) : NULL;
+    PyObject *name = module ? text_of(thing, qualified_name) : NULL;
     int rc = 0;
 
     if (name != NULL && PyUnicode_FindChar(name, '<', 0, PyUnicode_GetLength(name), 1) == -1)
-        rc = leads_to(function, module, name);
+        rc = leads_to(thing, module, name);
     if (rc == 1)
         rc = put_names(to, module, name);
     Py_XDECREF(module);
@@ -195,15 +267,18 @@ int mp_put_function(mp_writer *to, PyObject *function)
 /* The module, which another thread may be importing; a new reference. */
 static PyObject *imported(PyObject *name)
 {
-    PyObject *modules = PyImport_GetModuleDict(), *found;
+    PyObject *modules = PyImport_GetModuleDict();
+    PyObject *found = PyDict_GetItemWithError(modules, name);
 
-    if (PyUnicode_Compare(name, main_name) != 0) { /* that one is always there */
+    if (found == NULL || found == Py_None) /* by __import__, which a program may have replaced */
+        return PyErr_Occurred() ? NULL : PyImport_Import(name);
+    if (PyUnicode_Compare(name, main_name) != 0) { /* nobody waits for that one */
         PyObject *first = PyImport_ImportModuleLevelObject(name, NULL, NULL, NULL, 0);
         if (first == NULL)
             return NULL;
         Py_DECREF(first); /* the package that it is in */
+        found = PyDict_GetItemWithError(modules, name);
     }
-    found = PyDict_GetItemWithError(modules, name);
     if (found == NULL && !PyErr_Occurred())
         PyErr_SetObject(PyExc_KeyError, name);
     return Py_XNewRef(found);
@@ -213,13 +288,17 @@ PyObject *mp_find_name(PyObject *module, PyObject *name)
 {
     if (!PyUnicode_CheckExact(module) || !PyUnicode_CheckExact(name))
         return NULL;
-    PyObject *from = imported(module);
+    if (audit == NULL && (audit = mp_imported("sys", "audit")) == NULL)
+        return NULL;
+    PyObject *none = PyObject_CallFunctionObjArgs(audit, audit_event, module, name, NULL);
+    PyObject *from = none ? imported(module) : NULL;
+    Py_XDECREF(none);
     if (from == NULL)
         return NULL;
     int has_dot = PyUnicode_FindChar(name, '.', 0, PyUnicode_GetLength(name), 1) >= 0;
     PyObject *found = found_in(from, name, has_dot);
     if (found == NULL && !PyErr_Occurred())
-        PyErr_Format(PyExc_AttributeError, "module %R has no attribute %R", module, name);
+        PyErr_Format(PyExc_AttributeError, "Can't get attribute %R on %R", name, from);
     Py_DECREF(from);
     return found;
 }

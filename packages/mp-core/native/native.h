@@ -98,6 +98,9 @@ int mp_add_object_table(PyObject *module);
 
 /* Add the type ReducerTable to the module. */
 int mp_add_reducer_table(PyObject *module);
+/* Return what reducers.py knows of a class without a reducer; NULL, perhaps with an exception, for
+ * another one. */
+PyObject *mp_without_reducer(PyObject *kind);
 
 /* ---- lock_type.c ---- */
 
@@ -178,8 +181,14 @@ int mp_plan_repeats(const mp_plan *plan, uint32_t at, uint32_t *number);
 void mp_register_codec(const mp_codec *codec);
 /* Return the codec for the type of the object, or NULL. */
 const mp_codec *mp_codec_of(PyObject *object);
+/* Return the function that makes an atom of the object, of which its type makes the object; or
+ * NULL. */
+PyObject *(*mp_constructor_of(PyObject *object))(PyObject *);
+void mp_register_constructor(PyTypeObject *type, PyObject *(*atom_of)(PyObject *object));
 /* Return the reducer that ForkingPickler has for the type, borrowed, or NULL. */
 PyObject *mp_reducer_of(PyTypeObject *type, PyObject *forking_pickler);
+/* 1 if it or copyreg has one; -1 with an exception. */
+int mp_has_reducer(PyTypeObject *type);
 /* Return 1 if ForkingPickler has the reducer for which the codec stands, otherwise 0. */
 int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler);
 /* Let each codec's objects be reduced by another function in a table {type: reducer}, where its
@@ -202,11 +211,28 @@ int mp_set_up_pickling(void);
 /* ---- names.c ---- */
 
 int mp_setup_names(PyObject *module);
-int mp_is_function(PyObject *object);
-/* Write it: 1; 0 for a function that needs a pickler; -1 with an exception. */
-int mp_put_function(mp_writer *to, PyObject *function);
+/* 1 for a function, and for a class that is no metaclass's. */
+int mp_has_name(PyObject *object);
+/* 1 if the program has not changed how ForkingPickler writes, or reads; -1 with an exception. */
+int mp_pickler_is_standard(void);
+int mp_unpickler_is_standard(void);
+/* Write the name of a function or class: 1; 0 for one that needs a pickler; -1 with an exception. */
+int mp_put_name(mp_writer *to, PyObject *thing);
 /* Import the module and return what the name leads to; NULL, perhaps without an exception. */
 PyObject *mp_find_name(PyObject *module, PyObject *name);
+
+/* ---- objects.c ---- */
+
+int mp_setup_objects(PyObject *module);
+/* 1 for a plain object, see objects.c; -1 with an exception. */
+int mp_is_plain(PyObject *object);
+/* Return the __dict__ of a plain object; NULL, without an exception for one that needs a pickler. */
+PyObject *mp_state_of(PyObject *object);
+/* Make an object of the class; NULL, perhaps without an exception. */
+PyObject *mp_new_object(PyObject *kind, PyObject *args);
+/* Give it that state: 1; 0 for a state that an unpickler may know; -1 with an exception. `usual` is
+ * the last class in the message that has no __setstate__. */
+int mp_set_state(PyObject *object, PyObject *state, PyTypeObject **usual);
 
 /* ---- encode.c ---- */
 
@@ -222,8 +248,11 @@ typedef struct {
     int may_view;
     int is_crowded;   /* a container with many items: they may go into a pack */
     size_t pack_room; /* of each pack, or 0 */
-    uint32_t objects;
+    uint32_t objects,
+        free_objects;        /* the number so far; how many more there may be for plain ones */
     const mp_codec *current; /* the last one of which the reducer is the one it stands for */
+    PyTypeObject *plain;     /* the class of the plain object that was seen last */
+    int is_standard;         /* the pickler, or -1 as long as nobody has asked */
 } mp_survey;
 
 void mp_begin_survey(mp_survey *s, int may_share);

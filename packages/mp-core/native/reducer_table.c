@@ -7,15 +7,17 @@
 
 static PyObject *without, *missing;
 
-static int is_without(PyObject *kind)
+PyObject *mp_without_reducer(PyObject *kind)
 {
-    PyObject *id = PyLong_FromVoidPtr(kind);
-    PyObject *known = id ? PyDict_GetItemWithError(without, id) : NULL;
+    PyObject *id = without ? PyLong_FromVoidPtr(kind) : NULL;
+    PyObject *known = id ? Py_XNewRef(PyDict_GetItemWithError(without, id)) : NULL;
     PyObject *alive = known ? PyObject_CallNoArgs(known) : NULL; /* a weak reference */
 
     Py_XDECREF(id);
     Py_XDECREF(alive);
-    return alive == kind;
+    if (alive != kind)
+        Py_CLEAR(known);
+    return known;
 }
 
 static PyObject *subscript(PyObject *self, PyObject *kind)
@@ -26,7 +28,9 @@ static PyObject *subscript(PyObject *self, PyObject *kind)
         return Py_NewRef(reducer);
     if (PyErr_Occurred())
         return NULL;
-    if (missing == NULL || is_without(kind)) {
+    PyObject *known = mp_without_reducer(kind);
+    Py_XDECREF(known);
+    if (missing == NULL || known != NULL) {
         PyErr_SetObject(PyExc_KeyError, kind);
         return NULL;
     }

@@ -26,6 +26,7 @@ static PyObject *setup(PyObject *module, PyObject *args)
     if (reducer == NULL)
         return NULL;
     mp_register_array_codec(reducer);
+    mp_register_scalars();
     Py_DECREF(reducer);
     return mp_setup_fast_path(args) < 0 ? NULL : Py_NewRef(Py_None);
 }

@@ -146,6 +146,10 @@ int mp_init_array_codec(PyObject *module);
 /* Let mp_core write arrays in small messages, as long as they have this reducer. */
 void mp_register_array_codec(PyObject *reducer);
 
+/* scalars.c */
+
+void mp_register_scalars(void);
+
 /* fork_private.c: return 1 if a heap block contains pointers to Python objects, so that a forked
  * child needs a private copy of it. */
 int mp_holds_objects(const void *data, uint64_t nbytes);

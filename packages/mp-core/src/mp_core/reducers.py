@@ -48,8 +48,17 @@ _awaited: dict[str, list[Callable[[], object]]] = {}
 # The names of those classes, without their modules.
 _names: set[str] = set()
 _under_way: set[tuple[str, int]] = set()
+
+
+class _Known(ref):  # type: ignore[type-arg]
+    """A class without a reducer; and whether its objects are plain, if it is known: see native/objects.c."""
+
+    __slots__ = ("is_plain",)
+    is_plain: bool | None
+
+
 #: Classes of which no base is awaited or has an offer, by id: until one of these tables has another entry.
-without: dict[int, ref[type]] = {}
+without: dict[int, _Known] = {}
 
 
 class _Table(dict[type, "Reducer"]):
@@ -94,7 +103,9 @@ def find(table: dict[type, Reducer], kind: type) -> Reducer:
 
 
 def _remember(kind: type, key: int) -> None:
-    without[key] = ref(kind, lambda _: without.pop(key, None))
+    known = _Known(kind, lambda _: without.pop(key, None))
+    known.is_plain = None
+    without[key] = known
 
 
 class _Copyreg(ChainMap[type, "Any"]):

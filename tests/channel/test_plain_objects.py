@@ -1,0 +1,335 @@
+"""Objects with attributes in messages: written and made without a pickler where it would do the same."""
+
+from __future__ import annotations
+
+import abc
+import argparse
+import copyreg
+import dataclasses
+import enum
+import gc
+import io
+import logging
+import pickle
+import pickletools
+import weakref
+from collections.abc import Callable
+from multiprocessing.reduction import ForkingPickler
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.damage import damaged, outcome
+from support.readers import by_unpickler, in_c
+
+from mp_core import native
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass
+class Point:
+    """An ordinary dataclass."""
+
+    x: Any = 1
+    y: Any = "two"
+
+
+class Empty:
+    """Has no attribute."""
+
+
+class Abstract(abc.ABC):
+    """Its metaclass is not type."""
+
+    def __init__(self) -> None:
+        self.a = 1
+
+    @abc.abstractmethod
+    def method(self) -> None: ...
+
+
+class Concrete(Abstract):
+    """Has the same metaclass."""
+
+    def method(self) -> None: ...
+
+
+class Typed(Generic[T]):
+    """Its base has slots, none."""
+
+    def __init__(self) -> None:
+        self.a = 1
+
+
+class Made:
+    """Its __new__ has a part in making it."""
+
+    def __new__(cls) -> Made:
+        made = super().__new__(cls)
+        made.made = True  # type: ignore[attr-defined]
+        return made
+
+
+class Setting:
+    """Takes its state itself."""
+
+    def __init__(self) -> None:
+        self.a = 1
+
+    def __setstate__(self, state: Any) -> None:
+        self.__dict__.update(state, was_set=True)
+
+
+class Finding:
+    """Finds each attribute that it does not have."""
+
+    def __init__(self) -> None:
+        self.a = 1
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return name
+
+
+PLAIN: list[Callable[[], Any]] = [
+    Point,
+    Empty,
+    Concrete,
+    Typed,
+    Made,
+    Setting,
+    lambda: argparse.Namespace(a=1, b=[1, 2]),
+    lambda: logging.makeLogRecord({"msg": "text", "args": (1, "two")}),
+]
+
+
+class Slots:
+    """Its attributes are not in its __dict__."""
+
+    __slots__ = ("a",)
+
+
+class SlotsAndMore(Slots):
+    """Some of its attributes are."""
+
+    def __init__(self) -> None:
+        self.b = 1
+
+
+class Listed(list):  # type: ignore[type-arg]
+    """Has items."""
+
+
+class Color(enum.Enum):
+    """Has a reduction of its own."""
+
+    RED = 1
+
+
+class Reduced:
+    """Likewise."""
+
+    def __reduce__(self) -> Any:
+        return int, ("7",)
+
+
+class WithState:
+    """Chooses its state."""
+
+    def __getstate__(self) -> Any:
+        return {"chosen": 1}
+
+
+class WithArguments:
+    """Is made of arguments."""
+
+    def __init__(self, a: int = 1) -> None:
+        self.a = a
+
+    def __getnewargs__(self) -> Any:
+        return ()
+
+
+OTHERS: list[Callable[[], Any]] = [
+    Slots,
+    SlotsAndMore,
+    lambda: Listed([1]),
+    lambda: Color.RED,
+    Reduced,
+    WithState,
+    WithArguments,
+    Finding,
+    object,
+    lambda: ValueError(3),
+]
+
+
+def described(thing: Any) -> Any:
+    return type(thing), getattr(thing, "__dict__", None)
+
+
+def pickled(thing: Any) -> bytes:
+    """Return the message, when a pickler has met the class before."""
+    ForkingPickler.dumps(thing)
+    data = native.plain_data(thing)
+    assert data is not None
+    return data
+
+
+@pytest.mark.parametrize("make", PLAIN, ids=lambda each: getattr(each, "__name__", "one of the library"))
+def test_a_plain_object_needs_no_pickler_and_arrives_as_it_left(make: Callable[[], Any]) -> None:
+    sent = make()
+    data = pickled(sent)
+    pickletools.dis(data, out=io.StringIO())  # the standard library finds no mistake in it
+    expected = described(pickle.loads(pickle.dumps(sent)))
+    assert described(pickle.loads(data)) == described(in_c(data)) == expected
+
+
+@pytest.mark.parametrize("make", OTHERS, ids=lambda each: getattr(each, "__name__", "made"))
+def test_another_one_is_left_to_the_pickler(make: Callable[[], Any]) -> None:
+    sent = make()
+    for _ in range(2):
+        got = ForkingPickler.loads(ForkingPickler.dumps(sent))
+        assert native.plain_data(sent) is None
+    assert described(got) == described(pickle.loads(pickle.dumps(sent)))
+
+
+def test_slots_that_are_set_later_are_seen() -> None:
+    sent = SlotsAndMore()
+    ForkingPickler.dumps(sent)
+    sent.a = 5
+    assert ForkingPickler.loads(ForkingPickler.dumps(sent)).a == 5
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=100),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+        | st.builds(Point, inner, inner)
+    ),
+    max_leaves=30,
+)
+
+
+@given(st.builds(Point, VALUES, VALUES))
+def test_each_content_arrives_as_it_left(sent: Point) -> None:
+    data = bytes(ForkingPickler.dumps(sent))
+    assert in_c(data) == by_unpickler(data) == sent
+
+
+@given(st.builds(Point, VALUES, VALUES), st.data())
+def test_a_damaged_one_is_no_other_value_than_for_the_unpickler(sent: Point, choose: st.DataObject) -> None:
+    whole = native.plain_pickle(sent)
+    if whole is None:
+        return  # it is too deep, or its class is new
+    data = damaged(whole, choose)
+    assert outcome(in_c, data) == outcome(by_unpickler, data)
+
+
+def test_an_object_that_contains_itself_arrives_once() -> None:
+    sent = Point()
+    sent.x, sent.y = [sent, {"me": sent}], sent
+    for loads in in_c, by_unpickler:
+        got = loads(pickled(sent))
+        assert got.y is got.x[0] is got.x[1]["me"] is got
+
+
+def test_one_that_occurs_twice_arrives_once() -> None:
+    shared = Point()
+    for loads in in_c, by_unpickler:
+        got = loads(pickled([shared, Point(shared, shared)]))
+        assert got[0] is got[1].x is got[1].y
+
+
+def test_the_dict_of_an_object_beside_it_is_another_copy_as_for_pickle() -> None:
+    sent = Point()
+    for loads in in_c, pickle.loads:
+        got = loads(pickled([sent, sent.__dict__]))
+        assert got[0].__dict__ == got[1]
+        assert got[0].__dict__ is not got[1]
+
+
+def test_many_objects_with_arrays_arrive(ends: Any) -> None:
+    reader, writer = ends
+    ForkingPickler.dumps(Point())
+    sent = [Point(i, np.full(i % 40, i)) for i in range(500)]
+    data = native.plain_pickle(sent)
+    assert data is not None
+    native.discard_unread(data)
+    writer.send(sent)
+    for i, got in enumerate(reader.recv()):
+        assert got.x == i
+        np.testing.assert_array_equal(got.y, sent[i].y)
+
+
+def test_an_attribute_of_the_object_may_be_what_pickle_asks_for() -> None:
+    sent = Point()
+    ForkingPickler.dumps(sent)
+    sent.__reduce_ex__ = lambda protocol: (int, ("7",))  # type: ignore[method-assign]
+    assert ForkingPickler.loads(ForkingPickler.dumps(sent)) == 7
+
+
+def test_a_class_may_change_after_its_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    class_of: Any = Point
+    assert pickled(Point()) is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(class_of, "__reduce__", lambda self: (int, ("7",)), raising=False)
+        assert ForkingPickler.loads(ForkingPickler.dumps(Point())) == 7
+    with monkeypatch.context() as patch:
+        patch.setattr(class_of, "__getstate__", lambda self: {"x": 9}, raising=False)
+        assert ForkingPickler.loads(ForkingPickler.dumps(Point())).x == 9
+    with monkeypatch.context() as patch:
+        patch.setitem(copyreg.dispatch_table, class_of, lambda point: (int, ("8",)))
+        assert ForkingPickler.loads(ForkingPickler.dumps(Point())) == 8
+    with monkeypatch.context() as patch:
+        patch.setitem(ForkingPickler._extra_reducers, class_of, lambda point: (int, ("9",)))  # type: ignore[attr-defined]
+        assert ForkingPickler.loads(ForkingPickler.dumps(Point())) == 9
+    assert ForkingPickler.loads(ForkingPickler.dumps(Point())) == Point()
+
+
+def test_an_error_of_a_setstate_is_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = pickled([Setting(), np.float64(1)])
+    calls = []
+
+    def refuse(self: Any, state: Any) -> None:
+        calls.append(state)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Setting, "__setstate__", refuse)
+    with pytest.raises(KeyboardInterrupt):
+        in_c(data)
+    assert len(calls) == 1
+
+
+def test_attributes_arrive_with_interned_names() -> None:
+    got = in_c(pickled(Point()))
+    assert all(a is b for a, b in zip(vars(got), vars(Point()), strict=True))
+
+
+def test_a_local_class_is_an_error_as_for_pickle() -> None:
+    class Local:
+        pass
+
+    for _ in range(2):
+        with pytest.raises((AttributeError, pickle.PicklingError)):
+            ForkingPickler.dumps(Local())
+        assert native.plain_data(Local()) is None
+
+
+def test_a_class_is_not_kept_alive() -> None:
+    kind = type("Passing", (), {"__module__": __name__})
+    globals()["Passing"] = kind
+    try:
+        assert pickled(kind()) is not None
+    finally:
+        del globals()["Passing"]
+    gone = weakref.ref(kind)
+    del kind
+    gc.collect()
+    assert gone() is None

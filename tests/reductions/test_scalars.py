@@ -1,0 +1,56 @@
+"""NumPy's scalars in messages: written without a pickler, each arrives with its type and its bits."""
+
+from __future__ import annotations
+
+import pickle
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.readers import by_unpickler, in_c
+
+from mp_core import native
+
+FEW_BITS = "?bBhHiIlLqQ"
+
+
+@given(st.sampled_from(FEW_BITS + "efd"), st.binary(min_size=8, max_size=8))
+def test_each_arrives_as_it_left(kind: str, data: bytes) -> None:
+    if kind == "?":
+        data = bytes([data[0] & 1]) * 8
+    sent = np.frombuffer(data, kind)[0]
+    message = bytes(ForkingPickler.dumps({"value": sent}))
+    for loads in in_c, by_unpickler:
+        got = loads(message)["value"]
+        assert type(got) in (type(sent), type(pickle.loads(pickle.dumps(sent))))  # its ulonglong arrives as uint64
+        assert got.tobytes() == sent.tobytes()
+
+
+@pytest.mark.parametrize("kind", FEW_BITS + "efd")
+def test_it_needs_no_pickler(kind: str) -> None:
+    sent = np.dtype(kind).type(1)
+    data = native.plain_data([sent, sent])
+    assert data is not None
+    first, second = pickle.loads(data)  # and any unpickler reads it
+    assert first is second
+    assert type(first) is type(sent)
+
+
+@pytest.mark.parametrize("sent", [np.float32("nan"), np.float16("nan"), np.uint64(2**63), np.complex64(1j)])
+def test_a_number_that_python_has_no_equal_for_is_left_to_the_pickler(sent: Any) -> None:
+    assert native.plain_data(sent) is None
+    got = ForkingPickler.loads(ForkingPickler.dumps(sent))
+    assert (type(got), got.tobytes()) == (type(sent), sent.tobytes())
+
+
+class Degrees(np.float64):
+    """A subclass, which NumPy's own reduction makes a float64."""
+
+
+def test_a_subclass_is_left_to_the_pickler() -> None:
+    assert native.plain_data(Degrees(5)) is None
+    got = ForkingPickler.loads(ForkingPickler.dumps(Degrees(5)))
+    assert type(got) is type(pickle.loads(pickle.dumps(Degrees(5))))
