@@ -76,13 +76,13 @@ def copy_sources(to: Path) -> None:
 
 def settings_of_pip(listed: str) -> dict[str, str]:
     """
-    Convert the output of `pip config list` to environment variables.
+    Convert the output of `pip config list` to environment variables, without a file of constraints of this machine.
 
     >>> settings_of_pip("global.find-links='/opt/wheels'\\n:env:.timeout='9'")
     {'PIP_FIND_LINKS': '/opt/wheels'}
     """
     found = re.findall(r"^global\.([\w-]+)='(.*)'$", listed, flags=re.MULTILINE)
-    return {f"PIP_{name.upper().replace('-', '_')}": value for name, value in found}
+    return {f"PIP_{name.upper().replace('-', '_')}": value for name, value in found if name != "constraint"}
 
 
 def environment() -> dict[str, str]:
