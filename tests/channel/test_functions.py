@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import functools
 import gc
 import importlib
 import io
@@ -24,7 +25,6 @@ import channel_tasks as tasks
 import numpy as np
 import pytest
 
-import mp_all as mp
 from mp_core import native
 
 
@@ -181,6 +181,7 @@ OWN_WAYS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "copyreg": lambda patch: patch.setitem(copyreg.dispatch_table, types.BuiltinFunctionType, _reduced),
     "reducer_override": lambda patch: patch.setattr(ForkingPickler, "reducer_override", _override, raising=False),
     "__init__": lambda patch: patch.setattr(ForkingPickler, "__init__", _with_reducer),
+    "wrapped": lambda patch: patch.setattr(ForkingPickler, "__init__", functools.wraps(_INIT)(_with_reducer)),
 }
 
 
@@ -219,9 +220,64 @@ def test_a_replaced_loads_finds_the_functions(monkeypatch: pytest.MonkeyPatch, e
 def test_a_replaced_loads_is_not_passed_by_behind_an_array(monkeypatch: pytest.MonkeyPatch, ends: Any) -> None:
     reader, writer = ends
     monkeypatch.setattr(ForkingPickler, "loads", lambda data: Nothing(io.BytesIO(data)).load())
-    writer.send([np.ones(100_000), os.system])
-    with pytest.raises((ValueError, mp.ReceiveError)):
+    writer.send([np.ones(10), os.system])
+    with pytest.raises(pickle.UnpicklingError, match="forbidden"):
         reader.recv()
+
+
+@pytest.mark.parametrize("wrap", [True, False], ids=["wraps", "plain"])
+def test_a_loads_that_calls_the_standard_one_hears_of_functions_and_arrays_arrive(
+    monkeypatch: pytest.MonkeyPatch, ends: Any, wrap: bool
+) -> None:
+    reader, writer = ends
+    standard, heard = ForkingPickler.loads, []
+
+    def loads(data: Any) -> Any:
+        heard.append(len(data))
+        return standard(data)
+
+    monkeypatch.setattr(ForkingPickler, "loads", functools.wraps(standard)(loads) if wrap else loads)
+    writer.send([np.ones(100_000), abs, np.ones(3)])
+    got = reader.recv()
+    assert (got[0].sum(), got[1], got[2].sum()) == (100_000, abs, 3)
+    assert len(heard) == 1
+
+
+def test_a_replaced_loads_finds_what_the_tasks_and_results_of_a_pool_name(tmp_path: Path) -> None:
+    program = """
+        import io, pickle, sys
+        import mp_all as multiprocessing
+        from multiprocessing.reduction import ForkingPickler
+
+        class Bad:
+            pass
+
+        class Careful(pickle.Unpickler):
+            def find_class(self, module, name):
+                if name == "Bad":
+                    raise pickle.UnpicklingError("forbidden")
+                return super().find_class(module, name)
+
+        def take(thing):
+            return "taken"
+
+        def give():
+            return Bad()
+
+        if __name__ == "__main__":
+            ForkingPickler.loads = staticmethod(lambda data: Careful(io.BytesIO(data)).load())
+            with multiprocessing.get_context("fork").Pool(1) as pool:
+                for call in (take, (Bad(),)), (give, ()):
+                    for _ in range(3):
+                        try:
+                            print(pool.apply(*call))
+                        except pickle.UnpicklingError as error:
+                            print(error)
+    """
+    path = tmp_path / "program.py"
+    path.write_text(textwrap.dedent(program))
+    done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["forbidden"] * 6
 
 
 RAISING = """

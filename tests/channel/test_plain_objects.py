@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import argparse
+import collections
 import copyreg
 import dataclasses
 import enum
@@ -305,6 +306,43 @@ def test_an_error_of_a_setstate_is_raised_once(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(KeyboardInterrupt):
         in_c(data)
     assert len(calls) == 1
+
+
+class Ordered:
+    """Its __dict__ is not its attributes, but a dict of another kind."""
+
+    def __init__(self) -> None:
+        self.a = 1
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]
+        return collections.OrderedDict()
+
+
+def test_state_goes_into_a_dict_of_any_kind_and_code_runs_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr(Setting, "__setstate__", lambda self, state: calls.append(state))
+    data = pickled([Setting(), np.ones(3).tolist(), Ordered()])
+    assert type(in_c(data)[2]) is Ordered
+    assert len(calls) == 1
+
+
+class SetByInstance:
+    """Has its __setstate__ from the start."""
+
+    def __new__(cls) -> SetByInstance:
+        made = super().__new__(cls)
+        made.__dict__["__setstate__"] = [].append
+        return made
+
+
+def test_a_setstate_of_the_object_is_called() -> None:
+    sent = SetByInstance()
+    del sent.__dict__["__setstate__"]
+    sent.a = 1  # type: ignore[attr-defined]
+    data = pickled([sent, sent])
+    for loads in in_c, pickle.loads:
+        assert not hasattr(loads(data)[0], "a")
 
 
 def test_attributes_arrive_with_interned_names() -> None:

@@ -203,7 +203,7 @@ ROWS: dict[str, Row] = {
     "a private array of more than 4 KiB": Row(lambda echo, tmp: numbers()),
     "a private array of 4 KiB or less": Row(lambda echo, tmp: np.ones(512)),
     # 1 in the message, 199 copied into one block and out of it
-    "a private array of up to 4 KiB, the 17th of its message or a later one, or in a list of more than 16, beyond 4 KiB in all": Row(
+    "a private array of up to 4 KiB, the 17th of its message or in a list of more than 16, beyond 4 KiB in all": Row(
         lambda echo, tmp: [np.ones(512) for _ in range(200)], last, nbytes=199 * 4096
     ),
     "a slice of a private array (its own bytes, not its base's)": Row(

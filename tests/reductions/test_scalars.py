@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import pickle
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -44,6 +45,12 @@ def test_a_number_that_python_has_no_equal_for_is_left_to_the_pickler(sent: Any)
     assert native.plain_data(sent) is None
     got = ForkingPickler.loads(ForkingPickler.dumps(sent))
     assert (type(got), got.tobytes()) == (type(sent), sent.tobytes())
+
+
+@pytest.mark.parametrize("table", [copyreg.dispatch_table, ForkingPickler._extra_reducers])  # type: ignore[attr-defined]
+def test_a_reducer_of_the_program_gets_them(monkeypatch: pytest.MonkeyPatch, table: Any) -> None:
+    monkeypatch.setitem(table, np.float32, lambda scalar: (str, ("reduced",)))
+    assert ForkingPickler.loads(ForkingPickler.dumps([np.float32(1)])) == ["reduced"]
 
 
 class Degrees(np.float64):

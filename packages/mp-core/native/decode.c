@@ -22,7 +22,7 @@ typedef struct {
 
 typedef struct {
     row stack, memo;
-    int mark_count, may_find;
+    int mark_count, has_names;
     PyTypeObject *usual; /* see mp_set_state */
     size_t marks[DEEPEST];
 } machine;
@@ -179,14 +179,6 @@ static int close_container(machine *m, int is_dict)
     return rc;
 }
 
-/* Whether names may be found here: a program may have an unpickler that finds only some of them. */
-static int may_find(machine *m)
-{
-    if (!m->may_find)
-        m->may_find = mp_unpickler_is_standard() == 1;
-    return m->may_find;
-}
-
 /* Replace the last two objects by what `make` makes of them. If it raises, Python code may have run
  * that must not run again. */
 static int make_of_two(machine *m, mp_reader *from, PyObject *(*make)(PyObject *, PyObject *))
@@ -261,6 +253,23 @@ static PyObject *read_object(mp_reader *from)
     return object != NULL || PyErr_Occurred() ? object : mp_read_large(from);
 }
 
+/* An opcode of a pickle with names: 0 or -1; 1 for another opcode. */
+static int step_with_names(machine *m, mp_reader *from, unsigned char opcode)
+{
+    switch (opcode) {
+    case 0x93:
+        return make_of_two(m, from, mp_find_name);
+    case 0x81:
+        return make_of_two(m, from, mp_new_object);
+    case 'R':
+        return make_of_two(m, from, called);
+    case 'b':
+        return build(m, from);
+    default:
+        return 1;
+    }
+}
+
 static int step(machine *m, mp_reader *from)
 {
     unsigned char opcode = *from->at;
@@ -295,30 +304,25 @@ static int step(machine *m, mp_reader *from)
     case 'e':
     case 'u':
         return close_container(m, opcode == 'u');
-    case 0x93:
-        return may_find(m) ? make_of_two(m, from, mp_find_name) : -1;
-    case 0x81:
-        return make_of_two(m, from, mp_new_object);
-    case 'b':
-        return build(m, from);
-    case 'R':
-        return make_of_two(m, from, called);
     case 0x94:
         return memoize(m);
-    default:
-        return append(&m->stack, made(from, opcode));
+    default: {
+        int rc = m->has_names ? step_with_names(m, from, opcode) : 1;
+        return rc == 1 ? append(&m->stack, made(from, opcode)) : rc;
+    }
     }
 }
 
 /* The object, or NULL, perhaps with an exception. */
-static PyObject *run(mp_reader *from)
+static PyObject *run(mp_reader *from, int has_names)
 {
     machine m;
     int rc = 0;
 
     begin_row(&m.stack);
     begin_row(&m.memo);
-    m.mark_count = m.may_find = 0;
+    m.mark_count = 0;
+    m.has_names = has_names;
     m.usual = NULL;
     from->memo = &m.memo;
     while (rc == 0 && from->at < from->end && *from->at != '.')
@@ -330,13 +334,19 @@ static PyObject *run(mp_reader *from)
     return object;
 }
 
-/* The object of a pickle, or NULL: without an exception for one that an unpickler may try. */
-static PyObject *read_pickle(const unsigned char *bytes, Py_ssize_t nbytes)
+/* The object of a pickle, or NULL: without an exception for one that an unpickler may try. With
+ * `asked` the program has called ForkingPickler.loads for it. */
+static PyObject *read_pickle(const unsigned char *bytes, Py_ssize_t nbytes, int asked)
 {
-    if (nbytes < PROTO + 2 || memcmp(bytes, "\x80\x04", PROTO) != 0 || bytes[PROTO] == 0x95)
+    if (nbytes < PROTO + 2 || bytes[0] != 0x80 || bytes[PROTO] == 0x95)
         return NULL; /* a pickler writes FRAME first */
+    int has_names = bytes[1] == MP_WITH_NAMES;
+    if (!has_names && bytes[1] != MP_WITHOUT_NAMES)
+        return NULL;
+    if (has_names && !asked && mp_unpickler_is_standard() != 1)
+        return NULL;
     mp_reader from = {.at = bytes + PROTO, .end = bytes + nbytes};
-    PyObject *object = run(&from);
+    PyObject *object = run(&from, has_names);
     if (object == NULL && !from.received)
         PyErr_Clear();
     else if (object == NULL && !PyErr_Occurred())
@@ -346,26 +356,26 @@ static PyObject *read_pickle(const unsigned char *bytes, Py_ssize_t nbytes)
 }
 
 /* The same, of any bytes. */
-static PyObject *read_plain(PyObject *data)
+static PyObject *read_plain(PyObject *data, int asked)
 {
     Py_buffer view;
 
     if (PyBytes_CheckExact(data))
-        return read_pickle((const unsigned char *)PyBytes_AsString(data), PyBytes_Size(data));
+        return read_pickle((const unsigned char *)PyBytes_AsString(data), PyBytes_Size(data),
+                           asked);
     if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0) {
         PyErr_Clear(); /* the unpickler says what is wrong */
         return NULL;
     }
-    PyObject *object = read_pickle(view.buf, view.len);
+    PyObject *object = read_pickle(view.buf, view.len, asked);
     PyBuffer_Release(&view);
     return object;
 }
 
-static PyObject *read_message(PyObject *data)
+/* The object of a message that is being received. */
+static PyObject *received(PyObject *data, PyObject *object)
 {
-    mp_receiving_begin();
-    PyObject *object = read_plain(data);
-    if (object == NULL && PyErr_Occurred())
+    if (object == NULL)
         object = mp_receiving_failed(data);
     mp_receiving_end();
     return object;
@@ -379,29 +389,49 @@ PyObject *mp_unpickle_part(PyObject *data)
 
 PyObject *mp_decode_part(PyObject *data)
 {
-    PyObject *object = read_plain(data);
+    PyObject *object = read_plain(data, 1);
 
     return object != NULL || PyErr_Occurred() ? object : mp_unpickle_part(data);
 }
 
+/* What the program's loads makes of it: looked up in each call, since packages replace it. */
+static PyObject *loaded_by_program(PyObject *data)
+{
+    return PyObject_CallMethodObjArgs(mp_forking_pickler, mp_loads_name, data, NULL);
+}
+
 PyObject *mp_decode(PyObject *data)
 {
+    int is_read = 0;
+
     if (PyBytes_CheckExact(data)) {
-        PyObject *object = read_message(data);
+        mp_receiving_begin();
+        PyObject *object = read_plain(data, 0);
         if (object != NULL || PyErr_Occurred())
-            return object;
+            return received(data, object);
+        /* Our own loads would read it once more. */
+        is_read = mp_unpickler_is_standard();
+        if (is_read == 1)
+            return received(data, mp_unpickle_part(data));
+        mp_receiving_end();
     }
-    if (mp_set_up_pickling() < 0)
-        return NULL;
-    /* Looked up in each call, since packages replace it. */
-    return PyObject_CallMethodObjArgs(mp_forking_pickler, mp_loads_name, data, NULL);
+    return is_read < 0 || mp_set_up_pickling() < 0 ? NULL : loaded_by_program(data);
 }
 
 /* plain_loads(bytes) -> the object of a pickle that has no handles */
 PyObject *mp_py_plain_loads(PyObject *module, PyObject *data)
 {
+    PyObject *object = read_plain(data, 0);
     (void)module;
-    return mp_decode_part(data);
+
+    if (object != NULL || PyErr_Occurred())
+        return object;
+    /* A pickle with names is the program's to read, and not one that pickle.dumps has framed. */
+    const char *bytes = PyBytes_CheckExact(data) ? PyBytes_AsString(data) : "";
+    int has_names = bytes[0] == '\x80' && bytes[1] == MP_WITH_NAMES && bytes[2] != '\x95';
+    if (has_names && mp_unpickler_is_standard() != 1)
+        return PyErr_Occurred() ? NULL : loaded_by_program(data);
+    return mp_unpickle_part(data);
 }
 
 /* loads(data, /, **options): replaces pickle.loads in ForkingPickler */
@@ -414,7 +444,7 @@ PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
     mp_receiving_begin();
     if (nargs == 1 && names == NULL) {
         int is_standard = mp_set_up_pickling() == 0 && mp_unpickle == mp_plain_loads;
-        object = is_standard ? read_plain(args[0]) : NULL;
+        object = is_standard ? read_plain(args[0], 1) : NULL;
         if (object == NULL && !PyErr_Occurred())
             object = PyObject_CallFunctionObjArgs(mp_unpickle, args[0], NULL);
     } else {
@@ -429,9 +459,10 @@ PyObject *mp_py_loads(PyObject *module, PyObject *const *args, Py_ssize_t nargs,
         Py_XDECREF(options);
         Py_XDECREF(positional);
     }
-    if (object == NULL && nargs > 0)
-        object = mp_receiving_failed(args[0]);
-    mp_receiving_end();
+    if (nargs > 0)
+        object = received(args[0], object);
+    else
+        mp_receiving_end();
     mp_timeline_span(began, MP_LEAST_NS, MP_PICKLE, 0, 0, 0);
     return object;
 }

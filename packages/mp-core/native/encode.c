@@ -11,9 +11,12 @@
  *   all else                                       ForkingPickler
  *
  *   PROTO 4 | items, each before the opcode of its container | STOP
+ *   PROTO 5 | likewise, with names | STOP
  *
  * Any unpickler reads the pickle. A program that registers a reducer of its own for a type gets its
- * reducer.
+ * reducer; one that changes ForkingPickler otherwise gets all objects but those of codecs and atoms.
+ * One that replaces its loads, perhaps by an unpickler that finds only some names, is given the
+ * pickles with names, which the protocol tells before anything is received.
  *
  * Note [A survey and a pass that writes]
  *   To begin a message and give up would copy large arrays twice. So a survey walks over the object
@@ -290,7 +293,11 @@ static int may_name(mp_survey *s)
 static int look_at_name(mp_survey *s, PyObject *object, uint32_t at)
 {
     int rc = mp_put_name(&s->plan.bytes, object);
-    return rc == 1 ? memoize(s, at) : rc;
+
+    if (rc != 1)
+        return rc;
+    s->has_names = 1;
+    return memoize(s, at);
 }
 
 static int look_at_class_of(mp_survey *s, PyObject *object)
@@ -306,11 +313,12 @@ static int look_at_class_of(mp_survey *s, PyObject *object)
 static int look_at_call(mp_survey *s, PyObject *object, PyObject *(*atom_of)(PyObject *),
                         uint32_t at)
 {
-    int rc = mp_reducer_of(Py_TYPE(object), mp_forking_pickler) == NULL;
-    PyObject *atom = rc == 1 ? atom_of(object) : NULL;
+    int rc = mp_has_reducer(Py_TYPE(object));
+    PyObject *atom = rc == 0 ? atom_of(object) : NULL;
 
     if (atom == NULL)
         return PyErr_Occurred() ? -1 : 0;
+    s->free_objects += FOR_EACH_ENTRY;
     rc = mp_is_atom(atom) && !mp_is_large(atom) ? look_at_class_of(s, object) : 0;
     if (rc == 1)
         rc = put_atom(&s->plan.bytes, atom);
@@ -397,6 +405,7 @@ void mp_begin_survey(mp_survey *s, int may_share)
     s->plain = NULL;
     s->is_standard = UNKNOWN;
     s->free_objects = 0;
+    s->has_names = 0;
 }
 
 /* ---- the pass that writes ---- */
@@ -509,6 +518,8 @@ static PyObject *planned(PyObject *object, int may_share, PyObject **handles)
         if (put_alone(&s, object, codec) == 1)
             data = bytes_of(bytes);
     } else if (rc == 1 && look_at(&s, object, DEPTH) == 1 && put_opcode(bytes, '.') == 1) {
+        if (s.has_names)
+            bytes->data[1] = MP_WITH_NAMES;
         data = written(&s.plan);
     }
     *handles = mp_message_leave(&message);

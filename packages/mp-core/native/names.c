@@ -11,7 +11,7 @@
 #include "native.h"
 
 static PyObject *function_type, *module_name, *qualified_name, *main_name, *code_name, *file_name,
-    *override_name, *dict_name, *persistent_name, *audit_event, *audit, *can_be_imported;
+    *function_name, *wrapped_name, *dict_name, *audit_event, *audit, *can_be_imported;
 
 /* The attributes of ForkingPickler that were known when they were looked at last. */
 enum { INIT, DUMPS, LOADS, ATTRIBUTES };
@@ -29,8 +29,8 @@ int mp_setup_names(PyObject *module)
     (void)module;
     if (intern(&module_name, "__module__") < 0 || intern(&qualified_name, "__qualname__") < 0 ||
         intern(&main_name, "__main__") < 0 || intern(&code_name, "__code__") < 0 ||
-        intern(&file_name, "co_filename") < 0 || intern(&override_name, "reducer_override") < 0 ||
-        intern(&dict_name, "__dict__") < 0 || intern(&persistent_name, "persistent_id") < 0 ||
+        intern(&file_name, "co_filename") < 0 || intern(&function_name, "__func__") < 0 ||
+        intern(&dict_name, "__dict__") < 0 || intern(&wrapped_name, "__wrapped__") < 0 ||
         intern(&audit_event, "pickle.find_class") < 0)
         return -1;
     if (intern(&attribute_names[INIT], "__init__") < 0 ||
@@ -139,17 +139,26 @@ static int is_of_a_file(PyObject *function)
     return PyErr_Occurred() ? -1 : is;
 }
 
-/* 1 for an attribute of ForkingPickler that is multiprocessing's, pickle's or ours. */
+/* 1 for an attribute of ForkingPickler that is multiprocessing's, pickle's or ours. A function that
+ * another one wraps, as functools.wraps makes it, has the module of the other. */
 static int is_known(PyObject *attribute)
 {
     static const char *const modules[] = {"multiprocessing.reduction", "_pickle",
                                           "mp_core._install", "mp_core.pickling", "mp_core._block"};
-    PyObject *module = text_of(attribute, module_name);
+    PyObject *function = PyObject_GetAttr(attribute, function_name); /* of a class method */
     int is = 0;
 
+    if (function == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+        PyErr_Clear();
+        function = Py_NewRef(attribute);
+    }
+    PyObject *module = function ? text_of(function, module_name) : NULL;
     for (size_t i = 0; module != NULL && !is && i < sizeof(modules) / sizeof(modules[0]); i++)
         is = PyUnicode_CompareWithASCIIString(module, modules[i]) == 0;
+    if (is)
+        is = !PyObject_HasAttr(function, wrapped_name);
     Py_XDECREF(module);
+    Py_XDECREF(function);
     return PyErr_Occurred() ? -1 : is;
 }
 
@@ -169,27 +178,31 @@ static int has_standard(PyObject *of_class, int which)
     return is;
 }
 
-/* A ForkingPickler has one base, a Pickler, unless the program has put another class in its place. */
-static int has_one_base(void)
+/* 1 if the class has one base, a Pickler, and no attribute that changes what a Pickler does. */
+static int is_unchanged(PyObject *of_class)
 {
-    static int answer = -1;
+    static Py_ssize_t size = -1; /* when it was so */
+    static const char *const changing[] = {"reducer_override", "persistent_id", "dispatch_table",
+                                           "dump", "__new__"};
+    Py_ssize_t n = PyObject_Size(of_class);
 
-    if (answer < 0) {
-        PyObject *mro = PyObject_GetAttrString(mp_forking_pickler, "__mro__");
-        answer = mro == NULL ? -1 : PyTuple_Size(mro) == 3;
-        Py_XDECREF(mro);
-    }
-    return answer;
+    if (n == size || n < 0)
+        return n < 0 ? -1 : 1;
+    PyObject *mro = PyObject_GetAttrString(mp_forking_pickler, "__mro__");
+    int is = mro == NULL ? -1 : PyTuple_Size(mro) == 3;
+    Py_XDECREF(mro);
+    for (size_t i = 0; is == 1 && i < sizeof(changing) / sizeof(changing[0]); i++)
+        is = !PyMapping_HasKeyString(of_class, changing[i]);
+    if (is == 1)
+        size = n;
+    return is;
 }
 
 int mp_pickler_is_standard(void)
 {
     PyObject *of_class = PyObject_GetAttr(mp_forking_pickler, dict_name);
-    int has = of_class ? PySequence_Contains(of_class, override_name) : -1;
+    int is = of_class ? is_unchanged(of_class) : -1;
 
-    if (has == 0)
-        has = PySequence_Contains(of_class, persistent_name);
-    int is = has != 0 ? (has < 0 ? -1 : 0) : has_one_base();
     for (int i = INIT; is == 1 && i <= DUMPS; i++)
         is = has_standard(of_class, i);
     Py_XDECREF(of_class);

@@ -237,7 +237,9 @@ int mp_set_state(PyObject *object, PyObject *state, PyTypeObject **usual);
 /* ---- encode.c ---- */
 
 enum {
-    MP_LONGEST = 4096, /* text, in characters, or bytes */
+    MP_WITHOUT_NAMES = 4, /* the protocol of a pickle without names, */
+    MP_WITH_NAMES = 5,    /* and with */
+    MP_LONGEST = 4096,    /* text, in characters, or bytes */
     MP_LONGEST_UTF8 = 4 * MP_LONGEST,
 };
 
@@ -253,6 +255,7 @@ typedef struct {
     const mp_codec *current; /* the last one of which the reducer is the one it stands for */
     PyTypeObject *plain;     /* the class of the plain object that was seen last */
     int is_standard;         /* the pickler, or -1 as long as nobody has asked */
+    int has_names;           /* written so far */
 } mp_survey;
 
 void mp_begin_survey(mp_survey *s, int may_share);

@@ -172,39 +172,57 @@ PyObject *mp_new_object(PyObject *kind, PyObject *args)
 /* 1 when its __setstate__ was called, 0 if it has none. */
 static int was_set_by_itself(PyObject *object, PyObject *state)
 {
-    int has = defines_one(Py_TYPE(object), asked_to_load, ASKED_TO_LOAD);
-    PyObject *set = has == 1 ? PyObject_GetAttr(object, setstate) : NULL;
+    PyObject *set = PyObject_GetAttr(object, setstate);
 
-    if (has == 1 && set == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
+    if (set == NULL && PyErr_ExceptionMatches(PyExc_AttributeError)) {
         PyErr_Clear();
         return 0;
     }
     PyObject *none = set ? PyObject_CallFunctionObjArgs(set, state, NULL) : NULL;
     Py_XDECREF(set);
     Py_XDECREF(none);
-    return PyErr_Occurred() ? -1 : has;
+    return none == NULL ? -1 : 1;
+}
+
+/* 1 if it may have one: its class has, or its __new__ has left something in its attributes. */
+static int may_have_setstate(PyObject *object, PyObject *attributes, PyTypeObject **usual)
+{
+    if (attributes == NULL || !PyDict_CheckExact(attributes) || PyDict_Size(attributes) > 0)
+        return 1;
+    if (Py_TYPE(object) == *usual)
+        return 0;
+    int may = defines_one(Py_TYPE(object), asked_to_load, ASKED_TO_LOAD);
+    if (may == 0)
+        *usual = Py_TYPE(object);
+    return may;
+}
+
+static int set_item(PyObject *attributes, PyObject *key, PyObject *value)
+{
+    Py_INCREF(key);
+    if (PyUnicode_CheckExact(key))
+        PyUnicode_InternInPlace(&key); /* as those that an assignment makes */
+    int rc = PyDict_CheckExact(attributes) ? PyDict_SetItem(attributes, key, value)
+                                           : PyObject_SetItem(attributes, key, value);
+    Py_DECREF(key);
+    return rc;
 }
 
 int mp_set_state(PyObject *object, PyObject *state, PyTypeObject **usual)
 {
-    if (Py_TYPE(object) != *usual) {
-        int was_set = was_set_by_itself(object, state);
-        if (was_set != 0)
-            return was_set;
-        *usual = Py_TYPE(object);
-    }
-    PyObject *attributes = PyDict_CheckExact(state) ? PyObject_GetAttr(object, dict_name) : NULL;
-    int rc = attributes != NULL && PyDict_CheckExact(attributes);
-    PyObject *key, *value;
+    PyObject *attributes = PyObject_GetAttr(object, dict_name), *key, *value;
     Py_ssize_t at = 0;
-    while (rc == 1 && PyDict_Next(state, &at, &key, &value)) {
-        Py_INCREF(key);
-        if (PyUnicode_CheckExact(key))
-            PyUnicode_InternInPlace(&key); /* as those that an assignment makes */
-        if (PyDict_SetItem(attributes, key, value) < 0)
-            rc = -1;
-        Py_DECREF(key);
+
+    if (attributes == NULL && PyErr_ExceptionMatches(PyExc_AttributeError))
+        PyErr_Clear();
+    int rc = PyErr_Occurred() ? -1 : may_have_setstate(object, attributes, usual);
+    if (rc == 1)
+        rc = was_set_by_itself(object, state);
+    if (rc == 0 && attributes != NULL && PyDict_CheckExact(state)) {
+        while (rc == 0 && PyDict_Next(state, &at, &key, &value))
+            rc = set_item(attributes, key, value);
+        rc = rc == 0 ? 1 : rc;
     }
     Py_XDECREF(attributes);
-    return PyErr_Occurred() ? -1 : rc;
+    return rc;
 }

@@ -22,7 +22,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -191,7 +191,7 @@ class PidFd:
             self.close()
 
 
-def let_end(processes: Iterable[PidFd], have_ended: Callable[[float], bool], error: BaseException) -> None:
+def let_end(processes: Sequence[PidFd], have_ended: Callable[[float], bool], error: BaseException) -> None:
     """
     Let ranks that run already end by themselves, if a Ctrl-C stops the start of others; the caller kills those left.
 

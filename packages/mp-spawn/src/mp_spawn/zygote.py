@@ -31,6 +31,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from array import array
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -195,12 +196,16 @@ class _Zygote:
         if last:
             reap(self._process, TIME_TO_END)  # if a signal has stopped it, `subprocess` reaps it later
 
+    def _have_ended(self, timeout: float) -> bool:
+        """Wait for the ranks whose start it has reported; the others have hardly begun."""
+        deadline = time.monotonic() + timeout
+        return all(each.ended() or readable(each.fd, max(0.0, deadline - time.monotonic())) for each in self.started)
+
     def end(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End the zygote, and with it every rank that it has started, after *error* has stopped the start."""
         try:
             if error is not None:
-                # It ends when it has reaped its last rank.
-                let_end(self.started, lambda timeout: reap(self._process, timeout) is not None, error)
+                let_end(self.started, self._have_ended, error)
         finally:
             kill(self._process)
             reap(self._process, math.inf)
