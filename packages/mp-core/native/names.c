@@ -124,6 +124,19 @@ static int main_can_be_imported(void)
     return can;
 }
 
+/* 1 if they have it from a fork, see main_module.py. */
+static int receivers_have_main(void)
+{
+    static PyObject *function;
+
+    if (function == NULL)
+        function = mp_imported("mp_core.main_module", "receivers_have_main");
+    PyObject *answer = function ? PyObject_CallNoArgs(function) : NULL;
+    int have = answer == NULL ? -1 : answer == Py_True;
+    Py_XDECREF(answer);
+    return have;
+}
+
 /* 1 for a function whose text is in a file, and not in a debugger's line or an exec(). */
 static int is_of_a_file(PyObject *function)
 {
@@ -228,6 +241,8 @@ static int leads_to(PyObject *thing, PyObject *module, PyObject *name)
 
     if (rc == 1 && is_main && is_function(thing))
         rc = is_of_a_file(thing);
+    else if (rc == 0)
+        rc = receivers_have_main();
     PyObject *modules = rc == 1 ? PyImport_GetModuleDict() : NULL;
     PyObject *from = modules ? PyDict_GetItemWithError(modules, module) : NULL;
     if (from == NULL)

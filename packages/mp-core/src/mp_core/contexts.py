@@ -82,6 +82,8 @@ class _Channels:
         if method is None:
             return self
         standard = BaseContext.get_context(self, method)
+        if method != "fork":
+            imports.load("mp_core.main_module").has_receivers_without()
         return _contexts.get(method, standard)
 
 

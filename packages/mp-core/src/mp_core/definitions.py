@@ -39,7 +39,7 @@ from multiprocessing import process
 from multiprocessing.reduction import ForkingPickler
 from types import FunctionType, ModuleType
 
-from mp_core.main_module import is_typed_in, main_can_be_imported
+from mp_core.main_module import is_in_each_main, main_can_be_imported
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def is_found_by_name(thing: Any, same_main: bool = False) -> bool:
     module, name = getattr(thing, "__module__", None), getattr(thing, "__qualname__", None)
     if module is None or name is None or any(thing is each for each in _SINGLETONS):
         return True  # pickle knows
-    if module == "__main__" and not same_main and (not main_can_be_imported() or is_typed_in(thing)):
+    if module == "__main__" and not same_main and not is_in_each_main(thing):
         return False
     found = sys.modules.get(module)
     if found is None:

@@ -5,6 +5,13 @@
     python -i program.py, at the prompt        likewise, since the prompt may have defined anything again
     python -m package                          multiprocessing does not import a package's __main__.py again
 
+Note [Main modules without a file]
+----------------------------------
+Under fork each child has the main module, whatever it comes from. So a program that runs its main module once from
+beginning to end (``python -m package``, ``-c``, ``python - <program``) sends its functions and classes by name as
+multiprocessing does, until a process may receive them that is no forked child. At a prompt and in a notebook they
+travel as their definitions also under fork, since a cell may define them again after the fork.
+
 Note [The missing guard]
 ------------------------
 A child that imports the program runs its top level. If that starts processes, which would do the same, the child ends
@@ -20,7 +27,7 @@ import pickle
 import signal
 import sys
 import time
-from multiprocessing import process
+from multiprocessing import get_all_start_methods, get_start_method, process
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -33,6 +40,8 @@ __all__ = [
     "check_guard",
     "has_fork_server_left",
     "has_name",
+    "has_receivers_without",
+    "is_in_each_main",
     "is_inheriting",
     "is_missing_guard",
     "is_typed_in",
@@ -41,6 +50,7 @@ __all__ = [
     "leave_out",
     "main_can_be_imported",
     "missing_guard",
+    "receivers_have_main",
     "watch_import",
     "watched",
 ]
@@ -89,7 +99,39 @@ def has_name(function: Any) -> bool:
     """Return False for a function that a new process certainly cannot find by its name."""
     if "<" in function.__qualname__:
         return False
-    return function.__module__ != "__main__" or (main_can_be_imported() and not is_typed_in(function))
+    return function.__module__ != "__main__" or is_in_each_main(function)
+
+
+def is_in_each_main(thing: Any) -> bool:
+    """Tell whether all that may receive *thing*, of the main module, have it in their own."""
+    return not is_typed_in(thing) if main_can_be_imported() else receivers_have_main()
+
+
+# Whether a process may receive messages that is no forked child of this program.
+_has_others = getattr(process.current_process(), "_start_method", None) not in (None, "fork")
+
+
+def has_receivers_without() -> None:
+    """Note that a process may receive messages that has another main module: see Note [Main modules without a file]."""
+    global _has_others
+    _has_others = True
+
+
+def receivers_have_main() -> bool:
+    """Tell whether all that may receive a message have this process's main module, imported or from a fork."""
+    if main_can_be_imported():
+        return True
+    return not _has_others and _runs_once() and (get_start_method(True) or get_all_start_methods()[0]) == "fork"
+
+
+def _runs_once() -> bool:
+    if "ps1" in _of_sys or sys.flags.interactive or sys.flags.inspect:
+        return False
+    if vars(_modules["__main__"]).get("__spec__") is not None or sys.argv[:1] in (["-c"], ["-"]):
+        return True
+    # ``python <program``; an application that has Python inside may have the same arguments.
+    standard = sys.__stdin__
+    return sys.argv[:1] == [""] and sys.stdin is standard and standard is not None and not standard.isatty()
 
 
 def is_typed_in(thing: Any) -> bool:

@@ -137,7 +137,10 @@ class Job:
     def _payloads(self, count: int) -> list[Payload]:
         if self.launcher.start_method == "fork":
             return [ForkedPayload(self.fn, self.args)] * count
-        # Not at the top: it imports mp-core, which a fork does not need.
+        # Not at the top: a fork does not need mp-core.
+        from mp_core.main_module import has_receivers_without
+
+        has_receivers_without()
         from mp_spawn.payloads import payloads
 
         return payloads(self.fn, self.args, count, self.launcher.start_method)
