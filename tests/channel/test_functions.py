@@ -338,6 +338,8 @@ def test_an_audit_hook_hears_of_each_function() -> None:
     [
         ("file", "", True),
         ("-c", "", False),  # no other process can import this main module
+        ("-m", "", True),  # its forked children have it
+        ("-m", "multiprocessing.set_start_method('spawn')", False),
         ("file", "import sys; sys.ps1 = '>>> '", False),  # a prompt
         ("file", "exec('def function(): pass')", False),  # a debugger's line
         ("file", "__file__ = 'gone.py'", False),
@@ -348,6 +350,7 @@ def test_a_function_of_the_main_module_has_a_name_if_it_can_be_imported(
 ) -> None:
     program = textwrap.dedent(
         f"""
+        import multiprocessing
         from mp_core import native
         def function(): pass
         before = native.plain_data(function)
@@ -355,9 +358,9 @@ def test_a_function_of_the_main_module_has_a_name_if_it_can_be_imported(
         print(before is not None, native.plain_data(function) is not None)
         """
     )
-    path = tmp_path / "program.py"
+    path = tmp_path / "a_package" / "__main__.py"
+    path.parent.mkdir()
     path.write_text(program)
-    done = subprocess.run(
-        [sys.executable, *([path] if how == "file" else ["-c", program])], capture_output=True, text=True, timeout=60
-    )
-    assert done.stdout.split() == [str(how == "file"), str(is_named)], done.stderr
+    arguments = {"file": [str(path)], "-c": ["-c", program], "-m": ["-m", "a_package"]}[how]
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, cwd=tmp_path)
+    assert done.stdout.split() == [str(how != "-c"), str(is_named)], done.stderr

@@ -124,17 +124,17 @@ static int main_can_be_imported(void)
     return can;
 }
 
-/* 1 if they have it from a fork, see main_module.py. */
-static int receivers_have_main(void)
+/* 1 if all receivers have it from a fork, see main_module.py. */
+static int is_in_each_main(PyObject *thing)
 {
     static PyObject *function;
 
     if (function == NULL)
-        function = mp_imported("mp_core.main_module", "receivers_have_main");
-    PyObject *answer = function ? PyObject_CallNoArgs(function) : NULL;
-    int have = answer == NULL ? -1 : answer == Py_True;
+        function = mp_imported("mp_core.main_module", "is_in_each_main");
+    PyObject *answer = function ? PyObject_CallFunctionObjArgs(function, thing, NULL) : NULL;
+    int is = answer == NULL ? -1 : answer == Py_True;
     Py_XDECREF(answer);
-    return have;
+    return is;
 }
 
 /* 1 for a function whose text is in a file, and not in a debugger's line or an exec(). */
@@ -242,7 +242,7 @@ static int leads_to(PyObject *thing, PyObject *module, PyObject *name)
     if (rc == 1 && is_main && is_function(thing))
         rc = is_of_a_file(thing);
     else if (rc == 0)
-        rc = receivers_have_main();
+        rc = is_in_each_main(thing);
     PyObject *modules = rc == 1 ? PyImport_GetModuleDict() : NULL;
     PyObject *from = modules ? PyDict_GetItemWithError(modules, module) : NULL;
     if (from == NULL)

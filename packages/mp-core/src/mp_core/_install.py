@@ -188,7 +188,9 @@ def _start_with_locks(start: Callable[[Any], Any], process: Any) -> Any:
     """
     if "mp_core._late_locks" in sys.modules:
         imports.load("mp_core._late_locks").make_all()
-    if not imports.load("mp_core.main_module").main_can_be_imported():
+    main_module = imports.load("mp_core.main_module")
+    if not main_module.main_can_be_imported():
+        main_module.note_fork()
         imports.load("mp_core.definitions").identify_classes()
     return start(process)
 

@@ -5,12 +5,12 @@
     python -i program.py, at the prompt        likewise, since the prompt may have defined anything again
     python -m package                          multiprocessing does not import a package's __main__.py again
 
-Note [Main modules without a file]
-----------------------------------
-Under fork each child has the main module, whatever it comes from. So a program that runs its main module once from
-beginning to end (``python -m package``, ``-c``, ``python - <program``) sends its functions and classes by name as
-multiprocessing does, until a process may receive them that is no forked child. At a prompt and in a notebook they
-travel as their definitions also under fork, since a cell may define them again after the fork.
+Note [python -m package]
+------------------------
+multiprocessing imports no package's __main__.py in a child, but a forked child has it. So the functions and classes of
+such a program travel by name, as with multiprocessing, until a process may receive them that is no forked child. Those
+that it defines after the first fork travel as their definitions. Standard input, ``-c``, a prompt and a notebook do not
+run a module of a program, and may define a function again: theirs always do.
 
 Note [The missing guard]
 ------------------------
@@ -28,6 +28,8 @@ import signal
 import sys
 import time
 from multiprocessing import get_all_start_methods, get_start_method, process
+from types import FunctionType
+from weakref import ref
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ __all__ = [
     "leave_out",
     "main_can_be_imported",
     "missing_guard",
-    "receivers_have_main",
+    "note_fork",
     "watch_import",
     "watched",
 ]
@@ -104,7 +106,9 @@ def has_name(function: Any) -> bool:
 
 def is_in_each_main(thing: Any) -> bool:
     """Tell whether all that may receive *thing*, of the main module, have it in their own."""
-    return not is_typed_in(thing) if main_can_be_imported() else receivers_have_main()
+    if main_can_be_imported():
+        return not is_typed_in(thing)
+    return _receivers_are_forked() and _was_there(thing)
 
 
 # Whether a process may receive messages that is no forked child of this program.
@@ -112,26 +116,18 @@ _has_others = getattr(process.current_process(), "_start_method", None) not in (
 
 
 def has_receivers_without() -> None:
-    """Note that a process may receive messages that has another main module: see Note [Main modules without a file]."""
+    """Note that a process may receive messages that has another main module: see Note [python -m package]."""
     global _has_others
     _has_others = True
 
 
-def receivers_have_main() -> bool:
-    """Tell whether all that may receive a message have this process's main module, imported or from a fork."""
-    if main_can_be_imported():
-        return True
+def _receivers_are_forked() -> bool:
     return not _has_others and _runs_once() and (get_start_method(True) or get_all_start_methods()[0]) == "fork"
 
 
 def _runs_once() -> bool:
-    if "ps1" in _of_sys or sys.flags.interactive or sys.flags.inspect:
-        return False
-    if vars(_modules["__main__"]).get("__spec__") is not None or sys.argv[:1] in (["-c"], ["-"]):
-        return True
-    # ``python <program``; an application that has Python inside may have the same arguments.
-    standard = sys.__stdin__
-    return sys.argv[:1] == [""] and sys.stdin is standard and standard is not None and not standard.isatty()
+    prompts = "ps1" in _of_sys or sys.flags.interactive or sys.flags.inspect
+    return not prompts and vars(_modules["__main__"]).get("__spec__") is not None
 
 
 def is_typed_in(thing: Any) -> bool:
@@ -142,6 +138,35 @@ def is_typed_in(thing: Any) -> bool:
     """
     code = getattr(thing, "__code__", None)
     return code is not None and code.co_filename.startswith("<") and not hasattr(thing, "__wrapped__")
+
+
+# The functions and classes of the main module when the first child was forked, by id; None before.
+_at_first_fork: dict[int, ref[Any]] | None = None
+
+
+def note_fork() -> None:
+    """Note what of a main module that cannot be imported the child has that is forked now."""
+    global _at_first_fork
+    if _at_first_fork is not None:
+        return
+    found: dict[int, ref[Any]] = {}
+    pending = [vars(_modules["__main__"])]
+    while pending:
+        for value in list(pending.pop().values()):
+            thing = value.__func__ if type(value) in (staticmethod, classmethod) else value
+            is_class = issubclass(type(thing), type)
+            if (is_class or type(thing) is FunctionType) and thing.__module__ == "__main__" and id(thing) not in found:
+                found[id(thing)] = ref(thing)
+                if is_class:
+                    pending.append(dict(vars(thing)))
+    _at_first_fork = found
+
+
+def _was_there(thing: Any) -> bool:
+    if _at_first_fork is None:
+        return True
+    known = _at_first_fork.get(id(thing))
+    return known is not None and known() is thing
 
 
 def leave_out() -> None:

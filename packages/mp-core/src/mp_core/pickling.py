@@ -49,7 +49,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from mp_core import _child_descriptors, _large_bytes, _receiving, imports, native, reducers
 from mp_core.handler_errors import is_of_handler
-from mp_core.main_module import UNPICKLABLE, receivers_have_main
+from mp_core.main_module import UNPICKLABLE, main_can_be_imported
 from mp_core.native import ObjectTable, ReducerTable, by_value, in_message, load_beside, pickled, plain_pickle
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -99,7 +99,7 @@ def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> A
             data = _dumps_alone(obj)
         if data is not None:
             return memoryview(data)
-    if protocol is None and cls is ForkingPickler and not receivers_have_main():
+    if protocol is None and cls is ForkingPickler and not main_can_be_imported():
         return _dumps_of_main(obj)
     return in_message(_pickle, cls, obj, protocol)
 
