@@ -26,8 +26,16 @@ READS_MESSAGES = [
     "tests/reductions/test_damaged_handles.py",
     "tests/reductions/test_buffers.py",
     "tests/channel/test_atom_pickles.py",
+    "tests/channel/test_functions.py",
+    "tests/channel/test_plain_objects.py",
     "tests/core/test_large_bytes.py",
+    "tests/core/test_picklers.py",
     "tests/reductions/test_fast_path.py",
+    "tests/reductions/test_many_arrays.py",
+    "tests/reductions/test_scalars.py",
+    "tests/reductions/test_small_messages.py",
+    "tests/reductions/test_views.py",
+    "tests/reductions/test_whole_messages.py",
 ]
 
 

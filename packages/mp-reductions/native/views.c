@@ -96,7 +96,8 @@ int mp_own_bytes_of(PyArrayObject *a, const mp_dtype *dtype, mp_own_bytes *own)
     if (!own->has_gaps) {
         own->offset = -first;
         own->nbytes = (size_t)(end - first);
-        memcpy(own->strides, strides, (size_t)nd * sizeof(strides[0]));
+        for (int i = 0; i < nd; i++) /* a scalar array has no strides, a null pointer */
+            own->strides[i] = strides[i];
         return 1;
     }
     own->count = axes_by_stride(strides, nd, own->axes);
