@@ -339,7 +339,7 @@ def test_an_audit_hook_hears_of_each_function() -> None:
         ("file", "", True),
         ("-c", "", False),  # no other process can import this main module
         ("-m", "", True),  # its forked children have it
-        ("-m", "multiprocessing.set_start_method('spawn')", False),
+        ("-m", "multiprocessing.set_start_method('spawn', force=True)", False),
         ("file", "import sys; sys.ps1 = '>>> '", False),  # a prompt
         ("file", "exec('def function(): pass')", False),  # a debugger's line
         ("file", "__file__ = 'gone.py'", False),
@@ -353,6 +353,7 @@ def test_a_function_of_the_main_module_has_a_name_if_it_can_be_imported(
         import multiprocessing
         from mp_core import native
         def function(): pass
+        multiprocessing.set_start_method("fork")
         before = native.plain_data(function)
         {text}
         print(before is not None, native.plain_data(function) is not None)

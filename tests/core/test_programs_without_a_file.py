@@ -32,16 +32,16 @@ def serve(requests, answers):
         answers.put((function(*args), function is task, type(Counter()) is Counter))
 
 if __name__ == "__main__":
-    context = multiprocessing.get_context(METHOD)
-    requests, answers = context.SimpleQueue(), context.SimpleQueue()
-    process = context.Process(target=serve, args=(requests, answers))
+    multiprocessing.set_start_method(METHOD)
+    requests, answers = multiprocessing.SimpleQueue(), multiprocessing.SimpleQueue()
+    process = multiprocessing.Process(target=serve, args=(requests, answers))
     process.start()
     for i in range(3):
         requests.put((task, (i,)))
         print(answers.get())
     requests.put(None)
     process.join()
-    with context.Pool(1, setup) as pool:
+    with multiprocessing.Pool(1, setup) as pool:
         print(pool.apply(task, (1,)), pool.apply(task, (2,)), pool.map(task, [3]))
     print(task, Counter)
 """
