@@ -229,6 +229,19 @@ def test_an_endless_iterable_is_read_buffersize_tasks_ahead(ctx: BaseContext, me
         assert len(rest) <= 6 * chunksize
 
 
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+def test_a_pool_that_has_ended_has_the_results_of_each_task_that_it_took(ctx: BaseContext, method: str) -> None:
+    with ctx.Pool(2) as pool:
+        results = getattr(pool, method)(tasks.square, Counted(), buffersize=5)
+        pool.close()
+        pool.join()
+        rest = []
+        with pytest.raises(ValueError, match="not running"):
+            for result in results:
+                rest.append(result)
+    assert sorted(rest) == [n * n for n in range(5)]
+
+
 def test_an_executors_map_reads_buffersize_tasks_ahead(ctx: BaseContext) -> None:
     with mp.ProcessPoolExecutor(2, ctx) as executor:
         numbers = Counted()

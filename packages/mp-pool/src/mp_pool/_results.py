@@ -164,6 +164,7 @@ class _Abortable:
     _index: int
     _length: int | None
     _aborted = False
+    _reason: BaseException | None = None  # the error that `_abort` has added
 
     def next(self, timeout: float | None = None) -> Any:
         """Return the next result; raise `multiprocessing.TimeoutError` if it does not come in *timeout* seconds."""
@@ -198,6 +199,11 @@ class _Abortable:
     def _set_length(self, length: int) -> None:
         if not self._aborted:
             super()._set_length(length)  # type: ignore[misc]
+        elif self._index == length:
+            # A closed pool has ended before its consumer came to know the length: every result is there.
+            with self._cond:
+                if self._items and self._items[-1][1] is self._reason:
+                    self._items.pop()
 
     def _abort(self, error: BaseException) -> None:
         with self._cond:
@@ -206,6 +212,7 @@ class _Abortable:
             self._items.extend(self._unsorted[i] for i in sorted(self._unsorted))
             self._unsorted.clear()
             self._items.append((False, error))
+            self._reason = error
             self._length = self._index
             self._cond.notify_all()
             self._cache.pop(self._job, None)
