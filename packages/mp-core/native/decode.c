@@ -334,16 +334,21 @@ static PyObject *run(mp_reader *from, int has_names)
     return object;
 }
 
+/* The protocol of a pickle that encode.c may have written, or 0. */
+static int protocol_of(const unsigned char *bytes, Py_ssize_t nbytes)
+{
+    if (nbytes < PROTO + 2 || bytes[0] != 0x80 || bytes[PROTO] == 0x95)
+        return 0; /* a pickler writes FRAME first */
+    return bytes[1] == MP_WITH_NAMES || bytes[1] == MP_WITHOUT_NAMES ? bytes[1] : 0;
+}
+
 /* The object of a pickle, or NULL: without an exception for one that an unpickler may try. With
  * `asked` the program has called ForkingPickler.loads for it. */
 static PyObject *read_pickle(const unsigned char *bytes, Py_ssize_t nbytes, int asked)
 {
-    if (nbytes < PROTO + 2 || bytes[0] != 0x80 || bytes[PROTO] == 0x95)
-        return NULL; /* a pickler writes FRAME first */
-    int has_names = bytes[1] == MP_WITH_NAMES;
-    if (!has_names && bytes[1] != MP_WITHOUT_NAMES)
-        return NULL;
-    if (has_names && !asked && mp_unpickler_is_standard() != 1)
+    int protocol = protocol_of(bytes, nbytes), has_names = protocol == MP_WITH_NAMES;
+
+    if (protocol == 0 || (has_names && !asked && mp_unpickler_is_standard() != 1))
         return NULL;
     mp_reader from = {.at = bytes + PROTO, .end = bytes + nbytes};
     PyObject *object = run(&from, has_names);
@@ -402,20 +407,24 @@ static PyObject *loaded_by_program(PyObject *data)
 
 PyObject *mp_decode(PyObject *data)
 {
-    int is_read = 0;
+    int is_standard = 0;
 
     if (PyBytes_CheckExact(data)) {
         mp_receiving_begin();
         PyObject *object = read_plain(data, 0);
         if (object != NULL || PyErr_Occurred())
             return received(data, object);
-        /* Our own loads would read it once more. */
-        is_read = mp_unpickler_is_standard();
-        if (is_read == 1)
-            return received(data, mp_unpickle_part(data));
+        /* Our own loads would read it once more; before the first message it is still to be set up. */
+        is_standard = mp_unpickle == NULL ? 0 : mp_unpickler_is_standard();
+        if (is_standard == 1) {
+            uint64_t began = mp_timeline_begin();
+            object = received(data, mp_unpickle_part(data));
+            mp_timeline_span(began, MP_LEAST_NS, MP_PICKLE, 0, 0, 0);
+            return object;
+        }
         mp_receiving_end();
     }
-    return is_read < 0 || mp_set_up_pickling() < 0 ? NULL : loaded_by_program(data);
+    return is_standard < 0 || mp_set_up_pickling() < 0 ? NULL : loaded_by_program(data);
 }
 
 /* plain_loads(bytes) -> the object of a pickle that has no handles */
@@ -427,9 +436,11 @@ PyObject *mp_py_plain_loads(PyObject *module, PyObject *data)
     if (object != NULL || PyErr_Occurred())
         return object;
     /* A pickle with names is the program's to read, and not one that pickle.dumps has framed. */
-    const char *bytes = PyBytes_CheckExact(data) ? PyBytes_AsString(data) : "";
-    int has_names = bytes[0] == '\x80' && bytes[1] == MP_WITH_NAMES && bytes[2] != '\x95';
-    if (has_names && mp_unpickler_is_standard() != 1)
+    int protocol =
+        PyBytes_CheckExact(data)
+            ? protocol_of((const unsigned char *)PyBytes_AsString(data), PyBytes_Size(data))
+            : 0;
+    if (protocol == MP_WITH_NAMES && mp_unpickler_is_standard() != 1)
         return PyErr_Occurred() ? NULL : loaded_by_program(data);
     return mp_unpickle_part(data);
 }

@@ -17,26 +17,30 @@ static PyObject *function_type, *module_name, *qualified_name, *main_name, *code
 enum { INIT, DUMPS, LOADS, ATTRIBUTES };
 static PyObject *attribute_names[ATTRIBUTES], *attributes[ATTRIBUTES];
 
-static int intern(PyObject **name, const char *text)
-{
-    if (*name == NULL)
-        *name = PyUnicode_InternFromString(text);
-    return *name == NULL ? -1 : 0;
-}
-
 int mp_setup_names(PyObject *module)
 {
+    const struct {
+        PyObject **name;
+        const char *text;
+    } names[] = {
+        {&module_name, "__module__"},
+        {&qualified_name, "__qualname__"},
+        {&main_name, "__main__"},
+        {&code_name, "__code__"},
+        {&file_name, "co_filename"},
+        {&function_name, "__func__"},
+        {&dict_name, "__dict__"},
+        {&wrapped_name, "__wrapped__"},
+        {&audit_event, "pickle.find_class"},
+        {&attribute_names[INIT], "__init__"},
+        {&attribute_names[DUMPS], "dumps"},
+        {&attribute_names[LOADS], "loads"},
+    };
     (void)module;
-    if (intern(&module_name, "__module__") < 0 || intern(&qualified_name, "__qualname__") < 0 ||
-        intern(&main_name, "__main__") < 0 || intern(&code_name, "__code__") < 0 ||
-        intern(&file_name, "co_filename") < 0 || intern(&function_name, "__func__") < 0 ||
-        intern(&dict_name, "__dict__") < 0 || intern(&wrapped_name, "__wrapped__") < 0 ||
-        intern(&audit_event, "pickle.find_class") < 0)
-        return -1;
-    if (intern(&attribute_names[INIT], "__init__") < 0 ||
-        intern(&attribute_names[DUMPS], "dumps") < 0 ||
-        intern(&attribute_names[LOADS], "loads") < 0)
-        return -1;
+
+    for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++)
+        if (mp_intern(names[i].name, names[i].text) < 0)
+            return -1;
     if (function_type == NULL)
         function_type = mp_imported("types", "FunctionType");
     return function_type == NULL ? -1 : 0;
@@ -255,6 +259,15 @@ static int leads_to(PyObject *thing, PyObject *module, PyObject *name)
     return found == thing ? 1 : PyErr_Occurred() ? -1 : 0;
 }
 
+/* Write two texts and STACK_GLOBAL; returns the end. */
+static char *put_texts(char *at, const char *module, size_t n, const char *name, size_t m)
+{
+    at = mp_put_sized(at, '\x8c', module, n);
+    at = mp_put_sized(at, '\x8c', name, m);
+    *at = '\x93';
+    return at + 1;
+}
+
 static int put_names(mp_writer *to, PyObject *module, PyObject *name)
 {
     Py_ssize_t n, m;
@@ -268,10 +281,29 @@ static int put_names(mp_writer *to, PyObject *module, PyObject *name)
     char *at = mp_writer_room(to, (size_t)(n + m) + 5);
     if (at == NULL)
         return -1;
-    at = mp_put_sized(at, '\x8c', text, (size_t)n);
-    at = mp_put_sized(at, '\x8c', word, (size_t)m);
-    *at = '\x93'; /* STACK_GLOBAL */
+    put_texts(at, text, (size_t)n, word, (size_t)m);
     return 1;
+}
+
+int mp_make_global(mp_global *to, PyObject *function)
+{
+    PyObject *module = PyObject_GetAttr(function, module_name);
+    PyObject *name = module ? PyObject_GetAttr(function, qualified_name) : NULL;
+    Py_ssize_t n = 0, m = 0;
+    const char *text = name ? PyUnicode_AsUTF8AndSize(module, &n) : NULL;
+    const char *word = text ? PyUnicode_AsUTF8AndSize(name, &m) : NULL;
+
+    if (word != NULL && (size_t)(n + m) + 5 <= sizeof(to->bytes)) {
+        char *end = put_texts(to->bytes, text, (size_t)n, word, (size_t)m);
+        to->module_nbytes = (size_t)n + 2;
+        to->nbytes = (size_t)(end - to->bytes);
+    } else if (word != NULL) {
+        PyErr_Format(PyExc_ValueError, "the name of %R is longer than %zu bytes", function,
+                     sizeof(to->bytes) - 5);
+    }
+    Py_XDECREF(module);
+    Py_XDECREF(name);
+    return PyErr_Occurred() ? -1 : 0;
 }
 
 int mp_put_name(mp_writer *to, PyObject *thing)

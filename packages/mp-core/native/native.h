@@ -196,12 +196,13 @@ int mp_codec_is_current(const mp_codec *codec, PyObject *forking_pickler);
 int mp_replace_reducers(PyObject *reducers, PyObject *function);
 /* Read an object that a codec has written: NULL, perhaps with an exception, if there is none. */
 PyObject *mp_read_by_codec(mp_reader *from);
-int mp_make_global(mp_global *to, PyObject *function);
 
 /* ---- pickling.c ---- */
 
 /* Return an attribute of a module, for the lifetime of the process; NULL with an exception. */
 PyObject *mp_imported(const char *module_name, const char *name);
+/* Make the text, once: 0, or -1 with an exception. */
+int mp_intern(PyObject **name, const char *text);
 /* ForkingPickler, pickle.dumps, pickle.loads and the protocol; and the names of the functions of the
  * first. There after a call of the last, which returns 0, or -1 with an exception. */
 extern PyObject *mp_forking_pickler, *mp_plain_dumps, *mp_plain_loads, *mp_protocol, *mp_dumps_name,
@@ -218,6 +219,8 @@ int mp_pickler_is_standard(void);
 int mp_unpickler_is_standard(void);
 /* Write the name of a function or class: 1; 0 for one that needs a pickler; -1 with an exception. */
 int mp_put_name(mp_writer *to, PyObject *thing);
+/* The same as bytes, for a function of ours that is written often. 0, or -1 with an exception. */
+int mp_make_global(mp_global *to, PyObject *function);
 /* Import the module and return what the name leads to; NULL, perhaps without an exception. */
 PyObject *mp_find_name(PyObject *module, PyObject *name);
 

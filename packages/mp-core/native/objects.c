@@ -21,20 +21,16 @@ int mp_setup_objects(PyObject *module)
         "__getnewargs__", "__getattribute__", "__getattr__",  "__class__"};
     (void)module;
 
-    if (mro_name != NULL)
-        return 0;
     for (int i = 0; i < ASKED; i++)
-        if ((asked[i] = PyUnicode_InternFromString(texts[i])) == NULL)
+        if (mp_intern(&asked[i], texts[i]) < 0)
             return -1;
-    setstate = PyUnicode_InternFromString("__setstate__");
+    if (mp_intern(&setstate, "__setstate__") < 0 || mp_intern(&dict_name, "__dict__") < 0 ||
+        mp_intern(&is_plain_name, "is_plain") < 0 || mp_intern(&mro_name, "__mro__") < 0)
+        return -1;
     asked_to_load[0] = setstate;
     asked_to_load[1] = asked[5];
     asked_to_load[2] = asked[6];
-    dict_name = PyUnicode_InternFromString("__dict__");
-    is_plain_name = PyUnicode_InternFromString("is_plain");
-    if (setstate == NULL || dict_name == NULL || is_plain_name == NULL)
-        return -1;
-    return (mro_name = PyUnicode_InternFromString("__mro__")) == NULL ? -1 : 0;
+    return 0;
 }
 
 /* 1 if one of the names is in the class's own attributes; -1 with an exception. */

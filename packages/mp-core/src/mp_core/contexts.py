@@ -83,7 +83,7 @@ class _Channels:
             return self
         standard = BaseContext.get_context(self, method)
         if method != "fork":
-            imports.load("mp_core.main_module").has_receivers_without()
+            imports.load("mp_core.main_module").note_other_receivers()
         return _contexts.get(method, standard)
 
 

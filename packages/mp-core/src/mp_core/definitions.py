@@ -39,7 +39,7 @@ from multiprocessing import process
 from multiprocessing.reduction import ForkingPickler
 from types import FunctionType, ModuleType
 
-from mp_core.main_module import is_in_each_main, main_can_be_imported
+from mp_core.main_module import is_in_each_main, main_can_be_imported, own_definitions
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -222,12 +222,9 @@ def _set_class(kind: type, state: Any) -> None:
 
 def identify_classes() -> None:
     """Give the classes of the main module their identities, which a process that is forked now then knows."""
-    pending = [vars(sys.modules["__main__"])]
-    while pending:
-        for value in list(pending.pop().values()):
-            if isinstance(value, type) and value.__module__ == "__main__" and value not in _identities:
-                _identity(value)
-                pending.append(dict(vars(value)))
+    for thing in own_definitions():
+        if isinstance(thing, type):
+            _identity(thing)
 
 
 def _begin_in_child() -> None:

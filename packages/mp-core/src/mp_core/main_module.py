@@ -33,6 +33,7 @@ from weakref import ref
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Any, NoReturn
 
@@ -42,7 +43,6 @@ __all__ = [
     "check_guard",
     "has_fork_server_left",
     "has_name",
-    "has_receivers_without",
     "is_in_each_main",
     "is_inheriting",
     "is_missing_guard",
@@ -53,6 +53,8 @@ __all__ = [
     "main_can_be_imported",
     "missing_guard",
     "note_fork",
+    "note_other_receivers",
+    "own_definitions",
     "watch_import",
     "watched",
 ]
@@ -115,7 +117,7 @@ def is_in_each_main(thing: Any) -> bool:
 _has_others = getattr(process.current_process(), "_start_method", None) not in (None, "fork")
 
 
-def has_receivers_without() -> None:
+def note_other_receivers() -> None:
     """Note that a process may receive messages that has another main module: see Note [python -m package]."""
     global _has_others
     _has_others = True
@@ -144,22 +146,26 @@ def is_typed_in(thing: Any) -> bool:
 _at_first_fork: dict[int, ref[Any]] | None = None
 
 
-def note_fork() -> None:
-    """Note what of a main module that cannot be imported the child has that is forked now."""
-    global _at_first_fork
-    if _at_first_fork is not None:
-        return
-    found: dict[int, ref[Any]] = {}
+def own_definitions() -> Iterator[Any]:
+    """Yield the functions and classes of the main module, also those in its classes."""
+    seen: set[int] = set()
     pending = [vars(_modules["__main__"])]
     while pending:
         for value in list(pending.pop().values()):
             thing = value.__func__ if type(value) in (staticmethod, classmethod) else value
             is_class = issubclass(type(thing), type)
-            if (is_class or type(thing) is FunctionType) and thing.__module__ == "__main__" and id(thing) not in found:
-                found[id(thing)] = ref(thing)
+            if (is_class or type(thing) is FunctionType) and thing.__module__ == "__main__" and id(thing) not in seen:
+                seen.add(id(thing))
+                yield thing
                 if is_class:
                     pending.append(dict(vars(thing)))
-    _at_first_fork = found
+
+
+def note_fork() -> None:
+    """Note what of a main module that cannot be imported the child has that is forked now."""
+    global _at_first_fork
+    if _at_first_fork is None:
+        _at_first_fork = {id(thing): ref(thing) for thing in own_definitions()}
 
 
 def _was_there(thing: Any) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from multiprocessing import connection
 
 from mp_core.handler_errors import is_of_handler
-from mp_core.main_module import has_receivers_without, is_missing_guard, missing_guard
+from mp_core.main_module import is_missing_guard, missing_guard, note_other_receivers
 from mp_core.oom_kills import oom_kills, own_kills_between
 from mp_pool._descriptor import Descriptor
 from mp_pool._dispatcher import LONG_TASK, Dispatcher
@@ -46,7 +46,7 @@ class Workers:
     ) -> None:
         initializer = None
         if not settings.forked:
-            has_receivers_without()
+            note_other_receivers()
         if settings.initializer is not None and not settings.forked:
             # With the arguments of a process, their memory would be lost if the process ended before it read them.
             initializer = share(functools.partial(settings.initializer, *settings.initargs), INITIALIZER, None)

@@ -297,7 +297,7 @@ class Scheduler(Workers):
 
     def check_own(self) -> None:
         """Raise `ValueError` in a forked child."""
-        if self._pid != os.getpid():
+        if not self.is_own():
             raise ValueError(f"this pool belongs to process {self._pid}; a forked child has to make its own")
 
     def close(self) -> None:

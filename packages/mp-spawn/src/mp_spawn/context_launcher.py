@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
@@ -107,15 +106,8 @@ class ContextLauncher:
 
 def _end(started: list[Started], error: BaseException) -> None:
     """End the ranks that were started before *error* stopped the start of the others."""
-
-    def have_ended(timeout: float) -> bool:
-        deadline = time.monotonic() + timeout
-        for process, _ in started:
-            process.join(max(0.0, deadline - time.monotonic()))
-        return all(process.exitcode is not None for process, _ in started)
-
     try:
-        let_end([pidfd for _, pidfd in started], have_ended, error)
+        let_end([(process._popen, pidfd) for process, pidfd in started], error)  # type: ignore[attr-defined]
     finally:
         for process, pidfd in started:
             pidfd.send(signal.SIGKILL)

@@ -138,9 +138,9 @@ class Job:
         if self.launcher.start_method == "fork":
             return [ForkedPayload(self.fn, self.args)] * count
         # Not at the top: a fork does not need mp-core.
-        from mp_core.main_module import has_receivers_without
+        from mp_core.main_module import note_other_receivers
 
-        has_receivers_without()
+        note_other_receivers()
         from mp_spawn.payloads import payloads
 
         return payloads(self.fn, self.args, count, self.launcher.start_method)

@@ -22,7 +22,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess
@@ -191,17 +191,22 @@ class PidFd:
             self.close()
 
 
-def let_end(processes: Sequence[PidFd], have_ended: Callable[[float], bool], error: BaseException) -> None:
+def let_end(started: Sequence[tuple[Any, PidFd]], error: BaseException) -> None:
     """
     Let ranks that run already end by themselves, if a Ctrl-C stops the start of others; the caller kills those left.
 
-    They are treated as by an interrupted `ProcessContext.join`. *have_ended* waits so many seconds, and tells whether
-    all have ended. At any other *error*, nobody wants the ranks that were started before.
+    They are treated as by an interrupted `ProcessContext.join`. *started* has the `Popen` and the descriptor of each.
+    At any other *error*, nobody wants the ranks that were started before.
     """
-    if isinstance(error, KeyboardInterrupt) and not have_ended(INTERRUPTED):
-        for pidfd in processes:
+    if isinstance(error, KeyboardInterrupt) and not _have_ended(started, INTERRUPTED):
+        for _, pidfd in started:
             pidfd.send(signal.SIGTERM)
-        have_ended(TERM_TO_KILL)
+        _have_ended(started, TERM_TO_KILL)
+
+
+def _have_ended(started: Sequence[tuple[Any, PidFd]], timeout: float) -> bool:
+    deadline = time.monotonic() + timeout
+    return all(popen.wait(max(0.0, deadline - time.monotonic())) is not None for popen, _ in started)
 
 
 class _Pid(PidFd):

@@ -31,7 +31,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from array import array
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -72,6 +71,7 @@ class ZygoteLauncher:
             unowned: list[OwnedFd] = []
             for_ranks: list[OwnedFd] = []
             with_status = []
+            started: list[_Popen] = []
             for spec in specs:
                 unowned.append(OwnedFd())
                 for_ranks.append(OwnedFd())
@@ -85,14 +85,14 @@ class ZygoteLauncher:
                 process, ranks = _execute(job, with_status, preparation, tracker, theirs.fileno(), mask)
                 zygote = _Zygote(process, len(ranks))
                 self.witness = zygote.pid
-                on_failure.push(zygote.end)
+                on_failure.push(lambda _, error, __: zygote.end(error, started))
             theirs.close()
             for rank in ranks:
                 readable(ours.fileno(), None)
                 with blocked():
                     pid, pidfd = zygote.receive_rank(ours, rank.spec.rank)
-                    zygote.started.append(pidfd)
                     rank.popen = _Popen(pid, pidfd, unowned.pop(0).give_up(), zygote)
+                    started.append(rank.popen)
                 rank.death_pipe = job.death_pipe
             on_failure.pop_all()
         for rank in ranks:
@@ -161,8 +161,6 @@ class _Zygote:
     def __init__(self, process: subprocess.Popen[bytes], ranks: int) -> None:
         self._process = process
         self._ranks = ranks
-        #: The ranks whose start it has reported.
-        self.started: list[PidFd] = []
         self._ended: set[int] = set()  # their pids
         # Any thread may be the one that sees a rank end.
         self._lock = threading.Lock()
@@ -196,16 +194,13 @@ class _Zygote:
         if last:
             reap(self._process, TIME_TO_END)  # if a signal has stopped it, `subprocess` reaps it later
 
-    def _have_ended(self, timeout: float) -> bool:
-        """Wait for the ranks whose start it has reported; the others have hardly begun."""
-        deadline = time.monotonic() + timeout
-        return all(each.ended() or readable(each.fd, max(0.0, deadline - time.monotonic())) for each in self.started)
-
-    def end(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """End the zygote, and with it every rank that it has started, after *error* has stopped the start."""
+    def end(self, error: BaseException | None, started: list[_Popen]) -> None:
+        """
+        End the zygote, and with it every rank, after *error* has stopped the start; it has reported those *started*.
+        """
         try:
             if error is not None:
-                let_end(self.started, self._have_ended, error)
+                let_end([(popen, popen.pidfd) for popen in started], error)
         finally:
             kill(self._process)
             reap(self._process, math.inf)

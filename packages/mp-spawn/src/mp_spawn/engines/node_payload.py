@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from mp_core import children, install, packages
 from mp_core.block import Block, allocate
 from mp_core.fan_out import fan_out_mode
-from mp_core.main_module import has_receivers_without
+from mp_core.main_module import note_other_receivers
 from mp_core.native import pickled, share
 from mp_core.strategy import get_sharing_strategy
 from mp_spawn.engines.by_value import refuse_what_is_local, without_file
@@ -69,7 +69,7 @@ def pack(fn: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Shipment, list[
     """
     Pickle `fn` and *args* for other machines; return that and the bytes that travel beside it.
     """
-    has_receivers_without()
+    note_other_receivers()
     kinds = ", ".join(type(arg).__name__ for arg in args)
     what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
     # The message is dropped with its references: there is no receiver on this machine.
