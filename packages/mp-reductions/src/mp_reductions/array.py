@@ -37,10 +37,9 @@ from mp_core import fan_out, packages, pickling, reducers
 from mp_core.block import Block, Copied, allocate
 from mp_core.errors import warn_sent_by_value
 from mp_core.native import LIBSHM, by_value, copied_bytes, message_exhausted
-from mp_reductions import _functions, inline, repeated_copy
+from mp_reductions import _functions, inline, memmap, repeated_copy
 from mp_reductions.layout import pack
 from mp_reductions.mapped import is_mapped, reduce_mapped
-from mp_reductions.memmap import reduce_memmap
 from mp_reductions.sharing import address_of, find_block
 from mp_reductions.subclass import choose_reducer
 
@@ -58,7 +57,7 @@ def init_reductions() -> None:
     >>> mp.init_reductions()
     """
     ForkingPickler.register(np.ndarray, _functions.reduce_array)
-    ForkingPickler.register(np.memmap, reduce_memmap)
+    ForkingPickler.register(np.memmap, memmap.reduce_memmap)
     reducers.of_subclasses(np.ndarray, choose_reducer)
     if not LIBSHM:
         pickling.use_alone(np.ndarray, _reduce_alone)
@@ -205,4 +204,4 @@ def _has_no_block_object(a: np.ndarray[Any, Any]) -> bool:
 
 for _reducer in (_functions.reduce_array, reduce_ndarray):
     fan_out.declare(_reducer, _to_many)
-fan_out.declare(reduce_memmap, lambda a: "by reference")
+fan_out.declare(memmap.reduce_memmap, memmap.to_many)

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mp_core import native
+from mp_reductions.file_identity import mappings_at
 from mp_reductions.inline import portable_dtype
 from mp_reductions.layout import span
 
@@ -177,17 +178,9 @@ def _identity(name: str) -> tuple[int, int]:
 
 def _look_up(address: int) -> _File | None:
     """Return the file of `FOLDER` that is mapped at an address, and shared."""
-    with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as maps:
-        for line in maps:
-            # 7f0000000000-7f0000001000 rw-s 00000000 00:17 42      /dev/shm/name
-            place, mode, offset, device, inode, *path = line.rstrip("\n").split(None, 5)
-            start, end = (int(number, 16) for number in place.split("-"))
-            if start <= address < end:
-                break
-        else:
-            return None
-    folder, name = os.path.split(path[0]) if path else ("", "")
-    if folder != FOLDER or mode[3] != "s":
+    (found,) = mappings_at(address)
+    folder, name = os.path.split(found.path) if found is not None else ("", "")
+    if found is None or folder != FOLDER or not found.is_shared:
         return None
-    major, minor = (int(number, 16) for number in device.split(":"))
-    return _File(name, (os.makedev(major, minor), int(inode)), start - int(offset, 16))
+    major, minor = (int(number, 16) for number in found.file[0].split(":"))
+    return _File(name, (os.makedev(major, minor), found.file[1]), found.start - found.offset)
