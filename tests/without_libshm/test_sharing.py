@@ -434,3 +434,98 @@ def test_a_private_array_arrives_where_the_runtime_folder_is_not_the_sender_s(
     done = run(OTHER_FOLDER, folder, MPSHM_RUNTIME_DIR=str(own))
     # The shared array stays in flight, which the resource tracker reports.
     assert (done.returncode, done.stdout) == (0, f"{float(1 << 18)} 24\n"), done.stderr
+
+
+PREEMPTED = """
+    import random
+    import sys
+    import time
+    import numpy as np
+    import mp_all as mp
+    from mp_core.portable.segment import Segment
+
+    COUNT = 1000
+
+    class Interrupted:
+        \"\"\"A table that its reader loses the processor in the middle of.\"\"\"
+
+        def __init__(self, words, chance):
+            self.words, self.chance = words, chance
+
+        def __len__(self):
+            return len(self.words)
+
+        def __getitem__(self, index):
+            return self.words[index]
+
+        def __setitem__(self, index, value):
+            self.words[index] = value
+
+        def halves(self):
+            at = random.randrange(min(64, len(self.words)))
+            yield self.words[:at]
+            if random.random() < self.chance:
+                time.sleep(random.uniform(0.0005, 0.002))
+            yield self.words[at:]
+
+        def tobytes(self):
+            return b"".join(half.tobytes() for half in self.halves())
+
+        def tolist(self):
+            return [word for half in self.halves() for word in half.tolist()]
+
+    def interrupt(chance):
+        made = Segment.__init__
+        def init(self, *arguments):
+            made(self, *arguments)
+            self.tokens, self.details = Interrupted(self.tokens, chance), Interrupted(self.details, chance)
+        Segment.__init__ = init
+
+    def forward(source, sink):
+        while (message := source.recv()) is not None:
+            sink.send(message)
+            del message
+        sink.send(None)
+
+    def check(source, result):
+        wrong, kept = 0, []
+        while (message := source.recv()) is not None:
+            number, a = message
+            kept.append((number, a))
+            if len(kept) > 8:
+                number, a = kept.pop(0)
+                wrong += bool((a != number).any())
+        result.send((wrong, len(kept)))
+
+    if __name__ == "__main__":
+        size, method = int(sys.argv[1]), sys.argv[2]
+        mp.set_inline_limit(0)
+        context = mp.get_context(method)
+        to_forwarder, source = context.Pipe()
+        to_checker, sink = context.Pipe()
+        result, answer = context.Pipe()
+        children = [context.Process(target=forward, args=(source, sink)),
+                    context.Process(target=check, args=(to_checker, answer))]
+        for child in children:
+            child.start()
+        interrupt(0.5)
+        for number in range(COUNT):
+            to_forwarder.send((number, np.full(size, number)))
+            if number % 500 == 499:
+                mp.empty_cache()
+        to_forwarder.send(None)
+        print(result.recv())
+        for child in children:
+            child.join(30)
+            print(child.exitcode)
+"""
+
+
+@pytest.mark.parametrize("size", [100, 4000], ids=["many cells", "a cell a segment"])
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_no_memory_is_used_again_while_a_search_for_free_memory_is_interrupted(
+    run: Run, platform: str, method: str, size: int
+) -> None:
+    done = run(PREEMPTED, str(size), method)
+    assert succeeded(done) == "(0, 8)\n0\n0\n"
+    assert "Exception ignored" not in done.stderr

@@ -205,8 +205,8 @@ class Locks:
         self._descriptor()
         return hash((self._known, self._namespace())) & (2**64 - 1)
 
-    def acquire(self, number: int) -> None:
-        """Acquire a lock; TimeoutError if a process does not release it."""
+    def acquire(self, number: int, longest: float = LONGEST) -> None:
+        """Acquire a lock; TimeoutError if a process does not release it in *longest* seconds."""
         import fcntl
 
         fd, until = self._descriptor(), 0.0
@@ -218,7 +218,7 @@ class Locks:
                 if error.errno not in (errno.EAGAIN, errno.EACCES):
                     raise
             now = time.monotonic()
-            until = until or now + self.LONGEST
+            until = until or now + longest
             if now > until:
                 raise TimeoutError(errno.ETIMEDOUT, "a process has stopped while it had a lock of shared memory")
             time.sleep(self.PAUSE)

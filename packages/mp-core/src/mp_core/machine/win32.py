@@ -131,7 +131,7 @@ class Locks:
     it, and is told so (WAIT_ABANDONED). A mutex is gone with its last handle.
     """
 
-    LONGEST = 10_000  # milliseconds. Somebody is stopped in the middle of a few microseconds' work
+    LONGEST = 10.0  # seconds. Somebody is stopped in the middle of a few microseconds' work
 
     def __init__(self, folder: Callable[[], str], namespace: Callable[[], int]) -> None:
         self._library: Any = None
@@ -141,15 +141,15 @@ class Locks:
         """Return 1: all processes of a session have the same names."""
         return 1
 
-    def acquire(self, number: int) -> None:
-        """Acquire a lock; TimeoutError if a process does not release it."""
+    def acquire(self, number: int, longest: float = LONGEST) -> None:
+        """Acquire a lock; TimeoutError if a process does not release it in *longest* seconds."""
         if self._library is None:
             self._library = _kernel32()
         handle = self._library.CreateMutexW(None, False, ctypes.c_wchar_p(f"Local\\mps-{number:x}"))
         if not handle:
             raise OSError(errno.ENOMEM, "CreateMutex failed")
         mutex = ctypes.c_void_p(handle)
-        if self._library.WaitForSingleObject(mutex, self.LONGEST) not in (_SIGNALLED, _ABANDONED):
+        if self._library.WaitForSingleObject(mutex, int(longest * 1000)) not in (_SIGNALLED, _ABANDONED):
             self._library.CloseHandle(mutex)
             raise TimeoutError(errno.ETIMEDOUT, "a process has stopped while it had a lock of shared memory")
         self._held[number] = mutex

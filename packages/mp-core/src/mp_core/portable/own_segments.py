@@ -29,6 +29,8 @@ _SMALLEST_CELL = 1 << 6
 _EXAMINED = 16
 #: Seconds between two searches for references of dead processes.
 _EVERY_S = 0.5
+#: Seconds for which a search waits for the lock of one segment. Without it a new segment is made.
+_PATIENCE_S = 0.01
 DEFAULT_LIMIT = 1 << 28
 
 
@@ -106,9 +108,7 @@ class OwnSegments:
         for _ in range(min(_EXAMINED, len(group))):
             candidate = group[0]
             group.rotate(-1)
-            if dead and not candidate.is_unused():
-                _drop_dead(candidate)
-            if cells := candidate.free_cells():
+            if cells := _find_free_cells(candidate, dead):
                 self._free[size] = [(candidate, cell) for cell in reversed(cells)]
                 return self._free[size].pop()
         return None
@@ -126,11 +126,8 @@ class OwnSegments:
             for candidate in list(group):
                 if most is not None and before - self.kept_bytes >= most:
                     return True
-                if not candidate.is_unused():
-                    _drop_dead(candidate)
-                if candidate.is_unused():
+                if _unlink_if_unused(candidate):
                     self._forget(size, candidate)
-                    candidate.unlink()
         return self.kept_bytes < before
 
     def stop_keeping(self) -> None:
@@ -159,9 +156,36 @@ class OwnSegments:
         return sum(len(each.free_cells()) * each.cell_size for each in self.all())
 
 
-def _drop_dead(candidate: Segment) -> None:
-    candidate.lock()
+# Note [A search needs the segment's lock]
+#
+#     A process that forwards an array and drops its own makes one entry and clears another. Without the lock a search
+#     can pass the place of the new entry before it is made, and come to the old one after it is cleared; it would find
+#     neither, and the memory would be used again under the receiver. With the lock it sees the table before both or
+#     after both. A cell that was found free stays free: only its owner, this process, can refer to it again.
+
+
+def _find_free_cells(candidate: Segment, drop_dead: bool) -> list[int]:
+    """Return the cells without references; none if another process, perhaps a stopped one, has the lock."""
+    if not candidate.try_lock(_PATIENCE_S):
+        return []
     try:
-        candidate.drop_dead()
+        if drop_dead and not candidate.is_unused():
+            candidate.drop_dead()
+        return candidate.free_cells()
+    finally:
+        candidate.unlock()
+
+
+def _unlink_if_unused(candidate: Segment) -> bool:
+    """Unlink a segment that nobody refers to; return whether it is so."""
+    if not candidate.try_lock(_PATIENCE_S):
+        return False
+    try:
+        if not candidate.is_unused():
+            candidate.drop_dead()
+        if candidate.is_unused():
+            candidate.unlink()
+            return True
+        return False
     finally:
         candidate.unlock()

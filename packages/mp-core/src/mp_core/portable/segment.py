@@ -152,6 +152,14 @@ class Segment:
         """Acquire the lock of this segment."""
         _locks.acquire(self.lock_number)
 
+    def try_lock(self, longest: float) -> bool:
+        """Acquire the lock of this segment, and return True, unless another process has it for *longest* seconds."""
+        try:
+            _locks.acquire(self.lock_number, longest)
+        except TimeoutError:
+            return False
+        return True
+
     def unlock(self) -> None:
         """Release the lock of this segment."""
         _locks.release(self.lock_number)
@@ -199,7 +207,7 @@ class Segment:
         return [(i, detail >> 32, detail & 0xFFFFFFFF) for i, (token, detail) in enumerate(pairs) if token]
 
     def is_unused(self) -> bool:
-        """Return whether no cell has a reference; without the lock, it may be so a moment later only."""
+        """Return whether no cell has a reference."""
         tokens = self.tokens.tobytes()
         return tokens.count(0) == len(tokens) and not self.words[_FLAGS] & PINNED
 
