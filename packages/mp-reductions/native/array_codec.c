@@ -52,8 +52,8 @@ static int survey_view(mp_entry *entry)
     entry->is_view = entry->place.block.data != NULL;
     if (entry->is_view)
         return entry->may_view;
-    if (!mp_own_bytes_of((PyArrayObject *)entry->object, dtype, &own) || own.nbytes > MP_SMALL ||
-        !mp_core.message_has_room(own.nbytes, mp_inline_limit()))
+    if (!mp_own_bytes_of((PyArrayObject *)entry->object, dtype->itemsize, &own) ||
+        own.nbytes > MP_SMALL || !mp_core.message_has_room(own.nbytes, mp_inline_limit()))
         return 0;
     entry->nbytes = own.nbytes;
     entry->in_message = entry->is_strided = 1;
@@ -185,16 +185,14 @@ static int write_in_pack(const mp_entry *entry, source a, mp_writer *to)
 
 static int write_private(const mp_entry *entry, source a, mp_writer *to)
 {
-    const void *data = PyArray_DATA((PyArrayObject *)a.array);
     size_t nbytes = entry->nbytes;
 
     if (entry->in_message)
         return write_bytes(to, a, nbytes);
     if (entry->pack != NULL)
         return write_in_pack(entry, a, to);
-    PyObject *handle = mp_copy_to_block(entry->object, nbytes);
-    if (handle != NULL &&
-        (!is_unchanged(entry, a) || PyArray_DATA((PyArrayObject *)a.array) != data)) {
+    PyObject *handle = mp_copy_to_block(entry->object, nbytes, a.dtype);
+    if (handle != NULL && !is_unchanged(entry, a)) {
         Py_DECREF(handle);
         return PyErr_Occurred() ? -1 : 0;
     }
@@ -236,7 +234,8 @@ static int write_strided(const mp_entry *entry, source a, mp_writer *to)
     mp_own_bytes own;
     char tail[VIEW_TAIL];
 
-    if (!mp_own_bytes_of((PyArrayObject *)a.array, a.dtype, &own) || own.nbytes != entry->nbytes)
+    if (!mp_own_bytes_of((PyArrayObject *)a.array, a.dtype->itemsize, &own) ||
+        own.nbytes != entry->nbytes)
         return 0;
     size_t tail_nbytes = put_view_tail(tail, a, own.offset, own.strides);
     char *at = mp_core.writer_room(to, strided.nbytes + 6 + own.nbytes + tail_nbytes);
@@ -245,7 +244,7 @@ static int write_strided(const mp_entry *entry, source a, mp_writer *to)
     at = mp_put(at, strided.bytes, strided.nbytes);
     at = mp_put(at, "(B", 2); /* MARK, BINBYTES */
     at = mp_put_little_endian(at, own.nbytes, 4);
-    mp_copy_own_bytes(a.array, &own, a.dtype->itemsize, at);
+    mp_copy_own_bytes(&own, at);
     mp_put(at + own.nbytes, tail, tail_nbytes);
     return 1;
 }

@@ -98,6 +98,7 @@ static const mp_dtype *enter(PyObject *descr, const char *expected, size_t expec
     return dtype;
 }
 
+/* `descr` is held: name_of is Python code, in which another thread may give the array another one. */
 static const mp_dtype *other_dtype(PyObject *descr)
 {
     size_t at = ((uintptr_t)descr >> 4) * 0x9E3779B97F4A7C15u >> 60;
@@ -120,9 +121,11 @@ const mp_dtype *mp_other_dtype(const PyArrayObject *a)
 
     if (PyDataType_FLAGCHK(descr, NPY_ITEM_HASOBJECT))
         return NULL;
+    Py_INCREF((PyObject *)descr);
     const mp_dtype *dtype = other_dtype((PyObject *)descr);
-    /* A name is found out by Python code, which may have changed the array. */
-    return dtype != NULL && PyArray_DESCR((PyArrayObject *)a) == descr ? dtype : NULL;
+    int is_same = PyArray_DESCR((PyArrayObject *)a) == descr;
+    Py_DECREF((PyObject *)descr);
+    return is_same ? dtype : NULL;
 }
 
 const mp_dtype *mp_dtype_of_text(const char *text, size_t length)

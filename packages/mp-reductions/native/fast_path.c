@@ -3,6 +3,7 @@
  * Nearly every array that is sent can take it: exactly an ndarray, C-contiguous, aligned, writable.
  * The name and the shape describe such an array completely. All other arrays take the slow path, in
  * Python (array.py). */
+#include <errno.h>
 #include <string.h>
 
 #include "native.h"
@@ -36,15 +37,14 @@ Py_ssize_t mp_fast_nbytes(PyObject *op, const mp_dtype **dtype)
 }
 
 /* Return the shape as a tuple. The arrays of a message often have the same shape, and pickle writes
- * one object once; so the last tuple is kept for the next array. */
-static PyObject *shape_of(const PyArrayObject *a)
+ * one object once; so the last tuple is kept for the next array. `dims` is no array's: a new tuple
+ * may start the garbage collector, and so any code. */
+static PyObject *shape_of(const npy_intp *dims, int nd)
 {
     enum { KEPT = 4 };
     static PyObject *kept;
     static npy_intp kept_dims[KEPT];
     static int kept_nd;
-    const npy_intp *dims = PyArray_DIMS((PyArrayObject *)a);
-    int nd = PyArray_NDIM(a);
 
     if (kept != NULL && nd == kept_nd && memcmp(dims, kept_dims, (size_t)nd * sizeof dims[0]) == 0)
         return Py_NewRef(kept);
@@ -67,10 +67,10 @@ static PyObject *shape_of(const PyArrayObject *a)
 
 /* Return (rebuild, (memory, name, shape)). Takes over the reference to `memory`, which may be NULL
  * with an exception set. */
-static PyObject *reduced(PyObject *rebuild, PyObject *memory, const PyArrayObject *a,
+static PyObject *reduced(PyObject *rebuild, PyObject *memory, const npy_intp *dims, int nd,
                          const mp_dtype *dtype)
 {
-    PyObject *shape = memory ? shape_of(a) : NULL;
+    PyObject *shape = memory ? shape_of(dims, nd) : NULL;
     PyObject *args = shape ? PyTuple_Pack(3, memory, dtype->name, shape) : NULL;
     PyObject *pickle = args ? PyTuple_Pack(2, rebuild, args) : NULL;
 
@@ -82,28 +82,49 @@ static PyObject *reduced(PyObject *rebuild, PyObject *memory, const PyArrayObjec
 
 /* ---- sending ---- */
 
-PyObject *mp_copy_to_block(PyObject *op, size_t nbytes)
+typedef struct {
+    void *to;
+    const void *from;
+    size_t nbytes;
+} one_copy;
+
+static void copy_whole(void *what)
 {
-    const void *data = PyArray_DATA((PyArrayObject *)op);
+    const one_copy *copy = what;
+
+    memcpy(copy->to, copy->from, copy->nbytes);
+}
+
+/* 1 if no other thread has changed what describes the array's bytes. */
+static int has_still(PyObject *op, size_t nbytes, const mp_dtype *dtype)
+{
+    const mp_dtype *now;
+
+    return mp_fast_nbytes(op, &now) == (Py_ssize_t)nbytes && now == dtype;
+}
+
+PyObject *mp_copy_to_block(PyObject *op, size_t nbytes, const mp_dtype *dtype)
+{
+    int strategy = *mp_core.strategy, is_large = nbytes >= MP_RELEASE_GIL_BYTES, rc = -EAGAIN;
     PyObject *handle;
     mpshm_block block;
-    int rc;
     uint64_t began = mp_core.copy_begins();
 
-    if (nbytes < MP_RELEASE_GIL_BYTES) {
-        rc = mp_core.block_allocate(*mp_core.strategy, nbytes, MPSHM_NOWAIT, &block);
-        if (rc == 0)
-            memcpy(block.data, data, nbytes);
-    } else {
-        int strategy = *mp_core.strategy;
-        Py_BEGIN_ALLOW_THREADS /* the caller's reference keeps the array alive */
-            rc = mp_core.block_allocate(strategy, nbytes, 0, &block);
-        if (rc == 0)
-            memcpy(block.data, data, nbytes);
-        Py_END_ALLOW_THREADS
+    /* Under file_system libshm reserves all pages of a large block, which takes long. */
+    if (!is_large || strategy != MPSHM_FILE_SYSTEM)
+        rc = mp_core.block_allocate(strategy, nbytes, MPSHM_NOWAIT, &block);
+    if (rc == -EAGAIN && is_large) {
+        Py_BEGIN_ALLOW_THREADS rc = mp_core.block_allocate(strategy, nbytes, 0, &block);
+        Py_END_ALLOW_THREADS if (rc == 0 && !has_still(op, nbytes, dtype))
+        {
+            mp_core.block_release(&block);
+            return NULL;
+        }
     }
     if (rc < 0)
         return NULL;
+    one_copy copy = {block.data, PyArray_DATA((PyArrayObject *)op), nbytes};
+    mp_copy_held((PyArrayObject *)op, nbytes, copy_whole, &copy);
     mp_core.count_copied(nbytes);
     mp_core.copy_ends(began, nbytes);
     handle = mp_core.make_handle(&block, MPSHM_COPY);
@@ -165,6 +186,7 @@ PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
     PyArrayObject *a = (PyArrayObject *)op;
     const mp_dtype *dtype;
     Py_ssize_t nbytes = mp_fast_nbytes(op, &dtype);
+    npy_intp dims[MP_DIMS]; /* as it is now, whatever another thread makes of it */
     PyObject *handle;
     mp_place place;
     (void)module;
@@ -173,17 +195,21 @@ PyObject *mp_py_reduce_array(PyObject *module, PyObject *op)
         return NULL;
     if (nbytes < 0 || mp_core.goes_by_value() || !mp_place_of(op, nbytes, &place))
         return reduce_slowly(op);
+    int nd = PyArray_NDIM(a);
+    for (int i = 0; i < nd; i++)
+        dims[i] = PyArray_DIM(a, i);
     if (place.keeper != NULL)
-        return reduced(from_block, place.keeper, a, dtype);
+        return reduced(from_block, place.keeper, dims, nd, dtype);
     if (place.block.data != NULL) {
         handle = mp_core.make_handle(&place.block, 0);
         mp_core.release_place(&place);
-        return reduced(from_block, handle, a, dtype);
+        return reduced(from_block, handle, dims, nd, dtype);
     }
     if (mp_core.message_has_room((size_t)nbytes, mp_inline_limit()))
-        return reduced(from_bytes, PyBytes_FromStringAndSize(PyArray_DATA(a), nbytes), a, dtype);
-    handle = mp_copy_to_block(op, (size_t)nbytes);
-    return handle != NULL || PyErr_Occurred() ? reduced(from_block, handle, a, dtype)
+        return reduced(from_bytes, PyBytes_FromStringAndSize(PyArray_DATA(a), nbytes), dims, nd,
+                       dtype);
+    handle = mp_copy_to_block(op, (size_t)nbytes, dtype);
+    return handle != NULL || PyErr_Occurred() ? reduced(from_block, handle, dims, nd, dtype)
                                               : reduce_slowly(op);
 }
 

@@ -54,6 +54,14 @@ PyDoc_STRVAR(
     strided_doc,
     "rebuild_strided(data, name, shape, offset, strides, writeable, /)\n--\n\n"
     "Make an array with a copy of its bytes. Raises `ValueError` if it leads out of them.");
+PyDoc_STRVAR(own_nbytes_doc, "own_nbytes(a, /)\n--\n\n"
+                             "Return the bytes that `copy_own_bytes` needs for the array.");
+PyDoc_STRVAR(
+    copy_own_doc,
+    "copy_own_bytes(a, memory, /)\n--\n\n"
+    "Copy the array's own bytes, without those in its gaps, into `memory`, and return "
+    "(dtype, shape, offset, strides, writeable) of the array in them; None if their number "
+    "is another one. All is as at one moment, whatever other threads do to the array.");
 PyDoc_STRVAR(get_handler_doc, "get_handler()\n--\n\n"
                               "Return NumPy's memory handler of this context, a capsule.");
 PyDoc_STRVAR(set_handler_doc,
@@ -84,6 +92,8 @@ static PyMethodDef functions[] = {
     {"rebuild_from_pack", mp_py_rebuild_from_pack, METH_VARARGS, from_pack_doc},
     {"rebuild_view", mp_py_rebuild_view, METH_VARARGS, view_doc},
     {"rebuild_strided", mp_py_rebuild_strided, METH_VARARGS, strided_doc},
+    {"own_nbytes", mp_py_own_nbytes, METH_O, own_nbytes_doc},
+    {"copy_own_bytes", mp_py_copy_own_bytes, METH_VARARGS, copy_own_doc},
     {"get_handler", mp_py_get_handler, METH_NOARGS, get_handler_doc},
     {"set_handler", mp_py_set_handler, METH_O, set_handler_doc},
     {"shared_handler", mp_py_shared_handler, METH_NOARGS, shared_handler_doc},

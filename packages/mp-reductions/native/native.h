@@ -86,9 +86,9 @@ int mp_memory_of(PyArrayObject *array, mp_place *place);
  */
 int mp_place_of(PyObject *array, Py_ssize_t nbytes, mp_place *place);
 
-/* Copy the array's bytes into a new block and return a handle of it. On failure returns NULL,
- * without an exception if the slow path may try. */
-PyObject *mp_copy_to_block(PyObject *array, size_t nbytes);
+/* Copy the array's bytes into a new block and return a handle of it. On failure, and if another
+ * thread changes the array, returns NULL, without an exception if the slow path may try. */
+PyObject *mp_copy_to_block(PyObject *array, size_t nbytes, const mp_dtype *dtype);
 
 /* Fill in the layout of a dtype, which may be NULL, and a shape. -1 if they describe no array. */
 int mp_layout_of(const mp_dtype *dtype, int nd, const int64_t *dims, mp_layout *out);
@@ -122,21 +122,28 @@ int mp_view_of(PyObject *array, const mp_dtype **dtype, mp_place *place);
 PyObject *mp_array_over_part(PyObject *memory, const mp_layout *layout, int64_t offset,
                              const npy_intp *strides, int writeable);
 
+enum { MP_DIMS = 64 }; /* NumPy 2 has more dimensions than its headers for 1.25 say */
+
 /* The bytes of a private array without those in its gaps, and the layout of the array in them. */
 typedef struct {
     const char *from; /* the first of them, in the array's memory */
-    size_t nbytes;
+    size_t nbytes, itemsize;
     int64_t offset; /* of the first element */
-    npy_intp strides[NPY_MAXDIMS];
-    int has_gaps, count, axes[NPY_MAXDIMS]; /* of an array with gaps: the axes to walk */
+    npy_intp strides[MP_DIMS];
+    int has_gaps, count; /* of an array with gaps: the axes to walk, the longest stride first */
+    npy_intp lengths[MP_DIMS], steps[MP_DIMS];
 } mp_own_bytes;
 
-/* 1, or 0 for an array without elements. */
-int mp_own_bytes_of(PyArrayObject *a, const mp_dtype *dtype, mp_own_bytes *own);
-void mp_copy_own_bytes(const PyArrayObject *a, const mp_own_bytes *own, size_t itemsize, char *to);
+/* 1, or 0 for an array without elements. Copying them does not look at the array again. */
+int mp_own_bytes_of(PyArrayObject *a, size_t itemsize, mp_own_bytes *own);
+void mp_copy_own_bytes(const mp_own_bytes *own, char *to);
 /* Make a private array of a copy. NULL with an exception if it leads out of the bytes. */
 PyObject *mp_array_of_own_bytes(const char *bytes, size_t nbytes, const mp_layout *layout,
                                 int64_t offset, const npy_intp *strides, int writeable);
+
+/* held_memory.c: call `copy`, which reads `nbytes` bytes of the array; without the GIL if they are
+ * many and the array's memory can be held in its place. */
+void mp_copy_held(PyArrayObject *array, size_t nbytes, void (*copy)(void *), void *what);
 
 /* inline_limit.c: the bytes that a message may carry itself. */
 size_t mp_inline_limit(void);
@@ -170,6 +177,8 @@ PyObject *mp_py_rebuild_from_pack(PyObject *, PyObject *);
 /* views.c */
 PyObject *mp_py_rebuild_view(PyObject *, PyObject *);
 PyObject *mp_py_rebuild_strided(PyObject *, PyObject *);
+PyObject *mp_py_own_nbytes(PyObject *, PyObject *);
+PyObject *mp_py_copy_own_bytes(PyObject *, PyObject *);
 
 /* allocator.c */
 PyObject *mp_py_get_handler(PyObject *, PyObject *);

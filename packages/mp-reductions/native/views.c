@@ -79,20 +79,21 @@ static int axes_by_stride(const npy_intp *strides, int nd, int *axes)
     return count;
 }
 
-int mp_own_bytes_of(PyArrayObject *a, const mp_dtype *dtype, mp_own_bytes *own)
+int mp_own_bytes_of(PyArrayObject *a, size_t itemsize, mp_own_bytes *own)
 {
     const npy_intp *dims = PyArray_DIMS(a), *strides = PyArray_STRIDES(a);
-    int nd = PyArray_NDIM(a);
+    int nd = PyArray_NDIM(a), axes[MP_DIMS];
     int64_t first, end, elements = 1, nbytes;
 
-    if (span_of(dims, strides, nd, (int64_t)dtype->itemsize, &first, &end) < 0)
+    if (span_of(dims, strides, nd, (int64_t)itemsize, &first, &end) < 0)
         return 0;
+    own->itemsize = itemsize;
     own->from = (const char *)PyArray_DATA(a) + first;
     for (int i = 0; i < nd; i++)
         if (__builtin_mul_overflow(elements, (int64_t)dims[i], &elements))
             return 0;
-    own->has_gaps = !__builtin_mul_overflow(elements, (int64_t)dtype->itemsize, &nbytes) &&
-                    end - first > nbytes;
+    own->has_gaps =
+        !__builtin_mul_overflow(elements, (int64_t)itemsize, &nbytes) && end - first > nbytes;
     if (!own->has_gaps) {
         own->offset = -first;
         own->nbytes = (size_t)(end - first);
@@ -100,13 +101,15 @@ int mp_own_bytes_of(PyArrayObject *a, const mp_dtype *dtype, mp_own_bytes *own)
             own->strides[i] = strides[i];
         return 1;
     }
-    own->count = axes_by_stride(strides, nd, own->axes);
-    own->nbytes = dtype->itemsize;
+    own->count = axes_by_stride(strides, nd, axes);
+    own->nbytes = itemsize;
     own->offset = 0;
     memset(own->strides, 0, (size_t)nd * sizeof(strides[0]));
     for (int k = own->count - 1; k >= 0; k--) {
-        int i = own->axes[k];
+        int i = axes[k];
         int is_reversed = strides[i] < 0;
+        own->lengths[k] = dims[i];
+        own->steps[k] = Py_ABS(strides[i]);
         own->strides[i] = is_reversed ? -(npy_intp)own->nbytes : (npy_intp)own->nbytes;
         if (is_reversed)
             own->offset += (int64_t)own->nbytes * (dims[i] - 1);
@@ -115,25 +118,130 @@ int mp_own_bytes_of(PyArrayObject *a, const mp_dtype *dtype, mp_own_bytes *own)
     return 1;
 }
 
-static char *gather(const PyArrayObject *a, const mp_own_bytes *own, size_t itemsize, int k,
-                    const char *from, char *to)
+/* Gather `n` elements; the compiler makes a load and a store of a memcpy of constant size. */
+#define GATHER_OF(size)                                                                            \
+    case size:                                                                                     \
+        for (npy_intp i = 0; i < n; i++)                                                           \
+            memcpy(to + i * (size), from + i * step, (size));                                      \
+        return to + n * (size)
+
+static char *gather_line(const char *from, npy_intp n, npy_intp step, size_t itemsize, char *to)
 {
-    if (k == own->count) {
-        memcpy(to, from, itemsize);
-        return to + itemsize;
+    switch (itemsize) {
+        GATHER_OF(1);
+        GATHER_OF(2);
+        GATHER_OF(4);
+        GATHER_OF(8);
+        GATHER_OF(16);
     }
-    npy_intp step = Py_ABS(PyArray_STRIDES((PyArrayObject *)a)[own->axes[k]]);
-    for (npy_intp i = 0; i < PyArray_DIM(a, own->axes[k]); i++)
-        to = gather(a, own, itemsize, k + 1, from + i * step, to);
+    for (npy_intp i = 0; i < n; i++, to += itemsize)
+        memcpy(to, from + i * step, itemsize);
     return to;
 }
 
-void mp_copy_own_bytes(const PyArrayObject *a, const mp_own_bytes *own, size_t itemsize, char *to)
+static char *gather(const mp_own_bytes *own, int k, const char *from, char *to)
 {
-    if (own->has_gaps)
-        gather(a, own, itemsize, 0, own->from, to);
-    else
+    npy_intp n = own->lengths[k], step = own->steps[k];
+
+    if (k == own->count - 1) {
+        if (step != (npy_intp)own->itemsize)
+            return gather_line(from, n, step, own->itemsize, to);
+        memcpy(to, from, (size_t)n * own->itemsize);
+        return to + (size_t)n * own->itemsize;
+    }
+    for (npy_intp i = 0; i < n; i++)
+        to = gather(own, k + 1, from + i * step, to);
+    return to;
+}
+
+void mp_copy_own_bytes(const mp_own_bytes *own, char *to)
+{
+    if (!own->has_gaps)
         memcpy(to, own->from, own->nbytes);
+    else if (own->count == 0)
+        memcpy(to, own->from, own->itemsize);
+    else
+        gather(own, 0, own->from, to);
+}
+
+/* ---- for Python: one look at an array that another thread may change ---- */
+
+/* own_nbytes(a) -> bytes that copy_own_bytes(a, memory) needs */
+PyObject *mp_py_own_nbytes(PyObject *module, PyObject *a)
+{
+    mp_own_bytes own;
+    (void)module;
+
+    if (!PyArray_Check(a))
+        return PyErr_Format(PyExc_TypeError, "own_nbytes takes an array, not %R", Py_TYPE(a));
+    size_t itemsize = (size_t)PyDataType_ELSIZE(PyArray_DESCR((PyArrayObject *)a));
+    int rc = mp_own_bytes_of((PyArrayObject *)a, itemsize, &own);
+    return PyLong_FromSize_t(rc ? own.nbytes : 0);
+}
+
+static PyObject *tuple_of(const npy_intp *numbers, int n)
+{
+    PyObject *tuple = PyTuple_New(n);
+
+    for (int i = 0; tuple != NULL && i < n; i++) {
+        PyObject *number = PyLong_FromSsize_t(numbers[i]);
+        if (number == NULL || PyTuple_SetItem(tuple, i, number) < 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
+typedef struct {
+    const mp_own_bytes *own;
+    char *to;
+} own_copy;
+
+static void copy_own(void *what)
+{
+    const own_copy *copy = what;
+
+    mp_copy_own_bytes(copy->own, copy->to);
+}
+
+/* copy_own_bytes(a, memory) -> (dtype, shape, offset, strides, writeable), or None if the array needs
+ * another number of bytes than the memory has. All is read at one moment, and then the bytes are
+ * copied: what other threads do to the array changes neither. */
+PyObject *mp_py_copy_own_bytes(PyObject *module, PyObject *args)
+{
+    PyArrayObject *a;
+    Py_buffer memory;
+    mp_own_bytes own;
+    npy_intp dims[MP_DIMS];
+    PyObject *result = NULL;
+    (void)module;
+
+    if (!PyArg_ParseTuple(args, "O!w*:copy_own_bytes", &PyArray_Type, &a, &memory))
+        return NULL;
+    PyObject *descr = Py_NewRef((PyObject *)PyArray_DESCR(a));
+    int nd = PyArray_NDIM(a), writeable = (PyArray_FLAGS(a) & NPY_ARRAY_WRITEABLE) != 0;
+    for (int i = 0; i < nd; i++)
+        dims[i] = PyArray_DIM(a, i);
+    if (!mp_own_bytes_of(a, (size_t)PyDataType_ELSIZE((PyArray_Descr *)descr), &own)) {
+        own = (mp_own_bytes){.nbytes = 0};
+        for (int i = 0; i < nd; i++)
+            own.strides[i] = PyArray_STRIDE(a, i);
+    }
+    if (own.nbytes == (size_t)memory.len) {
+        own_copy copy = {&own, memory.buf};
+        if (own.nbytes > 0)
+            mp_copy_held(a, own.nbytes, copy_own, &copy);
+        PyObject *shape = tuple_of(dims, nd), *strides = tuple_of(own.strides, nd);
+        if (shape != NULL && strides != NULL)
+            result = Py_BuildValue("OOLOO", descr, shape, (long long)own.offset, strides,
+                                   writeable ? Py_True : Py_False);
+        Py_XDECREF(shape);
+        Py_XDECREF(strides);
+    } else {
+        result = Py_NewRef(Py_None);
+    }
+    Py_DECREF(descr);
+    PyBuffer_Release(&memory);
+    return result;
 }
 
 /* ---- receiving ---- */

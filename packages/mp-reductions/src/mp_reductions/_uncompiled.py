@@ -10,17 +10,20 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from pickle import PickleBuffer
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mp_core.native import by_value
+from mp_reductions.layout import span
 
 __all__ = [
     "block_at",
+    "copy_own_bytes",
     "get_handler",
     "get_inline_limit",
     "has_room",
+    "own_nbytes",
     "rebuild_from_bytes",
     "reduce_array",
     "reduce_small",
@@ -94,6 +97,70 @@ def get_inline_limit() -> int:
 def has_room(nbytes: int) -> bool:
     """Return whether an array of *nbytes* travels in the message; here the limit is for each array."""
     return nbytes <= _inline_limit
+
+
+def own_nbytes(a: Any) -> int:
+    """Return the bytes that `copy_own_bytes` needs."""
+    return _pack(np.ndarray.view(a, np.ndarray)).data.nbytes
+
+
+def copy_own_bytes(a: Any, memory: Any) -> tuple[Any, ...] | None:
+    """Copy the array's own bytes into *memory*, and return their layout; None if their number is another one."""
+    # What another thread sets in *a* does not change this view, which is made in one step.
+    seen = np.ndarray.view(a, np.ndarray)
+    packed = _pack(seen)
+    to = np.frombuffer(memory, np.uint8)
+    if packed.data.nbytes != to.nbytes:
+        return None
+    to[:] = packed.data
+    return seen.dtype, seen.shape, packed.offset, packed.strides, seen.flags.writeable
+
+
+class _Packed(NamedTuple):
+    """An array's own bytes, and the layout of the array in them."""
+
+    data: np.ndarray[Any, Any]
+    """The bytes to send: one-dimensional and contiguous, `np.uint8`."""
+    offset: int
+    """The place of element (0, 0, …) in `data`."""
+    strides: tuple[int, ...]
+
+
+def _pack(a: np.ndarray[Any, Any]) -> _Packed:
+    """Return the bytes of *a* to send: a view if they are contiguous, a copy if there are gaps."""
+    if a.flags.c_contiguous:  # the common case, and arrays without elements
+        return _Packed(a.reshape(-1).view(np.uint8) if a.nbytes else _NOTHING, 0, a.strides)
+    first, end = span(a)
+    if end - first <= a.nbytes:
+        return _Packed(_raw(a, first, end), -first, a.strides)
+
+    # Walk every axis upwards and zero-stride axes only once, copy in memory order, then turn the axes back.
+    upward = a[tuple(slice(None, 1) if s == 0 else slice(None, None, -1 if s < 0 else 1) for s in a.strides)]
+    order = sorted(range(a.ndim), key=lambda axis: upward.strides[axis], reverse=True)
+    dense = np.ascontiguousarray(upward.transpose(order))
+    strides, offset = [0] * a.ndim, 0
+    for axis, stride in zip(order, dense.strides, strict=True):
+        if a.strides[axis] == 0:
+            continue
+        strides[axis] = stride if a.strides[axis] > 0 else -stride
+        if a.strides[axis] < 0:
+            offset += (a.shape[axis] - 1) * stride
+    return _Packed(dense.reshape(-1).view(np.uint8), offset, tuple(strides))
+
+
+_NOTHING = np.empty(0, np.uint8)
+
+
+class _Bytes:
+    """Raw memory for `np.asarray`: an address and the owner that keeps it alive."""
+
+    def __init__(self, address: int, nbytes: int, owner: object) -> None:
+        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (address, True)}
+        self.owner = owner
+
+
+def _raw(a: np.ndarray[Any, Any], first: int, end: int) -> np.ndarray[Any, Any]:
+    return np.asarray(_Bytes(a.__array_interface__["data"][0] + first, end - first, a))
 
 
 def get_handler() -> None:

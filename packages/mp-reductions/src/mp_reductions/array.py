@@ -21,6 +21,13 @@ so C code reduces it by the same rules (`native/fast_path.c`), and a message wit
 Where no pickler is needed, C code also writes parts of blocks, and small private arrays in any layout
 (`native/views.c`). All other arrays, and all errors, come to `reduce_ndarray` here.
 
+Note [An array that another thread changes]
+-------------------------------------------
+With `multiprocessing` an array is read in one step, so it arrives as it was before another thread set its dtype or
+shape or resized it, or as it is afterwards. Here its layout is read in one step, too, and its bytes are copied by that
+layout, with its memory held (`native/held_memory.c`). Where memory is found or made between the two steps, an array
+that has changed is sent once more from the start; if that fails as well, the sender gets an error.
+
 Among many such arrays of a message, private ones of up to 4 KiB for which it has no room share a block, the pack, and
 are private again when they arrive (`mp_core/native/packs.c`, Note [Packs]).
 """
@@ -38,7 +45,7 @@ from mp_core.block import Block, Copied, allocate
 from mp_core.errors import warn_sent_by_value
 from mp_core.native import LIBSHM, by_value, copied_bytes, message_exhausted
 from mp_reductions import _functions, inline, memmap, repeated_copy
-from mp_reductions.layout import pack
+from mp_reductions.layout import span
 from mp_reductions.mapped import is_mapped, reduce_mapped
 from mp_reductions.sharing import address_of, find_block
 from mp_reductions.subclass import choose_reducer
@@ -75,52 +82,62 @@ def reduce_ndarray(a: np.ndarray[Any, Any]) -> Any:
     """Reduce an array; see Note [How an array is sent]."""
     if by_value():
         return a.__reduce_ex__(inline.AS_NUMPY)
-    block = find_block(a)
+    for _ in range(inline.TRIES):
+        reduced = _reduce_once(a)
+        if reduced is not None:
+            return reduced
+    raise inline.changed(a)
+
+
+def _reduce_once(a: np.ndarray[Any, Any]) -> Any:
+    """Reduce an array; None if another thread changes it meanwhile."""
+    # Another thread may set the dtype and the shape of *a*, but not of this view, which is made in one step.
+    seen = np.ndarray.view(a)
+    block = find_block(seen)
     if block is not None:
-        if a.size == 0:  # its address and its strides may lead out of the block
-            return _reduced(block, a, 0, None)
-        strides = None if a.flags.c_contiguous else a.strides
-        return _reduced(block, a, address_of(a) - address_of(block), strides)
-    if a.dtype.hasobject:
+        if seen.size == 0:  # its address and its strides may lead out of the block
+            return _reduced(block, seen, 0, None)
+        offset = address_of(seen) - address_of(block)
+        first, end = span(seen)
+        if offset + first < 0 or offset + end > block.nbytes:
+            return None  # the block is that of other memory, which the array has by now
+        return _reduced(block, seen, offset, None if seen.flags.c_contiguous else seen.strides)
+    if seen.dtype.hasobject:
         return a.__reduce__()
-    mapped = reduce_mapped(a)
+    mapped = reduce_mapped(seen)
     if mapped is not None:
         return mapped
-    if inline.has_room(a.nbytes):
+    if inline.has_room(seen.nbytes):
         return inline.reduce_inline(a)
     return _reduce_by_copy(a)
 
 
 def _reduce_by_copy(a: np.ndarray[Any, Any]) -> Any:
-    """Reduce a private array by a copy in a new Block."""
-    packed = pack(a)
+    """Reduce a private array by a copy in a new Block; None if another thread changes it meanwhile."""
+    nbytes = _functions.own_nbytes(a)
     try:
-        block = allocate(packed.data.nbytes, zeroed=False)
+        block = allocate(nbytes, zeroed=False)
     except (MemoryError, OSError) as error:
         # Deliver it all the same: a slow message is better than a lost one.
-        warn_sent_by_value("an array", a.nbytes, error)
-        if packed.data.nbytes <= SMALL:
+        warn_sent_by_value("an array", nbytes, error)
+        if nbytes <= SMALL:
             message_exhausted()
         return inline.reduce_inline(a)
-    _frombuffer(block, np.uint8)[:] = packed.data
-    copied_bytes(packed.data.nbytes)
+    layout = _functions.copy_own_bytes(a, block)
+    if layout is None:
+        return None
+    copied_bytes(nbytes)
     copied = Copied(block)
-    if a.nbytes >= repeated_copy.LARGE:
+    if nbytes >= repeated_copy.LARGE:
         repeated_copy.notice(a, copied.handle)
-    return _reduced(copied, a, packed.offset, packed.strides)
+    dtype, *rest = layout
+    return rebuild_ndarray, (copied, inline.portable_dtype(dtype), *rest)
 
 
 def _reduced(
-    block: Block | Copied, a: np.ndarray[Any, Any], offset: int, strides: tuple[int, ...] | None
+    block: Block, a: np.ndarray[Any, Any], offset: int, strides: tuple[int, ...] | None
 ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    return rebuild_ndarray, (
-        block,
-        inline.portable_dtype(a.dtype),
-        a.shape,
-        offset,
-        strides,
-        a.flags.writeable,
-    )
+    return rebuild_ndarray, (block, inline.portable_dtype(a.dtype), a.shape, offset, strides, a.flags.writeable)
 
 
 #: Without memory for so few bytes, the message has none for its other arrays either.
@@ -128,7 +145,6 @@ SMALL = 1 << 20
 
 # NumPy takes any object with the buffer protocol; its type hints list a few.
 _ndarray: Any = np.ndarray
-_frombuffer: Any = np.frombuffer
 
 
 def rebuild_ndarray(

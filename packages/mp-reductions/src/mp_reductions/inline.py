@@ -25,7 +25,6 @@ import numpy as np
 
 from mp_core import native, settings
 from mp_reductions import _functions
-from mp_reductions.layout import pack
 
 __all__ = ["get_inline_limit", "has_room", "rebuild_inline", "reduce_inline", "set_inline_limit"]
 
@@ -103,17 +102,27 @@ def portable_dtype(dtype: np.dtype[Any]) -> Any:
     return dtype.str if dtype.isbuiltin == 1 else dtype
 
 
+#: How often an array that another thread changes is read before its sender gets an error.
+TRIES = 4
+
+
+def changed(a: np.ndarray[Any, Any]) -> RuntimeError:
+    """Return the error of an array that changes whenever it is read."""
+    return RuntimeError(
+        f"an array of {a.nbytes} bytes cannot be sent: another thread changes its dtype, shape or size all the time; "
+        "guard the array by a lock, or send a copy"
+    )
+
+
 def reduce_inline(a: np.ndarray[Any, Any]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     """Reduce an array by value, with its strides and its read-only flag; arrays on the fast path do not come here."""
-    packed = pack(a)
-    return rebuild_inline, (
-        packed.data.tobytes(),
-        portable_dtype(a.dtype),
-        a.shape,
-        packed.offset,
-        packed.strides,
-        a.flags.writeable,
-    )
+    for _ in range(TRIES):
+        data = bytearray(_functions.own_nbytes(a))
+        layout = _functions.copy_own_bytes(a, data)
+        if layout is not None:
+            dtype, *rest = layout
+            return rebuild_inline, (bytes(data), portable_dtype(dtype), *rest)
+    raise changed(a)
 
 
 def rebuild_inline(

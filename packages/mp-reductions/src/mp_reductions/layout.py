@@ -1,4 +1,4 @@
-"""Memory layout of arrays: which bytes belong to an array, and how to pack them without changing its strides.
+"""Memory layout of arrays: which bytes belong to an array.
 
 Note [Which bytes are an array's own]
 -------------------------------------
@@ -15,21 +15,11 @@ sign of each stride, and zero strides.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-__all__ = ["Packed", "pack", "span"]
-
-
-class Packed(NamedTuple):
-    """An array's own bytes, and the layout of the array in them."""
-
-    data: np.ndarray[Any, Any]
-    """The bytes to send: one-dimensional and contiguous, `np.uint8`."""
-    offset: int
-    """The place of element (0, 0, …) in `data`."""
-    strides: tuple[int, ...]
+__all__ = ["span"]
 
 
 def span(a: np.ndarray[Any, Any]) -> tuple[int, int]:
@@ -43,40 +33,3 @@ def span(a: np.ndarray[Any, Any]) -> tuple[int, int]:
         else:
             end += (length - 1) * stride
     return first, end
-
-
-def pack(a: np.ndarray[Any, Any]) -> Packed:
-    """Return the bytes of *a* to send: a view if they are contiguous, a copy if there are gaps."""
-    if a.flags.c_contiguous:  # the common case, and arrays without elements
-        return Packed(a.reshape(-1).view(np.uint8) if a.nbytes else _NOTHING, 0, a.strides)
-    first, end = span(a)
-    if end - first <= a.nbytes:
-        return Packed(_raw(a, first, end), -first, a.strides)
-
-    # Walk every axis upwards and zero-stride axes only once, copy in memory order, then turn the axes back.
-    upward = a[tuple(slice(None, 1) if s == 0 else slice(None, None, -1 if s < 0 else 1) for s in a.strides)]
-    order = sorted(range(a.ndim), key=lambda axis: upward.strides[axis], reverse=True)
-    dense = np.ascontiguousarray(upward.transpose(order))
-    strides, offset = [0] * a.ndim, 0
-    for axis, stride in zip(order, dense.strides, strict=True):
-        if a.strides[axis] == 0:
-            continue
-        strides[axis] = stride if a.strides[axis] > 0 else -stride
-        if a.strides[axis] < 0:
-            offset += (a.shape[axis] - 1) * stride
-    return Packed(dense.reshape(-1).view(np.uint8), offset, tuple(strides))
-
-
-_NOTHING = np.empty(0, np.uint8)
-
-
-class _Bytes:
-    """Raw memory for `np.asarray`: an address and the owner that keeps it alive."""
-
-    def __init__(self, address: int, nbytes: int, owner: object) -> None:
-        self.__array_interface__ = {"version": 3, "typestr": "|u1", "shape": (nbytes,), "data": (address, True)}
-        self.owner = owner
-
-
-def _raw(a: np.ndarray[Any, Any], first: int, end: int) -> np.ndarray[Any, Any]:
-    return np.asarray(_Bytes(a.__array_interface__["data"][0] + first, end - first, a))

@@ -1,0 +1,164 @@
+/* Held memory: an array's memory stays where it is while it is copied without the GIL.
+ *
+ * Note [Held memory]
+ *   A copy of megabytes runs without the GIL, so another thread may resize the array meanwhile
+ *   (`refcheck=False`), give it another state, or move it to shared memory. NumPy frees and moves an
+ *   array's own memory through the array's memory handler (NEP 49), so the array gets another one for
+ *   the time of the copy:
+ *
+ *       this thread                         another thread
+ *       exchange the handler                   .
+ *       without the GIL: copy               a.resize() -> our realloc: wait for the copy,
+ *            .                                 .          with the GIL
+ *       the copy has ended ---------------> the handler that was there before: realloc
+ *       wait for the GIL                    the memory moves
+ *       the former handler, unless the         .
+ *       array has yet another one              .
+ *
+ *   The copy needs no GIL to end, so the wait is as long as a memcpy. Two threads may copy one array:
+ *   the handlers lie over each other, and one whose copy has ended is passed over. A forked child has
+ *   no thread that copies, so there a handler waits for nobody.
+ *
+ *   Memory that is not the array's own belongs to its base, which is held by a reference. */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <unistd.h>
+
+#include "native.h"
+
+static const char CAPSULE[] = "mem_handler"; /* the name that NumPy expects */
+
+typedef struct {
+    PyDataMem_Handler handler; /* what NumPy sees */
+    PyObject *before;          /* the capsule of the array's handler */
+    pthread_mutex_t copying;
+    pid_t pid;
+    int has_ended; /* read and written with the GIL */
+} hold;
+
+static const PyDataMemAllocator *below(hold *h)
+{
+    return &((PyDataMem_Handler *)PyCapsule_GetPointer(h->before, CAPSULE))->allocator;
+}
+
+static const PyDataMemAllocator *below_after_copy(hold *h)
+{
+    if (h->pid == getpid()) {
+        pthread_mutex_lock(&h->copying);
+        pthread_mutex_unlock(&h->copying);
+    }
+    return below(h);
+}
+
+static void *held_malloc(void *ctx, size_t size)
+{
+    const PyDataMemAllocator *to = below(ctx);
+
+    return to->malloc(to->ctx, size);
+}
+
+static void *held_calloc(void *ctx, size_t count, size_t size)
+{
+    const PyDataMemAllocator *to = below(ctx);
+
+    return to->calloc(to->ctx, count, size);
+}
+
+static void *held_realloc(void *ctx, void *at, size_t size)
+{
+    const PyDataMemAllocator *to = below_after_copy(ctx);
+
+    return to->realloc(to->ctx, at, size);
+}
+
+static void held_free(void *ctx, void *at, size_t size)
+{
+    const PyDataMemAllocator *to = below_after_copy(ctx);
+
+    to->free(to->ctx, at, size);
+}
+
+static void forget(PyObject *capsule)
+{
+    hold *h = PyCapsule_GetPointer(capsule, CAPSULE);
+
+    Py_DECREF(h->before);
+    pthread_mutex_destroy(&h->copying);
+    PyMem_Free(h);
+}
+
+/* The handler under those whose copies have ended. Borrowed. */
+static PyObject *without_ended(PyObject *capsule)
+{
+    for (;;) {
+        PyDataMem_Handler *handler = PyCapsule_GetPointer(capsule, CAPSULE);
+        if (handler == NULL || handler->allocator.free != held_free ||
+            !((hold *)handler)->has_ended)
+            return capsule;
+        capsule = ((hold *)handler)->before;
+    }
+}
+
+/* A capsule with a new hold over the handler `before`; NULL without memory. */
+static PyObject *make_hold(PyObject *before)
+{
+    hold *h = PyMem_Calloc(1, sizeof(*h));
+    PyObject *capsule = h ? PyCapsule_New(h, CAPSULE, NULL) : NULL;
+
+    if (capsule == NULL || pthread_mutex_init(&h->copying, NULL) != 0) {
+        Py_XDECREF(capsule);
+        PyMem_Free(h);
+        PyErr_Clear();
+        return NULL;
+    }
+    h->handler =
+        (PyDataMem_Handler){"mp_held", 1, {h, held_malloc, held_calloc, held_realloc, held_free}};
+    h->before = Py_NewRef(before);
+    h->pid = getpid();
+    PyCapsule_SetDestructor(capsule, forget);
+    return capsule;
+}
+
+/* The array whose own memory this is: the last one of the views. */
+static PyArrayObject *owner_of(PyArrayObject *a)
+{
+    for (PyObject *base; (base = PyArray_BASE(a)) != NULL && PyArray_Check(base);)
+        a = (PyArrayObject *)base;
+    return a;
+}
+
+void mp_copy_held(PyArrayObject *a, size_t nbytes, void (*copy)(void *), void *what)
+{
+    PyArrayObject_fields *owner = (PyArrayObject_fields *)owner_of(a);
+    int is_own = (owner->flags & NPY_ARRAY_OWNDATA) != 0;
+    PyObject *before = is_own ? owner->mem_handler : NULL, *base = owner->base;
+    PyObject *capsule = NULL;
+
+    if (nbytes >= MP_RELEASE_GIL_BYTES && before != NULL)
+        capsule = make_hold(without_ended(before));
+    if (nbytes < MP_RELEASE_GIL_BYTES || (is_own && capsule == NULL)) {
+        copy(what);
+        return;
+    }
+    Py_INCREF((PyObject *)owner);
+    Py_XINCREF(base);
+    if (capsule == NULL) {
+        Py_BEGIN_ALLOW_THREADS copy(what);
+        Py_END_ALLOW_THREADS
+    } else {
+        hold *h = PyCapsule_GetPointer(capsule, CAPSULE);
+        owner->mem_handler = Py_NewRef(capsule);
+        Py_DECREF(before);
+        pthread_mutex_lock(&h->copying);
+        Py_BEGIN_ALLOW_THREADS copy(what);
+        pthread_mutex_unlock(&h->copying);
+        Py_END_ALLOW_THREADS h->has_ended = 1;
+        if (owner->mem_handler == capsule) {
+            owner->mem_handler = Py_NewRef(without_ended(h->before));
+            Py_DECREF(capsule);
+        }
+        Py_DECREF(capsule);
+    }
+    Py_XDECREF(base);
+    Py_DECREF((PyObject *)owner);
+}
