@@ -65,7 +65,7 @@ def no_memory(monkeypatch: pytest.MonkeyPatch, strategy: str) -> Iterator[None]:
         raise MemoryError("none left")
 
     monkeypatch.setattr(storage, "allocate", none)
-    monkeypatch.setattr(_functions, "move_storage", lambda _: -errno.ENOSPC)
+    monkeypatch.setattr(_functions, "move_storage", lambda *_: -errno.ENOSPC)
     monkeypatch.setattr("mp_core.errors._told", set())
     number = native.strategy(None)
     monkeypatch.setitem(NAMES, 99, strategy)

@@ -57,7 +57,9 @@ def test_another_process_shares_it(echo: Carrier) -> None:
 
 
 def set_up(is_shared: Any) -> None:
-    _functions.setup_storages(storage.EXCHANGE, torch.Tensor, torch.UntypedStorage, is_shared, storage._adopt)
+    _functions.setup_storages(
+        storage.EXCHANGE, torch.Tensor, torch.UntypedStorage, is_shared, storage._adopt, storage._count_users
+    )
 
 
 def others() -> dict[str, Callable[[], Any]]:

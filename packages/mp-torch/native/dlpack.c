@@ -52,27 +52,30 @@ int mp_dl_shape_of(const dl_tensor *t, dl_shape *shape)
 /* ---- to tensors ---- */
 
 /* A tensor over a block; dims has the shape and then the strides. */
-typedef struct {
+struct dl_memory {
     dl_managed managed;
     mpshm_block block;
-    int *released; /* set when the tensor is released while it is made, otherwise NULL */
+    dl_managed *kept; /* what is released with it, or NULL */
+    int *released;    /* set when the tensor is released while it is made, otherwise NULL */
     int64_t dims[];
-} over_block;
+};
 
 static void release(dl_managed *managed)
 {
-    over_block *self = managed->context;
+    dl_memory *self = managed->context;
 
     if (self->released != NULL)
         *self->released = 1;
     mp_core.block_release(&self->block);
+    if (self->kept != NULL)
+        self->kept->deleter(self->kept);
     free(self);
 }
 
 PyObject *mp_dl_tensor_over(const dl_exchange *exchange, mpshm_block *block, dl_record r,
-                            const int64_t *dims)
+                            const int64_t *dims, dl_memory **memory)
 {
-    over_block *self = calloc(1, sizeof(*self) + 2 * (size_t)r.nd * sizeof(dims[0]));
+    dl_memory *self = calloc(1, sizeof(*self) + 2 * (size_t)r.nd * sizeof(dims[0]));
     int64_t nbytes = r.bits / 8;
     int released = 0;
     void *tensor;
@@ -105,9 +108,19 @@ PyObject *mp_dl_tensor_over(const dl_exchange *exchange, mpshm_block *block, dl_
                      (unsigned long long)block->nbytes);
     else if (exchange->to_object(&self->managed, &tensor) == 0) {
         self->released = NULL;
+        if (memory != NULL)
+            *memory = self;
         return tensor;
     }
     if (!released) /* DLPack does not say who releases what could not be made */
         release(&self->managed);
     return NULL;
+}
+
+void mp_dl_keep(const dl_exchange *exchange, dl_memory *memory, PyObject *tensor)
+{
+    if (exchange->managed_from_object == NULL ||
+        exchange->managed_from_object(tensor, &memory->kept) != 0)
+        Py_INCREF(tensor); /* without memory: a leak is better than an early free */
+    PyErr_Clear();
 }

@@ -32,7 +32,8 @@ typedef struct dl_managed {
 typedef struct {
     dl_version version;
     void *previous;
-    void *allocate, *managed_from_object;
+    void *allocate;
+    int (*managed_from_object)(void *object, dl_managed **tensor);
     int (*to_object)(dl_managed *tensor, void **object);     /* takes over the tensor */
     int (*from_object)(void *object, dl_tensor *descriptor); /* may be NULL; lends its pointers */
     void *current_stream;
@@ -60,9 +61,15 @@ typedef struct {
 /* Describe a tensor; -1 for any other one. */
 int mp_dl_shape_of(const dl_tensor *t, dl_shape *shape);
 
+typedef struct dl_memory dl_memory;
+
 /* Make a tensor over the block, and take over the reference to it, also on failure. NULL with an
- * exception; a shape that has not the bytes of the block is a ValueError. */
+ * exception; a shape that has not the bytes of the block is a ValueError. Unless `memory` is NULL,
+ * set it for mp_dl_keep(). */
 PyObject *mp_dl_tensor_over(const dl_exchange *exchange, mpshm_block *block, dl_record r,
-                            const int64_t *dims);
+                            const int64_t *dims, dl_memory **memory);
+
+/* Keep the memory of a tensor as long as the memory of another one. */
+void mp_dl_keep(const dl_exchange *exchange, dl_memory *memory, PyObject *tensor);
 
 #endif

@@ -13,9 +13,9 @@ static int module_exec(PyObject *module)
 PyDoc_STRVAR(setup_storages_doc,
              "setup_storages(exchange, tensor_type, storage_type, is_shared, adopt, /)\n--\n\n"
              "Set torch's functions by which storages are moved and found.");
-PyDoc_STRVAR(move_doc, "move_storage(storage, /)\n--\n\n"
-                       "Move a storage from private memory into a block. Returns 0; 1 if it is "
-                       "empty, or torch shares it; or -errno.");
+PyDoc_STRVAR(move_doc, "move_storage(storage, tensor, /)\n--\n\n"
+                       "Move a storage, that of `tensor` unless it is None, from private memory "
+                       "into a block. Returns 0; 1 if it is empty, or torch shares it; or -errno.");
 PyDoc_STRVAR(remember_doc, "remember_storage(storage, address, /)\n--\n\n"
                            "Let later messages find the storage at its address.");
 PyDoc_STRVAR(find_doc, "find_storage(address, nbytes, /)\n--\n\n"
@@ -29,7 +29,7 @@ PyDoc_STRVAR(receive_doc, "receive_tensor(handle, layout, /)\n--\n\n"
 
 static PyMethodDef functions[] = {
     {"setup_storages", mp_py_setup_storages, METH_VARARGS, setup_storages_doc},
-    {"move_storage", mp_py_move_storage, METH_O, move_doc},
+    {"move_storage", mp_py_move_storage, METH_VARARGS, move_doc},
     {"remember_storage", mp_py_remember_storage, METH_VARARGS, remember_doc},
     {"find_storage", mp_py_find_storage, METH_VARARGS, find_doc},
     {"setup_tensors", mp_py_setup_tensors, METH_VARARGS, setup_tensors_doc},

@@ -19,6 +19,13 @@
  *   private, and the child gets a new lock. If the process is killed there, the block is freed like
  *   all its blocks.
  *
+ * Note [The memory before]
+ *   `tensor.numpy()` and DLPack hand out the address of a tensor's memory, and a storage does not
+ *   know who has it. They hold a tensor over the storage, or the tensor itself. So the memory of
+ *   before a move is freed at once if nothing but the tensor and its storage's Python object refers
+ *   to them; otherwise it stays as long as the storage. Such an array then shows the tensor as it
+ *   was when it was moved.
+ *
  * Note [One storage for one address]
  *   A storage that arrives twice, or comes back to the process that sent it, is one storage object
  *   for torch. `known` maps the address of a storage to torch's weak reference. A storage keeps its
@@ -39,7 +46,8 @@ static struct {
     PyObject *nbytes, *address, *swap, *is_shared; /* of storages */
     PyObject *weak_ref, *free_weak_ref, *expired, *from_weak_ref;
     PyObject *identity; /* the name of the attribute whose value a weak reference has */
-    PyObject *adopt;    /* adopt(tensor, storage): make it a tensor over that storage */
+    PyObject *users_of_storage, *users_of_tensor; /* functions that count them */
+    PyObject *adopt; /* adopt(tensor, storage): make it a tensor over that storage */
 } of;
 
 /* 1 after setup_storages(), otherwise 0 with an exception. */
@@ -182,8 +190,34 @@ static int lock(void)
     Py_END_ALLOW_THREADS return 1;
 }
 
+static long count(PyObject *function, PyObject *argument)
+{
+    PyObject *number = argument ? call(function, argument) : NULL;
+    long n = number ? PyLong_AsLong(number) : -1;
+
+    Py_XDECREF(number);
+    return n;
+}
+
+/* 1 if somebody may have the address of the memory, see Note [The memory before]; -1 with an
+ * exception. The tensor may be NULL: then it is unknown who has tensors over the storage. */
+static int is_viewed(PyObject *storage, PyObject *tensor)
+{
+    enum { THE_TWO = 2 }; /* the tensor, and the Python object of its storage */
+    PyObject *identity = PyObject_GetAttr(storage, of.identity);
+    long users = count(of.users_of_storage, identity);
+
+    Py_XDECREF(identity);
+    if (users < 0)
+        return -1;
+    if (tensor == NULL || users > THE_TWO)
+        return users >= THE_TWO;
+    users = count(of.users_of_tensor, tensor);
+    return users < 0 ? -1 : users > 1;
+}
+
 /* Copy the bytes of a storage to `to`, and exchange its memory with that of `other`, unless it has
- * moved meanwhile. 0, or -1 with an exception. */
+ * moved meanwhile. 1 if they are exchanged, 0 if not, -1 with an exception. */
 static int copy_and_exchange(PyObject *storage, const void *from, void *to, uint64_t nbytes,
                              PyObject *other)
 {
@@ -207,7 +241,7 @@ static int copy_and_exchange(PyObject *storage, const void *from, void *to, uint
     if (done != NULL)
         mp_core.count_copied(nbytes);
     Py_XDECREF(done);
-    return PyErr_Occurred() ? -1 : 0;
+    return PyErr_Occurred() ? -1 : done != NULL;
 }
 
 /* Allocate a block, and release the GIL if that takes time. 0 or -errno. */
@@ -226,28 +260,34 @@ static int allocate(uint64_t nbytes, mpshm_block *block)
 
 enum { THEIRS = 1 };
 
-/* Move a storage from private memory into a block. 0, also if another thread moved it meanwhile;
+/* Move a storage, that of the tensor if this is not NULL, from private memory into a block. 0, also if another thread moved it meanwhile;
  * THEIRS for memory that torch shares; -errno; or -1 with an exception. */
-static int move(PyObject *storage, const void *from, int64_t nbytes)
+static int move(PyObject *storage, PyObject *of_tensor, const void *from, int64_t nbytes)
 {
     mpshm_block block;
+    dl_memory *memory;
     PyObject *answer = call(of.is_shared, storage);
     int theirs = answer == NULL ? -1 : PyObject_IsTrue(answer);
 
     Py_XDECREF(answer);
     if (theirs != 0)
         return theirs < 0 ? -1 : THEIRS;
+    int viewed = is_viewed(storage, of_tensor);
+    if (viewed < 0)
+        return -1;
     int rc = allocate((uint64_t)nbytes, &block);
     if (rc < 0)
         return rc;
     void *to = block.data;
     PyObject *tensor =
-        mp_dl_tensor_over(of.exchange, &block, (dl_record){DL_UNSIGNED, 8, 1, 0}, &nbytes);
+        mp_dl_tensor_over(of.exchange, &block, (dl_record){DL_UNSIGNED, 8, 1, 0}, &nbytes, &memory);
     PyObject *other = tensor ? mp_storage_of(tensor) : NULL;
     rc = other ? copy_and_exchange(storage, from, to, (uint64_t)nbytes, other) : -1;
-    Py_XDECREF(other); /* and with it the old memory */
+    if (rc == 1 && viewed)
+        mp_dl_keep(of.exchange, memory, tensor);
+    Py_XDECREF(other); /* and with it the memory of before, unless it is kept */
     Py_XDECREF(tensor);
-    return rc;
+    return rc < 0 ? rc : 0;
 }
 
 /* Retain the block of which the tensor is all, and describe it: 1, or 0. `rc` is -ENOENT for one
@@ -271,7 +311,7 @@ int mp_block_of_tensor(PyObject *tensor, dl_shape *shape, mpshm_block *block)
     PyObject *storage = mp_storage_of(tensor);
     int rc = 0, found = storage ? block_of(tensor, shape, block, &rc) : 0;
 
-    if (!found && rc == -ENOENT && move(storage, shape->data, shape->nbytes) == 0)
+    if (!found && rc == -ENOENT && move(storage, tensor, shape->data, shape->nbytes) == 0)
         found = block_of(tensor, shape, block, &rc);
     if (found && remember(storage, block->data) < 0) {
         mp_core.block_release(block);
@@ -314,7 +354,7 @@ PyObject *mp_tensor_arrived(const char *handle, dl_record record, const int64_t 
     }
     const void *address = block.data;
     int64_t nbytes = (int64_t)block.nbytes;
-    PyObject *tensor = mp_dl_tensor_over(of.exchange, &block, record, dims);
+    PyObject *tensor = mp_dl_tensor_over(of.exchange, &block, record, dims, NULL);
     if (tensor != NULL && has_arrived(tensor, address, nbytes) < 0)
         Py_CLEAR(tensor);
     return tensor;
@@ -322,14 +362,20 @@ PyObject *mp_tensor_arrived(const char *handle, dl_record record, const int64_t 
 
 /* ---- functions for Python ---- */
 
-/* move_storage(storage) -> 0, 1 or -errno, as move() */
-PyObject *mp_py_move_storage(PyObject *module, PyObject *storage)
+/* move_storage(storage, its tensor or None) -> 0, 1 or -errno, as move() */
+PyObject *mp_py_move_storage(PyObject *module, PyObject *args)
 {
+    PyObject *storage, *tensor;
+
+    if (!PyArg_UnpackTuple(args, "move_storage", 2, 2, &storage, &tensor))
+        return NULL;
     PyObject *at = is_set_up() ? call(of.address, storage) : NULL;
     PyObject *size = at ? call(of.nbytes, storage) : NULL;
     const void *from = size ? PyLong_AsVoidPtr(at) : NULL;
     int64_t nbytes = size ? PyLong_AsLongLong(size) : 0;
-    int rc = PyErr_Occurred() ? -1 : nbytes == 0 ? THEIRS : move(storage, from, nbytes);
+    int rc = PyErr_Occurred() ? -1
+             : nbytes == 0    ? THEIRS
+                              : move(storage, tensor == Py_None ? NULL : tensor, from, nbytes);
     (void)module;
 
     Py_XDECREF(at);
@@ -372,14 +418,15 @@ static int take_attribute(PyObject **to, PyObject *type, const char *name)
     return *to != NULL ? 0 : -1;
 }
 
-/* setup_storages(exchange, type of tensors, type of storages, is_shared, adopt) */
+/* setup_storages(exchange, type of tensors, type of storages, is_shared, adopt, a function that counts
+ * the users of a storage) */
 PyObject *mp_py_setup_storages(PyObject *module, PyObject *args)
 {
-    PyObject *capsule, *tensor, *storage, *is_shared, *adopt;
+    PyObject *capsule, *tensor, *storage, *is_shared, *adopt, *users;
     (void)module;
 
-    if (!PyArg_ParseTuple(args, "OOOOO:setup_storages", &capsule, &tensor, &storage, &is_shared,
-                          &adopt))
+    if (!PyArg_ParseTuple(args, "OOOOOO:setup_storages", &capsule, &tensor, &storage, &is_shared,
+                          &adopt, &users))
         return NULL;
     if (known == NULL) {
         known = PyDict_New();
@@ -389,6 +436,7 @@ PyObject *mp_py_setup_storages(PyObject *module, PyObject *args)
     of.exchange = mp_dl_exchange(capsule);
     if (of.exchange == NULL || known == NULL || of.identity == NULL ||
         take_attribute(&of.storage_of, tensor, "untyped_storage") < 0 ||
+        take_attribute(&of.users_of_tensor, tensor, "_use_count") < 0 ||
         take_attribute(&of.nbytes, storage, "nbytes") < 0 ||
         take_attribute(&of.address, storage, "data_ptr") < 0 ||
         take_attribute(&of.swap, storage, "_swap_data_ptr_") < 0 ||
@@ -399,5 +447,6 @@ PyObject *mp_py_setup_storages(PyObject *module, PyObject *args)
         return NULL;
     of.is_shared = Py_NewRef(is_shared); /* kept for the process's lifetime, as all */
     of.adopt = Py_NewRef(adopt);
+    of.users_of_storage = Py_NewRef(users);
     Py_RETURN_NONE;
 }

@@ -4,6 +4,7 @@ Note [Replaced attributes]
 --------------------------
     ForkingPickler's table          the entries of torch.Tensor, Parameter and UntypedStorage    tensor.py, storage.py
     torch.UntypedStorage            share_memory_, is_shared, _new_shared                        storage.py
+    torch.Tensor                    share_memory_                                                storage.py
     torch.multiprocessing           set_sharing_strategy                                         this module
     DataLoader's iterator           __init__, _shutdown_workers                                  data_loader.py
 

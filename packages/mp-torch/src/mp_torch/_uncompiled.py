@@ -21,7 +21,7 @@ def setup_storages(*settings: Any) -> None:
     """Do nothing: no storage is moved."""
 
 
-def move_storage(storage: Any) -> int:
+def move_storage(storage: Any, tensor: Any) -> int:
     """Return -ENOSYS: there is no shared memory."""
     return -errno.ENOSYS
 

@@ -36,11 +36,13 @@ _uint8 = torch.uint8
 _frombuffer = torch.frombuffer
 #: torch's C functions for DLPack, since torch 2.10.
 EXCHANGE: Any = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+_count_users: Any = getattr(torch._C, "_storage_Use_Count", None)
 
 
 def can_move() -> bool:
     """Return whether this torch can exchange the memory of two storages, and make a tensor over memory from C."""
-    return EXCHANGE is not None and hasattr(torch.UntypedStorage, "_swap_data_ptr_")
+    can_swap = EXCHANGE is not None and hasattr(torch.UntypedStorage, "_swap_data_ptr_")
+    return can_swap and _count_users is not None and hasattr(torch.Tensor, "_use_count")
 
 
 def storage_over(block: Block, offset: int, nbytes: int) -> Any:
@@ -59,16 +61,17 @@ def storage_over(block: Block, offset: int, nbytes: int) -> Any:
 # ---- moving ----------------------------------------------------------------------------------------------------------
 
 
-def place_of(storage: Any) -> Place | None:
+def place_of(storage: Any, tensor: Any = None) -> Place | None:
     """
     Return the place of a storage on the CPU, after moving it into a block; None if torch has to send it.
 
-    It raises the errors of `Block`.
+    If its tensor is known, the memory of before need not be kept for others (`native/storages.c`, Note [The memory
+    before]). It raises the errors of `Block`.
     """
     nbytes = storage.nbytes()
     block = block_at(storage.data_ptr())
     if block is None:
-        moved = _functions.move_storage(storage)
+        moved = _functions.move_storage(storage, tensor)
         if moved < 0:
             failed(-moved, nbytes)
         block = block_at(storage.data_ptr())
@@ -165,15 +168,27 @@ def _new_shared(cls: Any, size: int, *, device: Any = "cpu") -> Any:
         return cls(size)
 
 
+def _share_tensors_memory_(tensor: Any) -> Any:
+    """Move the tensor's storage into shared memory, in place; do nothing if it is there, or on a device."""
+    if not tensor.is_cpu or tensor.layout is not torch.strided or torch.overrides.has_torch_function_unary(tensor):
+        return _torchs["tensor.share_memory_"](tensor)
+    storage = tensor.untyped_storage()
+    if storage.nbytes():
+        place_of(storage, tensor)
+    return tensor
+
+
 _torchs: dict[str, Any] = {}
 
 
 def install() -> None:
-    """Replace the methods of `torch.UntypedStorage` that make, move or recognise shared memory."""
+    """Replace the methods of torch that make, move or recognise shared memory."""
     kind: Any = torch.UntypedStorage
     if _torchs:
         return
     _torchs.update(is_shared=kind.is_shared, share_memory_=kind.share_memory_, _new_shared=kind._new_shared.__func__)
+    _torchs["tensor.share_memory_"] = torch.Tensor.share_memory_
+    torch.Tensor.share_memory_ = _share_tensors_memory_
     kind.is_shared = _is_shared
     kind.share_memory_ = _share_memory_
     kind._new_shared = classmethod(_new_shared)
@@ -185,4 +200,6 @@ def _adopt(tensor: Any, storage: Any) -> None:
 
 
 if can_move():  # here, because a process that has not called install() receives tensors, too
-    _functions.setup_storages(EXCHANGE, torch.Tensor, torch.UntypedStorage, torch.UntypedStorage.is_shared, _adopt)
+    _functions.setup_storages(
+        EXCHANGE, torch.Tensor, torch.UntypedStorage, torch.UntypedStorage.is_shared, _adopt, _count_users
+    )

@@ -40,7 +40,7 @@ def reduce_tensor(tensor: Any) -> Any:
         torch.utils.hooks.warn_if_has_hooks(tensor)
     storage = tensor.untyped_storage()
     try:
-        place = place_of(storage)
+        place = place_of(storage, tensor)
     except (MemoryError, OSError) as error:
         warn_by_value(storage.nbytes(), error)
         return tensor.__reduce_ex__(pickle.DEFAULT_PROTOCOL)
