@@ -155,6 +155,29 @@ def test_recv_bytes_into_fills_a_buffer_from_an_offset(ends: Any) -> None:
     assert error.value.args[0] == b"too long"
 
 
+@pytest.mark.parametrize("channels_on", [True, False], ids=["ring", "pipe"])
+@pytest.mark.parametrize("shape", [(5, 6), (30,), (2, 3, 5), (0, 7), (7, 0), (30, 1)])
+def test_recv_bytes_into_fills_a_buffer_of_any_dimensions(
+    ends: Any, channels_on: bool, shape: tuple[int, ...]
+) -> None:
+    reader, writer = ends if channels_on else multiprocessing.connection.Pipe(False)
+    sent = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
+    received = np.full(shape, -1)
+    writer.send_bytes(sent.tobytes() if sent.size == 0 else sent)
+    assert reader.recv_bytes_into(received) == sent.nbytes
+    assert (received == sent).all()
+    writer.send_bytes(b"too long" * (sent.size + 1))
+    with pytest.raises(mp.BufferTooShort):
+        reader.recv_bytes_into(received)
+    if sent.ndim > 1 and sent.size:
+        writer.send_bytes(b"x" * 8)
+        assert reader.recv_bytes_into(received, sent.nbytes - 8) == 8
+        assert received.reshape(-1)[-1] == int.from_bytes(b"x" * 8, "little")
+    if not channels_on:
+        reader.close()
+        writer.close()
+
+
 def test_a_message_longer_than_maxlength_is_an_error_as_before(ends: Any) -> None:
     reader, writer = ends
     writer.send_bytes(b"abcdef")

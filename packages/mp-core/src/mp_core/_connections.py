@@ -39,6 +39,7 @@ def install() -> None:
         ForkingPickler.register(kind, _reduce)
     forks.register(before=children.before_fork)
     _extend_send()
+    _extend_recv_bytes_into()
     if machine.has_libshm():
         _extend_close()
 
@@ -76,6 +77,23 @@ def _extend_send() -> None:
 
     Connection.send = functools.wraps(send)(undoing_send)  # type: ignore[method-assign]
     Connection._mp_shares = None  # type: ignore[attr-defined]
+
+
+def _extend_recv_bytes_into() -> None:
+    """Let `Connection.recv_bytes_into` fill a buffer of any dimensions, as `send_bytes` sends one."""
+    receive: Any = Connection.recv_bytes_into
+
+    def recv_bytes_into(self: Any, buf: Any, offset: int = 0) -> int:
+        with memoryview(buf) as whole:
+            if whole.ndim == 1:
+                size: int = receive(self, whole, offset)
+                return size
+            # The standard method takes the length of the first axis for that of the buffer.
+            with whole.cast("B") if whole.nbytes else memoryview(bytearray()) as flat:
+                size = receive(self, flat, offset)
+                return size
+
+    Connection.recv_bytes_into = functools.wraps(receive)(recv_bytes_into)  # type: ignore[method-assign]
 
 
 def _extend_close() -> None:
