@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+import resource
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -252,3 +253,32 @@ def test_a_child_that_begins_when_the_folder_was_removed_receives_private_arrays
     # Without libshm the locks are in the folder, so the array goes by value, with a warning.
     assert (succeeded(done) if native.LIBSHM else done.stdout) == "50000.0\n", done.stderr
     assert native.LIBSHM or done.stderr.count("SharedMemoryWarning") == 1, done.stderr
+
+
+def lower_the_limit(count: int) -> None:
+    """Allow fewer descriptors than are open, so that none can be opened, even if others are closed."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (count, count))
+
+
+def changed(thing: Any) -> Any:
+    return thing[:10] + thing[10:] if isinstance(thing, bytes) else thing + 1
+
+
+@pytest.mark.parametrize("count", [3, 6])
+def test_a_private_array_arrives_where_the_limit_of_descriptors_was_lowered_below_those_open(
+    ctx: Any, strategy: str, count: int
+) -> None:
+    array = np.arange(200_000.0)
+    with ctx.Pool(1, lower_the_limit, (count,)) as pool:
+        for sent in (array, array[::-3], array.reshape(400, 500).T):
+            for _ in range(3):
+                assert (pool.apply(changed, (sent,)) == sent + 1).all()
+        assert pool.apply(changed, (b"x" * 500_000,)) == b"x" * 500_000
+        assert (pool.apply(changed, (read_only(array),)) == array + 1).all()
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """Return an array that needs its reducer."""
+    array = array.copy()
+    array.flags.writeable = False
+    return array

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/process_lock.h"
+#include "platform/platform.h"
 #include "reference/block.h"
 #include "reference/handle.h"
 #include "reference/message_timeout.h"
@@ -220,12 +221,27 @@ static int copy_out(const struct mpshm__handle *handle, void *data)
     return err;
 }
 
-static int copy_out_locked(const struct mpshm__handle *handle, void *data)
+struct copy {
+    const struct mpshm__handle *handle;
+    void *data;
+};
+
+static int copy_out_locked(void *of)
 {
+    struct copy *copy = of;
+
     mpshm__lock();
-    int err = copy_out(handle, data);
+    int err = copy_out(copy->handle, copy->data);
     mpshm__unlock();
-    return reason(err, handle);
+    return reason(err, copy->handle);
+}
+
+static int copy_out_somehow(const struct mpshm__handle *handle, void *data)
+{
+    struct copy copy = {handle, data};
+    int err = copy_out_locked(&copy);
+
+    return err == -EMFILE ? mpshm__call_with_own_descriptors(copy_out_locked, &copy) : err;
 }
 
 int mpshm_block_read(const unsigned char *bytes, size_t len, void *data, uint64_t nbytes)
@@ -237,7 +253,7 @@ int mpshm_block_read(const unsigned char *bytes, size_t len, void *data, uint64_
         return err;
     if (!handle.copied || handle.nbytes != nbytes)
         return -EINVAL;
-    return copy_out_locked(&handle, data);
+    return copy_out_somehow(&handle, data);
 }
 
 int mpshm_block_discard(const unsigned char *bytes, size_t len)
@@ -245,5 +261,5 @@ int mpshm_block_discard(const unsigned char *bytes, size_t len)
     struct mpshm__handle handle;
     int err = mpshm__handle_parse(bytes, len, &handle);
 
-    return err < 0 ? err : copy_out_locked(&handle, NULL);
+    return err < 0 ? err : copy_out_somehow(&handle, NULL);
 }
