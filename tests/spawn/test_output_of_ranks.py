@@ -64,7 +64,7 @@ def test_the_prefix_is_coloured_on_a_terminal_only(monkeypatch: pytest.MonkeyPat
     said = []
     for stream in (Terminal(), io.StringIO()):
         monkeypatch.setattr("sys.stdout", stream)
-        output.Prefix()._write(1, "stdout", ["text"])
+        output.Prefix()._write(1, "stdout", b"text\n")
         said.append(stream.getvalue())
     assert re.fullmatch("\x1b\\[\\d+m\\[rank 1\\] \x1b\\[0mtext\n", said[0])
     assert said[1] == "[rank 1] text\n"

@@ -26,6 +26,7 @@ from mp_spawn.context import ProcessContext
 from mp_spawn.engines import command_on_nodes
 from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.launch import prepare
+from mp_spawn.output import STREAMS, Capture, write_to
 from mp_spawn.rank import stacks_of
 from mp_spawn.rank_variables import place_variables
 from mp_spawn.signals import Forwarding
@@ -115,10 +116,13 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         except BaseException:
             context.terminate()
             raise
-    if chosen.output == "capture":
-        for captured in context.captured:
-            sys.stdout.write(captured.stdout)
-            sys.stderr.write(captured.stderr)
+    if isinstance(job.output, Capture):
+        for rank in range(nprocs):
+            for stream in STREAMS:
+                try:
+                    write_to(getattr(sys, stream), job.output.data(rank, stream))
+                except OSError as failed:  # the ranks may have ended well all the same
+                    print(f"mp-spawn: the {stream} of rank {rank} cannot be written: {failed}", file=sys.stderr)
     if error is None:
         return 0
     if isinstance(error, TimeoutError):

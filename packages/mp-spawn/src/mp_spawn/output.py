@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import codecs
 import logging
 import os
+import re
+import select
 import selectors
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple, Protocol, TextIO
+from typing import Any, NamedTuple, Protocol, TextIO
 
 from mp_spawn.payload import InheritedFd
 
-__all__ = ["Captured", "Output", "output_for"]
+__all__ = ["Captured", "Output", "output_for", "write_to"]
 
 logger = logging.getLogger("mp_spawn")
 
@@ -242,51 +243,108 @@ class Capture(_Piped):
     def _take(self, rank: int, stream: str, data: bytes) -> None:
         self._texts[rank, stream] += data
 
+    def data(self, rank: int, stream: str) -> bytes:
+        """Return the bytes that a rank has written."""
+        return bytes(self._texts.get((rank, stream), b""))
+
     def text(self, rank: int, stream: str) -> str:
-        return self._texts.get((rank, stream), bytearray()).decode(errors="replace")
+        return self.data(rank, stream).decode(errors="replace")
 
 
 class Prefix(_Piped):
-    """``"prefix"``: written to the same stream of this process, with the rank before each line."""
+    """
+    ``"prefix"``: written to the same stream of this process, with the rank before each line.
+
+    The bytes of a rank are written as they came. A line is written when it ends, so that no rank cuts another's; a
+    progress line, which returns to its start by ``\\r``, is written whenever it moves, and ended if another line comes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._rests: defaultdict[tuple[int, str], str] = defaultdict(str)
-        decoder = codecs.getincrementaldecoder("utf-8")
-        self._decoders = defaultdict[tuple[int, str], codecs.IncrementalDecoder](lambda: decoder("replace"))
+        self._rests: defaultdict[tuple[int, str], bytes] = defaultdict(bytes)
+        # By stream: the rank whose line has not ended, and whether the line has returned to its start.
+        self._open: dict[str, tuple[int, bool]] = {}
+        self._is_gone: set[str] = set()
 
     def _take(self, rank: int, stream: str, data: bytes) -> None:
-        key = rank, stream
-        *lines, rest = (self._rests[key] + self._decoders[key].decode(data)).split("\n")
-        if len(rest) > LONGEST:
-            lines, rest = [*lines, rest], ""
-        self._rests[key] = rest
-        if lines:
-            self._write(rank, stream, lines)
+        data = self._rests.pop((rank, stream), b"") + data
+        end = data.rfind(b"\n") + 1
+        is_shown = self._open.get(stream, (-1, False))[0] == rank
+        if is_shown or b"\r" in data[end:] or len(data) - end > LONGEST:
+            end = len(data)
+        if end < len(data):
+            self._rests[rank, stream] = data[end:]
+        if end:
+            self._write(rank, stream, data[:end])
 
     def _closed(self, rank: int, stream: str) -> None:
-        rest = self._rests.pop((rank, stream), "") + self._decoders[rank, stream].decode(b"", True)
-        self._decoders.pop((rank, stream))
+        rest = self._rests.pop((rank, stream), b"")
+        is_shown = self._open.get(stream, (-1, False))[0] == rank
+        # Without a prefix the output is that of one rank, as it is.
+        if (rest or is_shown) and self._prefix(rank):
+            rest += b"\n"
         if rest:
-            self._write(rank, stream, [rest])
+            self._write(rank, stream, rest)
 
     def _prefix(self, rank: int) -> str:
         return f"[rank {rank}] "
 
-    def _write(self, rank: int, stream: str, lines: list[str]) -> None:
+    def _write(self, rank: int, stream: str, data: bytes) -> None:
         # Looked up each time: a test runner or a notebook may have replaced it.
         target: TextIO | None = getattr(sys, stream)
         if target is None:
             return  # a program without a console
-        prefix = self._prefix(rank)
-        if prefix and getattr(target, "isatty", bool)() and not os.environ.get("NO_COLOR"):
-            prefix = f"\x1b[{COLOURS[rank % len(COLOURS)]}m{prefix}\x1b[0m"
+        label = self._prefix(rank)
+        if label and getattr(target, "isatty", bool)() and not os.environ.get("NO_COLOR"):
+            label = f"\x1b[{COLOURS[rank % len(COLOURS)]}m{label}\x1b[0m"
+        prefix = label.encode(errors="backslashreplace")
         try:
             # In one call, so that the output of another thread's print is before or after it.
-            target.write("".join(f"{prefix}{line}\n" for line in lines))
-            target.flush()
-        except (OSError, ValueError):
-            pass  # the reader has gone, which must not stop the ranks
+            write_to(target, self._marked(rank, stream, data, prefix) if prefix else data)
+        except (OSError, ValueError) as error:
+            # The reader has gone or the disk is full, which must not stop the ranks.
+            if stream not in self._is_gone:
+                self._is_gone.add(stream)
+                logger.error("the %s of the ranks is lost from here on, it cannot be written: %s", stream, error)
+
+    def _marked(self, rank: int, stream: str, data: bytes, prefix: bytes) -> bytes:
+        """Return *data* with the prefix at the start of each line, after the end of another rank's line."""
+        last, has_returned = self._open.pop(stream, (-1, False))
+        head = b"" if last in (-1, rank) else b"\n"
+        if last != rank or (has_returned and data[:1] != b"\n"):
+            head += prefix
+        body, newline = data.removesuffix(b"\n"), data[-1:] == b"\n"
+        if not newline:
+            self._open[stream] = rank, data[-1:] == b"\r"
+        if b"\r" in body:
+            body = _LINE_START.sub(lambda found: found[0] + prefix, body)
+        else:
+            body = body.replace(b"\n", b"\n" + prefix)
+        return head + body + (b"\n" if newline else b"")
+
+
+# The place after which there is another line, or the same one again.
+_LINE_START = re.compile(rb"\n|\r(?!\n|\Z)")
+
+
+def write_to(target: TextIO, data: bytes) -> None:
+    """Write bytes to a text stream, past its encoding; as text where there is nothing under it."""
+    target.flush()
+    buffer: Any = getattr(target, "buffer", None)
+    if buffer is None:
+        target.write(data.decode(getattr(target, "encoding", None) or "utf-8", "backslashreplace"))
+        target.flush()
+        return
+    # Not into the buffer of a file: what could not be written would stay there, and fail again when Python ends.
+    raw = getattr(buffer, "raw", buffer)
+    rest = memoryview(data)
+    while rest:
+        written = raw.write(rest)
+        if written is None:  # a terminal or pipe that does not block, and is full
+            select.select([], [raw], [])
+        else:
+            rest = rest[written:]
+    buffer.flush()
 
 
 class Captured(NamedTuple):

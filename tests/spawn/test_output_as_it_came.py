@@ -1,0 +1,192 @@
+"""The launcher passes the ranks' output on as it came, and writes into no file of theirs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mp_spawn import run
+
+BOTH = pytest.mark.parametrize("mode", ["prefix", "capture"])
+
+
+def start(folder: Path, text: str, *options: str, **more: Any) -> subprocess.Popen[bytes]:
+    """
+    Start ``mp-spawn`` with a script.
+    """
+    (folder / "script.py").write_text(textwrap.dedent(text))
+    environment = os.environ | more.pop("env", {})
+    command = [sys.executable, "-m", "mp_spawn", *options, str(folder / "script.py")]
+    outputs = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | more
+    return subprocess.Popen(command, cwd=folder, env=environment, stdin=subprocess.DEVNULL, **outputs)
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, bytes, bytes]:
+    try:
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    return process.returncode, out, err
+
+
+@BOTH
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_characters_that_the_launchers_output_cannot_encode_are_not_lost(
+    tmp_path: Path, mode: str, encoding: str
+) -> None:
+    text = """
+        import os, sys
+        for number in range(101):
+            print(os.environ["RANK"], number, "naïve 漢字 \\N{snowman}")
+        print("auf Wiedersehen, Grüße", file=sys.stderr)
+    """
+    code, out, err = ended(start(tmp_path, text, "-n", "2", "--output", mode, env={"PYTHONIOENCODING": encoding}))
+    assert code == 0, err
+    lines = out.decode().splitlines()
+    assert len(lines) == 202
+    assert all(line.endswith("naïve 漢字 ☃") for line in lines)
+    assert err.decode().count("Grüße") == 2
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_run_brings_such_characters_too(tmp_path: Path, encoding: str) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import mp_spawn\n\ndef say(rank):\n    print('naïve ☃')\n\n"
+        "if __name__ == '__main__':\n    mp_spawn.run(say, (), 2, output='prefix')\n    print('end')\n",
+        encoding="utf-8",
+    )
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    out = subprocess.run([sys.executable, str(program)], env=environment, capture_output=True, timeout=60, check=True)
+    assert sorted(out.stdout.decode().splitlines()) == ["[rank 0] naïve ☃", "[rank 1] naïve ☃", "end"]
+
+
+def test_binary_output_is_passed_on_byte_by_byte(tmp_path: Path) -> None:
+    text = """
+        import os
+        for _ in range(40):
+            os.write(1, bytes(range(256)) * 4 + b"\\r\\r\\n\\n")
+        os.write(1, bytes(range(200)))
+    """
+    code, out, err = ended(start(tmp_path, text, "-n", "1"))
+    assert code == 0, err
+    written = (bytes(range(256)) * 4 + b"\r\r\n\n") * 40 + bytes(range(200))
+    assert out.replace(b"[rank 0] ", b"") == written + b"\n"
+
+
+def test_a_progress_line_is_shown_when_it_moves(tmp_path: Path) -> None:
+    text = """
+        import os, sys
+        for number in range(3):
+            print(end=f"\\r{number} of 3", flush=True)
+            with open("go") as pipe:
+                pipe.read()
+        print()
+    """
+    os.mkfifo(tmp_path / "go")
+    process = start(tmp_path, text, "-n", "1")
+    assert process.stdout is not None
+    shown = b""
+    for number in range(3):
+        while f"\r[rank 0] {number} of 3".encode() not in shown:
+            part = os.read(process.stdout.fileno(), 4096)
+            assert part, shown
+            shown += part
+        (tmp_path / "go").write_text("on")
+    code, out, err = ended(process)
+    assert (code, out) == (0, b"\n"), err
+
+
+def test_a_line_of_another_rank_does_not_cut_a_progress_line(tmp_path: Path) -> None:
+    text = """
+        import os, time
+        if os.environ["RANK"] == "0":
+            print(end="\\rhalf", flush=True)
+            open("half", "w").close()
+            while not os.path.exists("other"):
+                time.sleep(0.01)
+            time.sleep(0.3)
+            print("\\rwhole")
+        else:
+            while not os.path.exists("half"):
+                time.sleep(0.01)
+            time.sleep(0.3)
+            print("a line")
+            open("other", "w").close()
+    """
+    code, out, err = ended(start(tmp_path, text, "-n", "2"))
+    assert code == 0, err
+    assert b"half\n[rank 1] a line\n" in out
+    assert out.endswith(b"whole\n")
+
+
+def test_a_reader_that_has_gone_is_named_once_and_the_ranks_go_on(tmp_path: Path) -> None:
+    text = """
+        import sys
+        for number in range(20_000):
+            print(number)
+        open("finished", "w").close()
+        sys.exit(7)
+    """
+    process = start(tmp_path, text, "-n", "1")
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    process.stdout = None
+    code, _, err = ended(process)
+    assert code == 7
+    assert err.count(b"is lost from here on") == 1
+    assert b"Broken pipe" in err
+    assert (tmp_path / "finished").exists()
+    assert b"Traceback" not in err
+
+
+@BOTH
+def test_a_full_disk_is_named_and_the_exit_code_is_the_ranks(tmp_path: Path, mode: str) -> None:
+    with open("/dev/full", "wb") as full:
+        process = start(tmp_path, "print('lost')\nraise SystemExit(0)\n", "-n", "2", "--output", mode, stdout=full)
+        code, _, err = ended(process)
+    assert code == 0, err
+    assert b"No space left" in err
+    assert b"Traceback" not in err
+
+
+CLOSES_ALL = """
+    import os, sys
+    os.closerange(3, 5000)
+    files = [open("file%d" % number, "w") for number in range(12)]
+    for file in files:
+        file.write("mine")
+        file.flush()
+    {end}
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("end", ["pass", "raise LookupError('as asked')", "sys.exit('a text')", "sys.exit(256)"])
+def test_no_report_is_written_into_a_file_of_a_program_that_closes_all_descriptors(
+    tmp_path: Path, end: str, method: str
+) -> None:
+    code, _, err = ended(start(tmp_path, CLOSES_ALL.format(end=end), "-n", "1", "--start-method", method))
+    assert [(tmp_path / f"file{number}").read_text() for number in range(12)] == ["mine"] * 12
+    assert (code == 0) == (end == "pass"), err
+    if "LookupError" in end:
+        assert b"LookupError: as asked" in err
+
+
+def close_all(rank: int, folder: str) -> str:
+    os.closerange(3, 5000)
+    with open(f"{folder}/{rank}", "w") as file:
+        file.write("mine")
+        return "a result" * 100_000
+
+
+def test_a_result_arrives_although_its_descriptor_was_closed(start_method: str, tmp_path: Path) -> None:
+    assert run(close_all, (str(tmp_path),), 2, start_method=start_method) == ["a result" * 100_000] * 2
+    assert (tmp_path / "0").read_text() == "mine"
