@@ -42,6 +42,7 @@ def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None) -> No
     death_pipe.arm(spec.death_pipe.fd)
     if close_others is not None:
         close_others()
+    spec.report.move_up()
     if spec.own_group:
         os.setpgid(0, 0)
     if spec.output is not None:
@@ -141,7 +142,7 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
     """
     Report an exception raised in the block, and leave with an exit code that fits it.
     """
-    reporter = Reporter(spec.report.fd)
+    reporter = Reporter(spec.report, spec.parents_end)
     try:
         yield reporter
     except SystemExit as leaving:

@@ -62,15 +62,9 @@ def write_stacks_to(inherited: InheritedFd) -> None:
     Have crashes of this rank write their stacks there, unless the program has enabled faulthandler; also on request.
     """
     import faulthandler
-    import fcntl
 
-    try:
-        # A high number: a program that closes all descriptors does not get it again for a file of its own.
-        fd = fcntl.fcntl(inherited.fd, fcntl.F_DUPFD_CLOEXEC, 500)
-        os.close(inherited.fd)
-    except OSError:
-        fd = inherited.fd
+    inherited.move_up()
     if not faulthandler.is_enabled():
-        faulthandler.enable(fd)
+        faulthandler.enable(inherited.fd)
     if DUMP:
-        faulthandler.register(DUMP, fd)
+        faulthandler.register(DUMP, inherited.fd)

@@ -90,9 +90,10 @@ class Job:
                 inboxes.append(Inbox())
                 for_ranks.append(OwnedFd())
                 inboxes[-1].fd, for_ranks[-1].fd = os.pipe()
-                os.set_blocking(inboxes[-1].fd, False)
+                inboxes[-1].get_ready()
                 stacks.append(Stacks() if self.faulthandler else None)
                 spec = self._spec(rank, restarts, payload, for_ranks[-1].fd, stacks[-1])
+                spec = spec._replace(parents_end=f"/proc/{os.getpid()}/fd/{inboxes[-1].fd}")
                 if rank == 0 and self.gives_stdin:
                     for_ranks.append(OwnedFd())
                     for_ranks[-1].fd = os.dup(0)
@@ -156,8 +157,8 @@ class Job:
             payload,
             InheritedFd(report),
             InheritedFd(self.death_pipe.fd),
-            self.output.ends_for(rank, restarts),
-            InheritedFd(stacks.fd) if stacks else None,
+            output=self.output.ends_for(rank, restarts),
+            stacks=InheritedFd(stacks.fd) if stacks else None,
             env=env,
             cpus=self.cpus[rank] if self.cpus else None,
             own_group=self.own_group,

@@ -62,6 +62,9 @@ __all__ = [
 # Alignment of an array in a memory file, in bytes: a cache line.
 ALIGNMENT = 64
 
+# A number that few programs reach for their own files.
+HIGH = 500
+
 Call = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
@@ -74,6 +77,23 @@ class InheritedFd:
     def detach(self) -> int:
         """Return the descriptor, as the objects do that `multiprocessing.reduction.DupFd` makes."""
         return self.fd
+
+    def move_up(self) -> None:
+        """
+        Give the descriptor a high number, if the limit allows that.
+
+        A program that closes all descriptors, as daemons do, gets low numbers again for the files that it opens then.
+        """
+        import fcntl
+        import resource
+
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        try:
+            moved = fcntl.fcntl(self.fd, fcntl.F_DUPFD_CLOEXEC, min(HIGH, limit - 16) if limit > 0 else HIGH)
+        except (OSError, ValueError):
+            return
+        os.close(self.fd)
+        self.fd = moved
 
     def close(self) -> None:
         """Close the descriptor. Idempotent."""

@@ -74,9 +74,10 @@ class Rank:
     @property
     def end_fd(self) -> int:
         """The descriptor that becomes readable when the process has ended."""
-        # The sentinel of a process of the fork server also becomes readable at the server's end.
-        under_server = getattr(getattr(self.process, "_popen", None), "method", "") == "forkserver"
-        return self._pidfd.fd if under_server and self._pidfd.fd >= 0 else self.process.sentinel
+        # multiprocessing's sentinel is a pipe. It also becomes readable at the end of the fork server, and when a forked
+        # rank closes all its descriptors.
+        is_pipe = getattr(getattr(self.process, "_popen", None), "method", "") in ("fork", "forkserver")
+        return self._pidfd.fd if is_pipe and self._pidfd.fd >= 0 else self.process.sentinel
 
     @property
     def inbox_fd(self) -> int:

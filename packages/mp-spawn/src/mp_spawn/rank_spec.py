@@ -22,6 +22,8 @@ class RankSpec(NamedTuple):
     #: The pipe for the report, and the read end of the death pipe.
     report: InheritedFd
     death_pipe: InheritedFd
+    #: The path of the parent's end of the pipe for the report.
+    parents_end: str | None = None
     #: Where standard output and standard error go; None leaves them.
     output: tuple[InheritedFd, InheritedFd] | None = None
     #: The file for the Python stacks of a crash; None for no stacks.

@@ -17,7 +17,7 @@ import struct
 import time
 from typing import NamedTuple
 
-from mp_spawn.payload import OwnedFd
+from mp_spawn.payload import InheritedFd, OwnedFd
 
 __all__ = ["Inbox", "Kind", "Report", "Reporter"]
 
@@ -44,10 +44,18 @@ class Report(NamedTuple):
 
 
 class Reporter:
-    """The rank's end of the pipe."""
+    """
+    The rank's end of the pipe.
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
+    A program may close all descriptors that it finds, and open files, which get their numbers. So the pipe is known by
+    device and inode; if the descriptor is gone, the report goes through the parent's end of the pipe, at the path
+    *parents_end*.
+    """
+
+    def __init__(self, end: InheritedFd, parents_end: str | None = None) -> None:
+        self._end = end
+        self._pipe = _identity(end.fd)
+        self._parents_end = parents_end
         self._rank = os.getpid()
 
     def send(self, kind: Kind, text: str = "", blob: bytes = b"") -> None:
@@ -59,7 +67,7 @@ class Reporter:
 
         >>> inbox = Inbox()
         >>> inbox.fd, w = os.pipe()
-        >>> Reporter(w).send(Kind.RETURNED, blob=b"42")
+        >>> Reporter(InheritedFd(w)).send(Kind.RETURNED, blob=b"42")
         >>> inbox.read().blob
         b'42'
         >>> os.close(w)
@@ -68,23 +76,61 @@ class Reporter:
             return
         encoded = text.encode(errors="backslashreplace")
         header = _HEADER.pack(_MAGIC, kind, time.monotonic(), len(encoded), len(blob))
+        fd = self._end.fd if _identity(self._end.fd) == self._pipe else self._open_again()
+        if fd is None:
+            return
         try:
             for part in (header + encoded, blob):
                 rest = memoryview(part)
                 while rest:
-                    rest = rest[os.write(self._fd, rest[:_CHUNK]) :]
+                    rest = rest[os.write(fd, rest[:_CHUNK]) :]
         except BrokenPipeError:
             pass
 
+    def _open_again(self) -> int | None:
+        """Open the pipe by the parent's end of it; None if that is not to be had."""
+        if self._pipe is None or self._parents_end is None:
+            return None
+        try:
+            fd = os.open(self._parents_end, os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            return None
+        if _identity(fd) == self._pipe:
+            return fd
+        os.close(fd)
+        return None
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    try:
+        st = os.fstat(fd)
+    except OSError:
+        return None
+    return st.st_dev, st.st_ino
+
 
 class Inbox(OwnedFd):
-    """The parent's end of the pipe, which does not block: whoever opens it sees to that."""
+    """The parent's end of the pipe."""
 
     def __init__(self) -> None:
         super().__init__()
         self.report: Report | None = None
         self._buffer = bytearray()
         self._size = _HEADER.size
+
+    def get_ready(self) -> None:
+        """
+        Let reads not block, and the pipe not end when the rank closes its descriptor: it may open the pipe again.
+
+        A pipe that was opened for reading and writing has a writer as long as a reader.
+        """
+        try:
+            both = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            os.set_blocking(self.fd, False)
+            return
+        self.close()
+        self.fd = both
 
     def read(self) -> Report | None:
         """
