@@ -157,9 +157,7 @@ def test_recv_bytes_into_fills_a_buffer_from_an_offset(ends: Any) -> None:
 
 @pytest.mark.parametrize("channels_on", [True, False], ids=["ring", "pipe"])
 @pytest.mark.parametrize("shape", [(5, 6), (30,), (2, 3, 5), (0, 7), (7, 0), (30, 1)])
-def test_recv_bytes_into_fills_a_buffer_of_any_dimensions(
-    ends: Any, channels_on: bool, shape: tuple[int, ...]
-) -> None:
+def test_recv_bytes_into_fills_a_buffer_of_any_dimensions(ends: Any, channels_on: bool, shape: tuple[int, ...]) -> None:
     reader, writer = ends if channels_on else multiprocessing.connection.Pipe(False)
     sent = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
     received = np.full(shape, -1)

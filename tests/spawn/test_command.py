@@ -287,3 +287,19 @@ def test_a_terminal_gets_colour_unless_no_color_is_set(terminal_script: str, col
     assert code == 3
     assert "exit code 3" in said
     assert bool(re.search(r"\x1b\[[0-9;]*3[1-6]m", said)) is colour
+
+
+def test_a_job_inside_a_rank_has_a_port_of_its_own(tmp_path: Path) -> None:
+    inner = tmp_path / "inner.py"
+    inner.write_text("import os\nprint('inner', os.environ['MASTER_PORT'])\n")
+    outer = tmp_path / "outer.py"
+    outer.write_text(
+        "import os, subprocess, sys\n"
+        "print('outer', os.environ['MASTER_PORT'], flush=True)\n"
+        f"subprocess.run([sys.executable, '-m', 'mp_spawn', '-n', '1', {str(inner)!r}], check=True)\n"
+    )
+    done = command("-n", "2", str(outer))
+    assert done.returncode == 0, done.stderr
+    ports = re.findall(r"(outer|inner) (\d+)", done.stdout)
+    assert len(ports) == 4
+    assert len({port for _, port in ports}) == 3, "one of the outer job, and one of each inner job"

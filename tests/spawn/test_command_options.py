@@ -13,6 +13,7 @@ from descendants import Watched
 
 from mp_core.control_groups import processors
 from mp_spawn import command_options
+from mp_spawn.command_line import parsed
 
 SHOW = """
     import os, sys
@@ -205,3 +206,13 @@ def test_a_wrong_option_is_described_in_one_line(arguments: list[str], text: str
     assert done.returncode == 2
     assert text in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [["-n", "1"], ["-n1"], ["--nproc-per", "1"], ["--nproc_per_node=1", "-r", "0:1", "--tee"], ["-n", "1", "--"]],
+)
+def test_what_follows_the_script_is_the_scripts(line: list[str]) -> None:
+    theirs = ["--n", "3", "--output", "-t", "--", "--no_python", "-n", "--help"]
+    chosen = parsed([*line, "train.py", *theirs])
+    assert (chosen.script, chosen.arguments) == ("train.py", theirs)

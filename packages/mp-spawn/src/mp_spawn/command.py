@@ -24,6 +24,7 @@ from mp_spawn.command_options import (
 )
 from mp_spawn.context import ProcessContext
 from mp_spawn.engines import command_on_nodes
+from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.launch import prepare
 from mp_spawn.output import STREAMS, Capture, write_to
@@ -90,6 +91,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             env=lambda rank: {
                 **place_variables(rank, nprocs, (rank, nprocs), (0, 1), master),
                 **devices[rank],
+                INSIDE: "1",
                 **common,
             },
             threads_per_rank=chosen.threads_per_rank,
@@ -177,7 +179,8 @@ def master_of(chosen: argparse.Namespace) -> tuple[str, int | str]:
     """
     Return the address and the port at which the ranks of one machine may meet: the given ones, or free ones.
     """
-    environ = {} if chosen.standalone else os.environ
+    # A job inside a rank is another job, whose ranks meet elsewhere.
+    environ = {} if chosen.standalone or INSIDE in os.environ else os.environ
     host = chosen.master_addr or environ.get("MASTER_ADDR") or "127.0.0.1"
     port = chosen.master_port or environ.get("MASTER_PORT", "0")
     if port != "0":

@@ -232,10 +232,30 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     ['--a_b']
     """
     names = _with_dashes(arguments)
-    chosen = parser().parse_args(names)
-    # The script's own arguments are a suffix of the line, and stay as they are.
-    chosen.arguments = list(arguments[len(arguments) - len(chosen.arguments) :])
+    options = parser()
+    # What follows the script is the script's. argparse would look for abbreviations of our options there.
+    end = _script_at(names, options) + 1
+    chosen = options.parse_args(names[:end])
+    chosen.arguments = list(arguments[end:])
     return chosen
+
+
+def _script_at(names: Sequence[str], options: argparse.ArgumentParser) -> int:
+    """Return the place of the script in the line: the first token that is neither an option nor the value of one."""
+    takes_value = {name: action.nargs in (None, "?") for action in options._actions for name in action.option_strings}
+    at = 0
+    while at < len(names):
+        token = names[at]
+        if token == "--":
+            return at + 1
+        if not token.startswith("-") or token == "-":
+            return at
+        found = [name for name in takes_value if name == token] or [
+            name for name in takes_value if name.startswith(token) and token.startswith("--")
+        ]
+        # One letter may have its value in the same token; an unknown option is refused by argparse.
+        at += 2 if found and takes_value[found[0]] else 1
+    return at
 
 
 def _with_dashes(arguments: Sequence[str]) -> list[str]:

@@ -74,8 +74,8 @@ class Rank:
     @property
     def end_fd(self) -> int:
         """The descriptor that becomes readable when the process has ended."""
-        # multiprocessing's sentinel is a pipe. It also becomes readable at the end of the fork server, and when a forked
-        # rank closes all its descriptors.
+        # The sentinel of multiprocessing is a pipe. It also becomes readable at the end of the fork server, and when a
+        # forked rank closes all its descriptors.
         is_pipe = getattr(getattr(self.process, "_popen", None), "method", "") in ("fork", "forkserver")
         return self._pidfd.fd if is_pipe and self._pidfd.fd >= 0 else self.process.sentinel
 
