@@ -83,15 +83,13 @@ def _extend_recv_bytes_into() -> None:
     """Let `Connection.recv_bytes_into` fill a buffer of any dimensions, as `send_bytes` sends one."""
     receive: Any = Connection.recv_bytes_into
 
-    def recv_bytes_into(self: Any, buf: Any, offset: int = 0) -> int:
+    def recv_bytes_into(self: Any, buf: Any, offset: int = 0) -> Any:
         with memoryview(buf) as whole:
             if whole.ndim == 1:
-                size: int = receive(self, whole, offset)
-                return size
+                return receive(self, whole, offset)
             # The standard method takes the length of the first axis for that of the buffer.
             with whole.cast("B") if whole.nbytes else memoryview(bytearray()) as flat:
-                size = receive(self, flat, offset)
-                return size
+                return receive(self, flat, offset)
 
     Connection.recv_bytes_into = functools.wraps(receive)(recv_bytes_into)  # type: ignore[method-assign]
 
