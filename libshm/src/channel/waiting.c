@@ -20,7 +20,7 @@
 #include "platform/linux/futex.h"
 #include "platform/platform.h"
 
-enum { LOOK_NS = 250 * 1000000, PART_NS = 20000000, FIRST_LOOK_NS = 1000000 };
+enum { PART_NS = 20000000, FIRST_LOOK_NS = 1000000 };
 
 static int has_record(void *ring, uint64_t unused)
 {
@@ -108,7 +108,7 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
         if (woken <= 0)
             return woken;
         if (rc == -EAGAIN && mpshm__remaining(deadline, look) > 0) {
-            look = look < LOOK_NS ? look * 2 : LOOK_NS;
+            look = look < (uint64_t)MPSHM__LOOK_NS ? look * 2 : MPSHM__LOOK_NS;
             continue;
         }
         if (rc < 0)
@@ -125,7 +125,7 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
 
 /* Sleep while the flag is 1. The sleeper has set it, and whoever clears it wakes: a sleep on tail
  * or head could begin just after a waker has cleared the flag for an earlier sleeper. */
-static int sleep_on_flag(_Atomic uint32_t *flag, uint64_t ns, const mpshm_waiter *waiter)
+int mpshm__sleep_on_flag(_Atomic uint32_t *flag, uint64_t ns, const mpshm_waiter *waiter)
 {
     waiter->begin_wait(waiter->self);
     mpshm__futex_wait_for(flag, 1, ns);
@@ -144,7 +144,7 @@ int mpshm__wait_for_part(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
         atomic_store(&ring->part_wanted, 1);
         if (!mpshm__ring_is_empty(ring))
             return 1;
-        int rc = sleep_on_flag(&ring->part_wanted, PART_NS, waiter);
+        int rc = mpshm__sleep_on_flag(&ring->part_wanted, PART_NS, waiter);
         if (rc < 0)
             return rc;
         if (!mpshm__ring_is_empty(ring))
@@ -181,7 +181,7 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
             return rc;
     }
     for (;;) {
-        uint64_t ns = mpshm__remaining(deadline, LOOK_NS);
+        uint64_t ns = mpshm__remaining(deadline, MPSHM__LOOK_NS);
         if (ns > 0)
             atomic_store(&ring->room_wanted, 1);
         if (mpshm__ring_room(ring) >= (int64_t)need)
@@ -191,7 +191,7 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
             return rc;
         if (ns == 0)
             return -EAGAIN;
-        rc = sleep_on_flag(&ring->room_wanted, ns, waiter);
+        rc = mpshm__sleep_on_flag(&ring->room_wanted, ns, waiter);
         if (rc < 0 || mpshm__ring_room(ring) >= (int64_t)need)
             return rc;
     }
@@ -199,8 +199,10 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
 
 void mpshm_channel_wake_senders(mpshm_channel *end)
 {
-    if (end->out.ring != NULL)
-        mpshm__futex_wake(&end->out.ring->room_wanted);
+    if (end->out.ring == NULL)
+        return;
+    mpshm__futex_wake(&end->out.ring->room_wanted);
+    mpshm__futex_wake(&end->out.ring->place_wanted);
 }
 
 void mpshm__wakeup_settle(mpshm_channel *end, int fd)
