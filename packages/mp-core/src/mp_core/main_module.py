@@ -319,6 +319,8 @@ def watched(popen: Any, process: Any) -> Any:
     """
     Return *popen*, of a process that was just started, so that a missing guard in it is reported.
 
+    Its arguments are freed if it ends without having received them.
+
     Its `missing_guard` is True from then on. The owner of a process whose `reports_missing_guard` is True reports it.
     """
     popen.__class__ = _watching(type(popen))
@@ -335,9 +337,13 @@ def _watching(kind: Any) -> type:
 
         class Popen(kind):  # type: ignore[misc]
             __doc__ = kind.__doc__
+            arguments: Any = None
 
             def poll(self, flag: int = os.WNOHANG) -> int | None:
                 code: int | None = super().poll(flag)
+                if self.arguments is not None and (code is not None or not self.arguments._messages()):
+                    self.arguments.close()  # see Note [Arguments with memory] in _child_descriptors.py
+                    self.arguments = None
                 if code == -_SIGNAL:
                     self.returncode = code = 1
                     self.missing_guard = True

@@ -65,6 +65,7 @@ __all__ = [
     "load_with",
     "loads",
     "pickled_for_task",
+    "receive_arguments",
     "set_up",
     "use_alone",
 ]
@@ -161,8 +162,16 @@ def dump(obj: Any, file: Any, protocol: int | None = None) -> None:
     message = pickled_for_task(ForkingPickler.dumps, obj, protocol)
     if _child_descriptors.too_many():
         message = pickled_for_task(ForkingPickler.dumps, obj, protocol)
-    file.write(message.data)
-    message.leave()
+    reader = None
+    if message.handles:
+        reader = _child_descriptors.send_arguments(message, imports.load("mp_core._channels").make_pair)
+    file.write(message.data if reader is None else ForkingPickler.dumps(_Call(receive_arguments, (reader,))))
+
+
+def receive_arguments(reader: Any) -> Any:
+    """In a new process: receive its arguments, see Note [Arguments with memory] in _child_descriptors.py."""
+    with reader:
+        return reader.recv()
 
 
 PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)
