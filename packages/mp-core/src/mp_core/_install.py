@@ -187,7 +187,9 @@ def _start_by_fork(start: Callable[[Any], Any], process: Any) -> Any:
     place of the pid.
     """
     main_module = imports.load("mp_core.main_module")
-    if not main_module.main_can_be_imported():
+    for function in (getattr(process, "_target", None), type(process).run):
+        main_module.note_main(function)
+    if main_module.sends_definitions():
         main_module.note_fork()
         imports.load("mp_core.definitions").identify_classes()
     return start(process)

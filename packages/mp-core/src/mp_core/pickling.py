@@ -49,7 +49,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from mp_core import _child_descriptors, _large_bytes, _receiving, imports, native, reducers
 from mp_core.handler_errors import is_of_handler
-from mp_core.main_module import UNPICKLABLE, main_can_be_imported
+from mp_core.main_module import UNPICKLABLE, sends_definitions
 from mp_core.native import ObjectTable, ReducerTable, by_value, in_message, load_beside, pickled, plain_pickle
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -100,7 +100,7 @@ def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> A
             data = _dumps_alone(obj)
         if data is not None:
             return memoryview(data)
-    if protocol is None and cls is ForkingPickler and not main_can_be_imported():
+    if protocol is None and cls is ForkingPickler and sends_definitions():
         return _dumps_of_main(obj)
     return in_message(_pickle, cls, obj, protocol)
 
@@ -117,7 +117,7 @@ def _is_self_contained(cls: Any) -> bool:
 
 
 def _dumps_of_main(obj: Any) -> Any:
-    """Do as `dumps` in a process whose main module no other can import, see definitions.py."""
+    """Do as `dumps` in a process whose program no other can import, see definitions.py."""
     mark = _child_descriptors.mark()
     try:
         return in_message(_dump_without_main, obj)
