@@ -15,9 +15,9 @@ run a module of a program, and may define a function again: theirs always do.
 Note [A main module in another one]
 ----------------------------------
 A profiler, a tracer or `exec` may run the program in a dict of its own, while `__main__` is the profiler. Nothing of
-the program is found by its name then, so it travels as definitions: the target of a child, and what the child sends back.
-A process knows that from a function of the program, whose globals are not `__main__`, or from a definition that it has
-received.
+the program is found by its name then, so it travels as definitions: the target of a child, and what the child sends
+back. A process knows that from a function of the program, whose globals are not `__main__`, or from a definition that
+it has received.
 
 Note [The missing guard]
 ------------------------
