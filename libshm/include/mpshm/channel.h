@@ -181,6 +181,11 @@ void mpshm_channel_wake_senders(mpshm_channel *end);
 /* 1 when a message or the end of the file can be received within the timeout, otherwise 0. */
 int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mpshm_waiter *waiter);
 
+/* 1, once, after a receive or poll has found bytes in the pipe that no channel has written: a
+ * process uses the descriptor as that of an ordinary connection, whose messages are lost. An
+ * end_wait may call it. */
+int mpshm_channel_take_foreign(mpshm_channel *end);
+
 /* Call it before the program waits for `fd` with select, poll or epoll: from then on the descriptor
  * is readable while, and only while, there is something to receive. That costs a message to an
  * empty channel two system calls. */

@@ -23,6 +23,7 @@ struct mpshm_channel {
      * process refuses one number twice. Only the second end of a new channel needs it. */
     struct mpshm__fd duplicate;
     int duplicates;
+    _Atomic int foreign;        /* 1: bytes came that no writer of a channel has written */
     struct mpshm__view in, out; /* ring is NULL where there is none */
     /* Of this process; `reserved` counts here if there are too many processes. */
     struct mpshm__reservations *reservations;

@@ -104,6 +104,11 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
         }
         if (!mpshm__ring_is_empty(ring))
             return 1;
+        if (rc == 0 && atomic_load(&end->foreign)) { /* the binding says so */
+            waiter->begin_wait(waiter->self);
+            if ((rc = waiter->end_wait(waiter->self)) < 0)
+                return rc;
+        }
         /* The last writer may have been killed just before it published, or the deadline came. */
         if (woken <= 0)
             return woken;
@@ -118,7 +123,8 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
         woken = sleep_on(fd, deadline, waiter);
         if (!mpshm__ring_is_empty(ring) && (woken >= 0 || woken == -EAGAIN))
             return 1;
-        if ((woken < 0 && woken != -EAGAIN) || (woken <= 0 && !mpshm__wakeup_is_begun(ring)))
+        /* At the end of the file it looks once more: bytes of another program may be left. */
+        if (woken < 0 && (woken != -EAGAIN || !mpshm__wakeup_is_begun(ring)))
             return woken;
     }
 }

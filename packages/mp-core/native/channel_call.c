@@ -72,11 +72,27 @@ int mp_channel_call_resume(void *of)
     return is_closed(call) ? -EBADF : 0;
 }
 
+/* Warn, once for a connection: 0, or -1 when the warning is an error. */
+static int warn_of_foreign_bytes(Channel *self)
+{
+    if (self->end == NULL || !mpshm_channel_take_foreign(self->end) || self->warned)
+        return 0;
+    self->warned = 1;
+    return PyErr_WarnEx(
+        PyExc_RuntimeWarning,
+        "another program writes into the descriptor of this connection as if it were an ordinary "
+        "one, as Connection(fd) in a subprocess does: its messages do not arrive. Give the "
+        "connection to a Process, or make it with multiprocessing.Pipe() or MP_CHANNEL=0",
+        1);
+}
+
 int mp_channel_call_end_wait(void *of)
 {
     struct call *call = of;
     int rc = mp_channel_call_resume(call);
 
+    if (rc == 0 && warn_of_foreign_bytes(call->self) < 0)
+        return -ECANCELED;
     if (rc == 0 && PyErr_CheckSignals() < 0)
         return -ECANCELED;
     if (rc == 0 && call->stop != NULL && PyList_Size(call->stop) > 0)
