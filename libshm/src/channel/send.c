@@ -54,7 +54,8 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
                       uint64_t deadline, enum mpshm__place place, const mpshm_waiter *waiter)
 {
     int64_t need = (int64_t)mpshm__record_size(nbytes);
-    struct mpshm__record record = {(uint32_t)nbytes, MPSHM__WHOLE, waiter->carries != 0};
+    struct mpshm__record record = {
+        .nbytes = (uint32_t)nbytes, .kind = MPSHM__WHOLE, .carries = waiter->carries != 0};
 
     for (;;) {
         int rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, deadline, waiter);
@@ -75,7 +76,8 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
 static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nbytes,
                       enum mpshm__place place, const mpshm_waiter *waiter)
 {
-    struct mpshm__record record = {sizeof(nbytes), MPSHM__FIRST, waiter->carries != 0};
+    struct mpshm__record record = {
+        .nbytes = sizeof(nbytes), .kind = MPSHM__FIRST, .carries = waiter->carries != 0};
     uint64_t done = 0;
     int rc =
         mpshm__wait_for_room(end, fd, mpshm__record_size(sizeof(nbytes)), MPSHM__FOREVER, waiter);
