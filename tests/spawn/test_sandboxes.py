@@ -51,6 +51,19 @@ def test_ranks_run_where_system_calls_are_refused(tmp_path: Path, start_method: 
     ran(tmp_path, refusal, start_method)
 
 
+@pytest.mark.timeout(120)
+def test_two_ranks_run_with_24_descriptors(tmp_path: Path, start_method: str) -> None:
+    program = f"""{RANKS}
+    if __name__ == "__main__":
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+        for _ in range(3):
+            assert mp_spawn.run(multiply, args=([1], 5), nprocs=2, start_method=sys.argv[1]) == [5, 6]
+        print("ran")
+    """
+    assert succeeded(run_script(tmp_path, program, start_method)) == "ran\n"
+
+
 WITHOUT_PROC = """
         import ctypes
         libc = ctypes.CDLL(None, use_errno=True)

@@ -91,7 +91,7 @@ class Job:
                 for_ranks.append(OwnedFd())
                 inboxes[-1].fd, for_ranks[-1].fd = os.pipe()
                 os.set_blocking(inboxes[-1].fd, False)
-                stacks.append(Stacks() if self.faulthandler else None)
+                stacks.append(Stacks.unless_scarce() if self.faulthandler else None)
                 spec = self._spec(rank, restarts, payload, for_ranks[-1].fd, stacks[-1])
                 if rank == 0 and self.gives_stdin:
                     for_ranks.append(OwnedFd())
