@@ -163,6 +163,81 @@ static void reader_killed(uint64_t nbytes, int selected, long dense)
     }
 }
 
+/* ---- queues ---- */
+
+enum { BOUND = 3 };
+
+static void act_put(struct line *line)
+{
+    mpshm_channel_put(line->writer, line->to, small, SMALL, FOREVER, WAITER(NULL));
+}
+
+/* As the thread that sends what the ring has no room for. */
+static void act_put_reserved(struct line *line)
+{
+    mpshm_channel_begin_reservations(line->writer);
+    mpshm_channel_reserve(line->writer, line->to, WAITER(NULL));
+    mpshm_channel_reserve(line->writer, line->to, WAITER(NULL));
+    mpshm_channel_send_reserved(line->writer, line->to, large, LARGE_BYTES, WAITER(NULL));
+    mpshm_channel_unreserve(line->writer);
+    mpshm_channel_end_reservations(line->writer);
+}
+
+static void act_task_done(struct line *line)
+{
+    mpshm_channel_task_done(line->writer);
+}
+
+static int put_number(struct line *line, uint64_t number, int64_t timeout)
+{
+    char *data = message(number, 100);
+    int rc = mpshm_channel_put(line->writer, line->to, data, 100, timeout, WAITER(NULL));
+
+    free(data);
+    return rc;
+}
+
+/* Whoever is killed, the queue counts what can be received, has all its other places, and has each
+ * of the messages and no other as a task. */
+static void user_of_a_queue_killed(void (*act)(struct line *), int before, long dense)
+{
+    for (long step = 0;; step += stride(step, dense)) {
+        struct line line = line_open(0);
+        int64_t count = 0, tasks = before;
+        mpshm_channel_set_bound(line.writer, BOUND);
+        for (int i = 0; i < before; i++)
+            CHECK_EQ(put_number(&line, AFTER, 0), 0);
+        int killed = killed_after(step, act, &line);
+        /* Who puts first finds out what the dead one has left. */
+        if (step % 2 == 0)
+            count = mpshm_channel_messages(line.writer, line.to, WAITER(NULL));
+        int put = 0;
+        while (put_number(&line, AFTER, 0) == 0)
+            put++;
+        if (step % 2 == 0)
+            CHECK_EQ(count + put, BOUND);
+        CHECK_EQ(mpshm_channel_messages(line.writer, line.to, WAITER(NULL)), BOUND);
+        for (count = 0; count < BOUND; count++) {
+            int64_t number = receive_number(&line, 0);
+            CHECK(number == AFTER || number == CHILDS);
+            tasks += number == CHILDS;
+        }
+        CHECK_EQ(receive_number(&line, 0), -EAGAIN);
+        CHECK_EQ(mpshm_channel_messages(line.writer, line.to, WAITER(NULL)), 0);
+        tasks += put;
+        for (count = 0; mpshm_channel_task_done(line.writer) == 0; count++)
+            ;
+        CHECK(count == tasks || (act == act_task_done && count == tasks - 1));
+        CHECK_EQ(mpshm_channel_join(line.writer, line.to, 0, WAITER(NULL)), 0);
+        line_close(&line);
+        if (!killed) {
+            if (getenv("V"))
+                fprintf(stderr, "%s: %ld instructions\n", __func__, step);
+            return;
+        }
+    }
+}
+
 int main(void)
 {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
@@ -178,6 +253,11 @@ int main(void)
         struct line line = line_open(duplex);
         act_send_large(&line);
         act_receive(&line);
+        mpshm_channel_set_bound(line.writer, BOUND);
+        act_put(&line);
+        act_receive(&line);
+        act_put_reserved(&line);
+        act_task_done(&line);
         line_close(&line);
     }
     writer_killed(act_send_small, 1, 0, 1000000);
@@ -188,5 +268,10 @@ int main(void)
     reader_killed(SMALL, 1, 1000000);
     reader_killed(SMALL, 0, 0);
     reader_killed(LARGE_BYTES, 1, 200);
+    user_of_a_queue_killed(act_put, 0, 1000000);
+    user_of_a_queue_killed(act_put, 2, 0);
+    user_of_a_queue_killed(act_put_reserved, 0, 5000);
+    user_of_a_queue_killed(act_receive, 2, 1000000);
+    user_of_a_queue_killed(act_task_done, 1, 1000000);
     return 0;
 }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+from queue import Full
 from typing import Any
+
+import numpy as np
 
 
 def echo(connection: Any) -> None:
@@ -119,10 +123,11 @@ def work(queue: Any, ready: Any) -> None:
 
 def count_for_ever(queue: Any) -> None:
     """
-    Count a task and finish it, again and again.
+    Put a task, receive one and finish it, again and again.
     """
     while True:
-        queue._count()
+        queue.put(1)
+        queue.get()
         queue.task_done()
 
 
@@ -171,3 +176,72 @@ def answer_on(connection: Any) -> None:
     Answer one message with itself and its process.
     """
     connection.send((connection.recv(), os.getpid()))
+
+
+def of_kind(kind: str, number: int) -> Any:
+    """
+    Return an object that travels in a record, in a larger one, in several, or in a block.
+    """
+    if kind == "number":
+        return number
+    if kind == "bytes":
+        return bytes(number % 30_000)
+    if kind == "parts":
+        return [number] * 30_000
+    return np.full(16_000 + number % 8 * 16_000, number, dtype=np.float64)
+
+
+def put_kind(queue: Any, kind: str) -> None:
+    """
+    Put objects of one kind for ever.
+    """
+    number = 0
+    while True:
+        queue.put(of_kind(kind, number * 977))
+        number += 1
+
+
+def put_many(queue: Any, count: int, obj: Any, ready: Any) -> None:
+    """
+    Put an object again and again, say so, and wait for the end.
+    """
+    for _ in range(count):
+        queue.put(obj)
+    ready.put("ready")
+    while True:
+        signal.pause()
+
+
+def put_until_full(queue: Any, kind: str, put: Any) -> None:
+    """
+    Put objects until the queue is full, and tell how many.
+    """
+    count = 0
+    with contextlib.suppress(Full):
+        while True:
+            queue.put(of_kind(kind, 29_000), timeout=0.2)
+            count += 1
+    put.put(count)
+
+
+def put_one_and_tell(queue: Any, done: Any) -> None:
+    done.put("waits")
+    queue.put(1)
+    done.put("has put")
+
+
+def finish(queue: Any, count: int) -> None:
+    """
+    Do so many tasks.
+    """
+    for _ in range(count):
+        queue.get()
+        queue.task_done()
+
+
+def get_all(queue: Any) -> None:
+    """
+    Receive for ever.
+    """
+    while True:
+        queue.get()

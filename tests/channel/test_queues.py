@@ -182,7 +182,7 @@ def test_a_subclass_handles_errors_of_pickling(forking: Any) -> None:
             handled.append((error, obj))
 
     reader, writer = forking.Pipe(False)
-    queue = Careful((reader, writer), ctx=forking)
+    queue = Careful((reader, writer))
     queue.put(unpicklable := lambda: 0)
     assert handled[0][1] is unpicklable
     closed(queue)
@@ -193,7 +193,7 @@ def test_a_closed_queue_of_a_subclass_that_handles_errors_is_freed_with_its_thre
         def _on_queue_feeder_error(self, error: Exception, obj: Any) -> None:
             raise error
 
-    queue = Careful(forking.Pipe(False), ctx=forking)
+    queue = Careful(forking.Pipe(False))
     count = 0
     while queue._thread is None:
         queue.put(bytes(1000))
@@ -266,11 +266,17 @@ def test_memory_stats_counts_the_ends(forking: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_locks_of_a_queue_are_made_when_somebody_asks_for_one(forking: Any, kind: str) -> None:
+def test_a_queue_has_two_locks_which_it_does_not_use_itself(forking: Any, kind: str) -> None:
     queue = getattr(forking, kind)()
-    assert not {"_rlock", "_wlock"} & vars(queue).keys()
     with queue._rlock, queue._wlock:
         assert not queue._rlock.acquire(block=False)
+        assert not queue._wlock.acquire(timeout=0.01)
+        queue.put(1)
+        assert queue.get() == 1
+    assert queue._wlock.acquire()
+    queue._wlock.release()
+    with pytest.raises(ValueError, match="released too many times"):
+        queue._wlock.release()
     with pytest.raises(AttributeError, match="_no_such_lock"):
         queue._no_such_lock  # noqa: B018
     closed(queue)

@@ -18,6 +18,8 @@ CALLED_BY = {
     "_executor_manager_thread": "concurrent.futures, at the end of a program",
     "_map_async": "multiprocessing.pool.Pool.map and starmap",
     "_repopulate_pool": "programs that know multiprocessing.pool.Pool",
+    "_rlock": "programs that know the queues of multiprocessing",
+    "_wlock": "programs that know the queues of multiprocessing",
     "abort_everything": "joblib",
     "continue_in_fresh_interpreter": "the program that a rank executes, a text",
     "duplicate_for_child": "multiprocessing.reduction.DupFd",

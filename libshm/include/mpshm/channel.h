@@ -95,6 +95,42 @@ int mpshm_channel_unread(int object, mpshm_unread *out);
 int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
                        int64_t timeout_ns, const mpshm_waiter *waiter);
 
+/* A queue: a channel of one direction whose messages are counted. Set the bound of a new one, the
+ * most messages that it may have, before another process has an end.
+ *
+ * put: send a message if the queue has a place. -ENOSPC when it is full for that time; -EAGAIN, like
+ * a send that must not wait, when it has a place and the ring no room: then the process can reserve
+ * the place, and a thread of it sends the message when there is room. That thread begins the
+ * reservations before, and ends them, which drops those that are left.
+ * reserve: 0, or -ENOSPC when the queue is full. unreserve: give a reservation back.
+ * send_reserved: wait for room without end; the reservation is used up if it returns 0.
+ * wait_for_place: 0 when the queue has a place, which another process may take; -ENOSPC.
+ * messages: how many are in the queue; `fd` may be -1 when the end is closed, as for join. */
+void mpshm_channel_set_bound(mpshm_channel *end, uint32_t bound);
+int mpshm_channel_is_queue(mpshm_channel *end);
+int mpshm_channel_put(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
+                      int64_t timeout_ns, const mpshm_waiter *waiter);
+void mpshm_channel_begin_reservations(mpshm_channel *end);
+void mpshm_channel_end_reservations(mpshm_channel *end);
+int mpshm_channel_reserve(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+void mpshm_channel_unreserve(mpshm_channel *end);
+int mpshm_channel_send_reserved(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
+                                const mpshm_waiter *waiter);
+int mpshm_channel_wait_for_place(mpshm_channel *end, int fd, int64_t timeout_ns,
+                                 const mpshm_waiter *waiter);
+int64_t mpshm_channel_messages(mpshm_channel *end, int fd, const mpshm_waiter *waiter);
+
+/* Tasks: each message of a queue is one until task_done, -EINVAL when there is none. join: wait
+ * until there is none; -EAGAIN at the deadline. */
+int mpshm_channel_task_done(mpshm_channel *end);
+int mpshm_channel_join(mpshm_channel *end, int fd, int64_t timeout_ns, const mpshm_waiter *waiter);
+
+/* Two locks for the program, 0 and 1, which the channel itself does not use: -EAGAIN at the
+ * deadline; -EPERM from a release of one that nobody has. */
+int mpshm_channel_acquire(mpshm_channel *end, int which, int64_t timeout_ns,
+                          const mpshm_waiter *waiter);
+int mpshm_channel_release(mpshm_channel *end, int which);
+
 /* Receive a message into the memory that `allocate` returned: 1; 0 at the end of the file; -EAGAIN
  * when none came in time (a negative timeout waits without end). */
 int mpshm_channel_receive(mpshm_channel *end, int fd, int64_t timeout_ns,
@@ -144,6 +180,11 @@ void mpshm_channel_wake_senders(mpshm_channel *end);
 
 /* 1 when a message or the end of the file can be received within the timeout, otherwise 0. */
 int mpshm_channel_poll(mpshm_channel *end, int fd, int64_t timeout_ns, const mpshm_waiter *waiter);
+
+/* 1, once, after a receive or poll has found bytes in the pipe that no channel has written: a
+ * process uses the descriptor as that of an ordinary connection, whose messages are lost. An
+ * end_wait may call it. */
+int mpshm_channel_take_foreign(mpshm_channel *end);
 
 /* Call it before the program waits for `fd` with select, poll or epoll: from then on the descriptor
  * is readable while, and only while, there is something to receive. That costs a message to an

@@ -234,6 +234,11 @@ uint64_t mpshm_channel_ring_id(mpshm_channel *end, int sends)
                         : end->mapping->header->id + (uint64_t)(ring - end->mapping->header->ring);
 }
 
+int mpshm_channel_take_foreign(mpshm_channel *end)
+{
+    return atomic_load(&end->foreign) && atomic_exchange(&end->foreign, 0);
+}
+
 uint64_t mpshm_channel_count(void)
 {
     return atomic_load(&channels);

@@ -23,11 +23,16 @@ struct mpshm_channel {
      * process refuses one number twice. Only the second end of a new channel needs it. */
     struct mpshm__fd duplicate;
     int duplicates;
+    _Atomic int foreign;        /* 1: bytes came that no writer of a channel has written */
     struct mpshm__view in, out; /* ring is NULL where there is none */
+    /* Of this process; `reserved` counts here if there are too many processes. */
+    struct mpshm__reservations *reservations;
+    _Atomic uint32_t uncounted;
+    _Atomic uint32_t *reserved;
     /* Several threads may use one end. */
     _Atomic uint32_t closes; /* as counted when the kernel was last asked for readers, */
     _Atomic uint64_t looked; /* and when that was */
-    struct mpshm__spin for_record, for_room, for_part;
+    struct mpshm__spin for_record, for_room, for_part, for_place;
 };
 
 /* ---- channel.c ---- */
@@ -38,15 +43,23 @@ int mpshm__channel_has_size(uint64_t nbytes);
 /* ---- ring_lock.c ---- */
 
 /* Take write_lock as a writer; write_lock as a reader that has read_lock and looks whether a writer
- * is at work; write_lock as a reader that closes its end, without read_lock; or read_lock. Repair
- * first if its last holder died. `fd` is the end's descriptor. 0, -EAGAIN at the deadline,
+ * is at work; write_lock as a reader that closes its end, without read_lock; read_lock; or
+ * `places`, which may be taken under write_lock and is never kept for a wait. Repair first if its last holder died. `fd` is the end's descriptor. 0, -EAGAIN at the deadline,
  * -EDEADLK when this thread has it, or what end_wait returned. */
-enum mpshm__purpose { MPSHM__TO_WRITE, MPSHM__TO_CHECK, MPSHM__TO_CLOSE, MPSHM__TO_READ };
+enum mpshm__purpose {
+    MPSHM__TO_WRITE,
+    MPSHM__TO_CHECK,
+    MPSHM__TO_CLOSE,
+    MPSHM__TO_READ,
+    MPSHM__TO_COUNT
+};
 int mpshm__channel_lock(mpshm_channel *end, enum mpshm__purpose purpose, int fd, uint64_t deadline,
                         const mpshm_waiter *waiter);
 /* Under write_lock, after its holder died or gave up: end an unfinished message. */
 void mpshm__abort_message(struct mpshm__view *view);
 void mpshm__channel_unlock(mpshm_channel *end, enum mpshm__purpose purpose);
+/* Repair what the last writer has left, if it died. It does not wait. */
+void mpshm__repair_after_writer(mpshm_channel *end, int fd);
 /* Under read_lock: 1 when a writer is at work; otherwise 0, after the repair if it died. */
 int mpshm__writer_is_at_work(mpshm_channel *end, int fd);
 
@@ -70,7 +83,26 @@ void mpshm__wakeup_doubt(struct mpshm__ring *ring);
 /* Under write_lock after its holder died: publish what it has begun, or take it back. */
 void mpshm__wakeup_repair(mpshm_channel *end, int fd, enum mpshm__purpose purpose);
 
+/* ---- places.c ---- */
+
+/* Which place of a queue a message takes: any, also if the queue is full; one of `bound`; or the
+ * one that its process has reserved. */
+enum mpshm__place { MPSHM__ANY, MPSHM__BOUNDED, MPSHM__RESERVED };
+/* Under write_lock, around the record that begins a message: 0, or -ENOSPC when the queue is full.
+ */
+int mpshm__begin_place(mpshm_channel *end, int fd, enum mpshm__place place,
+                       const mpshm_waiter *waiter);
+void mpshm__end_place(mpshm_channel *end, enum mpshm__place place, int sent);
+/* Wait until the queue has a place, which another process may take: 0, -ENOSPC at the deadline, -EPIPE. */
+int mpshm__wait_for_place(mpshm_channel *end, int fd, uint64_t deadline,
+                          const mpshm_waiter *waiter);
+
 /* ---- waiting.c ---- */
+
+/* How often a sleeper looks for what no wake-up tells. */
+enum { MPSHM__LOOK_NS = 250 * 1000000 };
+/* Sleep while the flag is 1. The sleeper has set it, and whoever clears it wakes. */
+int mpshm__sleep_on_flag(_Atomic uint32_t *flag, uint64_t ns, const mpshm_waiter *waiter);
 
 /* Reader: arm the wake-up if the ring is empty, as a program that selects needs it. */
 void mpshm__wakeup_settle(mpshm_channel *end, int fd);

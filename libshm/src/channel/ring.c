@@ -8,7 +8,7 @@
 #include "channel/ring.h"
 #include "platform/linux/futex.h"
 
-int mpshm__ring_init(struct mpshm__ring *ring)
+int mpshm__ring_mutex(pthread_mutex_t *mutex)
 {
     pthread_mutexattr_t attributes;
     int err = pthread_mutexattr_init(&attributes);
@@ -21,11 +21,18 @@ int mpshm__ring_init(struct mpshm__ring *ring)
     if (err == 0)
         err = pthread_mutexattr_settype(&attributes, PTHREAD_MUTEX_ERRORCHECK);
     if (err == 0)
-        err = pthread_mutex_init(&ring->write_lock, &attributes);
-    if (err == 0)
-        err = pthread_mutex_init(&ring->read_lock, &attributes);
+        err = pthread_mutex_init(mutex, &attributes);
     pthread_mutexattr_destroy(&attributes);
     return -err;
+}
+
+int mpshm__ring_init(struct mpshm__ring *ring)
+{
+    int rc = mpshm__ring_mutex(&ring->write_lock);
+
+    if (rc == 0)
+        rc = mpshm__ring_mutex(&ring->read_lock);
+    return rc == 0 ? mpshm__ring_mutex(&ring->places) : rc;
 }
 
 /* The loads of the two functions below are sequentially consistent, because a sleeper sets
@@ -103,15 +110,76 @@ static void copy_out(const char *ring, uint64_t at, void *to, uint64_t nbytes)
     memcpy((char *)to + first, ring, nbytes - first);
 }
 
+static int begins_message(const struct mpshm__record *record)
+{
+    return record->kind == MPSHM__WHOLE || record->kind == MPSHM__FIRST;
+}
+
 uint64_t mpshm__ring_write(struct mpshm__view *view, struct mpshm__record record,
                            const void *payload)
 {
     uint64_t tail = atomic_load_explicit(&view->ring->tail, memory_order_relaxed);
+    uint64_t sent = atomic_load_explicit(&view->ring->sent, memory_order_relaxed);
 
+    record.number = (uint16_t)sent;
     copy_in(view->data, tail, &record, sizeof(record));
     if (record.nbytes > 0)
         copy_in(view->data, tail + sizeof(record), payload, record.nbytes);
+    atomic_signal_fence(memory_order_release); /* a killed writer leaves them in this order */
+    view->ring->last = tail;
+    atomic_signal_fence(memory_order_release);
+    if (begins_message(&record))
+        atomic_store_explicit(&view->ring->sent, sent + 1, memory_order_release);
     return tail + mpshm__record_size(record.nbytes);
+}
+
+/* The record at `last` is whole. Its number and whether tail has passed it tell what `sent` is,
+ * whatever the writer had done of both. */
+void mpshm__ring_recount(struct mpshm__view *view)
+{
+    struct mpshm__ring *ring = view->ring;
+    uint64_t sent = atomic_load(&ring->sent);
+    struct mpshm__record record;
+
+    copy_out(view->data, ring->last, &record, sizeof(record));
+    sent -= (uint64_t)(int16_t)((uint16_t)sent - record.number);
+    if (atomic_load(&ring->tail) > ring->last && begins_message(&record))
+        sent++;
+    atomic_store(&ring->sent, sent);
+}
+
+/* The messages between the two places that ended before all their bytes were there. */
+static uint64_t aborted(struct mpshm__view *view, uint64_t at, uint64_t end)
+{
+    struct mpshm__record record;
+    uint64_t found = 0;
+
+    for (int begun = 0; at < end; at += mpshm__record_size(record.nbytes)) {
+        copy_out(view->data, at, &record, sizeof(record));
+        found += begun && record.kind == MPSHM__ABORTED;
+        begun = record.kind == MPSHM__FIRST || (begun && record.kind == MPSHM__MORE);
+    }
+    return found;
+}
+
+uint64_t mpshm__ring_messages(struct mpshm__view *view)
+{
+    struct mpshm__ring *ring = view->ring;
+
+    for (;;) {
+        uint64_t head = atomic_load_explicit(&ring->head, memory_order_seq_cst);
+        struct mpshm__record record;
+        if (atomic_load_explicit(&ring->tail, memory_order_seq_cst) == head)
+            return 0;
+        copy_out(view->data, head, &record, sizeof(record));
+        uint64_t aborts_end = atomic_load_explicit(&ring->aborts_end, memory_order_acquire);
+        uint64_t less = head < aborts_end ? aborted(view, head, aborts_end) : 0;
+        atomic_thread_fence(memory_order_acquire);
+        uint64_t sent = atomic_load_explicit(&ring->sent, memory_order_acquire);
+        /* Nobody has written over it if it is the oldest record still. */
+        if (atomic_load_explicit(&ring->head, memory_order_relaxed) == head)
+            return (uint16_t)((uint16_t)sent - record.number - less);
+    }
 }
 
 void mpshm__ring_publish(struct mpshm__ring *ring, uint64_t end)
@@ -160,6 +228,10 @@ void mpshm__ring_drop(struct mpshm__view *view, const struct mpshm__record *reco
         mpshm__ring_room(ring) >= MPSHM__RING_BYTES / 2) {
         atomic_store(&ring->room_wanted, 0);
         mpshm__futex_wake(&ring->room_wanted);
+    }
+    if (atomic_load_explicit(&ring->place_wanted, memory_order_seq_cst) && begins_message(record)) {
+        atomic_store(&ring->place_wanted, 0);
+        mpshm__futex_wake_one(&ring->place_wanted); /* it wakes the next one: places.c */
     }
 }
 

@@ -12,20 +12,22 @@
  *            ----+---------------------------+-----------------------------------------
  *                ^ a reader moves it            ^ a writer moves it, after the whole record
  *
- *   record   | nbytes, 4 | kind, 2 | carries, 2 | payload, padded to 8 |
+ *   record   | nbytes, 4 | kind, 1 | carries, 1 | number, 2 | payload, padded to 8 |
  *
  * head and tail count bytes since the ring was made and never wrap; the place is the count modulo
  * the size. A message of more than MPSHM__LARGE bytes is one FIRST record with its size, and MORE
  * records with its bytes, which pass through the ring one after the other. An ABORTED record ends a
  * message whose writer gave up or died. `carries` is 1 if there are handles of blocks in the
- * message: its reader notes them before it moves head (reference/taken.c).
+ * message: its reader notes them before it moves head (reference/taken.c). `number` is the count of
+ * the messages that were begun before the record, modulo 2^16, of which a ring has room for half:
+ * what the ring has sent, less the number of its oldest record, is how many messages lie in it.
  *
  * Note [A death at each step]
  *   A writer works under write_lock and a reader under read_lock. Both are robust mutexes: the
  *   kernel gives the lock of a dead holder to the next process, which repairs what is left.
  *
  *   dead process and step                       left behind      repair
- *   writer, before it moved tail                nothing          none
+ *   writer, before it moved tail                nothing          `sent` is as `last` tells
  *   writer, the message is begun in `wakeup`    a whole message  it is published: wakeup.c
  *   writer, between the records of one message  a part           `large` is set: an ABORTED record
  *   reader, before it moved head                the message      the next reader takes it
@@ -45,14 +47,16 @@ enum {
     MPSHM__LARGE = MPSHM__RING_BYTES / 4,
     /* A record that is only a header; each writer leaves room for an ABORTED one. */
     MPSHM__RECORD = 8,
-    MPSHM__CHANNEL_HEADER = 4096,
+    MPSHM__CHANNEL_HEADER = 16384,
+    MPSHM__RESERVERS = 256,
 };
 
 enum { MPSHM__WHOLE = 1, MPSHM__FIRST, MPSHM__MORE, MPSHM__ABORTED };
 
 struct mpshm__record {
     uint32_t nbytes;
-    uint16_t kind, carries;
+    uint8_t kind, carries;
+    uint16_t number;
 };
 
 struct mpshm__ring {
@@ -61,20 +65,38 @@ struct mpshm__ring {
     uint32_t large;               /* 1 between the records of one message; under write_lock */
     _Atomic uint32_t writer_cpu;  /* where the last writer ran, plus 1; see base/spin.c */
     _Atomic uint32_t part_wanted; /* 1: a reader sleeps on this word until a record comes */
+    _Atomic uint64_t sent;        /* messages begun so far, */
+    uint64_t last;                /* and where the last record begins; see mpshm__ring_recount */
+    _Atomic uint64_t aborts; /* messages of those that ended before all their bytes were there */
+    uint64_t sent_before_large, aborts_before_large; /* while `large` is set */
+    _Atomic uint64_t aborts_end;                     /* where the last ABORTED record ends */
     /* Moved under read_lock. */
     _Alignas(64) _Atomic uint64_t head;
-    _Atomic uint32_t room_wanted; /* 1: writers sleep on this word until there is room */
-    _Atomic uint32_t selectable;  /* 1: the program has asked for the descriptor; never cleared */
-    _Atomic uint32_t reader_cpu;  /* where the last reader ran, plus 1 */
+    _Atomic uint32_t room_wanted;  /* 1: writers sleep on this word until there is room, */
+    _Atomic uint32_t place_wanted; /* or until a message is taken */
+    _Atomic uint32_t selectable;   /* 1: the program has asked for the descriptor; never cleared */
+    _Atomic uint32_t reader_cpu;   /* where the last reader ran, plus 1 */
     _Alignas(64) pthread_mutex_t write_lock;
     _Atomic uint64_t wakeup; /* see wakeup.c */
     _Alignas(64) pthread_mutex_t read_lock;
-    /* Moved by either side without a lock: see claims.c. */
+    /* Moved by either side without a lock: see claims.c, and places.c for the others. */
     _Alignas(64) _Atomic uint64_t claimed;
+    _Atomic uint64_t done;        /* tasks of a joinable queue */
+    _Atomic uint32_t join_wanted; /* 1: joiners sleep on this word until all are done */
+    uint32_t bound;               /* the most messages of a queue; 0: no queue. Never changes */
+    _Atomic uint32_t user_lock[2];
+    _Alignas(64) pthread_mutex_t places;
+};
+
+/* The reservations of one process: see places.c. */
+struct mpshm__reservations {
+    pthread_mutex_t owner;
+    _Atomic uint32_t state; /* whether `owner` is initialised */
+    _Atomic uint32_t count;
 };
 
 /* The layout's number, and what else both processes must agree on. */
-#define MPSHM__CHANNEL_MAGIC (0x6d70636800000006u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
+#define MPSHM__CHANNEL_MAGIC (0x6d70636800000007u + ((uint64_t)sizeof(pthread_mutex_t) << 16))
 
 struct mpshm__channel {
     uint64_t magic;
@@ -82,6 +104,9 @@ struct mpshm__channel {
     _Atomic uint32_t closes; /* how often a process has closed an end */
     uint64_t id;             /* even; the second ring's is one more */
     struct mpshm__ring ring[2];
+    /* Of the first ring: a queue has one direction. `reservers` have been in use. */
+    _Atomic uint32_t reservers;
+    struct mpshm__reservations reservations[MPSHM__RESERVERS];
 };
 _Static_assert(sizeof(struct mpshm__channel) <= MPSHM__CHANNEL_HEADER, "rings begin on a page");
 
@@ -94,10 +119,13 @@ _Static_assert(sizeof(struct mpshm__channel) <= MPSHM__CHANNEL_HEADER, "rings be
 struct mpshm__view {
     struct mpshm__ring *ring;
     char *data;
-    uint64_t head_seen;         /* a writer's, under write_lock */
-    _Atomic uint64_t tail_seen; /* a reader's */
+    uint64_t head_seen;          /* a writer's, under write_lock */
+    _Atomic uint64_t taken_seen; /* messages taken, as counted under `places` */
+    _Atomic uint64_t tail_seen;  /* a reader's */
 };
 
+/* Initialise a robust mutex that processes share: 0 or -errno. */
+int mpshm__ring_mutex(pthread_mutex_t *mutex);
 /* Initialise a ring in zeroed memory: 0 or -errno. */
 int mpshm__ring_init(struct mpshm__ring *ring);
 /* Free bytes, less the place of an ABORTED record. It may be negative. */
@@ -107,6 +135,10 @@ int mpshm__ring_has_room(struct mpshm__view *view, int64_t nbytes);
 int mpshm__ring_is_empty(struct mpshm__ring *ring);
 /* Reader: 1 when there is a record, unless another reader takes it. */
 int mpshm__ring_has_record(struct mpshm__view *view);
+/* The messages in a ring. Under `places` of a queue it is exact; without, it may be a moment old. */
+uint64_t mpshm__ring_messages(struct mpshm__view *view);
+/* Under write_lock, when the last record may not be published: set `sent`. */
+void mpshm__ring_recount(struct mpshm__view *view);
 /* The room that a record with that payload takes. */
 uint64_t mpshm__record_size(uint64_t nbytes);
 

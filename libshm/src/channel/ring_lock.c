@@ -10,11 +10,16 @@
 /* How long one attempt waits before the binding may look for signals. */
 enum { ATTEMPT_NS = 20 * 1000000, SECOND_NS = 1000000000 };
 
+/* So that it can be weak where the headers do not have it. */
+int pthread_mutex_clocklock(pthread_mutex_t *mutex, clockid_t clock, const struct timespec *until);
+
 static pthread_mutex_t *mutex_of(mpshm_channel *end, enum mpshm__purpose purpose)
 {
     switch (purpose) {
     case MPSHM__TO_WRITE:
         return &end->out.ring->write_lock;
+    case MPSHM__TO_COUNT:
+        return end->out.ring != NULL ? &end->out.ring->places : &end->in.ring->places;
     case MPSHM__TO_CHECK:
     case MPSHM__TO_CLOSE:
         return &end->in.ring->write_lock;
@@ -26,12 +31,20 @@ static pthread_mutex_t *mutex_of(mpshm_channel *end, enum mpshm__purpose purpose
 void mpshm__abort_message(struct mpshm__view *view)
 {
     /* A repair that died has taken the place that is kept for an ABORTED record. */
-    if (view->ring->large && mpshm__ring_room(view->ring) >= 0) {
+    struct mpshm__ring *ring = view->ring;
+
+    if (!ring->large)
+        return;
+    if (mpshm__ring_room(ring) >= 0) {
         uint64_t to = mpshm__ring_write(view, (struct mpshm__record){.kind = MPSHM__ABORTED}, NULL);
-        mpshm__wakeup_begin(view->ring, to);
-        mpshm__ring_publish(view->ring, to);
+        mpshm__wakeup_begin(ring, to);
+        mpshm__ring_publish(ring, to);
     }
-    view->ring->large = 0;
+    /* The same if it is done twice. */
+    uint64_t begun = atomic_load(&ring->sent) - ring->sent_before_large;
+    atomic_store(&ring->aborts_end, atomic_load(&ring->tail));
+    atomic_store(&ring->aborts, ring->aborts_before_large + begun);
+    ring->large = 0;
 }
 
 /* The lock is taken, and its last holder died: 0. */
@@ -40,11 +53,53 @@ static int repair(mpshm_channel *end, enum mpshm__purpose purpose, int fd)
     pthread_mutex_consistent(mutex_of(end, purpose));
     if (purpose == MPSHM__TO_READ) {
         mpshm__wakeup_doubt(end->in.ring); /* skip_rest() removes the rest of its message */
+    } else if (purpose == MPSHM__TO_COUNT) {
+        if (end->out.ring != NULL)
+            mpshm__repair_after_writer(end, fd); /* it had both locks */
     } else {
+        struct mpshm__view *view = purpose == MPSHM__TO_WRITE ? &end->out : &end->in;
         mpshm__wakeup_repair(end, fd, purpose);
-        mpshm__abort_message(purpose == MPSHM__TO_WRITE ? &end->out : &end->in);
+        mpshm__ring_recount(view);
+        mpshm__abort_message(view);
     }
     return 0;
+}
+
+void mpshm__repair_after_writer(mpshm_channel *end, int fd)
+{
+    int err = pthread_mutex_trylock(mutex_of(end, MPSHM__TO_WRITE));
+
+    if (err == EOWNERDEAD)
+        err = repair(end, MPSHM__TO_WRITE, fd);
+    if (err == 0)
+        mpshm__channel_unlock(end, MPSHM__TO_WRITE);
+}
+
+/* musl has no such function, and glibc before 2.30. */
+#pragma weak pthread_mutex_clocklock
+
+/* The thread sanitizer takes no notice of it. */
+#ifdef __SANITIZE_THREAD__
+#define HAS_CLOCKLOCK 0
+#else
+#define HAS_CLOCKLOCK (pthread_mutex_clocklock != NULL)
+#endif
+
+/* Wait for a lock by the monotonic clock, which nobody sets. */
+static int lock_within(pthread_mutex_t *mutex, uint64_t ns)
+{
+    uint64_t deadline = mpshm__deadline(ns);
+    struct timespec until = {.tv_sec = (time_t)(deadline / SECOND_NS),
+                             .tv_nsec = (long)(deadline % SECOND_NS)};
+    int err = EBUSY;
+
+    if (HAS_CLOCKLOCK)
+        return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &until);
+    while (err == EBUSY && mpshm__remaining(deadline, 1) > 0) {
+        mpshm__sleep_ms(1);
+        err = pthread_mutex_trylock(mutex);
+    }
+    return err;
 }
 
 int mpshm__channel_lock(mpshm_channel *end, enum mpshm__purpose purpose, int fd, uint64_t deadline,
@@ -64,18 +119,11 @@ int mpshm__channel_lock(mpshm_channel *end, enum mpshm__purpose purpose, int fd,
         err = pthread_mutex_trylock(mutex);
     }
     while (rc >= 0 && (err == EBUSY || err == ETIMEDOUT)) {
-        struct timespec until;
         uint64_t ns = mpshm__remaining(deadline, ATTEMPT_NS);
         if (ns == 0)
             return -EAGAIN;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += (long)ns;
-        if (until.tv_nsec >= SECOND_NS) {
-            until.tv_sec++;
-            until.tv_nsec -= SECOND_NS;
-        }
         waiter->begin_wait(waiter->self);
-        err = pthread_mutex_timedlock(mutex, &until);
+        err = lock_within(mutex, ns);
         if (err == EOWNERDEAD) /* before a signal handler may close the descriptor */
             err = repair(end, purpose, fd);
         rc = waiter->end_wait(waiter->self);

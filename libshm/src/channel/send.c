@@ -25,29 +25,37 @@ static int check_reader(mpshm_channel *end, int fd)
     return rc;
 }
 
-/* Under write_lock: append a record, with room for it; `position` is NULL or gets its end. */
+/* Under write_lock: append a record, with room for it. */
 static int put(mpshm_channel *end, int fd, struct mpshm__record record, const void *payload,
-               uint64_t *position)
+               enum mpshm__place place, const mpshm_waiter *waiter)
 {
+    int begins = record.kind != MPSHM__MORE;
     uint32_t closes = atomic_load_explicit(&end->mapping->header->closes, memory_order_relaxed);
     int rc = closes == end->closes ? 0 : check_reader(end, fd);
 
+    if (rc == 0 && begins)
+        rc = mpshm__begin_place(end, fd, place, waiter);
     if (rc < 0)
         return rc;
     uint64_t to = mpshm__ring_write(&end->out, record, payload);
     rc = mpshm__wakeup_write(end, fd, to);
     if (rc == 0)
         mpshm__ring_publish(end->out.ring, to);
-    if (rc == 0 && position != NULL)
-        *position = to;
+    else
+        mpshm__ring_recount(&end->out);
+    if (begins)
+        mpshm__end_place(end, place, rc == 0);
+    if (rc == 0 && begins && waiter->position != NULL)
+        *waiter->position = to;
     return rc;
 }
 
 static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
-                      uint64_t deadline, const mpshm_waiter *waiter)
+                      uint64_t deadline, enum mpshm__place place, const mpshm_waiter *waiter)
 {
     int64_t need = (int64_t)mpshm__record_size(nbytes);
-    struct mpshm__record record = {(uint32_t)nbytes, MPSHM__WHOLE, waiter->carries != 0};
+    struct mpshm__record record = {
+        .nbytes = (uint32_t)nbytes, .kind = MPSHM__WHOLE, .carries = waiter->carries != 0};
 
     for (;;) {
         int rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, deadline, waiter);
@@ -55,7 +63,7 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
             return rc;
         int has_room = mpshm__ring_has_room(&end->out, need);
         if (has_room)
-            rc = put(end, fd, record, data, waiter->position);
+            rc = put(end, fd, record, data, place, waiter);
         mpshm__channel_unlock(end, MPSHM__TO_WRITE);
         if (has_room)
             return rc;
@@ -66,17 +74,21 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
 }
 
 static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nbytes,
-                      const mpshm_waiter *waiter)
+                      enum mpshm__place place, const mpshm_waiter *waiter)
 {
-    struct mpshm__record record = {sizeof(nbytes), MPSHM__FIRST, waiter->carries != 0};
+    struct mpshm__record record = {
+        .nbytes = sizeof(nbytes), .kind = MPSHM__FIRST, .carries = waiter->carries != 0};
     uint64_t done = 0;
     int rc =
         mpshm__wait_for_room(end, fd, mpshm__record_size(sizeof(nbytes)), MPSHM__FOREVER, waiter);
 
     if (rc < 0)
         return rc;
+    end->out.ring->sent_before_large = atomic_load(&end->out.ring->sent);
+    end->out.ring->aborts_before_large = atomic_load(&end->out.ring->aborts);
+    atomic_signal_fence(memory_order_release);
     end->out.ring->large = 1;
-    rc = put(end, fd, record, &nbytes, waiter->position);
+    rc = put(end, fd, record, &nbytes, place, waiter);
     while (rc == 0 && done < nbytes) {
         record = (struct mpshm__record){.nbytes = MPSHM__LARGE, .kind = MPSHM__MORE};
         if (nbytes - done < MPSHM__LARGE)
@@ -84,7 +96,7 @@ static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nby
         rc = mpshm__wait_for_room(end, fd, mpshm__record_size(record.nbytes), MPSHM__FOREVER,
                                   waiter);
         if (rc == 0)
-            rc = put(end, fd, record, data + done, NULL);
+            rc = put(end, fd, record, data + done, place, waiter);
         done += record.nbytes;
     }
     if (rc == 0)
@@ -94,8 +106,8 @@ static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nby
     return rc;
 }
 
-int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
-                       int64_t timeout_ns, const mpshm_waiter *waiter)
+static int send_in(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
+                   int64_t timeout_ns, enum mpshm__place place, const mpshm_waiter *waiter)
 {
     if (end->out.ring == NULL)
         return -EBADF;
@@ -104,14 +116,41 @@ int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nb
         return rc;
     mpshm_waiter silent = mpshm__without_handlers(waiter);
     if (nbytes <= MPSHM__LARGE)
-        return send_small(end, fd, data, nbytes, mpshm__deadline((uint64_t)timeout_ns),
+        return send_small(end, fd, data, nbytes, mpshm__deadline((uint64_t)timeout_ns), place,
                           timeout_ns == 0 ? &silent : waiter);
     if (timeout_ns >= 0)
         return -EAGAIN;
     rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, MPSHM__FOREVER, waiter);
     if (rc == 0) {
-        rc = send_parts(end, fd, data, nbytes, waiter);
+        rc = send_parts(end, fd, data, nbytes, place, waiter);
         mpshm__channel_unlock(end, MPSHM__TO_WRITE);
     }
     return rc;
+}
+
+int mpshm_channel_send(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
+                       int64_t timeout_ns, const mpshm_waiter *waiter)
+{
+    return send_in(end, fd, data, nbytes, timeout_ns, MPSHM__ANY, waiter);
+}
+
+int mpshm_channel_send_reserved(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
+                                const mpshm_waiter *waiter)
+{
+    return send_in(end, fd, data, nbytes, -1, MPSHM__RESERVED, waiter);
+}
+
+int mpshm_channel_put(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
+                      int64_t timeout_ns, const mpshm_waiter *waiter)
+{
+    uint64_t deadline = mpshm__deadline((uint64_t)timeout_ns);
+
+    for (;;) {
+        int rc = send_in(end, fd, data, nbytes, 0, MPSHM__BOUNDED, waiter);
+        if (rc != -ENOSPC)
+            return rc;
+        rc = mpshm__wait_for_place(end, fd, deadline, waiter);
+        if (rc < 0)
+            return rc;
+    }
 }

@@ -20,7 +20,7 @@
 #include "platform/linux/futex.h"
 #include "platform/platform.h"
 
-enum { LOOK_NS = 250 * 1000000, PART_NS = 20000000, FIRST_LOOK_NS = 1000000 };
+enum { PART_NS = 20000000, FIRST_LOOK_NS = 1000000 };
 
 static int has_record(void *ring, uint64_t unused)
 {
@@ -104,11 +104,16 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
         }
         if (!mpshm__ring_is_empty(ring))
             return 1;
+        if (rc == 0 && atomic_load(&end->foreign)) { /* the binding says so */
+            waiter->begin_wait(waiter->self);
+            if ((rc = waiter->end_wait(waiter->self)) < 0)
+                return rc;
+        }
         /* The last writer may have been killed just before it published, or the deadline came. */
         if (woken <= 0)
             return woken;
         if (rc == -EAGAIN && mpshm__remaining(deadline, look) > 0) {
-            look = look < LOOK_NS ? look * 2 : LOOK_NS;
+            look = look < (uint64_t)MPSHM__LOOK_NS ? look * 2 : MPSHM__LOOK_NS;
             continue;
         }
         if (rc < 0)
@@ -118,14 +123,15 @@ int mpshm__wait_for_record(mpshm_channel *end, int fd, uint64_t deadline,
         woken = sleep_on(fd, deadline, waiter);
         if (!mpshm__ring_is_empty(ring) && (woken >= 0 || woken == -EAGAIN))
             return 1;
-        if ((woken < 0 && woken != -EAGAIN) || (woken <= 0 && !mpshm__wakeup_is_begun(ring)))
+        /* At the end of the file it looks once more: bytes of another program may be left. */
+        if (woken < 0 && (woken != -EAGAIN || !mpshm__wakeup_is_begun(ring)))
             return woken;
     }
 }
 
 /* Sleep while the flag is 1. The sleeper has set it, and whoever clears it wakes: a sleep on tail
  * or head could begin just after a waker has cleared the flag for an earlier sleeper. */
-static int sleep_on_flag(_Atomic uint32_t *flag, uint64_t ns, const mpshm_waiter *waiter)
+int mpshm__sleep_on_flag(_Atomic uint32_t *flag, uint64_t ns, const mpshm_waiter *waiter)
 {
     waiter->begin_wait(waiter->self);
     mpshm__futex_wait_for(flag, 1, ns);
@@ -144,7 +150,7 @@ int mpshm__wait_for_part(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
         atomic_store(&ring->part_wanted, 1);
         if (!mpshm__ring_is_empty(ring))
             return 1;
-        int rc = sleep_on_flag(&ring->part_wanted, PART_NS, waiter);
+        int rc = mpshm__sleep_on_flag(&ring->part_wanted, PART_NS, waiter);
         if (rc < 0)
             return rc;
         if (!mpshm__ring_is_empty(ring))
@@ -181,7 +187,7 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
             return rc;
     }
     for (;;) {
-        uint64_t ns = mpshm__remaining(deadline, LOOK_NS);
+        uint64_t ns = mpshm__remaining(deadline, MPSHM__LOOK_NS);
         if (ns > 0)
             atomic_store(&ring->room_wanted, 1);
         if (mpshm__ring_room(ring) >= (int64_t)need)
@@ -191,7 +197,7 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
             return rc;
         if (ns == 0)
             return -EAGAIN;
-        rc = sleep_on_flag(&ring->room_wanted, ns, waiter);
+        rc = mpshm__sleep_on_flag(&ring->room_wanted, ns, waiter);
         if (rc < 0 || mpshm__ring_room(ring) >= (int64_t)need)
             return rc;
     }
@@ -199,8 +205,10 @@ int mpshm__wait_for_room(mpshm_channel *end, int fd, uint64_t need, uint64_t dea
 
 void mpshm_channel_wake_senders(mpshm_channel *end)
 {
-    if (end->out.ring != NULL)
-        mpshm__futex_wake(&end->out.ring->room_wanted);
+    if (end->out.ring == NULL)
+        return;
+    mpshm__futex_wake(&end->out.ring->room_wanted);
+    mpshm__futex_wake(&end->out.ring->place_wanted);
 }
 
 void mpshm__wakeup_settle(mpshm_channel *end, int fd)

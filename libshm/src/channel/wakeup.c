@@ -181,13 +181,18 @@ static void publish_begun(const mpshm_channel *end, int fd, uint64_t word)
     atomic_compare_exchange_strong(&ring->tail, &tail, begun(word));
 }
 
-/* Under read_lock, armed with `head`: take the bytes that are too many. */
+/* Under read_lock, armed with `head`: take the bytes that are too many. Deaths leave one or two; as
+ * many as the head of a message of an ordinary connection has are another program's. */
 static void take_surplus(mpshm_channel *end, int fd, uint64_t head)
 {
+    enum { HEAD_OF_MESSAGE = 4 };
     uint64_t armed = head | DOUBT;
+    int taken = 0;
 
     while (has_byte(end, fd) && atomic_load(&end->in.ring->wakeup) == armed && take_byte(end, fd))
-        ;
+        taken++;
+    if (taken >= HEAD_OF_MESSAGE)
+        atomic_store(&end->foreign, 1);
     atomic_compare_exchange_strong(&end->in.ring->wakeup, &armed, head);
 }
 

@@ -1,25 +1,11 @@
 /* Sending and receiving over a channel of libshm, with the pipe of a connection. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <math.h>
 #include <unistd.h>
 
 #include "channel.h"
 
 static PyObject *standard_type, *finds_out, *is_finalizing;
-
-PyObject *mp_channel_fail(int rc)
-{
-    if (PyErr_Occurred())
-        return NULL;
-    if (rc == -EBADF) {
-        PyErr_SetString(PyExc_OSError, "handle is closed");
-        return NULL;
-    }
-    if (rc == -ENOMEM)
-        return PyErr_NoMemory();
-    return mp_raise_errno(PyExc_OSError, -rc);
-}
 
 PyObject *mp_channel_standard(PyObject *op, const char *name, PyObject *argument)
 {
@@ -30,23 +16,6 @@ PyObject *mp_channel_standard(PyObject *op, const char *name, PyObject *argument
 
     Py_XDECREF(method);
     return result;
-}
-
-/* Seconds, or None for ever, as nanoseconds; -1 for ever. 0, or -1 with an exception. */
-static int timeout_of(PyObject *seconds, int64_t *ns)
-{
-    *ns = -1;
-    if (seconds == Py_None)
-        return 0;
-    double value = PyFloat_AsDouble(seconds);
-    if (value == -1.0 && PyErr_Occurred())
-        return -1;
-    if (isnan(value)) {
-        PyErr_SetString(PyExc_ValueError, "a timeout is a number of seconds, not nan");
-        return -1;
-    }
-    *ns = value <= 0 ? 0 : value > 9e9 ? -1 : (int64_t)(value * 1e9);
-    return 0;
 }
 
 int mp_channel_is_late(void)
@@ -63,16 +32,27 @@ int mp_channel_is_late(void)
 
 /* ---- sending ---- */
 
-static int send_view(Channel *self, PyObject *data, int carries, int64_t timeout, PyObject *stop)
+/* How a message is sent: without regard to the bound of a queue, into one of its places, or into
+ * the place that was reserved for it. */
+enum way { SEND, PUT, RESERVED };
+
+static int send_view(Channel *self, PyObject *data, int carries, int64_t timeout, enum way way,
+                     PyObject *stop)
 {
     struct call call = {.self = self, .stop = stop};
+    const mpshm_waiter *waiter = WAITER_WITH(&call, carries, NULL);
     Py_buffer view;
+    int rc;
 
     if (PyObject_GetBuffer(data, &view, PyBUF_SIMPLE) < 0)
         return -ECANCELED;
     uint64_t began = mp_timeline_begin();
-    int rc = mpshm_channel_send(self->end, self->fd, view.buf, (uint64_t)view.len, timeout,
-                                WAITER_WITH(&call, carries, NULL));
+    if (way == PUT)
+        rc = mpshm_channel_put(self->end, self->fd, view.buf, (uint64_t)view.len, timeout, waiter);
+    else if (way == RESERVED)
+        rc = mpshm_channel_send_reserved(self->end, self->fd, view.buf, (uint64_t)view.len, waiter);
+    else
+        rc = mpshm_channel_send(self->end, self->fd, view.buf, (uint64_t)view.len, timeout, waiter);
     if (began != 0)
         mp_timeline_message(began, MP_PUT, call.waited, mpshm_channel_ring_id(self->end, 1),
                             rc == 0 ? call.position : 0, (uint64_t)view.len);
@@ -83,14 +63,14 @@ static int send_view(Channel *self, PyObject *data, int carries, int64_t timeout
 /* Send bytes or a Message, whose references are its receiver's as soon as it is in the ring. After
  * an error no process receives it: a message that was sent in part is marked as aborted. */
 static int send_data_unless(Channel *self, PyObject *data, PyObject *handles, int64_t timeout,
-                            PyObject *stop)
+                            enum way way, PyObject *stop)
 {
     int rc = mp_channel_enter(self, self->writable, "read");
     int carries = handles != NULL || mp_message_carries(data);
 
     if (rc != 0)
         return rc < 0 ? -EINVAL : MP_NO_RING;
-    rc = send_view(self, mp_message_data(data), carries, timeout, stop);
+    rc = send_view(self, mp_message_data(data), carries, timeout, way, stop);
     if (rc == 0)
         mp_message_sent(data);
     else if (rc == -EPIPE || rc == -ECONNRESET)
@@ -100,9 +80,10 @@ static int send_data_unless(Channel *self, PyObject *data, PyObject *handles, in
 }
 
 /* `handles` are those of a message that is not in a Message, or NULL. */
-static int send_data(Channel *self, PyObject *data, PyObject *handles, int64_t timeout)
+static int send_data(Channel *self, PyObject *data, PyObject *handles, int64_t timeout,
+                     enum way way)
 {
-    return send_data_unless(self, data, handles, timeout, NULL);
+    return send_data_unless(self, data, handles, timeout, way, NULL);
 }
 
 /* The same for a message that is not in a Message. */
@@ -117,11 +98,19 @@ static void discard_unsent(PyObject *handles, int rc)
 /* _send_bytes(data): send one message */
 PyObject *mp_channel_send_bytes(PyObject *op, PyObject *data)
 {
-    int rc = send_data((Channel *)op, data, NULL, -1);
+    int rc = send_data((Channel *)op, data, NULL, -1, SEND);
 
     if (rc == MP_NO_RING)
         return mp_channel_standard(op, "_send_bytes", data);
     return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_None);
+}
+
+/* _send_reserved(message): send the message of a reservation, when there is room */
+PyObject *mp_channel_send_reserved(PyObject *op, PyObject *message)
+{
+    int rc = send_data((Channel *)op, message, NULL, -1, RESERVED);
+
+    return rc == 0 ? Py_NewRef(Py_None) : mp_channel_fail(rc == MP_NO_RING ? -EOPNOTSUPP : rc);
 }
 
 /* The exception that was raised. */
@@ -138,14 +127,18 @@ static PyObject *raised(void)
     return value;
 }
 
-/* SENT, or the message with the error, or without one when it would have to wait. It raises nothing:
- * the caller would take that for the exception of a signal handler that runs after the message was
+/* SENT; None when the queue is full; or the message, with the error, or without one when it has to
+ * wait for room. It raises nothing: the caller would take that for the exception of a signal handler that runs after the message was
  * sent. */
 static PyObject *offered(PyObject *message, int rc)
 {
     if (rc == 0) {
         Py_XDECREF(message);
         return Py_NewRef(mp_sent_message());
+    }
+    if (rc == -ENOSPC) {
+        Py_XDECREF(message);
+        return Py_NewRef(Py_None);
     }
     if (message != NULL && rc != -EAGAIN) {
         mp_channel_fail(rc == MP_NO_RING ? -EOPNOTSUPP : rc); /* the ends of queues have one */
@@ -154,14 +147,15 @@ static PyObject *offered(PyObject *message, int rc)
     return message;
 }
 
-/* _offer_message(message) -> SENT, or the message, which waits or has an error */
+/* _offer_message(message) -> SENT, None when the queue is full now, or the message, which waits or
+ * has an error */
 PyObject *mp_channel_offer_message(PyObject *op, PyObject *message)
 {
     if (!mp_is_message(message) || message == mp_sent_message()) {
         PyErr_SetString(PyExc_TypeError, "_offer_message takes a Message that is not sent yet");
         return NULL;
     }
-    return offered(Py_NewRef(message), send_data((Channel *)op, message, NULL, 0));
+    return offered(Py_NewRef(message), send_data((Channel *)op, message, NULL, 0, PUT));
 }
 
 /* Bytes and their handles, or a Message; NULL with an exception. */
@@ -177,11 +171,23 @@ static PyObject *as_message(PyObject *data, PyObject *handles)
     return mp_message_data(data) == data ? mp_message_new(data, handles) : data;
 }
 
-/* _offer(object) -> as _offer_message; a message whose object cannot be pickled has no data */
-PyObject *mp_channel_offer(PyObject *op, PyObject *object)
+/* _offer(object, seconds or None) -> as _offer_message, with None when the queue is full so long; a
+ * message whose object cannot be pickled has no data. It waits before it pickles, too. */
+PyObject *mp_channel_offer(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
-    PyObject *handles = NULL, *data = pickled_for((Channel *)op, object, &handles);
+    PyObject *handles = NULL;
+    int64_t timeout;
 
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "_offer takes two arguments");
+        return NULL;
+    }
+    if (mp_channel_timeout(args[1], &timeout) < 0)
+        return NULL;
+    int full = mp_queue_is_full((Channel *)op, &timeout);
+    if (full != 0)
+        return full < 0 ? NULL : Py_NewRef(Py_None);
+    PyObject *data = pickled_for((Channel *)op, args[0], &handles);
     if (data == NULL) {
         PyObject *error = raised(), *message = mp_message_new(NULL, NULL);
         if (message != NULL)
@@ -190,7 +196,7 @@ PyObject *mp_channel_offer(PyObject *op, PyObject *object)
             Py_XDECREF(error);
         return message;
     }
-    int rc = send_data((Channel *)op, data, handles, 0);
+    int rc = send_data((Channel *)op, data, handles, timeout, PUT);
     if (rc != 0)
         return offered(as_message(data, handles), rc);
     Py_DECREF(data);
@@ -216,7 +222,7 @@ PyObject *mp_channel_send_unless(PyObject *op, PyObject *const *args, Py_ssize_t
     }
     if (PyList_Size(args[1]) > 0)
         Py_RETURN_FALSE;
-    int rc = send_data_unless((Channel *)op, args[0], NULL, -1, args[1]);
+    int rc = send_data_unless((Channel *)op, args[0], NULL, -1, SEND, args[1]);
     if (rc == -ECANCELED && !PyErr_Occurred())
         Py_RETURN_FALSE;
     if (rc == 0)
@@ -256,7 +262,7 @@ PyObject *mp_channel_send(PyObject *op, PyObject *object)
         data = mp_forking_pickle(object, self->shares == 0);
     if (data == NULL)
         return NULL;
-    int rc = send_data(self, data, handles, -1);
+    int rc = send_data(self, data, handles, -1, SEND);
     discard_unsent(handles, rc);
     Py_DECREF(data);
     return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_None);
@@ -328,15 +334,13 @@ static PyObject *receive(Channel *self, int64_t timeout, uint64_t *taken)
     return receive_unless_large(self, timeout, NULL, taken);
 }
 
-/* The object of a message, after `done`, if that is not NULL, was called; drops the bytes. */
-static PyObject *unpickled(PyObject *data, PyObject *done, uint64_t taken)
+/* The object of a message; drops the bytes. */
+static PyObject *unpickled(PyObject *data, uint64_t taken)
 {
-    PyObject *called = done == NULL ? NULL : PyObject_CallNoArgs(done);
-    PyObject *object = done != NULL && called == NULL ? NULL : mp_decode(data);
+    PyObject *object = mp_decode(data);
 
     mpshm_taken_end(taken);
     Py_DECREF(data);
-    Py_XDECREF(called);
     return object;
 }
 
@@ -348,43 +352,42 @@ PyObject *mp_channel_recv(PyObject *op, PyObject *unused)
     uint64_t taken = 0;
     PyObject *data = receive((Channel *)op, -1, &taken);
 
-    return data == NULL ? NULL : unpickled(data, NULL, taken);
+    return data == NULL ? NULL : unpickled(data, taken);
 }
 
-/* _recv_and(function, seconds or None, late): recv(), and call the function, which is one in C,
- * before the message is unpickled; returns `late` when none came in time */
-PyObject *mp_channel_recv_and(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
+/* _recv_within(seconds or None, late): recv(), or `late` when none came in time */
+PyObject *mp_channel_recv_within(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     int64_t timeout;
     uint64_t taken = 0;
 
-    if (nargs != 3) {
-        PyErr_SetString(PyExc_TypeError, "_recv_and takes three arguments");
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "_recv_within takes two arguments");
         return NULL;
     }
-    if (timeout_of(args[1], &timeout) < 0)
+    if (mp_channel_timeout(args[0], &timeout) < 0)
         return NULL;
     PyObject *data = receive((Channel *)op, timeout, &taken);
     if (data == NULL)
-        return PyErr_Occurred() ? NULL : Py_NewRef(args[2]);
-    return unpickled(data, args[0], taken);
+        return PyErr_Occurred() ? NULL : Py_NewRef(args[1]);
+    return unpickled(data, taken);
 }
 
-/* _take(function or None, late, large): as _recv_and without a wait; returns `large` when the next
+/* _take(late, large): as _recv_within without a wait; returns `large` when the next
  * message is left to _keep_next */
 PyObject *mp_channel_take(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 {
     uint64_t taken = 0;
     int left = 0;
 
-    if (nargs != 3) {
-        PyErr_SetString(PyExc_TypeError, "_take takes three arguments");
+    if (nargs != 2) {
+        PyErr_SetString(PyExc_TypeError, "_take takes two arguments");
         return NULL;
     }
     PyObject *data = receive_unless_large((Channel *)op, 0, &left, &taken);
     if (data == NULL)
-        return PyErr_Occurred() ? NULL : Py_NewRef(args[left ? 2 : 1]);
-    return unpickled(data, args[0] == Py_None ? NULL : args[0], taken);
+        return PyErr_Occurred() ? NULL : Py_NewRef(args[left ? 1 : 0]);
+    return unpickled(data, taken);
 }
 
 /* _keep_next(): if there is a message, take it, of whatever size, for the next receiver in this
@@ -455,7 +458,7 @@ PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names)
         return NULL;
     if (is_ordinary(op))
         return mp_channel_standard(op, "poll", seconds);
-    if ((seconds != NULL && timeout_of(seconds, &timeout) < 0) ||
+    if ((seconds != NULL && mp_channel_timeout(seconds, &timeout) < 0) ||
         mp_channel_enter(self, self->readable, "write") < 0)
         return NULL;
     if (mp_channel_has_kept(self)) {

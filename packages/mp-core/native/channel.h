@@ -17,6 +17,8 @@ typedef struct {
     char readable, writable;
     char alone;  /* the other end was closed before there was a ring: no byte is in the pipe */
     char shares; /* whether messages may share memory: 1, 0, or -1 when it is not known yet */
+    char warned; /* of bytes that no channel has written */
+    char counts; /* a queue: its messages are counted after it is closed, too */
     /* Messages that a thread has taken for a waiter, which may have left: the next receiver in this
      * process gets them. A list or NULL; a child of a fork has no claim on them. */
     PyObject *kept;
@@ -29,6 +31,7 @@ struct call {
     PyThreadState *state;
     PyObject *bytes;
     PyObject *stop; /* a list, or NULL: the call gives up once it has an element */
+    int to_count;   /* the call goes on when the end is closed */
     int for_next;   /* the call gives up once a message is kept for it */
     int waited;
     uint64_t position; /* the number of the message, for the timeline */
@@ -37,6 +40,10 @@ struct call {
 
 /* ---- channel_call.c ---- */
 
+/* Raise the exception of an error number, unless there is an exception. */
+PyObject *mp_channel_fail(int rc);
+/* Seconds, or None for ever, as nanoseconds; -1 for ever. 0, or -1 with an exception. */
+int mp_channel_timeout(PyObject *seconds, int64_t *ns);
 /* The functions of a call for libshm. */
 void *mp_channel_call_allocate(void *of, uint64_t nbytes);
 void mp_channel_call_begin_wait(void *of);
@@ -58,17 +65,16 @@ void mp_channel_release(Channel *self);
 
 /* ---- channel.c ---- */
 
-/* Raise the exception of an error number, unless there is an exception. */
-PyObject *mp_channel_fail(int rc);
 /* Whether the interpreter is ending. */
 int mp_channel_is_late(void);
 
 PyObject *mp_channel_send(PyObject *op, PyObject *object);
 PyObject *mp_channel_send_bytes(PyObject *op, PyObject *data);
 PyObject *mp_channel_offer_message(PyObject *op, PyObject *message);
-PyObject *mp_channel_offer(PyObject *op, PyObject *object);
+PyObject *mp_channel_offer(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
+PyObject *mp_channel_send_reserved(PyObject *op, PyObject *message);
 PyObject *mp_channel_recv(PyObject *op, PyObject *unused);
-PyObject *mp_channel_recv_and(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
+PyObject *mp_channel_recv_within(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
 PyObject *mp_channel_recv_bytes(PyObject *op, PyObject *args, PyObject *names);
 PyObject *mp_channel_poll(PyObject *op, PyObject *args, PyObject *names);
 PyObject *mp_channel_pickle(PyObject *op, PyObject *object);
@@ -76,6 +82,24 @@ PyObject *mp_channel_send_unless(PyObject *op, PyObject *const *args, Py_ssize_t
 PyObject *mp_channel_wake_senders(PyObject *op, PyObject *unused);
 PyObject *mp_channel_take(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
 PyObject *mp_channel_keep_next(PyObject *op, PyObject *unused);
+
+/* ---- queue_methods.c ---- */
+
+/* Wait until the queue has a place: 1 if it is full for that time, otherwise 0, also without a ring;
+ * -1 with an exception. What is left of the timeout is in it. */
+int mp_queue_is_full(Channel *self, int64_t *timeout);
+
+PyObject *mp_queue_set_bound(PyObject *op, PyObject *bound);
+PyObject *mp_queue_begin_reservations(PyObject *op, PyObject *unused);
+PyObject *mp_queue_end_reservations(PyObject *op, PyObject *unused);
+PyObject *mp_queue_reserve(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
+PyObject *mp_queue_unreserve(PyObject *op, PyObject *unused);
+PyObject *mp_queue_wait_for_place(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
+PyObject *mp_queue_messages(PyObject *op, PyObject *unused);
+PyObject *mp_queue_task_done(PyObject *op, PyObject *unused);
+PyObject *mp_queue_join(PyObject *op, PyObject *unused);
+PyObject *mp_queue_acquire(PyObject *op, PyObject *const *args, Py_ssize_t nargs);
+PyObject *mp_queue_release(PyObject *op, PyObject *which);
 
 /* The method of multiprocessing's Connection, for a connection without a ring; argument may be
  * NULL.

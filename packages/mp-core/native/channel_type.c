@@ -160,6 +160,7 @@ static void channel_dealloc(PyObject *op)
         self->fd = -1;
     }
     self->users = 0;
+    self->counts = 0;
     mp_channel_release(self);
     free_it(op);
     Py_DECREF(type);
@@ -236,6 +237,7 @@ static PyObject *wrap(PyObject *type, mpshm_channel *end, int fd, int side, int 
     self->readable = (char)readable;
     self->writable = (char)writable;
     self->shares = -1;
+    self->counts = end != NULL && mpshm_channel_is_queue(end);
     return (PyObject *)self;
 }
 
@@ -305,10 +307,26 @@ static PyMethodDef methods[] = {
     {"send", mp_channel_send, METH_O, "Send a (picklable) object."},
     {"_send_bytes", mp_channel_send_bytes, METH_O, "Send one message."},
     {"_offer_message", mp_channel_offer_message, METH_O, "Send a message unless it must wait."},
-    {"_offer", mp_channel_offer, METH_O, "Send an object unless it must wait."},
+    {"_offer", (PyCFunction)(void (*)(void))mp_channel_offer, METH_FASTCALL,
+     "Send an object unless it must wait for room; wait for a place."},
+    {"_send_reserved", mp_channel_send_reserved, METH_O, "Send the message of a reservation."},
+    {"_set_bound", mp_queue_set_bound, METH_O, "Count the messages of a new queue."},
+    {"_begin_reservations", mp_queue_begin_reservations, METH_NOARGS, "Own those of the process."},
+    {"_end_reservations", mp_queue_end_reservations, METH_NOARGS, "Drop them."},
+    {"_reserve", (PyCFunction)(void (*)(void))mp_queue_reserve, METH_FASTCALL,
+     "Reserve a place and append the message to a buffer."},
+    {"_unreserve", mp_queue_unreserve, METH_NOARGS, "Give a reservation back."},
+    {"_wait_for_place", (PyCFunction)(void (*)(void))mp_queue_wait_for_place, METH_FASTCALL,
+     "Wait until the queue is not full."},
+    {"_messages", mp_queue_messages, METH_NOARGS, "How many messages the queue has."},
+    {"_task_done", mp_queue_task_done, METH_NOARGS, "Whether there was a task to finish."},
+    {"_join", mp_queue_join, METH_NOARGS, "Wait until all tasks are done."},
+    {"_acquire", (PyCFunction)(void (*)(void))mp_queue_acquire, METH_FASTCALL,
+     "Acquire a lock of the program in time."},
+    {"_release", mp_queue_release, METH_O, "Whether there was a lock to release."},
     {"recv", mp_channel_recv, METH_NOARGS, "Receive a (picklable) object."},
-    {"_recv_and", (PyCFunction)(void (*)(void))mp_channel_recv_and, METH_FASTCALL,
-     "Receive an object in time; call a function before it is unpickled."},
+    {"_recv_within", (PyCFunction)(void (*)(void))mp_channel_recv_within, METH_FASTCALL,
+     "Receive an object in time."},
     {"_pickle", mp_channel_pickle, METH_O, "Return the message of an object."},
     {"_send_unless", (PyCFunction)(void (*)(void))mp_channel_send_unless, METH_FASTCALL,
      "Send a message; give up when a list is no longer empty."},

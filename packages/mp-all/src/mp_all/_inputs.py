@@ -133,7 +133,10 @@ def _can_open() -> bool:
     Return whether this process may open one more input, and its workers that: not after a change of its user.
     """
     few = len(_open) < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4
-    return few and os.stat("/proc/self/fd").st_uid == os.geteuid()
+    try:
+        return few and os.stat("/proc/self/fd").st_uid == os.geteuid()
+    except OSError:
+        return False  # without /proc
 
 
 def map_input(

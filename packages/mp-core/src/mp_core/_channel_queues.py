@@ -4,13 +4,18 @@ Note [Queues without locks and threads of their own]
 ----------------------------------------------------
 The standard queues put a lock around each end of their pipe. A process that is killed in `get` has the lock, and no
 other process gets a message again. The ring of a channel has locks of its own, which the kernel takes from a dead
-process, so these queues leave the standard locks alone. Other code may use them (`_late_locks`).
+process. Other code may use `_rlock` and `_wlock`, so they exist, as words in the ring (`_RingLock`).
+
+The standard queues count in semaphores, and a process that is killed between a count and its message leaves the count
+wrong for good. Here the messages are the count (libshm's `channel/places.c`): a queue is full when *maxsize* messages
+are in it, and a task is a message until `task_done`.
 
 The standard `Queue.put` leaves pickling and sending to a feeder thread. This one pickles at once, and writes into the
 ring if there is room:
 
-    put    pickle --> room, and nothing waits for the thread?  yes: into the ring
-                                                               no:  bytes to the feeder thread, which waits for room
+    put    wait for a place --> pickle --> room, and nothing waits for the thread?
+                                             yes: into the ring
+                                             no:  reserve the place, bytes to the feeder thread, which waits for room
 
 So an object that changes after `put` does not change its message, and `put` still never waits for a reader. An error of
 pickling goes to `_on_queue_feeder_error`, as before, or is raised if `set_strict_put` says so.
@@ -19,11 +24,7 @@ A message that needs no pickler takes one call into C for the pickle and the rin
 feeder thread is idle. The feeder sets `feeding` before it pops a message and clears it after sending, so checking
 without a lock is safe: a message never passes an earlier one of the same thread.
 
-A `JoinableQueue` counts its unfinished tasks in a semaphore, without the lock that a killed process keeps for ever in
-the standard one.
-
-A getter that is killed after it has received and before it releases the semaphore of a bounded queue takes one place of
-`maxsize` with it, as in the standard library.
+The feeder thread owns the reservations of its process: they are dropped with the messages if the process is killed.
 """
 
 from __future__ import annotations
@@ -31,14 +32,14 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
-from multiprocessing import queues, synchronize, util
+from collections.abc import Coroutine
+from multiprocessing import context, queues, synchronize, util
 from queue import Empty, Full
 
 from mp_core import imports, native, settings
-from mp_core._late_locks import LateLocks
 from mp_core.handler_errors import is_of_handler
 from mp_core.native import recorders
 
@@ -78,13 +79,53 @@ def set_strict_put(strict: bool) -> None:
     _strict = bool(strict)
 
 
-class SimpleQueue(LateLocks, queues.SimpleQueue):  # type: ignore[type-arg]
+class _RingLock:
+    """One of the two locks of a queue, which the queue itself does not use."""
+
+    def __init__(self, end: Any, writes: bool) -> None:
+        self._end, self._writes = end, writes
+
+    def acquire(self, block: bool = True, timeout: float | None = None) -> bool:
+        return self._end._acquire(self._writes, timeout if block else 0)  # type: ignore[no-any-return]
+
+    def release(self) -> None:
+        if not self._end._release(self._writes):
+            raise ValueError("semaphore or lock released too many times")
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+
+class _RingLocks:
+    """Has the attributes `_rlock` and `_wlock` of a queue."""
+
+    _reader: Any
+
+    @property
+    def _rlock(self) -> Any:
+        return _RingLock(self._reader, False)
+
+    @property
+    def _wlock(self) -> Any:
+        return _RingLock(self._reader, True)
+
+
+class SimpleQueue(_RingLocks, queues.SimpleQueue):  # type: ignore[type-arg]
     """A `multiprocessing.SimpleQueue` over a channel."""
 
-    def __init__(self, ends: tuple[Any, Any], *, ctx: Any) -> None:
-        # The standard initialiser would make a pipe.
+    def __init__(self, ends: tuple[Any, Any]) -> None:
+        # The standard initialiser would make a pipe and the locks.
+        self.__setstate__(ends)
+
+    def __getstate__(self) -> Any:
+        context.assert_spawning(self)
+        return self._reader, self._writer
+
+    def __setstate__(self, ends: Any) -> None:
         self._reader, self._writer = ends
-        self._make_locks_late(ctx)
         self._poll = self._reader.poll
 
     def put(self, obj: Any) -> None:
@@ -102,67 +143,70 @@ class SimpleQueue(LateLocks, queues.SimpleQueue):  # type: ignore[type-arg]
         return self._reader.arecv()  # type: ignore[no-any-return]
 
 
-class Queue(LateLocks, _Base):  # type: ignore[misc]
+class Queue(_RingLocks, _Base):  # type: ignore[misc]
     """A `multiprocessing.Queue` over a channel; see Note [Queues without locks and threads of their own]."""
 
     _reader: Any
     _writer: Any
 
-    def __init__(self, ends: tuple[Any, Any], maxsize: int = 0, *, ctx: Any) -> None:
+    def __init__(self, ends: tuple[Any, Any], maxsize: int = 0) -> None:
         # The standard initialiser would make a pipe and the locks.
         self._maxsize = maxsize if maxsize > 0 else _MOST
         self._reader, self._writer = ends
-        self._make_locks_late(ctx)
+        self._writer._set_bound(max(maxsize, 0))
         self._opid = os.getpid()
-        self._sem = ctx.BoundedSemaphore(self._maxsize)
         if recorders:
             recorders[0].made(self._reader, maxsize)
         self._ignore_epipe = False
         self._reset()
         util.register_after_fork(self, _Base._after_fork)
 
+    def __getstate__(self) -> Any:
+        context.assert_spawning(self)
+        return self._ignore_epipe, self._maxsize, self._reader, self._writer, self._opid
+
+    def __setstate__(self, state: Any) -> None:
+        self._ignore_epipe, self._maxsize, self._reader, self._writer, self._opid = state
+        self._reset()
+
     def _reset(self, after_fork: bool = False) -> None:
         super()._reset(after_fork)
         # To enter a condition takes longer than to enter its lock. It is reentrant, because a signal handler may put.
         self._lock = threading.RLock()
         self._notempty = threading.Condition(self._lock)
-        self._places: dict[Any, Any] = {}  # by event loop, see coroutines.py
+        self._putters: dict[Any, Any] = {}  # by event loop, see coroutines.py
         self._feeding = [False]  # True while the feeder thread has a message
         self._has_put = False
 
-    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise ValueError(f"Queue {self!r} is closed")
-        if not (recorders[0].takes_place(self, block, timeout) if recorders else self._sem.acquire(block, timeout)):
-            raise Full
+
+    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+        self._check_open()
+        if not block:
+            timeout = 0
+        if recorders:
+            timeout = recorders[0].waits_for_place(self, timeout)
+        deadline = time.monotonic() + timeout if timeout else timeout
         # No `try` around what sends: an exception of a signal handler comes after the message has been sent.
-        if not (self._counts or self._buffer or self._feeding[0]):
+        if not (self._buffer or self._feeding[0]):
             self._has_put = True
-            message = self._writer._offer(obj)
-            if message is not SENT:
-                self._finish(message, obj)
-            return
-        self._put_in_place(obj)
-
-    def _put_in_place(self, obj: Any) -> None:
-        """Put an object behind all others, in the place that the caller has taken."""
-        try:
-            message = _pickled_object(obj)
-        except BaseException as error:
-            self._not_pickled(error, obj)
-            return
-        self._finish(message, obj)
-
-    def _finish(self, message: Any, obj: Any) -> None:
-        """Send a message that waits, or leave it to the thread; report the error of one that has failed."""
-        if message.error is None:
-            message = self._send_or_feed(message)
-        if message.error is None:
-            return
-        if message.data is None:
-            self._not_pickled(message.error, obj)
+            message = self._writer._offer(obj, timeout)
+            if message is SENT:
+                return
+        elif self._writer._wait_for_place(timeout, None):
+            try:
+                message = _pickled_object(obj)
+            except BaseException as error:
+                self._not_pickled(error, obj)
+                return
         else:
-            self._failed(message.error, obj)
+            message = None
+        while message is None or not self._send_or_feed(message, obj):
+            left = max(0.0, deadline - time.monotonic()) if deadline else deadline
+            if message is None or not self._writer._wait_for_place(left, None):
+                raise Full
 
     def aput(self, obj: Any, timeout: float | None = None) -> Coroutine[Any, Any, None]:
         """Put an object, in a coroutine; as `put`: `queue.Full` if there is no place within *timeout* seconds."""
@@ -173,11 +217,10 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
     def aget(self, timeout: float | None = None) -> Coroutine[Any, Any, Any]:
         """Get an object, in a coroutine; as `get`: `queue.Empty` if there is none within *timeout* seconds."""
         coroutines = imports.load("mp_core.coroutines")
-        gets = coroutines.receive(self._reader, self._sem.release, self)
+        gets = coroutines.receive(self._reader, self)
         return gets if timeout is None else coroutines.within(timeout, Empty, gets)  # type: ignore[no-any-return]
 
     def _not_pickled(self, error: BaseException, obj: Any) -> None:
-        self._sem.release()
         try:
             raise error
         except Exception:  # which the standard method prints
@@ -187,40 +230,32 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
         finally:
             del error  # see Note [Exceptions in frames] in _receiving.py
 
-    def _send_or_feed(self, message: Any) -> Any:
-        """Send a message, or leave it to the thread; return it, with the error of the connection if there is one."""
-        if self._counts:
-            self._count()
+    def _send_or_feed(self, message: Any, obj: Any) -> bool:
+        """Send a message, leave it to the thread, or report its error; return False if the queue is full."""
         with self._lock:
             self._has_put = True
-            if not self._buffer and not self._feeding[0]:
-                message = self._writer._offer_message(message)
-                if message is SENT or message.error is not None:
-                    return message
-            if self._thread is None:
-                try:
+            if message.error is None and not self._buffer and not self._feeding[0]:
+                offered = self._writer._offer_message(message)
+                if offered is None or offered is SENT:
+                    return offered is SENT
+            if message.error is None:
+                if self._thread is None:
                     self._start_thread()
-                except BaseException:  # the message is not put
-                    self._sem.release()
-                    self._uncount()
-                    raise
-            self._buffer.append(message)
-            self._notempty.notify()
-        return message
-
-    #: Whether `_count` has to be told of each message.
-    _counts = False
-
-    def _count(self) -> None:
-        """Count one more unfinished task, before a process can finish it."""
-
-    def _uncount(self) -> None:
-        """Take that back."""
+                self._feeder_ready.wait()
+                if not self._writer._reserve(message, self._buffer.append):
+                    return False
+                self._notempty.notify()
+                return True
+        if message.data is None:
+            self._not_pickled(message.error, obj)
+        else:
+            self._failed(message.error, obj)
+        return True
 
     def _failed(self, error: Exception, obj: Any) -> None:
         if self._ignore_epipe and _is_refused(error):
             return
-        self._sem.release()
+        self._check_open()
         try:
             raise error
         except Exception:  # which the standard method prints
@@ -229,14 +264,20 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
             del error  # see Note [Exceptions in frames] in _receiving.py
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
-        if self._closed:
-            raise ValueError(f"Queue {self!r} is closed")
-        obj = self._reader._recv_and(self._sem.release, timeout if block else 0, _LATE)
+        self._check_open()
+        obj = self._reader._recv_within(timeout if block else 0, _LATE)
         if obj is _LATE:
             raise Empty
         return obj
 
+    def qsize(self) -> int:
+        return self._writer._messages()  # type: ignore[no-any-return]
+
+    def full(self) -> bool:
+        return self.qsize() >= self._maxsize
+
     def close(self) -> None:
+        self._closed = True  # a put that waits in another thread sees why its message cannot be sent
         if self._has_put and self._thread is None:
             # The feeder thread of a standard queue closes both ends after the last message.
             self._reader.close()
@@ -244,7 +285,8 @@ class Queue(LateLocks, _Base):  # type: ignore[misc]
         super().close()
 
     def _start_thread(self) -> None:
-        feed = _Feeder(self._buffer, self._notempty, self._feeding, self._writer, self._reader, self._sem)
+        feed = _Feeder(self._buffer, self._notempty, self._feeding, self._writer, self._reader)
+        self._feeder_ready = feed.ready
         feed.ignore_epipe, feed.on_error = self._ignore_epipe, self._on_queue_feeder_error
         self._thread = threading.Thread(target=feed.run, name="QueueFeederThread", daemon=True)
         try:
@@ -285,17 +327,19 @@ class _Feeder:
     on_error: Any = None
     abandoned = False
 
-    def __init__(
-        self, buffer: deque[Any], notempty: Any, feeding: list[bool], writer: Any, reader: Any, sem: Any
-    ) -> None:
+    def __init__(self, buffer: deque[Any], notempty: Any, feeding: list[bool], writer: Any, reader: Any) -> None:
         self.buffer, self.notempty, self.feeding = buffer, notempty, feeding
-        self.writer, self.reader, self.sem = writer, reader, sem
+        self.writer, self.reader = writer, reader
+        self.ready = threading.Event()
 
     def run(self) -> None:
+        self.writer._begin_reservations()
+        self.ready.set()
         try:
             self._run()
         finally:
             self.on_error = None  # it may refer to the queue, and a finalizer refers to this object
+            self.writer._end_reservations()
 
     def _run(self) -> None:
         while True:
@@ -310,15 +354,15 @@ class _Feeder:
                 self.writer.close()
                 return
             try:
-                self.writer._send_bytes(data)
+                self.writer._send_reserved(data)
             except Exception as error:
                 if self.abandoned:
                     return  # a connection that was closed meanwhile has not sent it
-                if self.ignore_epipe and _is_refused(error):
-                    continue  # no process reads the later messages either; their memory is freed as well
                 if util.is_exiting():
                     return
-                self.sem.release()
+                self.writer._unreserve()
+                if self.ignore_epipe and _is_refused(error):
+                    continue  # no process reads the later messages either; their memory is freed as well
                 self.on_error(error, bytes(data.data))
             finally:
                 del data  # one that was not sent frees its memory
@@ -343,56 +387,12 @@ class _Feeder:
         self.buffer.clear()
 
 
-class _Joiners:
-    """
-    The processes that wait in `join`, without a lock that a killed process could keep.
-
-    A joiner counts itself and takes a wake-up; the process that finishes the last task gives each of them one. If it is
-    killed in between, the joiner looks by itself. A killed joiner leaves more wake-ups than needed, which do no harm.
-    """
-
-    LOOK_S = 0.1
-
-    def __init__(self, ctx: Any) -> None:
-        self._count, self._wakeups = ctx.Semaphore(0), ctx.Semaphore(0)
-
-    def wait_until(self, finished: Callable[[], bool]) -> None:
-        self._count.release()
-        try:
-            while not finished():
-                self._wakeups.acquire(True, self.LOOK_S)
-        finally:
-            self._count.acquire(False)
-
-    def wake(self) -> None:
-        for _ in range(self._count.get_value()):
-            self._wakeups.release()
-
-
 class JoinableQueue(Queue, queues.JoinableQueue):  # type: ignore[type-arg]
     """A `multiprocessing.JoinableQueue` over a channel."""
 
-    _counts = True
-
-    def __init__(self, ends: tuple[Any, Any], maxsize: int = 0, *, ctx: Any) -> None:
-        super().__init__(ends, maxsize, ctx=ctx)
-        self._unfinished_tasks = ctx.Semaphore(0)
-        self._cond = _Joiners(ctx)
-
-    def _count(self) -> None:
-        self._unfinished_tasks.release()
-
-    def _uncount(self) -> None:
-        self.task_done()
-
     def task_done(self) -> None:
-        if not self._unfinished_tasks.acquire(False):
+        if not self._writer._task_done():
             raise ValueError("task_done() called too many times")
-        if self._all_done():
-            self._cond.wake()
 
     def join(self) -> None:
-        self._cond.wait_until(self._all_done)
-
-    def _all_done(self) -> bool:
-        return bool(self._unfinished_tasks.get_value() == 0)
+        self._writer._join()

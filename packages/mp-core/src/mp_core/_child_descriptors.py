@@ -10,12 +10,26 @@ With the first kind a child needs no path: it can share even if the folder was r
 Without them it finds the folder by the session's id. Linux sends at most 253 descriptors in one message, so a fork
 server takes no more for one child; where ours would exceed that, the child is pickled again without the first kind.
 
+Note [Arguments with memory]
+----------------------------
+Arguments that refer to shared memory have in-flight references, which a child that does not start, or is killed before
+it receives them, would leave for good. So they travel in the ring of a pipe, of which the child gets the reading end:
+
+    the start fails                      the parent closes the last reading end, which frees what nobody has read
+    the child dies before it has read    the parent sees its end, and closes the writing end, which does the same
+    the child dies after it has read     the reaper frees what it has not received (libshm's reference/taken.c)
+
+The parent keeps the writing end until it sees that the ring is empty or that the child has ended. The start waits for a
+child with more than 64 KiB of arguments, as in multiprocessing. Without a ring, for want of descriptors, the parent
+frees the arguments only if the start fails.
+
 If the parent dies in between, the kernel closes them. If another thread forks in between, its child inherits a copy, as
 it does of every descriptor of a process that is being started.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -28,7 +42,18 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["attach", "close_on_exec", "closing", "for_child_of", "mark", "pass_on", "take_back", "taken", "too_many"]
+__all__ = [
+    "attach",
+    "close_on_exec",
+    "closing",
+    "for_child_of",
+    "mark",
+    "pass_on",
+    "send_arguments",
+    "take_back",
+    "taken",
+    "too_many",
+]
 
 # SCM_MAX_FD of Linux, minus the four descriptors that the fork server itself sends.
 FORKSERVER_TAKES = 253 - 4
@@ -47,13 +72,17 @@ class _Start(threading.local):
     queue: _passed_descriptors.Queue | None
     queue_of: Any
     closes_queue: bool
+    # Its arguments: the ends of their pipe, or a message without one.
+    arguments: Any
+    message: Any
 
     def __init__(self) -> None:
         self.begin(False)
 
     def begin(self, closes: bool) -> None:
         """Have no child and no descriptors, in one call of C: a signal handler finds all attributes."""
-        self.__dict__.update(opened=[], popen=None, room=closes, queue=None, queue_of=None, closes_queue=closes)
+        nothing = dict.fromkeys(("popen", "queue", "queue_of", "arguments", "message"))
+        self.__dict__.update(nothing, opened=[], room=closes, closes_queue=closes)
 
 
 _start = _Start()
@@ -131,6 +160,43 @@ def too_many() -> bool:
     return True
 
 
+def send_arguments(message: Any, make_pair: Callable[[bool], Any]) -> Any:
+    """
+    Send the arguments of the child that this thread starts, and return the reading end; None if there is no ring.
+    """
+    popen: Any = context.get_spawning_popen()
+    if popen is None or not _start.closes_queue:  # a program's own kind of process
+        message.leave()
+        return None
+    has_room = popen.method != "forkserver" or len(popen._fds) <= FORKSERVER_TAKES - 3
+    ends = make_pair(False) if has_room else None
+    _start.arguments = ends
+    if ends is None or ends[1]._offer_message(message) is not native.SENT:
+        _start.message = message  # it has no ring, or the ring no room
+    return None if ends is None else ends[0]
+
+
+def _hand_over(popen: Any) -> None:
+    """Leave the arguments to the child that has started."""
+    if _start.arguments is None:
+        if _start.message is not None:
+            _start.message.leave()
+        return
+    reader, popen.arguments = _start.arguments
+    reader.close()
+    _start.arguments = None
+    if _start.message is not None:
+        with contextlib.suppress(BrokenPipeError):  # it has ended
+            popen.arguments._send_unless(_start.message, [])
+
+
+def _close_arguments() -> None:
+    if _start.arguments is not None:
+        for end in _start.arguments:
+            end.close()
+    _start.arguments = None
+
+
 def mark() -> Mark:
     """Return what `take_back` needs, before an attempt to pickle for the child that this thread is starting."""
     popen = context.get_spawning_popen()
@@ -172,9 +238,17 @@ def closing(start: Callable[[Any], Any], process: Any) -> Any:
     try:
         _start.begin(True)
         # The process has it already if a signal handler raises below: it can be ended.
-        process._popen = popen = start(process)
+        try:
+            process._popen = popen = start(process)
+        except OSError:
+            raise
+        except BaseException:  # of a signal handler: the child may have started
+            if _start.message is not None and _start.arguments is None:
+                _start.message.leave()
+            raise
         process._sentinel = popen.sentinel
         _children.add(process)
+        _hand_over(popen)
         return popen
     finally:
         try:
@@ -189,3 +263,4 @@ def closing(start: Callable[[Any], Any], process: Any) -> Any:
 def _close_all() -> None:
     _close()
     _close_queue()
+    _close_arguments()

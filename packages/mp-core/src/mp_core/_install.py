@@ -11,7 +11,7 @@ Note [Replaced attributes]
                                  ForkServer.ensure_running: what the server preloads         fork_server.py
                                  tempfile in connection: imported by the first listener      imports.py
       at a start                 _Popen of SpawnProcess and ForkServerProcess                _child_descriptors.py
-                                 _Popen of ForkProcess                                       _late_locks.py
+                                 _Popen of ForkProcess                                       definitions.py
                                  spawn.get_preparation_data; _Popen of those again           main_module.py
       with MP_TRACE=1            ForkingPickler.dumps, Queue.put                             _trace.py
       on macOS                   the finalizer of the resource tracker                       _resource_tracker.py
@@ -148,7 +148,7 @@ def _extend_starts() -> None:
     for kind, extended in (
         ("SpawnProcess", _closing_start),
         ("ForkServerProcess", _closing_start),
-        ("ForkProcess", _start_with_locks),
+        ("ForkProcess", _start_by_fork),
     ):
         process: Any = getattr(context, kind, None)
         if process is not None and not getattr(process._Popen, "_extended", False):
@@ -179,17 +179,17 @@ def _closing_start(start: Callable[[Any], Any], process: Any) -> Any:
     return main_module.watched(popen, process)
 
 
-def _start_with_locks(start: Callable[[Any], Any], process: Any) -> Any:
+def _start_by_fork(start: Callable[[Any], Any], process: Any) -> Any:
     """
     Make what a forked child has to have in common with this process before its start begins.
 
-    The hook of `_late_locks` does it for other forks. If a signal handler raises here, no process has
-    started; during the fork, its caller would get the exception in place of the pid.
+    If a signal handler raises here, no process has started; during the fork, its caller would get the exception in
+    place of the pid.
     """
-    if "mp_core._late_locks" in sys.modules:
-        imports.load("mp_core._late_locks").make_all()
     main_module = imports.load("mp_core.main_module")
-    if not main_module.main_can_be_imported():
+    for function in (getattr(process, "_target", None), type(process).run):
+        main_module.note_main(function)
+    if main_module.sends_definitions():
         main_module.note_fork()
         imports.load("mp_core.definitions").identify_classes()
     return start(process)

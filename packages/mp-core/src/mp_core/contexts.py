@@ -34,10 +34,6 @@ def _queue_module() -> Any:
     return imports.load("mp_core._channel_queues")
 
 
-def _standard_locks(ctx: Any) -> Any:
-    return imports.load("mp_core._queue_locks").StandardLocks(ctx)
-
-
 def _refuse(*args: Any, **options: Any) -> Any:
     imports.load("mp_core.coroutines").refuse("queue")
 
@@ -67,7 +63,7 @@ class _Channels:
             queue = getattr(super(), kind)(*maxsize)
             queue.aget = queue.aput = _refuse
             return queue
-        return getattr(_queue_module(), kind)(ends, *maxsize, ctx=_standard_locks(self.get_context()))
+        return getattr(_queue_module(), kind)(ends, *maxsize)
 
     def Manager(self: Any) -> Any:
         """Return a started manager, which its proxies call through channels."""

@@ -8,14 +8,15 @@ each object and loop, first come, first served:
     waits for         told by                                           then the coroutine
     a message         `add_reader` on the pipe of the connection        takes it
     room in a ring    a thread that sends the messages of the line      finds that its message is sent
-    a place           a thread that takes a place for the line          puts into the queue
+    a place           a thread that puts the objects of the line        finds that its object is put
     a child's end     `add_reader` on a descriptor of the process       joins it
 
 A coroutine takes a message and returns without an `await` in between. So the task that is cancelled while it waits has
 taken nothing, and one that has taken a message returns it.
 
-Nothing tells an event loop of room in a ring or of a place in a bounded queue: both are words of shared memory, on
-which the kernel lets a thread sleep. One thread waits for all coroutines of a line, and ends a second after the last.
+Nothing tells an event loop of room in a ring or of a place in a bounded queue: for both there is a word of shared
+memory, on which the kernel lets a thread sleep. One thread waits for all coroutines of a line, and ends a second after
+the last.
 
 Note [A message of more than 64 KiB]
 ------------------------------------
@@ -32,6 +33,7 @@ lets it go on before it takes its message.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import select
 import threading
@@ -158,7 +160,7 @@ class _Reader(_Line):
         self.error: BaseException | None = None
         _readers.add(self)
 
-    async def next(self, connection: Any, received: Any) -> Any:
+    async def next(self, connection: Any) -> Any:
         """Wait in line for a message."""
         future: asyncio.Future[None] = self.loop.create_future()
         self.waiting.append(future)
@@ -167,7 +169,7 @@ class _Reader(_Line):
                 self.watch(connection._handle)
                 await future
                 self.woken = None
-                found = self.look(connection, received)
+                found = self.look(connection)
                 if found is not _LATE:
                     break
                 future = self.loop.create_future()
@@ -184,7 +186,7 @@ class _Reader(_Line):
                 self.rest_soon()
         return found
 
-    def look(self, connection: Any, received: Any) -> Any:
+    def look(self, connection: Any) -> Any:
         """Take a message that is there; or return `_LATE`, and the caller has to wait in line."""
         if self.error is not None:
             error, self.error = self.error, None
@@ -192,7 +194,7 @@ class _Reader(_Line):
                 raise error
             finally:
                 del error  # see Note [Exceptions in frames] in _receiving.py
-        found = connection._take(received, _LATE, _LARGE)
+        found = connection._take(_LATE, _LARGE)
         if found is _LARGE:
             self.keep_next(connection)
             return _LATE
@@ -298,10 +300,10 @@ def _is_readable(fd: int) -> bool:
     return bool(poll.poll(0))
 
 
-async def receive(connection: Any, received: Any = None, queue: Any = None) -> Any:
-    """Receive an object, perhaps for a *queue*; call *received* when it is taken, before it is unpickled."""
-    if queue is not None and queue._closed:
-        raise ValueError(f"Queue {queue!r} is closed")
+async def receive(connection: Any, queue: Any = None) -> Any:
+    """Receive an object, perhaps for a *queue*."""
+    if queue is not None:
+        queue._check_open()
     loop = asyncio.get_running_loop()
     readers = connection._awaited
     if readers is None:
@@ -313,10 +315,10 @@ async def receive(connection: Any, received: Any = None, queue: Any = None) -> A
     if reader.turn.is_long():
         await asyncio.sleep(0)
     if not reader.waiting and reader.woken is None and not reader.paused:
-        found = reader.look(connection, received)
+        found = reader.look(connection)
         if found is not _LATE:
             return found
-    return await reader.next(connection, received)
+    return await reader.next(connection)
 
 
 def _check_ring(connection: Any) -> None:
@@ -375,10 +377,10 @@ class _Helper(_Line):
 
 
 class _Outgoing:
-    """A message that has to wait for room."""
+    """A message that has to wait for room, or an object that has to wait for a place."""
 
-    def __init__(self, connection: Any, data: Any, done: asyncio.Future[bool]) -> None:
-        self.connection, self.data, self.done = connection, data, done
+    def __init__(self, send: Callable[[Any, list[bool]], bool], data: Any, done: asyncio.Future[bool]) -> None:
+        self.send, self.data, self.done = send, data, done
         self.stop: list[bool] = []  # not empty: its sender is cancelled
 
     def finish(self, sent: bool, error: BaseException | None) -> None:
@@ -389,7 +391,7 @@ class _Outgoing:
 
 
 class _Sender(_Helper):
-    """The messages of one loop that wait for room in one connection."""
+    """The messages of one loop that wait for room in one connection, or for a place in one queue."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop)
@@ -402,7 +404,7 @@ class _Sender(_Helper):
     def work(self) -> None:
         out, sent, error = self.outgoing.popleft(), False, None
         try:
-            sent = out.connection._send_unless(out.data, out.stop)
+            sent = out.send(out.data, out.stop)
         except BaseException as raised:
             error = raised
         out.data = None  # one that was not sent frees its memory
@@ -412,9 +414,13 @@ class _Sender(_Helper):
         self.sending -= 1
         out.finish(sent, error)
 
-    async def send(self, connection: Any, data: Any) -> None:
-        """Have the thread send a message; if the task is cancelled, it is raised if and only if it was not sent."""
-        out = _Outgoing(connection, data, self.loop.create_future())
+    async def send(self, connection: Any, send: Callable[[Any, list[bool]], bool], data: Any) -> None:
+        """
+        Have the thread call *send*, which returns False if it gave up since its list is no longer empty.
+
+        If the task is cancelled, that is raised if and only if the message was not sent.
+        """
+        out = _Outgoing(send, data, self.loop.create_future())
         self.sending += 1
         with self.changed:
             self.outgoing.append(out)
@@ -427,6 +433,10 @@ class _Sender(_Helper):
                 cancelled = error
                 out.stop.append(True)
                 connection._wake_senders()
+            except GeneratorExit:  # the loop has ended
+                out.stop.append(True)
+                connection._wake_senders()
+                raise
         if cancelled is not None and (out.done.exception() is not None or not out.done.result()):
             raise cancelled
         out.done.result()
@@ -448,91 +458,48 @@ async def send(connection: Any, obj: Any) -> None:
     if sender.turn.is_long():
         await asyncio.sleep(0)
     if sender.sending:
-        await sender.send(connection, connection._pickle(obj))
+        await sender.send(connection, connection._send_unless, connection._pickle(obj))
         return
-    message = connection._offer(obj)
+    message = connection._offer(obj, 0)
     if message.error is not None:
         raise message.error
     if message is not native.SENT:
-        await sender.send(connection, message)
+        await sender.send(connection, connection._send_unless, message)
 
 
 # ---- putting ---------------------------------------------------------------------------------------------------------
 
 
-class _Places(_Helper):
-    """The coroutines of one loop that wait for a place in one bounded queue."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, queue: Any) -> None:
-        super().__init__(loop)
-        self.queue = weakref.ref(queue)
-        self.semaphore = queue._sem
-        self.given = 0  # places that the thread has taken and the loop has not seen yet
-
-    def has_work(self) -> bool:
-        return len(self.waiting) > self.given
-
-    def work(self) -> None:
-        if self.semaphore.acquire(True, LOOK_S):
-            with self.changed:
-                self.given += 1
-            if not self.call(self.give):
-                with self.changed:
-                    self.leave()
-                self.waiting.clear()
-        queue = self.queue()
-        if queue is not None and queue._closed:
-            self.call(self.fail, ValueError(f"Queue {queue!r} is closed"))
-
-    def leave(self) -> None:
-        """Give back the places that a loop was closed too early to see."""
-        while self.given and self.loop.is_closed():
-            self.given -= 1
-            self.semaphore.release()
-
-    def give(self) -> None:
-        """Give a place to the first one in line, or back if everyone has left."""
-        with self.changed:
-            self.given -= 1
-            if self.wake() is None:
-                self.semaphore.release()
-
-    async def take(self) -> None:
-        """Wait in line for a place, which is the caller's when this returns."""
-        future: asyncio.Future[None] = self.loop.create_future()
-        with self.changed:
-            self.waiting.append(future)
-            self.begin()
+def _put_unless(loop: asyncio.AbstractEventLoop, queue: Any, obj: Any, stop: list[bool]) -> bool:
+    """Put an object when the queue has a place; return False if *stop* is no longer empty, or the loop is closed."""
+    while not stop and not loop.is_closed():
         try:
-            await future
-        except BaseException:
-            with self.changed:
-                if future in self.waiting:
-                    self.waiting.remove(future)
-                elif not future.cancelled() and future.exception() is None and self.wake() is None:
-                    self.semaphore.release()  # it has a place, and nobody wants it
+            if queue._writer._wait_for_place(LOOK_S, stop) and not stop:
+                queue.put(obj, False)
+                return True
+        except Full:
+            pass  # another process was faster
+        except OSError:  # an end is closed
+            queue._check_open()
             raise
+        queue._check_open()
+    return False
 
 
 async def put(queue: Any, obj: Any) -> None:
     """Put an object into a `Queue`."""
-    if queue._closed:
-        raise ValueError(f"Queue {queue!r} is closed")
+    queue._check_open()
     loop = asyncio.get_running_loop()
-    places = queue._places.get(loop) or _line_of(queue._places, loop, lambda: _Places(loop, queue))
-    if places.turn.is_long():
+    putter = queue._putters.get(loop) or _line_of(queue._putters, loop, lambda: _Sender(loop))
+    if putter.turn.is_long():
         await asyncio.sleep(0)
-    if not places.waiting:
+    if not putter.sending:
         try:
             queue.put(obj, False)
             return
         except Full:
             pass
-    await places.take()
-    if queue._closed:
-        queue._sem.release()
-        raise ValueError(f"Queue {queue!r} is closed")
-    queue._put_in_place(obj)
+    await putter.send(queue._writer, functools.partial(_put_unless, loop, queue), obj)
 
 
 # ---- processes -------------------------------------------------------------------------------------------------------

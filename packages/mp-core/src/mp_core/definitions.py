@@ -39,13 +39,13 @@ from multiprocessing import process
 from multiprocessing.reduction import ForkingPickler
 from types import FunctionType, ModuleType
 
-from mp_core.main_module import is_in_each_main, main_can_be_imported, own_definitions
+from mp_core.main_module import is_in_each_main, main_can_be_imported, note_definitions, note_main, own_definitions
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MainPickler", "Pickler", "identify_classes", "is_found_by_name", "received"]
+__all__ = ["MainPickler", "Pickler", "identify_classes", "is_found_by_name"]
 
 # Definitions contain types of Python itself.
 _OF_MAIN = ("__main__", "builtins")
@@ -98,7 +98,8 @@ class Pickler(ForkingPickler):
             return _made_class, (_identity(thing), make, args), (setter, state), None, None, _set_class
         make, args, state, _, _, setter = base._dynamic_function_reduce(self, thing)
         if args[1] is not _MAIN:
-            return make, args, state, None, None, setter
+            note_main(thing)
+            return make, args, (setter, state), None, None, _set_definition
         needed, state[1]["__globals__"] = state[1]["__globals__"], {}
         return make, args, (setter, state, needed), None, None, _set_function
 
@@ -142,12 +143,12 @@ def _cloudpickle(thing: Any) -> Any:
 
 # ---- the receiver ----------------------------------------------------------------------------------------------------
 
-_received = False
 
-
-def received() -> bool:
-    """Tell whether this process has received definitions: what it sends back may need them."""
-    return _received
+def _set_definition(function: Any, state: Any) -> None:
+    """Set the state of a function that has globals of its own."""
+    note_definitions()
+    setter, inner = state
+    setter(function, inner)
 
 
 class _Main:
@@ -170,8 +171,8 @@ _given: dict[str, Any] | None = None
 
 def _set_function(function: Any, state: Any) -> None:
     """Set the state of a function whose globals are the main module, see Note [One main module]."""
-    global _received, _given
-    _received = True
+    global _given
+    note_definitions()
     setter, inner, needed = state
     main = function.__globals__
     if _given is None:
@@ -202,8 +203,7 @@ def _identity(kind: type) -> str:
 
 
 def _made_class(identity: str, make: Callable[..., type], args: tuple[Any, ...]) -> type:
-    global _received
-    _received = True
+    note_definitions()
     known = _classes.get(identity)
     if known is not None:
         return known

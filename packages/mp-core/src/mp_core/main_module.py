@@ -12,6 +12,13 @@ such a program travel by name, as with multiprocessing, until a process may rece
 that it defines after the first fork travel as their definitions. Standard input, ``-c``, a prompt and a notebook do not
 run a module of a program, and may define a function again: theirs always do.
 
+Note [A main module in another one]
+----------------------------------
+A profiler, a tracer or `exec` may run the program in a dict of its own, while `__main__` is the profiler. Nothing of
+the program is found by its name then, so it travels as definitions: the target of a child, and what the child sends
+back. A process knows that from a function of the program, whose globals are not `__main__`, or from a definition that
+it has received.
+
 Note [The missing guard]
 ------------------------
 A child that imports the program runs its top level. If that starts processes, which would do the same, the child ends
@@ -41,6 +48,7 @@ __all__ = [
     "UNPICKLABLE",
     "MissingGuardError",
     "check_guard",
+    "has_definitions",
     "has_fork_server_left",
     "has_name",
     "is_in_each_main",
@@ -52,9 +60,12 @@ __all__ = [
     "leave_out",
     "main_can_be_imported",
     "missing_guard",
+    "note_definitions",
     "note_fork",
+    "note_main",
     "note_other_receivers",
     "own_definitions",
+    "sends_definitions",
     "watch_import",
     "watched",
 ]
@@ -146,10 +157,39 @@ def is_typed_in(thing: Any) -> bool:
 _at_first_fork: dict[int, ref[Any]] | None = None
 
 
+# The globals of a program that does not run in `__main__`, by id.
+_elsewhere: dict[int, dict[str, Any]] = {}
+_has_definitions = False
+
+
+def note_definitions() -> None:
+    """Note that this process has received definitions."""
+    global _has_definitions
+    _has_definitions = True
+
+
+def note_main(function: Any) -> None:
+    """Note whether *function* is of a main module that is not `__main__`."""
+    names = getattr(function, "__globals__", None)
+    if names is not None and function.__module__ == "__main__" and names is not vars(_modules["__main__"]):
+        note_definitions()
+        _elsewhere[id(names)] = names
+
+
+def has_definitions() -> bool:
+    """Tell whether this process has definitions that are not in its main module: what it sends may need them."""
+    return _has_definitions
+
+
+def sends_definitions() -> bool:
+    """Tell whether what a message names of the main module travels as a definition if it is not found there."""
+    return _has_definitions or not main_can_be_imported()
+
+
 def own_definitions() -> Iterator[Any]:
     """Yield the functions and classes of the main module, also those in its classes."""
     seen: set[int] = set()
-    pending = [vars(_modules["__main__"])]
+    pending = [vars(_modules["__main__"]), *_elsewhere.values()]
     while pending:
         for value in list(pending.pop().values()):
             thing = value.__func__ if type(value) in (staticmethod, classmethod) else value
@@ -319,6 +359,8 @@ def watched(popen: Any, process: Any) -> Any:
     """
     Return *popen*, of a process that was just started, so that a missing guard in it is reported.
 
+    Its arguments are freed if it ends without having received them.
+
     Its `missing_guard` is True from then on. The owner of a process whose `reports_missing_guard` is True reports it.
     """
     popen.__class__ = _watching(type(popen))
@@ -335,9 +377,13 @@ def _watching(kind: Any) -> type:
 
         class Popen(kind):  # type: ignore[misc]
             __doc__ = kind.__doc__
+            arguments: Any = None
 
             def poll(self, flag: int = os.WNOHANG) -> int | None:
                 code: int | None = super().poll(flag)
+                if self.arguments is not None and (code is not None or not self.arguments._messages()):
+                    self.arguments.close()  # see Note [Arguments with memory] in _child_descriptors.py
+                    self.arguments = None
                 if code == -_SIGNAL:
                     self.returncode = code = 1
                     self.missing_guard = True

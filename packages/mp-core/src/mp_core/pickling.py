@@ -49,7 +49,7 @@ from multiprocessing.reduction import ForkingPickler
 
 from mp_core import _child_descriptors, _large_bytes, _receiving, imports, native, reducers
 from mp_core.handler_errors import is_of_handler
-from mp_core.main_module import UNPICKLABLE, main_can_be_imported
+from mp_core.main_module import UNPICKLABLE, sends_definitions
 from mp_core.native import ObjectTable, ReducerTable, by_value, in_message, load_beside, pickled, plain_pickle
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -65,6 +65,7 @@ __all__ = [
     "load_with",
     "loads",
     "pickled_for_task",
+    "receive_arguments",
     "set_up",
     "use_alone",
 ]
@@ -99,7 +100,7 @@ def dumps(cls: type[ForkingPickler], obj: Any, protocol: int | None = None) -> A
             data = _dumps_alone(obj)
         if data is not None:
             return memoryview(data)
-    if protocol is None and cls is ForkingPickler and not main_can_be_imported():
+    if protocol is None and cls is ForkingPickler and sends_definitions():
         return _dumps_of_main(obj)
     return in_message(_pickle, cls, obj, protocol)
 
@@ -116,7 +117,7 @@ def _is_self_contained(cls: Any) -> bool:
 
 
 def _dumps_of_main(obj: Any) -> Any:
-    """Do as `dumps` in a process whose main module no other can import, see definitions.py."""
+    """Do as `dumps` in a process whose program no other can import, see definitions.py."""
     mark = _child_descriptors.mark()
     try:
         return in_message(_dump_without_main, obj)
@@ -161,8 +162,16 @@ def dump(obj: Any, file: Any, protocol: int | None = None) -> None:
     message = pickled_for_task(ForkingPickler.dumps, obj, protocol)
     if _child_descriptors.too_many():
         message = pickled_for_task(ForkingPickler.dumps, obj, protocol)
-    file.write(message.data)
-    message.leave()
+    reader = None
+    if message.handles:
+        reader = _child_descriptors.send_arguments(message, imports.load("mp_core._channels").make_pair)
+    file.write(message.data if reader is None else ForkingPickler.dumps(_Call(receive_arguments, (reader,))))
+
+
+def receive_arguments(reader: Any) -> Any:
+    """In a new process: receive its arguments, see Note [Arguments with memory] in _child_descriptors.py."""
+    with reader:
+        return reader.recv()
 
 
 PROTOCOL = max(5, pickle.DEFAULT_PROTOCOL)

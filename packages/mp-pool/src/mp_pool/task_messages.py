@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pickle
 import struct
-import sys
 from collections.abc import Callable
 from itertools import repeat
 from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 
-from mp_core.main_module import UNPICKLABLE, has_name
+from mp_core.main_module import UNPICKLABLE, has_definitions, has_name
 from mp_core.native import is_of_atoms, plain_data, plain_loads
 from mp_pool._function_cache import FunctionReference
 from mp_pool._mappers import map_chunk, starmap_chunk
@@ -135,8 +134,7 @@ def dump_result(value: Any) -> tuple[int, Any]:
     try:
         return RICH, ForkingPickler.dumps(value)
     except UNPICKLABLE:
-        definitions: Any = sys.modules.get("mp_core.definitions")
-        if definitions is None or not definitions.received():
+        if not has_definitions():
             raise
         # An object of a class that came as a definition has to go back as one.
         from mp_core.pickling import pickled_for_task

@@ -10,6 +10,7 @@ SIGUSR1 and SIGUSR2 themselves.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import time
 
@@ -29,6 +30,18 @@ class Stacks(OwnedFd):
     def __init__(self) -> None:
         super().__init__()
         self.fd = memory_file()
+
+    @classmethod
+    def unless_scarce(cls) -> Stacks | None:
+        """Return a new file; None if half of the descriptors that this process may have are in use."""
+        try:
+            made = cls()
+        except OSError:
+            return None  # there is none left
+        if made.fd < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2:
+            return made
+        made.close()
+        return None
 
     def text(self) -> str:
         """Return everything written so far."""

@@ -91,7 +91,7 @@ class Job:
                 for_ranks.append(OwnedFd())
                 inboxes[-1].fd, for_ranks[-1].fd = os.pipe()
                 inboxes[-1].get_ready()
-                stacks.append(Stacks() if self.faulthandler else None)
+                stacks.append(Stacks.unless_scarce() if self.faulthandler else None)
                 spec = self._spec(rank, restarts, payload, for_ranks[-1].fd, stacks[-1])
                 spec = spec._replace(parents_end=f"/proc/{os.getpid()}/fd/{inboxes[-1].fd}")
                 if rank == 0 and self.gives_stdin:

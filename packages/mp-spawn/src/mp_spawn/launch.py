@@ -17,7 +17,7 @@ from mp_spawn.context_launcher import ContextLauncher
 from mp_spawn.job import Env, Job, Launcher, check_call, check_options, check_start_method, cpus_for
 from mp_spawn.options import Args, Cpus, Fn, Options, options_among
 from mp_spawn.output import output_for
-from mp_spawn.process_handle import has_pidfds
+from mp_spawn.process_handle import has_pidfds, has_socketpairs
 from mp_spawn.rank import stacks_of
 from mp_spawn.streams import Streams
 from mp_spawn.tee import Tee
@@ -37,7 +37,8 @@ def launcher_for(start_method: str, context: BaseContext | None) -> Launcher:
     Return the launcher for that method, or for the user's context.
     """
     if context is None:
-        if start_method == "spawn" and has_pidfds() and not getattr(sys, "frozen", False):
+        is_frozen = getattr(sys, "frozen", False)
+        if start_method == "spawn" and not is_frozen and has_pidfds() and has_socketpairs():
             return ZygoteLauncher()
         context = get_context(start_method)
     return ContextLauncher(context)

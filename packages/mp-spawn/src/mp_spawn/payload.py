@@ -379,9 +379,9 @@ def memory_file(*parts: bytes | memoryview) -> int:
     """
     Make a file without a name that holds *parts*, and return its descriptor.
     """
-    if hasattr(os, "memfd_create"):
+    try:
         fd = os.memfd_create("mp-spawn")
-    else:
+    except (AttributeError, OSError):  # the system has none, or a sandbox refuses it
         import tempfile
 
         with tempfile.TemporaryFile(buffering=0) as file:

@@ -15,6 +15,7 @@ are two steps:
 
 from __future__ import annotations
 
+import _socket
 import errno
 import functools
 import os
@@ -33,7 +34,7 @@ from mp_spawn.signals import INTERRUPTED, TERM_TO_KILL
 if TYPE_CHECKING:
     import subprocess
 
-__all__ = ["LockedPopen", "PidFd", "has_pidfds", "kill", "let_end", "readable", "reap"]
+__all__ = ["LockedPopen", "PidFd", "has_pidfds", "has_socketpairs", "kill", "let_end", "readable", "reap"]
 
 POLL_EVERY_S = 0.02
 
@@ -46,6 +47,21 @@ def has_pidfds() -> bool:
         return _are_pidfds_allowed()
     except OSError:
         return True  # descriptors or memory are short now
+
+
+def has_socketpairs() -> bool:
+    """
+    Tell whether a process can send descriptors to another, unless a sandbox forbids it.
+    """
+    try:
+        first, second = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    except (AttributeError, PermissionError):
+        return False
+    except OSError:
+        return True  # descriptors are short now
+    first.close()
+    second.close()
+    return True
 
 
 @functools.cache

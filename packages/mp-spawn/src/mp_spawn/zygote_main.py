@@ -18,6 +18,7 @@ from typing import IO, Any, NamedTuple, NoReturn
 
 from mp_spawn import death_pipe
 from mp_spawn.child import reporting, set_up
+from mp_spawn.payload import memory_file
 from mp_spawn.rank_spec import RankSpec
 
 __all__ = ["PROGRAM", "STARTED", "STATUS", "RankProcess", "ZygoteSpec", "continue_in_fresh_interpreter", "main"]
@@ -152,8 +153,9 @@ def _begin(zygote: ZygoteSpec, process: RankProcess, pid_of_zygote: int, file: I
             file.close()
             set_up(spec)
             _run(zygote, process)
-        # A descriptor with an offset of its own: the others read the same file.
-        own = os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY)
+        # A file with an offset of its own: the others read the same file. Without /proc none can be opened again.
+        own = memory_file(os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0))
+        os.lseek(own, 0, os.SEEK_SET)
         for fd in {*_kept(zygote, spec), own}:
             os.set_inheritable(fd, True)
         entry = f"continue_in_fresh_interpreter(file, {spec.rank})"

@@ -112,17 +112,16 @@ class Recorder:
         if _now() - began >= _LEAST_WAIT_NS:
             _write(kinds.LOCK, 0, began, 0, 0, 0, 0, self._name(name))
 
-    def takes_place(self, queue: Any, block: bool, timeout: float | None) -> bool:
-        """Acquire a place in a queue, and record the wait for it; return False if there is none in time."""
-        if queue._sem.acquire(False):
-            return True
-        if not block:
-            return False
+    def waits_for_place(self, queue: Any, timeout: float | None) -> float | None:
+        """Wait until a queue has a place, and record the wait; return what is left of the timeout."""
+        if timeout == 0 or queue._writer._wait_for_place(0, None):
+            return timeout
         began = _now()
         try:
-            return bool(queue._sem.acquire(True, timeout))
+            queue._writer._wait_for_place(timeout, None)
         finally:
             _write(kinds.PLACE, 0, began, queue._reader._ring_id(False), 0, 0, 0, 0)
+        return None if timeout is None else max(0.0, timeout - (_now() - began) / 1e9)
 
 
 def begin(folder: str, events: int) -> Recorder:

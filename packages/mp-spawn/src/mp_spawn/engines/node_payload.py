@@ -43,6 +43,7 @@ from mp_spawn.payload import (
     PickledPayload,
     PickleFile,
     collected_fds,
+    memory_file,
     per_rank_object,
 )
 from mp_spawn.payloads import Inheritance
@@ -139,7 +140,7 @@ class NodePayload:
         #: Where the bytes of each part are to be written.
         self.parts: list[memoryview] = []
         if end:
-            self._fd = os.memfd_create("mp-spawn")
+            self._fd = memory_file()
             os.posix_fallocate(self._fd, 0, end)  # now an error, later a SIGBUS
             memory = memoryview(mmap.mmap(self._fd, end))
             self.parts += [memory[start : start + nbytes] for start, nbytes, _ in self._spans]
