@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures.process
+import functools
 import os
 import threading
 import time
@@ -11,11 +12,16 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
-from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
+from concurrent.futures.process import (  # type: ignore[attr-defined]
+    BrokenProcessPool,
+    _process_chunk,
+    _RemoteTraceback,
+)
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 
 from mp_core.main_module import MissingGuardError
+from mp_pool import errors
 from mp_pool._admission import Admission
 from mp_pool._environment import for_threads
 from mp_pool._feeder import batches
@@ -34,7 +40,13 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     T = TypeVar("T")
 
-__all__ = ["ProcessPoolExecutor"]
+__all__ = ["ProcessPoolExecutor", "WorkerLostError"]
+
+
+class WorkerLostError(errors.WorkerLostError, BrokenProcessPool):
+    """
+    The `WorkerLostError` of an executor: code that survives a killed worker by ``except BrokenProcessPool`` does so.
+    """
 
 
 class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
@@ -129,8 +141,9 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             progress=bar(progress),
             # As in the standard executor: forked workers start all at once, before the thread; others when needed.
             lazily=not forks,
-            cause=_RemoteTraceback,  # type: ignore[arg-type]
+            cause=_RemoteTraceback,
             broken=_broken,
+            lost=WorkerLostError,
         )
         self._admission = Admission(self._scheduler, _broken)
         # An executor that is dropped finishes its tasks, then ends.
@@ -197,16 +210,21 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         if buffersize is not None and buffersize < 1:
             raise ValueError(f"buffersize must be at least 1, not {buffersize}")
         deadline = None if timeout is None else timeout + time.monotonic()
-        items: Iterator[Any] = enumerate(zip(*iterables, strict=False))
-        if chunksize > 1:
-            items = enumerate(batches(zip(*iterables, strict=False), chunksize))
+        # A `submit` of the program (of a subclass, or put in place of ours) has to see each call, with the arguments
+        # that the standard `map` gives it.
+        is_ours = getattr(self.submit, "__func__", None) is _submit
+        single = is_ours and chunksize == 1
+        calls = zip(*iterables, strict=False)
+        items: Iterator[Any] = enumerate(calls if single else batches(calls, chunksize))
         scheduler, submit, retries = self._scheduler, self._submit, self._retries
-        shared = scheduler.share(fn)
+        shared = scheduler.share(fn) if is_ours else None
 
         def next_future() -> Future[Any] | None:
             for index, item in items:
+                if not is_ours:
+                    return self.submit(functools.partial(_process_chunk, fn), item)
                 future = _Future(scheduler)
-                if chunksize == 1:
+                if single:
                     submit(_Call(future, fn, item, None, retries, index, shared))
                 else:
                     args, position = ((fn, item),), index * chunksize
@@ -218,7 +236,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         while (buffersize is None or len(futures) < buffersize) and (future := next_future()) is not None:
             futures.append(future)
         results = _results(futures, next_future if buffersize is not None else None, deadline)
-        return results if chunksize == 1 else _items(results)
+        return results if single else _items(results)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """
@@ -270,6 +288,9 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         Do as `terminate_workers`, by SIGKILL.
         """
         self._admission.kill(True, self._cancel_queued)
+
+
+_submit = ProcessPoolExecutor.submit
 
 
 class _Future(Future["Any"]):

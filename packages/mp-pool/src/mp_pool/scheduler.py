@@ -45,6 +45,7 @@ from mp_pool._progress import Progress
 from mp_pool._shared_function import SharedFunction, share
 from mp_pool._worker import Worker
 from mp_pool._workers import Workers, end_workers
+from mp_pool.errors import WorkerLostError
 from mp_pool.task import Delivery, Task, TaskSource, deliver, deliver_all, report
 from mp_pool.worker_main import Settings
 
@@ -69,7 +70,7 @@ class Scheduler(Workers):
 
     *make* makes a process and *size* is the number of workers; with *lazily*, they start when there is work for them.
     *cause* makes the `__cause__` of a worker's exception from its traceback. *broken* makes the exception of all tasks
-    from the error that has ended the pool, None for `terminate`.
+    from the error that has ended the pool, None for `terminate`. *lost* is the exception of a task whose worker has died.
     """
 
     def __init__(
@@ -83,8 +84,9 @@ class Scheduler(Workers):
         progress: Progress | None = None,
         cause: Callable[[str], BaseException] = RemoteTraceback,
         broken: Callable[[BaseException | None], BaseException] = lambda error: error or ProcessError(TERMINATE_TEXT),
+        lost: type[WorkerLostError] = WorkerLostError,
     ) -> None:
-        super().__init__(make, size, settings, timeout, lazily)
+        super().__init__(make, size, settings, timeout, lazily, lost)
         self.state = RUNNING
         #: The unfinished results of the pool; `_abort` of each is called when the pool ends.
         self.sinks: dict[int, Any] = {}

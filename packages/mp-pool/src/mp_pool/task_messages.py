@@ -94,7 +94,8 @@ def name_of(function: Any, args: tuple[Any, ...]) -> str:
     if is_mapper(function):
         function = args[0][0]
     while hasattr(function, "func"):
-        function = function.func
+        is_chunk = getattr(function.func, "__name__", "") == "_process_chunk"  # of a standard executor's `map`
+        function = function.args[0] if is_chunk else function.func
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
