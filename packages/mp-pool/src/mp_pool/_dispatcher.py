@@ -97,7 +97,11 @@ class Dispatcher:
 
     def unfinished(self) -> int:
         """Return the number of tasks, counting a source as one."""
-        return len(self.queue) + sum(len(worker.tasks) for worker in self.workers)
+        return len(self.queue) + sum(len(worker.tasks) for worker in list(self.workers))
+
+    def count(self) -> int:
+        """Return how many tasks there have been so far, those of sources as far as they were made."""
+        return self._numbers + sum(isinstance(task, Task) and not task.number for task in list(self.queue))
 
     def requeue(self, given: Sequence[Task | Item]) -> None:
         """

@@ -28,6 +28,7 @@ from mp_pool._feeder import batches
 from mp_pool._mappers import starmap_chunk
 from mp_pool._progress import progress as bar
 from mp_pool._shared_function import SharedFunction
+from mp_pool._standard_names import NamesOfExecutor
 from mp_pool.pool import check_options
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Outcome, Task
@@ -49,7 +50,7 @@ class WorkerLostError(errors.WorkerLostError, BrokenProcessPool):
     """
 
 
-class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
+class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecutor):
     """
     An executor whose worker processes may die.
 
@@ -146,6 +147,8 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             lost=WorkerLostError,
         )
         self._admission = Admission(self._scheduler, _broken)
+        self._shutdown_lock = threading.Lock()  # not ours: for programs that take it
+        self._idle_worker_semaphore = threading.Semaphore(0)
         # An executor that is dropped finishes its tasks, then ends.
         weakref.finalize(self, self._scheduler.close).atexit = False
 
@@ -348,6 +351,10 @@ class _Call(Task):
         super().__init__(self, 0, function, args, kwds, position, retries, shared, items)
         self.future = future
         future.call = self
+
+    # As in the work items of the standard executor.
+    fn = property(lambda self: self.function)
+    kwargs = property(lambda self: self.kwds)
 
     def begin(self) -> bool:
         """Return False if the future has been cancelled."""

@@ -15,6 +15,7 @@ from mp_pool._feeder import Feeder, batches
 from mp_pool._mappers import map_chunk, starmap_chunk
 from mp_pool._progress import progress as bar
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
+from mp_pool._standard_names import NamesOfPool
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Task, TaskSource, report
 from mp_pool.worker_main import Settings
@@ -33,7 +34,7 @@ _MAPPERS = {mapstar: map_chunk, starmapstar: starmap_chunk}
 Callback = Callable[["Any"], object] | None
 
 
-class Pool(multiprocessing.pool.Pool):
+class Pool(NamesOfPool, multiprocessing.pool.Pool):
     """
     A pool of worker processes that survives the death of a worker.
 
@@ -86,6 +87,7 @@ class Pool(multiprocessing.pool.Pool):
     # Read by __del__ of the standard class, also if a signal handler raises before __init__ begins.
     _state = "INIT"
     _change_notifier: Any = None
+    _mappers = _MAPPERS
 
     def __init__(
         self,

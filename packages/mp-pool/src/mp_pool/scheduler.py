@@ -46,7 +46,7 @@ from mp_pool._shared_function import SharedFunction, share
 from mp_pool._worker import Worker
 from mp_pool._workers import Workers, end_workers
 from mp_pool.errors import WorkerLostError
-from mp_pool.task import Delivery, Task, TaskSource, deliver, deliver_all, report
+from mp_pool.task import Delivery, Task, TaskSource, abort_all, deliver, deliver_all, report
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -293,6 +293,14 @@ class Scheduler(Workers):
         """Return the processes of the workers."""
         return [worker.process for worker in list(self.dispatcher.workers)]
 
+    def queued(self) -> int:
+        """Return the number of tasks at no worker, counting a source or an iterable that is being read as one."""
+        return len(self.dispatcher.queue) + len(self.feeders)
+
+    def unfinished(self) -> int:
+        """Return the number of tasks without a result, counted in the same way."""
+        return self.dispatcher.unfinished() + len(self.feeders)
+
     def is_own(self) -> bool:
         """Tell whether this process made it, rather than a parent that forked."""
         return self._pid == os.getpid()
@@ -522,14 +530,16 @@ class Scheduler(Workers):
             self.state = ENDED
         finally:
             self._lock.release()
-        deliver_all(outcomes)
-        self._abort()
-        for feeder in list(self.feeders):
-            feeder.stop()
-        for descriptor in self._waker:
-            descriptor.close()
-        if self._progress is not None:
-            self._progress.close()
+        try:
+            deliver_all(outcomes)
+            self._abort()
+        finally:
+            for feeder in list(self.feeders):
+                feeder.stop()
+            for descriptor in self._waker:
+                descriptor.close()
+            if self._progress is not None:
+                self._progress.close()
 
     def _abort(self) -> None:
         """Fail all unfinished tasks."""
@@ -543,8 +553,7 @@ class Scheduler(Workers):
             if isinstance(item, Task):
                 item.drop()
                 deliver(item.sink, item.index, (False, error))
-        for sink in list(self.sinks.values()):
-            sink._abort(error)
+        abort_all(self.sinks, error)
 
 
 def _drain(fd: int) -> None:

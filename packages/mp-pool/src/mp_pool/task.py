@@ -37,6 +37,7 @@ __all__ = [
     "Outcome",
     "Task",
     "TaskSource",
+    "abort_all",
     "as_task",
     "deliver",
     "deliver_all",
@@ -304,6 +305,24 @@ def deliver_all(outcomes: list[Delivery]) -> None:
         else:
             for _, index, outcome, _ in of_sink:
                 deliver(sink, index, outcome)
+
+
+def abort_all(sinks: dict[Any, Any], error: BaseException) -> None:
+    """
+    Fail the results of a pool that will not come. A program may have put some of the standard classes, or its own, there.
+    """
+    for sink in list(sinks.values()):
+        try:
+            if hasattr(sink, "_abort"):
+                sink._abort(error)
+            elif hasattr(sink, "_set_length"):  # an iterator: it ends with the error
+                sink._set(sink._index, (False, error))
+                sink._set_length(sink._index)
+            else:
+                sink._number_left = 1  # of a map, which has one result for all of its tasks
+                sink._set(0, (False, error))
+        except Exception as problem:
+            report(problem)
 
 
 def report(error: BaseException) -> None:
