@@ -24,9 +24,7 @@ def lazy_starmap(pool: Any, function: Callable[..., Any], calls: Iterable[Any], 
     pool._check_running()
     batches = standard.Pool._get_tasks(function, calls, chunksize)
     result = standard.IMapIterator(pool)
-    pool._taskqueue.put(
-        (pool._guarded_task_generation(result._job, standard.starmapstar, batches), result._set_length)
-    )
+    pool._taskqueue.put((pool._guarded_task_generation(result._job, standard.starmapstar, batches), result._set_length))
     return (item for chunk in result for item in chunk)
 
 

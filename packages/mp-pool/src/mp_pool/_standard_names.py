@@ -1,4 +1,4 @@
-"""Names with an underscore of the standard pools and executors that public programs use; docs/conformance.md has a list.
+"""Names with an underscore of the standard classes that public programs use; docs/conformance.md has a list.
 
 They show the state of the scheduler. What a program may change by them is the queue of a pool, `TaskQueue`.
 """
@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from mp_pool._feeder import Feeder
+from mp_pool._unopened import imports_under_way
 from mp_pool.scheduler import CLOSED
 from mp_pool.task import Outcome, Task
 
@@ -78,7 +79,8 @@ class TaskQueue(Queue):
                 if set_length is not None and scheduler.state <= CLOSED:
                     set_length(index + 1)
 
-        Feeder(scheduler, tasks, make, ended).start()
+        feeder = Feeder(scheduler, tasks, make, ended)
+        (feeder.run if imports_under_way else feeder.start)()
 
 
 class _Entry:

@@ -8,11 +8,12 @@ import os
 import threading
 import time
 import weakref
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
-from concurrent.futures.process import (  # type: ignore[attr-defined]
+from concurrent.futures.process import (
     BrokenProcessPool,
     _process_chunk,
     _RemoteTraceback,
@@ -29,6 +30,7 @@ from mp_pool._mappers import starmap_chunk
 from mp_pool._progress import progress as bar
 from mp_pool._shared_function import SharedFunction
 from mp_pool._standard_names import NamesOfExecutor
+from mp_pool._unopened import Unopened
 from mp_pool.pool import check_options
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Outcome, Task
@@ -50,7 +52,7 @@ class WorkerLostError(errors.WorkerLostError, BrokenProcessPool):
     """
 
 
-class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecutor):
+class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecutor):  # type: ignore[misc, override]
     """
     An executor whose worker processes may die.
 
@@ -142,7 +144,7 @@ class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecuto
             progress=bar(progress),
             # As in the standard executor: forked workers start all at once, before the thread; others when needed.
             lazily=not forks,
-            cause=_RemoteTraceback,
+            cause=_RemoteTraceback,  # type: ignore[arg-type]
             broken=_broken,
             lost=WorkerLostError,
         )
@@ -325,17 +327,32 @@ class _Future(Future["Any"]):
 
     def result(self, timeout: float | None = None) -> Any:
         self._receive(timeout)
-        return super().result(timeout)
+        result = super().result(timeout)
+        if type(result) is not Unopened:
+            return result
+        success, result = result.outcome()
+        if success:
+            return result
+        try:
+            raise result
+        finally:
+            del result, self  # the traceback has this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._receive(timeout)
-        return super().exception(timeout)
+        error = super().exception(timeout)
+        result: Any = self._result
+        if type(result) is Unopened:
+            success, result = result.outcome()
+            return None if success else result
+        return error
 
 
 class _Call(Task):
     """A task with a future; the task is its own sink."""
 
     __slots__ = ("future",)
+    opens = True
 
     def __init__(
         self,
@@ -385,13 +402,17 @@ class _Call(Task):
                 pass  # another thread has it
 
     def _set(self, i: int, obj: Outcome) -> None:
-        future = self.future
+        future: Any = self.future
         self._drop_references()
         if future._state == FINISHED:
             return  # a signal handler has raised after `_set_alone`
         if future.cancelled():
             future.set_running_or_notify_cancel()
         elif obj[0]:
+            future.set_result(obj[1])
+        elif obj[0] is None and future._done_callbacks:  # they may ask for the result
+            start_new_thread(future.set_result, (obj[1],))
+        elif obj[0] is None:
             future.set_result(obj[1])
         else:
             future.set_exception(obj[1])

@@ -43,10 +43,11 @@ from mp_pool._descriptor import Descriptor
 from mp_pool._in_flight import is_interrupted
 from mp_pool._progress import Progress
 from mp_pool._shared_function import SharedFunction, share
+from mp_pool._unopened import imports_under_way, unopened
 from mp_pool._worker import Worker
 from mp_pool._workers import Workers, end_workers
 from mp_pool.errors import WorkerLostError
-from mp_pool.task import Delivery, Task, TaskSource, abort_all, deliver, deliver_all, report
+from mp_pool.task import Delivery, Task, TaskSource, abort_all, deliver, deliver_all, report, take_next
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -68,9 +69,9 @@ class Scheduler(Workers):
     """
     Workers, a queue of tasks, and the thread that sends the tasks to the workers.
 
-    *make* makes a process and *size* is the number of workers; with *lazily*, they start when there is work for them.
+    *make* makes a process and *size* is the number of workers; with *lazily*, they start when there is work.
     *cause* makes the `__cause__` of a worker's exception from its traceback. *broken* makes the exception of all tasks
-    from the error that has ended the pool, None for `terminate`. *lost* is the exception of a task whose worker has died.
+    from the error that has ended the pool, None for `terminate`. *lost* is the exception of a dead worker's task.
     """
 
     def __init__(
@@ -154,12 +155,32 @@ class Scheduler(Workers):
             with suppress(Exception):
                 task.pickle()
 
+    def is_pickled_here(self, task: Task) -> bool:
+        """
+        Pickle *task* in this thread, because another one might wait for a module that this one is importing; return
+        False if that has failed, which is its outcome.
+        """
+        try:
+            task.pickle()
+        except Exception as error:
+            if is_of_handler(error):
+                raise
+            deliver(task.sink, task.index, (False, error))
+            return False
+        return True
+
     def submit(self, work: Task | TaskSource, items: int = 0) -> None:
         """
         Queue a task, or a source of tasks, of *items*; send as many tasks as the workers take.
         """
         self.check_own()
-        self.enqueue(work, items)
+        if imports_under_way:
+            works = deque([work])
+            while (task := take_next(works)) is not None:
+                if self.is_pickled_here(task):
+                    self.enqueue(task)
+        else:
+            self.enqueue(work, items)
         self.hand_out()
 
     def enqueue(self, work: Task | TaskSource, items: int = 0) -> None:
@@ -241,6 +262,7 @@ class Scheduler(Workers):
             message is None
             or message[1] != task_messages.DONE | task_messages.PLAIN
             or worker.tasks.get(message[0]) is not task
+            or imports_under_way  # this thread would wait for one with the scheduler's lock
         ):
             return False
         sink: Any = task.sink
@@ -419,10 +441,11 @@ class Scheduler(Workers):
                 read.append(self._packets[fd])
             else:
                 dead.append(self._deaths[fd])
-        answers = [(worker, task_messages.load(worker.read(), self._cause)) for worker in read]
+        held = unopened if imports_under_way else None
+        answers = [(worker, task_messages.load(worker.read(), self._cause, held)) for worker in read]
         for worker in dead:
             while frames := worker.read():
-                answers.append((worker, task_messages.load(frames, self._cause)))
+                answers.append((worker, task_messages.load(frames, self._cause, held)))
         try:
             self._lock.wait()
             outcomes = self._take_in(answers, dead)

@@ -10,6 +10,7 @@ from itertools import repeat
 from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 
+from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import UNPICKLABLE, has_name
 from mp_core.native import is_of_atoms, plain_data, plain_loads
 from mp_pool._function_cache import FunctionReference
@@ -48,6 +49,7 @@ __all__ = [
     "load",
     "load_error",
     "name_of",
+    "outcome",
     "unpacked",
 ]
 
@@ -227,23 +229,42 @@ def assembled(messages: list[Frame], parts: list[bytes]) -> list[Frame]:
     return frames
 
 
+def outcome(kind: int, data: Any, cause: Callable[[str], BaseException]) -> tuple[bool, Any]:
+    """
+    Unpickle the outcome of a task.
+    """
+    try:
+        if kind == DONE | PLAIN:
+            return True, plain_loads(data)
+        if kind & ~RICH == DONE:
+            return True, ForkingPickler.loads(data)
+        return False, load_error(data, cause)
+    except BaseException as error:
+        if is_of_handler(error):
+            raise
+        return False, error  # only this task fails
+
+
 def load(
-    frames: list[Frame], cause: Callable[[str], BaseException]
-) -> tuple[list[tuple[int, tuple[bool, Any]]], list[Frame]]:
+    frames: list[Frame],
+    cause: Callable[[str], BaseException],
+    held: Callable[[int, Any, Callable[[str], BaseException]], Any] | None,
+) -> tuple[list[tuple[int, tuple[bool | None, Any]]], list[Frame]]:
     """
     Unpickle the messages of a worker: return the outcomes of tasks, each behind its number, and the other messages.
+
+    *held* returns the outcome of a message that may not be unpickled now, see `_unopened.py`, and None for the others.
     """
-    outcomes: list[tuple[int, tuple[bool, Any]]] = []
+    outcomes: list[tuple[int, tuple[bool | None, Any]]] = []
     others: list[Frame] = []
-    loads = ForkingPickler.loads
     for number, kind, data in frames:
         try:
-            if kind == DONE | PLAIN:
+            if held is not None and (unopened := held(kind, data, cause)) is not None:
+                outcomes.append((number, (None, unopened)))
+            elif kind == DONE | PLAIN:
                 outcomes.append((number, (True, plain_loads(data))))
-            elif kind & ~RICH == DONE:
-                outcomes.append((number, (True, loads(data))))
-            elif kind & ~RICH == FAILED:
-                outcomes.append((number, (False, load_error(data, cause))))
+            elif kind & ~RICH in (DONE, FAILED):
+                outcomes.append((number, outcome(kind, data, cause)))
             else:
                 failed = kind & ~RICH == INIT_FAILED
                 others.append((number, kind & ~RICH, load_error(data, cause) if failed else None))
