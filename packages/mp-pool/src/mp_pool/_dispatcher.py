@@ -39,6 +39,8 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
+    from mp_core.death_pipe import DeathPipe
+
 __all__ = ["LONG_TASK", "Dispatcher"]
 
 LONG_TASK = 0.1  # seconds
@@ -61,6 +63,7 @@ class Dispatcher:
         initializer: SharedFunction | None,
         timeout: float | None,
     ) -> None:
+        self.death: DeathPipe | None = None  # of the workers, from the start of the scheduler on
         self.workers: list[Worker] = []
         self.queue: deque[Task | TaskSource] = deque()
         self.free: dict[Worker, None] = {}  # ready, with fewer tasks than their window
@@ -77,12 +80,13 @@ class Dispatcher:
         """
         Start one more worker; raise any exception of starting a process.
         """
+        assert self.death is not None
         worker, gone = Worker(self._settings), allocate_lock()
         if self.timeout is not None:
             worker.window = 1  # the time of a task begins when it is sent
         gone.acquire()
         try:
-            worker.start(self._make, self._settings, self._initializer)
+            worker.start(self._make, self._settings, self._initializer, self.death)
         except BaseException:
             # In a thread, where no handler of a second signal interrupts it.
             try:

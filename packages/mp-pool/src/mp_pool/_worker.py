@@ -9,8 +9,8 @@ worker has not begun: when another worker is idle, when the task before them tak
 - The worker dies: its results are in the line, and each is there before the next task is claimed. Tasks that are not
   claimed go to other workers. At most one task is claimed and has no result: the one that the worker was running.
 - The worker is stopped anywhere: its tasks are taken back all the same. It drops them unread when it continues.
-- The parent dies: all descriptors of its end are closed, and the worker reads the end of the file. Other children that
-  were forked meanwhile have closed theirs (`_close_in_child`).
+- The parent dies: the kernel kills the worker, busy or not, as the other end of its death pipe is closed
+  (`mp_core.death_pipe`). Other children that were forked meanwhile have closed theirs.
 - No room in the line, no descriptor for a new worker: the task stays in the queue.
 """
 
@@ -41,6 +41,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
+    from mp_core.death_pipe import DeathPipe
     from mp_pool._shared_function import SharedFunction
 
 __all__ = ["Worker"]
@@ -74,9 +75,11 @@ class Worker:
         self.death = Descriptor()
         self._ends = WorkerEnds()  # for the worker, until it has them; a forked one keeps them
 
-    def start(self, make: Callable[..., Any], settings: Settings, initializer: SharedFunction | None) -> None:
+    def start(
+        self, make: Callable[..., Any], settings: Settings, initializer: SharedFunction | None, death: DeathPipe
+    ) -> None:
         """
-        Start the process. If that fails or is interrupted, `abandon` ends it.
+        Start the process, which ends when the pipe *death* does. If that fails or is interrupted, `abandon` ends it.
         """
         self.line = make_line()
         close_in_children(self.line)
@@ -88,6 +91,7 @@ class Worker:
             ends.fd = os.dup(fd)
             if memory >= 0:
                 ends.memory = os.dup(memory)
+            ends.death = os.dup(death.fd)
             self.line.close_ends()
             self.process = make(target=work, args=(ends, settings))
             self.process.reports_missing_guard = True

@@ -35,6 +35,7 @@ from contextlib import suppress
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
+from mp_core.death_pipe import DeathPipe
 from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import MissingGuardError, check_guard
 from mp_core.native import TryLock, is_small, plain_loads, wait_any
@@ -124,6 +125,7 @@ class Scheduler(Workers):
             read.fd, write.fd = os.pipe()
             for descriptor in self._waker:
                 os.set_blocking(descriptor.fd, False)
+            self.dispatcher.death = DeathPipe()
             while len(self.dispatcher.workers) < self.wanted:
                 self.dispatcher.start_worker()
             self.thread.start()
@@ -561,6 +563,8 @@ class Scheduler(Workers):
                 feeder.stop()
             for descriptor in self._waker:
                 descriptor.close()
+            if self.dispatcher.death is not None:
+                self.dispatcher.death.close()
             if self._progress is not None:
                 self._progress.close()
 

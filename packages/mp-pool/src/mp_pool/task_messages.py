@@ -10,7 +10,6 @@ from itertools import repeat
 from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
 
-from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import UNPICKLABLE, has_name
 from mp_core.native import is_of_atoms, plain_data, plain_loads
 from mp_pool._function_cache import FunctionReference
@@ -240,6 +239,8 @@ def outcome(kind: int, data: Any, cause: Callable[[str], BaseException]) -> tupl
             return True, ForkingPickler.loads(data)
         return False, load_error(data, cause)
     except BaseException as error:
+        from mp_core.handler_errors import is_of_handler  # no worker comes here
+
         if is_of_handler(error):
             raise
         return False, error  # only this task fails
