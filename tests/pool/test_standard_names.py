@@ -148,3 +148,23 @@ def test_every_attribute_of_the_standard_classes_is_there() -> None:
     ):
         with kind(1) as theirs, ours(1) as made:
             assert [name for name in attributes(theirs) if not hasattr(made, name)] == []
+
+
+@pytest.mark.parametrize("name", ["apply_async", "_map_async", "imap", "imap_unordered", "map", "starmap"])
+def test_a_method_that_is_patched_onto_the_type_of_a_pool_is_called(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    with mp.Pool(1) as pool:
+        kind = type(pool)
+        ours = getattr(kind, name)
+
+        def patched(self: Any, *args: Any, **options: Any) -> Any:
+            seen.append(name)
+            return ours(self, *args, **options)
+
+        # Those that the standard class has and ours inherits may be patched there, too.
+        monkeypatch.setattr(kind if name in vars(kind) else standard.Pool, name, patched)
+        assert pool.apply(abs, (-1,)) == 1
+        assert pool.map(abs, [-1, 2]) == [1, 2]
+        assert pool.starmap(pow, [(2, 3)]) == [8]
+        assert [*pool.imap(abs, [-1]), *pool.imap_unordered(abs, [-2])] == [1, 2]
+    assert seen

@@ -99,7 +99,7 @@ class NamesOfPool:
     """The names of a pool."""
 
     _scheduler: Any
-    _mappers: dict[Any, Any] = {}
+    _mappers: dict[Any, Any]
 
     @property
     def _taskqueue(self) -> TaskQueue:
