@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pool_tasks as tasks
 import pytest
+from support.processes import ended
 from support.waiting import until
 
 PROGRAM = """
@@ -76,14 +77,6 @@ PROGRAM = """
 """
 
 
-def is_there(pid: int) -> bool:
-    """Tell whether a process runs; one that has ended and that its parent has not waited for does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 @pytest.mark.parametrize("kind", tasks.KINDS)
 @pytest.mark.parametrize("place", ["program", "thread", "grandchild", "child beside"])
 def test_no_worker_is_there_after_the_process_of_its_pool_was_killed(
@@ -95,7 +88,9 @@ def test_no_worker_is_there_after_the_process_of_its_pool_was_killed(
         [sys.executable, str(program), start_method, kind, place], stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
-        workers, others, parent, beside = set(), set(), 0, 0
+        workers: set[int] = set()
+        others: set[int] = set()
+        parent = beside = 0
         try:
             while len(workers) < 3 or not parent or (place == "child beside" and not beside):
                 match process.stdout.readline().split():
@@ -107,9 +102,9 @@ def test_no_worker_is_there_after_the_process_of_its_pool_was_killed(
                         workers.add(int(pid))
                     case _:
                         raise AssertionError("the program has ended")
-            assert until(lambda: all(map(is_there, workers)), tasks.PATIENCE)
+            assert not any(map(ended, workers))
             os.kill(parent, signal.SIGKILL)
-            assert until(lambda: not any(map(is_there, workers | others)), 2), (workers, others)
+            assert until(lambda: all(map(ended, workers | others)), 2), (workers, others)
         finally:
-            for pid in {process.pid, beside} - {0}:
-                os.kill(pid, signal.SIGKILL)
+            for each in {process.pid, beside} - {0}:
+                os.kill(each, signal.SIGKILL)

@@ -31,6 +31,7 @@ from mp_pool._batches import MOST as MOST_IN_BATCH
 from mp_pool._batches import fits, function_fits
 from mp_pool._shared_function import SharedFunction
 from mp_pool._worker import Worker
+from mp_pool._zygote import Zygote
 from mp_pool.task import Delivery, Item, Task, TaskSource, as_task, delivery, take_next
 from mp_pool.task_messages import drop
 from mp_pool.worker_main import Settings
@@ -64,6 +65,7 @@ class Dispatcher:
         timeout: float | None,
     ) -> None:
         self.death: DeathPipe | None = None  # of the workers, from the start of the scheduler on
+        self.zygote: Zygote | None = None
         self.workers: list[Worker] = []
         self.queue: deque[Task | TaskSource] = deque()
         self.free: dict[Worker, None] = {}  # ready, with fewer tasks than their window
@@ -76,17 +78,29 @@ class Dispatcher:
         self._settings, self._initializer = settings, initializer
         self._numbers = 0
 
-    def start_worker(self) -> None:
+    def start_zygote(self) -> None:
         """
-        Start one more worker; raise any exception of starting a process.
+        Start the process that forks later workers, if workers are forked.
         """
         assert self.death is not None
+        if self._settings.forked:
+            self.zygote = Zygote(self._make, self._settings, self.death.fd)
+            self.zygote.start()
+
+    def start_worker(self, first: bool = False) -> None:
+        """
+        Start one more worker, the *first* ones from this thread; raise any exception of starting a process.
+        """
+        assert self.death is not None
+        if not first and self.zygote is not None and not self.zygote.runs:
+            self.start_zygote()  # it was killed
+        zygote = None if first or self.zygote is None or not self.zygote.runs else self.zygote
         worker, gone = Worker(self._settings), allocate_lock()
         if self.timeout is not None:
             worker.window = 1  # the time of a task begins when it is sent
         gone.acquire()
         try:
-            worker.start(self._make, self._settings, self._initializer, self.death)
+            worker.start(self._make, self._settings, self._initializer, self.death, zygote)
         except BaseException:
             # In a thread, where no handler of a second signal interrupts it.
             try:

@@ -126,8 +126,9 @@ class Scheduler(Workers):
             for descriptor in self._waker:
                 os.set_blocking(descriptor.fd, False)
             self.dispatcher.death = DeathPipe()
+            self.dispatcher.start_zygote()
             while len(self.dispatcher.workers) < self.wanted:
-                self.dispatcher.start_worker()
+                self.dispatcher.start_worker(first=True)
             self.thread.start()
         except BaseException as error:
             # In a thread, where no handler of a second signal interrupts it.
@@ -539,6 +540,9 @@ class Scheduler(Workers):
     def _end(self) -> None:
         """End all workers, release the resources of undelivered messages, and fail the unfinished tasks."""
         workers = [*self.dispatcher.workers, *self._leaving]
+        zygote = self.dispatcher.zygote
+        if zygote is not None:
+            zygote.kill_if_childless()
         end_workers(workers, lambda: self._at_once)
         # From here on `submit` fails its task itself.
         try:
@@ -563,6 +567,8 @@ class Scheduler(Workers):
                 feeder.stop()
             for descriptor in self._waker:
                 descriptor.close()
+            if zygote is not None:
+                zygote.close()
             if self.dispatcher.death is not None:
                 self.dispatcher.death.close()
             if self._progress is not None:
