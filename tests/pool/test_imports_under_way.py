@@ -100,6 +100,9 @@ USES = {
                 pool.apply(wrong, (3,))
             except Wrong as error:
                 answers.append(repr(error))""",
+    "workers that are replaced": """
+            with CONTEXT.Pool(1, maxtasksperchild=1) as other:
+                answers.append([other.apply(abs, (-n,)) for n in range(4)] + [other.apply(point, (5,)).x])""",
     "a callback": "result = pool.apply_async(point, (1,), callback=seen); answers.append(result.get().x)",
     "a lazy starmap of a recipe": """
             from multiprocessing import pool as standard
@@ -149,6 +152,7 @@ EXPECTED = {
     "many objects and an array": [(5, 500_000)],
     "a class": [True],
     "an exception": ["Wrong(3)"],
+    "workers that are replaced": [[0, 1, 2, 3, 5]],
     "a callback": [1],
     "a lazy starmap of a recipe": [1],
     "an object of a module that was not imported": [4],

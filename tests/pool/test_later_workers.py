@@ -76,6 +76,19 @@ def use(what: str) -> int:
     return os.getpid()
 
 
+def zygote_of(pool: Any) -> int:
+    """Return the pid of the process that forks later workers: the parent of one."""
+    first = {process.pid for process in pool._pool}
+    while (pids := pool.apply(pid_and_parent))[0] in first:
+        os.kill(pids[0], signal.SIGKILL)
+    return pids[1]
+
+
+def pid_and_parent() -> tuple[int, int]:
+    """Return the pids of this process and of its parent."""
+    return os.getpid(), os.getppid()
+
+
 @contextmanager
 def holding(what: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Have a thread of this process hold a lock."""
@@ -157,16 +170,14 @@ def test_the_end_of_a_later_worker_has_its_exit_code(kind: str, how: str, exitco
 def test_a_pool_goes_on_when_the_process_that_forks_its_later_workers_was_sent_a_signal(number: int) -> None:
     with mp.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
         pids = {pool.apply(tasks.own_pid) for _ in range(6)}
-        zygote: Any = pool._scheduler.dispatcher.zygote
-        os.kill(zygote._pid, number)
+        os.kill(zygote_of(pool), number)
         pids |= {pool.apply(tasks.own_pid) for _ in range(6)}
         assert len(pids) == 12
 
 
 def test_a_pool_ends_though_the_process_that_forks_its_later_workers_is_stopped() -> None:
     with mp.get_context("fork").Pool(1) as pool:
-        zygote: Any = pool._scheduler.dispatcher.zygote
-        os.kill(zygote._pid, signal.SIGSTOP)
+        os.kill(zygote_of(pool), signal.SIGSTOP)
         assert pool.apply(abs, (-1,)) == 1
 
 
@@ -199,11 +210,36 @@ def test_a_child_that_the_program_forks_keeps_no_pool_alive() -> None:
         pids: list[Callable[[], int]] = [pool.apply_async(tasks.own_pid).get for _ in range(2)]
         child = mp.get_context("fork").Process(target=signal.pause)
         child.start()
-        zygote: Any = pool._scheduler.dispatcher.zygote
-        number = zygote._pid
+        number = zygote_of(pool)
         assert len({get() for get in pids}) == 2
     pool.join()
     assert until(lambda: not os.path.exists(f"/proc/{number}"), tasks.PATIENCE)
     child.kill()
     child.join()
     child.close()
+
+
+@pytest.mark.parametrize("kind", tasks.KINDS)
+def test_the_end_of_each_first_worker_is_seen_at_once(kind: str) -> None:
+    with tasks.either(kind, mp.get_context("fork"), 2) as pool:
+        processes: list[Any] = pool.pool._pool if kind == "pool" else []
+        if kind == "executor":
+            pool.submit(abs, 1)()
+            processes = list(pool.pool._processes.values())
+        for process in processes:
+            os.kill(process.pid, signal.SIGKILL)
+            assert mp.connection.wait([process.sentinel], tasks.PATIENCE)
+            process.join()
+            assert process.exitcode == -signal.SIGKILL
+        assert pool.submit(tasks.square, 3)() == 9
+
+
+def test_many_later_workers_leave_no_descriptor_in_the_process_that_forks_them() -> None:
+    with mp.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+        zygote = zygote_of(pool)
+        counts = []
+        for _ in range(3):
+            for _ in range(REPLACEMENTS // 2):
+                pool.apply(tasks.own_pid)
+            counts.append(len(os.listdir(f"/proc/{zygote}/fd")))
+        assert counts[2] <= counts[0] + 3  # those of the workers of this moment

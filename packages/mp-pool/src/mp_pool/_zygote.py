@@ -4,8 +4,8 @@ Note [Who forks]
 ----------------
 A forked child inherits each lock as it is. If a thread of the program has one at that moment (of NumPy's random state,
 of a module that is being imported), the child waits for ever for a thread that it does not have. So the pool's thread
-forks nobody. A pool that forks its workers begins with one more process, forked where the pool is made and before any
-worker: the zygote. It has one thread, runs nothing of the program, and forks every later worker:
+forks nobody. A pool that forks its workers has one more process, the zygote, forked where the pool is made, while the
+first workers get ready. It has one thread, runs nothing of the program, and forks every later worker:
 
     the pool's process                               the zygote                         a later worker
     request: name, number, line  --socket-->         Process.start() --fork-->          works
@@ -16,10 +16,11 @@ So a later worker finds the program as it was when the pool was made: its variab
 processors. `parent_process()` is the pool's process, and `os.getppid()` the zygote. An end is seen by the pidfd, which
 the zygote opens before it can have reaped the worker, so the pid cannot be another process's by then.
 
-- The pool's process dies: the kernel kills the zygote as it kills the workers (`mp_core.death_pipe`).
+- The pool's process dies: the kernel kills the workers (`mp_core.death_pipe`). The zygote reads the end of its socket, and
+  ends after them.
 - The zygote dies: its workers go on; the exit code of each is 255, as of a standard fork server that has died. The next
   worker makes a new zygote, which is forked by the pool's thread.
-- The zygote is stopped: a request waits for `LIMIT` seconds, then the zygote is killed, and the worker starts later.
+- The zygote is stopped: a request, or the end of a worker, waits for `LIMIT` seconds. Then the zygote is killed.
 - A child that the program forks meanwhile closes the socket.
 - A signal handler: the zygote blocks every signal, and a worker gets back the mask of the thread that made the pool.
 - No pidfd (an old kernel, a sandbox): there is no zygote, and the pool's thread forks.
@@ -43,7 +44,6 @@ import threading
 from contextlib import nullcontext, suppress
 from multiprocessing import util
 
-from mp_core import death_pipe
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool._lines import WorkerEnds
 from mp_pool._stdin import left_alone
@@ -56,8 +56,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Zygote", "ZygotePopen"]
 
-LIMIT = 10.0  # seconds for the start of a worker
-ENDED_LIMIT = 1.0  # seconds for the exit code of a worker that has ended
+LIMIT = 10.0  # seconds for its answer
 UNKNOWN = 255  # the exit code of a worker whose zygote has died
 
 # What the zygote sends: the pid, and an error number of its start, or its exit code.
@@ -92,11 +91,11 @@ class Zygote:
         mask = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:
             # A signal handler that raises after the fork would leave a process that nobody knows.
-            _signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            _signal.pthread_sigmask(signal.SIG_BLOCK, _signal.valid_signals())
             beside_threads = threading.active_count() > 1
             pid = os.fork()
             if pid == 0:
-                _serve(theirs, functools.partial(self._process_of, os.getppid(), mask, beside_threads), self._death)
+                _serve(theirs, functools.partial(self._process_of, os.getppid(), mask, beside_threads))
             self._pid = pid
             try:
                 self._process.fd = os.pidfd_open(pid)
@@ -135,7 +134,7 @@ class Zygote:
         # A thread of the pool's process may have had the lock of its `sys.stdin`.
         with left_alone(process) if beside_threads else nullcontext():
             process.start()
-        vars(process).pop("_bootstrap", None)
+        vars(process).pop("_bootstrap", None)  # `left_alone` may have done it
         return process
 
     # In the pool's process.
@@ -179,18 +178,16 @@ class Zygote:
             self._exitcodes[pid] = number
         return kind, pid, number, fds
 
-    def exitcode(self, pid: int) -> int | None:
+    def exitcode(self, pid: int) -> int:
         """
-        Return the exit code of a worker that has ended, once; None if it does not come now.
+        Return the exit code of a worker that has ended, once.
         """
         with self._lock:
-            try:
-                while self._socket is not None and pid not in self._exitcodes and self._receive(ENDED_LIMIT):
+            with suppress(OSError):
+                while self._socket is not None and pid not in self._exitcodes and self._receive(LIMIT):
                     pass
-            except OSError:
+            if pid not in self._exitcodes:
                 self.close()
-            if self._socket is not None and pid not in self._exitcodes:
-                return None
             self._alive -= 1
             return self._exitcodes.pop(pid, UNKNOWN)
 
@@ -272,13 +269,12 @@ class ZygotePopen:
         self.finalizer()
 
 
-def _serve(requests: Any, start: Callable[..., Any], death: int) -> NoReturn:
+def _serve(requests: Any, start: Callable[..., Any]) -> NoReturn:
     """
     Be the zygote: start the workers that are asked for, and report their ends.
     """
     try:
         gc.disable()  # the program's objects are left as they are
-        death_pipe.arm(death)
         children: dict[int, Any] = {}
         wanted = True
         poll = select.poll()
@@ -296,7 +292,9 @@ def _serve(requests: Any, start: Callable[..., Any], death: int) -> NoReturn:
                     poll.unregister(fd)
                     os.close(fd)
                     process.join()
-                    requests.send(ANSWER.pack(ENDED, process.pid, process.exitcode))
+                    answer = ANSWER.pack(ENDED, process.pid, process.exitcode)
+                    process.close()
+                    requests.send(answer)
                     continue
                 request, fds, _, _ = socket.recv_fds(requests, REQUEST, 2)
                 if not request:

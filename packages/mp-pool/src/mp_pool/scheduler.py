@@ -126,9 +126,9 @@ class Scheduler(Workers):
             for descriptor in self._waker:
                 os.set_blocking(descriptor.fd, False)
             self.dispatcher.death = DeathPipe()
-            self.dispatcher.start_zygote()
             while len(self.dispatcher.workers) < self.wanted:
                 self.dispatcher.start_worker(first=True)
+            self.dispatcher.start_zygote()  # while the workers get ready
             self.thread.start()
         except BaseException as error:
             # In a thread, where no handler of a second signal interrupts it.
