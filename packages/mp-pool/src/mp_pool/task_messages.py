@@ -47,6 +47,7 @@ __all__ = [
     "is_plain",
     "load",
     "load_error",
+    "loads",
     "name_of",
     "outcome",
     "unpacked",
@@ -200,7 +201,7 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
     error: Any = None
     if inner is not None:
         try:
-            error = ForkingPickler.loads(inner)
+            error = loads(inner)
         except BaseException as why:
             reason = _described(why)
     if not isinstance(error, BaseException):
@@ -228,6 +229,25 @@ def assembled(messages: list[Frame], parts: list[bytes]) -> list[Frame]:
     return frames
 
 
+def loads(data: Any) -> Any:
+    """
+    Unpickle a message, and raise the error that an object has raised, also an `OSError`.
+
+    `ForkingPickler.loads` raises a `ReceiveError` for that, because who reads a pipe would take it for the pipe's end.
+    """
+    try:
+        return ForkingPickler.loads(data)
+    except Exception as error:
+        errors: Any = sys.modules.get("mp_core.errors")
+        cause = error.__cause__
+        if errors is None or type(error) is not errors.ReceiveError or not isinstance(cause, OSError | EOFError):
+            raise
+    try:
+        raise cause
+    finally:
+        del cause  # the traceback has this frame
+
+
 def outcome(kind: int, data: Any, cause: Callable[[str], BaseException]) -> tuple[bool, Any]:
     """
     Unpickle the outcome of a task.
@@ -236,7 +256,7 @@ def outcome(kind: int, data: Any, cause: Callable[[str], BaseException]) -> tupl
         if kind == DONE | PLAIN:
             return True, plain_loads(data)
         if kind & ~RICH == DONE:
-            return True, ForkingPickler.loads(data)
+            return True, loads(data)
         return False, load_error(data, cause)
     except BaseException as error:
         from mp_core.handler_errors import is_of_handler  # no worker comes here
