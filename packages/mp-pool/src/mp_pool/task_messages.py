@@ -233,14 +233,15 @@ def loads(data: Any) -> Any:
     """
     Unpickle a message, and raise the error that an object has raised, also an `OSError`.
 
-    `ForkingPickler.loads` raises a `ReceiveError` for that, because who reads a pipe would take it for the pipe's end.
+    `ForkingPickler.loads` raises a `ReceiveError` for that, because who reads a pipe would take it for the pipe's end. The
+    cause of one that is about a block has not been raised by anything.
     """
     try:
         return ForkingPickler.loads(data)
     except Exception as error:
         errors: Any = sys.modules.get("mp_core.errors")
         cause = error.__cause__
-        if errors is None or type(error) is not errors.ReceiveError or not isinstance(cause, OSError | EOFError):
+        if errors is None or type(error) is not errors.ReceiveError or cause is None or cause.__traceback__ is None:
             raise
     try:
         raise cause
