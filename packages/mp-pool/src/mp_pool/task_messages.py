@@ -233,8 +233,8 @@ def loads(data: Any) -> Any:
     """
     Unpickle a message, and raise the error that an object has raised, also an `OSError`.
 
-    `ForkingPickler.loads` raises a `ReceiveError` for that, because who reads a pipe would take it for the pipe's end. The
-    cause of one that is about a block has not been raised by anything.
+    `ForkingPickler.loads` raises a `ReceiveError` for that, because who reads a pipe would take it for the pipe's end.
+    The cause of one that is about a block has not been raised by anything.
     """
     try:
         return ForkingPickler.loads(data)
