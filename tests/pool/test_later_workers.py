@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import logging
 import os
@@ -9,7 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,8 @@ def zygote_of(pool: Any) -> int:
     """Return the pid of the process that forks later workers: the parent of one."""
     first = {process.pid for process in pool._pool}
     while (pids := pool.apply(pid_and_parent))[0] in first:
-        os.kill(pids[0], signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it was its last task
+            os.kill(pids[0], signal.SIGKILL)
     return pids[1]
 
 
@@ -243,3 +245,31 @@ def test_many_later_workers_leave_no_descriptor_in_the_process_that_forks_them()
                 pool.apply(tasks.own_pid)
             counts.append(len(os.listdir(f"/proc/{zygote}/fd")))
         assert counts[2] <= counts[0] + 3  # those of the workers of this moment
+
+
+def test_a_pool_starts_where_there_can_be_no_more_process_than_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, forked = os.fork, []
+
+    def limited() -> int:
+        if len(forked) == 2:
+            raise BlockingIOError(11, "no more processes")
+        forked.append(True)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", limited)
+    with mp.get_context("fork").Pool(2) as pool:
+        assert pool.map(tasks.square, range(4)) == [0, 1, 4, 9]
+        forked.clear()
+        assert isinstance(tasks.outcome(lambda: pool.apply(os._exit, (3,))), mp.WorkerLostError)
+        assert until(lambda: len(pool._pool) == 2, tasks.PATIENCE)
+
+
+def test_a_later_worker_collects_garbage_as_the_program_did() -> None:
+    with mp.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        assert [pool.apply(gc.isenabled) for _ in range(2)] == [True, True]
+    gc.disable()
+    try:
+        with mp.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+            assert [pool.apply(gc.isenabled) for _ in range(2)] == [False, False]
+    finally:
+        gc.enable()

@@ -95,13 +95,15 @@ class Zygote:
             beside_threads = threading.active_count() > 1
             pid = os.fork()
             if pid == 0:
-                _serve(theirs, functools.partial(self._process_of, os.getppid(), mask, beside_threads))
+                _serve(theirs, functools.partial(self._process_of, os.getppid(), mask, beside_threads, gc.isenabled()))
             self._pid = pid
             try:
                 self._process.fd = os.pidfd_open(pid)
             except OSError:
                 os.kill(pid, signal.SIGKILL)
-                self.close()
+                raise
+        except OSError:  # no pidfds, or there can be no more processes now
+            self.close()
         finally:
             _signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             theirs.close()
@@ -114,7 +116,14 @@ class Zygote:
     # In the zygote.
 
     def _process_of(
-        self, parent: int, mask: Any, beside_threads: bool, request: bytes, fds: list[int], close: Callable[[], None]
+        self,
+        parent: int,
+        mask: Any,
+        beside_threads: bool,
+        collects: bool,
+        request: bytes,
+        fds: list[int],
+        close: Callable[[], None],
     ) -> Any:
         """Start the worker of a request; it calls *close*."""
         name, identity = pickle.loads(request)
@@ -124,7 +133,8 @@ class Zygote:
 
         def begin(bootstrap: Any, *args: Any, **options: Any) -> Any:
             close()
-            gc.enable()
+            if collects:
+                gc.enable()
             process._parent_pid = parent
             ends.death = os.dup(self._death)
             _signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, signal.SIGINT})  # `work` unblocks it
