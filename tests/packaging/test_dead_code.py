@@ -25,6 +25,7 @@ CALLED_BY = {
     "duplicate_for_child": "multiprocessing.reduction.DupFd",
     "emit": "logging.Handler.handle",
     "initialize": "hatchling",
+    "interrupt": "multiprocessing.Process.interrupt, from CPython 3.14 on",
     "log_message": "http.server",
     "persistent_load": "pickle.Unpickler",
     "readinto": "pickle.Unpickler",
@@ -32,6 +33,23 @@ CALLED_BY = {
     "retrieve_result_callback": "joblib",
     "start_call": "joblib",
 }
+# Of `_standard_names.py`: programs that look into standard pools and executors.
+CALLED_BY |= dict.fromkeys(
+    (
+        "_call_queue",
+        "_executor_manager_thread_wakeup",
+        "_inqueue",
+        "_outqueue",
+        "_pending_work_items",
+        "_queue_count",
+        "_result_queue",
+        "_safe_to_dynamically_spawn_children",
+        "_shutdown_thread",
+        "_taskqueue",
+        "_work_ids",
+    ),
+    "programs",
+)
 DECORATED = "at_exit.register"
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 TEXT_AND_COMMENT = re.compile(r'/\*.*?\*/|"(?:\\.|[^"\\])*"', re.DOTALL)

@@ -8,6 +8,7 @@ import threading
 from multiprocessing.context import BaseContext
 from typing import Any
 
+import numpy as np
 import pool_tasks as tasks
 import pytest
 
@@ -43,6 +44,18 @@ class FailsOnLoading:
 class FailsOnPickling:
     def __reduce__(self) -> Any:
         raise LookupError("not to be pickled")
+
+
+class RaisesOnLoading:
+    """Raises an exception in `__setstate__`, where it is unpickled: in workers, or in the program."""
+
+    def __init__(self, error: Exception, in_workers: bool) -> None:
+        self.error, self.in_workers = error, in_workers
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        if (mp.parent_process() is not None) == self.in_workers:
+            raise self.error
 
 
 class Exits:
@@ -262,3 +275,18 @@ def test_a_map_raises_the_exception_of_the_first_item_that_failed(chunksize: int
         for _ in range(20):
             with pytest.raises(ValueError, match=r"^1$"):
                 pool.map(fail_if_odd, range(1000), chunksize=chunksize)
+
+
+@both
+@pytest.mark.parametrize("error", [OSError(5, "mine"), EOFError("mine"), LookupError("mine")], ids=repr)
+@pytest.mark.parametrize("with_array", [False, True])
+def test_an_object_that_raises_when_it_is_loaded_raises_the_same_each_time(
+    kind: str, ctx: BaseContext, error: Exception, with_array: bool
+) -> None:
+    beside = [np.ones(100_000)] if with_array else []
+    with tasks.either(kind, ctx, 1) as pool:
+        for in_workers in (True, False):
+            for _ in range(3):
+                answer = tasks.outcome(pool.submit(tasks.first_of, [RaisesOnLoading(error, in_workers), *beside]))
+                assert (type(answer), answer.args) == (type(error), error.args)
+        assert pool.submit(tasks.square, 3)() == 9

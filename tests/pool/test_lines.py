@@ -140,7 +140,7 @@ def test_a_worker_takes_four_descriptors_of_the_pool() -> None:
         before = count()
         with ctx.Pool(2) as second, ctx.Pool(5) as third:
             assert second.apply(abs, (-1,)) == third.apply(abs, (-1,))
-            assert count() - before <= 2 * 2 + 7 * 4  # each pool has a pipe
+            assert count() - before <= 2 * 6 + 7 * 4  # each pool has two pipes and a zygote
 
 
 # ---- pools without rings ---------------------------------------------------------------------------------------------

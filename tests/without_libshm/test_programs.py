@@ -87,8 +87,8 @@ LOST = """
             for job in (lost, int):
                 try:
                     print(pool.apply_async(job).get(timeout=30))
-                except mp.ReceiveError as error:
-                    print(type(error.__cause__).__name__)
+                except (OSError, mp.ReceiveError) as error:  # the standard pool, elsewhere, gets the second
+                    print(type(error.__cause__ or error).__name__)
         queue = mp.SimpleQueue()
         queue.put(Unloadable())
         try:

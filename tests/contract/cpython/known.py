@@ -22,8 +22,6 @@ KNOWN_OF_EXECUTORS = {
     "ExecutorTest.test_max_tasks_per_child": "expects an error under fork; ours works under every start method",
     "ExecutorTest.test_python_finalization_error": "expects an error if a second thread cannot start; ours needs one",
     "ShutdownTest.test_cancel_futures": "expects a task to have begun at once; ours begin when a worker is ready",
-    "ShutdownTest.test_del_shutdown": "asks for the private `_call_queue`",
-    "ShutdownTest.test_shutdown_no_wait": "asks for the private `_call_queue`",
 }
 
 KNOWN_OF_LIBRARIES = {

@@ -132,12 +132,20 @@ class Outline(pickle.Unpickler):
         if module == "concurrent.futures.process" and name in ("_ResultItem", "_CallItem"):
             return getattr(sys.modules[module], name)
         if (module, name) == ("mp_core.pickling", "load_with"):
-            return lambda data, places: Outline(io.BytesIO(data)).load()
+            return lambda data, places: self.part(data)
         if (module, name) == ("mp_core.pickling", "load_divided"):
-            return lambda stream, pieces, places: Outline(io.BytesIO(outline(stream, pieces))).load()
+            return lambda stream, pieces, places: self.part(outline(stream, pieces))
         if (module, name) == ("mp_core._block", "load_beside"):
-            return lambda data, objects: Outline(io.BytesIO(data)).load()
+            return lambda data, objects: self.beside(data, objects)
         return Blank
+
+    def part(self, data: bytes) -> Any:
+        """Return the outline of a pickle in the message."""
+        return Outline(io.BytesIO(data)).load()
+
+    def beside(self, data: bytes, objects: bytes) -> Any:
+        """Return the outline of a pickle with *objects* beside it, which are blanks in it."""
+        return self.part(data)
 
     def persistent_load(self, name: Any) -> Blank:
         return Blank()

@@ -25,6 +25,7 @@ from collections.abc import Callable
 
 from mp_core.native import TryLock
 from mp_core.weak_sets import members
+from mp_pool._unopened import imports_under_way
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Task
 
@@ -54,13 +55,15 @@ class Admission:
         Queue *task*, and send it if a worker takes it.
         """
         self._scheduler.check_own()
+        is_pickled = not imports_under_way or self._scheduler.is_pickled_here(task)
         nested = self._lock.is_mine()
         try:
             try:
                 self._lock.wait()
                 self._check_open()
                 self._start()
-                self._scheduler.enqueue(task)
+                if is_pickled:
+                    self._scheduler.enqueue(task)
             finally:
                 self._lock.release()
         finally:

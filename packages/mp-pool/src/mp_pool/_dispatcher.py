@@ -31,6 +31,7 @@ from mp_pool._batches import MOST as MOST_IN_BATCH
 from mp_pool._batches import fits, function_fits
 from mp_pool._shared_function import SharedFunction
 from mp_pool._worker import Worker
+from mp_pool._zygote import Zygote
 from mp_pool.task import Delivery, Item, Task, TaskSource, as_task, delivery, take_next
 from mp_pool.task_messages import drop
 from mp_pool.worker_main import Settings
@@ -38,6 +39,8 @@ from mp_pool.worker_main import Settings
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
+
+    from mp_core.death_pipe import DeathPipe
 
 __all__ = ["LONG_TASK", "Dispatcher"]
 
@@ -61,6 +64,8 @@ class Dispatcher:
         initializer: SharedFunction | None,
         timeout: float | None,
     ) -> None:
+        self.death: DeathPipe | None = None  # of the workers, from the start of the scheduler on
+        self.zygote: Zygote | None = None
         self.workers: list[Worker] = []
         self.queue: deque[Task | TaskSource] = deque()
         self.free: dict[Worker, None] = {}  # ready, with fewer tasks than their window
@@ -73,16 +78,29 @@ class Dispatcher:
         self._settings, self._initializer = settings, initializer
         self._numbers = 0
 
-    def start_worker(self) -> None:
+    def start_zygote(self) -> None:
         """
-        Start one more worker; raise any exception of starting a process.
+        Start the process that forks later workers, if workers are forked.
         """
+        assert self.death is not None
+        if self._settings.forked:
+            self.zygote = Zygote(self._make, self._settings, self.death.fd)
+            self.zygote.start()
+
+    def start_worker(self, first: bool = False) -> None:
+        """
+        Start one more worker, the *first* ones from this thread; raise any exception of starting a process.
+        """
+        assert self.death is not None
+        if not first and self.zygote is not None and not self.zygote.runs:
+            self.start_zygote()  # it was killed
+        zygote = None if first or self.zygote is None or not self.zygote.runs else self.zygote
         worker, gone = Worker(self._settings), allocate_lock()
         if self.timeout is not None:
             worker.window = 1  # the time of a task begins when it is sent
         gone.acquire()
         try:
-            worker.start(self._make, self._settings, self._initializer)
+            worker.start(self._make, self._settings, self._initializer, self.death, zygote)
         except BaseException:
             # In a thread, where no handler of a second signal interrupts it.
             try:
@@ -97,7 +115,11 @@ class Dispatcher:
 
     def unfinished(self) -> int:
         """Return the number of tasks, counting a source as one."""
-        return len(self.queue) + sum(len(worker.tasks) for worker in self.workers)
+        return len(self.queue) + sum(len(worker.tasks) for worker in list(self.workers))
+
+    def count(self) -> int:
+        """Return how many tasks there have been so far, those of sources as far as they were made."""
+        return self._numbers + sum(isinstance(task, Task) and not task.number for task in list(self.queue))
 
     def requeue(self, given: Sequence[Task | Item]) -> None:
         """

@@ -25,7 +25,7 @@ import select
 import socket
 from multiprocessing import reduction
 
-from mp_core import children, native
+from mp_core import children, death_pipe, native
 from mp_core.native import LONGEST
 from mp_pool.task_messages import BEGUN, HEADER
 
@@ -143,7 +143,7 @@ class PacketLine:
 
 class WorkerEnds:
     """
-    A worker's descriptors, the socket and the memory of the ring; -1 until they are there.
+    A worker's descriptors: the socket and the memory of the ring, and the death pipe; -1 until they are there.
 
     They could go to the worker as a connection. But a spawned process that receives a connection imports the standard
     library's connections, and with them what messages need, before its first task: more than half of what it imports.
@@ -151,12 +151,16 @@ class WorkerEnds:
     when it first waits after a task.
     """
 
-    def __init__(self, fd: int = -1, memory: int = -1) -> None:
+    def __init__(self, fd: int = -1, memory: int = -1, death: int = -1) -> None:
         self.fd = fd
         self.memory = memory
+        self.death = death
 
     def open(self) -> Any:
-        """Return the worker's end of the line, which has the descriptors from now on."""
+        """Return the worker's end of the line, which has the descriptors from now on; end with the pool's process."""
+        death, self.death = self.death, -1
+        if death >= 0 and death_pipe.arm(death):
+            os.close(death)
         fd, memory = self.fd, self.memory
         self.fd = self.memory = -1
         if memory < 0:
@@ -167,18 +171,21 @@ class WorkerEnds:
         return line
 
     def close(self) -> None:
-        """Close both. Idempotent; if a signal handler raises in the middle, call it again."""
+        """Close all. Idempotent; if a signal handler raises in the middle, call it again."""
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
         memory, self.memory = self.memory, -1
         if memory >= 0:
             os.close(memory)
+        death, self.death = self.death, -1
+        if death >= 0:
+            os.close(death)
 
     def __reduce__(self) -> tuple[Any, ...]:
         memory = None if self.memory < 0 else reduction.DupFd(self.memory)
-        return children.with_state(_rebuild, (reduction.DupFd(self.fd), memory))
+        return children.with_state(_rebuild, (reduction.DupFd(self.fd), memory, reduction.DupFd(self.death)))
 
 
-def _rebuild(fd: Any, memory: Any) -> WorkerEnds:
-    return WorkerEnds(fd.detach(), -1 if memory is None else memory.detach())
+def _rebuild(fd: Any, memory: Any, death: Any) -> WorkerEnds:
+    return WorkerEnds(fd.detach(), -1 if memory is None else memory.detach(), death.detach())

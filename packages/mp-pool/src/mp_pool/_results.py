@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from _thread import start_new_thread
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import islice
@@ -15,7 +16,8 @@ from multiprocessing.pool import (  # type: ignore[attr-defined]
     job_counter,
 )
 
-from mp_pool.task import Delivery, Outcome, Task
+from mp_pool._unopened import Unopened
+from mp_pool.task import Delivery, Outcome, Task, report
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -68,7 +70,61 @@ class Gate:
         return self._is_set
 
 
-class Applied(_Apply):  # type: ignore[misc]
+class _Holder:
+    """A mixin for the results of calls: it opens messages in the thread that waits, see `_unopened.py`."""
+
+    opens = True
+    _held: dict[int, Unopened] | None = None
+    _event: Any
+    _success: bool
+    _value: Any
+    _callback: Any
+    _error_callback: Any
+
+    def _hold(self, i: int, message: Unopened) -> None:
+        if self._held is None:
+            self._held = {}
+        self._held[i] = message
+        callbacks = self._callback, self._error_callback
+        self._callback = self._error_callback = None
+        if callbacks != (None, None):
+            try:
+                start_new_thread(self._call_back, callbacks)
+            except RuntimeError as error:  # there can be no more threads
+                report(error)
+
+    def _open(self) -> None:
+        """Put the outcomes of the messages in their places; two threads may do that at once."""
+        held: Any = self._held
+        while held:
+            for i, message in sorted(held.items()):
+                self._fill(i, *message.outcome())
+                held.pop(i, None)
+
+    def _fill(self, i: int, success: bool, value: Any) -> None:
+        self._success, self._value = success, value
+
+    def _call_back(self, callback: Any, error_callback: Any) -> None:
+        self._event.wait()
+        self._open()
+        call = callback if self._success else error_callback
+        if call is not None:
+            call(self._value)
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait until the result is there."""
+        self._event.wait(timeout)
+        if self._held and self._event.is_set():
+            self._open()
+
+    def successful(self) -> bool:
+        """Return whether the call has raised no exception; raise `ValueError` if it is not done."""
+        if self._event.is_set():
+            self._open()
+        return super().successful()  # type: ignore[misc, no-any-return]
+
+
+class Applied(_Holder, _Apply):  # type: ignore[misc]
     """The result of one call."""
 
     _event: Gate
@@ -93,10 +149,12 @@ class Applied(_Apply):  # type: ignore[misc]
         task = self.task
         if task is not None and not self._event.is_set() and (timeout is None or timeout > 0):
             self._scheduler.receive(task)
-        self._event.wait(timeout)
+        super().wait(timeout)
 
     def _set(self, i: int, obj: Outcome) -> None:
         self.task = None
+        if obj[0] is None:
+            self._hold(i, obj[1])
         super()._set(i, obj)
 
     def _set_alone(self, value: Any) -> bool:
@@ -116,7 +174,7 @@ class Applied(_Apply):  # type: ignore[misc]
         self._set(0, (False, error))
 
 
-class Mapped(_Map):  # type: ignore[misc]
+class Mapped(_Holder, _Map):  # type: ignore[misc]
     """
     The results of a `map`; with *single*, each task has one result instead of a list. Of several exceptions, it raises
     that of the first item.
@@ -125,17 +183,25 @@ class Mapped(_Map):  # type: ignore[misc]
     single = False
     _failed: int | None = None  # the index of the task whose exception it has
     _number_left: int
-    _success: bool
-    _value: Any
+    _chunksize: int
 
     def _set(self, i: int, obj: Outcome) -> None:
-        if not obj[0] and (self._failed is None or i < self._failed):
+        if obj[0] is None:
+            self._hold(i, obj[1])
+            obj = True, self._value[i * self._chunksize : (i + 1) * self._chunksize] if self._success else ()
+        elif not obj[0] and (self._failed is None or i < self._failed):
             self._failed = i
             if not self._success:
                 self._value = obj[1]
         elif self.single and obj[0]:
             obj = True, (obj[1],)
         super()._set(i, obj)
+
+    def _fill(self, i: int, success: bool, value: Any) -> None:
+        if success and self._success:
+            self._value[i * self._chunksize : (i + 1) * self._chunksize] = (value,) if self.single else value
+        elif not success and (self._failed is None or i < self._failed):
+            self._failed, self._success, self._value = i, False, value
 
     def _set_all(self, outcomes: list[Delivery]) -> None:
         for _, i, outcome, _ in outcomes:
@@ -163,6 +229,7 @@ class _Abortable:
     _pool: Any
     _index: int
     _length: int | None
+    opens = True
     _aborted = False
     _reason: BaseException | None = None  # the error that `_abort` has added
 
@@ -171,12 +238,25 @@ class _Abortable:
         try:
             success, value = self._items.popleft()
         except IndexError:
-            return super().next(timeout)  # type: ignore[misc]
+            success, value = self._wait_for_item(timeout)
+        if success is None:
+            success, value = value.outcome()
         if success:
             return value
         raise value
 
     __next__ = next
+
+    def _wait_for_item(self, timeout: float | None) -> Any:
+        with self._cond:
+            if not self._items and self._index != self._length:
+                self._cond.wait(timeout)
+            if self._items:
+                return self._items.popleft()
+            if self._index == self._length:
+                self._pool = None
+                raise StopIteration
+            raise TimeoutError
 
     def _set(self, i: int, obj: Outcome) -> None:
         if not self._aborted:

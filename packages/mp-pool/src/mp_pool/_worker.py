@@ -9,8 +9,8 @@ worker has not begun: when another worker is idle, when the task before them tak
 - The worker dies: its results are in the line, and each is there before the next task is claimed. Tasks that are not
   claimed go to other workers. At most one task is claimed and has no result: the one that the worker was running.
 - The worker is stopped anywhere: its tasks are taken back all the same. It drops them unread when it continues.
-- The parent dies: all descriptors of its end are closed, and the worker reads the end of the file. Other children that
-  were forked meanwhile have closed theirs (`_close_in_child`).
+- The parent dies: the kernel kills the worker, busy or not, as the other end of its death pipe is closed
+  (`mp_core.death_pipe`). Other children that were forked meanwhile have closed theirs.
 - No room in the line, no descriptor for a new worker: the task stays in the queue.
 """
 
@@ -24,6 +24,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import closing, nullcontext
+from functools import partial
 
 from mp_core.native import LONGEST, recorders
 from mp_pool import task_messages
@@ -33,6 +34,7 @@ from mp_pool._environment import NameThatSets
 from mp_pool._in_flight import Handles, forget, release
 from mp_pool._lines import PacketLine, WorkerEnds, make_line
 from mp_pool._stdin import left_alone
+from mp_pool._zygote import Zygote, ZygotePopen
 from mp_pool.task import Delivery, Item, Outcome, Task, as_task, delivery, name_of
 from mp_pool.task_messages import BATCH, END, FORGET, PART, Frame
 from mp_pool.worker_main import Settings, work
@@ -41,6 +43,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
+    from mp_core.death_pipe import DeathPipe
     from mp_pool._shared_function import SharedFunction
 
 __all__ = ["Worker"]
@@ -74,9 +77,18 @@ class Worker:
         self.death = Descriptor()
         self._ends = WorkerEnds()  # for the worker, until it has them; a forked one keeps them
 
-    def start(self, make: Callable[..., Any], settings: Settings, initializer: SharedFunction | None) -> None:
+    def start(
+        self,
+        make: Callable[..., Any],
+        settings: Settings,
+        initializer: SharedFunction | None,
+        death: DeathPipe,
+        zygote: Zygote | None,
+    ) -> None:
         """
-        Start the process. If that fails or is interrupted, `abandon` ends it.
+        Start the process, or have *zygote* do it; it ends when the pipe *death* does.
+
+        If that fails or is interrupted, `abandon` ends it.
         """
         self.line = make_line()
         close_in_children(self.line)
@@ -88,10 +100,13 @@ class Worker:
             ends.fd = os.dup(fd)
             if memory >= 0:
                 ends.memory = os.dup(memory)
+            ends.death = os.dup(death.fd)
             self.line.close_ends()
             self.process = make(target=work, args=(ends, settings))
             self.process.reports_missing_guard = True
             method = getattr(self.process, "_start_method", None)
+            if zygote is not None:
+                self.process._Popen = partial(ZygotePopen, zygote, ends)
             if settings.environment:
                 self.process.name = NameThatSets(self.process.name, settings.environment)
                 if method == "forkserver":
@@ -104,7 +119,7 @@ class Worker:
             # of signal's own, which are written in Python, would leave the signal blocked.
             mask = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
             # A process that is not forked takes nothing of its parent's threads with it.
-            beside_threads = method == "fork" and threading.active_count() > 1
+            beside_threads = method == "fork" and zygote is None and threading.active_count() > 1
             try:
                 if method in ("fork", "spawn"):
                     _signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
@@ -115,7 +130,7 @@ class Worker:
         self.pid: int = self.process.pid
         # The sentinel of a process stays open while a child of its own lives; a pidfd does not.
         try:
-            self.death.fd = os.pidfd_open(self.pid)
+            self.death.fd = os.pidfd_open(self.pid) if zygote is None else os.dup(self.process.sentinel)
         except (AttributeError, OSError):
             pass  # an old kernel, or a container that forbids it; or it has been reaped
         if initializer is not None:

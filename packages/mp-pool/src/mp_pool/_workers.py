@@ -42,7 +42,13 @@ class Workers:
     """
 
     def __init__(
-        self, make: Callable[..., Any], size: int, settings: Settings, timeout: float | None, lazily: bool
+        self,
+        make: Callable[..., Any],
+        size: int,
+        settings: Settings,
+        timeout: float | None,
+        lazily: bool,
+        lost: type[WorkerLostError],
     ) -> None:
         initializer = None
         if not settings.forked:
@@ -57,7 +63,7 @@ class Workers:
         self.size = size
         self.wanted = 0 if lazily else size
         self.forks = settings.forked
-        self._lazily, self._timeout = lazily, timeout
+        self._lazily, self._timeout, self._lost = lazily, timeout, lost
         self._leaving: list[Worker] = []  # workers that take no more tasks, and have not ended yet
         self._failures = 0
         self._retry_at: float | None = None
@@ -187,7 +193,7 @@ class Workers:
                     self.dispatcher.requeue([task])
                     continue
                 else:
-                    error = WorkerLostError(worker.pid, exitcode, name_of(task), task.position, out_of_memory)
+                    error = self._lost(worker.pid, exitcode, name_of(task), task.position, out_of_memory)
                 outcomes.append(delivery(task, (False, error)))
             self._count_failure(worker, exitcode, out_of_memory)
             if self._lazily and exitcode == 0 and not worker.tasks:
@@ -204,7 +210,7 @@ class Workers:
         self._failures += 1
         killed = worker.failure is None and exitcode in (-signal.SIGKILL, -signal.SIGTERM)
         if self._failures >= (KILLED if killed else ATTEMPTS):
-            self.reason = worker.failure or WorkerLostError(worker.pid, exitcode, "its initializer", 0, out_of_memory)
+            self.reason = worker.failure or self._lost(worker.pid, exitcode, "its initializer", 0, out_of_memory)
 
     def _out_of_memory(self, exitcode: int | None) -> bool:
         if exitcode != -signal.SIGKILL:

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import concurrent.futures.process
+import functools
 import os
 import threading
 import time
 import weakref
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from concurrent.futures._base import FINISHED, PENDING, RUNNING
-from concurrent.futures.process import BrokenProcessPool, _RemoteTraceback
+from concurrent.futures.process import (
+    BrokenProcessPool,
+    _process_chunk,
+    _RemoteTraceback,
+)
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 
 from mp_core.main_module import MissingGuardError
+from mp_pool import errors
 from mp_pool._admission import Admission
 from mp_pool._environment import for_threads
 from mp_pool._feeder import batches
 from mp_pool._mappers import starmap_chunk
 from mp_pool._progress import progress as bar
 from mp_pool._shared_function import SharedFunction
+from mp_pool._standard_names import NamesOfExecutor
+from mp_pool._unopened import Unopened
 from mp_pool.pool import check_options
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Outcome, Task
@@ -34,10 +43,16 @@ if TYPE_CHECKING:
     P = ParamSpec("P")
     T = TypeVar("T")
 
-__all__ = ["ProcessPoolExecutor"]
+__all__ = ["ProcessPoolExecutor", "WorkerLostError"]
 
 
-class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
+class WorkerLostError(errors.WorkerLostError, BrokenProcessPool):
+    """
+    The `WorkerLostError` of an executor: code that survives a killed worker by ``except BrokenProcessPool`` does so.
+    """
+
+
+class ProcessPoolExecutor(NamesOfExecutor, concurrent.futures.ProcessPoolExecutor):  # type: ignore[misc, override]
     """
     An executor whose worker processes may die.
 
@@ -131,8 +146,11 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
             lazily=not forks,
             cause=_RemoteTraceback,  # type: ignore[arg-type]
             broken=_broken,
+            lost=WorkerLostError,
         )
         self._admission = Admission(self._scheduler, _broken)
+        self._shutdown_lock = threading.Lock()  # not ours: for programs that take it
+        self._idle_worker_semaphore = threading.Semaphore(0)
         # An executor that is dropped finishes its tasks, then ends.
         weakref.finalize(self, self._scheduler.close).atexit = False
 
@@ -197,16 +215,21 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         if buffersize is not None and buffersize < 1:
             raise ValueError(f"buffersize must be at least 1, not {buffersize}")
         deadline = None if timeout is None else timeout + time.monotonic()
-        items: Iterator[Any] = enumerate(zip(*iterables, strict=False))
-        if chunksize > 1:
-            items = enumerate(batches(zip(*iterables, strict=False), chunksize))
+        # A `submit` of the program (of a subclass, or put in place of ours) has to see each call, with the arguments
+        # that the standard `map` gives it.
+        is_ours = getattr(self.submit, "__func__", None) is _submit
+        single = is_ours and chunksize == 1
+        calls = zip(*iterables, strict=False)
+        items: Iterator[Any] = enumerate(calls if single else batches(calls, chunksize))
         scheduler, submit, retries = self._scheduler, self._submit, self._retries
-        shared = scheduler.share(fn)
+        shared = scheduler.share(fn) if is_ours else None
 
         def next_future() -> Future[Any] | None:
             for index, item in items:
+                if not is_ours:
+                    return self.submit(functools.partial(_process_chunk, fn), item)
                 future = _Future(scheduler)
-                if chunksize == 1:
+                if single:
                     submit(_Call(future, fn, item, None, retries, index, shared))
                 else:
                     args, position = ((fn, item),), index * chunksize
@@ -218,7 +241,7 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         while (buffersize is None or len(futures) < buffersize) and (future := next_future()) is not None:
             futures.append(future)
         results = _results(futures, next_future if buffersize is not None else None, deadline)
-        return results if chunksize == 1 else _items(results)
+        return results if single else _items(results)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """
@@ -272,6 +295,9 @@ class ProcessPoolExecutor(concurrent.futures.ProcessPoolExecutor):
         self._admission.kill(True, self._cancel_queued)
 
 
+_submit = ProcessPoolExecutor.submit
+
+
 class _Future(Future["Any"]):
     """
     A future whose result may be received by the thread that waits for it, and whose task may be taken back.
@@ -301,17 +327,32 @@ class _Future(Future["Any"]):
 
     def result(self, timeout: float | None = None) -> Any:
         self._receive(timeout)
-        return super().result(timeout)
+        result = super().result(timeout)
+        if type(result) is not Unopened:
+            return result
+        success, result = result.outcome()
+        if success:
+            return result
+        try:
+            raise result
+        finally:
+            del result, self  # the traceback has this frame
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         self._receive(timeout)
-        return super().exception(timeout)
+        error = super().exception(timeout)
+        result: Any = self._result
+        if type(result) is Unopened:
+            success, result = result.outcome()
+            return None if success else result
+        return error
 
 
 class _Call(Task):
     """A task with a future; the task is its own sink."""
 
     __slots__ = ("future",)
+    opens = True
 
     def __init__(
         self,
@@ -327,6 +368,10 @@ class _Call(Task):
         super().__init__(self, 0, function, args, kwds, position, retries, shared, items)
         self.future = future
         future.call = self
+
+    # As in the work items of the standard executor.
+    fn = property(lambda self: self.function)
+    kwargs = property(lambda self: self.kwds)
 
     def begin(self) -> bool:
         """Return False if the future has been cancelled."""
@@ -357,13 +402,17 @@ class _Call(Task):
                 pass  # another thread has it
 
     def _set(self, i: int, obj: Outcome) -> None:
-        future = self.future
+        future: Any = self.future
         self._drop_references()
         if future._state == FINISHED:
             return  # a signal handler has raised after `_set_alone`
         if future.cancelled():
             future.set_running_or_notify_cancel()
         elif obj[0]:
+            future.set_result(obj[1])
+        elif obj[0] is None and future._done_callbacks:  # they may ask for the result
+            start_new_thread(future.set_result, (obj[1],))
+        elif obj[0] is None:
             future.set_result(obj[1])
         else:
             future.set_exception(obj[1])

@@ -15,6 +15,8 @@ from mp_pool._feeder import Feeder, batches
 from mp_pool._mappers import map_chunk, starmap_chunk
 from mp_pool._progress import progress as bar
 from mp_pool._results import Applied, Bounded, Chunks, Imapped, ImappedUnordered, Mapped
+from mp_pool._standard_names import NamesOfPool
+from mp_pool._unopened import imports_under_way
 from mp_pool.scheduler import Scheduler
 from mp_pool.task import Task, TaskSource, report
 from mp_pool.worker_main import Settings
@@ -32,8 +34,10 @@ _MAPPERS = {mapstar: map_chunk, starmapstar: starmap_chunk}
 
 Callback = Callable[["Any"], object] | None
 
+AHEAD = 4  # tasks for each worker
 
-class Pool(multiprocessing.pool.Pool):
+
+class Pool(NamesOfPool, multiprocessing.pool.Pool):
     """
     A pool of worker processes that survives the death of a worker.
 
@@ -86,6 +90,7 @@ class Pool(multiprocessing.pool.Pool):
     # Read by __del__ of the standard class, also if a signal handler raises before __init__ begins.
     _state = "INIT"
     _change_notifier: Any = None
+    _mappers = _MAPPERS
 
     def __init__(
         self,
@@ -177,7 +182,7 @@ class Pool(multiprocessing.pool.Pool):
         error_callback: Callback = None,
     ) -> Any:
         self._check_running()  # type: ignore[attr-defined]
-        if type(iterable) is list or not hasattr(iterable, "__len__"):
+        if type(iterable) is list or not hasattr(iterable, "__len__") or imports_under_way:
             iterable = list(iterable)  # the caller may change the list meanwhile
         length = len(iterable)
         if chunksize is None:
@@ -253,6 +258,8 @@ class Pool(multiprocessing.pool.Pool):
             del self._cache[result._job]
             raise
         known = type(iterable) in (list, tuple, range)
+        if not known and buffersize is None and imports_under_way:
+            buffersize = AHEAD * self._processes  # this thread reads it, and pickles the items
         if type(iterable) is list:
             iterable = list(iterable)  # the caller may change it meanwhile
         single = chunksize == 1

@@ -35,6 +35,7 @@ from contextlib import suppress
 from multiprocessing import ProcessError
 from multiprocessing.pool import RemoteTraceback  # type: ignore[attr-defined]
 
+from mp_core.death_pipe import DeathPipe
 from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import MissingGuardError, check_guard
 from mp_core.native import TryLock, is_small, plain_loads, wait_any
@@ -43,9 +44,11 @@ from mp_pool._descriptor import Descriptor
 from mp_pool._in_flight import is_interrupted
 from mp_pool._progress import Progress
 from mp_pool._shared_function import SharedFunction, share
+from mp_pool._unopened import imports_under_way, unopened
 from mp_pool._worker import Worker
 from mp_pool._workers import Workers, end_workers
-from mp_pool.task import Delivery, Task, TaskSource, deliver, deliver_all, report
+from mp_pool.errors import WorkerLostError
+from mp_pool.task import Delivery, Task, TaskSource, abort_all, deliver, deliver_all, report, take_next
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -67,9 +70,9 @@ class Scheduler(Workers):
     """
     Workers, a queue of tasks, and the thread that sends the tasks to the workers.
 
-    *make* makes a process and *size* is the number of workers; with *lazily*, they start when there is work for them.
+    *make* makes a process and *size* is the number of workers; with *lazily*, they start when there is work.
     *cause* makes the `__cause__` of a worker's exception from its traceback. *broken* makes the exception of all tasks
-    from the error that has ended the pool, None for `terminate`.
+    from the error that has ended the pool, None for `terminate`. *lost* is the exception of a dead worker's task.
     """
 
     def __init__(
@@ -83,8 +86,9 @@ class Scheduler(Workers):
         progress: Progress | None = None,
         cause: Callable[[str], BaseException] = RemoteTraceback,
         broken: Callable[[BaseException | None], BaseException] = lambda error: error or ProcessError(TERMINATE_TEXT),
+        lost: type[WorkerLostError] = WorkerLostError,
     ) -> None:
-        super().__init__(make, size, settings, timeout, lazily)
+        super().__init__(make, size, settings, timeout, lazily, lost)
         self.state = RUNNING
         #: The unfinished results of the pool; `_abort` of each is called when the pool ends.
         self.sinks: dict[int, Any] = {}
@@ -121,8 +125,10 @@ class Scheduler(Workers):
             read.fd, write.fd = os.pipe()
             for descriptor in self._waker:
                 os.set_blocking(descriptor.fd, False)
+            self.dispatcher.death = DeathPipe()
             while len(self.dispatcher.workers) < self.wanted:
-                self.dispatcher.start_worker()
+                self.dispatcher.start_worker(first=True)
+            self.dispatcher.start_zygote()  # while the workers get ready
             self.thread.start()
         except BaseException as error:
             # In a thread, where no handler of a second signal interrupts it.
@@ -152,12 +158,32 @@ class Scheduler(Workers):
             with suppress(Exception):
                 task.pickle()
 
+    def is_pickled_here(self, task: Task) -> bool:
+        """
+        Pickle *task* in this thread, because another one might wait for a module that this one is importing; return
+        False if that has failed, which is its outcome.
+        """
+        try:
+            task.pickle()
+        except Exception as error:
+            if is_of_handler(error):
+                raise
+            deliver(task.sink, task.index, (False, error))
+            return False
+        return True
+
     def submit(self, work: Task | TaskSource, items: int = 0) -> None:
         """
         Queue a task, or a source of tasks, of *items*; send as many tasks as the workers take.
         """
         self.check_own()
-        self.enqueue(work, items)
+        if imports_under_way:
+            works = deque([work])
+            while (task := take_next(works)) is not None:
+                if self.is_pickled_here(task):
+                    self.enqueue(task)
+        else:
+            self.enqueue(work, items)
         self.hand_out()
 
     def enqueue(self, work: Task | TaskSource, items: int = 0) -> None:
@@ -239,6 +265,7 @@ class Scheduler(Workers):
             message is None
             or message[1] != task_messages.DONE | task_messages.PLAIN
             or worker.tasks.get(message[0]) is not task
+            or imports_under_way  # this thread would wait for one with the scheduler's lock
         ):
             return False
         sink: Any = task.sink
@@ -290,6 +317,14 @@ class Scheduler(Workers):
     def processes(self) -> list[Any]:
         """Return the processes of the workers."""
         return [worker.process for worker in list(self.dispatcher.workers)]
+
+    def queued(self) -> int:
+        """Return the number of tasks at no worker, counting a source or an iterable that is being read as one."""
+        return len(self.dispatcher.queue) + len(self.feeders)
+
+    def unfinished(self) -> int:
+        """Return the number of tasks without a result, counted in the same way."""
+        return self.dispatcher.unfinished() + len(self.feeders)
 
     def is_own(self) -> bool:
         """Tell whether this process made it, rather than a parent that forked."""
@@ -409,10 +444,11 @@ class Scheduler(Workers):
                 read.append(self._packets[fd])
             else:
                 dead.append(self._deaths[fd])
-        answers = [(worker, task_messages.load(worker.read(), self._cause)) for worker in read]
+        held = unopened if imports_under_way else None
+        answers = [(worker, task_messages.load(worker.read(), self._cause, held)) for worker in read]
         for worker in dead:
             while frames := worker.read():
-                answers.append((worker, task_messages.load(frames, self._cause)))
+                answers.append((worker, task_messages.load(frames, self._cause, held)))
         try:
             self._lock.wait()
             outcomes = self._take_in(answers, dead)
@@ -504,6 +540,9 @@ class Scheduler(Workers):
     def _end(self) -> None:
         """End all workers, release the resources of undelivered messages, and fail the unfinished tasks."""
         workers = [*self.dispatcher.workers, *self._leaving]
+        zygote = self.dispatcher.zygote
+        if zygote is not None:
+            zygote.kill_if_childless()
         end_workers(workers, lambda: self._at_once)
         # From here on `submit` fails its task itself.
         try:
@@ -520,14 +559,20 @@ class Scheduler(Workers):
             self.state = ENDED
         finally:
             self._lock.release()
-        deliver_all(outcomes)
-        self._abort()
-        for feeder in list(self.feeders):
-            feeder.stop()
-        for descriptor in self._waker:
-            descriptor.close()
-        if self._progress is not None:
-            self._progress.close()
+        try:
+            deliver_all(outcomes)
+            self._abort()
+        finally:
+            for feeder in list(self.feeders):
+                feeder.stop()
+            for descriptor in self._waker:
+                descriptor.close()
+            if zygote is not None:
+                zygote.close()
+            if self.dispatcher.death is not None:
+                self.dispatcher.death.close()
+            if self._progress is not None:
+                self._progress.close()
 
     def _abort(self) -> None:
         """Fail all unfinished tasks."""
@@ -541,8 +586,7 @@ class Scheduler(Workers):
             if isinstance(item, Task):
                 item.drop()
                 deliver(item.sink, item.index, (False, error))
-        for sink in list(self.sinks.values()):
-            sink._abort(error)
+        abort_all(self.sinks, error)
 
 
 def _drain(fd: int) -> None:

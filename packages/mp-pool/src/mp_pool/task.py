@@ -14,6 +14,7 @@ because the item goes back to the queue or its worker has died:
 from __future__ import annotations
 
 import threading
+from _thread import start_new_thread
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, count, groupby, islice, repeat
@@ -37,6 +38,7 @@ __all__ = [
     "Outcome",
     "Task",
     "TaskSource",
+    "abort_all",
     "as_task",
     "deliver",
     "deliver_all",
@@ -46,13 +48,13 @@ __all__ = [
     "take_next",
 ]
 
-#: (True, the result) or (False, the exception)
-Outcome = tuple[bool, "Any"]
+#: (True, the result), (False, the exception), or (None, an `Unopened`)
+Outcome = tuple["bool | None", "Any"]
 
 if TYPE_CHECKING:
 
     class Sink(Protocol):
-        """Takes the outcomes of the tasks of one call."""
+        """Takes the outcomes of the tasks of one call; it has the attribute `opens` if it knows an `Unopened`."""
 
         def _set(self, i: int, obj: Outcome, /) -> None: ...
 
@@ -283,6 +285,9 @@ def deliver(sink: Sink, index: int, outcome: Outcome) -> None:
     """
     Hand the outcome of the task *index* to its sink; an exception of a callback affects no other task.
     """
+    if outcome[0] is None and not hasattr(sink, "opens"):
+        start_new_thread(lambda: deliver(sink, index, outcome[1].outcome()), ())
+        return
     try:
         sink._set(index, outcome)
     except KeyError:
@@ -304,6 +309,24 @@ def deliver_all(outcomes: list[Delivery]) -> None:
         else:
             for _, index, outcome, _ in of_sink:
                 deliver(sink, index, outcome)
+
+
+def abort_all(sinks: dict[Any, Any], error: BaseException) -> None:
+    """
+    Fail the results of a pool that will not come. Some may be of the standard classes, or of the program's own.
+    """
+    for sink in list(sinks.values()):
+        try:
+            if hasattr(sink, "_abort"):
+                sink._abort(error)
+            elif hasattr(sink, "_set_length"):  # an iterator: it ends with the error
+                sink._set(sink._index, (False, error))
+                sink._set_length(sink._index)
+            else:
+                sink._number_left = 1  # of a map, which has one result for all of its tasks
+                sink._set(0, (False, error))
+        except Exception as problem:
+            report(problem)
 
 
 def report(error: BaseException) -> None:

@@ -46,7 +46,9 @@ __all__ = [
     "is_plain",
     "load",
     "load_error",
+    "loads",
     "name_of",
+    "outcome",
     "unpacked",
 ]
 
@@ -93,7 +95,8 @@ def name_of(function: Any, args: tuple[Any, ...]) -> str:
     if is_mapper(function):
         function = args[0][0]
     while hasattr(function, "func"):
-        function = function.func
+        is_chunk = getattr(function.func, "__name__", "") == "_process_chunk"  # of a standard executor's `map`
+        function = function.args[0] if is_chunk else function.func
     return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
 
 
@@ -196,7 +199,7 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
     error: Any = None
     if inner is not None:
         try:
-            error = ForkingPickler.loads(inner)
+            error = loads(inner)
         except BaseException as why:
             reason = _described(why)
     if not isinstance(error, BaseException):
@@ -224,23 +227,64 @@ def assembled(messages: list[Frame], parts: list[bytes]) -> list[Frame]:
     return frames
 
 
+def loads(data: Any) -> Any:
+    """
+    Unpickle a message, and raise the error that an object has raised, also an `OSError`.
+
+    `ForkingPickler.loads` raises a `ReceiveError` for that, because who reads a pipe would take it for the pipe's end.
+    The cause of one that is about a block has not been raised by anything.
+    """
+    try:
+        return ForkingPickler.loads(data)
+    except Exception as error:
+        errors: Any = sys.modules.get("mp_core.errors")
+        cause = error.__cause__
+        if errors is None or type(error) is not errors.ReceiveError or cause is None or cause.__traceback__ is None:
+            raise
+    try:
+        raise cause
+    finally:
+        del cause  # the traceback has this frame
+
+
+def outcome(kind: int, data: Any, cause: Callable[[str], BaseException]) -> tuple[bool, Any]:
+    """
+    Unpickle the outcome of a task.
+    """
+    try:
+        if kind == DONE | PLAIN:
+            return True, plain_loads(data)
+        if kind & ~RICH == DONE:
+            return True, loads(data)
+        return False, load_error(data, cause)
+    except BaseException as error:
+        from mp_core.handler_errors import is_of_handler  # no worker comes here
+
+        if is_of_handler(error):
+            raise
+        return False, error  # only this task fails
+
+
 def load(
-    frames: list[Frame], cause: Callable[[str], BaseException]
-) -> tuple[list[tuple[int, tuple[bool, Any]]], list[Frame]]:
+    frames: list[Frame],
+    cause: Callable[[str], BaseException],
+    held: Callable[[int, Any, Callable[[str], BaseException]], Any] | None,
+) -> tuple[list[tuple[int, tuple[bool | None, Any]]], list[Frame]]:
     """
     Unpickle the messages of a worker: return the outcomes of tasks, each behind its number, and the other messages.
+
+    *held* returns the outcome of a message that may not be unpickled now, see `_unopened.py`, and None for the others.
     """
-    outcomes: list[tuple[int, tuple[bool, Any]]] = []
+    outcomes: list[tuple[int, tuple[bool | None, Any]]] = []
     others: list[Frame] = []
-    loads = ForkingPickler.loads
     for number, kind, data in frames:
         try:
-            if kind == DONE | PLAIN:
+            if held is not None and (unopened := held(kind, data, cause)) is not None:
+                outcomes.append((number, (None, unopened)))
+            elif kind == DONE | PLAIN:
                 outcomes.append((number, (True, plain_loads(data))))
-            elif kind & ~RICH == DONE:
-                outcomes.append((number, (True, loads(data))))
-            elif kind & ~RICH == FAILED:
-                outcomes.append((number, (False, load_error(data, cause))))
+            elif kind & ~RICH in (DONE, FAILED):
+                outcomes.append((number, outcome(kind, data, cause)))
             else:
                 failed = kind & ~RICH == INIT_FAILED
                 others.append((number, kind & ~RICH, load_error(data, cause) if failed else None))

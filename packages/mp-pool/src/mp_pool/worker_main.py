@@ -8,7 +8,6 @@ import signal
 import threading
 from collections.abc import Callable
 from multiprocessing import util
-from multiprocessing.reduction import ForkingPickler
 
 from mp_core import children
 from mp_core.native import LONGEST, plain_loads, recorders, timeline_now
@@ -138,7 +137,7 @@ def _next(line: Any, parts: list[Any]) -> task_messages.Frame | None:
 def _loop(line: Any, settings: Settings) -> None:
     done = 0
     caught = BaseException if settings.executor else Exception
-    loads, loads_plain = ForkingPickler.loads, plain_loads
+    loads, loads_plain = task_messages.loads, plain_loads
     value: Any
     payload: Any
     parts: list[Any] = []

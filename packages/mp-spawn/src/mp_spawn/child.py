@@ -12,8 +12,7 @@ from multiprocessing import util
 from types import TracebackType
 from typing import Any, cast
 
-from mp_core import settings
-from mp_spawn import death_pipe
+from mp_core import death_pipe, settings
 from mp_spawn.payload import InheritedFd
 from mp_spawn.pickling import dumps
 from mp_spawn.rank_spec import RankSpec

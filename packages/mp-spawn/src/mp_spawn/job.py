@@ -12,7 +12,7 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, Protocol
 
-from mp_spawn.death_pipe import DeathPipe
+from mp_core.death_pipe import DeathPipe
 from mp_spawn.diagnostics import Stacks
 from mp_spawn.output import Inherit, Output
 from mp_spawn.payload import ForkedPayload, InheritedFd, OwnedFd, Payload

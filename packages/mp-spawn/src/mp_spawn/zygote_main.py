@@ -16,7 +16,7 @@ from multiprocessing import context, resource_tracker, spawn
 from multiprocessing.process import current_process
 from typing import IO, Any, NamedTuple, NoReturn
 
-from mp_spawn import death_pipe
+from mp_core import death_pipe
 from mp_spawn.child import reporting, set_up
 from mp_spawn.payload import memory_file
 from mp_spawn.rank_spec import RankSpec

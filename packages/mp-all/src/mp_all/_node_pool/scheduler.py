@@ -26,7 +26,7 @@ from mp_all._node_pool.node import LONG, Node
 from mp_all._node_pool.serve import serve
 from mp_pool import TaskTimeoutError, WorkerLostError, task_messages
 from mp_pool.scheduler import CLOSED, ENDED, RUNNING, TERMINATE_TEXT, TERMINATED
-from mp_pool.task import Task, TaskSource, deliver, name_of, report, take_next
+from mp_pool.task import Task, TaskSource, abort_all, deliver, name_of, report, take_next
 from mp_pool.worker_main import Settings
 from mp_spawn.engines.by_value import pack_by_value
 from mp_spawn.engines.node_service import Event, NodeService
@@ -120,6 +120,14 @@ class NodeScheduler:
         shared = SharedFunction(next(self._object_numbers), packed)
         weakref.finalize(shared, self._forgotten.append, shared.number).atexit = False
         return shared
+
+    def queued(self) -> int:
+        """Return the number of tasks at no node, counting a source or an iterable that is being read as one."""
+        return len(self._queue) + len(self.feeders)
+
+    def unfinished(self) -> int:
+        """Return the number of tasks without a result, counted in the same way."""
+        return self.queued() + sum(len(node.tasks) for node in list(self._nodes))
 
     def processes(self) -> list[Any]:
         """Return the worker processes of this machine."""
@@ -228,9 +236,6 @@ class NodeScheduler:
             if node.forget(number):
                 self._send(node, messages.Forget(number))
 
-    def _unfinished(self) -> bool:
-        return bool(self._queue or self.feeders or any(node.tasks for node in self._nodes))
-
     def _run(self) -> None:
         try:
             more = True
@@ -276,7 +281,7 @@ class NodeScheduler:
         for task, outcome in outcomes:
             deliver(task.sink, task.index, outcome)
         del outcomes
-        if self.reason is not None or (self.state == CLOSED and not self._told_to_end and not self._unfinished()):
+        if self.reason is not None or (self.state == CLOSED and not self._told_to_end and not self.unfinished()):
             self._finish()
         return True
 
@@ -395,5 +400,4 @@ class NodeScheduler:
                 break  # another thread has taken the last one
             if isinstance(item, Task):
                 deliver(item.sink, item.index, (False, error))
-        for sink in list(self.sinks.values()):
-            sink._abort(error)
+        abort_all(self.sinks, error)

@@ -1,26 +1,26 @@
-"""The death pipe: the kernel kills the ranks when the process that started them ends, however it ends.
+"""The death pipe: the kernel kills children when the process that started them ends, however it ends.
 
 Note [The death pipe]
 ---------------------
-Linux's parent-death signal (PR_SET_PDEATHSIG) comes when the parent *thread* ends, so ranks started from a
+Linux's parent-death signal (PR_SET_PDEATHSIG) comes when the parent *thread* ends, so children started from a
 helper thread would die with that thread while their program lives on. The table of open files ends with the
-process, and not before. So a job has a pipe that is never written to:
+process, and not before. So a launcher's job, and a pool, has a pipe that is never written to:
 
-      the starting process                      each rank
+      the starting process                      each child
       +--------------------+                  +--------------------------------------+
       |      write end ----|=====( pipe )=====|---- read end: O_ASYNC, owned by the  |
-      |  (one, never used) |                  |     rank, with SIGKILL as its signal |
+      |  (one, never used) |                  |    child, with SIGKILL as its signal |
       +--------------------+                  +--------------------------------------+
                 |  exit, SIGKILL, exec: the kernel closes it
                 +----------> hang-up at each read end ----------> SIGKILL to its owner
 
-No thread in the rank has to get hold of the interpreter first, so even a rank deep in C code is killed.
-The owner of a descriptor belongs to the open file, which forked processes share; each rank therefore opens
-the read end anew. There is no race: after arming its end, a rank checks for a hang-up and kills itself if it
-finds one. A rank that has started ranks of its own holds the write end of *their* death pipe, so that
+No thread in the child has to get hold of the interpreter first, so even a child deep in C code is killed.
+The owner of a descriptor belongs to the open file, which forked processes share; each child therefore opens
+the read end anew. There is no race: after arming its end, a child checks for a hang-up and kills itself if it
+finds one. A child that has started children of its own holds the write end of *their* death pipe, so that
 every descendant ends within a millisecond of the first process.
 
-Any other holder of a write end would keep the ranks alive: pipes are close-on-exec, and after every fork the
+Any other holder of a write end would keep the children alive: pipes are close-on-exec, and after every fork the
 child closes its copies of our write ends.
 """
 
@@ -33,8 +33,6 @@ import signal
 import threading
 import weakref
 
-from mp_core.weak_sets import members
-
 __all__ = ["DeathPipe", "arm"]
 
 _open: weakref.WeakSet[DeathPipe] = weakref.WeakSet()
@@ -43,9 +41,11 @@ _hooked = False
 
 class DeathPipe:
     """
-    The death pipe of one job, in the process that starts the ranks.
+    The death pipe of one job or pool, in the process that starts its children.
 
-    >>> pipe = DeathPipe()
+    Examples
+    --------
+    >>> pipe = mp_core.death_pipe.DeathPipe()
     >>> pipe.fd > 2
     True
     >>> pipe.close()
@@ -58,17 +58,19 @@ class DeathPipe:
         _open.add(self)
         if not _hooked:
             _hooked = True
+            import mp_core.weak_sets  # noqa: F401
+
             os.register_at_fork(after_in_child=_close_write_ends)
         self._read, self._write = os.pipe()
 
     @property
     def fd(self) -> int:
-        """The read end, which the ranks inherit."""
+        """The read end, which the children inherit."""
         return self._read
 
     def close(self) -> None:
         """
-        Close both ends, which kills every rank that has armed the read end. Idempotent; if a signal handler raises in
+        Close both ends, which kills every child that has armed the read end. Idempotent; if a signal handler raises in
         the middle, call it again.
         """
         self._close_write_end()
@@ -86,13 +88,27 @@ class DeathPipe:
 
 
 def _close_write_ends() -> None:
+    from mp_core.weak_sets import members  # imported before the fork; a child that arms its end does not need it
+
     for pipe in members(_open):
         pipe._close_write_end()
 
 
-def arm(fd: int) -> None:
+def arm(fd: int) -> bool:
     """
     Have the kernel kill this process when the other end of *fd* is closed; at once if it is closed already.
+
+    Return whether *fd* may be closed now: without ``/proc`` a thread watches it.
+
+    Parameters
+    ----------
+    fd : int
+        The read end of a `DeathPipe`, or a copy of it.
+
+    Examples
+    --------
+    >>> pipe = mp_core.death_pipe.DeathPipe()
+    >>> mp_core.death_pipe.arm(pipe.fd)  # doctest: +SKIP
     """
     try:
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
@@ -101,10 +117,11 @@ def arm(fd: int) -> None:
         fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
     except (OSError, AttributeError):
         # Without /proc, or on another system than Linux, a thread watches the pipe.
-        threading.Thread(target=_watch, args=(fd,), name="mp-spawn death pipe", daemon=True).start()
-        return
+        threading.Thread(target=_watch, args=(fd,), name="mp death pipe", daemon=True).start()
+        return False
     if _hung_up(own, timeout=0):
         os.kill(os.getpid(), signal.SIGKILL)
+    return True
 
 
 def _hung_up(fd: int, timeout: float | None) -> bool:

@@ -1,0 +1,331 @@
+"""`Zygote`: a process without threads that forks the workers which take the place of others.
+
+Note [Who forks]
+----------------
+A forked child inherits each lock as it is. If a thread of the program has one at that moment (of NumPy's random state,
+of a module that is being imported), the child waits for ever for a thread that it does not have. So the pool's thread
+forks nobody. A pool that forks its workers has one more process, the zygote, forked where the pool is made, while the
+first workers get ready. It has one thread, runs nothing of the program, and forks every later worker:
+
+    the pool's process                               the zygote                         a later worker
+    request: name, number, line  --socket-->         Process.start() --fork-->          works
+    its pid and pidfd            <---------          waits for its children
+    its exit code                <---------          has reaped it              <--     ends
+
+So a later worker finds the program as it was when the pool was made: its variables, modules, environment, limits and
+processors. `parent_process()` is the pool's process, and `os.getppid()` the zygote. An end is seen by the pidfd, which
+the zygote opens before it can have reaped the worker, so the pid cannot be another process's by then.
+
+- The pool's process dies: the kernel kills the workers (`mp_core.death_pipe`). The zygote reads the end of its socket,
+  and ends after them.
+- The zygote dies: its workers go on; the exit code of each is 255, as of a standard fork server that has died. The next
+  worker makes a new zygote, which is forked by the pool's thread.
+- The zygote is stopped: a request, or the end of a worker, waits for `LIMIT` seconds. Then the zygote is killed.
+- A child that the program forks meanwhile closes the socket.
+- A signal handler: the zygote blocks every signal, and a worker gets back the mask of the thread that made the pool.
+- No pidfd (an old kernel, a sandbox): there is no zygote, and the pool's thread forks.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]
+import _socket
+import errno
+import functools
+import gc
+import os
+import pickle
+import select
+import signal
+import socket
+import struct
+import sys
+import threading
+from contextlib import nullcontext, suppress
+from multiprocessing import util
+
+from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
+from mp_pool._lines import WorkerEnds
+from mp_pool._stdin import left_alone
+from mp_pool.worker_main import Settings, work
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, NoReturn
+
+__all__ = ["Zygote", "ZygotePopen"]
+
+LIMIT = 10.0  # seconds for its answer
+UNKNOWN = 255  # the exit code of a worker whose zygote has died
+
+# What the zygote sends: the pid, and an error number of its start, or its exit code.
+STARTED, ENDED = 0, 1
+ANSWER = struct.Struct("=iii")
+REQUEST = 4096  # bytes at most
+
+
+class Zygote:
+    """
+    The pool's side. *make* makes a process, *settings* are the workers', *death* is an end of the pool's death pipe.
+    """
+
+    def __init__(self, make: Callable[..., Any], settings: Settings, death: int) -> None:
+        self._make, self._settings, self._death = make, settings, death
+        self._socket: Any = None
+        self._process = Descriptor()  # its pidfd
+        self._pid = 0
+        self._exitcodes: dict[int, int] = {}
+        self._alive = 0  # children of it that have not been asked for their exit code
+        self._lock = threading.RLock()  # a signal handler may ask for an exit code
+
+    def start(self) -> None:
+        """
+        Fork the process; without pidfds, do nothing.
+        """
+        if not hasattr(os, "pidfd_open"):
+            return
+        util._flush_std_streams()  # type: ignore[attr-defined]
+        self._socket, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        close_in_children(self._socket)
+        mask = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            # A signal handler that raises after the fork would leave a process that nobody knows.
+            _signal.pthread_sigmask(signal.SIG_BLOCK, _signal.valid_signals())
+            beside_threads = threading.active_count() > 1
+            pid = os.fork()
+            if pid == 0:
+                _serve(theirs, functools.partial(self._process_of, os.getppid(), mask, beside_threads, gc.isenabled()))
+            self._pid = pid
+            try:
+                self._process.fd = os.pidfd_open(pid)
+            except OSError:
+                os.kill(pid, signal.SIGKILL)
+                raise
+        except OSError:  # no pidfds, or there can be no more processes now
+            self.close()
+        finally:
+            _signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            theirs.close()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it was started and is not known to have ended."""
+        return self._socket is not None
+
+    # In the zygote.
+
+    def _process_of(
+        self,
+        parent: int,
+        mask: Any,
+        beside_threads: bool,
+        collects: bool,
+        request: bytes,
+        fds: list[int],
+        close: Callable[[], None],
+    ) -> Any:
+        """Start the worker of a request; it calls *close*."""
+        name, identity = pickle.loads(request)
+        ends = WorkerEnds(*fds)
+        process = self._make(target=work, args=(ends, self._settings))
+        process.name, process._identity = name, identity
+
+        def begin(bootstrap: Any, *args: Any, **options: Any) -> Any:
+            close()
+            if collects:
+                gc.enable()
+            process._parent_pid = parent
+            ends.death = os.dup(self._death)
+            _signal.pthread_sigmask(signal.SIG_SETMASK, {*mask, signal.SIGINT})  # `work` unblocks it
+            return bootstrap(parent_sentinel=self._death)
+
+        process._bootstrap = functools.partial(begin, process._bootstrap)
+        # A thread of the pool's process may have had the lock of its `sys.stdin`.
+        with left_alone(process) if beside_threads else nullcontext():
+            process.start()
+        vars(process).pop("_bootstrap", None)  # `left_alone` may have done it
+        return process
+
+    # In the pool's process.
+
+    def fork(self, process: Any, ends: WorkerEnds) -> tuple[int, int]:
+        """
+        Have the zygote fork *process*; return its pid and a pidfd.
+        """
+        request = pickle.dumps((str(process.name), process._identity))
+        fds = [ends.fd] if ends.memory < 0 else [ends.fd, ends.memory]
+        with self._lock:
+            try:
+                socket.send_fds(self._socket, [request], fds)
+                while (answer := self._receive(LIMIT)) is not None:
+                    kind, pid, number, pidfds = answer
+                    if kind == STARTED:
+                        break
+                else:
+                    raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+            except (BrokenPipeError, ConnectionResetError, TimeoutError):
+                self.close()
+                raise
+            if number:
+                raise OSError(number, os.strerror(number))
+            if not pidfds:  # no descriptor is left here; the worker ends with its line
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            self._alive += 1
+            return pid, pidfds[0]
+
+    def _receive(self, seconds: float) -> tuple[int, int, int, list[int]] | None:
+        """Receive and note one answer; return None if none comes in so many seconds."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        if not poll.poll(seconds * 1000):
+            return None
+        message, fds, _, _ = socket.recv_fds(self._socket, ANSWER.size, 1)
+        if not message:
+            raise ConnectionResetError
+        kind, pid, number = ANSWER.unpack(message)
+        if kind == ENDED:
+            self._exitcodes[pid] = number
+        return kind, pid, number, fds
+
+    def exitcode(self, pid: int) -> int:
+        """
+        Return the exit code of a worker that has ended, once.
+        """
+        with self._lock:
+            with suppress(OSError):
+                while self._socket is not None and pid not in self._exitcodes and self._receive(LIMIT):
+                    pass
+            if pid not in self._exitcodes:
+                self.close()
+            self._alive -= 1
+            return self._exitcodes.pop(pid, UNKNOWN)
+
+    def kill_if_childless(self) -> None:
+        """
+        End it, unless the exit code of a child of it is still wanted, so that it ends while the workers do.
+        """
+        if not self._alive:
+            self._kill()
+
+    def _kill(self) -> None:
+        if self._process.fd >= 0:
+            with suppress(OSError):
+                signal.pidfd_send_signal(self._process.fd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """
+        End it, and release all that it has. Idempotent.
+        """
+        with self._lock:
+            pid, self._pid = self._pid, 0
+            if pid:
+                self._kill()
+                with suppress(ChildProcessError):  # the program waits for any child
+                    os.waitpid(pid, 0)
+            self._process.close()
+            if self._socket is not None:
+                self._socket.close()
+                keep_in_children(self._socket)
+                self._socket = None
+
+
+class ZygotePopen:
+    """Answers what a process object asks about a worker that the zygote has forked."""
+
+    method = "fork"
+
+    def __init__(self, zygote: Zygote, ends: WorkerEnds, process: Any) -> None:
+        self._zygote = zygote
+        self.returncode: int | None = None
+        self._lock = threading.RLock()
+        self.pid, self.sentinel = zygote.fork(process, ends)
+        self.finalizer = util.Finalize(self, util.close_fds, (self.sentinel,))  # type: ignore[attr-defined]
+
+    def poll(self, flag: int = os.WNOHANG) -> int | None:
+        """Return the exit code, None if the worker runs."""
+        return self.wait(0 if flag == os.WNOHANG else None)
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the exit code."""
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self.sentinel, select.POLLIN)
+            if poll.poll(None if timeout is None else max(0.0, timeout) * 1000):
+                with self._lock:
+                    if self.returncode is None:
+                        self.returncode = self._zygote.exitcode(self.pid)
+        return self.returncode
+
+    def _send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.sentinel, number)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._send_signal(signal.SIGKILL)
+
+    def interrupt(self) -> None:
+        """Send SIGINT."""
+        self._send_signal(signal.SIGINT)
+
+    def close(self) -> None:
+        """Close its descriptor."""
+        self.finalizer()
+
+
+def _serve(requests: Any, start: Callable[..., Any]) -> NoReturn:
+    """
+    Be the zygote: start the workers that are asked for, and report their ends.
+    """
+    try:
+        gc.disable()  # the program's objects are left as they are
+        children: dict[int, Any] = {}
+        wanted = True
+        poll = select.poll()
+        poll.register(requests, select.POLLIN)
+
+        def close() -> None:
+            requests.close()
+            for fd in children:
+                os.close(fd)
+
+        while wanted or children:
+            for fd, _ in poll.poll():
+                if fd in children:
+                    process = children.pop(fd)
+                    poll.unregister(fd)
+                    os.close(fd)
+                    process.join()
+                    answer = ANSWER.pack(ENDED, process.pid, process.exitcode)
+                    process.close()
+                    requests.send(answer)
+                    continue
+                request, fds, _, _ = socket.recv_fds(requests, REQUEST, 2)
+                if not request:
+                    wanted = False
+                    poll.unregister(requests)
+                    continue
+                try:
+                    process = start(request, fds, close)
+                    pidfd = os.pidfd_open(process.pid)
+                except OSError as error:
+                    requests.send(ANSWER.pack(STARTED, 0, error.errno or errno.EAGAIN))
+                    continue
+                finally:
+                    for each in fds:
+                        os.close(each)
+                children[pidfd] = process
+                poll.register(pidfd, select.POLLIN)
+                socket.send_fds(requests, [ANSWER.pack(STARTED, process.pid, 0)], [pidfd])
+    except BrokenPipeError:
+        pass  # the pool is about to end it
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(0)

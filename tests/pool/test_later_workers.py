@@ -1,0 +1,275 @@
+"""Workers that take the place of others are forked by a process without threads: no lock is held in them for ever."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pool_tasks as tasks
+import pytest
+from support.waiting import until
+
+import mp_all as mp
+
+HOLDERS = ("random", "import", "logging", "own lock")
+lock = threading.Lock()  # of a program
+SOAK = os.environ.get("MP_SOAK") == "1"
+REPLACEMENTS = 10_000 if SOAK else 60
+
+
+class Handler(logging.Handler):
+    """Holds its lock while it emits a record."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == "wait":
+            held.set()
+            release.wait()
+
+
+held, release = threading.Event(), threading.Event()
+logger = logging.getLogger("later workers")
+
+
+class Waiting(list[int]):
+    """A list whose copying waits: `np.random.shuffle` has the lock of its state meanwhile."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        held.set()
+        release.wait()
+        super().__setitem__(key, value)
+
+
+def hold(what: str, folder: str) -> None:
+    """Hold a lock in this thread until `release` is set."""
+    if what == "random":
+        np.random.shuffle(Waiting(range(3)))
+    elif what == "import":
+        importlib.import_module("imported_slowly")
+    elif what == "logging":
+        logger.error("wait")
+    else:
+        with lock:
+            held.set()
+            release.wait()
+
+
+def use(what: str) -> int:
+    """Use in a worker what a thread of the parent holds."""
+    if what == "random":
+        np.random.standard_normal()
+    elif what == "import":
+        importlib.import_module("imported_slowly")
+    elif what == "logging":
+        logger.error("go on")
+    else:
+        with lock:
+            pass
+    return os.getpid()
+
+
+def zygote_of(pool: Any) -> int:
+    """Return the pid of the process that forks later workers: the parent of one."""
+    first = {process.pid for process in pool._pool}
+    while (pids := pool.apply(pid_and_parent))[0] in first:
+        with suppress(ProcessLookupError):  # it was its last task
+            os.kill(pids[0], signal.SIGKILL)
+    return pids[1]
+
+
+def pid_and_parent() -> tuple[int, int]:
+    """Return the pids of this process and of its parent."""
+    return os.getpid(), os.getppid()
+
+
+@contextmanager
+def holding(what: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have a thread of this process hold a lock."""
+    held.clear()
+    release.clear()
+    (folder / "imported_slowly.py").write_text(
+        "import sys, os\nmodule = sys.modules.get('test_later_workers')\n"
+        f"if module is not None and os.getpid() == {os.getpid()}:\n    module.held.set(); module.release.wait()\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setattr(logger, "handlers", [Handler()])
+    monkeypatch.setattr(logger, "propagate", False)
+    thread = threading.Thread(target=hold, args=(what, str(folder)))
+    thread.start()
+    try:
+        assert held.wait(tasks.PATIENCE)
+        yield
+    finally:
+        release.set()
+        thread.join()
+        sys.modules.pop("imported_slowly", None)
+
+
+@pytest.mark.parametrize("kind", tasks.KINDS)
+@pytest.mark.parametrize("what", HOLDERS)
+@pytest.mark.parametrize("end", ["limit of tasks", "killed"])
+def test_a_later_worker_does_not_wait_for_a_lock_that_a_thread_of_the_program_holds(
+    kind: str, what: str, end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fork = mp.get_context("fork")
+    limit = {"maxtasksperchild" if kind == "pool" else "max_tasks_per_child": 1} if end == "limit of tasks" else {}
+    monkeypatch.syspath_prepend(str(tmp_path))  # the later workers see the program as it was when the pool was made
+    with tasks.either(kind, fork, 2, **limit) as pool:
+        first = {pool.submit(tasks.own_pid)() for _ in range(4)}
+        with holding(what, tmp_path, monkeypatch):
+            pids = set()
+            for _ in range(REPLACEMENTS // 2 if end == "limit of tasks" else 4):
+                if end == "killed":
+                    assert isinstance(tasks.outcome(pool.submit(tasks.end, "SIGKILL")), mp.WorkerLostError)
+                pids.add(pool.submit(use, what)())
+            assert pids - first
+
+
+def test_a_later_worker_is_a_worker_like_the_first() -> None:
+    fork = mp.get_context("fork")
+    given = 5
+
+    def initialize() -> None:  # a closure, which only a fork takes along
+        os.environ["LATER"] = str(given)
+
+    with fork.Pool(1, initialize, maxtasksperchild=1) as pool:
+        seen = [pool.apply(describe) for _ in range(3)]
+        assert [(parent, later, daemon) for _, parent, later, daemon, _ in seen] == [(os.getpid(), "5", True)] * 3
+        assert len({pid for pid, *_ in seen}) == 3
+        names = [name for *_, name in seen]
+        assert names == sorted(set(names), key=lambda name: int(name.rpartition("-")[2]))
+        assert {name.rpartition("-")[0] for name in names} == {"ForkPoolWorker"}
+
+
+def describe() -> tuple[int, int, str, bool, str]:
+    """Describe this worker."""
+    parent = mp.parent_process()
+    assert parent is not None and parent.is_alive()
+    process = mp.current_process()
+    return os.getpid(), parent.pid or 0, os.environ["LATER"], process.daemon, process.name
+
+
+@pytest.mark.parametrize(("how", "exitcode"), [("exit", 3), ("SIGKILL", -9), ("segfault", -11)])
+@pytest.mark.parametrize("kind", tasks.KINDS)
+def test_the_end_of_a_later_worker_has_its_exit_code(kind: str, how: str, exitcode: int) -> None:
+    with tasks.either(kind, mp.get_context("fork"), 1) as pool:
+        for _ in range(3):
+            error = tasks.outcome(pool.submit(tasks.end, how))
+            assert isinstance(error, mp.WorkerLostError) and error.exitcode == exitcode
+        assert pool.submit(tasks.square, 5)() == 25
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_pool_goes_on_when_the_process_that_forks_its_later_workers_was_sent_a_signal(number: int) -> None:
+    with mp.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+        pids = {pool.apply(tasks.own_pid) for _ in range(6)}
+        os.kill(zygote_of(pool), number)
+        pids |= {pool.apply(tasks.own_pid) for _ in range(6)}
+        assert len(pids) == 12
+
+
+def test_a_pool_ends_though_the_process_that_forks_its_later_workers_is_stopped() -> None:
+    with mp.get_context("fork").Pool(1) as pool:
+        os.kill(zygote_of(pool), signal.SIGSTOP)
+        assert pool.apply(abs, (-1,)) == 1
+
+
+def test_without_pidfds_a_pool_replaces_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(38, "no such call")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    with mp.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+        assert len({pool.apply(tasks.own_pid) for _ in range(6)}) == 6
+
+
+def test_a_later_worker_does_not_flush_what_the_program_had_not_printed_yet(tmp_path: Path) -> None:
+    path = tmp_path / "printed"
+    before = sys.stdout
+    with path.open("w") as sys.stdout:
+        try:
+            print("once")
+            with mp.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+                for _ in range(3):
+                    pool.apply(tasks.own_pid)
+        finally:
+            sys.stdout, file = before, sys.stdout
+    file.close()
+    assert path.read_text() == "once\n"
+
+
+def test_a_child_that_the_program_forks_keeps_no_pool_alive() -> None:
+    with mp.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        pids: list[Callable[[], int]] = [pool.apply_async(tasks.own_pid).get for _ in range(2)]
+        child = mp.get_context("fork").Process(target=signal.pause)
+        child.start()
+        number = zygote_of(pool)
+        assert len({get() for get in pids}) == 2
+    pool.join()
+    assert until(lambda: not os.path.exists(f"/proc/{number}"), tasks.PATIENCE)
+    child.kill()
+    child.join()
+    child.close()
+
+
+@pytest.mark.parametrize("kind", tasks.KINDS)
+def test_the_end_of_each_first_worker_is_seen_at_once(kind: str) -> None:
+    with tasks.either(kind, mp.get_context("fork"), 2) as pool:
+        processes: list[Any] = pool.pool._pool if kind == "pool" else []
+        if kind == "executor":
+            pool.submit(abs, 1)()
+            processes = list(pool.pool._processes.values())
+        for process in processes:
+            os.kill(process.pid, signal.SIGKILL)
+            assert mp.connection.wait([process.sentinel], tasks.PATIENCE)
+            # The pool's thread waits for it, too; one of the two gets the code a moment before the other can see it.
+            assert until(lambda process=process: process.exitcode == -signal.SIGKILL, tasks.PATIENCE)
+        assert pool.submit(tasks.square, 3)() == 9
+
+
+def test_many_later_workers_leave_no_descriptor_in_the_process_that_forks_them() -> None:
+    with mp.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+        zygote = zygote_of(pool)
+        counts = []
+        for _ in range(3):
+            for _ in range(REPLACEMENTS // 2):
+                pool.apply(tasks.own_pid)
+            counts.append(len(os.listdir(f"/proc/{zygote}/fd")))
+        assert counts[2] <= counts[0] + 3  # those of the workers of this moment
+
+
+def test_a_pool_starts_where_there_can_be_no_more_process_than_its_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork, forked = os.fork, []
+
+    def limited() -> int:
+        if len(forked) == 2:
+            raise BlockingIOError(11, "no more processes")
+        forked.append(True)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", limited)
+    with mp.get_context("fork").Pool(2) as pool:
+        assert pool.map(tasks.square, range(4)) == [0, 1, 4, 9]
+        forked.clear()
+        assert isinstance(tasks.outcome(lambda: pool.apply(os._exit, (3,))), mp.WorkerLostError)
+        assert until(lambda: len(pool._pool) == 2, tasks.PATIENCE)
+
+
+def test_a_later_worker_collects_garbage_as_the_program_did() -> None:
+    with mp.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+        assert [pool.apply(gc.isenabled) for _ in range(2)] == [True, True]
+    gc.disable()
+    try:
+        with mp.get_context("fork").Pool(1, maxtasksperchild=1) as pool:
+            assert [pool.apply(gc.isenabled) for _ in range(2)] == [False, False]
+    finally:
+        gc.enable()
