@@ -135,7 +135,8 @@ static void looking_from_outside_writes_nothing(int strategy)
     CHECK_EQ(reap(pid), 0);
     for (size_t i = 0; i < size; i++)
         if (before[i] != ((char *)control)[i]) {
-            fprintf(stderr, "the control file has changed at byte %zu\n", i); /* tells whose it is */
+            fprintf(stderr, "the control file has changed at byte %zu\n",
+                    i); /* tells whose it is */
             break;
         }
     CHECK_EQ(memcmp(before, control, size), 0);

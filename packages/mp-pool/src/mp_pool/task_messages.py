@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import struct
+import sys
 from collections.abc import Callable
 from itertools import repeat
 from multiprocessing.reduction import ForkingPickler

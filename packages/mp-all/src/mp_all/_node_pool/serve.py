@@ -128,10 +128,12 @@ class NodePool:
         caller, shared = self._functions[call.function]
         return Task(self, call.number, caller, args, shared=shared)
 
-    def _set(self, number: int, outcome: tuple[bool, Any]) -> None:
+    def _set(self, number: int, outcome: tuple[bool | None, Any]) -> None:
         """Take the outcome of a task: the sink of all tasks of the pool."""
         self._needed.pop(number, None)
         ended_well, value = outcome
+        if ended_well is None:  # a module that it names is being imported; an agent's imports wait for no task
+            ended_well, value = value.outcome()
         if ended_well:
             returned, data = value
             self._outgoing.end(Outcome(number, "returned" if returned else "raised", data))
