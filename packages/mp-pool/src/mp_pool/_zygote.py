@@ -205,8 +205,12 @@ class Zygote:
         """
         End it, unless the exit code of a child of it is still wanted, so that it ends while the workers do.
         """
-        if not self._alive:
-            self._kill()
+        if self._lock.acquire(blocking=False):  # otherwise a worker is being forked, or an exit code asked for
+            try:
+                if not self._alive:
+                    self._kill()
+            finally:
+                self._lock.release()
 
     def _kill(self) -> None:
         if self._process.fd >= 0:

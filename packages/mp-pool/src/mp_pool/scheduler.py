@@ -358,6 +358,8 @@ class Scheduler(Workers):
             return False
         self._at_once = self._at_once or at_once  # after a second Ctrl-C it stays so
         self.state = TERMINATED
+        if self.dispatcher.zygote is not None:
+            self.dispatcher.zygote.kill_if_childless()
         self.wake()
         return True
 
