@@ -241,6 +241,27 @@ def test_real_numba_arrays_arrive_as_numba_arrays(tmp_path: Path) -> None:
     assert third == "0 True"
 
 
+@pytest.mark.parametrize(
+    "imports",
+    [
+        "import mp_all, numba.cuda",
+        "import numba.cuda, mp_all",
+        "import mp_all; from numba.cuda import extending",
+        "import mp_all; from numba.cuda.cudadrv import devicearray",
+    ],
+)
+def test_numbas_arrays_are_registered_however_numba_is_imported(tmp_path: Path, imports: str) -> None:
+    if importlib.util.find_spec("numba_cuda") is None:
+        pytest.skip("numba-cuda is not installed: nox -s cuda-stub has it")
+    text = f"""
+        {imports}
+        from multiprocessing.reduction import ForkingPickler
+        from numba.cuda.cudadrv.devicearray import DeviceNDArray
+        print(DeviceNDArray in ForkingPickler._extra_reducers)
+    """
+    assert succeeded(run_script(tmp_path, text, PYTHONWARNINGS="ignore")) == "True\n"
+
+
 def test_real_buffers_of_cuda_core_are_sent_through_their_pool(tmp_path: Path) -> None:
     if importlib.util.find_spec("cuda.core") is None:
         pytest.skip("cuda-core is not installed")

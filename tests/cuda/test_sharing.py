@@ -157,6 +157,13 @@ def test_empty_arrays_arrive_and_keep_nothing_alive(peer: p.Peer, dtype: str, sh
     assert peer.call(p.described, array)[:3] == (array.shape, array.strides, dtype)
 
 
+@pytest.mark.parametrize(
+    ("short", "name"), [("f4", "float32"), ("i8", "int64"), ("u1", "uint8"), ("b1", "bool"), ("c16", "complex128")]
+)
+def test_a_dtype_may_be_given_by_numpys_short_name(short: str, name: str) -> None:
+    assert str(mp_cuda.empty(10, short, device=0).dtype) == str(dtype_of(name)) == name
+
+
 def test_arrays_of_different_types_share_an_allocation(peer: p.Peer) -> None:
     base = mp_cuda.from_host(bytes(range(64)))
     for dtype in ["<f8", "<i4", "|u1", "<c8", "|b1", "bfloat16", ">i2", "|S4"] * 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, NamedTuple
 
 __all__ = ["DType", "dtype_of"]
@@ -12,6 +13,7 @@ OPAQUE = 3  # DLPack's code for types it does not define
 _NAMED = {"bfloat16": (4, 16), "float8_e4m3fn": (10, 8), "float8_e5m2": (12, 8)}
 _NAMES = {pair: name for name, pair in _NAMED.items()}
 _LONG = {"float": "f", "int": "i", "uint": "u", "complex": "c"}
+_SHORT = re.compile("[iufcb][1-9][0-9]*")
 
 
 class DType(NamedTuple):
@@ -61,11 +63,11 @@ class DType(NamedTuple):
 
 def dtype_of(what: Any, descr: Any = None) -> DType:
     """
-    Convert *what* to a `DType`: a typestr (`"<f4"`), a name (`"float32"`, `"bfloat16"`), an object with the attribute
-    `str` such as NumPy's dtypes, or DLPack's triple. `TypeError` for anything else.
+    Convert *what* to a `DType`: a typestr (`"<f4"`, `"f4"`), a name (`"float32"`, `"bfloat16"`), an object with the
+    attribute `str` such as NumPy's dtypes, or DLPack's triple. `TypeError` for anything else.
 
-    >>> dtype_of("<i8").name
-    'int64'
+    >>> dtype_of("<i8").name, dtype_of("f4").name
+    ('int64', 'float32')
     """
     if isinstance(what, DType):
         return what
@@ -83,6 +85,8 @@ def dtype_of(what: Any, descr: Any = None) -> DType:
         elif what.rstrip("0123456789") in _LONG and what[-1].isdigit():
             bits = int(what.lstrip("abcdefghijklmnopqrstuvwxyz"))
             what = f"{'|' if bits == 8 else '<'}{_LONG[what.rstrip('0123456789')]}{bits // 8}"
+        elif _SHORT.fullmatch(what):
+            what = f"{'|' if what[1:] == '1' else '<'}{what}"
         if len(what) >= 3 and what[0] in "<>|=" and what[2:].isdigit():
             size = int(what[2:]) * (4 if what[1] == "U" else 1)
             return DType(what, _CODES.get(what[1], OPAQUE), size * 8, 1, descr)

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["init_reductions", "register", "unregister"]
 
-# Module to kind. torch.multiprocessing sends torch's tensors, so torch is registered only on request.
-WATCHED = {"cupy": "cupy", "numba.cuda": "numba", "cuda.core": "cuda.core"}
+# Module to kind. torch.multiprocessing sends torch's tensors, so torch is registered only on request. numba's is the module
+# of its arrays: nothing else has to be imported then, which would fail in the middle of numba's own import.
+WATCHED = {"cupy": "cupy", "numba.cuda.cudadrv.devicearray": "numba", "cuda.core": "cuda.core"}
 
 
 def init_reductions() -> None:
@@ -86,8 +87,9 @@ def register(*kinds: str) -> tuple[str, ...]:
     for kind in kinds:
         if kind not in adapters.KINDS:
             adapters.by_kind(kind)  # raises, and names the known ones
-        importlib.import_module(_top(kind))
-        importlib.import_module(adapters.KINDS[kind])
+        if adapters.KINDS[kind] not in sys.modules:  # or a part of it is under way
+            importlib.import_module(_top(kind))
+            importlib.import_module(adapters.KINDS[kind])
         adapter: Any = adapters.by_kind(kind)
         handles = getattr(adapter, "handles", None)
         for type_ in adapter.types():
