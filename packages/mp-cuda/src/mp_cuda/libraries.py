@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["init_reductions", "register", "unregister"]
 
-# Module to kind. torch.multiprocessing sends torch's tensors, so torch is registered only on request. numba's is the module
-# of its arrays: nothing else has to be imported then, which would fail in the middle of numba's own import.
+# Module to kind. torch.multiprocessing sends torch's tensors, so torch is registered only on request. numba's is the
+# module of its arrays: nothing else has to be imported then, which would fail in the middle of numba's own import.
 WATCHED = {"cupy": "cupy", "numba.cuda.cudadrv.devicearray": "numba", "cuda.core": "cuda.core"}
 
 
