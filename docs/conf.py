@@ -185,6 +185,12 @@ def describe(app: Sphinx, page: str, template: str, context: dict[str, Any], doc
     context["metatags"] += f'<meta name="description" content="{html.escape(description)}" />'
 
 
+def leave_out_private(app: Sphinx, name: str, kind: type, options: object, bases: list[type]) -> None:
+    """Leave out the base classes of a module that is not public."""
+    bases[:] = [base for base in bases if "._" not in base.__module__] or [object]
+
+
 def setup(app: Sphinx) -> None:
     app.connect("missing-reference", in_our_packages)
+    app.connect("autodoc-process-bases", leave_out_private)
     app.connect("html-page-context", describe, priority=400)  # before sphinxext.opengraph, which then adds none
