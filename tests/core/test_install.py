@@ -56,6 +56,7 @@ assert changed(again) == []
         "BaseProcess.ajoin",
         "Connection._close",
         "Connection._mp_shares",
+        "Connection.recv_bytes_into",
         "Connection.send",
         "ForkProcess._Popen",
         "ForkServer.ensure_running",

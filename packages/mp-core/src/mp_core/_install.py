@@ -5,7 +5,7 @@ Note [Replaced attributes]
     install()                    ForkingPickler's table, which then serves subclasses        reducers.py
                                  BaseProcess.ajoin, which is new                             coroutines.py
       at the first message       ForkingPickler.dumps and loads, reduction.dump              pickling.py, _receiving.py
-      with its module            Connection.send and _close                                  _connections.py, _unread.py
+      with its module            Connection.send, recv_bytes_into and _close                 _connections.py, _unread.py
                                  the reducer of Connection; a hook before each fork          _connections.py
                                  Queue.__init__ of multiprocessing: standard locks           _queue_locks.py
                                  ForkServer.ensure_running: what the server preloads         fork_server.py

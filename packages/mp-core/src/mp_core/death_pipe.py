@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import select
 import signal
 import threading
 import weakref
@@ -114,22 +113,19 @@ def arm(fd: int) -> bool:
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         fcntl.fcntl(own, fcntl.F_SETOWN, os.getpid())
         fcntl.fcntl(own, fcntl.F_SETSIG, signal.SIGKILL)
-        fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC)
+        fcntl.fcntl(own, fcntl.F_SETFL, fcntl.fcntl(own, fcntl.F_GETFL) | os.O_ASYNC | os.O_NONBLOCK)
     except (OSError, AttributeError):
         # Without /proc, or on another system than Linux, a thread watches the pipe.
         threading.Thread(target=_watch, args=(fd,), name="mp death pipe", daemon=True).start()
         return False
-    if _hung_up(own, timeout=0):
-        os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        if not os.read(own, 1):  # nobody writes: it has been closed already
+            os.kill(os.getpid(), signal.SIGKILL)
+    except BlockingIOError:
+        pass
     return True
 
 
-def _hung_up(fd: int, timeout: float | None) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLIN)
-    return bool(poll.poll(timeout))
-
-
 def _watch(fd: int) -> None:
-    if _hung_up(fd, timeout=None):
+    if not os.read(fd, 1):
         os.kill(os.getpid(), signal.SIGKILL)

@@ -99,6 +99,7 @@ class Zygote:
             self._pid = pid
             try:
                 self._process.fd = os.pidfd_open(pid)
+                signal.pidfd_send_signal(self._process.fd, 0)  # a sandbox may allow the one without the other
             except OSError:
                 os.kill(pid, signal.SIGKILL)
                 raise
