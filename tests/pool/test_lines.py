@@ -6,6 +6,7 @@ import errno
 import os
 import resource
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing.context import BaseContext
@@ -24,7 +25,11 @@ from mp_pool import _lines
 from mp_pool._lines import PacketLine, WorkerEnds, make_line
 
 HAS_RINGS = pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
-KINDS = [pytest.param("ring", marks=HAS_RINGS), "packets"]
+KINDS = [
+    pytest.param("ring", marks=HAS_RINGS),
+    "packets",
+    pytest.param("by address", marks=pytest.mark.skipif(sys.platform != "linux", reason="needs abstract addresses")),
+]
 
 
 def without_rings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,10 +39,12 @@ def without_rings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=KINDS)
 def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
     """The pool's end of a line and the worker's."""
-    if request.param == "packets":
+    if request.param != "ring":
         without_rings(monkeypatch)
+    if request.param == "by address":
+        monkeypatch.setattr(_lines, "socket_pair", _lines._pair_by_address)
     near = make_line()
-    assert isinstance(near, PacketLine) == (request.param == "packets")
+    assert isinstance(near, PacketLine) == (request.param != "ring")
     fd, memory = near.ends()
     far = WorkerEnds(os.dup(fd), memory if memory < 0 else os.dup(memory)).open()
     near.close_ends()

@@ -45,8 +45,6 @@ def ran(folder: Path, refusal: str, start_method: str) -> None:
 @pytest.mark.parametrize("calls", [["memfd_create"], ["socketpair"], ["memfd_create", "socketpair", "pidfd_open"]])
 @pytest.mark.timeout(120)
 def test_ranks_run_where_system_calls_are_refused(tmp_path: Path, start_method: str, calls: list[str]) -> None:
-    if start_method == "forkserver" and "socketpair" in calls:
-        pytest.skip("the fork server of multiprocessing answers through a socket pair")
     refusal = f"        from support.refused_calls import refuse\n        refuse(*{calls!r})\n"
     ran(tmp_path, refusal, start_method)
 
