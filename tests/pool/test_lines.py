@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 import resource
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -120,6 +122,25 @@ def test_after_the_worker_has_ended_the_pool_has_what_it_did_not_claim(ends: tup
     far.close()
     assert [number for number, _, _ in near.take_all()] == [0, 1]
     assert near.take_back(5) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs abstract addresses")
+def test_another_process_that_connects_first_gets_no_end_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = _socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    class Listener(_socket.socket):
+        def listen(self, *backlog: int) -> None:
+            super().listen(*backlog)
+            stranger.connect(self.getsockname())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_lines._socket, "socket", Listener)
+        near, far = _lines._pair_by_address()
+    near.send(b"task")
+    assert far.recv(10) == b"task"
+    assert stranger.recv(10) == b""
+    for each in (near, far, stranger):
+        each.close()
 
 
 @HAS_RINGS

@@ -11,8 +11,8 @@ that says which tasks the worker has begun (`libshm/src/channel/claims.c`). A me
 
 Note [Packets instead of a ring]
 --------------------------------
-Without libshm, a memfd or a descriptor for it, a line is a socket of packets, and `PacketLine` keeps the same
-promises: a worker has one task at a time and sends `BEGUN` before it begins it. A task that is at a worker is the
+Without libshm, `socketpair`, a memfd or a descriptor for it, a line is a socket of packets, and `PacketLine` keeps the
+same promises: a worker has one task at a time and sends `BEGUN` before it begins it. A task that is at a worker is the
 pool's again when the worker has died without that.
 """
 
