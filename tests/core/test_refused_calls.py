@@ -99,17 +99,16 @@ def test_the_connection_of_a_child_needs_no_socketpair(tmp_path: Path, strategy:
             block = mp.Block(1000)
             refuse("socketpair")
             for method in mp.get_all_start_methods():
-                if method != "forkserver":  # its server answers through one
-                    ctx = mp.get_context(method)
-                    tasks, results = ctx.SimpleQueue(), ctx.SimpleQueue()
-                    child = ctx.Process(target=double, args=(tasks, results))
-                    child.start()
-                    tasks.put(np.ones(100_000))
-                    result = results.get()
-                    child.join()
-                    print(mp.is_shared(result), result.sum())
+                ctx = mp.get_context(method)
+                tasks, results = ctx.SimpleQueue(), ctx.SimpleQueue()
+                child = ctx.Process(target=double, args=(tasks, results))
+                child.start()
+                tasks.put(np.ones(100_000))
+                result = results.get()
+                child.join()
+                print(mp.is_shared(result), result.sum())
     """
-    assert run_refused(tmp_path, program, MP_SHARING_STRATEGY=strategy) == "True 200000.0\n" * 2
+    assert run_refused(tmp_path, program, MP_SHARING_STRATEGY=strategy) == "True 200000.0\n" * 3
 
 
 @pytest.mark.parametrize("calls", [["pidfd_send_signal"], ["pidfd_open", "pidfd_send_signal"]])
@@ -141,6 +140,35 @@ def test_pools_and_jobs_end_where_signals_by_descriptor_are_refused(
             print([process.exitcode for process in job.processes])
     """
     assert run_refused(tmp_path, program, start_method, *calls) == "[-15, -15]\n"
+
+
+@pytest.mark.parametrize("calls", [["socketpair"], ["socketpair", "memfd_create"], ["socketpair", "pidfd_open"]])
+def test_pools_work_where_socket_pairs_are_refused(tmp_path: Path, start_method: str, calls: list[str]) -> None:
+    program = """
+        import os, sys
+        from support.refused_calls import refuse
+        import numpy as np
+        import mp_all as mp
+        from mp_pool import Pool, ProcessPoolExecutor
+
+        def double(array):
+            return array * 2
+
+        if __name__ == "__main__":
+            method, *calls = sys.argv[1:]
+            refuse(*calls)
+            ctx = mp.get_context(method)
+            with Pool(2, context=ctx) as pool:
+                try:
+                    pool.apply(os._exit, (3,))
+                except mp.WorkerLostError:
+                    print("lost")
+                print([float(each.sum()) for each in pool.map(double, [np.ones(20_000)] * 3)])
+            with ProcessPoolExecutor(2, mp_context=ctx) as executor:
+                print(list(executor.map(abs, range(-3, 0))))
+    """
+    said = run_refused(tmp_path, program, start_method, *calls)
+    assert said == "lost\n[40000.0, 40000.0, 40000.0]\n[3, 2, 1]\n"
 
 
 #: What a program does with the library, step by step. It prints a line for each: "same"; or whether the error came from

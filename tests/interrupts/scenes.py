@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from queue import Empty
 from typing import Any
+from unittest.mock import patch
+
+from mp_spawn import launch
 
 from .scene import Interrupt, Scene
 
@@ -371,6 +375,28 @@ def run(mp: Any, interrupt: Interrupt) -> None:
 @scene()
 def run_by_fork(mp: Any, interrupt: Interrupt) -> None:
     interrupt(one_run(mp, "fork"))
+
+
+@scene()
+def run_with_few_descriptors(mp: Any, interrupt: Interrupt) -> None:
+    with few_descriptors():
+        interrupt(one_run(mp, "spawn"))
+
+
+@scene()
+def command_with_few_descriptors(mp: Any, interrupt: Interrupt) -> None:
+    if hasattr(mp, "run"):
+        from mp_spawn.command import main
+
+        with few_descriptors():
+            interrupt(lambda: main(["-n", "1", "--start-method", "fork", "-m", "keyword"]))
+
+
+@contextmanager
+def few_descriptors() -> Iterator[None]:
+    """Let the launcher find few descriptors left."""
+    with patch.object(launch, "are_descriptors_few", lambda *asked: True):
+        yield
 
 
 def one_run(mp: Any, start_method: str) -> Callable[[], object]:

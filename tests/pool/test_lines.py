@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import _socket
 import errno
 import os
 import resource
 import signal
+import socket
+import sys
 import threading
 from collections.abc import Iterator
 from multiprocessing.context import BaseContext
@@ -24,7 +27,11 @@ from mp_pool import _lines
 from mp_pool._lines import PacketLine, WorkerEnds, make_line
 
 HAS_RINGS = pytest.mark.skipif(not native.LIBSHM, reason="needs rings, that is, libshm")
-KINDS = [pytest.param("ring", marks=HAS_RINGS), "packets"]
+KINDS = [
+    pytest.param("ring", marks=HAS_RINGS),
+    "packets",
+    pytest.param("by address", marks=pytest.mark.skipif(sys.platform != "linux", reason="needs abstract addresses")),
+]
 
 
 def without_rings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,10 +41,12 @@ def without_rings(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=KINDS)
 def ends(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
     """The pool's end of a line and the worker's."""
-    if request.param == "packets":
+    if request.param != "ring":
         without_rings(monkeypatch)
+    if request.param == "by address":
+        monkeypatch.setattr(_lines, "socket_pair", _lines._pair_by_address)
     near = make_line()
-    assert isinstance(near, PacketLine) == (request.param == "packets")
+    assert isinstance(near, PacketLine) == (request.param != "ring")
     fd, memory = near.ends()
     far = WorkerEnds(os.dup(fd), memory if memory < 0 else os.dup(memory)).open()
     near.close_ends()
@@ -113,6 +122,25 @@ def test_after_the_worker_has_ended_the_pool_has_what_it_did_not_claim(ends: tup
     far.close()
     assert [number for number, _, _ in near.take_all()] == [0, 1]
     assert near.take_back(5) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs abstract addresses")
+def test_another_process_that_connects_first_gets_no_end_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    stranger = _socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    class Listener(_socket.socket):
+        def listen(self, *backlog: int) -> None:
+            super().listen(*backlog)
+            stranger.connect(self.getsockname())
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_lines._socket, "socket", Listener)
+        near, far = _lines._pair_by_address()
+    near.send(b"task")
+    assert far.recv(10) == b"task"
+    assert stranger.recv(10) == b""
+    for each in (near, far, stranger):
+        each.close()
 
 
 @HAS_RINGS

@@ -18,6 +18,17 @@ RANKS = """
     def fail(rank):
         if rank == 1:
             raise ValueError("of rank 1")
+
+    def bytes_of(rank):
+        return b"x" * 3_000_000
+
+    def killed(rank):
+        if rank == 1:
+            os.kill(os.getpid(), 9)
+
+    def sleep(rank):
+        import time
+        time.sleep(3600)
 """
 RUN = """
         expected = [30, 31, 32]
@@ -45,23 +56,78 @@ def ran(folder: Path, refusal: str, start_method: str) -> None:
 @pytest.mark.parametrize("calls", [["memfd_create"], ["socketpair"], ["memfd_create", "socketpair", "pidfd_open"]])
 @pytest.mark.timeout(120)
 def test_ranks_run_where_system_calls_are_refused(tmp_path: Path, start_method: str, calls: list[str]) -> None:
-    if start_method == "forkserver" and "socketpair" in calls:
-        pytest.skip("the fork server of multiprocessing answers through a socket pair")
     refusal = f"        from support.refused_calls import refuse\n        refuse(*{calls!r})\n"
     ran(tmp_path, refusal, start_method)
 
 
+@pytest.mark.parametrize("nprocs", [2, 3])
 @pytest.mark.timeout(120)
-def test_two_ranks_run_with_24_descriptors(tmp_path: Path, start_method: str) -> None:
+def test_ranks_run_with_16_descriptors(tmp_path: Path, start_method: str, nprocs: int) -> None:
     program = f"""{RANKS}
     if __name__ == "__main__":
-        import resource
-        resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24))
+        import gc, logging, resource
+
+        logging.disable()
+        method, nprocs = sys.argv[1], int(sys.argv[2])
+        resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
         for _ in range(3):
-            assert mp_spawn.run(multiply, args=([1], 5), nprocs=2, start_method=sys.argv[1]) == [5, 6]
+            expected = [5 + rank for rank in range(nprocs)]
+            assert mp_spawn.run(multiply, args=([1], 5), nprocs=nprocs, start_method=method) == expected
+        assert mp_spawn.run(bytes_of, nprocs=nprocs, start_method=method)[1] == b"x" * 3_000_000
+        try:
+            mp_spawn.start_processes(fail, nprocs=nprocs, start_method=method)
+        except mp_spawn.ProcessRaisedException as error:
+            assert error.error_index == 1 and "of rank 1" in str(error)
+        gc.collect()  # the pipes of the processes, which the traceback has
+        try:
+            mp_spawn.start_processes(killed, nprocs=nprocs, start_method=method)
+        except mp_spawn.ProcessExitedException as error:
+            print(error.signal_name)
+        gc.collect()
+        job = mp_spawn.start_processes(sleep, nprocs=nprocs, join=False, start_method=method)
+        job.terminate()
+        print([process.exitcode for process in job.processes] == [-15] * nprocs)
+    """
+    assert succeeded(run_script(tmp_path, program, start_method, str(nprocs))) == "SIGKILL\nTrue\n"
+
+
+def test_ranks_of_a_killed_program_with_16_descriptors_end(tmp_path: Path, start_method: str) -> None:
+    program = f"""{RANKS}
+    def print_pid(rank):
+        print(os.getpid(), flush=True)
+        sleep(rank)
+
+    if __name__ == "__main__":
+        import resource, subprocess
+        if len(sys.argv) == 3:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+            mp_spawn.run(print_pid, nprocs=2, start_method=sys.argv[1])
+        command = [sys.executable, __file__, sys.argv[1], "again"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as job:
+            pids = [int(job.stdout.readline()) for _ in range(2)]
+            job.kill()
+            assert len(set(pids)) == 2 and not job.stdout.read()  # at its end, they have ended
         print("ran")
     """
     assert succeeded(run_script(tmp_path, program, start_method)) == "ran\n"
+
+
+@pytest.mark.parametrize("nprocs", [2, 3])
+@pytest.mark.timeout(120)
+def test_the_command_runs_with_16_descriptors(tmp_path: Path, start_method: str, nprocs: int) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os, sys\nprint(os.environ['RANK'], end='')\nsys.exit(3)\n")
+    program = f"""
+        import resource, sys
+        from mp_spawn.command import main
+
+        if __name__ == "__main__":
+            resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
+            sys.exit(main([*sys.argv[1:], {str(script)!r}]))
+    """
+    done = run_script(tmp_path, program, "--start-method", start_method, "-n", str(nprocs), "--output", "inherit")
+    assert done.returncode == 3, done.stderr
+    assert sorted(done.stdout) == ["0", "1", "2"][:nprocs], done.stderr
 
 
 WITHOUT_PROC = """

@@ -11,17 +11,19 @@ that says which tasks the worker has begun (`libshm/src/channel/claims.c`). A me
 
 Note [Packets instead of a ring]
 --------------------------------
-Without libshm, a memfd or a descriptor for it, a line is a socket of packets, and `PacketLine` keeps the same
-promises: a worker has one task at a time and sends `BEGUN` before it begins it. A task that is at a worker is the
+Without libshm, `socketpair`, a memfd or a descriptor for it, a line is a socket of packets, and `PacketLine` keeps the
+same promises: a worker has one task at a time and sends `BEGUN` before it begins it. A task that is at a worker is the
 pool's again when the worker has died without that.
 """
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import _socket
 import errno
 import os
 import select
+import signal
 import socket
 from multiprocessing import reduction
 
@@ -33,9 +35,10 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["PacketLine", "WorkerEnds", "make_line"]
+__all__ = ["PacketLine", "WorkerEnds", "make_line", "socket_pair"]
 
 _UNSENT = (errno.EAGAIN, errno.ENOBUFS, errno.ENOMEM, errno.EPIPE, errno.ECONNRESET)
+_REFUSED = (errno.EPERM, errno.EACCES, errno.ENOSYS)
 _PACKETS = socket.SOCK_SEQPACKET
 
 
@@ -44,8 +47,50 @@ def make_line() -> Any:
     line = native.make_line()
     if isinstance(line, native.Line):
         return line
-    # The sockets have an owner at once: the functions of the module socket make others of their numbers.
-    return PacketLine(*_socket.socketpair(socket.AF_UNIX, _PACKETS))
+    return PacketLine(*socket_pair())
+
+
+def socket_pair() -> tuple[_socket.socket, _socket.socket]:
+    """Return two connected sockets of packets, also where a sandbox refuses the system call socketpair."""
+    try:
+        # The sockets have an owner at once: the functions of the module socket make others of their numbers.
+        return _socket.socketpair(socket.AF_UNIX, _PACKETS)
+    except OSError as error:
+        if error.errno not in _REFUSED:
+            raise
+        try:
+            return _pair_by_address()
+        except OSError:
+            raise error from None
+
+
+def _pair_by_address() -> tuple[_socket.socket, _socket.socket]:
+    """
+    Connect two sockets by an address in Linux's abstract namespace, which leaves no file.
+
+    Another process may see the address and connect first, but it cannot have the address of *near*.
+    """
+    listener, near = (_socket.socket(socket.AF_UNIX, _PACKETS) for _ in range(2))
+    mask = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    try:
+        for each in (listener, near):
+            each.bind(b"\0mp-pool-" + os.urandom(16))
+        listener.listen()
+        near.connect(listener.getsockname())
+        # A signal handler that raises just after _accept would leave a number that nobody closes.
+        _signal.pthread_sigmask(signal.SIG_BLOCK, _signal.valid_signals())
+        while True:
+            fd, address = listener._accept()  # type: ignore[attr-defined]
+            far = _socket.socket(socket.AF_UNIX, _PACKETS, 0, fd)
+            if address == near.getsockname():
+                return near, far
+            far.close()
+    except BaseException:
+        near.close()
+        raise
+    finally:
+        _signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        listener.close()
 
 
 class PacketLine:

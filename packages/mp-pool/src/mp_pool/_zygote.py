@@ -29,7 +29,6 @@ the zygote opens before it can have reaped the worker, so the pid cannot be anot
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]
-import _socket
 import errno
 import functools
 import gc
@@ -45,7 +44,7 @@ from contextlib import nullcontext, suppress
 from multiprocessing import util
 
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
-from mp_pool._lines import WorkerEnds
+from mp_pool._lines import WorkerEnds, socket_pair
 from mp_pool._stdin import left_alone
 from mp_pool.worker_main import Settings, work
 
@@ -86,7 +85,7 @@ class Zygote:
         if not hasattr(os, "pidfd_open"):
             return
         util._flush_std_streams()  # type: ignore[attr-defined]
-        self._socket, theirs = _socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket, theirs = socket_pair()
         close_in_children(self._socket)
         mask = _signal.pthread_sigmask(signal.SIG_BLOCK, ())
         try:

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from multiprocessing import util
+from multiprocessing import parent_process, util
 from types import TracebackType
 from typing import Any, cast
 
@@ -38,7 +38,10 @@ def set_up(spec: RankSpec, close_others: Callable[[], None] | None = None) -> No
     """
     Set up the process of a rank, before any of the user's modules is imported; called once.
     """
-    death_pipe.arm(spec.death_pipe.fd)
+    if spec.death_pipe is not None:
+        death_pipe.arm(spec.death_pipe.fd)
+    elif (parent := parent_process()) is not None:
+        death_pipe.arm(cast(Any, parent).sentinel)  # its parent alone has the other end
     if close_others is not None:
         close_others()
     spec.report.move_up()
@@ -141,7 +144,7 @@ def reporting(spec: RankSpec) -> Iterator[Reporter]:
     """
     Report an exception raised in the block, and leave with an exit code that fits it.
     """
-    reporter = Reporter(spec.report, spec.parents_end)
+    reporter = Reporter(spec.report, spec.parents_end, spec.report_at)
     try:
         yield reporter
     except SystemExit as leaving:

@@ -26,8 +26,9 @@ from mp_spawn.context import ProcessContext
 from mp_spawn.engines import command_on_nodes
 from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.errors import ProcessException, ProcessExitedException
+from mp_spawn.job import are_descriptors_few
 from mp_spawn.launch import prepare
-from mp_spawn.output import STREAMS, Capture, write_to
+from mp_spawn.output import STREAMS, Capture, output_for, write_to
 from mp_spawn.rank import stacks_of
 from mp_spawn.rank_variables import place_variables
 from mp_spawn.signals import Forwarding
@@ -37,6 +38,7 @@ __all__ = ["main"]
 
 # As the command timeout does.
 TIMED_OUT = 124
+TOO_FEW = "too few descriptors are left to read the output of the ranks, so lines come without a rank; see ulimit -n"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -83,6 +85,10 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         devices = [devices_of(rank, chosen.gpus_per_rank, nprocs) for rank in range(nprocs)]
         check_time("--timeout", chosen.timeout)
         check_time("--grace-period", chosen.grace_period)
+        output = with_folder(output_of(chosen))
+        if output == "prefix" and are_descriptors_few(nprocs, output_for(output), 0):
+            output = chosen.output = "inherit"
+            print(f"mp-spawn: {TOO_FEW}", file=sys.stderr)
         job = prepare(
             run_program if chosen.no_python else run_module if chosen.module else run_script,
             (chosen.script, chosen.arguments),
@@ -96,7 +102,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             },
             threads_per_rank=chosen.threads_per_rank,
             cpu_affinity=bound_to(chosen.bind, nprocs),
-            output=with_folder(output_of(chosen)),
+            output=output,
             max_restarts=chosen.max_restarts,
             # A program that is no Python would die of the signal that asks for stacks.
             faulthandler=chosen.faulthandler and not chosen.no_python,
@@ -109,7 +115,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         return refuse(refusal)
     # A rank is no process of the terminal's foreground group, and would be stopped when it reads from there.
     job.gives_stdin = is_open(0) and not os.isatty(0)
-    with recording(), Forwarding() as signals:
+    with recording(), Forwarding(job.frugal) as signals:
         context = ProcessContext._of(job, signals)
         try:
             # Ranks that write to the terminal themselves would overwrite the progress.

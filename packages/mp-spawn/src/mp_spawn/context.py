@@ -185,7 +185,7 @@ class ProcessContext:
         """
         Start a job and join it; at no moment in between does a signal end this process at once.
         """
-        with Deferral() as signals:
+        with Deferral(job.frugal) as signals:
             self = cls._of(job)
             try:
                 return self, self._join_deferred(signals, timeout, grace_period)

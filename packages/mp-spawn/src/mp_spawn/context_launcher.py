@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -29,12 +29,14 @@ class ContextLauncher:
     imports of another.
     """
 
+    one_by_one = True
+
     def __init__(self, context: BaseContext) -> None:
         self._context: Any = context
         self.start_method: str = context.get_start_method() or ""
         self.witness = 0
 
-    def start(self, job: Job, specs: list[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]:
+    def start(self, job: Job, specs: Iterator[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]:
         """Start the ranks. None of *own_fds* stays open in a forked one."""
         # Not at the top: `import mp_spawn` does not import mp-core.
         from mp_core.main_module import leave_out
@@ -50,7 +52,7 @@ class ContextLauncher:
             for spec in specs:
                 # Under the other methods it can take seconds until the rank unblocks signals.
                 with blocked(FROM_OUTSIDE if self.start_method == "fork" else {signal.SIGINT}) as mask:
-                    started.append(self._start(job, spec._replace(mask=mask), specs, own_fds))
+                    started.append(self._start(job, spec._replace(mask=mask), own_fds))
         except BaseException as error:
             _end(started, error)
             raise
@@ -67,12 +69,11 @@ class ContextLauncher:
         _start_fork_server()
         self.witness = server._forkserver_pid or 0
 
-    def _start(self, job: Job, spec: RankSpec, specs: list[RankSpec], own_fds: Callable[[], set[int]]) -> Started:
+    def _start(self, job: Job, spec: RankSpec, own_fds: Callable[[], set[int]]) -> Started:
         forked = self.start_method == "fork"
 
         def close_others() -> None:
-            others = own_fds().union(*(other.fds for other in specs)) - spec.fds
-            for fd in others:
+            for fd in own_fds() - spec.fds:
                 try:
                     os.close(fd)
                 except OSError:
@@ -93,7 +94,7 @@ class ContextLauncher:
             _restart_fork_server()
             process.start()
         try:
-            pidfd = PidFd.of(process)
+            pidfd = PidFd.of(process, job.frugal)
         except BaseException:
             process.kill()
             process.join()

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing import current_process, get_all_start_methods, spawn
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -20,14 +20,27 @@ from mp_spawn.process_handle import PidFd
 from mp_spawn.rank import Rank
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.rank_variables import restart_variables
-from mp_spawn.report_pipe import Inbox
+from mp_spawn.report_pipe import FileInbox, Inbox, ReportFile
 from mp_spawn.streams import Streams
 
-__all__ = ["Env", "Job", "Launcher", "Started", "check_call", "check_options", "check_start_method", "cpus_for"]
+__all__ = [
+    "Env",
+    "Job",
+    "Launcher",
+    "Started",
+    "are_descriptors_few",
+    "check_call",
+    "check_options",
+    "check_start_method",
+    "cpus_for",
+]
 
 OUTPUTS = ("inherit", "prefix", "capture")
 # The libraries that would otherwise start a thread per core in every rank.
 THREADS = ("OMP", "MKL", "OPENBLAS", "BLIS", "NUMEXPR", "NUMBA", "RAYON")
+
+# Descriptors that a start takes at most: for the job, and for each rank, without its stacks; for the rank's output.
+FOR_A_JOB, FOR_A_RANK, FOR_OUTPUT = 15, 5, 4
 
 Env = Mapping[str, str] | Callable[[int], Mapping[str, str]] | None
 #: A rank that has been started.
@@ -41,7 +54,10 @@ class Launcher(Protocol):
     #: A process in this one's group in which signals stay pending; 0 if there is none.
     witness: int
 
-    def start(self, job: Job, specs: list[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]: ...
+    #: Whether a rank that has been started has what it inherits when the next is taken from *specs*.
+    one_by_one: bool
+
+    def start(self, job: Job, specs: Iterator[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]: ...
 
 
 @dataclasses.dataclass
@@ -69,41 +85,62 @@ class Job:
     gives_stdin: bool = False
     #: How often the ranks have been started by jobs before this one.
     restarts_before: int = 0
+    #: Whether the descriptors of this process are few, so that ranks take as few as those of multiprocessing.
+    frugal: bool = False
     death_pipe: DeathPipe = dataclasses.field(default_factory=DeathPipe)
+
+    def __post_init__(self) -> None:
+        if self.frugal and self.launcher.start_method != "fork":
+            # The pipe with which multiprocessing starts a process takes its place. A fork may have those of others.
+            self.death_pipe.close()
 
     def start(self, ranks: Mapping[int, int]) -> list[Rank]:
         """
         Start *ranks*, which maps the number of a rank to how often it has been started before.
         """
         payloads = self._payloads(len(ranks))
-        specs: list[RankSpec] = []
         inboxes: list[Inbox] = []
         stacks: list[Stacks | None] = []
+        for_ranks: list[OwnedFd] = []
 
         def own_fds() -> set[int]:
-            return {*(inbox.fd for inbox in inboxes), *self.output.own_fds()}
+            return {*(each.fd for each in (*inboxes, *filter(None, stacks))), *self.output.own_fds()}
 
-        for_ranks: list[OwnedFd] = []
-        try:
+        def specs() -> Iterator[RankSpec]:
+            # One file for all, if descriptors are scarce.
+            file = ReportFile() if self.frugal else None
+            has_stacks = self.faulthandler and not are_descriptors_few(len(ranks), self.output, FOR_A_RANK + 1)
             for (rank, restarts), payload in zip(ranks.items(), payloads, strict=True):
+                if self.launcher.one_by_one:
+                    # The rank before this one has started, and has what it inherits.
+                    close(for_ranks)
+                    self.output.close_ends()
                 # An owner first, then the descriptor: a signal handler that raises may run between the two.
-                inboxes.append(Inbox())
-                for_ranks.append(OwnedFd())
-                inboxes[-1].fd, for_ranks[-1].fd = os.pipe()
-                inboxes[-1].get_ready()
-                stacks.append(Stacks.unless_scarce() if self.faulthandler else None)
-                spec = self._spec(rank, restarts, payload, for_ranks[-1].fd, stacks[-1])
-                spec = spec._replace(parents_end=f"/proc/{os.getpid()}/fd/{inboxes[-1].fd}")
+                if file is None:
+                    inboxes.append(Inbox())
+                    for_ranks.append(OwnedFd())
+                    inboxes[-1].fd, for_ranks[-1].fd = os.pipe()
+                    inboxes[-1].get_ready()
+                    report, at, parents_fd = InheritedFd(for_ranks[-1].fd), None, inboxes[-1].fd
+                else:
+                    inbox = FileInbox(file, len(inboxes))
+                    inboxes.append(inbox)
+                    report, at, parents_fd = file, inbox.at, file.fd
+                stacks.append(Stacks.unless_scarce() if has_stacks else None)
+                spec = self._spec(rank, restarts, payload, report, stacks[-1])
+                spec = spec._replace(report_at=at, parents_end=f"/proc/{os.getpid()}/fd/{parents_fd}")
                 if rank == 0 and self.gives_stdin:
                     for_ranks.append(OwnedFd())
                     for_ranks[-1].fd = os.dup(0)
                     spec = spec._replace(stdin=InheritedFd(for_ranks[-1].fd))
-                specs.append(spec)
+                yield spec
+
+        try:
             # Not at the top: `import mp_spawn` does not import mp-core.
             from mp_core.oom_kills import oom_kills
 
             kills = oom_kills()
-            started = self.launcher.start(self, specs, own_fds)
+            started = self.launcher.start(self, specs(), own_fds)
         except BaseException:
             for inbox in inboxes:
                 inbox.close()
@@ -111,8 +148,7 @@ class Job:
                 file.close()
             raise
         finally:
-            for each in for_ranks:
-                each.close()
+            close(for_ranks)
             for payload in payloads:
                 payload.close()
             self.output.started()
@@ -142,11 +178,13 @@ class Job:
         from mp_core.main_module import note_other_receivers
 
         note_other_receivers()
-        from mp_spawn.payloads import payloads
+        from mp_spawn.payloads import payloads, plain_payload
 
+        if self.frugal:
+            return [plain_payload(self.fn, self.args, self.launcher.start_method)] * count
         return payloads(self.fn, self.args, count, self.launcher.start_method)
 
-    def _spec(self, rank: int, restarts: int, payload: Payload, report: int, stacks: Stacks | None) -> RankSpec:
+    def _spec(self, rank: int, restarts: int, payload: Payload, report: InheritedFd, stacks: Stacks | None) -> RankSpec:
         env: dict[str, str] = {}
         if self.threads_per_rank is not None:
             env = dict.fromkeys((f"{name}_NUM_THREADS" for name in THREADS), str(self.threads_per_rank))
@@ -155,8 +193,8 @@ class Job:
         return RankSpec(
             rank,
             payload,
-            InheritedFd(report),
-            InheritedFd(self.death_pipe.fd),
+            report,
+            InheritedFd(self.death_pipe.fd) if self.death_pipe.fd >= 0 else None,
             output=self.output.ends_for(rank, restarts),
             stacks=InheritedFd(stacks.fd) if stacks else None,
             env=env,
@@ -164,6 +202,29 @@ class Job:
             own_group=self.own_group,
             wants_result=self.wants_result,
         )
+
+
+def close(owners: list[OwnedFd]) -> None:
+    """Close all of them."""
+    for each in owners:
+        each.close()
+    owners.clear()
+
+
+def are_descriptors_few(nprocs: int, output: Output, for_a_rank: int = FOR_A_RANK) -> bool:
+    """
+    Tell whether the start of so many ranks may need more descriptors than are left. Without /proc, say no.
+    """
+    import resource
+
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        used = len(os.listdir("/proc/self/fd")) - 1
+    except OSError:
+        return False
+    if not isinstance(output, Inherit):
+        for_a_rank += FOR_OUTPUT
+    return limit != resource.RLIM_INFINITY and limit - used < FOR_A_JOB + for_a_rank * nprocs
 
 
 def check_call(fn: Any, args: Any, nprocs: Any) -> None:

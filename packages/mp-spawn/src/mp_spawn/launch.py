@@ -14,7 +14,16 @@ from typing import Any, Literal, TypeVar, Unpack, overload
 
 from mp_spawn.context import ProcessContext
 from mp_spawn.context_launcher import ContextLauncher
-from mp_spawn.job import Env, Job, Launcher, check_call, check_options, check_start_method, cpus_for
+from mp_spawn.job import (
+    Env,
+    Job,
+    Launcher,
+    are_descriptors_few,
+    check_call,
+    check_options,
+    check_start_method,
+    cpus_for,
+)
 from mp_spawn.options import Args, Cpus, Fn, Options, options_among
 from mp_spawn.output import output_for
 from mp_spawn.process_handle import has_pidfds, has_socketpairs
@@ -32,13 +41,13 @@ T = TypeVar("T")
 ENV_VAR_PARALLEL_START = "MP_SPAWN_PARALLEL_START"
 
 
-def launcher_for(start_method: str, context: BaseContext | None) -> Launcher:
+def launcher_for(start_method: str, context: BaseContext | None, frugal: bool = False) -> Launcher:
     """
     Return the launcher for that method, or for the user's context.
     """
     if context is None:
         is_frozen = getattr(sys, "frozen", False)
-        if start_method == "spawn" and not is_frozen and has_pidfds() and has_socketpairs():
+        if start_method == "spawn" and not (is_frozen or frugal) and has_pidfds() and has_socketpairs():
             return ZygoteLauncher()
         context = get_context(start_method)
     return ContextLauncher(context)
@@ -75,22 +84,25 @@ def prepare(
 
         check_guard()
     check_options(threads_per_rank, max_restarts, output)
+    to = Tee(output) if isinstance(output, Streams) else output_for(output)
+    frugal = are_descriptors_few(nprocs, to)
     return Job(
         fn,
         args,
         nprocs,
-        launcher_for(start_method or "", context),
+        launcher_for(start_method or "", context, frugal),
         daemon,
         env,
         threads_per_rank,
         cpus_for(cpu_affinity, nprocs),
-        Tee(output) if isinstance(output, Streams) else output_for(output),
+        to,
         max_restarts,
         wants_result,
         own_group,
         faulthandler,
         needs_main,
         restarts_all,
+        frugal=frugal,
     )
 
 

@@ -34,8 +34,11 @@ class Output(Protocol):
     def ends_for(self, rank: int, restarts: int) -> Pair | None:
         """Return the two descriptors for a rank that is about to start; None leaves it those of this process."""
 
-    def started(self) -> None:
+    def close_ends(self) -> None:
         """Close our copies of the descriptors, which the ranks have inherited."""
+
+    def started(self) -> None:
+        """Close them once all ranks have started, and begin to read."""
 
     def own_fds(self) -> list[int]:
         """Return the descriptors that a forked rank must not keep."""
@@ -56,13 +59,13 @@ class _WriteEnds:
     def __init__(self) -> None:
         self._ends: list[int] = []
 
-    def _close_ends(self) -> None:
+    def close_ends(self) -> None:
         ends, self._ends = self._ends, []
         for fd in ends:
             os.close(fd)
 
     def started(self) -> None:
-        self._close_ends()
+        self.close_ends()
 
     def own_fds(self) -> list[int]:
         return []
@@ -73,7 +76,7 @@ class _WriteEnds:
     def add(self, rank: int, text: str) -> None: ...
 
     def finish(self) -> None:
-        self._close_ends()
+        self.close_ends()
 
 
 class Inherit(_WriteEnds):
@@ -144,7 +147,7 @@ class _Piped(_WriteEnds):
         return [*self._pipes, *self._new, *(self._wake or ())]
 
     def started(self) -> None:
-        self._close_ends()
+        self.close_ends()
         with self._lock:
             if self._wake is not None:
                 os.write(self._wake[1], b"+")
@@ -160,7 +163,7 @@ class _Piped(_WriteEnds):
                 self._wake, self._thread = wake, thread
 
     def finish(self) -> None:
-        self._close_ends()
+        self.close_ends()
         with self._lock:
             self._stop = True
             if self._wake is not None:

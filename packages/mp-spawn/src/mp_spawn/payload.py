@@ -53,8 +53,10 @@ __all__ = [
     "Payload",
     "PickleFile",
     "PickledPayload",
+    "PlainPayload",
     "collected_fds",
     "memory_file",
+    "open_path",
     "per_rank_object",
     "spawning",
 ]
@@ -130,6 +132,11 @@ class OwnedFd(InheritedFd):
             self.close()
 
 
+def open_path(path: str) -> InheritedFd:
+    """Open a file that its process has not inherited."""
+    return InheritedFd(os.open(path, os.O_RDWR | os.O_CLOEXEC))
+
+
 def _inherit(duplicate: Any) -> InheritedFd:
     return InheritedFd(duplicate.detach())
 
@@ -167,6 +174,39 @@ class ForkedPayload:
         return self._call
 
     def close(self) -> None: ...
+
+
+class PlainPayload:
+    """
+    `fn` and its arguments in the pickle of the process itself, as multiprocessing sends them, without a descriptor.
+
+    *pickled* makes the pickles, of which the last is that of the call, while multiprocessing starts a process.
+    """
+
+    forked = False
+
+    def __init__(self, pickled: Callable[[], list[bytes]]) -> None:
+        self._pickled = pickled
+
+    @property
+    def fds(self) -> list[InheritedFd]:
+        """An empty list: multiprocessing passes those of the arguments."""
+        return []
+
+    def load(self) -> Call:
+        """Unpickle `fn` and its arguments, in the rank."""
+        *_, call = map(pickle.loads, self._pickled())
+        fn, args = call
+        return fn, args
+
+    def close(self) -> None: ...
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _plain_payload, (self._pickled(),)
+
+
+def _plain_payload(pickles: list[bytes]) -> PlainPayload:
+    return PlainPayload(lambda: pickles)
 
 
 class PickleFile:

@@ -12,18 +12,25 @@ from typing import Any
 
 from mp_core.children import attach, inherited
 from mp_core.fan_out import fan_out_mode, is_for_one_receiver
-from mp_spawn.payload import Buffers, Payload, PickledPayload, PickleFile, collected_fds, per_rank_object
-from mp_spawn.pickling import dumps_plainly, dumps_with, foreign_reducer
+from mp_spawn.payload import (
+    Buffers,
+    Payload,
+    PickledPayload,
+    PickleFile,
+    PlainPayload,
+    collected_fds,
+    per_rank_object,
+)
+from mp_spawn.pickling import dumps, dumps_plainly, dumps_with, foreign_reducer
 
-__all__ = ["payloads"]
+__all__ = ["payloads", "plain_payload"]
 
 
 def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_method: str) -> list[Payload]:
     """
     Make a payload for each of *count* ranks; `fn` and *args* are pickled once if several ranks may unpickle that.
     """
-    kinds = ", ".join(type(arg).__name__ for arg in args)
-    what = f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
+    what = _named(fn, args)
     made: list[Payload] = []
     with ExitStack() as on_failure:
         while len(made) < count:
@@ -41,6 +48,21 @@ def payloads(fn: Callable[..., Any], args: tuple[Any, ...], count: int, start_me
                 made.append(PickledPayload(call, own, buffers))
         on_failure.pop_all()
     return made
+
+
+def plain_payload(fn: Callable[..., Any], args: tuple[Any, ...], start_method: str) -> Payload:
+    """
+    Make the payload for each rank where descriptors are scarce; `fn` and *args* are pickled for each.
+    """
+    what = _named(fn, args)
+    return PlainPayload(
+        lambda: [dumps_plainly(Inheritance(inherited())), dumps((fn, args), what, start_method)],
+    )
+
+
+def _named(fn: Callable[..., Any], args: tuple[Any, ...]) -> str:
+    kinds = ", ".join(type(arg).__name__ for arg in args)
+    return f"fn={getattr(fn, '__qualname__', fn)!s} with args of ({kinds})"
 
 
 class _OutOfBand:

@@ -158,11 +158,11 @@ class PidFd:
         self._fd = fd
 
     @classmethod
-    def of(cls, process: BaseProcess) -> PidFd:
-        """Open the descriptor of a child of this process."""
+    def of(cls, process: BaseProcess, frugal: bool = False) -> PidFd:
+        """Open the descriptor of a child of this process; if it is to be *frugal*, return a stand-in without one."""
         if process.pid is None:
             return cls(-1)
-        if not has_pidfds():
+        if frugal or not has_pidfds():
             return _Pid(process)
         found = cls(-1)
         try:
@@ -226,17 +226,22 @@ def _have_ended(started: Sequence[tuple[Any, PidFd]], timeout: float) -> bool:
 
 
 class _Pid(PidFd):
-    """Stands in for a descriptor on systems without them."""
+    """Stands in for a descriptor where there are none, or few."""
 
     def __init__(self, process: BaseProcess) -> None:
         super().__init__(-1)
-        self._process = process
+        self._process: BaseProcess | None = process
 
     def send(self, signum: int) -> bool:
-        if self._process.pid is None or not self._process.is_alive():
+        process = self._process
+        if process is None or process.pid is None or not process.is_alive():
             return False
-        os.kill(self._process.pid, signum)
+        os.kill(process.pid, signum)
         return True
+
+    def close(self) -> None:
+        # The process object has this one: only the collector of cycles would close its pipes.
+        self._process = None
 
 
 class LockedPopen:

@@ -19,9 +19,12 @@ class RankSpec(NamedTuple):
 
     rank: int
     payload: Payload
-    #: The pipe for the report, and the read end of the death pipe.
+    #: The pipe for the report, or the file of all reports, and the read end of the death pipe, None for the pipe of
+    #: multiprocessing.
     report: InheritedFd
-    death_pipe: InheritedFd
+    death_pipe: InheritedFd | None
+    #: The place of this rank's report in the file; None for a pipe.
+    report_at: int | None = None
     #: The path of the parent's end of the pipe for the report.
     parents_end: str | None = None
     #: Where standard output and standard error go; None leaves them.
@@ -45,6 +48,6 @@ class RankSpec(NamedTuple):
     @property
     def fds(self) -> set[int]:
         """The descriptors that the rank inherits."""
-        optional = (*(self.output or ()), self.stacks, self.status, self.stdin)
-        each = (self.report, self.death_pipe, *filter(None, optional), *self.payload.fds)
+        optional = (self.death_pipe, *(self.output or ()), self.stacks, self.status, self.stdin)
+        each = (self.report, *filter(None, optional), *self.payload.fds)
         return {inherited.fd for inherited in each}

@@ -7,6 +7,9 @@
 The parent drains the pipe while it waits, so a report of any size gets through. A rank that is killed
 half-way leaves an incomplete report, which is ignored. The parent cannot wait for end-of-file: children of the
 rank may also hold the pipe.
+
+Where descriptors are scarce, one file takes the reports of all ranks, each at a place of its own. A rank writes its
+header last, and the parent reads it when the rank has ended.
 """
 
 from __future__ import annotations
@@ -15,15 +18,17 @@ import enum
 import os
 import struct
 import time
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from mp_spawn.payload import InheritedFd, OwnedFd
+from mp_spawn.payload import InheritedFd, OwnedFd, memory_file, open_path
 
-__all__ = ["Inbox", "Kind", "Report", "Reporter"]
+__all__ = ["FileInbox", "Inbox", "Kind", "Report", "ReportFile", "Reporter"]
 
 _HEADER = struct.Struct("!4sBdQQ")
 _MAGIC = b"mpsp"
 _CHUNK = 1 << 20
+# Bytes from one place in a file of reports to the next. What is not written takes no room.
+_PLACE = 1 << 36
 
 
 class Kind(enum.IntEnum):
@@ -49,13 +54,14 @@ class Reporter:
 
     A program may close all descriptors that it finds, and open files, which get their numbers. So the pipe is known by
     device and inode; if the descriptor is gone, the report goes through the parent's end of the pipe, at the path
-    *parents_end*.
+    *parents_end*. With *at*, it is a file, in which the report has that place.
     """
 
-    def __init__(self, end: InheritedFd, parents_end: str | None = None) -> None:
+    def __init__(self, end: InheritedFd, parents_end: str | None = None, at: int | None = None) -> None:
         self._end = end
         self._pipe = _identity(end.fd)
         self._parents_end = parents_end
+        self._at = at
         self._rank = os.getpid()
 
     def send(self, kind: Kind, text: str = "", blob: bytes = b"") -> None:
@@ -79,6 +85,10 @@ class Reporter:
         fd = self._end.fd if _identity(self._end.fd) == self._pipe else self._open_again()
         if fd is None:
             return
+        if self._at is not None:
+            _write_at(fd, self._at + len(header), encoded + blob)
+            _write_at(fd, self._at, header)
+            return
         try:
             for part in (header + encoded, blob):
                 rest = memoryview(part)
@@ -99,6 +109,13 @@ class Reporter:
             return fd
         os.close(fd)
         return None
+
+
+def _write_at(fd: int, at: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(fd, rest[:_CHUNK], at)
+        at, rest = at + written, rest[written:]
 
 
 def _identity(fd: int) -> tuple[int, int] | None:
@@ -161,3 +178,50 @@ class Inbox(OwnedFd):
         self.report = Report(Kind(kind), at, text, bytes(memoryview(self._buffer)[end:]))
         self._buffer = bytearray()
         return False
+
+
+class ReportFile(OwnedFd):
+    """The file for the reports of all ranks, which takes one descriptor here, and none in the fork server."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fd = memory_file()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_path, (f"/proc/{os.getpid()}/fd/{self.fd}",)
+
+
+class FileInbox(Inbox):
+    """The parent's view of one report in the file."""
+
+    def __init__(self, file: ReportFile, number: int) -> None:
+        super().__init__()
+        self.at = number * _PLACE
+        self._file: ReportFile | None = file
+
+    def read(self) -> Report | None:
+        """
+        Return the report if it is complete, else None.
+
+        >>> file = ReportFile()
+        >>> inbox = FileInbox(file, 1)
+        >>> inbox.read()
+        >>> Reporter(file, at=inbox.at).send(Kind.RAISED, "Error", b"42")
+        >>> inbox.read().text, inbox.read().blob
+        ('Error', b'42')
+        """
+        if self._file is not None and self.report is None:
+            self._buffer = bytearray()
+            self._size = _HEADER.size
+            while data := os.pread(self._file.fd, min(_CHUNK, self._missing()), self.at + len(self._buffer)):
+                self._buffer += data
+                if not self._missing() and not self._parse():
+                    break
+        return self.report
+
+    def _missing(self) -> int:
+        return self._size - len(self._buffer)
+
+    def close(self) -> None:
+        """Leave the file, which is closed when all have left it. Idempotent."""
+        self._file = None

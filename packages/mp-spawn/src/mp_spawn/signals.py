@@ -89,12 +89,13 @@ class WakeUpPipe:
     While this is entered, each of the signals *names* makes the pipe *fd* readable; ignored signals stay ignored.
 
     With *for_default*, only signals that have their default action. A forked child, such as a rank, has inherited the
-    handlers, and restores the earlier ones. See Note [Wake-up pipe].
+    handlers, and restores the earlier ones. A *frugal* one takes one descriptor. See Note [Wake-up pipe].
     """
 
     fd = -1
 
-    def __init__(self, names: tuple[str, ...], for_default: bool = False) -> None:
+    def __init__(self, names: tuple[str, ...], for_default: bool = False, frugal: bool = False) -> None:
+        self._frugal = frugal
         self._before: dict[int, Any] = {}
         self._wakeup_before: int | None = None
         self._write = -1
@@ -110,11 +111,14 @@ class WakeUpPipe:
             return self
         try:
             self.fd, self._write = os.pipe()
-            for end in (self.fd, self._write):
+            if self._frugal:
+                self._merge()
+            write = self.fd if self._write < 0 else self._write
+            for end in {self.fd, write}:
                 os.set_blocking(end, False)
             _entered.add(self)
             self._wakeup_before = -1
-            self._wakeup_before = _signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+            self._wakeup_before = _signal.set_wakeup_fd(write, warn_on_full_buffer=False)
             for signum in self._signals:
                 self._before[signum] = _signal.getsignal(signum)
                 _signal.signal(signum, _do_nothing)
@@ -122,6 +126,17 @@ class WakeUpPipe:
             self._leave()
             raise
         return self
+
+    def _merge(self) -> None:
+        """Have one descriptor for both ends, if /proc is there."""
+        try:
+            both = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
+        except OSError:
+            return
+        read, write = self.fd, self._write
+        self.fd, self._write = both, -1
+        os.close(read)
+        os.close(write)
 
     def __exit__(self, kind: object = None, error: object = None, trace: object = None) -> None:
         self._leave()
@@ -195,8 +210,8 @@ class _Repeats:
 class Forwarding(WakeUpPipe):
     """While this is entered, signals wait in the pipe for `handle`, which sends them to the ranks."""
 
-    def __init__(self) -> None:
-        super().__init__(FORWARDED)
+    def __init__(self, frugal: bool = False) -> None:
+        super().__init__(FORWARDED, frugal=frugal)
         self._repeats = _Repeats()
         # Until then, a SIGCONT is the one that the ranks have been sent already.
         self._sent_until = 0.0
@@ -250,9 +265,9 @@ class Deferral(WakeUpPipe):
     `Ended` instead. Only in the main thread, and only signals that have their default action.
     """
 
-    def __init__(self) -> None:
-        # Without SIGINT, which raises KeyboardInterrupt.
-        super().__init__(ENDING[1:], for_default=True)
+    def __init__(self, frugal: bool = False) -> None:
+        # Without SIGINT, which raises KeyboardInterrupt. A frugal one takes no descriptor, and defers nothing.
+        super().__init__(() if frugal else ENDING[1:], for_default=True)
         self._repeats = _Repeats()
 
     def handle(self, forward: Callable[[int], None]) -> None:

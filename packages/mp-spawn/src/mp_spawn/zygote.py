@@ -32,7 +32,7 @@ import socket
 import subprocess
 import threading
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from multiprocessing import popen_spawn_posix, resource_tracker, spawn, util
 from multiprocessing.connection import wait
@@ -58,8 +58,9 @@ class ZygoteLauncher:
 
     start_method = "spawn"
     witness = 0
+    one_by_one = False
 
-    def start(self, job: Job, specs: list[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]:
+    def start(self, job: Job, specs: Iterator[RankSpec], own_fds: Callable[[], set[int]]) -> list[Started]:
         """Start the ranks. None of *own_fds* is inherited."""
         with ExitStack() as at_the_end, ExitStack() as on_failure:
             # The result of a call has an owner at once: a signal handler that raises may run after any call, unless

@@ -92,6 +92,7 @@ def main(file: IO[bytes]) -> None:
 
     zygote: ZygoteSpec = pickle.load(file)
     specs = [process.spec for process in zygote.processes]
+    assert specs[0].death_pipe is not None
     death_pipe.arm(specs[0].death_pipe.fd)
     gc.freeze()  # the ranks share these objects, until one writes to them
     may_fork = _has_one_thread()
