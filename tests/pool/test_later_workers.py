@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pool_tasks as tasks
 import pytest
+from support.scripts import run_script, succeeded
 from support.waiting import until
 
 import mp_all as mp
@@ -273,3 +274,99 @@ def test_a_later_worker_collects_garbage_as_the_program_did() -> None:
             assert [pool.apply(gc.isenabled) for _ in range(2)] == [False, False]
     finally:
         gc.enable()
+
+
+AFTER_FORK = """
+    import multiprocessing
+    import os
+    import mp_all as mp
+
+    if __name__ == "__main__":
+        context = mp.get_context("fork")
+        with context.Pool(2, maxtasksperchild=1) as pool:
+            pool.map(abs, range(8), chunksize=1)
+            child = os.fork()
+            if not child:
+                multiprocessing.active_children()
+                process = context.Process(target=print, args=("of the child",))
+                process.start()
+                process.join()
+                os._exit(0)
+            print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_asks_the_workers_of_its_parent_for_nothing(tmp_path: Path) -> None:
+    assert succeeded(run_script(tmp_path, AFTER_FORK)) == "of the child\n0\n"
+
+
+SEVERAL = """
+    import threading
+    import time
+    import mp_all as mp
+
+    def use(number):
+        began = time.monotonic()
+        for _ in range(3):
+            with mp.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+                assert pool.map(abs, range(6), chunksize=1) == list(range(6))
+        times.append(time.monotonic() - began)
+
+    if __name__ == "__main__":
+        times = []
+        threads = [threading.Thread(target=use, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(len(times), max(times) < 9)  # a zygote that does not answer takes ten seconds
+"""
+
+
+def test_the_zygotes_of_several_pools_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    assert succeeded(run_script(tmp_path, SEVERAL)) == "4 True\n"
+
+
+OTHER_USER = """
+    import os
+    import sys
+    import mp_all as mp
+
+    def user(_):
+        return os.getuid()
+
+    if __name__ == "__main__":
+        pool = mp.get_context("fork").Pool(2, maxtasksperchild=1 if sys.argv[1] == "later" else None)
+        assert set(pool.map(user, range(2), chunksize=1)) == {0}
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
+        if sys.argv[1] == "later":
+            pool.map(user, range(8), chunksize=1)  # those that were forked before may be among them
+            print(set(pool.map(user, range(8), chunksize=1)))
+        pool.terminate()
+        pool.join()
+        print("ended")
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, who may become another user")
+@pytest.mark.parametrize(("which", "said"), [("later", "{65534}\nended\n"), ("first", "ended\n")])
+def test_later_workers_have_the_user_that_the_program_has_by_then(tmp_path: Path, which: str, said: str) -> None:
+    # The new user cannot remove root's files of the session.
+    assert succeeded(run_script(tmp_path, OTHER_USER, which, MPSHM_RUNTIME_DIR=str(tmp_path / "sessions"))) == said
+
+
+IGNORES = """
+    import signal
+    import mp_all as mp
+
+    if __name__ == "__main__":
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        with mp.get_context("fork").Pool(2, maxtasksperchild=1) as pool:
+            print(pool.map(abs, range(4), chunksize=1))
+"""
+
+
+def test_a_program_may_ignore_the_ends_of_its_children(tmp_path: Path) -> None:
+    assert succeeded(run_script(tmp_path, IGNORES)) == "[0, 1, 2, 3]\n"

@@ -21,6 +21,7 @@
  *   writer, before its reservation is taken off a reservation         the next line
  *   process with reservations                   reservations          reap(), by who needs a place
  *   holder of `places`                          one of these          the next holder
+ *   the same, stopped and not dead              `places` taken        reserve_beside_holder()
  *   reader, before it moved head                the message           the next reader takes it
  *   reader, after it moved head                 nothing: the place is free, a task is unfinished
  *   who was woken for a place                   sleepers              they look by themselves
@@ -183,10 +184,25 @@ void mpshm__end_place(mpshm_channel *end, enum mpshm__place place, int sent)
     mpshm__channel_unlock(end, MPSHM__TO_COUNT);
 }
 
+/* The holder of `places` is stopped, and has perhaps a place that is not counted yet: count it as
+ * one. Of two processes that try this at once, both may fail. */
+static int reserve_beside_holder(mpshm_channel *end)
+{
+    if (end->reserved == NULL)
+        return -EBADF;
+    atomic_fetch_add(end->reserved, 1);
+    if (messages(end) < end->out.ring->bound)
+        return 0;
+    atomic_fetch_sub(end->reserved, 1);
+    return -ENOSPC;
+}
+
 int mpshm_channel_reserve(mpshm_channel *end, int fd, const mpshm_waiter *waiter)
 {
     int rc = lock(end, fd, waiter);
 
+    if (rc == -EAGAIN)
+        return reserve_beside_holder(end);
     if (rc < 0)
         return rc;
     if (end->reserved == NULL)

@@ -205,7 +205,8 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
             message = None
         while message is None or not self._send_or_feed(message, obj):
             left = max(0.0, deadline - time.monotonic()) if deadline else deadline
-            if message is None or not self._writer._wait_for_place(left, None):
+            # There may be a place that a stopped process keeps from being taken.
+            if message is None or left == 0 or not self._writer._wait_for_place(left, None):
                 raise Full
 
     def aput(self, obj: Any, timeout: float | None = None) -> Coroutine[Any, Any, None]:

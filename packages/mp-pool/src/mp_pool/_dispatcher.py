@@ -66,6 +66,7 @@ class Dispatcher:
     ) -> None:
         self.death: DeathPipe | None = None  # of the workers, from the start of the scheduler on
         self.zygote: Zygote | None = None
+        self.former_zygotes: list[Zygote] = []
         self.workers: list[Worker] = []
         self.queue: deque[Task | TaskSource] = deque()
         self.free: dict[Worker, None] = {}  # ready, with fewer tasks than their window
@@ -92,8 +93,10 @@ class Dispatcher:
         Start one more worker, the *first* ones from this thread; raise any exception of starting a process.
         """
         assert self.death is not None
-        if not first and self.zygote is not None and not self.zygote.runs:
-            self.start_zygote()  # it was killed
+        if not first and self.zygote is not None and not (self.zygote.runs and self.zygote.is_of_this_user):
+            if self.zygote.runs:
+                self.former_zygotes.append(self.zygote)  # which still knows the exit codes of its workers
+            self.start_zygote()  # it was killed, or the program has another user now
         zygote = None if first or self.zygote is None or not self.zygote.runs else self.zygote
         worker, gone = Worker(self._settings), allocate_lock()
         if self.timeout is not None:

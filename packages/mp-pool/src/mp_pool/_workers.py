@@ -24,6 +24,8 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
+    from mp_core.death_pipe import DeathPipe
+
 __all__ = ["Workers", "end_workers"]
 
 ATTEMPTS = 3  # starts of workers, in a row, none of which became ready
@@ -239,9 +241,11 @@ def _exitcode(worker: Worker) -> int | None:
     return code
 
 
-def end_workers(workers: list[Worker], at_once: Callable[[], bool]) -> None:
+def end_workers(workers: list[Worker], at_once: Callable[[], bool], death: DeathPipe | None) -> None:
     """
     End *workers* by SIGTERM, and by SIGKILL after `GRACE` seconds or once *at_once* returns True; wait for their ends.
+
+    The end of *death* kills those to which this process, of another user by now, may send no signal.
     """
     for worker in workers:
         if not at_once():
@@ -254,5 +258,7 @@ def end_workers(workers: list[Worker], at_once: Callable[[], bool]) -> None:
             killed = True
             for worker in alive.values():
                 worker.signal(signal.SIGKILL)
+            if death is not None:
+                death.close()
         for sentinel in connection.wait(list(alive), 0.05):
             _exitcode(alive.pop(sentinel))  # type: ignore[arg-type]

@@ -20,6 +20,7 @@ the zygote opens before it can have reaped the worker, so the pid cannot be anot
   and ends after them.
 - The zygote dies: its workers go on; the exit code of each is 255, as of a standard fork server that has died. The next
   worker makes a new zygote, which is forked by the pool's thread.
+- The program changes its user or groups: the next worker makes a new zygote, and the old one ends with its workers.
 - The zygote is stopped: a request, or the end of a worker, waits for `LIMIT` seconds. Then the zygote is killed.
 - A child that the program forks meanwhile closes the socket.
 - A signal handler: the zygote blocks every signal, and a worker gets back the mask of the thread that made the pool.
@@ -41,6 +42,7 @@ import struct
 import sys
 import threading
 from contextlib import nullcontext, suppress
+from multiprocessing import process as _process
 from multiprocessing import util
 
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
@@ -75,6 +77,7 @@ class Zygote:
         self._process = Descriptor()  # its pidfd
         self._pid = 0
         self._exitcodes: dict[int, int] = {}
+        self._user: Any = None  # when it was forked
         self._alive = 0  # children of it that have not been asked for their exit code
         self._lock = threading.RLock()  # a signal handler may ask for an exit code
 
@@ -84,6 +87,7 @@ class Zygote:
         """
         if not hasattr(os, "pidfd_open"):
             return
+        self._user = _user()
         util._flush_std_streams()  # type: ignore[attr-defined]
         self._socket, theirs = socket_pair()
         close_in_children(self._socket)
@@ -112,6 +116,11 @@ class Zygote:
     def runs(self) -> bool:
         """Whether it was started and is not known to have ended."""
         return self._socket is not None
+
+    @property
+    def is_of_this_user(self) -> bool:
+        """Whether its workers would have the user, groups and rights that the program has now."""
+        return bool(self._user == _user())
 
     # In the zygote.
 
@@ -212,10 +221,16 @@ class Zygote:
             finally:
                 self._lock.release()
 
-    def _kill(self) -> None:
-        if self._process.fd >= 0:
-            with suppress(OSError):
+    def _kill(self) -> bool:
+        """Return whether it is about to end: a process of another user cannot be killed."""
+        try:
+            if self._process.fd >= 0:
                 signal.pidfd_send_signal(self._process.fd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        except OSError:
+            return False
+        return True
 
     def close(self) -> None:
         """
@@ -223,15 +238,23 @@ class Zygote:
         """
         with self._lock:
             pid, self._pid = self._pid, 0
-            if pid:
-                self._kill()
-                with suppress(ChildProcessError):  # the program waits for any child
-                    os.waitpid(pid, 0)
-            self._process.close()
+            is_ending = self._kill() if pid else True
             if self._socket is not None:
                 self._socket.close()
                 keep_in_children(self._socket)
                 self._socket = None
+            if pid:
+                if not is_ending:  # it ends by itself, after its workers
+                    poll = select.poll()
+                    poll.register(self._process.fd, select.POLLIN)
+                    is_ending = bool(poll.poll(1000))
+                with suppress(ChildProcessError):  # the program waits for any child
+                    os.waitpid(pid, 0 if is_ending else os.WNOHANG)
+            self._process.close()
+
+
+def _user() -> Any:
+    return os.getresuid(), os.getresgid(), os.getgroups()
 
 
 class ZygotePopen:
@@ -241,6 +264,7 @@ class ZygotePopen:
 
     def __init__(self, zygote: Zygote, ends: WorkerEnds, process: Any) -> None:
         self._zygote = zygote
+        self._owner = os.getpid()
         self.returncode: int | None = None
         self._lock = threading.RLock()
         self.pid, self.sentinel = zygote.fork(process, ends)
@@ -251,8 +275,8 @@ class ZygotePopen:
         return self.wait(0 if flag == os.WNOHANG else None)
 
     def wait(self, timeout: float | None = None) -> int | None:
-        """Wait for the exit code."""
-        if self.returncode is None:
+        """Wait for the exit code; in a forked child, whose own child it is not, return None."""
+        if self.returncode is None and os.getpid() == self._owner:
             poll = select.poll()
             poll.register(self.sentinel, select.POLLIN)
             if poll.poll(None if timeout is None else max(0.0, timeout) * 1000):
@@ -289,6 +313,7 @@ def _serve(requests: Any, start: Callable[..., Any]) -> NoReturn:
     """
     try:
         gc.disable()  # the program's objects are left as they are
+        _process._children = set()  # type: ignore[attr-defined]
         children: dict[int, Any] = {}
         wanted = True
         poll = select.poll()
@@ -306,8 +331,10 @@ def _serve(requests: Any, start: Callable[..., Any]) -> NoReturn:
                     poll.unregister(fd)
                     os.close(fd)
                     process.join()
-                    answer = ANSWER.pack(ENDED, process.pid, process.exitcode)
-                    process.close()
+                    code = process.exitcode
+                    answer = ANSWER.pack(ENDED, process.pid, UNKNOWN if code is None else code)
+                    if code is not None:  # otherwise the program ignores SIGCHLD, and nobody gets it
+                        process.close()
                     requests.send(answer)
                     continue
                 request, fds, _, _ = socket.recv_fds(requests, REQUEST, 2)
@@ -327,8 +354,8 @@ def _serve(requests: Any, start: Callable[..., Any]) -> NoReturn:
                 children[pidfd] = process
                 poll.register(pidfd, select.POLLIN)
                 socket.send_fds(requests, [ANSWER.pack(STARTED, process.pid, 0)], [pidfd])
-    except BrokenPipeError:
-        pass  # the pool is about to end it
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the pool is about to end it, or its process has died
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:

@@ -545,7 +545,7 @@ class Scheduler(Workers):
         zygote = self.dispatcher.zygote
         if zygote is not None:
             zygote.kill_if_childless()
-        end_workers(workers, lambda: self._at_once)
+        end_workers(workers, lambda: self._at_once, self.dispatcher.death)
         # From here on `submit` fails its task itself.
         try:
             self._lock.wait()
@@ -569,8 +569,9 @@ class Scheduler(Workers):
                 feeder.stop()
             for descriptor in self._waker:
                 descriptor.close()
-            if zygote is not None:
-                zygote.close()
+            for each in (zygote, *self.dispatcher.former_zygotes):
+                if each is not None:
+                    each.close()
             if self.dispatcher.death is not None:
                 self.dispatcher.death.close()
             if self._progress is not None:
