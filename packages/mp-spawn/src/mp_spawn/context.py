@@ -176,7 +176,8 @@ class ProcessContext:
         """Let *events* wait for all for which `join` waits."""
         with suppress(OSError, ValueError):  # another thread is in join(), and has just closed one
             for rank in self._ranks:
-                for fd in () if rank.ended else (rank.end_fd, rank.inbox_fd):
+                # Not the pidfd, which another thread closes at the end: an epoll forgets what is closed.
+                for fd in () if rank.ended else (rank.process.sentinel, rank.inbox_fd):
                     if fd >= 0:
                         events.register(fd, EVENT_READ)
 
