@@ -1,6 +1,7 @@
 /* Sending and receiving over a channel of libshm, with the pipe of a connection. */
 #define _GNU_SOURCE
 #include <errno.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "channel.h"
@@ -171,6 +172,47 @@ static PyObject *as_message(PyObject *data, PyObject *handles)
     return mp_message_data(data) == data ? mp_message_new(data, handles) : data;
 }
 
+/* ---- a place in a queue ---- */
+
+static int64_t now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+int mp_channel_wait_for_place(Channel *self, int64_t timeout, PyObject *stop)
+{
+    struct call call = {.self = self, .stop = stop};
+
+    if (mp_channel_enter(self, 1, "") < 0)
+        return -EINVAL;
+    int rc = mpshm_channel_wait_for_place(self->end, self->fd, timeout, WAITER(&call));
+    mp_channel_leave(self);
+    return rc;
+}
+
+int mp_channel_is_full(Channel *self, int64_t *timeout)
+{
+    if (self->fd < 0 || !self->writable || !mp_has_ring(self))
+        return 0; /* the send says so */
+    int rc = mp_channel_wait_for_place(self, 0, NULL);
+    if (rc == -ENOSPC && *timeout != 0) {
+        int64_t began = now_ns();
+        rc = mp_channel_wait_for_place(self, *timeout, NULL);
+        if (*timeout > 0) {
+            *timeout -= now_ns() - began;
+            *timeout = *timeout < 0 ? 0 : *timeout;
+        }
+    }
+    if (rc == -ENOSPC)
+        return 1;
+    if (PyErr_Occurred())
+        return -1;
+    return 0; /* another error is the send's too */
+}
+
 /* _offer(object, seconds or None) -> as _offer_message, with None when the queue is full so long; a
  * message whose object cannot be pickled has no data. It waits before it pickles, too. */
 PyObject *mp_channel_offer(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
@@ -184,7 +226,7 @@ PyObject *mp_channel_offer(PyObject *op, PyObject *const *args, Py_ssize_t nargs
     }
     if (mp_channel_timeout(args[1], &timeout) < 0)
         return NULL;
-    int full = mp_queue_is_full((Channel *)op, &timeout);
+    int full = mp_channel_is_full((Channel *)op, &timeout);
     if (full != 0)
         return full < 0 ? NULL : Py_NewRef(Py_None);
     PyObject *data = pickled_for((Channel *)op, args[0], &handles);

@@ -67,6 +67,11 @@ void mp_channel_release(Channel *self);
 
 /* Whether the interpreter is ending. */
 int mp_channel_is_late(void);
+/* Wait for a place in the queue: 0, -ENOSPC after the timeout, or another error. */
+int mp_channel_wait_for_place(Channel *self, int64_t timeout, PyObject *stop);
+/* The same: 1 if it is full for that time, otherwise 0, also without a ring;
+ * -1 with an exception. What is left of the timeout is in it. */
+int mp_channel_is_full(Channel *self, int64_t *timeout);
 
 PyObject *mp_channel_send(PyObject *op, PyObject *object);
 PyObject *mp_channel_send_bytes(PyObject *op, PyObject *data);
@@ -84,10 +89,6 @@ PyObject *mp_channel_take(PyObject *op, PyObject *const *args, Py_ssize_t nargs)
 PyObject *mp_channel_keep_next(PyObject *op, PyObject *unused);
 
 /* ---- queue_methods.c ---- */
-
-/* Wait until the queue has a place: 1 if it is full for that time, otherwise 0, also without a ring;
- * -1 with an exception. What is left of the timeout is in it. */
-int mp_queue_is_full(Channel *self, int64_t *timeout);
 
 PyObject *mp_queue_set_bound(PyObject *op, PyObject *bound);
 PyObject *mp_queue_begin_reservations(PyObject *op, PyObject *unused);

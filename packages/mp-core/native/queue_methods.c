@@ -1,16 +1,7 @@
 /* The methods of a channel that is a queue: places, tasks, and locks (libshm's channel/places.c). */
 #include <errno.h>
-#include <time.h>
 
 #include "channel.h"
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 /* Begin a call on a queue, which has a ring: 0, or -1 with an exception. */
 static int enter(Channel *self)
@@ -29,38 +20,6 @@ static int enter_to_count(Channel *self)
         return enter(self);
     self->users++;
     return 0;
-}
-
-/* 0, -ENOSPC after the timeout, or another error. */
-static int wait_for_place(Channel *self, int64_t timeout, PyObject *stop)
-{
-    struct call call = {.self = self, .stop = stop};
-
-    if (mp_channel_enter(self, 1, "") < 0)
-        return -EINVAL;
-    int rc = mpshm_channel_wait_for_place(self->end, self->fd, timeout, WAITER(&call));
-    mp_channel_leave(self);
-    return rc;
-}
-
-int mp_queue_is_full(Channel *self, int64_t *timeout)
-{
-    if (self->fd < 0 || !self->writable || !mp_has_ring(self))
-        return 0; /* the send says so */
-    int rc = wait_for_place(self, 0, NULL);
-    if (rc == -ENOSPC && *timeout != 0) {
-        int64_t began = now_ns();
-        rc = wait_for_place(self, *timeout, NULL);
-        if (*timeout > 0) {
-            *timeout -= now_ns() - began;
-            *timeout = *timeout < 0 ? 0 : *timeout;
-        }
-    }
-    if (rc == -ENOSPC)
-        return 1;
-    if (PyErr_Occurred())
-        return -1;
-    return 0; /* another error is the send's too */
 }
 
 /* _set_bound(most messages, or 0 without a bound) */
@@ -148,7 +107,7 @@ PyObject *mp_queue_wait_for_place(PyObject *op, PyObject *const *args, Py_ssize_
     }
     if (mp_channel_timeout(args[0], &timeout) < 0)
         return NULL;
-    int rc = wait_for_place((Channel *)op, timeout, args[1] == Py_None ? NULL : args[1]);
+    int rc = mp_channel_wait_for_place((Channel *)op, timeout, args[1] == Py_None ? NULL : args[1]);
     if (rc == -ENOSPC || (rc == -ECANCELED && !PyErr_Occurred()))
         Py_RETURN_FALSE;
     return rc < 0 ? mp_channel_fail(rc) : Py_NewRef(Py_True);

@@ -14,8 +14,6 @@
 
 #include "native.h"
 
-static const char CAPSULE[] = "mem_handler"; /* the name that NumPy expects */
-
 static const PyDataMemAllocator *lower; /* NumPy's own */
 static int (*holds_gil)(void);          /* PyGILState_Check, which is not in the stable ABI */
 
@@ -112,7 +110,8 @@ static PyObject *shared_capsule(void)
     static PyObject *capsule;
 
     if (capsule == NULL) {
-        const PyDataMem_Handler *own = PyCapsule_GetPointer(PyDataMem_DefaultHandler, CAPSULE);
+        const PyDataMem_Handler *own =
+            PyCapsule_GetPointer(PyDataMem_DefaultHandler, MP_HANDLER_CAPSULE);
         if (own == NULL)
             return NULL;
         if (own->version < 1)
@@ -128,7 +127,7 @@ static PyObject *shared_capsule(void)
         retired.allocator.malloc = lower->malloc;
         retired.allocator.calloc = lower->calloc;
         mp_core.set_fork_private(mp_holds_objects);
-        capsule = PyCapsule_New(&shared, CAPSULE, NULL);
+        capsule = PyCapsule_New(&shared, MP_HANDLER_CAPSULE, NULL);
     }
     return capsule;
 }

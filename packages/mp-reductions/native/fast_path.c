@@ -36,6 +36,18 @@ Py_ssize_t mp_fast_nbytes(PyObject *op, const mp_dtype **dtype)
     return (Py_ssize_t)nbytes;
 }
 
+PyObject *mp_tuple_of(const npy_intp *numbers, int n)
+{
+    PyObject *tuple = PyTuple_New(n);
+
+    for (int i = 0; tuple != NULL && i < n; i++) {
+        PyObject *number = PyLong_FromSsize_t(numbers[i]);
+        if (number == NULL || PyTuple_SetItem(tuple, i, number) < 0)
+            Py_CLEAR(tuple);
+    }
+    return tuple;
+}
+
 /* Return the shape as a tuple. The arrays of a message often have the same shape, and pickle writes
  * one object once; so the last tuple is kept for the next array. `dims` is no array's: a new tuple
  * may start the garbage collector, and so any code. */
@@ -48,13 +60,8 @@ static PyObject *shape_of(const npy_intp *dims, int nd)
 
     if (kept != NULL && nd == kept_nd && memcmp(dims, kept_dims, (size_t)nd * sizeof dims[0]) == 0)
         return Py_NewRef(kept);
-    PyObject *shape = PyTuple_New(nd);
+    PyObject *shape = mp_tuple_of(dims, nd);
 
-    for (int i = 0; shape != NULL && i < nd; i++) {
-        PyObject *n = PyLong_FromSsize_t(dims[i]);
-        if (n == NULL || PyTuple_SetItem(shape, i, n) < 0)
-            Py_CLEAR(shape);
-    }
     if (shape != NULL && nd > 0 && nd <= KEPT) {
         PyObject *before = kept;
         kept = Py_NewRef(shape);

@@ -26,8 +26,6 @@
 
 #include "native.h"
 
-static const char CAPSULE[] = "mem_handler"; /* the name that NumPy expects */
-
 typedef struct {
     PyDataMem_Handler handler; /* what NumPy sees */
     PyObject *before;          /* the capsule of the array's handler */
@@ -38,7 +36,7 @@ typedef struct {
 
 static const PyDataMemAllocator *below(hold *h)
 {
-    return &((PyDataMem_Handler *)PyCapsule_GetPointer(h->before, CAPSULE))->allocator;
+    return &((PyDataMem_Handler *)PyCapsule_GetPointer(h->before, MP_HANDLER_CAPSULE))->allocator;
 }
 
 static const PyDataMemAllocator *below_after_copy(hold *h)
@@ -80,7 +78,7 @@ static void held_free(void *ctx, void *at, size_t size)
 
 static void forget(PyObject *capsule)
 {
-    hold *h = PyCapsule_GetPointer(capsule, CAPSULE);
+    hold *h = PyCapsule_GetPointer(capsule, MP_HANDLER_CAPSULE);
 
     Py_DECREF(h->before);
     pthread_mutex_destroy(&h->copying);
@@ -91,7 +89,7 @@ static void forget(PyObject *capsule)
 static PyObject *without_ended(PyObject *capsule)
 {
     for (;;) {
-        PyDataMem_Handler *handler = PyCapsule_GetPointer(capsule, CAPSULE);
+        PyDataMem_Handler *handler = PyCapsule_GetPointer(capsule, MP_HANDLER_CAPSULE);
         if (handler == NULL || handler->allocator.free != held_free ||
             !((hold *)handler)->has_ended)
             return capsule;
@@ -103,7 +101,7 @@ static PyObject *without_ended(PyObject *capsule)
 static PyObject *make_hold(PyObject *before)
 {
     hold *h = PyMem_Calloc(1, sizeof(*h));
-    PyObject *capsule = h ? PyCapsule_New(h, CAPSULE, NULL) : NULL;
+    PyObject *capsule = h ? PyCapsule_New(h, MP_HANDLER_CAPSULE, NULL) : NULL;
 
     if (capsule == NULL || pthread_mutex_init(&h->copying, NULL) != 0) {
         Py_XDECREF(capsule);
@@ -146,7 +144,7 @@ void mp_copy_held(PyArrayObject *a, size_t nbytes, void (*copy)(void *), void *w
         Py_BEGIN_ALLOW_THREADS copy(what);
         Py_END_ALLOW_THREADS
     } else {
-        hold *h = PyCapsule_GetPointer(capsule, CAPSULE);
+        hold *h = PyCapsule_GetPointer(capsule, MP_HANDLER_CAPSULE);
         owner->mem_handler = Py_NewRef(capsule);
         Py_DECREF(before);
         pthread_mutex_lock(&h->copying);

@@ -56,7 +56,13 @@ static inline const mp_dtype *mp_dtype_named(const char *text, size_t length)
 /* Set {character: dtype}, name_of and from_name of array.py. -1 with an exception. */
 int mp_setup_dtypes(PyObject *dtypes, PyObject *names, PyObject *reads);
 
+/* The name that NumPy expects of the capsule of a memory handler. */
+#define MP_HANDLER_CAPSULE "mem_handler"
+
 /* ---- fast_path.c ---- */
+
+/* Return a tuple of numbers. */
+PyObject *mp_tuple_of(const npy_intp *numbers, int n);
 
 /* Initialise it, given the module. -1 with an exception on failure. */
 int mp_init_fast_path(PyObject *module);

@@ -179,18 +179,6 @@ PyObject *mp_py_own_nbytes(PyObject *module, PyObject *a)
     return PyLong_FromSize_t(rc ? own.nbytes : 0);
 }
 
-static PyObject *tuple_of(const npy_intp *numbers, int n)
-{
-    PyObject *tuple = PyTuple_New(n);
-
-    for (int i = 0; tuple != NULL && i < n; i++) {
-        PyObject *number = PyLong_FromSsize_t(numbers[i]);
-        if (number == NULL || PyTuple_SetItem(tuple, i, number) < 0)
-            Py_CLEAR(tuple);
-    }
-    return tuple;
-}
-
 typedef struct {
     const mp_own_bytes *own;
     char *to;
@@ -230,7 +218,7 @@ PyObject *mp_py_copy_own_bytes(PyObject *module, PyObject *args)
         own_copy copy = {&own, memory.buf};
         if (own.nbytes > 0)
             mp_copy_held(a, own.nbytes, copy_own, &copy);
-        PyObject *shape = tuple_of(dims, nd), *strides = tuple_of(own.strides, nd);
+        PyObject *shape = mp_tuple_of(dims, nd), *strides = mp_tuple_of(own.strides, nd);
         if (shape != NULL && strides != NULL)
             result = Py_BuildValue("OOLOO", descr, shape, (long long)own.offset, strides,
                                    writeable ? Py_True : Py_False);
