@@ -93,7 +93,7 @@ def main(file: IO[bytes]) -> None:
     zygote: ZygoteSpec = pickle.load(file)
     specs = [process.spec for process in zygote.processes]
     assert specs[0].death_pipe is not None
-    death_pipe.arm(specs[0].death_pipe.fd)
+    watched = set() if death_pipe.arm(specs[0].death_pipe.fd) else {specs[0].death_pipe.fd}
     gc.freeze()  # the ranks share these objects, until one writes to them
     may_fork = _has_one_thread()
     pid_of_zygote = os.getpid()
@@ -117,7 +117,7 @@ def main(file: IO[bytes]) -> None:
             pidfd = os.pidfd_open(pid)
             socket.send_fds(launcher, [STARTED.pack(spec.rank, pid, 0)], [pidfd])
             os.close(pidfd)
-    for fd in set[int]().union(*(spec.fds for spec in specs)) - {*status_of.values()}:
+    for fd in set[int]().union(*(spec.fds for spec in specs)) - {*status_of.values()} - watched:
         os.close(fd)
     while status_of:
         pid, status = os.waitpid(-1, 0)
