@@ -44,7 +44,7 @@ __attribute__((unused)) static int received_end(void *self)
 
 #define WAITER(received)                                                                           \
     (&(mpshm_waiter){(received), received_allocate, received_begin, received_end, NULL, NULL, 0,   \
-                     NULL, NULL})
+                     NULL, NULL, NULL})
 
 __attribute__((unused)) static struct line line_open(int duplex)
 {

@@ -56,9 +56,11 @@ static void test_numbers(void)
         struct received received = {0};
         char *data = message(i, 2000);
         mpshm_waiter to = {
-            NULL, received_allocate, received_begin, received_end, NULL, &sent, 0, NULL, NULL};
+            NULL, received_allocate, received_begin, received_end, NULL, &sent, 0, NULL, NULL,
+            NULL};
         mpshm_waiter from = {
-            &received, received_allocate, received_begin, received_end, NULL, &got, 0, NULL, NULL};
+            &received, received_allocate, received_begin, received_end, NULL, &got, 0, NULL, NULL,
+            NULL};
         CHECK_EQ(mpshm_channel_send(line.writer, line.to, data, 2000, FOREVER, &to), 0);
         CHECK_EQ(mpshm_channel_receive(line.reader, line.from, FOREVER, &from), 1);
         CHECK_EQ(sent, got);
@@ -124,7 +126,8 @@ static void sender_waits(void *of)
 static void *send_behind_a_lock(void *of)
 {
     struct sender *sender = of;
-    mpshm_waiter waiter = {sender, NULL, sender_waits, received_end, NULL, NULL, 0, NULL, NULL};
+    mpshm_waiter waiter = {sender, NULL, sender_waits, received_end, NULL,
+                           NULL,   0,    NULL,         NULL,         NULL};
 
     sender->rc =
         mpshm_channel_send(sender->line->writer, sender->line->to, "late", 4, FOREVER, &waiter);
@@ -340,7 +343,7 @@ static int sender_ends_wait(void *self)
 static void *send_into_a_full_ring(void *of)
 {
     struct giving_up *sender = of;
-    mpshm_waiter waiter = {sender, NULL, sender_begins_wait, sender_ends_wait, NULL, NULL, 0,
+    mpshm_waiter waiter = {sender, NULL, sender_begins_wait, sender_ends_wait, NULL, NULL, 0, NULL,
                            NULL,   NULL};
     char *data = message(1, 50000);
 

@@ -57,8 +57,8 @@ static void *static_allocate(void *self, uint64_t nbytes)
 
 static void act_receive(struct line *line)
 {
-    mpshm_waiter waiter = {NULL, static_allocate, received_begin, received_end, NULL, NULL, 0, NULL,
-                           NULL};
+    mpshm_waiter waiter = {
+        NULL, static_allocate, received_begin, received_end, NULL, NULL, 0, NULL, NULL, NULL};
 
     mpshm_channel_receive(line->reader, line->from, FOREVER, &waiter);
 }

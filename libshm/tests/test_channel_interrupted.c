@@ -47,7 +47,8 @@ static void the_descriptor_is_closed_while_its_lock_is_repaired(int duplex)
     }
     CHECK_EQ(read(ready[0], &byte, 1), 1);
     mpshm_waiter waiter = {
-        &scene, received_allocate, kill_the_holder, close_and_raise, NULL, NULL, 0, NULL, NULL};
+        &scene, received_allocate, kill_the_holder, close_and_raise, NULL, NULL, 0, NULL, NULL,
+        NULL};
     CHECK_EQ(mpshm_channel_send(scene.line.writer, scene.line.to, "12345678", 8, -1, &waiter),
              -ECANCELED);
     CHECK(!readable(scene.line.from));

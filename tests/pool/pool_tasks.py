@@ -214,7 +214,7 @@ def end_while_sending(flag: str, size: int) -> bytes:
     from mp_pool import worker_main
 
     def send_a_part(line: Any, number: int, kind: int, data: Any) -> None:
-        line.send_all(number, worker_main.PART, bytes(data)[: len(data) // 2])
+        line.send_part(number, worker_main.PART, bytes(data)[: len(data) // 2])
         os.kill(os.getpid(), signal.SIGKILL)
 
     if first_time(flag):

@@ -116,14 +116,22 @@ def test_ranks_of_a_killed_program_with_16_descriptors_end(tmp_path: Path, start
 @pytest.mark.timeout(120)
 def test_the_command_runs_with_16_descriptors(tmp_path: Path, start_method: str, nprocs: int) -> None:
     script = tmp_path / "script.py"
-    script.write_text("import os, sys\nprint(os.environ['RANK'], end='')\nsys.exit(3)\n")
+    # The first failure ends all ranks, so each waits until the others have printed.
+    script.write_text(
+        "import os, sys, time\n"
+        "print(os.environ['RANK'], end='', flush=True)\n"
+        "open(f'{sys.path[0]}/{os.environ[\"RANK\"]}.printed', 'w').close()\n"
+        "while len([name for name in os.listdir(sys.path[0]) if name.endswith('.printed')]) < int(sys.argv[1]):\n"
+        "    time.sleep(0.01)\n"
+        "sys.exit(3)\n"
+    )
     program = f"""
         import resource, sys
         from mp_spawn.command import main
 
         if __name__ == "__main__":
             resource.setrlimit(resource.RLIMIT_NOFILE, (16, 16))
-            sys.exit(main([*sys.argv[1:], {str(script)!r}]))
+            sys.exit(main([*sys.argv[1:], {str(script)!r}, {str(nprocs)!r}]))
     """
     done = run_script(tmp_path, program, "--start-method", start_method, "-n", str(nprocs), "--output", "inherit")
     assert done.returncode == 3, done.stderr

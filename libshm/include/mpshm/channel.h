@@ -18,14 +18,19 @@ typedef struct {
     int (*prepare)(int may_wait);
     uint64_t (*begin)(const void *data, uint64_t nbytes);
     void (*commit)(uint64_t number);
-} mpshm_taking;
+} mpshm_handle_log;
 
 /* The notes of libshm, in this process's slot: for handles of its own session. */
-const mpshm_taking *mpshm_notes(void);
+const mpshm_handle_log *mpshm_own_handle_log(void);
 
-/* Remove the notes with that number, which may be 0: the blocks are received, or the program keeps
- * their handles. */
-void mpshm_taken_end(uint64_t number);
+/* Remove the notes of a reader with that number, which may be 0: the blocks are received, or the
+ * program keeps their handles. */
+void mpshm_handle_log_end(uint64_t number);
+
+/* Note a handle that is made for a ring: its message is discarded if this process is killed before
+ * the message is there. drop: remove the note, before another process can get the handle. */
+void mpshm_handle_log_hold(const unsigned char *handle);
+void mpshm_handle_log_drop(const unsigned char *handle);
 
 /* The functions that a call needs of its binding. `allocate` returns memory for a message of that
  * size, or NULL to leave the message in the ring (-ENOMEM); it is called again if the message's
@@ -35,8 +40,9 @@ void mpshm_taken_end(uint64_t number);
  * not wait: it runs no signal handlers of the program, whose exception would take the message with
  * it. `position`, if it is not NULL, gets the number of a message that was sent or received: both
  * sides get the same, and no other message of that ring has it. `carries` tells a send that there
- * are handles in the message. With `taking`, which may be NULL, a reader notes those, and `taken`
- * gets the number of the notes. */
+ * are handles in the message. With `log`, which may be NULL, a reader notes those, and `taken`
+ * gets the number of the notes. `leave`, if it is not NULL, runs just before a message that is sent
+ * becomes its reader's, if it carries handles. */
 typedef struct {
     void *self;
     void *(*allocate)(void *self, uint64_t nbytes);
@@ -45,8 +51,9 @@ typedef struct {
     int (*resume)(void *self);
     uint64_t *position;
     int carries;
-    const mpshm_taking *taking;
+    const mpshm_handle_log *log;
     uint64_t *taken;
+    void (*leave)(void *self);
 } mpshm_waiter;
 
 /* Make a channel: ends[0] writes and ends[1] reads, or both do both if `duplex`. The caller closes

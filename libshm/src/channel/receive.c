@@ -32,7 +32,7 @@ enum { ANY_SIZE, SMALL_ONLY };
 
 /* Under read_lock: 1 when a message was taken, 0 when there is none; -EINPROGRESS, and the message
  * stays, when its blocks can only be noted after a wait. */
-static int take(mpshm_channel *end, int fd, int sizes, const mpshm_taking *taking,
+static int take(mpshm_channel *end, int fd, int sizes, const mpshm_handle_log *log,
                 const mpshm_waiter *waiter)
 {
     struct mpshm__record record;
@@ -50,8 +50,8 @@ static int take(mpshm_channel *end, int fd, int sizes, const mpshm_taking *takin
                 return -EBADMSG;
             mpshm__ring_copy(&end->in, &record, &nbytes);
         }
-        int notes = record.carries && taking != NULL;
-        if (notes && (rc = taking->prepare(0)) < 0)
+        int notes = record.carries && log != NULL;
+        if (notes && (rc = log->prepare(0)) < 0)
             return -EINPROGRESS;
         void *to = waiter->allocate(waiter->self, nbytes);
         if (to == NULL)
@@ -59,17 +59,17 @@ static int take(mpshm_channel *end, int fd, int sizes, const mpshm_taking *takin
         if (record.kind == MPSHM__WHOLE)
             mpshm__ring_copy(&end->in, &record, to);
         if (record.kind == MPSHM__WHOLE && notes)
-            *waiter->taken = taking->begin(to, nbytes);
+            *waiter->taken = log->begin(to, nbytes);
         mpshm__ring_drop(&end->in, &record);
         if (record.kind == MPSHM__WHOLE && notes)
-            taking->commit(*waiter->taken);
+            log->commit(*waiter->taken);
         if (waiter->position != NULL)
             *waiter->position = atomic_load_explicit(&end->in.ring->head, memory_order_relaxed);
         rc = record.kind == MPSHM__WHOLE ? 1 : take_parts(end, fd, to, nbytes, waiter);
         /* A reader that is killed between the parts leaves the blocks in flight: what it has of the
          * message may end in the middle of a handle. */
         if (record.kind == MPSHM__FIRST && rc == 1 && notes)
-            taking->commit(*waiter->taken = taking->begin(to, nbytes));
+            log->commit(*waiter->taken = log->begin(to, nbytes));
         if (rc != 0)
             return rc;
     }
@@ -78,7 +78,7 @@ static int take(mpshm_channel *end, int fd, int sizes, const mpshm_taking *takin
 static int receive(mpshm_channel *end, int fd, uint64_t deadline, int sizes,
                    const mpshm_waiter *waiter)
 {
-    const mpshm_taking *taking = waiter->taking;
+    const mpshm_handle_log *log = waiter->log;
 
     if (end->in.ring == NULL)
         return -EBADF;
@@ -89,12 +89,12 @@ static int receive(mpshm_channel *end, int fd, uint64_t deadline, int sizes,
         rc = mpshm__channel_lock(end, MPSHM__TO_READ, fd, deadline, waiter);
         if (rc < 0)
             return rc;
-        rc = take(end, fd, sizes, taking, waiter);
+        rc = take(end, fd, sizes, log, waiter);
         mpshm__channel_unlock(end, MPSHM__TO_READ);
         if (rc == -EINPROGRESS) {
             waiter->begin_wait(waiter->self);
-            if (taking->prepare(1) < 0)
-                taking = NULL; /* it receives without notes */
+            if (log->prepare(1) < 0)
+                log = NULL; /* it receives without notes */
             rc = waiter->end_wait(waiter->self);
         }
         if (rc == 1 && atomic_load(&end->in.ring->selectable))

@@ -25,37 +25,47 @@ static int check_reader(mpshm_channel *end, int fd)
     return rc;
 }
 
+/* A message, and how it takes its place in a queue. */
+struct outgoing {
+    const char *data;
+    uint64_t nbytes;
+    enum mpshm__place place;
+};
+
 /* Under write_lock: append a record, with room for it. */
 static int put(mpshm_channel *end, int fd, struct mpshm__record record, const void *payload,
-               enum mpshm__place place, const mpshm_waiter *waiter)
+               const struct outgoing *message, const mpshm_waiter *waiter)
 {
+    int ends = (const char *)payload + record.nbytes == message->data + message->nbytes;
     int begins = record.kind != MPSHM__MORE;
     uint32_t closes = atomic_load_explicit(&end->mapping->header->closes, memory_order_relaxed);
     int rc = closes == end->closes ? 0 : check_reader(end, fd);
 
     if (rc == 0 && begins)
-        rc = mpshm__begin_place(end, fd, place, waiter);
+        rc = mpshm__begin_place(end, fd, message->place, waiter);
     if (rc < 0)
         return rc;
     uint64_t to = mpshm__ring_write(&end->out, record, payload);
     rc = mpshm__wakeup_write(end, fd, to);
+    if (rc == 0 && ends && waiter->carries && waiter->leave != NULL)
+        waiter->leave(waiter->self);
     if (rc == 0)
         mpshm__ring_publish(end->out.ring, to);
     else
         mpshm__ring_recount(&end->out);
     if (begins)
-        mpshm__end_place(end, place, rc == 0);
+        mpshm__end_place(end, message->place, rc == 0);
     if (rc == 0 && begins && waiter->position != NULL)
         *waiter->position = to;
     return rc;
 }
 
-static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nbytes,
-                      uint64_t deadline, enum mpshm__place place, const mpshm_waiter *waiter)
+static int send_small(mpshm_channel *end, int fd, const struct outgoing *message, uint64_t deadline,
+                      const mpshm_waiter *waiter)
 {
-    int64_t need = (int64_t)mpshm__record_size(nbytes);
+    int64_t need = (int64_t)mpshm__record_size(message->nbytes);
     struct mpshm__record record = {
-        .nbytes = (uint32_t)nbytes, .kind = MPSHM__WHOLE, .carries = waiter->carries != 0};
+        .nbytes = (uint32_t)message->nbytes, .kind = MPSHM__WHOLE, .carries = waiter->carries != 0};
 
     for (;;) {
         int rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, deadline, waiter);
@@ -63,7 +73,7 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
             return rc;
         int has_room = mpshm__ring_has_room(&end->out, need);
         if (has_room)
-            rc = put(end, fd, record, data, place, waiter);
+            rc = put(end, fd, record, message->data, message, waiter);
         mpshm__channel_unlock(end, MPSHM__TO_WRITE);
         if (has_room)
             return rc;
@@ -73,12 +83,12 @@ static int send_small(mpshm_channel *end, int fd, const void *data, uint64_t nby
     }
 }
 
-static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nbytes,
-                      enum mpshm__place place, const mpshm_waiter *waiter)
+static int send_parts(mpshm_channel *end, int fd, const struct outgoing *message,
+                      const mpshm_waiter *waiter)
 {
+    uint64_t nbytes = message->nbytes, done = 0;
     struct mpshm__record record = {
         .nbytes = sizeof(nbytes), .kind = MPSHM__FIRST, .carries = waiter->carries != 0};
-    uint64_t done = 0;
     int rc =
         mpshm__wait_for_room(end, fd, mpshm__record_size(sizeof(nbytes)), MPSHM__FOREVER, waiter);
 
@@ -88,7 +98,7 @@ static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nby
     end->out.ring->aborts_before_large = atomic_load(&end->out.ring->aborts);
     atomic_signal_fence(memory_order_release);
     end->out.ring->large = 1;
-    rc = put(end, fd, record, &nbytes, place, waiter);
+    rc = put(end, fd, record, &nbytes, message, waiter);
     while (rc == 0 && done < nbytes) {
         record = (struct mpshm__record){.nbytes = MPSHM__LARGE, .kind = MPSHM__MORE};
         if (nbytes - done < MPSHM__LARGE)
@@ -96,7 +106,7 @@ static int send_parts(mpshm_channel *end, int fd, const char *data, uint64_t nby
         rc = mpshm__wait_for_room(end, fd, mpshm__record_size(record.nbytes), MPSHM__FOREVER,
                                   waiter);
         if (rc == 0)
-            rc = put(end, fd, record, data + done, place, waiter);
+            rc = put(end, fd, record, message->data + done, message, waiter);
         done += record.nbytes;
     }
     if (rc == 0)
@@ -115,14 +125,15 @@ static int send_in(mpshm_channel *end, int fd, const void *data, uint64_t nbytes
     if (rc < 0)
         return rc;
     mpshm_waiter silent = mpshm__without_handlers(waiter);
+    struct outgoing message = {data, nbytes, place};
     if (nbytes <= MPSHM__LARGE)
-        return send_small(end, fd, data, nbytes, mpshm__deadline((uint64_t)timeout_ns), place,
+        return send_small(end, fd, &message, mpshm__deadline((uint64_t)timeout_ns),
                           timeout_ns == 0 ? &silent : waiter);
     if (timeout_ns >= 0)
         return -EAGAIN;
     rc = mpshm__channel_lock(end, MPSHM__TO_WRITE, fd, MPSHM__FOREVER, waiter);
     if (rc == 0) {
-        rc = send_parts(end, fd, data, nbytes, place, waiter);
+        rc = send_parts(end, fd, &message, waiter);
         mpshm__channel_unlock(end, MPSHM__TO_WRITE);
     }
     return rc;

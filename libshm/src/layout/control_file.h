@@ -30,9 +30,9 @@ enum {
     MPSHM__SLOTS = 1024,    /* processes of a session that use shared memory at one time */
     MPSHM__SEGMENTS = 8192, /* segments of a session at one time */
     MPSHM__HOLDER_WORDS = MPSHM__SLOTS / 64,
-    MPSHM__SITES = 256, /* source lines that send, if senders give them */
-    MPSHM__TAKEN = 16,  /* messages that a process has taken and not received, if it notes them */
-    MPSHM__LAYOUT = 5,  /* the version of both layouts */
+    MPSHM__SITES = 256,  /* source lines that send, if senders give them */
+    MPSHM__LOGGED = 256, /* handles that a process notes at one time; a multiple of 64 */
+    MPSHM__LAYOUT = 6,   /* the version of both layouts */
     MPSHM__INCARNATIONS = 1 << 21,
 };
 
@@ -97,11 +97,11 @@ struct mpshm__site {
     char text[MPSHM_SITE_SIZE];
 };
 
-/* The in-flight reference of a message that its reader has taken from a ring, and whose block it
- * has not received yet: see reference/taken.c. */
-enum { MPSHM__TAKEN_FREE = 0, MPSHM__TAKEN_ABOUT = 1, MPSHM__TAKEN_BY_READER = 2 };
+/* An in-flight reference of a message that lies in no ring: its reader has taken it and not received
+ * it yet, or its writer has not sent it yet. See reference/handle_log.c. */
+enum { MPSHM__HANDLE_FREE = 0, MPSHM__HANDLE_ABOUT = 1, MPSHM__HANDLE_HELD = 2 };
 
-struct mpshm__taken {
+struct mpshm__logged {
     _Atomic uint64_t segment; /* first half of its nonce */
     _Atomic uint32_t segment_index;
     _Atomic uint32_t block;
@@ -128,7 +128,7 @@ struct mpshm__control {
     struct mpshm__slot slots[MPSHM__SLOTS];
     struct mpshm__segment_entry segments[MPSHM__SEGMENTS];
     struct mpshm__site sites[MPSHM__SITES];
-    struct mpshm__taken taken[MPSHM__SLOTS][MPSHM__TAKEN];
+    struct mpshm__logged handle_log[MPSHM__SLOTS][MPSHM__LOGGED];
 };
 
 /* The byte after those of the slots. The manager locks it, so that a session has only one. */

@@ -93,9 +93,11 @@ struct mpshm__far {
 struct mpshm__sent {
     _Atomic uint64_t at_ns; /* on the coarse monotonic clock */
     _Atomic int32_t pid;
-    _Atomic uint32_t site; /* index + 1 in the control file; 0: unknown */
-    /* When the last of its messages expires: generation << 32 | tick. The only field that
-     * affects behaviour (message_timeout.c); the others are for diagnostics. */
+    _Atomic uint16_t site; /* index + 1 in the control file; 0: unknown */
+    /* slot + 1 of the writer that has its only message in hand; 0: none has. The reaper discards
+     * the message of a dead writer: reference/handle_log.c. */
+    _Atomic uint16_t writer;
+    /* When the last of its messages expires: generation << 32 | tick. See message_timeout.c. */
     _Atomic uint64_t deadline;
 };
 

@@ -11,7 +11,7 @@
 
 #include "manager/manager.h"
 #include "reference/reference.h"
-#include "reference/taken.h"
+#include "reference/handle_log.h"
 #include "segment/memory_object.h"
 #include "session/process_slot.h"
 
@@ -48,7 +48,7 @@ static void clear_references(struct manager *m, const int *dead, int count)
 
     for (int k = 0; k < count; k++) {
         gone[dead[k] / 64] |= (uint64_t)1 << (dead[k] % 64);
-        mpshm__taken_discard(&m->session, dead[k]); /* first: the blocks are freed below */
+        mpshm__handle_log_discard(&m->session, dead[k]); /* first: the blocks are freed below */
     }
     for (uint32_t i = 0; i < m->session.segment_top; i++) {
         struct mpshm__segment *segment = m->session.segments[i];

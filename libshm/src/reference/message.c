@@ -10,7 +10,7 @@
 #include "reference/handle.h"
 #include "reference/message_timeout.h"
 #include "reference/message_origin.h"
-#include "reference/taken.h"
+#include "reference/handle_log.h"
 #include "session/connection.h"
 #include "session/own_session.h"
 
@@ -75,7 +75,7 @@ int mpshm_handle_info(const unsigned char *bytes, size_t len, uint64_t *nbytes)
  * ring. */
 static int clear_received(struct mpshm__segment *segment, const struct mpshm__handle *handle)
 {
-    mpshm__taken_forget(segment, handle);
+    mpshm__handle_log_forget(segment, handle);
     return mpshm__clear_in_flight(&segment->blocks[handle->block], handle->message);
 }
 

@@ -50,6 +50,7 @@ void mpshm__note_origin(const struct mpshm__session *session, const struct mpshm
 
     atomic_store_explicit(&sent->at_ns, mpshm__coarse_ns(), memory_order_relaxed);
     atomic_store_explicit(&sent->pid, pid, memory_order_relaxed);
-    atomic_store_explicit(&sent->site, line[0] != 0 ? site_number(session->control) : 0,
+    atomic_store_explicit(&sent->site, line[0] != 0 ? (uint16_t)site_number(session->control) : 0,
                           memory_order_relaxed);
+    atomic_store_explicit(&sent->writer, 0, memory_order_relaxed);
 }

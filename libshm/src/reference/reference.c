@@ -130,6 +130,12 @@ void mpshm__clear_dead_holders(struct mpshm__control *control, struct mpshm__seg
         for (int w = 0; w < MPSHM__NEAR_WORDS; w++)
             if (atomic_load_explicit(&block->holders[w], memory_order_relaxed) & gone[w])
                 atomic_fetch_and(&block->holders[w], ~gone[w]);
+        uint16_t writer = atomic_load_explicit(&segment->sent[i].writer, memory_order_relaxed);
+        if (writer != 0 && writer <= MPSHM__SLOTS &&
+            gone[(writer - 1) / 64] >> (writer - 1) % 64 & 1) {
+            atomic_store(&segment->sent[i].writer, 0);
+            atomic_store(&block->in_flight, 0); /* of its only message: see handle_log.c */
+        }
         for (int w = 0; far && w < MPSHM__FAR_WORDS; w++)
             atomic_fetch_and(&segment->far[i].holders[w], ~gone[MPSHM__NEAR_WORDS + w]);
         /* This also frees blocks that a dead process released and did not live to free. */

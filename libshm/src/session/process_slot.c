@@ -12,12 +12,13 @@
 #include "platform/platform.h"
 #include "session/process_slot.h"
 
-struct mpshm__own_taken mpshm__own_taken;
+struct mpshm__own_handle_log mpshm__own_handle_log;
 
-void mpshm__taken_use(struct mpshm__taken *of_slot)
+void mpshm__handle_log_use(struct mpshm__logged *of_slot)
 {
-    atomic_store(&mpshm__own_taken.used, 0);
-    atomic_store(&mpshm__own_taken.of_slot, of_slot);
+    for (int w = 0; w < MPSHM__LOGGED / 64; w++)
+        atomic_store(&mpshm__own_handle_log.used[w], 0);
+    atomic_store(&mpshm__own_handle_log.of_slot, of_slot);
 }
 
 static struct flock byte_at(int at)
@@ -80,8 +81,8 @@ static int take_slot(struct mpshm__control *control, int control_fd, int *busy)
         }
         atomic_store(&slot->by_pid, lock == MPSHM__NO_LOCKS);
         atomic_store(&slot->making[0], 0);
-        for (int k = 0; k < MPSHM__TAKEN; k++)
-            atomic_store(&control->taken[i][k].state, MPSHM__TAKEN_FREE);
+        for (int k = 0; k < MPSHM__LOGGED; k++)
+            atomic_store(&control->handle_log[i][k].state, MPSHM__HANDLE_FREE);
         atomic_store(&slot->incarnation,
                      atomic_load(&slot->incarnation) % (MPSHM__INCARNATIONS - 1) + 1);
         mpshm__sign_slot(slot, getpid());

@@ -19,14 +19,14 @@ void mpshm__sign_slot(struct mpshm__slot *slot, int pid);
 int mpshm__slot_lives(const struct mpshm__control *control, int control_fd, int slot);
 
 /* The notes of this process in its slot of the own session, and which of them are in use: see
- * reference/taken.c. */
-struct mpshm__own_taken {
-    _Atomic(struct mpshm__taken *) of_slot; /* NULL: no slot */
-    _Atomic uint32_t used;                  /* a bit for each */
-    _Atomic uint64_t number[MPSHM__TAKEN];  /* of the message that each belongs to */
+ * reference/handle_log.c. */
+struct mpshm__own_handle_log {
+    _Atomic(struct mpshm__logged *) of_slot;   /* NULL: no slot */
+    _Atomic uint64_t used[MPSHM__LOGGED / 64]; /* a bit for each */
+    _Atomic uint64_t number[MPSHM__LOGGED];    /* of the message that a reader has taken, or 0 */
 };
-extern struct mpshm__own_taken mpshm__own_taken;
+extern struct mpshm__own_handle_log mpshm__own_handle_log;
 /* From now on this process notes there, and has no note yet. */
-void mpshm__taken_use(struct mpshm__taken *of_slot);
+void mpshm__handle_log_use(struct mpshm__logged *of_slot);
 
 #endif

@@ -37,11 +37,11 @@ int mp_channel_is_late(void)
  * the place that was reserved for it. */
 enum way { SEND, PUT, RESERVED };
 
-static int send_view(Channel *self, PyObject *data, int carries, int64_t timeout, enum way way,
-                     PyObject *stop)
+static int send_view(Channel *self, PyObject *data, PyObject *handles, int64_t timeout,
+                     enum way way, PyObject *stop)
 {
-    struct call call = {.self = self, .stop = stop};
-    const mpshm_waiter *waiter = WAITER_WITH(&call, carries, NULL);
+    struct call call = {.self = self, .stop = stop, .handles = handles};
+    const mpshm_waiter *waiter = WAITER_WITH(&call, handles != NULL, NULL);
     Py_buffer view;
     int rc;
 
@@ -67,11 +67,14 @@ static int send_data_unless(Channel *self, PyObject *data, PyObject *handles, in
                             enum way way, PyObject *stop)
 {
     int rc = mp_channel_enter(self, self->writable, "read");
-    int carries = handles != NULL || mp_message_carries(data);
 
     if (rc != 0)
         return rc < 0 ? -EINVAL : MP_NO_RING;
-    rc = send_view(self, mp_message_data(data), carries, timeout, way, stop);
+    if (handles == NULL)
+        handles = mp_message_handles_of(data);
+    Py_XINCREF(handles);
+    rc = send_view(self, mp_message_data(data), handles, timeout, way, stop);
+    Py_XDECREF(handles);
     if (rc == 0)
         mp_message_sent(data);
     else if (rc == -EPIPE || rc == -ECONNRESET)
@@ -162,9 +165,13 @@ PyObject *mp_channel_offer_message(PyObject *op, PyObject *message)
 /* Bytes and their handles, or a Message; NULL with an exception. */
 static PyObject *pickled_for(Channel *self, PyObject *object, PyObject **handles)
 {
+    int before = mp_message_for_ring(1);
     PyObject *data = mp_encode(object, self->shares != 0, handles);
 
-    return data == NULL && !PyErr_Occurred() ? mp_forking_pickle(object, self->shares == 0) : data;
+    if (data == NULL && !PyErr_Occurred())
+        data = mp_forking_pickle(object, self->shares == 0);
+    mp_message_for_ring(before);
+    return data;
 }
 
 static PyObject *as_message(PyObject *data, PyObject *handles)
@@ -299,9 +306,11 @@ PyObject *mp_channel_send(PyObject *op, PyObject *object)
 
     if (self->fd < 0 || !self->writable || !mp_has_ring(self))
         return mp_channel_standard(op, "send", object);
+    int before = mp_message_for_ring(1);
     data = mp_encode(object, self->shares == 1, &handles);
     if (data == NULL && !PyErr_Occurred() && (self->shares >= 0 || find_out(op) == 0))
         data = mp_forking_pickle(object, self->shares == 0);
+    mp_message_for_ring(before);
     if (data == NULL)
         return NULL;
     int rc = send_data(self, data, handles, -1, SEND);
@@ -333,7 +342,8 @@ static int is_ordinary(PyObject *op)
 static PyObject *receive_unless_large(Channel *self, int64_t timeout, int *left, uint64_t *taken)
 {
     struct call call = {.self = self, .for_next = 1};
-    const mpshm_waiter *waiter = WAITER_WITH(&call, 0, taken == NULL ? NULL : mpshm_notes());
+    const mpshm_waiter *waiter =
+        WAITER_WITH(&call, 0, taken == NULL ? NULL : mpshm_own_handle_log());
 
     int rc = mp_channel_enter(self, self->readable, "write");
     if (rc != 0)
@@ -381,7 +391,7 @@ static PyObject *unpickled(PyObject *data, uint64_t taken)
 {
     PyObject *object = mp_decode(data);
 
-    mpshm_taken_end(taken);
+    mpshm_handle_log_end(taken);
     Py_DECREF(data);
     return object;
 }

@@ -34,6 +34,7 @@ struct call {
     int to_count;   /* the call goes on when the end is closed */
     int for_next;   /* the call gives up once a message is kept for it */
     int waited;
+    PyObject *handles; /* of the message that is sent, a list, or NULL */
     uint64_t position; /* the number of the message, for the timeline */
     uint64_t taken;    /* the number of its notes, for the reaper */
 };
@@ -49,10 +50,11 @@ void *mp_channel_call_allocate(void *of, uint64_t nbytes);
 void mp_channel_call_begin_wait(void *of);
 int mp_channel_call_end_wait(void *of);
 int mp_channel_call_resume(void *of);
-#define WAITER_WITH(call, carries, taking)                                                         \
+void mp_channel_call_leave(void *of);
+#define WAITER_WITH(call, carries, log)                                                            \
     (&(mpshm_waiter){(call), mp_channel_call_allocate, mp_channel_call_begin_wait,                 \
                      mp_channel_call_end_wait, mp_channel_call_resume, &(call)->position,          \
-                     (carries), (taking), &(call)->taken})
+                     (carries), (log), &(call)->taken, mp_channel_call_leave})
 #define WAITER(call) WAITER_WITH(call, 0, NULL)
 
 /* Begin a call in this thread: 0; -1 with an exception if the connection is closed, or has not this

@@ -72,6 +72,11 @@ int mp_channel_call_resume(void *of)
     return is_closed(call) ? -EBADF : 0;
 }
 
+void mp_channel_call_leave(void *of)
+{
+    mp_message_unhold(((struct call *)of)->handles);
+}
+
 /* Warn, once for a connection: 0, or -1 when the warning is an error. */
 static int warn_of_foreign_bytes(Channel *self)
 {

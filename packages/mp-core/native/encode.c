@@ -592,17 +592,6 @@ PyObject *mp_py_plain_data(PyObject *module, PyObject *object)
     return encoded_or_none(object, 0);
 }
 
-/* pickled_object(object) -> Message */
-PyObject *mp_py_pickled_object(PyObject *module, PyObject *object)
-{
-    (void)module;
-    PyObject *handles, *data = mp_encode(object, 1, &handles);
-
-    if (data != NULL)
-        return mp_message_new(data, handles);
-    return PyErr_Occurred() ? NULL : mp_forking_pickle(object, 0);
-}
-
 /* only_atoms(on): leave all messages that may have memory to ForkingPickler.dumps, which the
  * program may have replaced to look at them */
 PyObject *mp_py_only_atoms(PyObject *module, PyObject *on)

@@ -34,6 +34,7 @@ typedef struct {
     int users;                        /* waits */
     int hung_up;
     PyObject *first; /* the oldest message, which first() has returned and nobody has taken */
+    PyObject *held;  /* the handles that dump() has made for the next message, a list or NULL */
     char *buffer;    /* of the message that is received; made when it is needed */
     uint64_t received;
 } Line;
@@ -52,6 +53,15 @@ static void *allocate(void *of, uint64_t nbytes)
     return nbytes <= sizeof(struct header) + LONGEST ? self->buffer : NULL;
 }
 
+/* The message that is sent has the handles from now on, if it has any. */
+static void leave_at_once(void *of)
+{
+    Line *self = of;
+
+    mp_message_unhold(self->held);
+    Py_CLEAR(self->held);
+}
+
 static void begin_nothing(void *of)
 {
     (void)of;
@@ -64,10 +74,11 @@ static int end_nothing(void *of)
 }
 
 #define AT_ONCE_WAITER(self, position)                                                             \
-    (&(mpshm_waiter){(self), allocate, begin_nothing, end_nothing, end_nothing, (position), 0,     \
-                     NULL, NULL})
+    (&(mpshm_waiter){(self), allocate, begin_nothing, end_nothing, end_nothing, (position), 1,     \
+                     NULL, NULL, leave_at_once})
 
 struct wait {
+    Line *line; /* whose handles leave with the message, or NULL */
     PyThreadState *state;
     int waited;
 };
@@ -84,10 +95,18 @@ static int end_wait(void *of)
     return PyErr_CheckSignals() < 0 ? -ECANCELED : 0;
 }
 
+static void leave(void *of)
+{
+    struct wait *wait = of;
+
+    if (wait->line != NULL)
+        leave_at_once(wait->line);
+}
+
 /* The conditional expression makes another type than `struct wait *` an error. */
 #define WAITING_WAITER(of, position)                                                               \
     (&(mpshm_waiter){1 ? (of) : (struct wait *)NULL, NULL, begin_wait, end_wait, NULL, (position), \
-                     0, NULL, NULL})
+                     1, NULL, NULL, leave})
 
 static PyObject *fail(int rc)
 {
@@ -151,16 +170,42 @@ static PyObject *line_send(PyObject *op, PyObject *args)
     return PyErr_Occurred() ? NULL : mp_raise_errno(PyExc_BlockingIOError, -rc);
 }
 
-/* send_all(number, kind, data): wait for room, and send a message */
-static PyObject *line_send_all(PyObject *op, PyObject *args)
+static PyObject *send_all(PyObject *op, PyObject *args, Line *leaving)
 {
-    struct wait wait = {0};
+    struct wait wait = {.line = leaving};
     uint64_t position = 0, began = mp_timeline_begin();
     int rc = send_message((Line *)op, args, -1, WAITING_WAITER(&wait, &position));
     if (wait.waited)
         mp_timeline_span(began, 0, MP_PUT, MP_WAITED, 0, 0);
 
     return rc < 0 ? fail(rc == -ECONNRESET ? -EPIPE : rc) : Py_NewRef(Py_None);
+}
+
+/* send_all(number, kind, data): wait for room, and send a message */
+static PyObject *line_send_all(PyObject *op, PyObject *args)
+{
+    return send_all(op, args, (Line *)op);
+}
+
+/* send_part(number, kind, data): the same, for what is not the end of a pickle yet */
+static PyObject *line_send_part(PyObject *op, PyObject *args)
+{
+    return send_all(op, args, NULL);
+}
+
+/* dump(function, *args) -> its result, a pickle. If the process is killed before it has sent all of
+ * that, the memory in the pickle is released. */
+static PyObject *line_dump(PyObject *op, PyObject *args)
+{
+    PyObject *handles, *data = mp_call_for_ring(args, &handles);
+
+    if (data == NULL) {
+        mp_drop_handles(handles);
+        return NULL;
+    }
+    leave_at_once(op);
+    ((Line *)op)->held = handles;
+    return data;
 }
 
 /* ---- receiving ---- */
@@ -469,6 +514,7 @@ static void line_dealloc(PyObject *op)
     Py_DECREF(line_close(op, NULL));
     PyMem_Free(((Line *)op)->buffer);
     Py_XDECREF(((Line *)op)->first);
+    Py_XDECREF(((Line *)op)->held);
     free_it(op);
     Py_DECREF(type);
 }
@@ -532,6 +578,8 @@ PyObject *mp_py_open_line(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"send", line_send, METH_VARARGS, "Send a message unless it must wait."},
+    {"dump", line_dump, METH_VARARGS, "Call a function that pickles the next message."},
+    {"send_part", line_send_part, METH_VARARGS, "Send a part of a message; wait for room."},
     {"send_all", line_send_all, METH_VARARGS, "Send a message; wait for room."},
     {"take", line_take, METH_NOARGS, "Take the oldest message if one is there."},
     {"take_all", line_take_all, METH_NOARGS, "Take the messages that are there."},

@@ -17,6 +17,9 @@
  * reference made outside of any message (an object pickled by a bare ForkingPickler) is not
  * tracked.
  *
+ * A message that goes through a ring is noted in the session while it is this process's, so that it
+ * does not outlive a process that is killed (libshm's handle_log.c, Note [A writer that is killed]).
+ *
  * A message goes by value if its receiver cannot share memory or this process was told not to. Its
  * nested messages also go by value. Reducers then leave the array to NumPy. */
 #include <errno.h>
@@ -28,6 +31,7 @@
 #include "timeline.h"
 
 static _Thread_local mp_message *current;
+static _Thread_local int for_ring;
 static int sharing_is_off; /* in this process, by set_sharing() */
 
 int mp_goes_by_value(void)
@@ -37,7 +41,9 @@ int mp_goes_by_value(void)
 
 static void enter(mp_message *message, int by_value)
 {
-    *message = (mp_message){.outer = current, .by_value = by_value || mp_goes_by_value()};
+    *message = (mp_message){.outer = current,
+                            .by_value = by_value || mp_goes_by_value(),
+                            .for_ring = current != NULL ? current->for_ring : for_ring};
     current = message;
 }
 
@@ -50,6 +56,20 @@ PyObject *mp_message_leave(mp_message *message)
 {
     current = message->outer;
     return message->handles;
+}
+
+int mp_message_for_ring(int on)
+{
+    int before = for_ring;
+
+    for_ring = on;
+    return before;
+}
+
+void mp_message_unhold(PyObject *handles)
+{
+    for (Py_ssize_t i = 0; handles != NULL && i < PyList_Size(handles); i++)
+        mpshm_handle_log_drop((const unsigned char *)PyBytes_AsString(PyList_GetItem(handles, i)));
 }
 
 static void discard_all(PyObject *handles)
@@ -123,17 +143,20 @@ void mp_message_adopt(PyObject *handles)
         if (PyList_SetSlice(current->handles, PY_SSIZE_T_MAX, PY_SSIZE_T_MAX, handles) < 0)
             PyErr_Clear();
     }
+    mp_message_unhold(current == NULL ? handles : NULL); /* the caller may send them anywhere */
     Py_XDECREF(handles);
 }
 
 /* Call the function, with a tuple of arguments, in a message; returns its result and the handles.
  */
-static PyObject *call_in(int by_value, PyObject *function, PyObject *args, PyObject **handles)
+static PyObject *call_in(int by_value, int by_pipe, PyObject *function, PyObject *args,
+                         PyObject **handles)
 {
     mp_message message;
     uint64_t began = current == NULL ? mp_timeline_begin() : 0;
 
     enter(&message, by_value);
+    message.for_ring &= !by_pipe;
     PyObject *result = PyObject_Call(function, args, NULL);
     *handles = mp_message_leave(&message);
     mp_timeline_span(began, MP_LEAST_NS, MP_PICKLE, MP_INTO, 0, 0);
@@ -163,7 +186,7 @@ PyObject *mp_py_in_message(PyObject *module, PyObject *args)
 
     if (split(args, 0, &function, &rest) < 0)
         return NULL;
-    PyObject *result = call_in(0, function, rest, &handles);
+    PyObject *result = call_in(0, 0, function, rest, &handles);
     Py_DECREF(rest);
     if (result == NULL)
         mp_drop_handles(handles);
@@ -183,7 +206,7 @@ PyObject *mp_py_sent(PyObject *module, PyObject *args)
     if (split(args, 1, &function, &rest) < 0)
         return NULL;
     int by_value = PyTuple_GetItem(args, 0) == Py_True;
-    PyObject *result = call_in(by_value, function, rest, &handles);
+    PyObject *result = call_in(by_value, 1, function, rest, &handles);
     Py_DECREF(rest);
     if (result == NULL && (PyErr_ExceptionMatches(PyExc_BrokenPipeError) ||
                            PyErr_ExceptionMatches(PyExc_ConnectionResetError)))
@@ -228,9 +251,9 @@ PyObject *mp_message_data(PyObject *object)
     return mp_is_message(object) ? ((Message *)object)->data : object;
 }
 
-int mp_message_carries(PyObject *object)
+PyObject *mp_message_handles_of(PyObject *object)
 {
-    return mp_is_message(object) && ((Message *)object)->handles != NULL;
+    return mp_is_message(object) ? ((Message *)object)->handles : NULL;
 }
 
 void mp_message_sent(PyObject *object)
@@ -252,12 +275,26 @@ PyObject *mp_sent_message(void)
 
 PyObject *mp_pickled(int by_value, PyObject *function, PyObject *args)
 {
-    PyObject *handles, *data = call_in(by_value, function, args, &handles);
+    PyObject *handles, *data = call_in(by_value, 0, function, args, &handles);
 
     if (data != NULL)
         return mp_message_new(data, handles);
     mp_drop_handles(handles);
     return NULL;
+}
+
+PyObject *mp_call_for_ring(PyObject *args, PyObject **handles)
+{
+    PyObject *function, *rest;
+
+    *handles = NULL;
+    if (split(args, 0, &function, &rest) < 0)
+        return NULL;
+    int before = mp_message_for_ring(1);
+    PyObject *data = call_in(0, 0, function, rest, handles);
+    mp_message_for_ring(before);
+    Py_DECREF(rest);
+    return data;
 }
 
 static PyObject *pickled(PyObject *args, int by_value)
@@ -305,6 +342,7 @@ static void message_dealloc(PyObject *op)
 static PyObject *message_leave(PyObject *op, PyObject *unused)
 {
     (void)unused;
+    mp_message_unhold(((Message *)op)->handles);
     Py_CLEAR(((Message *)op)->handles);
     Py_RETURN_NONE;
 }
@@ -313,6 +351,7 @@ static PyObject *get_data(PyObject *op, void *unused)
 {
     PyObject *data = ((Message *)op)->data;
     (void)unused;
+    mp_message_unhold(((Message *)op)->handles); /* the caller may send it elsewhere */
     return Py_NewRef(data == NULL ? Py_None : data);
 }
 
@@ -386,6 +425,8 @@ PyObject *mp_make_tracked_handle(const mpshm_block *block, int flags)
     if (current != NULL && current->handles == NULL && (current->handles = PyList_New(0)) == NULL)
         return NULL;
     mpshm_block_send(block, flags, bytes);
+    if (current != NULL && current->for_ring)
+        mpshm_handle_log_hold(bytes);
     handle = PyBytes_FromStringAndSize((const char *)bytes, sizeof(bytes));
     if (handle == NULL || (current != NULL && PyList_Append(current->handles, handle) < 0)) {
         Py_CLEAR(handle);

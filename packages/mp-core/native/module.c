@@ -64,7 +64,6 @@ static PyMethodDef functions[] = {
     {"in_message", mp_py_in_message, METH_VARARGS, NULL},
     {"pickled", mp_py_pickled, METH_VARARGS, NULL},
     {"pickled_by_value", mp_py_pickled_by_value, METH_VARARGS, NULL},
-    {"pickled_object", mp_py_pickled_object, METH_O, NULL},
     {"sent", mp_py_sent, METH_VARARGS, NULL},
     {"by_value", mp_py_by_value, METH_NOARGS, NULL},
     {"share", mp_py_share, METH_O, NULL},

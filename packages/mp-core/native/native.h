@@ -25,12 +25,17 @@ typedef struct mp_message {
     PyObject *handles; /* a list, or NULL before the first */
     size_t carried;
     int by_value;
+    int for_ring; /* its handles are noted: see handle_log.c, Note [A writer that is killed] */
     int is_exhausted;
 } mp_message;
 
 /* Begin a message on the stack, and end it; returns its handles, or NULL. */
 void mp_message_enter(mp_message *message);
 PyObject *mp_message_leave(mp_message *message);
+/* Whether the messages that this thread begins go through a ring; returns what it was before. */
+int mp_message_for_ring(int on);
+/* Just before a message is its receiver's: remove the notes of its handles, a list or NULL. */
+void mp_message_unhold(PyObject *handles);
 /* Discard the handles of a message that is not sent, and drop their list, which may be NULL. An
  * exception that is set stays. */
 void mp_drop_handles(PyObject *handles);
@@ -52,12 +57,15 @@ void mp_message_failed(PyObject *message, PyObject *error);
 PyObject *mp_sent_message(void);
 /* Return the Message of what the function returns, which pickles an object. */
 PyObject *mp_pickled(int by_value, PyObject *function, PyObject *args);
+/* Call the first of the arguments, a tuple, which pickles an object for a ring, with the others;
+ * returns its result and the handles, a list or NULL. */
+PyObject *mp_call_for_ring(PyObject *args, PyObject **handles);
 /* The bytes of a Message, borrowed; another object is returned itself. */
 PyObject *mp_message_data(PyObject *object);
 /* Leave the references of a Message, if it is one, to its receiver. */
 void mp_message_sent(PyObject *object);
-/* Whether handles are in it. */
-int mp_message_carries(PyObject *object);
+/* Its handles, a list, borrowed; NULL if it has none. */
+PyObject *mp_message_handles_of(PyObject *object);
 /* Raise the error, an OSError, of that number, with the system call that failed. Returns NULL. */
 PyObject *mp_raise_errno(PyObject *type, int number);
 int mp_message_has_room(size_t nbytes, size_t limit);
@@ -349,7 +357,6 @@ PyObject *mp_py_in_message(PyObject *, PyObject *);
 PyObject *mp_py_pickled(PyObject *, PyObject *);
 PyObject *mp_py_pickled_by_value(PyObject *, PyObject *);
 PyObject *mp_py_sent(PyObject *, PyObject *);
-PyObject *mp_py_pickled_object(PyObject *, PyObject *);
 PyObject *mp_py_by_value(PyObject *, PyObject *);
 PyObject *mp_py_share(PyObject *, PyObject *);
 PyObject *mp_py_copied_bytes(PyObject *, PyObject *);

@@ -53,7 +53,6 @@ _strict = settings.strict_put()
 _SENTINEL: Any = vars(queues)["_sentinel"]
 _Base: Any = queues.Queue
 _MOST: int = vars(synchronize)["SEM_VALUE_MAX"]
-_pickled_object = native.pickled_object
 SENT = native.SENT
 _LATE = object()  # what `get` finds in place of a message that has not come in time
 
@@ -197,7 +196,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
                 return
         elif self._writer._wait_for_place(timeout, None):
             try:
-                message = _pickled_object(obj)
+                message = self._writer._pickle(obj)
             except BaseException as error:
                 self._not_pickled(error, obj)
                 return

@@ -70,7 +70,6 @@ __all__ = [
     "peer",
     "pickled",
     "pickled_by_value",
-    "pickled_object",
     "plain_data",
     "plain_loads",
     "plain_pickle",
@@ -174,7 +173,6 @@ in_message: Any = _block.in_message
 SENT: Any = _block.SENT
 pickled: Any = _block.pickled
 pickled_by_value: Any = _block.pickled_by_value
-pickled_object: Any = _block.pickled_object
 sent: Any = _block.sent
 by_value: Any = _block.by_value
 share: Any = _block.share

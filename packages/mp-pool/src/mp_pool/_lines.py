@@ -33,6 +33,7 @@ from mp_pool.task_messages import BEGUN, HEADER
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 __all__ = ["PacketLine", "WorkerEnds", "make_line", "socket_pair"]
@@ -93,6 +94,11 @@ def _pair_by_address() -> tuple[_socket.socket, _socket.socket]:
         listener.close()
 
 
+def _call(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that pickles the next message."""
+    return function(*args)
+
+
 class PacketLine:
     """One end of a line without a ring, see Note [Packets instead of a ring]; *far* is the worker's socket."""
 
@@ -127,9 +133,13 @@ class PacketLine:
                 raise BlockingIOError(error.errno, os.strerror(error.errno)) from None
             raise
 
+    dump = staticmethod(_call)
+
     def send_all(self, number: int, kind: int, data: Any) -> None:
         """Send a message; wait for room."""
         self._socket.send(HEADER.pack(number, kind) + data)
+
+    send_part = send_all
 
     def _receive(self, most: int, flags: int = 0) -> bytes:
         while True:

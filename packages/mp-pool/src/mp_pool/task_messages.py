@@ -126,9 +126,9 @@ def unpacked(payload: Any) -> tuple[list[bytes], list[tuple[int, tuple[Any, ...]
     return functions, list(zip(indices, arguments, strict=True))
 
 
-def dump_result(value: Any) -> tuple[int, Any]:
+def dump_result(value: Any, dump: Callable[..., Any]) -> tuple[int, Any]:
     """
-    Pickle the result of a task.
+    Pickle the result of a task, for the line whose method is *dump*.
     """
     data = plain_data(value)
     if data is not None:
@@ -136,7 +136,7 @@ def dump_result(value: Any) -> tuple[int, Any]:
     if is_plain(value):
         return PLAIN, pickle.dumps(value, _PROTOCOL)
     try:
-        return RICH, ForkingPickler.dumps(value)
+        return RICH, dump(ForkingPickler.dumps, value)
     except UNPICKLABLE:
         if not has_definitions():
             raise

@@ -185,7 +185,7 @@ def _loop(line: Any, settings: Settings) -> None:
         except caught as error:
             kind, data = task_messages.FAILED, task_messages.dump_error(error)
         else:
-            kind, data = _dumped(value, settings)
+            kind, data = _dumped(line, value, settings)
         # These objects must not live until the next task comes.
         function = args = kwds = value = payload = None
         if began:
@@ -215,10 +215,10 @@ def _has_to_end(settings: Settings, done: int) -> bool:
     return False
 
 
-def _dumped(value: Any, settings: Settings) -> tuple[int, Any]:
+def _dumped(line: Any, value: Any, settings: Settings) -> tuple[int, Any]:
     caught = BaseException if settings.executor else Exception
     try:
-        return task_messages.dump_result(value)
+        return task_messages.dump_result(value, line.dump)
     except caught as error:
         return task_messages.FAILED, task_messages.dump_error(error if settings.executor else _unsent(error, value))
 
@@ -241,7 +241,7 @@ def _run_batch(line: Any, first: int, payload: Any, settings: Settings, done: in
         except caught as error:
             kind, data = task_messages.FAILED, task_messages.dump_error(error)
         else:
-            kind, data = _dumped(value, settings)
+            kind, data = _dumped(line, value, settings)
         value = None
         if began:
             _record(
@@ -304,6 +304,6 @@ def _unsent(error: BaseException, value: Any) -> BaseException:
 
 def _send(line: Any, number: int, kind: int, data: Any) -> None:
     while len(data) > LONGEST:
-        line.send_all(number, PART, data[:LONGEST])
+        line.send_part(number, PART, data[:LONGEST])
         data = memoryview(data)[LONGEST:]
     line.send_all(number, kind, data)

@@ -15,7 +15,6 @@ __all__ = [
     "make_channel",
     "only_atoms",
     "open_channel",
-    "pickled_object",
     "plain_data",
     "plain_loads",
     "plain_pickle",
@@ -53,11 +52,6 @@ def channels_refused() -> int:
 
 def only_atoms(on: bool) -> None:
     """Do nothing: the standard pickler pickles all objects."""
-
-
-def pickled_object(obj: object) -> Any:
-    """Return the pickle of a message; it has no references."""
-    return ForkingPickler.dumps(obj)
 
 
 def plain_loads(data: bytes) -> Any:

@@ -1,5 +1,5 @@
-/* A reader that is killed after each single instruction, from the ring to the block: the message is
- * still there, or its memory is freed. */
+/* A reader that is killed after each single instruction, from the ring to the block, and a writer,
+ * from the block to the ring: the message is there, or its memory is freed. */
 #define _GNU_SOURCE
 #include <sys/ptrace.h>
 #include <sys/user.h>
@@ -8,7 +8,8 @@
 #include "channel.h"
 #include "channel/channel.h"
 #include "memory.h"
-#include "reference/taken.h"
+#include "reference/handle_log.h"
+#include "segment/segment.h"
 #include "session/session.h"
 
 enum { NBYTES = 70000, FOREVER = -1, SECOND = 1000000000, AT = 24, MESSAGE = 120 };
@@ -30,24 +31,33 @@ static mpshm_stats stats(void)
     return s;
 }
 
+static unsigned char bytes[MESSAGE];
+
+static void leave(void *self)
+{
+    (void)self;
+    mpshm_handle_log_drop(bytes + AT);
+}
+
 static void send_block(struct line *line)
 {
     mpshm_block block = make_block(MPSHM_FILE_DESCRIPTOR, NBYTES);
-    unsigned char message[MESSAGE] = {0};
     mpshm_waiter waiter = *WAITER(NULL);
 
-    CHECK_EQ(mpshm_block_send(&block, MPSHM_COPY, message + AT), 0);
+    CHECK_EQ(mpshm_block_send(&block, MPSHM_COPY, bytes + AT), 0);
+    mpshm_handle_log_hold(bytes + AT);
     mpshm_block_release(&block);
     waiter.carries = 1;
-    CHECK_EQ(mpshm_channel_send(line->writer, line->to, message, MESSAGE, FOREVER, &waiter), 0);
+    waiter.leave = leave;
+    CHECK_EQ(mpshm_channel_send(line->writer, line->to, bytes, MESSAGE, FOREVER, &waiter), 0);
 }
 
 /* Receive as a reader does: -errno, or 0 when it had the block. */
 static int receive_block(struct line *line, int64_t timeout)
 {
     uint64_t taken = 0;
-    mpshm_waiter waiter = {NULL, static_allocate, received_begin, received_end, NULL, NULL,
-                           0,    mpshm_notes(),   &taken};
+    mpshm_waiter waiter = {NULL, static_allocate,        received_begin, received_end, NULL, NULL,
+                           0,    mpshm_own_handle_log(), &taken,         NULL};
     mpshm_block block;
 
     int rc = mpshm_channel_receive(line->reader, line->from, timeout, &waiter);
@@ -56,7 +66,7 @@ static int receive_block(struct line *line, int64_t timeout)
     rc = mpshm_block_receive((unsigned char *)arrived + AT, MPSHM_HANDLE_SIZE, 0, &block);
     if (rc == 0)
         mpshm_block_release(&block);
-    mpshm_taken_end(taken);
+    mpshm_handle_log_end(taken);
     return rc;
 }
 
@@ -71,42 +81,123 @@ static int slot_of(pid_t pid)
     return -1;
 }
 
-/* The states of a reader that is killed. */
-enum { ENDED, LEFT, NOTED, RECEIVED, BETWEEN };
+/* The block of a writer; it makes none of its own, whose making is stepped through elsewhere. */
+static mpshm_block to_send;
+static int to_copy; /* MPSHM_COPY: the note is in the block's record; 0: in the process's log */
+static int was_marked;
 
-static int killed_after(long steps, struct line *line, uint64_t leaked)
+/* Start a process that runs `act` once it may be stepped, and kill it after so many instructions:
+ * its slot, which the reaper has cleared; -1 when it ended before. `*held` tells whether its first
+ * note was HELD then. */
+static int kill_after(long steps, void (*act)(struct line *), struct line *line, int *held)
 {
-    const struct mpshm__ring *ring = line->reader->in.ring;
-    int status, state = ENDED;
+    int status;
     pid_t pid = fork();
 
     if (pid == 0) {
-        CHECK_EQ(mpshm_notes()->prepare(1), 0);
+        CHECK_EQ(mpshm_own_handle_log()->prepare(1), 0);
         CHECK_EQ(ptrace(PTRACE_TRACEME, 0, NULL, NULL), 0);
         raise(SIGSTOP);
-        CHECK_EQ(receive_block(line, FOREVER), 0);
+        act(line);
         _exit(0);
     }
     CHECK_EQ(waitpid(pid, &status, 0), pid);
     int slot = slot_of(pid);
     CHECK(slot >= 0);
-    const struct mpshm__taken *note = mpshm__sessions[0]->control->taken[slot];
+    const struct mpshm__logged *note = mpshm__sessions[0]->control->handle_log[slot];
     for (long i = 0; i < steps; i++)
         if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL) < 0 || waitpid(pid, &status, 0) != pid ||
             WIFEXITED(status)) {
             CHECK_EQ(WEXITSTATUS(status), 0);
-            return ENDED;
+            return -1;
         }
-    if (atomic_load(&ring->head) != atomic_load(&ring->tail))
-        state = LEFT;
-    else if (atomic_load(&note->state) == MPSHM__TAKEN_BY_READER)
-        state = NOTED;
-    else
-        state = stats().in_flight_bytes == leaked ? RECEIVED : BETWEEN;
+    *held = atomic_load(&note->state) == MPSHM__HANDLE_HELD;
+    const struct mpshm__segment *segment = to_send.segment;
+    was_marked = segment != NULL && atomic_load(&segment->sent[to_send.index].writer) == slot + 1;
     kill(pid, SIGKILL);
     CHECK_EQ(waitpid(pid, &status, 0), pid);
+    return slot;
+}
+
+static void await_reaper(int slot)
+{
     EVENTUALLY(atomic_load(&mpshm__sessions[0]->control->slots[slot].state) == MPSHM__SLOT_FREE);
+}
+
+static int has_message(const struct line *line)
+{
+    const struct mpshm__ring *ring = line->reader->in.ring;
+
+    return atomic_load(&ring->head) != atomic_load(&ring->tail);
+}
+
+static void receive_for_ever(struct line *line)
+{
+    CHECK_EQ(receive_block(line, FOREVER), 0);
+}
+
+/* The states of a reader that is killed. */
+enum { ENDED, LEFT, NOTED, RECEIVED, BETWEEN };
+
+static int reader_killed_after(long steps, struct line *line, uint64_t leaked)
+{
+    int held, slot = kill_after(steps, receive_for_ever, line, &held);
+
+    if (slot < 0)
+        return ENDED;
+    int state = has_message(line)                   ? LEFT
+                : held                              ? NOTED
+                : stats().in_flight_bytes == leaked ? RECEIVED
+                                                    : BETWEEN;
+    await_reaper(slot);
     return state;
+}
+
+static void send_it(struct line *line)
+{
+    mpshm_waiter waiter = *WAITER(NULL);
+
+    CHECK_EQ(mpshm_block_send(&to_send, to_copy, bytes + AT), 0);
+    mpshm_handle_log_hold(bytes + AT);
+    waiter.carries = 1;
+    waiter.leave = leave;
+    CHECK_EQ(mpshm_channel_send(line->writer, line->to, bytes, MESSAGE, FOREVER, &waiter), 0);
+}
+
+static void a_killed_writer_leaves_the_message_or_frees_its_memory(int flags)
+{
+    const char *soak = getenv("MP_SOAK");
+    long stride = soak != NULL && strcmp(soak, "1") == 0 ? 3 : 17, sent = 0, noted = 0, between = 0;
+    int slot = 0;
+
+    to_copy = flags;
+    for (long step = 0; slot >= 0; step += stride) {
+        struct line line = line_open(0);
+        int held = 0;
+        to_send = make_block(MPSHM_FILE_DESCRIPTOR, NBYTES);
+        uint64_t before = stats().in_flight_bytes;
+        slot = kill_after(step, send_it, &line, &held);
+        if (to_copy)
+            held = slot >= 0 && was_marked;
+        if (slot >= 0)
+            await_reaper(slot);
+        if (has_message(&line)) {
+            sent++;
+            CHECK_EQ(receive_block(&line, SECOND), 0);
+        }
+        noted += held;
+        CHECK(!held || !has_message(&line));
+        if (stats().in_flight_bytes != before) {
+            between++;
+            CHECK(!held);
+        }
+        mpshm_block_release(&to_send);
+        line_close(&line);
+    }
+    if (getenv("V"))
+        fprintf(stderr, "%ld sent, %ld noted, %ld between two stores\n", sent, noted, between);
+    CHECK(sent > 0 && noted > 0);
+    CHECK(between * stride <= 400);
 }
 
 static void a_killed_reader_leaves_the_message_or_frees_its_memory(void)
@@ -119,7 +210,7 @@ static void a_killed_reader_leaves_the_message_or_frees_its_memory(void)
     for (long step = 0; state != ENDED; step += stride) {
         struct line line = line_open(0);
         send_block(&line);
-        state = killed_after(step, &line, leaked);
+        state = reader_killed_after(step, &line, leaked);
         counts[state]++;
         if (state == LEFT)
             CHECK_EQ(receive_block(&line, SECOND), 0);
@@ -143,8 +234,8 @@ static void handles_that_are_kept_for_later_stay_in_flight(void)
 {
     struct line line = line_open(0);
     uint64_t taken = 0;
-    mpshm_waiter waiter = {NULL, static_allocate, received_begin, received_end, NULL, NULL,
-                           0,    mpshm_notes(),   &taken};
+    mpshm_waiter waiter = {NULL, static_allocate,        received_begin, received_end, NULL, NULL,
+                           0,    mpshm_own_handle_log(), &taken,         NULL};
     uint64_t before = stats().in_flight_bytes;
     int status, told[2];
 
@@ -154,7 +245,7 @@ static void handles_that_are_kept_for_later_stay_in_flight(void)
     if (pid == 0) {
         CHECK_EQ(mpshm_channel_receive(line.reader, line.from, FOREVER, &waiter), 1);
         CHECK(taken != 0);
-        mpshm_taken_end(taken);
+        mpshm_handle_log_end(taken);
         int slot = slot_of(getpid());
         CHECK_EQ(write(told[1], arrived + AT, MPSHM_HANDLE_SIZE), MPSHM_HANDLE_SIZE);
         CHECK_EQ(write(told[1], &slot, sizeof(slot)), sizeof(slot));
@@ -187,9 +278,9 @@ static void each_note_is_used_again(void)
     }
     CHECK_EQ(stats().in_flight_bytes, before);
     int slot = mpshm__sessions[0]->slot;
-    for (int i = 0; i < MPSHM__TAKEN; i++)
-        CHECK_EQ(atomic_load(&mpshm__sessions[0]->control->taken[slot][i].state),
-                 MPSHM__TAKEN_FREE);
+    for (int i = 0; i < MPSHM__LOGGED; i++)
+        CHECK_EQ(atomic_load(&mpshm__sessions[0]->control->handle_log[slot][i].state),
+                 MPSHM__HANDLE_FREE);
     line_close(&line);
 }
 
@@ -207,5 +298,7 @@ int main(void)
         SKIP("valgrind cannot be stepped");
     signal(SIGPIPE, SIG_IGN);
     a_killed_reader_leaves_the_message_or_frees_its_memory();
+    a_killed_writer_leaves_the_message_or_frees_its_memory(MPSHM_COPY);
+    a_killed_writer_leaves_the_message_or_frees_its_memory(0);
     return 0;
 }
