@@ -29,6 +29,7 @@ from benchmarks.rows import (
     p31_timeline,
     p33_one_core,
     p34_portable,
+    p36_definitions,
 )
 
 ROWS = {
@@ -58,4 +59,5 @@ ROWS = {
     "P31": p31_timeline,
     "P33": p33_one_core,
     "P34": p34_portable,
+    "P36": p36_definitions,
 }

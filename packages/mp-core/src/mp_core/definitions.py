@@ -45,7 +45,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MainPickler", "Pickler", "identify_classes", "is_found_by_name"]
+__all__ = ["MainPickler", "Pickler", "identify_classes", "is_found_by_name", "loads_kept"]
 
 # Definitions contain types of Python itself.
 _OF_MAIN = ("__main__", "builtins")
@@ -181,11 +181,38 @@ def _set_function(function: Any, state: Any) -> None:
     builtins = main.get("__builtins__")
     setter(function, inner)
     main["__builtins__"] = builtins
+    _set_globals(main, needed)
+    kept = getattr(_keeping, "globals", None)
+    if kept is not None:
+        kept.append((main, needed))
+
+
+def _set_globals(main: dict[str, Any], needed: dict[str, Any]) -> None:
+    assert _given is not None
     for name, value in needed.items():
         if name not in main or (name in _given and main[name] is _given[name]):
             main[name] = _given[name] = value
         else:
             _given.pop(name, None)
+
+
+# The thread that unpickles a definition for many calls has a list of what that sets.
+_keeping = threading.local()
+
+
+def loads_kept(data: bytes) -> tuple[Callable[..., Any], Callable[[], None]]:
+    """Return the function of a pickle for many calls, and what sets the globals that came with it before each call."""
+    kept = _keeping.globals = []
+    try:
+        function = pickle.loads(data)
+    finally:
+        _keeping.globals = None
+
+    def set_globals() -> None:
+        for main, needed in kept:
+            _set_globals(main, needed)
+
+    return function, set_globals
 
 
 _lock = threading.RLock()

@@ -14,6 +14,7 @@ import pickle
 from types import ModuleType
 
 from mp_core.native import LONGEST, is_small
+from mp_pool._function_cache import FunctionReference
 from mp_pool.task import Item, Task
 from mp_pool.task_messages import FUNCTIONS, is_mapper, is_plain
 
@@ -21,7 +22,9 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["MOST", "fits", "function_fits", "packed"]
+    from mp_pool._shared_function import SharedFunction
+
+__all__ = ["MOST", "fits", "function_fits", "packed", "shared_by"]
 
 MOST = 256  # tasks of a batch
 
@@ -36,10 +39,10 @@ def packed(tasks: list[Task] | list[Item]) -> bytes | None:
     functions: dict[Any, int] = {}
     given: Any = tasks
     if isinstance(given[0], Task):
-        indices = [functions.setdefault(task.function, len(functions)) for task in given]
+        indices = [functions.setdefault(task.called, len(functions)) for task in given]
         arguments = [task.args for task in given]
     else:
-        functions[given[0][3].function], indices = 0, None
+        functions[given[0][3].called], indices = 0, None
         arguments = [item[2] for item in given]
     try:
         payload = pickle.dumps(([pickle.dumps(function, 5) for function in functions], indices, arguments), 5)
@@ -48,20 +51,31 @@ def packed(tasks: list[Task] | list[Item]) -> bytes | None:
     return payload if len(payload) <= LONGEST else None
 
 
+def shared_by(tasks: list[Task] | list[Item]) -> set[SharedFunction]:
+    """
+    Return the functions that a worker needs before the batch of *tasks*.
+    """
+    given: Any = tasks
+    each = {task.shared for task in given} if isinstance(given[0], Task) else {given[0][3].shared}
+    return each - {None}
+
+
 def fits(task: Task, functions: dict[Any, bool]) -> bool:
     """
     Tell whether *task* may be in a batch: what it is called with is small, is not changed by any task, and needs no
     reducers, so that one pickle for many is the same as a pickle for each. *functions* are those of the batch.
     """
-    if task.payload is not None or task.kwds or task.shared is not None:
+    if task.payload is not None or task.kwds or (task.shared is not None and not task.shared.kept):
         return False
-    return function_fits(task.function, functions) and is_small(task.args)
+    return function_fits(task.called, functions) and is_small(task.args)
 
 
 def function_fits(function: Any, functions: dict[Any, bool]) -> bool:
     """
-    Tell whether tasks with *function* may be in a batch, of which *functions* are.
+    Tell whether tasks with *function*, or what stands for it, may be in a batch, of which *functions* are.
     """
+    if type(function) is FunctionReference:
+        return True  # of a function that is kept
     if type(function) not in FUNCTIONS:
         return False
     known = functions.get(function)

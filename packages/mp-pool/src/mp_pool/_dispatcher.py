@@ -29,6 +29,7 @@ from collections.abc import Callable, Sequence
 from mp_core.handler_errors import is_of_handler
 from mp_pool._batches import MOST as MOST_IN_BATCH
 from mp_pool._batches import fits, function_fits
+from mp_pool._definitions import Definitions
 from mp_pool._shared_function import SharedFunction
 from mp_pool._worker import Worker
 from mp_pool._zygote import Zygote
@@ -63,7 +64,9 @@ class Dispatcher:
         settings: Settings,
         initializer: SharedFunction | None,
         timeout: float | None,
+        definitions: Definitions,
     ) -> None:
+        self.definitions = definitions
         self.death: DeathPipe | None = None  # of the workers, from the start of the scheduler on
         self.zygote: Zygote | None = None
         self.former_zygotes: list[Zygote] = []
@@ -164,7 +167,7 @@ class Dispatcher:
             self._numbers += 1
             task.number = self._numbers
         try:
-            task.pickle()
+            task.pickle(self.definitions)
         except Exception as error:
             if is_of_handler(error):
                 raise
@@ -251,7 +254,7 @@ class Dispatcher:
         source = self.queue[0] if self.queue else None
         if (
             isinstance(source, TaskSource)
-            and function_fits(source.function, functions)
+            and function_fits(source.called, functions)
             and (items := source.take_items(most, self._numbers + 1))
         ):
             self._numbers += len(items)
@@ -268,7 +271,7 @@ class Dispatcher:
         Pickle *task*, or record that it has failed.
         """
         try:
-            task.pickle()
+            task.pickle(self.definitions)
         except Exception as error:
             self.failed.append(delivery(task, (False, error)))
             self.news = True

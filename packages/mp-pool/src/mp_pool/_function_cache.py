@@ -1,8 +1,8 @@
 """In a worker: functions that many tasks call, each received once. A task refers to one by its number.
 
 Each task unpickles its own function, as in the standard pool: what a task changes in it, in an object or in an array,
-no other task sees. Large buffers are in a block, whose memory each task maps privately: nothing is copied but the pages
-that a task writes to.
+no other task sees. (A definition that has nothing to change is unpickled once: `_definitions.py`.) Large buffers are in
+a block, whose memory each task maps privately: nothing is copied but the pages that a task writes to.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FunctionReference:
 
 
 class _Held:
-    __slots__ = ("block", "data", "error", "file", "offset", "own", "spans")
+    __slots__ = ("block", "data", "error", "file", "function", "offset", "own", "set_globals", "spans")
 
     def __init__(self, data: bytes = b"", spans: Spans = (), block: Any = None, own: Sequence[Any] = ()) -> None:
         self.data = data  # the pickle
@@ -46,6 +46,9 @@ class _Held:
         self.file, self.offset = -1, 0  # the memory of the block, and where it begins there
         self.own = own  # the objects that this worker was sent for itself
         self.error: Exception | None = None
+        # A function that is kept, and what sets the globals that it was sent with.
+        self.function: Callable[..., Any] | None = None
+        self.set_globals: Callable[[], None] | None = None
 
 
 _held: dict[int, _Held] = {}
@@ -57,7 +60,11 @@ def hold(number: int, payload: Any) -> None:
     """
     held = _held[number] = _Held()
     try:
-        held.data, held.spans, held.block, held.own = ForkingPickler.loads(payload)
+        held.data, held.spans, held.block, held.own, kept = ForkingPickler.loads(payload)
+        if kept:
+            from mp_core.definitions import loads_kept
+
+            held.function, held.set_globals = loads_kept(held.data)
         if held.block is not None:
             opened = native.open_block(held.block)
             if isinstance(opened, int):
@@ -78,11 +85,15 @@ def forget(number: int) -> None:
 
 def referred(number: int) -> Callable[..., Any]:
     """
-    Unpickle the function *number*, for one task.
+    Return the function *number*, for one task.
     """
     held = _held[number]
     if held.error is not None:
         raise held.error
+    if held.function is not None:
+        assert held.set_globals is not None
+        held.set_globals()
+        return held.function
     data, buffers = held.data, []
     if held.spans:
         import mmap  # few workers have such memory

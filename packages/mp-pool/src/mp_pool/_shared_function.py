@@ -37,7 +37,7 @@ from mp_core.handler_errors import is_of_handler
 from mp_core.native import pickled
 from mp_core.pickling import can_be_pickled
 from mp_pool import task_messages
-from mp_pool._function_cache import Spans, own_object
+from mp_pool._function_cache import FunctionReference, Spans, own_object
 from mp_pool._in_flight import Handles, dump_tracked
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -60,8 +60,12 @@ Forget = Callable[[], Callable[[int], None] | None] | None
 class SharedFunction:
     """A pickled function, and the block with its large buffers."""
 
-    def __init__(self, number: int, data: bytes, own: list[Any], buffers: list[memoryview]) -> None:
+    def __init__(self, number: int, data: bytes, own: list[Any], buffers: list[memoryview], kept: bool) -> None:
         self.number = number
+        #: In the pickles of its tasks.
+        self.reference = FunctionReference(number)
+        #: Whether a worker unpickles it once for all tasks.
+        self.kept = kept
         self._data = data
         self._own = own
         self._spans: Spans = ()
@@ -83,14 +87,16 @@ class SharedFunction:
         if starting is not None:
             set_spawning_popen(starting)
         try:
-            return kind, *dump_tracked((self._data, self._spans, self._block, self._own))
+            return kind, *dump_tracked((self._data, self._spans, self._block, self._own, self.kept))
         finally:
             set_spawning_popen(before)
 
 
-def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFunction | None:
+def share(function: Callable[..., Any], number: int, forget: Forget, kept: bool = False) -> SharedFunction | None:
     """
     Pickle *function* for all workers; None if its tasks have to carry it. *forget* is called when no task has it.
+
+    If it is *kept*, the tasks of a worker share one function; see Note [A definition that stays].
     """
     if task_messages.is_plain(function):
         return None  # its name is its pickle
@@ -104,11 +110,13 @@ def share(function: Callable[..., Any], number: int, forget: Forget) -> SharedFu
         return None  # it is for one receiver, or each task fails with this error
     if references or (number != INITIALIZER and found.own and not can_be_pickled(found.own)):
         return None
+    if kept and (found.own or found.buffers):
+        return None
     buffers = [buffer.raw() for buffer in found.buffers]
     if buffers and not get_sharing():
         return None
     try:
-        shared = SharedFunction(number, file.getvalue(), found.own, buffers)
+        shared = SharedFunction(number, file.getvalue(), found.own, buffers, kept)
     except (OSError, MemoryError):
         return None  # no memory
     weakref.finalize(shared, _end, number, forget).atexit = False

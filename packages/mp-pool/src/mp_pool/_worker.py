@@ -28,7 +28,7 @@ from functools import partial
 
 from mp_core.native import LONGEST, recorders
 from mp_pool import task_messages
-from mp_pool._batches import packed
+from mp_pool._batches import packed, shared_by
 from mp_pool._descriptor import Descriptor, close_in_children, keep_in_children
 from mp_pool._environment import NameThatSets
 from mp_pool._in_flight import Handles, forget, release
@@ -212,6 +212,9 @@ class Worker:
         payload = packed(tasks)
         if payload is None:
             return None
+        for function in shared_by(tasks):
+            if function.number not in self.functions:
+                self._announce(function)
         if self.backlog or not self._send(self._sent, BATCH, payload):
             return False
         self._note(tasks)

@@ -11,6 +11,7 @@ from multiprocessing import connection
 from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import is_missing_guard, missing_guard, note_other_receivers
 from mp_core.oom_kills import oom_kills, own_kills_between
+from mp_pool._definitions import Definitions
 from mp_pool._descriptor import Descriptor
 from mp_pool._dispatcher import LONG_TASK, Dispatcher
 from mp_pool._lines import PacketLine
@@ -51,6 +52,7 @@ class Workers:
         timeout: float | None,
         lazily: bool,
         lost: type[WorkerLostError],
+        definitions: Definitions,
     ) -> None:
         initializer = None
         if not settings.forked:
@@ -61,7 +63,7 @@ class Workers:
         if initializer is not None:
             settings = settings.without_initializer()
         self.reason: BaseException | None = None  # the error that has ended the pool
-        self.dispatcher = Dispatcher(make, settings, initializer, timeout)
+        self.dispatcher = Dispatcher(make, settings, initializer, timeout, definitions)
         self.size = size
         self.wanted = 0 if lazily else size
         self.forks = settings.forked

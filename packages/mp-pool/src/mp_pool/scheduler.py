@@ -40,6 +40,7 @@ from mp_core.handler_errors import is_of_handler
 from mp_core.main_module import MissingGuardError, check_guard
 from mp_core.native import TryLock, is_small, plain_loads, wait_any
 from mp_pool import task_messages
+from mp_pool._definitions import Definitions
 from mp_pool._descriptor import Descriptor
 from mp_pool._in_flight import is_interrupted
 from mp_pool._progress import Progress
@@ -88,14 +89,17 @@ class Scheduler(Workers):
         broken: Callable[[BaseException | None], BaseException] = lambda error: error or ProcessError(TERMINATE_TEXT),
         lost: type[WorkerLostError] = WorkerLostError,
     ) -> None:
-        super().__init__(make, size, settings, timeout, lazily, lost)
+        numbers = self._function_numbers = itertools.count(1)
+        # Weakly: a task at a worker of this scheduler may have the function.
+        forget = self._weak_forget = weakref.WeakMethod(self._forget)
+        definitions = Definitions(lambda function: share(function, next(numbers), forget, kept=True))
+        super().__init__(make, size, settings, timeout, lazily, lost, definitions)
         self.state = RUNNING
         #: The unfinished results of the pool; `_abort` of each is called when the pool ends.
         self.sinks: dict[int, Any] = {}
         self.feeders: set[Any] = set()  # threads that read an iterable
         self._cause, self._broken = cause, broken
         self._progress = progress
-        self._function_numbers = itertools.count(1)
         self._lock: Any = TryLock()
         self._asleep = self._at_once = self._ended = False
         self._recalls: deque[Any] = deque()  # locks of threads that wait until tasks have been taken back
@@ -156,7 +160,7 @@ class Scheduler(Workers):
         """Pickle a task whose arguments may change before it is sent. An error is found again, and is its outcome."""
         if not is_small(task.args):
             with suppress(Exception):
-                task.pickle()
+                task.pickle(self.dispatcher.definitions)
 
     def is_pickled_here(self, task: Task) -> bool:
         """
@@ -164,7 +168,7 @@ class Scheduler(Workers):
         False if that has failed, which is its outcome.
         """
         try:
-            task.pickle()
+            task.pickle(self.dispatcher.definitions)
         except Exception as error:
             if is_of_handler(error):
                 raise
@@ -196,8 +200,8 @@ class Scheduler(Workers):
         """
         Return *function* for tasks that all call it, so that each worker gets it once; None if they have to carry it.
         """
-        # Weakly: a task at a worker of this scheduler may have the function.
-        return share(function, next(self._function_numbers), weakref.WeakMethod(self._forget))
+        definition = self.dispatcher.definitions.of(function, often=True)
+        return definition or share(function, next(self._function_numbers), self._weak_forget)
 
     def _forget(self, number: int) -> None:
         # Called where the last task is dropped: by any thread, also with the lock.

@@ -23,13 +23,13 @@ from operator import itemgetter
 from mp_core.handler_errors import is_of_handler
 from mp_core.native import is_small, plain_data
 from mp_pool import task_messages
-from mp_pool._function_cache import FunctionReference
 from mp_pool._in_flight import Handles, dump_tracked, forget, release
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any, Protocol
 
+    from mp_pool._definitions import Definitions
     from mp_pool._shared_function import SharedFunction
 
 __all__ = [
@@ -136,26 +136,35 @@ class Task:
         """
         self.worker = None
 
-    def pickle(self) -> None:
+    def pickle(self, definitions: Definitions) -> None:
         """
         Make the payload; raise any exception of pickling.
         """
         if self.payload is None:
-            function: Any = self.function
-            args = self.args
-            if self.shared is not None:
-                reference = FunctionReference(self.shared.number)
-                if task_messages.is_mapper(function):
-                    args = ((reference, args[0][1]),)
-                else:
-                    function = reference
-            call = function, args, self.kwds or None
+            call = self._call()
             self.kind, self.payload = task_messages.PLAIN, plain_data(call)
             if self.payload is None:
                 self.payload = task_messages.dump_plain(*call)
+            if self.payload is None and self.shared is None:
+                self.shared = definitions.of(self.function)
+                if self.shared is not None:
+                    call = self._call()
+                    self.payload = task_messages.dump_plain(*call)
             if self.payload is None:
                 payload, self.handles = dump_tracked(call)
                 self.kind, self.payload = task_messages.RICH, payload
+
+    def _call(self) -> tuple[Any, tuple[Any, ...], dict[str, Any] | None]:
+        if self.shared is None:
+            return self.function, self.args, self.kwds or None
+        if task_messages.is_mapper(self.function):
+            return self.function, ((self.shared.reference, self.args[0][1]),), self.kwds or None
+        return self.shared.reference, self.args, self.kwds or None
+
+    @property
+    def called(self) -> Any:
+        """What stands for the function in a batch."""
+        return self.function if self.shared is None else self.shared.reference
 
     def has_answer(self) -> None:
         """
@@ -192,12 +201,14 @@ class TaskSource:
         retries: int,
         shared: SharedFunction | None,
     ) -> None:
-        self._sink, self._retries, self._shared = sink, retries, shared
+        self._sink, self._retries, self.shared = sink, retries, shared
         self._mapper, self._chunksize = mapper, chunksize
         self._arguments: Iterator[Any] = iter(())
         self._count = 0
-        self._all_small = mapper is None and shared is None
+        self._all_small = mapper is None and (shared is None or shared.kept)
         self.function = function
+        #: What stands for it in a batch.
+        self.called = function if shared is None else shared.reference
 
     def over(self, arguments: Iterable[Any]) -> TaskSource:
         """Make a task for each of *arguments*, which never block; return the source."""
@@ -207,9 +218,9 @@ class TaskSource:
     def make(self, index: int, argument: Any) -> Task:
         """Return the task for the argument number *index*."""
         if self._mapper is None:
-            return Task(self._sink, index, self.function, (argument,), None, index, self._retries, self._shared)
+            return Task(self._sink, index, self.function, (argument,), None, index, self._retries, self.shared)
         args, position = ((self.function, argument),), index * self._chunksize
-        return Task(self._sink, index, self._mapper, args, None, position, self._retries, self._shared, len(argument))
+        return Task(self._sink, index, self._mapper, args, None, position, self._retries, self.shared, len(argument))
 
     def __next__(self) -> Task:
         task = self.make(self._count, next(self._arguments))

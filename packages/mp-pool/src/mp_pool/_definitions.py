@@ -1,0 +1,176 @@
+"""`Definitions`: a function without a name, as of a notebook or a lambda, goes to each worker once.
+
+Note [A definition that stays]
+------------------------------
+A function that a worker cannot import travels as its definition (`mp_core.definitions`), with the globals that it uses.
+To make that anew for each task costs twenty times a small task. So when a task calls the same definition again, it is
+announced to the workers, as the function of a `map` is, and a worker keeps the function itself. The same means: the
+code is the same object, and all that it is made of is too:
+
+    its defaults, closure and attributes       looked at before each task, by identity
+    the globals that it names                  likewise, and of each function among them the same
+    a list, an array, an object among these    nobody sees whether it was changed: the task carries the definition
+
+A cell of a notebook that runs again makes new code, and so a new definition. The worker sets the globals of a
+definition before each task, by the rule of `mp_core.definitions`: another message may have set one of them meanwhile.
+A function that assigns to a variable of the function around it, or to globals that each message makes anew, is not
+kept: each of its tasks begins with the values that the program has.
+"""
+
+from __future__ import annotations
+
+import sys
+from operator import is_
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+
+from mp_core.main_module import has_name, main_can_be_imported
+
+TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from mp_pool._shared_function import SharedFunction
+
+__all__ = ["Definitions"]
+
+MOST = 64  # definitions that workers keep at one time
+LONG = 4096  # characters, bytes or elements
+
+_ATOMS = frozenset({int, float, complex, bool, str, bytes, type(None), type(...)})
+_SIZED = frozenset({str, bytes, tuple, frozenset})
+_MISSING = object()
+
+
+class Definitions:
+    """The definitions that a pool's tasks call; *share* announces a function, or returns None."""
+
+    def __init__(self, share: Callable[[Any], SharedFunction | None]) -> None:
+        self._share = share
+        self._known: dict[int, _Known] = {}  # by the code, which each keeps alive
+
+    def of(self, function: Any, often: bool = False) -> SharedFunction | None:
+        """
+        Return *function* for a task that calls it, for its first task only if it is called *often*; None if the task
+        has to carry it.
+        """
+        if type(function) is not FunctionType or has_name(function):
+            return None
+        known = self._known.get(id(function.__code__))
+        if known is None or not known.is_same(function):
+            try:
+                known = _Known(function)
+            except _Changeable:
+                return None
+            while len(self._known) >= MOST:
+                self._known.pop(next(iter(self._known)), None)
+            self._known[id(function.__code__)] = known
+        elif not known.is_shared:
+            often = True
+        if often and not known.is_shared:
+            known.shared, known.is_shared = self._share(function), True
+        return known.shared
+
+
+class _Changeable(Exception):
+    """A function has a part that may change and stay the same object."""
+
+
+class _Known:
+    """What a definition is made of."""
+
+    def __init__(self, function: FunctionType) -> None:
+        self.shared: SharedFunction | None = None
+        self.is_shared = False
+        self._state = _state(function)
+        self._globals: list[tuple[dict[str, Any], str, Any]] = []
+        self._others: list[tuple[FunctionType, list[Any]]] = []  # the functions that it calls
+        self._look_at(function, set())
+
+    def is_same(self, function: Any) -> bool:
+        """Tell whether *function*, which has the same code, is the same definition."""
+        if not _are_same(_state(function), self._state):
+            return False
+        for names, name, value in self._globals:
+            if names.get(name, _MISSING) is not value:
+                return False
+        return all(_are_same(_state(other), state) for other, state in self._others)
+
+    def _look_at(self, function: FunctionType, seen: set[int]) -> None:
+        seen.add(id(function))
+        names = function.__globals__
+        is_of_main = names is vars(sys.modules["__main__"]) and not main_can_be_imported()
+        if any(_assigns(code, not is_of_main) for code in _codes(function.__code__)):
+            raise _Changeable
+        for value in _state(function)[1:]:
+            self._check(value, seen)
+        for name in {name for code in _codes(function.__code__) for name in code.co_names}:
+            value = names.get(name, _MISSING)
+            self._globals.append((names, name, value))
+            if value is not _MISSING:
+                self._check(value, seen)
+
+    def _check(self, value: Any, seen: set[int]) -> None:
+        kind = type(value)
+        if kind in _SIZED and len(value) > LONG:
+            raise _Changeable  # what is kept is kept in each worker
+        if kind in _ATOMS or id(value) in seen:
+            return
+        if kind in (tuple, frozenset):
+            for each in value:
+                self._check(each, seen)
+        elif kind is FunctionType and not _is_found(value):
+            self._others.append((value, _state(value)))
+            self._look_at(value, seen)
+        elif not (isinstance(value, ModuleType | BuiltinFunctionType | FunctionType | type) and _is_found(value)):
+            raise _Changeable
+
+
+def _is_found(value: Any) -> bool:
+    """Tell whether another process has *value* by its name."""
+    if isinstance(value, ModuleType):
+        return value.__name__ != "__main__" and sys.modules.get(value.__name__) is value
+    from mp_core.definitions import is_found_by_name
+
+    return not isinstance(getattr(value, "__self__", None), type) and is_found_by_name(value)
+
+
+def _state(function: Any) -> list[Any]:
+    """Return what a function has of its own, its code first."""
+    state = [function.__code__, *(function.__defaults__ or ()), ...]
+    for each in (function.__kwdefaults__, function.__dict__):
+        if each:
+            state += [part for item in each.items() for part in item]
+        state.append(...)
+    if function.__closure__:
+        state += [_content(cell) for cell in function.__closure__]
+    return state
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # it is empty
+        return None
+
+
+def _are_same(first: list[Any], second: list[Any]) -> bool:
+    return len(first) == len(second) and all(map(is_, first, second))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    """Yield the code, and that of the functions in it."""
+    yield code
+    for each in code.co_consts:
+        if type(each) is CodeType:
+            yield from _codes(each)
+
+
+def _assigns(code: CodeType, to_globals: bool) -> bool:
+    """Tell whether the code assigns to a variable of a function around it, or to a global one."""
+    from opcode import opmap
+
+    found = {opmap["STORE_DEREF"], opmap["DELETE_DEREF"]} if code.co_freevars else set()
+    if to_globals:
+        found |= {opmap["STORE_GLOBAL"], opmap["DELETE_GLOBAL"]}
+    return not found.isdisjoint(code.co_code[::2])
