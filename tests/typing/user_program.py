@@ -236,4 +236,4 @@ def what_is_not_there_is_an_error() -> None:
     print(mp_all.Proces)  # type: ignore[attr-defined]
     print(mp_all.shared.zeroes)  # type: ignore[attr-defined]
     print(mp_cuda.emty)  # type: ignore[attr-defined]
-    mp_all.set_inline_limit("32 KiB")  # type: ignore[arg-type]
+    mp_all.set_inline_limit(1.5)  # type: ignore[arg-type]

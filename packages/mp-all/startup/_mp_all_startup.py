@@ -114,12 +114,22 @@ def _send_tensors() -> None:
         print(f"MP_TORCH=1 has no effect: {error}", file=sys.stderr)
 
 
+def _is_on(variable: str) -> bool:
+    """Do as `mp_core.settings.is_on`, without an import; a wrong value ends Python, which would ignore an exception."""
+    text = os.environ.get(variable, "").lower()
+    if text in ("", "0", "false", "no", "off"):
+        return False
+    if text in ("1", "true", "yes", "on"):
+        return True
+    sys.exit(f"{variable} must be 1 or 0, not {os.environ[variable]!r}")
+
+
 def start() -> None:
     """Replace the names now if their modules are imported, and otherwise when they are."""
     global _awaited
-    if os.environ.get("MP_ALL") == "1":
+    if _is_on("MP_ALL"):
         _awaited = _REPLACED
-    elif os.environ.get("MP_TORCH", "0") not in ("", "0"):
+    elif _is_on("MP_TORCH"):
         _awaited = _TORCH
     if not _awaited or _Finder in sys.meta_path or any(each.startswith(_TRACKER) for each in sys.orig_argv):
         return

@@ -174,7 +174,12 @@ if not TYPE_CHECKING:  # a type checker that saw this would accept any name
             )
         else:
             # Old names, submodules, and names that a later Python adds; `import *` does not bring them.
-            return _imports.load("mp_core").__getattr__(name)
+            try:
+                return _imports.load("mp_core").__getattr__(name)
+            except AttributeError:
+                raise AttributeError(
+                    f"module {__name__!r} has no attribute {name!r}", name=name, obj=_sys.modules[__name__]
+                ) from None
         globals()[name] = value
         return value
 

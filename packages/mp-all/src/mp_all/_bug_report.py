@@ -62,8 +62,15 @@ def sharing() -> Iterator[tuple[str, str]]:
         yield "cached up to", f"{size(cached)} (MP_CACHE_BYTES)"
     if mp_all.get_message_timeout() is not None:
         yield "messages expire", f"{mp_all.get_message_timeout():g} s after they are sent (MP_MESSAGE_TIMEOUT)"
+    if names := unread():
+        yield "not read", names
     for strategy in sorted(mp_all.get_all_sharing_strategies()):
         yield f"try {strategy}", tried(strategy)
+
+
+def unread() -> str:
+    """Return the variables in the environment that begin like ours and are not read."""
+    return ", ".join(name + (f" (did you mean {meant}?)" if meant else "") for name, meant in settings.unknown())
 
 
 def because(variable: str) -> str:

@@ -40,6 +40,7 @@ from multiprocessing import context, queues, synchronize, util
 from queue import Empty, Full
 
 from mp_core import imports, native, settings
+from mp_core.errors import user_line
 from mp_core.handler_errors import is_of_handler
 from mp_core.native import recorders
 
@@ -224,8 +225,11 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
         try:
             raise error
         except Exception:  # which the standard method prints
+            if not is_of_handler(error):
+                imports.load("mp_core.unpicklable").note(error, "put(obj)", obj=obj)
             if _strict or is_of_handler(error):
                 raise
+            error.add_note(f"the put is at {user_line()}; mp_all.set_strict_put(True) raises the error there")
             self._on_queue_feeder_error(error, obj)
         finally:
             del error  # see Note [Exceptions in frames] in _receiving.py

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["NAMES", "default_context", "function"]
 
 # The names of `mp_all` that are bound methods of `default_context`.
-NAMES = ("JoinableQueue", "Manager", "Pipe", "Queue", "SimpleQueue", "get_context")
+NAMES = ("JoinableQueue", "Manager", "Pipe", "Queue", "SimpleQueue", "get_context", "set_start_method")
 
 _standard: Any = vars(context)
 
@@ -77,7 +77,11 @@ class _Channels:
         """Return the context of a start method, or this one."""
         if method is None:
             return self
-        standard = BaseContext.get_context(self, method)
+        try:
+            standard = BaseContext.get_context(self, method)
+        except ValueError:
+            methods = ", ".join(map(repr, self.get_all_start_methods()))
+            raise ValueError(f"cannot find context for {method!r}; the start methods here are {methods}") from None
         if method != "fork":
             imports.load("mp_core.main_module").note_other_receivers()
         return _contexts.get(method, standard)
@@ -110,7 +114,13 @@ class DefaultContext(_Channels, context.DefaultContext):
 
     def set_start_method(self, method: str | None, force: bool = False) -> None:
         """Set the start method, for multiprocessing too."""
-        _standard["_default_context"].set_start_method(method, force)
+        actual = _standard["_default_context"]
+        if actual._actual_context is not None and not force:
+            raise RuntimeError(
+                f"context has already been set, to {actual.get_start_method()!r}: by set_start_method, or by the "
+                "first process, queue or lock; set it once, before these, or pass force=True"
+            )
+        actual.set_start_method(method, force)
 
     def get_start_method(self, allow_none: bool = False) -> Any:
         """Return the start method."""

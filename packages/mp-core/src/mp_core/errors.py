@@ -6,6 +6,7 @@ import errno as number
 import os
 import sys
 import warnings
+from types import FrameType
 
 __all__ = [
     "NO_MANAGER",
@@ -13,6 +14,7 @@ __all__ = [
     "ReceiveError",
     "RepeatedCopyWarning",
     "SharedMemoryWarning",
+    "user_line",
     "user_stack_level",
     "warn_sent_by_value",
     "warn_user",
@@ -106,7 +108,8 @@ class OwnerDiedWarning(RuntimeWarning):
 
 
 # The packages whose frames lie between a user's line and a warning about it.
-_BETWEEN = {"mp_all", "mp_core", "mp_cuda", "mp_reductions", "mp_spawn", "multiprocessing", "concurrent", "threading"}
+_BETWEEN = {"mp_all", "mp_core", "mp_cuda", "mp_pool", "mp_reductions", "mp_spawn", "mp_torch"}
+_BETWEEN |= {"multiprocessing", "concurrent", "threading"}
 
 _told: set[str] = set()
 
@@ -136,7 +139,17 @@ def warn_sent_by_value(what: str, nbytes: int, error: Exception) -> None:
 
 def user_stack_level() -> int:
     """Return the `stacklevel` with which the caller warns about the user's line."""
+    return _user_frame()[0] - 1
+
+
+def user_line() -> str:
+    """Return the file and line of the user's line."""
+    frame = _user_frame()[1]
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def _user_frame() -> tuple[int, FrameType]:
     level, frame = 0, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         level, frame = level + 1, frame.f_back
-    return level
+    return level, frame

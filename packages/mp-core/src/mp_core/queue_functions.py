@@ -1,4 +1,4 @@
-"""Functions that make queues, and stand for their type in annotations: ``Queue[int]``."""
+"""Functions that make queues, and stand for their type: ``Queue[int](3)``, ``isinstance(queue, Queue)``."""
 
 from __future__ import annotations
 
@@ -30,13 +30,38 @@ class QueueFunction:
         return self._method(*args, **options)
 
     def __getitem__(self, item: Any) -> Any:
-        return types.GenericAlias(getattr(imports.load("multiprocessing.queues"), self._method.__name__), item)
+        return _Alias.of(self, item)
+
+    def __instancecheck__(self, thing: object) -> bool:
+        return isinstance(thing, self.made)
+
+    @property
+    def made(self) -> type:
+        """The class of what it makes."""
+        made: type = getattr(imports.load("multiprocessing.queues"), self._method.__name__)
+        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         return QueueFunction, (self._context, self._method.__name__)
 
     def __repr__(self) -> str:
         return repr(self._method)
+
+
+class _Alias(types.GenericAlias):
+    """``Queue[int]``: the class to whoever looks at annotations, the function to whoever calls it."""
+
+    _function: QueueFunction
+
+    @classmethod
+    def of(cls, function: QueueFunction, item: Any) -> _Alias:
+        alias = cls(function.made, item)
+        alias._function = function
+        return alias
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        # By itself an alias has the attributes of its class.
+        return object.__getattribute__(self, "_function")(*args, **options)
 
 
 def standard_context() -> Any:

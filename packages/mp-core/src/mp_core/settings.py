@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 
 __all__ = [
+    "KNOWN",
     "cache_bytes",
     "channels_enabled",
     "check",
@@ -27,6 +28,7 @@ __all__ = [
     "strict_put",
     "timeline",
     "traces",
+    "unknown",
     "without_libshm",
 ]
 
@@ -41,22 +43,23 @@ def is_set(variable: str) -> bool:
     return bool(os.environ.get(variable))
 
 
-def is_on(variable: str) -> bool:
+# What turns a switch on and off, in upper or lower case. `_mp_all_startup` has the same, for MP_ALL and MP_TORCH.
+_ON, _OFF = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+
+
+def is_on(variable: str, wanted: str = "1 or 0", default: bool = False) -> bool:
     """
-    Return whether *variable* is in the environment, with any text but the empty one and 0.
+    Return whether the switch *variable* is on: 1, true, yes or on, rather than 0, false, no or off.
+
+    Another text is a `ValueError`, which says what is *wanted*; without one it is the *default*.
 
     >>> is_on("MP_NO_SUCH_SETTING")
     False
     """
-    return os.environ.get(variable, "0") not in ("", "0")
-
-
-def _switch(variable: str, wanted: str, default: bool = False) -> bool:
-    """Return a setting that is 1 or 0; *wanted* says what it means."""
-    text = os.environ.get(variable, "")
-    if text not in ("", "0", "1"):
-        raise ValueError(f"{variable} must be {wanted}, not {text!r}")
-    return default if text == "" else text == "1"
+    text = os.environ.get(variable, "").lower()
+    if text and text not in _ON + _OFF:
+        raise ValueError(f"{variable} must be {wanted}, not {os.environ[variable]!r}")
+    return text in _ON if text else default
 
 
 def parse_bytes(text: str) -> int:
@@ -101,17 +104,27 @@ def parse_bytes(text: str) -> int:
     return nbytes
 
 
+def _bytes_of(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    if not text:
+        return None
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise ValueError(f"{variable}: {error}") from None
+
+
 # ---- what is shared, and how -----------------------------------------------------------------------------------------
 
 
 def without_libshm() -> bool:
     """Return whether ``MP_WITHOUT_LIBSHM=1`` asks for portable sharing where libshm runs."""
-    return _switch("MP_WITHOUT_LIBSHM", "1 for portable sharing, or 0")
+    return is_on("MP_WITHOUT_LIBSHM", "1 for portable sharing, or 0")
 
 
 def shares() -> bool:
     """Return whether messages carry shared memory, as they do unless ``MP_SHARE=0``."""
-    return _switch("MP_SHARE", "1 to share memory or 0 to send by value", default=True)
+    return is_on("MP_SHARE", "1 to share memory or 0 to send by value", default=True)
 
 
 def sharing_strategy() -> str:
@@ -121,32 +134,17 @@ def sharing_strategy() -> str:
 
 def cache_bytes() -> int | None:
     """Return the limit of the cache in bytes from `MP_CACHE_BYTES`; None for the default."""
-    text = os.environ.get("MP_CACHE_BYTES", "")
-    if not text:
-        return None
-    try:
-        return parse_bytes(text)
-    except ValueError as error:
-        raise ValueError(f"MP_CACHE_BYTES: {error}") from None
+    return _bytes_of("MP_CACHE_BYTES")
 
 
 def inline_bytes() -> int | None:
     """Return the bytes of private arrays that a message itself takes, from `MP_INLINE_BYTES`; None for the default."""
-    text = os.environ.get("MP_INLINE_BYTES", "")
-    if not text:
-        return None
-    try:
-        nbytes = int(text)
-    except ValueError:
-        nbytes = -1
-    if nbytes < 0:
-        raise ValueError(f"MP_INLINE_BYTES must be a number of bytes, 0 or more, not {text!r}")
-    return nbytes
+    return _bytes_of("MP_INLINE_BYTES")
 
 
 def shared_allocator() -> bool:
     """Return whether ``MP_SHARED_ALLOCATOR=1`` has NumPy allocate in shared memory."""
-    return _switch("MP_SHARED_ALLOCATOR", "1, or 0 or empty")
+    return is_on("MP_SHARED_ALLOCATOR")
 
 
 def runtime_root() -> str:
@@ -164,12 +162,12 @@ def runtime_folder() -> str:
 
 def channels_enabled() -> bool:
     """Return whether messages of pipes and queues pass through a ring, as they do unless ``MP_CHANNEL=0``."""
-    return _switch("MP_CHANNEL", "1 for channels or 0 for ordinary pipes", default=True)
+    return is_on("MP_CHANNEL", "1 for channels or 0 for ordinary pipes", default=True)
 
 
 def strict_put() -> bool:
     """Return whether ``MP_STRICT_PUT=1`` has `Queue.put` raise the errors of pickling."""
-    return _switch("MP_STRICT_PUT", "1 to let put() raise the errors of pickling or 0")
+    return is_on("MP_STRICT_PUT", "1 to let put() raise the errors of pickling or 0")
 
 
 def message_timeout() -> float | None:
@@ -188,7 +186,7 @@ def message_timeout() -> float | None:
 
 def traces() -> bool:
     """Return whether ``MP_TRACE=1`` has each message note the line that sends it."""
-    return os.environ.get("MP_TRACE", "") == "1"
+    return is_on("MP_TRACE")
 
 
 def timeline() -> tuple[str, str]:
@@ -199,14 +197,58 @@ def timeline() -> tuple[str, str]:
 # ---- the check -------------------------------------------------------------------------------------------------------
 
 #: Variables for which this module knows whether a value is right; the others are checked by what they set.
-_CHECKED = (cache_bytes, channels_enabled, inline_bytes, message_timeout, shared_allocator, shares, strict_put)
+_CHECKED = (cache_bytes, channels_enabled, inline_bytes, message_timeout, shared_allocator, shares, strict_put, traces)
+#: All names that these packages and libshm read.
+KNOWN = {
+    "MPSHM_DUMP",
+    "MPSHM_RUNTIME_DIR",
+    "MPSHM_SEGMENT_BYTES",
+    "MP_ALL",
+    "MP_CACHE_BYTES",
+    "MP_CHANNEL",
+    "MP_INLINE_BYTES",
+    "MP_MESSAGE_TIMEOUT",
+    "MP_SHARE",
+    "MP_SHARED_ALLOCATOR",
+    "MP_SHARING_STRATEGY",
+    "MP_SPAWN_INSIDE",
+    "MP_SPAWN_KEY",
+    "MP_SPAWN_PARALLEL_START",
+    "MP_SPIN_US",
+    "MP_STRICT_PUT",
+    "MP_TIMELINE",
+    "MP_TIMELINE_RUN",
+    "MP_TORCH",
+    "MP_TRACE",
+    "MP_WITHOUT_LIBSHM",
+}
 
 
 def check() -> None:
     """
-    Raise `ValueError` for the first variable with a wrong value.
+    Raise `ValueError` for the first variable with a wrong value; warn of a name that is nearly one of ours.
 
     >>> check()
     """
     for setting in _CHECKED:
         setting()
+    for name, meant in unknown():
+        if meant:
+            import warnings
+
+            warnings.warn(f"{name} in the environment is not read: did you mean {meant}?", stacklevel=2)
+
+
+def unknown() -> list[tuple[str, str]]:
+    """
+    Return the names in the environment that begin like ours and are not, each with the one that is meant, or "".
+
+    >>> unknown()
+    []
+    """
+    names = [name for name in os.environ if name.startswith(("MP_", "MPSHM_")) and name not in KNOWN]
+    if not names:
+        return []
+    from difflib import get_close_matches
+
+    return [(name, next(iter(get_close_matches(name, sorted(KNOWN), 1, 0.8)), "")) for name in sorted(names)]

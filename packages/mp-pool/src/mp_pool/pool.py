@@ -314,7 +314,7 @@ class Pool(NamesOfPool, multiprocessing.pool.Pool):
         Wait for the end of all workers, after `close` or `terminate`.
         """
         if self._state == RUN:
-            raise ValueError("Pool is still running")
+            raise ValueError("Pool is still running: call close() or terminate() before join()")
         self._scheduler.join()
 
 

@@ -151,8 +151,26 @@ class Task:
                     call = self._call()
                     self.payload = task_messages.dump_plain(*call)
             if self.payload is None:
-                payload, self.handles = dump_tracked(call)
+                try:
+                    payload, self.handles = dump_tracked(call)
+                except Exception as error:
+                    self._place(error)
+                    raise
                 self.kind, self.payload = task_messages.RICH, payload
+
+    def _place(self, error: Exception) -> None:
+        """Note in an error of pickling what it was."""
+        from mp_core.unpicklable import note
+
+        where = f"the task {name_of(self)}"
+        if task_messages.is_mapper(self.function):
+            function, items = self.args[0]
+            for place, item in enumerate(items, self.position):
+                note(error, where, function=function, **{f"item {place}": item})
+        elif hasattr(self.sink, "_number_left") or hasattr(self.sink, "_length"):  # of a map, of imap
+            note(error, where, function=self.function, **{f"item {self.position}": self.args[0]})
+        else:
+            note(error, where, function=self.function, args=self.args, kwds=self.kwds or {})
 
     def _call(self) -> tuple[Any, tuple[Any, ...], dict[str, Any] | None]:
         if self.shared is None:

@@ -33,8 +33,8 @@ DEFAULT_LIMIT = (4 if native.LIBSHM else 160) * 1024
 AS_NUMPY = 4
 
 
-def _validated(nbytes: int) -> int:
-    size = operator.index(nbytes)
+def _validated(nbytes: int | str) -> int:
+    size = settings.parse_bytes(nbytes) if isinstance(nbytes, str) else operator.index(nbytes)
     if size < 0:
         raise ValueError(f"the inline limit is a number of bytes, 0 or more, not {size}")
     return size
@@ -63,7 +63,7 @@ def get_inline_limit() -> int:
     return _functions.get_inline_limit()
 
 
-def set_inline_limit(nbytes: int) -> None:
+def set_inline_limit(nbytes: int | str) -> None:
     """
     Set how many bytes of private arrays travel in a message itself, for this process.
 
@@ -71,15 +71,15 @@ def set_inline_limit(nbytes: int) -> None:
 
     Parameters
     ----------
-    nbytes : int
-        Bytes per message; 0 sends every private array through shared memory.
+    nbytes : int or str
+        Bytes per message, or a text like ``"64KiB"``; 0 sends every private array through shared memory.
 
     Raises
     ------
     ValueError
-        The number is negative.
+        The number is negative, or the text is no number of bytes.
     TypeError
-        The number is not an integer.
+        It is neither an integer nor a text.
 
     Examples
     --------

@@ -48,6 +48,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
+
 def _make(shape: Shape, dtype: Any, order: Literal["C", "F"], device: str | None, like: None, *, zeroed: bool) -> Array:
     check_device(device)
     if like is not None:
@@ -57,7 +61,10 @@ def _make(shape: Shape, dtype: Any, order: Literal["C", "F"], device: str | None
         raise TypeError(
             f"an array of dtype {dtype} contains references to Python objects, which cannot be shared; {REMEDY}"
         )
-    dims = (operator.index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(operator.index, shape))
+    try:
+        dims = (operator.index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(operator.index, shape))
+    except TypeError:
+        raise TypeError(f"a shape is an integer or a tuple of integers, not {shape!r}") from None
     if any(n < 0 for n in dims):
         raise ValueError(f"negative dimensions are not allowed: {dims}")
     if dtype.itemsize == 0 and dtype.kind in "US":
