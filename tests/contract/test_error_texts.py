@@ -48,8 +48,14 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "kwds['x']['k'][0]._lock in the task": (lambda pool: pool.apply(nothing, (), {"x": {"k": (Model(),)}}), "lock"),
     "item 2.model._lock in the task": (lambda pool: pool.map(nothing, [0, 1, Sent()]), "lock"),
     "item 7.model._lock in the task nothing": (lambda pool: pool.map(nothing, [*range(7), Sent()], 4), "lock"),
-    "item 1 in the task nothing, of type 'Lock'": (lambda pool: pool.map(nothing, [0, mp.Lock()]), "initargs="),
-    "item 0 in the task nothing, of type 'Queue'": (lambda pool: [*pool.imap(nothing, [mp.Queue()])], "initargs="),
+    "item 1 in the task nothing, of type 'Synchronized'": (
+        lambda pool: pool.map(nothing, [0, mp.Value("i")]),
+        "initargs=",
+    ),
+    "item 0 in the task nothing, of type 'SynchronizedArray'": (
+        lambda pool: [*pool.imap(nothing, [mp.Array("i", 3)])],
+        "initargs=",
+    ),
     "args[0][1]._lock in the task": (lambda pool: pool.apply(nothing, ([np.ones(200_000), Model()],)), "lock"),
 }
 

@@ -89,6 +89,13 @@ PyObject *mp_py_by_value(PyObject *module, PyObject *unused)
     return PyBool_FromLong(mp_goes_by_value());
 }
 
+/* shares_now() -> whether this thread is pickling a message that may share memory */
+PyObject *mp_py_shares_now(PyObject *module, PyObject *unused)
+{
+    (void)module, (void)unused;
+    return PyBool_FromLong(current != NULL && !current->by_value);
+}
+
 /* share(on): set whether messages of this process share memory, None to leave it; returns the value
  * before. */
 PyObject *mp_py_share(PyObject *module, PyObject *on)

@@ -66,6 +66,7 @@ static PyMethodDef functions[] = {
     {"pickled_by_value", mp_py_pickled_by_value, METH_VARARGS, NULL},
     {"sent", mp_py_sent, METH_VARARGS, NULL},
     {"by_value", mp_py_by_value, METH_NOARGS, NULL},
+    {"shares_now", mp_py_shares_now, METH_NOARGS, NULL},
     {"share", mp_py_share, METH_O, NULL},
     {"message_exhausted", mp_py_message_exhausted, METH_NOARGS, NULL},
     {"copied_bytes", mp_py_copied_bytes, METH_O, NULL},

@@ -358,6 +358,7 @@ PyObject *mp_py_pickled(PyObject *, PyObject *);
 PyObject *mp_py_pickled_by_value(PyObject *, PyObject *);
 PyObject *mp_py_sent(PyObject *, PyObject *);
 PyObject *mp_py_by_value(PyObject *, PyObject *);
+PyObject *mp_py_shares_now(PyObject *, PyObject *);
 PyObject *mp_py_share(PyObject *, PyObject *);
 PyObject *mp_py_copied_bytes(PyObject *, PyObject *);
 PyObject *mp_py_message_exhausted(PyObject *, PyObject *);

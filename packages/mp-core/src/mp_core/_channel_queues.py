@@ -36,11 +36,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Coroutine
-from multiprocessing import context, queues, synchronize, util
+from multiprocessing import queues, synchronize, util
 from queue import Empty, Full
 
 from mp_core import imports, native, settings
 from mp_core.errors import user_line
+from mp_core.fan_out import declare_one_receiver
 from mp_core.handler_errors import is_of_handler
 from mp_core.native import recorders
 
@@ -121,7 +122,7 @@ class SimpleQueue(_RingLocks, queues.SimpleQueue):  # type: ignore[type-arg]
         self.__setstate__(ends)
 
     def __getstate__(self) -> Any:
-        context.assert_spawning(self)
+        imports.load("mp_core._sync").assert_travels(self)
         return self._reader, self._writer
 
     def __setstate__(self, ends: Any) -> None:
@@ -162,7 +163,7 @@ class Queue(_RingLocks, _Base):  # type: ignore[misc]
         util.register_after_fork(self, _Base._after_fork)
 
     def __getstate__(self) -> Any:
-        context.assert_spawning(self)
+        imports.load("mp_core._sync").assert_travels(self)
         return self._ignore_epipe, self._maxsize, self._reader, self._writer, self._opid
 
     def __setstate__(self, state: Any) -> None:
@@ -400,3 +401,6 @@ class JoinableQueue(Queue, queues.JoinableQueue):  # type: ignore[type-arg]
 
     def join(self) -> None:
         self._writer._join()
+
+
+declare_one_receiver(SimpleQueue, Queue)

@@ -90,6 +90,8 @@ def reduce_channel(connection: Any) -> tuple[Callable[..., Any], tuple[Any, ...]
     if parts is None:
         return vars(_connection)["reduce_connection"](connection)  # type: ignore[no-any-return]
     fd, memory, *form = parts
+    if imports.load("mp_core.pickling").is_trial():
+        return _rebuild, ()
     popen = context.get_spawning_popen()
     passed = None if popen is None else _child_descriptors.pass_on(popen, (fd, memory))
     if passed is not None:

@@ -89,6 +89,7 @@ __all__ = [
     "setup_receiving",
     "setup_reducer_table",
     "share",
+    "shares_now",
     "strategy",
     "sync_handle",
     "timeline_close",
@@ -175,6 +176,7 @@ pickled: Any = _block.pickled
 pickled_by_value: Any = _block.pickled_by_value
 sent: Any = _block.sent
 by_value: Any = _block.by_value
+shares_now: Any = _block.shares_now
 share: Any = _block.share
 beside: Any = _block.beside
 load_beside: Any = _block.load_beside

@@ -1,7 +1,7 @@
 """The block of shared memory that a lock lives in: made, sent to a child, received.
 
 Every lock, condition, event and barrier is a block of libshm with a kind. It travels to a child among the arguments of
-`Process`, like the standard library's; a forked child has it already.
+`Process`, like the standard library's, and in any message that may share memory: to a pool's task, or through a queue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["NOT_SHARED", "SharedBlock", "create", "handle_for_child", "nanoseconds", "receive", "standard"]
+__all__ = ["NOT_SHARED", "SharedBlock", "assert_travels", "create", "handle_of", "nanoseconds", "receive", "standard"]
 
 #: The result of `create` where memory cannot be shared: the caller makes the standard library's object.
 NOT_SHARED = None
@@ -43,14 +43,22 @@ def create(kind: int, value: int = 0, most: int = 1) -> Block | None:
     return NOT_SHARED
 
 
-def handle_for_child(thing: Any, block: Block) -> bytes:
-    """Return the handle of the block, for the one child that is being started; otherwise a `RuntimeError`."""
-    context.assert_spawning(thing)
+def assert_travels(thing: Any) -> None:
+    """
+    Raise `RuntimeError` unless *thing* is pickled for a child that is being started, or in a message that may share.
+    """
+    if not native.shares_now():
+        context.assert_spawning(thing)
+
+
+def handle_of(thing: Any, block: Block) -> bytes:
+    """Return the handle of the block, for one receiver; a `RuntimeError` where *thing* cannot travel."""
+    assert_travels(thing)
     return bytes(sync_handle(block))
 
 
 def receive(handle: bytes) -> Block:
-    """Receive the block of `handle_for_child`."""
+    """Receive the block of `handle_of`."""
     return rebuild_block(handle)  # type: ignore[no-any-return]
 
 

@@ -97,7 +97,7 @@ class Condition(synchronize.Condition):
         pass
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_condition, (type(self), _sync.handle_for_child(self, self._shared.block), self._lock)
+        return _rebuild_condition, (type(self), _sync.handle_of(self, self._shared.block), self._lock)
 
     def wait(self, timeout: float | None = None) -> bool:
         """
@@ -204,7 +204,7 @@ class Event(synchronize.Event):
         pass
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild_event, (type(self), _sync.handle_for_child(self, self._shared.block))
+        return _rebuild_event, (type(self), _sync.handle_of(self, self._shared.block))
 
     def is_set(self) -> bool:
         """Return whether the event is set."""
@@ -299,7 +299,7 @@ class Barrier(synchronize.Barrier):
         pass
 
     def __reduce__(self) -> tuple[Any, ...]:
-        handle = _sync.handle_for_child(self, self._shared.block)
+        handle = _sync.handle_of(self, self._shared.block)
         return _rebuild_barrier, (type(self), handle, self._action, self._timeout)
 
     def wait(self, timeout: float | None = None) -> int:

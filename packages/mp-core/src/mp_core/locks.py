@@ -48,7 +48,7 @@ def _rebuild(cls: Any, handle: bytes, kind: int, most: int) -> Any:
 
 def _reduce(self: Any) -> tuple[Any, ...]:
     semlock = self._semlock
-    return _rebuild, (type(self), _sync.handle_for_child(self, semlock.block), semlock.kind, semlock.maxvalue)
+    return _rebuild, (type(self), _sync.handle_of(self, semlock.block), semlock.kind, semlock.maxvalue)
 
 
 class Lock(_Lock):

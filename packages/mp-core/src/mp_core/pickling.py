@@ -61,6 +61,7 @@ __all__ = [
     "dump",
     "dumps",
     "is_set_up",
+    "is_trial",
     "load_divided",
     "load_with",
     "loads",
@@ -276,6 +277,11 @@ class _Trial(threading.local):
 
 
 _trial = _Trial()
+
+
+def is_trial() -> bool:
+    """Return whether this thread pickles something for `can_be_pickled`: nobody receives the descriptors in it."""
+    return bool(_trial.under_way)
 
 
 def can_be_pickled(thing: Any) -> bool:

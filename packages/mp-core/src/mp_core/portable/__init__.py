@@ -39,6 +39,7 @@ from mp_core.portable.messages import (
     setup,
     setup_receiving,
     share,
+    shares_now,
 )
 from mp_core.portable.no_tables import (
     ObjectTable,
@@ -168,6 +169,7 @@ __all__ = [
     "setup_receiving",
     "setup_reducer_table",
     "share",
+    "shares_now",
     "strategy",
     "timeline_close",
     "timeline_name",

@@ -37,6 +37,7 @@ __all__ = [
     "setup",
     "setup_receiving",
     "share",
+    "shares_now",
     "tracked_copy",
 ]
 
@@ -153,6 +154,11 @@ def sent(goes_by_value: bool, function: Callable[..., Any], *args: Any) -> Any:
 def by_value() -> bool:
     """Return whether the message that this thread is pickling goes by value."""
     return _thread.pickling[-1].by_value if _thread.pickling else not _shares
+
+
+def shares_now() -> bool:
+    """Return False: a lock or queue of the standard library travels to a new process alone."""
+    return False
 
 
 def share(on: bool | None) -> bool:
