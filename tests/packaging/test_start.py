@@ -74,7 +74,7 @@ def test_the_modules_of_a_setting_are_imported_if_it_is_set_and_a_wrong_value_is
         ("MP_CHANNEL", "2"),
         ("MP_INLINE_BYTES", "-1"),
         ("MP_MESSAGE_TIMEOUT", "soon"),
-        ("MP_SHARE", "yes"),
+        ("MP_SHARE", "perhaps"),
         ("MP_SHARED_ALLOCATOR", "2"),
         ("MP_SHARING_STRATEGY", "pigeon"),
         ("MP_STRICT_PUT", "x"),
