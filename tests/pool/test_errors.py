@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing.pool
+import os
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -273,7 +276,7 @@ def fail_if_odd(number: int) -> int:
 def test_a_map_raises_the_exception_of_the_first_item_that_failed(chunksize: int | None, ctx: BaseContext) -> None:
     with ctx.Pool(2) as pool:
         for _ in range(20):
-            with pytest.raises(ValueError, match=r"^1$"):
+            with pytest.raises(ValueError, match=r"^1\n"):
                 pool.map(fail_if_odd, range(1000), chunksize=chunksize)
 
 
@@ -290,3 +293,49 @@ def test_an_object_that_raises_when_it_is_loaded_raises_the_same_each_time(
                 answer = tasks.outcome(pool.submit(tasks.first_of, [RaisesOnLoading(error, in_workers), *beside]))
                 assert (type(answer), answer.args) == (type(error), error.args)
         assert pool.submit(tasks.square, 3)() == 9
+
+
+def fail_on(bad: int, number: int) -> int:
+    if number == bad:
+        raise ValueError(number)
+    return number
+
+
+class Unwilling(Exception):
+    """Takes neither notes nor attributes."""
+
+    __slots__ = ()
+
+    def add_note(self, note: str) -> None:
+        raise RuntimeError("no notes")
+
+
+def refuse(*args: Any, **options: Any) -> None:
+    raise Unwilling("refused")
+
+
+def note_of(call: Callable[[], Any]) -> str:
+    with pytest.raises(Exception) as raised:
+        call()
+    return "\n".join(getattr(raised.value, "__notes__", ["none"]))
+
+
+def test_an_error_says_in_which_call_it_was_raised(ctx: BaseContext) -> None:
+    with mp.get_context(ctx.get_start_method()).Pool(1) as pool, mp.ProcessPoolExecutor(1, mp_context=ctx) as executor:
+        pid = pool.apply(os.getpid)
+        given = (1.5, np.ones((3, 4), "f4"), [1, 2, 3, 4, 5], object())
+        note = note_of(lambda: pool.apply(fail_on, (3, 3), {"number": None}))
+        assert note == f"in fail_on(3, 3, number=None), worker {pid}"
+        note = note_of(lambda: pool.apply(len, given))
+        assert note == f"in len(1.5, ndarray of float32, shape (3, 4), [1, 2, 3, 4, …], <object>), worker {pid}"
+        assert f"in len('{'x' * 78}…), worker" in note_of(lambda: pool.apply(len, ("x" * 500, 1)))
+        items = [(9, number) for number in range(20)]
+        for chunksize in (1, 4, 100):
+            note = note_of(functools.partial(pool.starmap, fail_on, items, chunksize))
+            assert note == f"in fail_on(9, 9), item 9, worker {pid}"
+        partial = functools.partial(fail_on, 5)
+        assert note_of(lambda: [*pool.imap(partial, range(20), 3)]).startswith("in fail_on(5), item 5, worker")
+        assert note_of(lambda: [*executor.map(partial, range(20), chunksize=4)]).startswith("in fail_on(5), item 5, ")
+        assert note_of(lambda: executor.submit(fail_on, 2, number=2).result()).startswith("in fail_on(2, number=2), w")
+        assert note_of(lambda: pool.apply(refuse)) == "none"
+        assert note_of(lambda: pool.apply(os._exit, (3,))).startswith(f"in _exit(3), worker {pid}")

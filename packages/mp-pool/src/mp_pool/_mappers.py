@@ -7,25 +7,51 @@ and a dozen more, before its first chunk.
 from __future__ import annotations
 
 import itertools
+from operator import length_hint
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import Any
 
-__all__ = ["map_chunk", "starmap_chunk"]
+__all__ = ["map_chunk", "starmap_chunk", "take_failed"]
 
 
 def map_chunk(chunk: tuple[Callable[..., Any], Sequence[Any]]) -> list[Any]:
     """Call the function of *chunk* with each of its items."""
     function, items = chunk
-    return _complete(list(map(function, items)), items)
+    left = iter(items)
+    try:
+        return _complete(list(map(function, left)), items)
+    except BaseException:
+        _note_item(items, left)
+        raise
 
 
 def starmap_chunk(chunk: tuple[Callable[..., Any], Sequence[Iterable[Any]]]) -> list[Any]:
     """Call the function of *chunk* with the arguments in each of its items."""
     function, items = chunk
-    return _complete(list(itertools.starmap(function, items)), items)
+    left = iter(items)
+    try:
+        return _complete(list(itertools.starmap(function, left)), items)
+    except BaseException:
+        _note_item(items, left)
+        raise
+
+
+_failed = 0
+
+
+def _note_item(items: Sequence[Any], left: Iterator[Any]) -> None:
+    global _failed
+    _failed = max(0, len(items) - length_hint(left) - 1)
+
+
+def take_failed() -> int:
+    """Return the place, in its chunk, of the item that has just failed; 0 for a task without a chunk."""
+    global _failed
+    place, _failed = _failed, 0
+    return place
 
 
 def _complete(results: list[Any], items: Sequence[Any]) -> list[Any]:

@@ -35,7 +35,7 @@ from mp_pool._in_flight import Handles, forget, release
 from mp_pool._lines import PacketLine, WorkerEnds, make_line
 from mp_pool._stdin import left_alone
 from mp_pool._zygote import Zygote, ZygotePopen
-from mp_pool.task import Delivery, Item, Outcome, Task, as_task, delivery, name_of
+from mp_pool.task import Delivery, Item, Outcome, Task, as_task, delivery, name_of, note_task
 from mp_pool.task_messages import BATCH, END, FORGET, PART, Frame
 from mp_pool.worker_main import Settings, work
 
@@ -360,6 +360,8 @@ class Worker:
         deliveries: list[Delivery] = []
         for number, outcome in results:
             sent = tasks.pop(number, None)
+            if outcome[0] is False and sent is not None:
+                note_task(outcome[1], as_task(sent), self.pid)
             if isinstance(sent, Task):
                 sent.payload = None
                 if sent.handles:

@@ -18,7 +18,7 @@ from mp_pool._lines import PacketLine
 from mp_pool._shared_function import INITIALIZER, share
 from mp_pool._worker import Worker
 from mp_pool.errors import TaskTimeoutError, WorkerLostError
-from mp_pool.task import Delivery, as_task, delivery, name_of
+from mp_pool.task import Delivery, as_task, delivery, name_of, note_task
 from mp_pool.worker_main import Settings
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -198,6 +198,7 @@ class Workers:
                     continue
                 else:
                     error = self._lost(worker.pid, exitcode, name_of(task), task.position, out_of_memory)
+                note_task(error, task, worker.pid)
                 outcomes.append(delivery(task, (False, error)))
             self._count_failure(worker, exitcode, out_of_memory)
             if self._lazily and exitcode == 0 and not worker.tasks:

@@ -44,6 +44,7 @@ __all__ = [
     "deliver_all",
     "delivery",
     "name_of",
+    "note_task",
     "report",
     "take_next",
 ]
@@ -167,7 +168,7 @@ class Task:
             function, items = self.args[0]
             for place, item in enumerate(items, self.position):
                 note(error, where, function=function, **{f"item {place}": item})
-        elif hasattr(self.sink, "_number_left") or hasattr(self.sink, "_length"):  # of a map, of imap
+        elif is_of_many(self):
             note(error, where, function=self.function, **{f"item {self.position}": self.args[0]})
         else:
             note(error, where, function=self.function, args=self.args, kwds=self.kwds or {})
@@ -285,6 +286,50 @@ def name_of(task: Task) -> str:
     Return the name of the user's function.
     """
     return task_messages.name_of(task.function, task.args)
+
+
+def is_of_many(task: Task) -> bool:
+    """
+    Tell whether *task* is one of a `map` or `imap`.
+    """
+    return hasattr(task.sink, "_number_left") or hasattr(task.sink, "_length")
+
+
+def note_task(error: BaseException, task: Task, pid: int) -> None:
+    """
+    Add to the exception of *task* which task it was, in which worker, and what it was called with.
+    """
+    args, index, place = task.args, task.position, task_messages.place_of(error)
+    if args and task_messages.is_mapper(task.function):
+        items = args[0][1]
+        index += place
+        args = tuple(items[place]) if task.function is task_messages.starmap_chunk else (items[place],)
+    given = ", ".join(
+        [*map(_described, args), *(f"{key}={_described(each)}" for key, each in (task.kwds or {}).items())]
+    )
+    given = given if len(given) <= DESCRIBED else given[: DESCRIBED - 1] + "…"
+    try:
+        item = f", item {index}" if index or task_messages.is_mapper(task.function) or is_of_many(task) else ""
+        error.add_note(f"in {name_of(task)}({given}){item}, worker {pid}")
+    except Exception:
+        pass  # it takes no notes
+
+
+DESCRIBED = 80  # characters
+_ATOMS = (int, float, complex, bool, str, bytes, type(None))
+
+
+def _described(thing: Any) -> str:
+    """Describe an argument, by no code of the program, and no array by its content."""
+    kind = type(thing)
+    if kind in _ATOMS:
+        return repr(thing[:DESCRIBED] if kind in (str, bytes) else thing)
+    if kind in (tuple, list):
+        inside = ", ".join(map(_described, thing[:4])) + ", …" * (len(thing) > 4)
+        return f"[{inside}]" if kind is list else f"({inside})"
+    if kind.__module__ == "numpy" and hasattr(kind, "dtype") and hasattr(kind, "shape"):
+        return f"{kind.__name__} of {thing.dtype}, shape {thing.shape}"
+    return f"<{kind.__qualname__}>"
 
 
 def take_next(queue: deque[Task | TaskSource]) -> Task | None:

@@ -6,6 +6,7 @@ import pickle
 import struct
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import repeat
 from multiprocessing.reduction import ForkingPickler
 from types import BuiltinFunctionType, FunctionType
@@ -13,7 +14,7 @@ from types import BuiltinFunctionType, FunctionType
 from mp_core.main_module import UNPICKLABLE, has_definitions, has_name
 from mp_core.native import is_of_atoms, plain_data, plain_loads
 from mp_pool._function_cache import FunctionReference
-from mp_pool._mappers import map_chunk, starmap_chunk
+from mp_pool._mappers import map_chunk, starmap_chunk, take_failed
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ __all__ = [
     "loads",
     "name_of",
     "outcome",
+    "place_of",
+    "starmap_chunk",
     "unpacked",
 ]
 
@@ -187,7 +190,7 @@ def dump_error(error: BaseException) -> bytes:
         name = _described(error)
     except Exception:
         name = type(error).__qualname__  # its text cannot be made
-    return pickle.dumps((name, text, inner, reason), _PROTOCOL)
+    return pickle.dumps((name, text, inner, reason, take_failed()), _PROTOCOL)
 
 
 def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseException:
@@ -196,7 +199,7 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
 
     An exception that cannot be unpickled becomes a `MaybeEncodingError` that names its type.
     """
-    name, text, inner, reason = pickle.loads(data)
+    name, text, inner, reason, place = pickle.loads(data)
     error: Any = None
     if inner is not None:
         try:
@@ -209,7 +212,15 @@ def load_error(data: Any, cause: Callable[[str], BaseException]) -> BaseExceptio
         error = UnpicklableExceptionError(name, reason)
     raised: BaseException = error
     raised.__cause__ = cause(f'\n"""\n{text}"""')
+    if place:
+        with suppress(Exception):  # it takes no attributes
+            error._mp_place = place
     return raised
+
+
+def place_of(error: Any) -> int:
+    """Return the place, in the chunk of its task, of the item that raised *error*, once."""
+    return int(getattr(error, "__dict__", {}).pop("_mp_place", 0))
 
 
 def assembled(messages: list[Frame], parts: list[bytes]) -> list[Frame]:
