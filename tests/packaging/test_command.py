@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -74,3 +75,14 @@ def test_a_missing_file_is_named_in_one_line(command: list[str], tmp_path: Path)
 def test_stat_and_the_facts_are_there(command: list[str]) -> None:
     assert run(command, "stat", "--help").returncode == 0
     assert run(command).stdout.startswith("versions\n")
+
+
+def test_the_demo_compares_the_same_program_on_both(command: list[str], tmp_path: Path) -> None:
+    done = run(command, "demo", "--timeline", "here.html", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "import mp_all as multiprocessing" in done.stdout
+    assert re.search(r"^multiprocessing: +\d+ ms for the first call, +\d+ ms for a later one$", done.stdout, re.M)
+    last = re.search(r"mp_all is ([\d.]+) times as fast in the first call and (\d+) times in a later one", done.stdout)
+    assert last is not None and float(last[1]) > 0
+    assert (tmp_path / "here.html").stat().st_size > 1000
+    assert run(command, "demo", "--timline").returncode == 2

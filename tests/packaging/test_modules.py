@@ -16,6 +16,7 @@ FOLDER = Path(mp_all.__file__).parent
 # How a start method starts is nobody's interface; `spawn` is the launcher.
 COMMANDS = (
     "_bug_report",
+    "_demo",
     "_limits",
     "_prometheus",
     "_report",
