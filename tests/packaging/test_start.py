@@ -121,7 +121,7 @@ def test_a_child_that_sends_a_number_imports_no_numpy(tmp_path: Path, start_meth
 def test_a_spawned_worker_begins_its_first_task_with_these_modules_of_ours(tmp_path: Path) -> None:
     found = set(json.loads(succeeded(run_script(tmp_path, CHILD, "spawn", "pool", **UNSET))))
     core = "_block _child_descriptors _compiled _passed_descriptors children death_pipe main_module native"
-    pool = "_function_cache _lines _mappers _memory task_messages worker_main"
+    pool = "_function_cache _lines _mappers _memory _own_index task_messages worker_main"
     assert ours(found) - AFTER["mp_all"] == {
         *(f"mp_core.{name}" for name in [*core.split(), "message_timeout", "strategy"]),
         *(f"mp_pool.{name}" for name in pool.split()),

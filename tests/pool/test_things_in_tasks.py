@@ -18,6 +18,7 @@ from support.waiting import until
 
 import mp_all as mp
 
+both = pytest.mark.parametrize("kind", tasks.KINDS)
 QUEUES = ["Queue", "SimpleQueue", "JoinableQueue"]
 
 
@@ -70,6 +71,7 @@ def hold_and_die(lock: Any) -> None:
 
 
 @pytest.mark.parametrize("queue_kind", QUEUES)
+@both
 def test_a_queue_is_an_argument_of_tasks(kind: str, ctx: BaseContext, queue_kind: str) -> None:
     queue: Any = getattr(mp.get_context(ctx.get_start_method()), queue_kind)()
     with tasks.either(kind, ctx) as pool:
@@ -98,6 +100,7 @@ def test_a_map_over_a_partial_with_a_queue_sends_it_to_each_worker_once(ctx: Bas
 
 
 @pytest.mark.parametrize("lock_kind", ["Lock", "RLock", "Semaphore", "BoundedSemaphore"])
+@both
 def test_a_lock_is_an_argument_of_tasks(kind: str, ctx: BaseContext, lock_kind: str) -> None:
     lock, counts = getattr(mp, lock_kind)(), mp.shared.zeros(1, int)
     with tasks.either(kind, ctx) as pool:
@@ -108,6 +111,7 @@ def test_a_lock_is_an_argument_of_tasks(kind: str, ctx: BaseContext, lock_kind: 
             assert not pool.submit(acquire, lock)()
 
 
+@both
 def test_events_conditions_barriers_and_pipes_are_arguments_of_tasks(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx) as pool:
         event = mp.Event()
@@ -131,6 +135,7 @@ def test_events_conditions_barriers_and_pipes_are_arguments_of_tasks(kind: str, 
         writer.close()
 
 
+@both
 def test_a_queue_is_a_result_and_an_object_in_a_queue(kind: str, ctx: BaseContext) -> None:
     with tasks.either(kind, ctx) as pool:
         queue = pool.submit(queue_of, 1, "two", np.ones(50_000))()
@@ -157,6 +162,7 @@ def test_the_lock_of_a_killed_task_passes_on(ctx: BaseContext) -> None:
         lock.release()
 
 
+@both
 def test_what_a_killed_worker_did_not_receive_is_closed(kind: str, ctx: BaseContext, tmp_path: Path) -> None:
     queue, lock = mp.get_context(ctx.get_start_method()).Queue(), mp.Lock()
     before = len(resource_sharer._resource_sharer._cache)

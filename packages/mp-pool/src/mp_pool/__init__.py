@@ -4,6 +4,7 @@ mp_pool.Pool                 multiprocessing.Pool; when a worker dies, only the 
 mp_pool.ProcessPoolExecutor  concurrent.futures.ProcessPoolExecutor; likewise
 mp_pool.WorkerLostError      the exception of that task
 mp_pool.TaskTimeoutError     the exception of a task that took longer than timeout=
+mp_pool.worker_index         the number of the worker that runs a task
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from mp_core import __version__ as __version__
+    from mp_pool._own_index import worker_index
     from mp_pool.errors import TaskTimeoutError, WorkerLostError
     from mp_pool.executor import ProcessPoolExecutor
     from mp_pool.pool import Pool
@@ -25,9 +27,10 @@ _MODULES = {
     "ProcessPoolExecutor": "executor",
     "TaskTimeoutError": "errors",
     "WorkerLostError": "errors",
+    "worker_index": "_own_index",
 }
 
-__all__ = ["Pool", "ProcessPoolExecutor", "TaskTimeoutError", "WorkerLostError"]
+__all__ = ["Pool", "ProcessPoolExecutor", "TaskTimeoutError", "WorkerLostError", "worker_index"]
 
 
 if not TYPE_CHECKING:  # with this, a type checker would accept any name

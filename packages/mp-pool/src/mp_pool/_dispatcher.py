@@ -101,7 +101,9 @@ class Dispatcher:
                 self.former_zygotes.append(self.zygote)  # which still knows the exit codes of its workers
             self.start_zygote()  # it was killed, or the program has another user now
         zygote = None if first or self.zygote is None or not self.zygote.runs else self.zygote
-        worker, gone = Worker(self._settings), allocate_lock()
+        taken = {worker.index for worker in self.workers}
+        index = next(number for number in range(len(taken) + 1) if number not in taken)
+        worker, gone = Worker(self._settings, index), allocate_lock()
         if self.timeout is not None:
             worker.window = 1  # the time of a task begins when it is sent
         gone.acquire()

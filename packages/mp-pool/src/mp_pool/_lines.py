@@ -206,7 +206,8 @@ class WorkerEnds:
     when it first waits after a task.
     """
 
-    def __init__(self, fd: int = -1, memory: int = -1, death: int = -1) -> None:
+    def __init__(self, fd: int = -1, memory: int = -1, death: int = -1, index: int = 0) -> None:
+        self.index = index  # the worker's number
         self.fd = fd
         self.memory = memory
         self.death = death
@@ -239,8 +240,10 @@ class WorkerEnds:
 
     def __reduce__(self) -> tuple[Any, ...]:
         memory = None if self.memory < 0 else reduction.DupFd(self.memory)
-        return children.with_state(_rebuild, (reduction.DupFd(self.fd), memory, reduction.DupFd(self.death)))
+        return children.with_state(
+            _rebuild, (reduction.DupFd(self.fd), memory, reduction.DupFd(self.death), self.index)
+        )
 
 
-def _rebuild(fd: Any, memory: Any, death: Any) -> WorkerEnds:
-    return WorkerEnds(fd.detach(), -1 if memory is None else memory.detach(), death.detach())
+def _rebuild(fd: Any, memory: Any, death: Any, index: int) -> WorkerEnds:
+    return WorkerEnds(fd.detach(), -1 if memory is None else memory.detach(), death.detach(), index)

@@ -54,7 +54,7 @@ MOST = 512  # tasks
 class Worker:
     """One worker process. Not thread-safe: the caller holds the scheduler's lock, except in `read`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, index: int) -> None:
         self.tasks: dict[int, Task | Item] = {}  # sent and not answered, by their numbers, in this order
         self._sent = 0  # the number of the next task
         self.backlog: deque[Frame] = deque()  # messages for which there was no room yet
@@ -75,7 +75,8 @@ class Worker:
         self.failure: BaseException | None = None  # the exception of its initializer
         self.line: Any = None
         self.death = Descriptor()
-        self._ends = WorkerEnds()  # for the worker, until it has them; a forked one keeps them
+        self.index = index
+        self._ends = WorkerEnds(index=index)  # for the worker, until it has them; a forked one keeps them
 
     def start(
         self,

@@ -135,8 +135,9 @@ class Zygote:
         close: Callable[[], None],
     ) -> Any:
         """Start the worker of a request; it calls *close*."""
-        name, identity = pickle.loads(request)
+        name, identity, index = pickle.loads(request)
         ends = WorkerEnds(*fds)
+        ends.index = index
         process = self._make(target=work, args=(ends, self._settings))
         process.name, process._identity = name, identity
 
@@ -162,7 +163,7 @@ class Zygote:
         """
         Have the zygote fork *process*; return its pid and a pidfd.
         """
-        request = pickle.dumps((str(process.name), process._identity))
+        request = pickle.dumps((str(process.name), process._identity, ends.index))
         fds = [ends.fd] if ends.memory < 0 else [ends.fd, ends.memory]
         with self._lock:
             try:

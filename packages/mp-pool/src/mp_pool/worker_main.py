@@ -14,6 +14,7 @@ from mp_core.native import LONGEST, plain_loads, recorders, timeline_now
 from mp_pool import _function_cache, task_messages
 from mp_pool._lines import WorkerEnds  # each worker receives one: the fork server has the module by this import
 from mp_pool._memory import private_bytes
+from mp_pool._own_index import set_worker_index
 from mp_pool.task_messages import BATCH, END, FORGET, FUNCTION, MORE, PART, RICH
 
 TYPE_CHECKING = False  # importing typing takes time, see docs/performance.md
@@ -77,6 +78,7 @@ def work(ends: WorkerEnds, settings: Settings) -> None:
     if settings.environment:
         os.environ.update(settings.environment)
     line = ends.open()
+    set_worker_index(ends.index)
     try:
         if _initialize(settings, line):
             line.send_all(0, task_messages.READY, b"")
