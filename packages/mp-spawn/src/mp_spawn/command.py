@@ -9,16 +9,15 @@ import sys
 import time
 from contextlib import nullcontext, suppress
 
-from mp_spawn.child import run_module, run_program, run_script
 from mp_spawn.command_line import check, parsed
 from mp_spawn.command_options import (
     Recording,
     bound_to,
+    call_of,
     count_per_node,
     count_ranks,
     devices_of,
     output_of,
-    program_of,
     recorder_of,
     with_folder,
 )
@@ -78,10 +77,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             nprocs = count_ranks(chosen.nprocs, chosen.threads_per_rank, chosen.gpus_per_rank)
         master = master_of(chosen)
         common = command_on_nodes.variables(chosen, nprocs)
-        if chosen.no_python:
-            chosen.script = program_of(chosen.script)
-        elif not chosen.module and not os.path.isfile(chosen.script):
-            raise ValueError(f"there is no file {chosen.script!r}; for a module, give -m")
+        fn, args = call_of(chosen)
         devices = [devices_of(rank, chosen.gpus_per_rank, nprocs) for rank in range(nprocs)]
         check_time("--timeout", chosen.timeout)
         check_time("--grace-period", chosen.grace_period)
@@ -90,8 +86,8 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             output = chosen.output = "inherit"
             print(f"mp-spawn: {TOO_FEW}", file=sys.stderr)
         job = prepare(
-            run_program if chosen.no_python else run_module if chosen.module else run_script,
-            (chosen.script, chosen.arguments),
+            fn,
+            args,
             nprocs,
             start_method=chosen.start_method,
             env=lambda rank: {
@@ -108,7 +104,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
             faulthandler=chosen.faulthandler and not chosen.no_python,
             # The terminal's Ctrl-C is sent to this process only, which forwards every signal once.
             own_group=True,
-            needs_main=False,
+            is_program=True,
             restarts_all=command_on_nodes.restarts_all(chosen),
         )
     except (TypeError, ValueError) as refusal:
@@ -139,7 +135,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     with suppress(OSError):  # the reader has gone; the exit code still says it
         print_failure(context, error)
     if not isinstance(error, ProcessExitedException):
-        return 1
+        return max(1, error.failures[0].exit_code or 1)  # a program's own hook may have chosen another
     return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code
 
 

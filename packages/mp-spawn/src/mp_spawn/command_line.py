@@ -104,8 +104,11 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
         help="number of ranks on each node; cpu: one for each processor; gpu: for each device; auto: gpu, or else cpu",
     )
     program = _Table(parser, environ)
-    program.torchruns("--start-method", default="spawn", choices=get_all_start_methods())
+    program.torchruns(
+        "--start-method", default="spawn", choices=get_all_start_methods(), help="no effect: a rank is the program"
+    )
     program.torchruns("-m", "--module", action="store_true", help="run a module, as python -m does")
+    program.ours("-c", dest="code", action="store_true", help="run code, as python -c does")
     program.torchruns("--no-python", action="store_true", help="run a program of any kind instead of a Python script")
     program.torchruns("--run-path", action="store_true", help="run a script: the default")
 
@@ -215,7 +218,7 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     )
     for name in REFUSED:
         parser.add_argument(name, nargs="?", action=_Refuse, help=argparse.SUPPRESS)
-    parser.add_argument("script", help="the script, or with -m the module")
+    parser.add_argument("script", help="the script, or with -m the module, or with -c the code")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     return parser
 
@@ -276,10 +279,14 @@ def check(chosen: argparse.Namespace) -> None:
     """
     Give options that stand for others their effect, and raise `ValueError` for those that exclude each other.
     """
-    if chosen.run_path and (chosen.module or chosen.no_python):
-        raise ValueError("--run-path is for a script; leave out -m and --no-python, or --run-path")
-    if chosen.module and chosen.no_python:
-        raise ValueError("-m is for a module, and --no-python for a program; give one of them")
+    kinds = {
+        "--run-path": chosen.run_path,
+        "-m": chosen.module,
+        "-c": chosen.code,
+        "--no-python": chosen.no_python,
+    }
+    if len(given := [name for name, is_given in kinds.items() if is_given]) > 1:
+        raise ValueError(f"{' and '.join(given)} ask for programs of different kinds; give one of them")
     if chosen.rdzv_backend not in BACKENDS:
         raise ValueError(f"--rdzv-backend {chosen.rdzv_backend} cannot be had; give {' or '.join(BACKENDS)}")
     if chosen.standalone:

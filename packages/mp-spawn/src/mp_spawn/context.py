@@ -413,7 +413,10 @@ class ProcessContext:
     def _stop(self, grace_period: float, casualties: bool) -> None:
         try:
             self._pass_time(grace_period)
-            self._signal(signal.SIGTERM, casualties)
+            for rank in self._ranks:
+                # A rank that has raised ends already: its threads, and what it calls at its end, may need the time.
+                if rank.report is None or rank.report.kind is not Kind.RAISED:
+                    rank.signal(signal.SIGTERM, casualties)
             self._pass_time(TERM_TO_KILL)
         finally:
             self._signal(signal.SIGKILL, casualties)

@@ -77,8 +77,8 @@ class Job:
     wants_result: bool = False
     own_group: bool = False
     faulthandler: bool = True
-    #: False if no rank needs the `__main__` of this process.
-    needs_main: bool = True
+    #: Whether each rank is a program: see Note [A rank is the program].
+    is_program: bool = False
     #: Whether a failed rank that may be started again has all ranks started again.
     restarts_all: bool = False
     #: Whether rank 0 reads the standard input of this process.
@@ -166,10 +166,7 @@ class Job:
         from mp_core.main_module import leave_out
 
         leave_out()
-        data = spawn.get_preparation_data("rank")
-        if self.needs_main:
-            return data
-        return {key: value for key, value in data.items() if not key.startswith("init_main")}
+        return spawn.get_preparation_data("rank")
 
     def _payloads(self, count: int) -> list[Payload]:
         if self.launcher.start_method == "fork":
@@ -201,6 +198,7 @@ class Job:
             cpus=self.cpus[rank] if self.cpus else None,
             own_group=self.own_group,
             wants_result=self.wants_result,
+            is_program=self.is_program,
         )
 
 

@@ -40,6 +40,8 @@ class RankSpec(NamedTuple):
     #: Whether the rank gets a process group of its own.
     own_group: bool = False
     wants_result: bool = False
+    #: Whether the rank is a program of the command, and no child of multiprocessing.
+    is_program: bool = False
     #: Whether the starting program is on another machine, so that the result is pickled by value.
     by_value: bool = False
     #: The program's signal mask, which the rank restores once it can deal with signals. None leaves the mask.

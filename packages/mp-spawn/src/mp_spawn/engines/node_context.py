@@ -125,6 +125,7 @@ class NodeJob(Job):
             max_restarts=start.max_restarts,
             wants_result=start.wants_result,
             own_group=start.own_group,
+            is_program=start.is_program,
             faulthandler=start.faulthandler,
             start_message=start,
             payload=payload,

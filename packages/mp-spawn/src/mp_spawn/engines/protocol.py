@@ -118,6 +118,8 @@ class Start(NamedTuple):
     max_restarts: int
     faulthandler: bool
     own_group: bool
+    #: Whether each rank is a program of the command.
+    is_program: bool
     #: How many of the devices in the agent's CUDA_VISIBLE_DEVICES each rank gets; 0 leaves the variable.
     gpus_per_rank: float
     #: How many events of a timeline each process keeps; 0 without a timeline.
