@@ -109,14 +109,6 @@ def test_ranks_that_are_too_slow_are_ended_with_their_stacks(show: str) -> None:
     assert lines(command("-n", "2", "--timeout", "50", show, "1")) == ["[rank 0] 0 1", "[rank 1] 1 1"]
 
 
-def test_the_other_ranks_have_the_grace_period(show: str) -> None:
-    late = "os._exit(3) if os.environ['RANK'] == '0' else (__import__('time').sleep(1), os._exit(4))"
-    failed = command("-n", "2", "--grace-period", "20", show, late)
-    assert failed.returncode == 3
-    assert "exit code 4" in failed.stderr
-    assert "exit code 4" not in command("-n", "2", "--grace-period", "0", show, late).stderr
-
-
 def test_output_goes_to_files_and_with_tee_here_too(show: str, tmp_path: Path) -> None:
     text = "sys.stderr.write('to err\\n')"
     only = command("-n", "2", "--log-dir", str(tmp_path / "only"), show, text)

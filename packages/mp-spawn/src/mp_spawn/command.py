@@ -80,7 +80,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         fn, args = call_of(chosen)
         devices = [devices_of(rank, chosen.gpus_per_rank, nprocs) for rank in range(nprocs)]
         check_time("--timeout", chosen.timeout)
-        check_time("--grace-period", chosen.grace_period)
+        check_time("--grace-period", chosen.shutdown_timeout)
         output = with_folder(output_of(chosen))
         if output == "prefix" and are_descriptors_few(nprocs, output_for(output), 0):
             output = chosen.output = "inherit"
@@ -109,6 +109,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         )
     except (TypeError, ValueError) as refusal:
         return refuse(refusal)
+    job.time_to_end = chosen.shutdown_timeout
     # A rank is no process of the terminal's foreground group, and would be stopped when it reads from there.
     job.gives_stdin = is_open(0) and not os.isatty(0)
     with recording(), Forwarding(job.frugal) as signals:
@@ -116,7 +117,7 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
         try:
             # Ranks that write to the terminal themselves would overwrite the progress.
             with progress(nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
-                error = outcome(context, chosen.timeout, chosen.grace_period)
+                error = outcome(context, chosen.timeout)
         except BaseException:
             context.terminate()
             raise
@@ -139,14 +140,12 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     return error.exit_code if error.exit_code >= 0 else 128 - error.exit_code
 
 
-def outcome(
-    context: ProcessContext, timeout: float | None, grace_period: float | None
-) -> ProcessException | TimeoutError | None:
+def outcome(context: ProcessContext, timeout: float | None) -> ProcessException | TimeoutError | None:
     """
     Wait for the ranks and return the exception, if there is one. The caller ends them when it raises one itself.
     """
     try:
-        if context.join(timeout, grace_period):
+        if context.join(timeout):
             return None
     except ProcessException as error:
         return error

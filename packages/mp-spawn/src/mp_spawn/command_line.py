@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import get_all_start_methods
 from typing import Any
 
+from mp_spawn.context import AFTER_A_SIGNAL
 from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.engines.rendezvous import BACKENDS, Nodes, conf_of, endpoint_of, nodes_of
 from mp_spawn.streams import is_selection
@@ -49,7 +50,6 @@ REFUSED = {
     "--logs-specs": "give --log-dir, --redirects and --tee",
     "--numa-binding": "give --bind spread, or --bind with a set of processors for each rank",
     "--print-completion": "leave it out",
-    "--shutdown-timeout": "leave it out: the ranks have 5 seconds from SIGTERM to SIGKILL",
     "--signals-to-handle": "leave it out: every signal is forwarded to the ranks",
     "--use-env": "leave it out: the ranks always find LOCAL_RANK in their environment",
     "--virtual-local-rank": "give --gpus-per-rank 1, with which each rank sees one device",
@@ -133,11 +133,14 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
         metavar="SECONDS",
         help="end ranks that still run then, with their Python stacks and the exit code 124",
     )
-    failures.ours(
+    failures.torchruns(
+        "--shutdown-timeout",
         "--grace-period",
         type=float,
+        default=AFTER_A_SIGNAL,
         metavar="SECONDS",
-        help="time for the other ranks after a failure, before SIGTERM (default 0.1)",
+        help="time to save a checkpoint, from SIGTERM (or another signal that ends the command) to SIGKILL, for ranks "
+        "that still run when one has ended by it or has failed (default 30)",
     )
     failures.torchruns("--monitor-interval", type=float, metavar="SECONDS", help=TORCHRUNS_WORDS)
 

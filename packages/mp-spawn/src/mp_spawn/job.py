@@ -21,6 +21,7 @@ from mp_spawn.rank import Rank
 from mp_spawn.rank_spec import RankSpec
 from mp_spawn.rank_variables import restart_variables
 from mp_spawn.report_pipe import FileInbox, Inbox, ReportFile
+from mp_spawn.signals import TERM_TO_KILL
 from mp_spawn.streams import Streams
 
 __all__ = [
@@ -83,6 +84,8 @@ class Job:
     restarts_all: bool = False
     #: Whether rank 0 reads the standard input of this process.
     gives_stdin: bool = False
+    #: Seconds from SIGTERM to SIGKILL.
+    time_to_end: float = TERM_TO_KILL
     #: How often the ranks have been started by jobs before this one.
     restarts_before: int = 0
     #: Whether the descriptors of this process are few, so that ranks take as few as those of multiprocessing.

@@ -19,6 +19,7 @@ from mp_spawn.command_options import (
     variables_of,
     with_folder,
 )
+from mp_spawn.context import AFTER_A_SIGNAL
 from mp_spawn.engines.job_place import place_in_job
 from mp_spawn.errors import ProcessException
 from mp_spawn.job import check_options
@@ -102,7 +103,7 @@ def _refuse_options_of_one_machine(chosen: argparse.Namespace) -> None:
         f"--bind {chosen.bind}": chosen.bind not in (None, "spread"),
         "--gpus-per-rank": chosen.gpus_per_rank is not None,
         "--timeout": chosen.timeout is not None,
-        "--grace-period": chosen.grace_period is not None,
+        "--grace-period": chosen.shutdown_timeout != AFTER_A_SIGNAL,
         "--no-python": chosen.no_python,
         "--engine ray with --max-restarts and without --restart rank": (
             chosen.engine == "ray" and chosen.max_restarts > 0 and restarts_all(chosen)

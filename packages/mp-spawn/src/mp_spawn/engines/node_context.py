@@ -254,6 +254,3 @@ class NodeContext(ProcessContext):
     def _events(self) -> Events:
         # This is not the main thread: the commands are no signals of this process.
         return Events(self._ranks, self.sentinels, self._signals, self._forward)
-
-    def _forward(self, signum: int) -> None:
-        self._signal(signum)
