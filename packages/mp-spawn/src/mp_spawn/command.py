@@ -27,7 +27,7 @@ from mp_spawn.engines.job_place import INSIDE
 from mp_spawn.errors import ProcessException, ProcessExitedException
 from mp_spawn.job import are_descriptors_few
 from mp_spawn.launch import prepare
-from mp_spawn.output import STREAMS, Capture, output_for, write_to
+from mp_spawn.output import STREAMS, Capture, Prefix, output_for, write_to
 from mp_spawn.rank import stacks_of
 from mp_spawn.rank_variables import place_variables
 from mp_spawn.signals import Forwarding
@@ -110,13 +110,17 @@ def launch(chosen: argparse.Namespace, recording: Recording) -> int:
     except (TypeError, ValueError) as refusal:
         return refuse(refusal)
     job.time_to_end = chosen.shutdown_timeout
-    # A rank is no process of the terminal's foreground group, and would be stopped when it reads from there.
-    job.gives_stdin = is_open(0) and not os.isatty(0)
+    # A rank in a group of its own would be stopped when it reads from the terminal.
+    job.gives_terminal = (nprocs == 1 or chosen.stdin is not None) and has_terminal()
+    job.gives_stdin = is_open(0) and (job.gives_terminal or not os.isatty(0))
+    if job.gives_terminal and isinstance(job.output, Prefix):
+        job.output.prompts = 0
     with recording(), Forwarding(job.frugal) as signals:
         context = ProcessContext._of(job, signals)
         try:
-            # Ranks that write to the terminal themselves would overwrite the progress.
-            with progress(nprocs, context._count_ended) if chosen.output != "inherit" else nullcontext():
+            # Ranks that write to the terminal themselves, or ask there, would overwrite the progress.
+            is_shared = chosen.output == "inherit" or job.gives_terminal
+            with nullcontext() if is_shared else progress(nprocs, context._count_ended):
                 error = outcome(context, chosen.timeout)
         except BaseException:
             context.terminate()
@@ -171,6 +175,17 @@ def is_open(fd: int) -> bool:
     """
     try:
         os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def has_terminal() -> bool:
+    """
+    Tell whether this process has a controlling terminal.
+    """
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
     except OSError:
         return False
     return True

@@ -31,7 +31,7 @@ EPILOG = """
 The environment of each rank has RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE and the other variables of torchrun, and
 MASTER_ADDR and MASTER_PORT, by default 127.0.0.1 and a free port. When a rank fails, the command ends the others. Its
 exit code is that of the first failure: the rank's own, 1 for an exception, 128 + n for signal n. After --timeout it
-is 124. On one machine rank 0 reads the standard input of the command unless that is a terminal.
+is 124. On one machine rank 0 reads the standard input of the command; a terminal only with one rank or --stdin 0.
 """
 SEVERAL_NODES = """
 With Slurm or mpirun, start one mp-spawn on each node. By hand, do so with the same --nnodes, --master-addr and
@@ -163,7 +163,7 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     )
     ranks.torchruns("--role", default="default", metavar="NAME", help="ROLE_NAME of the ranks")
 
-    output = group("output")
+    output = group("input and output")
     output.ours(
         "--output",
         default="prefix",
@@ -187,6 +187,12 @@ def parser(environ: Mapping[str, str] = os.environ) -> argparse.ArgumentParser:
     )
     output.torchruns("--local-ranks-filter", metavar="RANKS", help="print the output of these ranks of a node only")
 
+    output.ours(
+        "--stdin",
+        choices=("0",),
+        metavar="0",
+        help="let rank 0 read from the terminal, as the rank of -n 1 does anyway",
+    )
     output.ours(
         "--timeline",
         metavar="PATH",

@@ -20,7 +20,7 @@ from mp_spawn.output import Captured
 from mp_spawn.process_handle import PidFd
 from mp_spawn.rank import Events, Rank, all_ended
 from mp_spawn.report_pipe import Kind
-from mp_spawn.signals import ENDING, INTERRUPTED, TERM_TO_KILL, Deferral, Ended, Forwarding, group_was_sent
+from mp_spawn.signals import ENDING, INTERRUPTED, TERM_TO_KILL, Deferral, Ended, Forwarding, group_was_sent, was_sent
 
 __all__ = ["ProcessContext"]
 
@@ -239,11 +239,11 @@ class ProcessContext:
                 # `timeout` signals its child first, then the group; ranks with the default action die meanwhile.
                 self._pass_time(TO_THE_GROUP)
                 witness = 0 if self._job is None else self._job.launcher.witness
-                was_sent = group_was_sent(signum, [rank.pid for rank in self._ranks if not rank.ended], witness)
-                if not was_sent:
+                were_sent = group_was_sent(signum, [rank.pid for rank in self._ranks if not rank.ended], witness)
+                if not were_sent:
                     self._signal(signum)
                 # Without a witness, they may not have been sent it.
-                self._was_told_to_end = bool(witness) or not was_sent
+                self._was_told_to_end = bool(witness) or not were_sent
                 self._end(AFTER_A_SIGNAL)
             except BaseException:
                 # A second signal, of any kind: do not wait for the ranks. The first one goes on.
@@ -293,7 +293,11 @@ class ProcessContext:
         """Send on to the ranks a signal that the command was sent."""
         if signal.Signals(signum).name in ENDING:
             self._was_told_to_end = True
-        self._signal(signum)
+        # A key of the terminal has reached rank 0 if that is in the group of this process.
+        witness = self._job.launcher.witness if self._job is not None and self._job.gives_terminal else 0
+        for rank in self._ranks:
+            if not (rank.index == 0 and witness and was_sent(witness, signum)):
+                rank.signal(signum)
 
     def _count_ended(self) -> int:
         return sum(rank.ended for rank in self._ranks)

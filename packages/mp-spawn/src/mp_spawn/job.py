@@ -84,6 +84,8 @@ class Job:
     restarts_all: bool = False
     #: Whether rank 0 reads the standard input of this process.
     gives_stdin: bool = False
+    #: Whether rank 0 reads from the terminal, and so is in the process group of this process.
+    gives_terminal: bool = False
     #: Seconds from SIGTERM to SIGKILL.
     time_to_end: float = TERM_TO_KILL
     #: How often the ranks have been started by jobs before this one.
@@ -199,7 +201,7 @@ class Job:
             stacks=InheritedFd(stacks.fd) if stacks else None,
             env=env,
             cpus=self.cpus[rank] if self.cpus else None,
-            own_group=self.own_group,
+            own_group=self.own_group and not (rank == 0 and self.gives_terminal),
             wants_result=self.wants_result,
             is_program=self.is_program,
         )

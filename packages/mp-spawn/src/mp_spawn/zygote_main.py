@@ -99,6 +99,7 @@ def main(file: IO[bytes], path: list[str]) -> None:
     may_fork = _has_one_thread()
     pid_of_zygote = os.getpid()
     status_of: dict[int, int] = {}
+    own_groups: set[int] = set()
     # With its kind, which Python would otherwise ask for by calls that a sandbox may refuse.
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET, 0, zygote.socket) as launcher:
         for process, spec in zip(zygote.processes, specs, strict=True):
@@ -115,16 +116,25 @@ def main(file: IO[bytes], path: list[str]) -> None:
                     os.close(fd)
                 _begin(zygote, process, pid_of_zygote, file, path, may_fork)
             status_of[pid] = spec.status.fd
+            if spec.own_group:
+                own_groups.add(pid)
             pidfd = os.pidfd_open(pid)
             socket.send_fds(launcher, [STARTED.pack(spec.rank, pid, 0)], [pidfd])
             os.close(pidfd)
     for fd in set[int]().union(*(spec.fds for spec in specs)) - {*status_of.values()} - watched:
         os.close(fd)
+    stopped: dict[int, int] = {}
     while status_of:
-        pid, status = os.waitpid(-1, 0)
+        pid, status = os.waitpid(-1, os.WUNTRACED)
+        if os.WIFSTOPPED(status):
+            # It reads from the terminal, or writes to it, and cannot be continued there.
+            if os.WSTOPSIG(status) in (signal.SIGTTIN, signal.SIGTTOU) and pid in own_groups:
+                stopped[pid] = os.WSTOPSIG(status)
+                os.kill(pid, signal.SIGKILL)
+            continue
         if (fd := status_of.pop(pid, -1)) >= 0:
             try:
-                os.write(fd, STATUS.pack(status, time.monotonic()))
+                os.write(fd, STATUS.pack(stopped.get(pid, status), time.monotonic()))
             except BrokenPipeError:
                 pass  # the launcher has closed the pipe
             # At its end, the pipe stays readable for everybody, even after one has read the status.

@@ -104,6 +104,7 @@ def _refuse_options_of_one_machine(chosen: argparse.Namespace) -> None:
         "--gpus-per-rank": chosen.gpus_per_rank is not None,
         "--timeout": chosen.timeout is not None,
         "--grace-period": chosen.shutdown_timeout != AFTER_A_SIGNAL,
+        "--stdin 0": chosen.stdin is not None,
         "--no-python": chosen.no_python,
         "--engine ray with --max-restarts and without --restart rank": (
             chosen.engine == "ray" and chosen.max_restarts > 0 and restarts_all(chosen)
