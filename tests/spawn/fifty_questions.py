@@ -8,7 +8,12 @@ imported = [name for name in ("multiprocessing", "mp_core", "mp_spawn", "numpy")
 
 import os  # noqa: E402
 
-descriptors = sorted(os.listdir("/proc/self/fd"), key=int)[:-1]  # without that of the listing
+descriptors = []
+inherited = []
+for name in sorted(os.listdir("/proc/self/fd"), key=int):
+    if os.path.exists(f"/proc/self/fd/{name}"):  # that of the listing does not
+        descriptors.append(int(name))
+        inherited += [int(name)] if os.get_inheritable(int(name)) else []
 
 import atexit  # noqa: E402
 import concurrent.futures  # noqa: E402
@@ -126,6 +131,7 @@ def ask_process(answers):
     answers.add("faulthandler", faulthandler.is_enabled())
     answers.add("own process group", os.getpgrp() == os.getpid())
     answers.add("descriptors at the first line", descriptors)
+    answers.add("descriptors that a program inherits", inherited)
     with open(os.environ["BEFORE"]) as before:
         answers.add("new variables", sorted(set(os.environ) - set(json.load(before))))
 
@@ -188,7 +194,6 @@ def ask_streams(answers):
     answers.add("encodings", [stream.encoding for stream in streams])
     answers.add("errors of encoding", [stream.errors for stream in streams])
     answers.add("writes are buffered by lines", [stream.line_buffering for stream in streams[1:]])
-    answers.add("descriptors are inherited", [os.get_inheritable(fd) for fd in range(3)])
 
 
 def main(folder, how):

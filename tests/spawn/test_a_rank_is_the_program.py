@@ -21,6 +21,7 @@ LAUNCHERS = {
     "mp-spawn": [sys.executable, "-m", "mp_spawn", "-n", "2"],
     "fork": [sys.executable, "-m", "mp_spawn", "-n", "2", "--start-method", "fork"],
     "forkserver": [sys.executable, "-m", "mp_spawn", "-n", "2", "--start-method", "forkserver"],
+    "nodes": [sys.executable, "-m", "mp_spawn", "-n", "2", "--engine", "local", "--nnodes", "2"],
     "torchrun": [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"],
 }
 KINDS = {"script": ["fifty_questions.py"], "module": ["-m", "fifty_questions"]}
@@ -100,7 +101,7 @@ def reference(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     return request.param, found
 
 
-@pytest.mark.parametrize("launcher", ["mp-spawn", "fork", "forkserver", "torchrun"])
+@pytest.mark.parametrize("launcher", ["mp-spawn", "fork", "forkserver", "nodes", "torchrun"])
 def test_the_answers_to_fifty_questions_differ_as_the_table_says(
     tmp_path: Path, reference: tuple[str, Answers], launcher: str
 ) -> None:
