@@ -79,11 +79,15 @@ def job(folder: Path, options: list[str], *arguments: str) -> Iterator[Job]:
             process.kill()
 
 
+NODES = ["--engine", "local", "--nnodes", "2"]
+
+
+@pytest.mark.parametrize("more", [[], NODES], ids=["one machine", "nodes"])
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 def test_a_rank_that_saves_is_sent_no_second_signal_and_is_killed_after_the_grace_period(
-    tmp_path: Path, signum: signal.Signals
+    tmp_path: Path, signum: signal.Signals, more: list[str]
 ) -> None:
-    with job(tmp_path, ["--grace-period", "1.5"]) as running:
+    with job(tmp_path, ["--grace-period", "1.5", *more]) as running:
         running.wait_for("ready", 0, 1)
         running.process.send_signal(signum)
         _, err = running.process.communicate(timeout=60)
@@ -103,8 +107,9 @@ def test_a_rank_has_the_grace_period_to_save_after_the_other_has_left(tmp_path: 
         assert running.notes(0) == ["ready", "SIGTERM", "saved"]
 
 
-def test_after_a_failure_a_rank_is_sent_sigterm_once_and_has_the_grace_period(tmp_path: Path) -> None:
-    with job(tmp_path, ["--grace-period", "100"], "fails") as running:
+@pytest.mark.parametrize("more", [[], NODES], ids=["one machine", "nodes"])
+def test_after_a_failure_a_rank_is_sent_sigterm_once_and_has_the_grace_period(tmp_path: Path, more: list[str]) -> None:
+    with job(tmp_path, ["--grace-period", "100", *more], "fails") as running:
         running.wait_for("SIGTERM", 0)
         (tmp_path / "may-save").touch()
         _, err = running.process.communicate(timeout=60)

@@ -339,7 +339,7 @@ class ProcessContext:
         """
         if not rank.ended:
             events.remove(rank)
-            rank.process.join(TERM_TO_KILL)
+            rank.process.join(self._time_to_end)
             rank.signal(signal.SIGKILL)
             rank.reap(time.monotonic())
 

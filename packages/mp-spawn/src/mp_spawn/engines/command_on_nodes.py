@@ -19,7 +19,6 @@ from mp_spawn.command_options import (
     variables_of,
     with_folder,
 )
-from mp_spawn.context import AFTER_A_SIGNAL
 from mp_spawn.engines.job_place import place_in_job
 from mp_spawn.errors import ProcessException
 from mp_spawn.job import check_options
@@ -103,7 +102,6 @@ def _refuse_options_of_one_machine(chosen: argparse.Namespace) -> None:
         f"--bind {chosen.bind}": chosen.bind not in (None, "spread"),
         "--gpus-per-rank": chosen.gpus_per_rank is not None,
         "--timeout": chosen.timeout is not None,
-        "--grace-period": chosen.shutdown_timeout != AFTER_A_SIGNAL,
         "--stdin 0": chosen.stdin is not None,
         "--no-python": chosen.no_python,
         "--engine ray with --max-restarts and without --restart rank": (
@@ -161,6 +159,7 @@ def _start(chosen: argparse.Namespace, call: Call, nprocs: int, engine: Any, sig
         faulthandler=chosen.faulthandler,
         own_group=True,
         is_program=True,
+        time_to_end=chosen.shutdown_timeout,
         restarts_all=restarts_all(chosen),
     )
     return EngineContext(plan, look=lambda: signals.handle(_end) if readable(signals.fd, 0) else None)

@@ -126,6 +126,7 @@ class NodeJob(Job):
             wants_result=start.wants_result,
             own_group=start.own_group,
             is_program=start.is_program,
+            time_to_end=start.time_to_end,
             faulthandler=start.faulthandler,
             start_message=start,
             payload=payload,
@@ -206,6 +207,7 @@ class NodeContext(ProcessContext):
                 self._pass_time(60.0)
         except EndAsked as asked:
             try:
+                self._was_told_to_end = asked.end.were_told
                 self._end(asked.end.grace_period, asked.end.casualties)
             except EndAsked:
                 pass  # the second one; _end() has killed the ranks
@@ -254,3 +256,6 @@ class NodeContext(ProcessContext):
     def _events(self) -> Events:
         # This is not the main thread: the commands are no signals of this process.
         return Events(self._ranks, self.sentinels, self._signals, self._forward)
+
+    def _forward(self, signum: int) -> None:
+        self._signal(signum)

@@ -15,6 +15,7 @@ from mp_spawn.engines.node_payload import Shipment, pack
 from mp_spawn.engines.protocol import Engine, Node, Start
 from mp_spawn.job import Env, check_call, check_options
 from mp_spawn.rank_variables import place_variables
+from mp_spawn.signals import TERM_TO_KILL
 from mp_spawn.streams import Streams
 
 __all__ = ["Plan"]
@@ -37,6 +38,8 @@ class Plan:
     daemon: bool
     own_group: bool
     is_program: bool
+    #: Seconds from SIGTERM to SIGKILL.
+    time_to_end: float
     #: Whether a failure has all ranks started again, and not one.
     restarts_all: bool = False
     #: The number of nodes, once they are known.
@@ -63,6 +66,7 @@ class Plan:
         daemon: bool = False,
         own_group: bool = False,
         is_program: bool = False,
+        time_to_end: float = TERM_TO_KILL,
         restarts_all: bool = False,
     ) -> Plan:
         """Check the options and pickle the call, or raise an error that names the wrong option in one line."""
@@ -91,6 +95,7 @@ class Plan:
             daemon,
             own_group,
             is_program,
+            time_to_end,
             restarts_all,
         )
 
@@ -114,6 +119,7 @@ class Plan:
             self.faulthandler,
             self.own_group,
             self.is_program,
+            self.time_to_end,
             getattr(self.engine, "gpus_per_rank", 0.0) if self.divides_devices else 0.0,
             events_wanted(),
         )
